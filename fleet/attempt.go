@@ -1,0 +1,226 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// An attempt carries one call from its record to its outcome.
+type attempt struct {
+	calls *Calls
+	call  *Call
+	turn  Turn            // nil if the call is not to be sent
+	wire  json.RawMessage // the arguments as they go to the device
+}
+
+// queue joins the device's line. A call that need not wait is put on record as
+// sent straight away: the record must be there before the first byte leaves,
+// and one commit does for both.
+func (a *attempt) queue() error {
+	turn, err := a.calls.o.Link.Queue(a.call.Device)
+	switch {
+	case errors.Is(err, ErrOffline):
+		a.close(CallOffline, &CallError{CodeOffline, "the device is not connected; nothing was sent"})
+	case errors.Is(err, ErrBusy):
+		a.close(CallRefused, &CallError{CodeBusy, "too many calls wait for this device already; nothing was sent"})
+	case err != nil:
+		return err
+	default:
+		a.turn = turn
+		a.call.RPCID = turn.RPCID()
+		if ready(turn) {
+			a.markSent()
+		}
+	}
+	return nil
+}
+
+func ready(t Turn) bool {
+	select {
+	case <-t.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *attempt) markSent() {
+	now := a.calls.o.Now()
+	a.call.State, a.call.SentAt = CallSent, &now
+}
+
+// run takes the call to its outcome and stores it.
+func (a *attempt) run() error {
+	if a.turn == nil {
+		a.calls.o.Observe(a.call)
+		return nil
+	}
+	defer a.turn.Done()
+	if a.call.State == CallPending {
+		if err := a.await(); err != nil {
+			return err
+		}
+	}
+	if a.call.State == CallSent {
+		a.send()
+	}
+	err := a.store()
+	a.calls.o.Observe(a.call)
+	a.calls.announce(a.call)
+	return err
+}
+
+// await waits for the device's turn and marks the call sent.
+func (a *attempt) await() error {
+	wait := time.NewTimer(queueTimeout)
+	defer wait.Stop()
+	select {
+	case <-a.turn.Ready():
+		a.markSent()
+		if err := a.calls.o.Store.MarkSent(context.Background(), a.call); err != nil {
+			return fmt.Errorf("call %s was not sent: %w", a.call.ID, err)
+		}
+		a.calls.announce(a.call)
+	case <-a.turn.Lost():
+		a.close(CallCanceled, &CallError{CodeOffline, "the device disconnected before its turn came; nothing was sent"})
+	case <-wait.C:
+		a.close(CallCanceled, &CallError{CodeQueueTimeout, "the device was busy for a minute; nothing was sent"})
+	case <-a.calls.life.Done():
+		a.close(CallCanceled, &CallError{CodeStopped, "fleetd stopped before the device's turn came; nothing was sent"})
+	}
+	return nil
+}
+
+func (a *attempt) send() {
+	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
+	defer cancel()
+	now := a.calls.o.Now()
+	a.call.SentAt = &now
+	if a.call.Tool == ToolReboot {
+		a.sendReboot(ctx)
+		return
+	}
+	answer, err := a.turn.Send(ctx, a.call.Tool, a.wire, a.late)
+	a.judge(answer, err)
+}
+
+// judge turns what came back into an outcome.
+func (a *attempt) judge(answer Answer, err error) {
+	var refused *ToolError
+	switch {
+	case err == nil:
+		a.answered(answer)
+	case errors.As(err, &refused):
+		a.close(CallToolError, &CallError{CodeToolError, refused.Message})
+	case errors.Is(err, ErrOffline):
+		a.call.SentAt = nil
+		a.close(CallOffline, &CallError{CodeOffline, "the device disconnected; nothing was sent"})
+	case a.calls.life.Err() != nil:
+		a.close(CallUnknown, &CallError{CodeStopped, "fleetd stopped before the answer came; the device may have run the call"})
+	case errors.Is(err, ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
+		a.close(CallTimedOut, &CallError{CodeNoAnswer,
+			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)})
+	case errors.Is(err, ErrLost):
+		a.close(CallUnknown, &CallError{CodeLost, "the connection ended before the answer came; the device may have run the call"})
+	default:
+		a.close(CallUnknown, &CallError{"send_failed", err.Error()})
+	}
+}
+
+// answered takes a result. Stock firmware reports a failure as the text
+// "false" without the error flag (protocol 8, trap 5).
+func (a *attempt) answered(answer Answer) {
+	a.call.Result = answer.Result
+	switch {
+	case answer.IsError:
+		a.close(CallToolError, &CallError{CodeToolError, answer.Text})
+	case answer.Text == "false":
+		a.close(CallToolError, &CallError{"answered_false", "the device answered false: the tool ran and reported failure"})
+	default:
+		a.close(CallSucceeded, nil)
+	}
+}
+
+func (a *attempt) close(state CallState, err *CallError) {
+	now := a.calls.o.Now()
+	a.call.State, a.call.Error, a.call.FinishedAt = state, err, &now
+}
+
+// store keeps the outcome. The database may be away for a moment; the outcome
+// of a call that was made is worth waiting for.
+func (a *attempt) store() error {
+	var err error
+	for wait := 100 * time.Millisecond; wait < 10*time.Second; wait *= 2 {
+		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-a.calls.life.Done():
+			wait = 10 * time.Second // one last try
+		}
+	}
+	return fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err)
+}
+
+// late keeps an answer that came after the call was given up.
+func (a *attempt) late(answer Answer) {
+	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result}
+	if answer.Err != nil {
+		l.Error = &CallError{CodeToolError, answer.Err.Message}
+	}
+	ctx, cancel := context.WithTimeout(a.calls.life, DefaultCallTimeout)
+	defer cancel()
+	id, device := a.call.ID, a.call.Device
+	if err := a.calls.o.Store.AddLateAnswer(ctx, id, l); err != nil {
+		a.calls.o.Log.Warn("late answer not stored", "call", id, "device", device, "err", err)
+		return
+	}
+	if c, err := a.calls.o.Store.Call(ctx, id); err == nil {
+		a.calls.announce(&c)
+	}
+}
+
+// fillURL gives the call its one-time address. The record shows the address
+// without its token, which is a secret while the call runs.
+func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
+	var url string
+	var err error
+	if ttl := a.call.Timeout + queueTimeout; r.Tool == ToolPreviewImage {
+		url, err = a.calls.o.URLs.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
+	} else {
+		url, err = a.calls.o.URLs.UploadURL(ctx, r.Device, a.call.ID, ttl)
+	}
+	if err != nil {
+		return err
+	}
+	if a.wire, err = withURL(r.Arguments, url); err != nil {
+		return err
+	}
+	a.call.Arguments, err = withURL(r.Arguments, redactToken(url))
+	return err
+}
+
+func withURL(arguments json.RawMessage, url string) (json.RawMessage, error) {
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return nil, err
+	}
+	args["url"] = url
+	return json.Marshal(args)
+}
+
+// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
+func redactToken(url string) string {
+	for _, marker := range []string{"/u/", "/d/"} {
+		if i := strings.Index(url, marker); i >= 0 {
+			_, name, _ := strings.Cut(url[i+len(marker):], "/")
+			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
+		}
+	}
+	return url
+}

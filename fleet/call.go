@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// CallState is where a tool call stands.
+//
+//	pending -> sent -> succeeded | tool_error | timed_out | unknown
+//	pending -> canceled
+//	refused | invalid | offline           (never sent)
+type CallState string
+
+const (
+	CallPending   CallState = "pending"    // on record, waits for the device's turn; certainly not sent
+	CallSent      CallState = "sent"       // may have been written to the device
+	CallSucceeded CallState = "succeeded"  // the device answered, or evidence proves it
+	CallToolError CallState = "tool_error" // the device answered with an error
+	CallTimedOut  CallState = "timed_out"  // no answer before the deadline; it may have run
+	CallUnknown   CallState = "unknown"    // the connection, or fleetd, died after sending; it may have run
+	CallRefused   CallState = "refused"    // the gate said no
+	CallInvalid   CallState = "invalid"    // no such tool, or arguments against its schema
+	CallOffline   CallState = "offline"    // the device was not connected
+	CallCanceled  CallState = "canceled"   // withdrawn before it was sent
+)
+
+// CallStates lists every state, in the order they are shown.
+var CallStates = []CallState{CallPending, CallSent, CallSucceeded, CallToolError, CallTimedOut,
+	CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
+
+// Final reports whether the state is an outcome.
+func (s CallState) Final() bool { return s != CallPending && s != CallSent }
+
+// Failed reports whether the state is an outcome other than success.
+func (s CallState) Failed() bool { return s.Final() && s != CallSucceeded }
+
+// A Call is one tools/call to one device, with its outcome: who asked for what,
+// with which arguments, when, and what came of it.
+type Call struct {
+	ID        uuid.UUID // version 7: ordered by creation, and carries CreatedAt to the millisecond
+	Device    DeviceID
+	Tool      string
+	Arguments json.RawMessage // as sent, with the link of a url argument shortened (see [Links])
+	Actor     Actor
+	FanOut    uuid.UUID // zero if the call stands alone
+	State     CallState
+	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer
+	Error     *CallError
+	Evidence  []Evidence // for calls judged by evidence, oldest first
+	Late      *LateAnswer
+	RPCID     int32 // JSON-RPC id on the wire; 0 if never sent
+	Timeout   time.Duration
+
+	CreatedAt  time.Time
+	SentAt     *time.Time
+	FinishedAt *time.Time
+}
+
+// Duration is the time from sending to the outcome, 0 while there is none.
+func (c Call) Duration() time.Duration {
+	if c.SentAt == nil || c.FinishedAt == nil {
+		return 0
+	}
+	return c.FinishedAt.Sub(*c.SentAt)
+}
+
+// A CallError says why a call did not succeed.
+type CallError struct {
+	Code    string `json:"code"`    // stable, snake_case; "tool_error" carries the device's own words
+	Message string `json:"message"` // for people; foreign text if the device wrote it
+}
+
+// Codes of [CallError]. Those of refusals and invalid calls name the rule.
+const (
+	CodeToolError    = "tool_error"      // the device answered with an error; the message is its own
+	CodeNoAnswer     = "no_answer"       // timed_out
+	CodeLost         = "connection_lost" // unknown: the connection ended after sending
+	CodeOffline      = "device_offline"
+	CodeBusy         = "device_busy"    // refused: the device's line is full
+	CodeQueueTimeout = "queue_timeout"  // canceled: the device's turn did not come in time
+	CodeStopped      = "fleetd_stopped" // canceled or unknown: fleetd ended before the outcome
+	CodeWithdrawn    = "withdrawn"      // canceled by an operator
+)
+
+// A LateAnswer came after the call had been given up.
+type LateAnswer struct {
+	At     time.Time       `json:"at"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *CallError      `json:"error,omitempty"`
+}
+
+// Evidence is something observed about a device: the only witness of a reboot,
+// since a device that reboots does not answer.
+type Evidence struct {
+	At     time.Time    `json:"at"`
+	Kind   EvidenceKind `json:"kind"`
+	Detail string       `json:"detail,omitempty"`
+}
+
+// EvidenceKind names what was observed.
+type EvidenceKind string
+
+const (
+	EvidenceSent           EvidenceKind = "sent"
+	EvidenceAnswer         EvidenceKind = "answer"
+	EvidenceDisconnect     EvidenceKind = "disconnect"      // clean MQTT DISCONNECT
+	EvidenceConnectionLost EvidenceKind = "connection_lost" // socket ended without one
+	EvidenceBootPoll       EvidenceKind = "boot_poll"       // devices poll only at boot
+	EvidenceConnect        EvidenceKind = "connect"
+	EvidenceUpload         EvidenceKind = "upload"
+)
+
+// A CallFilter narrows a list of calls. Zero fields do not filter.
+type CallFilter struct {
+	Device DeviceID
+	Tool   string
+	Actor  string // name
+	States []CallState
+	FanOut uuid.UUID
+	Since  time.Time // inclusive
+	Until  time.Time // exclusive
+	Limit  int
+	Cursor string
+}
+
+// CallStore keeps call records. InsertCall, MarkSent and FinishCall return only
+// after the change is durable.
+type CallStore interface {
+	InsertCall(ctx context.Context, c *Call) error
+	// MarkSent turns a pending call to sent, before its bytes are written.
+	MarkSent(ctx context.Context, c *Call) error
+	// FinishCall stores the outcome (state, result, error, evidence, rpc id, times).
+	// A call that is final already stays as it is.
+	FinishCall(ctx context.Context, c *Call) error
+	// AddLateAnswer stores an answer that came after the call was given up.
+	AddLateAnswer(ctx context.Context, id uuid.UUID, late LateAnswer) error
+	Call(ctx context.Context, id uuid.UUID) (Call, error)
+	Calls(ctx context.Context, f CallFilter) (Page[Call], error) // newest first
+	// RecoverCalls closes what a dead process left open: pending calls become
+	// canceled, sent ones unknown.
+	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)
+	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
+	LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error)
+}

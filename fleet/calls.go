@@ -1,0 +1,264 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Limits of a call.
+const (
+	DefaultCallTimeout = 10 * time.Second
+	MaxCallTimeout     = 5 * time.Minute
+	MaxArgumentBytes   = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
+	queueTimeout       = time.Minute
+	stopGrace          = 2 * time.Second
+)
+
+// toolTimeouts are the defaults of tools that take longer than most: they
+// connect, upload or download (protocol 4.9), or restart the device.
+var toolTimeouts = map[string]time.Duration{
+	ToolReboot:               2 * time.Minute,
+	ToolSnapshot:             75 * time.Second,
+	ToolPreviewImage:         75 * time.Second,
+	"self.camera.take_photo": 75 * time.Second,
+}
+
+// A CallRequest asks for one tool call.
+type CallRequest struct {
+	Actor     Actor
+	Device    DeviceID
+	Tool      string
+	Arguments json.RawMessage // a JSON object; nil is {}
+	Timeout   time.Duration   // 0 takes the tool's default
+	FanOut    uuid.UUID
+	Picture   string // [ToolPreviewImage]: blob key of the picture to show
+
+	now time.Time
+}
+
+func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }
+
+// URLMaker makes one-time addresses for the url arguments of calls.
+type URLMaker interface {
+	UploadURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
+	PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error)
+}
+
+// A Watcher reports what is observed about a device, in order, until stop.
+type Watcher interface {
+	Watch(id DeviceID) (seen <-chan Evidence, stop func())
+}
+
+// CallsOptions configures [Calls]. All but Log, Now and Observe are required.
+type CallsOptions struct {
+	Store   CallStore
+	Targets *Targets
+	Link    Link
+	Watcher Watcher
+	URLs    URLMaker
+	Events  *Events
+	Log     *slog.Logger
+	Now     func() time.Time
+	Observe func(*Call) // sees every outcome, for metrics
+}
+
+// Calls makes tool calls and keeps the record of each: the one gate through
+// which people, programs, models and campaigns reach devices.
+//
+// A call is made at most once. What fleetd cannot know it calls unknown or
+// timed_out, and never sends again by itself.
+type Calls struct {
+	CallStore
+	o    CallsOptions
+	gate gate
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	stopped bool
+	stop    context.CancelCauseFunc
+	life    context.Context // ends when Shutdown gives up waiting
+}
+
+var errStopping = errors.New("fleetd is stopping")
+
+// NewCalls returns the service. Call [Calls.Shutdown] before closing its store.
+func NewCalls(o CallsOptions) *Calls {
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Observe == nil {
+		o.Observe = func(*Call) {}
+	}
+	life, stop := context.WithCancelCause(context.Background())
+	return &Calls{CallStore: o.Store, o: o, life: life, stop: stop}
+}
+
+// Call makes a call and waits for its outcome. A refusal, a device that is
+// offline, or one that does not answer is an outcome, not an error: an error
+// means that there is no record of the call, or none of its outcome. The call
+// goes on if ctx ends meanwhile.
+func (s *Calls) Call(ctx context.Context, r CallRequest) (Call, error) {
+	a, err := s.begin(ctx, r)
+	if err != nil {
+		return Call{}, err
+	}
+	defer s.running.Done()
+	err = a.run()
+	return *a.call, err
+}
+
+// Start makes a call and returns its record at once, final only if it was not
+// sent. The outcome comes as an [EventCall] and in the record.
+func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
+	a, err := s.begin(ctx, r)
+	if err != nil {
+		return Call{}, err
+	}
+	record := *a.call
+	go func() {
+		defer s.running.Done()
+		if err := a.run(); err != nil {
+			s.o.Log.Error("outcome of a call not stored", "call", record.ID, "device", record.Device, "err", err)
+		}
+	}()
+	return record, nil
+}
+
+// Shutdown refuses new calls, gives those in flight a moment to end, and
+// closes the rest as canceled or unknown. It returns when all are on record.
+func (s *Calls) Shutdown() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	grace := time.AfterFunc(stopGrace, func() { s.stop(errStopping) })
+	defer grace.Stop()
+	s.running.Wait()
+}
+
+// enter counts a call as running, unless fleetd is stopping.
+func (s *Calls) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return Errorf(ErrUnavailable, "stopping", "fleetd is stopping; the call was not made")
+	}
+	s.running.Add(1)
+	return nil
+}
+
+// begin judges a request and puts the call on record: final if it cannot be
+// made, sent if the device is idle, else pending. On success the caller owes
+// run and running.Done.
+func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	a, err := s.prepare(ctx, r)
+	if err == nil {
+		err = s.o.Store.InsertCall(context.WithoutCancel(ctx), a.call)
+	}
+	if err != nil {
+		if a != nil && a.turn != nil {
+			a.turn.Done()
+		}
+		s.running.Done()
+		return nil, err
+	}
+	s.announce(a.call)
+	return a, nil
+}
+
+func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
+	if err := checkRequest(r); err != nil {
+		return nil, err
+	}
+	r.now = s.o.Now()
+	t, err := s.o.Targets.get(ctx, r.Device, r.now)
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments}
+	if no := s.admit(ctx, a, t, r); no != nil {
+		a.close(no.state, &no.err)
+		return a, nil
+	}
+	if err := a.queue(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// checkRequest refuses what is not worth a record: it cannot be stored.
+func checkRequest(r CallRequest) error {
+	switch {
+	case r.Tool == "" || len(r.Tool) > 200:
+		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
+	case len(r.Arguments) > MaxArgumentBytes:
+		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments), MaxArgumentBytes)
+	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
+		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
+	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
+		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v", MaxCallTimeout)
+	}
+	return nil
+}
+
+// admit fills in the url argument that fleetd owns and asks the gate.
+func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest) *refusal {
+	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
+		given, err := decodeObject(r.Arguments)
+		if err != nil {
+			return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+		}
+		if _, set := given["url"]; set {
+			return invalid("url_is_ours", "leave url out: fleetd gives the device a one-time address of its own")
+		}
+		given["url"] = "http://fleetd.invalid/"
+		r.Arguments, _ = json.Marshal(given)
+	}
+	if no := s.gate.check(t, r); no != nil {
+		return no
+	}
+	if !OwnsURL(r.Tool) {
+		return nil
+	}
+	if err := a.fillURL(ctx, r); err != nil {
+		s.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
+		return refuse("link_failed", "fleetd could not make the one-time link; see its log")
+	}
+	return nil
+}
+
+func newCall(r CallRequest) *Call {
+	c := &Call{ID: uuid.Must(uuid.NewV7()), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
+		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+	if len(c.Arguments) == 0 {
+		c.Arguments = json.RawMessage("{}")
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultCallTimeout
+		if d, ok := toolTimeouts[r.Tool]; ok {
+			c.Timeout = d
+		}
+	}
+	return c
+}
+
+// announce tells live views of a call. The record is copied: views read it
+// while the call goes on.
+func (s *Calls) announce(c *Call) {
+	if s.o.Events.Idle() {
+		return
+	}
+	record := *c
+	s.o.Events.Publish(Event{Kind: EventCall, At: s.o.Now(), Device: c.Device, Call: &record})
+}

@@ -1,0 +1,158 @@
+package fleet
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// A DeviceID names a device for life. An ESP32's is its station MAC address as
+// twelve lower-case hex digits; other dialects use [a-z0-9._-]{1,64}.
+type DeviceID string
+
+var (
+	deviceIDPattern = regexp.MustCompile(`^[a-z0-9._-]{1,64}$`)
+	macPattern      = regexp.MustCompile(`^[0-9a-f]{12}$`)
+	macSeparated    = regexp.MustCompile(`^[0-9a-f]{2}([:_-][0-9a-f]{2}){5}$`)
+)
+
+// ParseDeviceID accepts a MAC address in any case, bare or with ":", "-" or
+// "_" between its bytes, and the plain ids of other dialects.
+func ParseDeviceID(s string) (DeviceID, error) {
+	id := strings.ToLower(strings.TrimSpace(s))
+	if macSeparated.MatchString(id) {
+		return DeviceID(strings.NewReplacer(":", "", "-", "", "_", "").Replace(id)), nil
+	}
+	if !deviceIDPattern.MatchString(id) {
+		return "", Errorf(ErrInvalid, "invalid_device_id",
+			"%.80q is not a device id; write a MAC address such as a0:85:e3:11:22:33", s)
+	}
+	return DeviceID(id), nil
+}
+
+// MAC returns the id as a colon-separated MAC address, or "" if it is none.
+func (id DeviceID) MAC() string {
+	if !macPattern.MatchString(string(id)) {
+		return ""
+	}
+	s := string(id)
+	return s[0:2] + ":" + s[2:4] + ":" + s[4:6] + ":" + s[6:8] + ":" + s[8:10] + ":" + s[10:12]
+}
+
+// Presence says whether a device can be reached, as far as the evidence goes.
+type Presence string
+
+const (
+	PresencePending      Presence = "pending"      // never seen on MQTT
+	PresenceOnline       Presence = "online"       // connected
+	PresenceUnresponsive Presence = "unresponsive" // connected, but its last probe or call timed out
+	PresenceOffline      Presence = "offline"
+)
+
+// Enrolment is a device's standing with the fleet.
+type Enrolment string
+
+const (
+	EnrolmentWaiting  Enrolment = "waiting"  // polled; shows a code until an operator claims or approves it
+	EnrolmentEnrolled Enrolment = "enrolled" // gets credentials
+	EnrolmentRejected Enrolment = "rejected" // refused by an operator; gets none
+)
+
+// EnrolmentMode says how an unknown device joins.
+type EnrolmentMode string
+
+const (
+	EnrolByCode     EnrolmentMode = "code"    // an operator types the six digits the device shows
+	EnrolByApproval EnrolmentMode = "approve" // an operator clicks
+	EnrolOpen       EnrolmentMode = "open"    // joins at once
+)
+
+// A Device is one physical unit. Devices are retired, never deleted: calls and
+// audit entries keep pointing at them.
+type Device struct {
+	ID        DeviceID
+	Name      string // chosen by an operator; need not be unique
+	Board     string // exact build variant, board.name of the boot poll
+	BoardType string // board family, board.type of the boot poll
+	Chip      string // chip_model_name: "esp32s3"
+	Version   string // running firmware, as last reported
+	ELFSHA256 string // identifies the running build; "" if unknown
+	Slot      string // running OTA slot: "ota_0"
+	ClientID  string // the Client-Id (UUID) its credentials are bound to
+	Language  string // UI language of the firmware, "zh-CN"
+
+	Presence         Presence
+	PresenceSince    time.Time
+	PresenceEvidence string     // what the presence was concluded from
+	LastSeen         *time.Time // latest message or poll received; nil before the first
+	LastPoll         *time.Time // latest boot poll
+	Transport        string     // "mqtt", "mqtts", "ws"; "" if never connected
+	RemoteAddr       string     // of the latest connection or poll, without port
+
+	Enrolment    Enrolment
+	ClaimCode    string // six digits while waiting; "" otherwise
+	NewClientID  string // a second Client-Id that asked for this device's credentials; "" if none
+	EnrolledAt   *time.Time
+	Tags         []string
+	Notes        string
+	Hold         *Hold
+	InventoryID  string // hash of its current tool inventory; "" before the first listing
+	InventoryELF string // build the inventory was taken from
+	InventoryAt  *time.Time
+	ToolsCount   int
+	CreatedAt    time.Time
+	RetiredAt    *time.Time // nil while in service
+	ReplacedBy   DeviceID   // the unit that took over from this one
+}
+
+// Title is what a person calls the device: its name, or its MAC address.
+func (d Device) Title() string {
+	if d.Name != "" {
+		return d.Name
+	}
+	if mac := d.ID.MAC(); mac != "" {
+		return mac
+	}
+	return string(d.ID)
+}
+
+// A Hold keeps everyone but its owner from acting on a device.
+type Hold struct {
+	Reason string
+	By     Actor
+	Since  time.Time
+	Until  *time.Time // nil holds until released
+}
+
+// Active reports whether the hold stands at the given time. A nil hold does not.
+func (h *Hold) Active(now time.Time) bool {
+	return h != nil && (h.Until == nil || now.Before(*h.Until))
+}
+
+// Facts are what a device said of itself in its latest boot poll: untrusted
+// JSON, kept whole.
+type Facts struct {
+	Device   DeviceID
+	PolledAt time.Time
+	Body     json.RawMessage // nil when the body did not parse
+	Broken   bool            // the body did not parse; the headers were used
+}
+
+// A FirmwareRecord is one stretch of a device's firmware history: a build it
+// ran, in which slot, from when.
+type FirmwareRecord struct {
+	Version    string
+	Slot       string
+	ELFSHA256  string
+	IDFVersion string
+	FirstSeen  time.Time
+	LastSeen   time.Time
+}
+
+// A DevicePatch changes what operators say about a device. Nil fields stay.
+type DevicePatch struct {
+	Name  *string
+	Notes *string
+	Tags  *[]string
+}

@@ -1,0 +1,67 @@
+package fleet
+
+import (
+	"context"
+	"time"
+)
+
+// DeviceSort is a column that a device list can be ordered by.
+type DeviceSort string
+
+const (
+	SortName     DeviceSort = "name"
+	SortBoard    DeviceSort = "board"
+	SortVersion  DeviceSort = "version"
+	SortPresence DeviceSort = "presence"
+	SortLastSeen DeviceSort = "last_seen"
+	SortCreated  DeviceSort = "created"
+)
+
+// A DeviceFilter picks and orders devices for a list.
+type DeviceFilter struct {
+	Query  Query
+	Sort   DeviceSort // default SortName
+	Desc   bool
+	Limit  int
+	Cursor string
+}
+
+// A DeviceCount is one bar of a breakdown: how many devices share a value.
+type DeviceCount struct {
+	Value string
+	Count int
+}
+
+// DeviceStore keeps devices. Retired devices are found by id, and by queries
+// that ask for them (retired).
+type DeviceStore interface {
+	Device(ctx context.Context, id DeviceID) (Device, error)
+	Devices(ctx context.Context, f DeviceFilter) (Page[Device], error)
+	CountDevices(ctx context.Context, q Query) (int, error)
+	// DeviceIDs streams the ids of all matching devices in id order.
+	DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error)
+	// DevicesByID returns those of the ids that exist, in no particular order.
+	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
+	// CountBy breaks matching devices down by "board", "version", "presence" or "chip", largest first.
+	CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error)
+	Facts(ctx context.Context, id DeviceID) (Facts, error)
+	FirmwareHistory(ctx context.Context, id DeviceID) ([]FirmwareRecord, error) // newest first
+
+	UpdateDevice(ctx context.Context, by Actor, id DeviceID, p DevicePatch) error
+	SetHold(ctx context.Context, by Actor, id DeviceID, h *Hold) error // nil releases
+	RetireDevice(ctx context.Context, by Actor, id DeviceID, at time.Time) error
+	// ReplaceDevice retires old and gives its name, tags, notes and hold to its successor.
+	ReplaceDevice(ctx context.Context, by Actor, old, successor DeviceID, at time.Time) error
+}
+
+// A CallBucket counts the calls of one stretch of time.
+type CallBucket struct {
+	At                time.Time // start of the stretch
+	Succeeded, Failed int
+}
+
+// StatsStore answers the overview's questions.
+type StatsStore interface {
+	CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]CallBucket, error)
+	RecentFailures(ctx context.Context, since time.Time, limit int) ([]Call, error)
+}

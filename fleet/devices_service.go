@@ -1,0 +1,263 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limits of what operators write about a device.
+const (
+	maxNameBytes   = 120
+	maxNotesBytes  = 8 << 10
+	maxTags        = 32
+	maxTagBytes    = 40
+	maxReasonBytes = 300
+)
+
+// Devices is the register of devices as operators see and change it. Its
+// reads are the store's.
+type Devices struct {
+	DeviceStore
+	InventoryStore
+	targets  *Targets
+	events   *Events
+	kick     func(DeviceID, string) // ends the device's connection
+	retiring func(DeviceID)         // enrolment's: its credentials end
+	log      *slog.Logger
+	now      func() time.Time
+}
+
+// DevicesOptions configures [Devices]. All fields but Log are required.
+type DevicesOptions struct {
+	Store interface {
+		DeviceStore
+		InventoryStore
+	}
+	Targets  *Targets
+	Events   *Events
+	Kick     func(id DeviceID, reason string)
+	Retiring func(id DeviceID)
+	Log      *slog.Logger
+}
+
+// NewDevices returns the service.
+func NewDevices(o DevicesOptions) *Devices {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Devices{DeviceStore: o.Store, InventoryStore: o.Store, targets: o.Targets, events: o.Events,
+		kick: o.Kick, retiring: o.Retiring, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
+}
+
+// Update changes name, notes or tags.
+func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePatch) (Device, error) {
+	if err := by.May(RoleOperator, "changing a device"); err != nil {
+		return Device{}, err
+	}
+	if err := p.clean(); err != nil {
+		return Device{}, err
+	}
+	return s.changed(ctx, id, s.UpdateDevice(ctx, by, id, p))
+}
+
+// Hold keeps everyone but its owner from acting on the device, until the time
+// given or, if that is nil, until released.
+func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string, until *time.Time) (Device, error) {
+	if err := by.May(RoleOperator, "holding a device"); err != nil {
+		return Device{}, err
+	}
+	reason, err := cleanLine("reason", reason, maxReasonBytes)
+	if err != nil {
+		return Device{}, err
+	}
+	now := s.now()
+	if reason == "" {
+		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_reason", Field: "reason", Message: "say why the device is held"}
+	}
+	if until != nil && !until.After(now) {
+		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_until", Field: "until", Message: "the end of the hold lies in the past"}
+	}
+	return s.changed(ctx, id, s.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
+}
+
+// Release ends a hold; any operator may.
+func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, error) {
+	if err := by.May(RoleOperator, "releasing a device"); err != nil {
+		return Device{}, err
+	}
+	return s.changed(ctx, id, s.SetHold(ctx, by, id, nil))
+}
+
+// Retire takes a device out of service: its credentials end and its connection
+// closes. Its records stay.
+func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
+	if err := by.May(RoleAdmin, "retiring a device"); err != nil {
+		return err
+	}
+	if _, err := s.changed(ctx, id, s.RetireDevice(ctx, by, id, s.now())); err != nil {
+		return err
+	}
+	s.end(id)
+	return nil
+}
+
+// Replace retires old and gives its name, tags, notes and hold to its successor.
+func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID) (Device, error) {
+	if err := by.May(RoleAdmin, "replacing a device"); err != nil {
+		return Device{}, err
+	}
+	if old == successor {
+		return Device{}, Errorf(ErrInvalid, "invalid_successor", "a device cannot replace itself")
+	}
+	d, err := s.changed(ctx, successor, s.ReplaceDevice(ctx, by, old, successor, s.now()))
+	if err != nil {
+		return Device{}, err
+	}
+	s.targets.Forget(old)
+	s.end(old)
+	return d, nil
+}
+
+func (s *Devices) end(id DeviceID) {
+	s.retiring(id)
+	s.kick(id, "retired")
+	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id})
+}
+
+// Listed stores what a device listed as its tools.
+func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
+	if err := s.SaveListing(ctx, l); err != nil {
+		return err
+	}
+	s.targets.Forget(l.Device)
+	s.events.Publish(Event{Kind: EventInventory, At: l.At, Device: l.Device})
+	return nil
+}
+
+// changed follows up a write: what was remembered is forgotten, live views are
+// told, and the device is read back.
+func (s *Devices) changed(ctx context.Context, id DeviceID, err error) (Device, error) {
+	if err != nil {
+		return Device{}, err
+	}
+	s.targets.Forget(id)
+	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id})
+	return s.Device(ctx, id)
+}
+
+// Tools returns the tools of the device's current inventory, nil before the
+// first listing.
+func (s *Devices) Tools(ctx context.Context, id DeviceID) (*Inventory, error) {
+	d, err := s.Device(ctx, id)
+	if err != nil || d.InventoryID == "" {
+		return nil, err
+	}
+	return s.Inventory(ctx, d.InventoryID)
+}
+
+// Diff compares two inventories by tool name.
+func (s *Devices) Diff(ctx context.Context, from, to string) (InventoryDiff, error) {
+	before, err := s.Inventory(ctx, from)
+	if err != nil {
+		return InventoryDiff{}, err
+	}
+	after, err := s.Inventory(ctx, to)
+	if err != nil {
+		return InventoryDiff{}, err
+	}
+	return DiffInventories(before, after), nil
+}
+
+// DiffInventories compares two inventories by tool name.
+func DiffInventories(before, after *Inventory) InventoryDiff {
+	d := InventoryDiff{From: before.ID, To: after.ID}
+	for _, t := range after.Tools {
+		old, had := before.Tool(t.Name)
+		switch {
+		case !had:
+			d.Added = append(d.Added, t)
+		case !sameTool(old, t):
+			d.Changed = append(d.Changed, ToolChange{old, t})
+		}
+	}
+	for _, t := range before.Tools {
+		if _, has := after.Tool(t.Name); !has {
+			d.Removed = append(d.Removed, t)
+		}
+	}
+	return d
+}
+
+func sameTool(a, b Tool) bool {
+	return a.Description == b.Description && a.Audience == b.Audience && sameJSON(a.InputSchema, b.InputSchema)
+}
+
+// sameJSON compares values, not spellings: the store may reorder keys.
+func sameJSON(a, b json.RawMessage) bool {
+	return slices.Equal(canonicalJSON(a), canonicalJSON(b))
+}
+
+func canonicalJSON(raw json.RawMessage) []byte {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return raw
+	}
+	out, _ := json.Marshal(v) // what was unmarshalled marshals, with sorted keys
+	return out
+}
+
+func (p *DevicePatch) clean() (err error) {
+	if p.Name != nil {
+		if *p.Name, err = cleanLine("name", *p.Name, maxNameBytes); err != nil {
+			return err
+		}
+	}
+	if p.Notes != nil && (len(*p.Notes) > maxNotesBytes || !utf8.ValidString(*p.Notes) || strings.ContainsRune(*p.Notes, 0)) {
+		return &Error{Kind: ErrInvalid, Code: "invalid_notes", Field: "notes", Message: "notes are text of at most 8 KiB"}
+	}
+	if p.Tags != nil {
+		*p.Tags, err = cleanTags(*p.Tags)
+	}
+	return err
+}
+
+// cleanLine trims a single line of text and holds it to what every page and
+// table can show.
+func cleanLine(field, s string, limit int) (string, error) {
+	s = strings.TrimSpace(s)
+	if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		e := Errorf(ErrInvalid, "invalid_"+field, "the %s is one line of at most %d bytes", field, limit)
+		e.Field = field
+		return "", e
+	}
+	return s, nil
+}
+
+// cleanTags lower-cases, sorts and dedupes tags. A tag must be writable in a
+// query: no blanks, commas, colons or quotes.
+func cleanTags(tags []string) ([]string, error) {
+	out := []string{}
+	for _, t := range tags {
+		t = strings.ToLower(strings.TrimSpace(t))
+		if t == "" {
+			continue
+		}
+		if _, err := cleanLine("tag", t, maxTagBytes); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
+			return nil, &Error{Kind: ErrInvalid, Code: "invalid_tag", Field: "tags",
+				Message: "a tag is one word of at most 40 bytes, without , : \" * < >"}
+		}
+		out = append(out, t)
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	if len(out) > maxTags {
+		return nil, &Error{Kind: ErrInvalid, Code: "invalid_tag", Field: "tags", Message: "a device takes at most 32 tags"}
+	}
+	return out, nil
+}

@@ -1,0 +1,76 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// A BootPoll is what a device says when it starts: the headers and body of its
+// OTA check. Everything in it is a claim.
+type BootPoll struct {
+	Device       DeviceID
+	ClientID     string // Client-Id header: a UUID kept in the device's NVS
+	SerialNumber string
+	UserAgent    string
+	Language     string
+	RemoteAddr   string
+	At           time.Time
+
+	Board, BoardType, Chip               string
+	Version, ELFSHA256, Slot, IDFVersion string
+	Facts                                json.RawMessage // the body; nil if it did not parse
+	Broken                               bool            // the body did not parse
+	BodyMAC                              string          // mac_address of the body, to compare with Device
+}
+
+// A PollAnswer is what the device is told. The zero value tells it nothing.
+type PollAnswer struct {
+	Activation *Activation  // set while the device waits to be enrolled
+	Session    *Credentials // set for an enrolled device
+}
+
+// An Activation makes the device show a code and ask again.
+type Activation struct {
+	Code, Message, Challenge string
+}
+
+// Credentials let one device, with one Client-Id, connect to the broker.
+type Credentials struct {
+	ClientID, Username, Password, PublishTopic string
+}
+
+// An Admission is what enrolment must know of a device without asking the
+// database. All of them are held in memory.
+type Admission struct {
+	Device       DeviceID
+	Enrolment    Enrolment
+	ClientID     string // bound Client-Id; "" before the first poll
+	NewClientID  string // another Client-Id that asked and awaits an operator's word
+	Serial       int32  // credentials with a lower serial are revoked
+	ClaimCode    string
+	Challenge    string
+	Retired      bool
+	ELFSHA256    string // running build of the latest poll
+	Version      string
+	InventoryELF string
+	InventoryAt  time.Time
+}
+
+// A PollRecord is a boot poll to be stored, with the admission it led to.
+// Records are coalesced: only the newest of a device is written.
+type PollRecord struct {
+	Poll      BootPoll
+	Admission Admission
+}
+
+// EnrolmentStore keeps admissions and the facts of polls.
+type EnrolmentStore interface {
+	Admissions(ctx context.Context) ([]Admission, error)
+	// SavePolls creates or updates the polled devices: facts, firmware
+	// history, last poll, and the admission of new ones.
+	SavePolls(ctx context.Context, polls []PollRecord) error
+	// SaveAdmission stores an operator's decision about a device with its
+	// audit entry. action is "device.claim", "device.approve", "device.reject", ...
+	SaveAdmission(ctx context.Context, by Actor, action string, a Admission, at time.Time) error
+}

@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+)
+
+// EventKind names what an [Event] is about.
+type EventKind string
+
+const (
+	EventPresence  EventKind = "presence"  // a device's presence changed
+	EventDevice    EventKind = "device"    // a device's facts, name, tags, hold or enrolment changed, or it is new
+	EventInventory EventKind = "inventory" // a device listed other tools than before
+	EventCall      EventKind = "call"      // a call was created or changed state
+	EventSnapshot  EventKind = "snapshot"  // a picture arrived
+	EventFanOut    EventKind = "fanout"    // a fan-out progressed or changed state
+)
+
+// An Event tells live views what changed. It is a hint to look, not a record:
+// a slow reader loses its subscription and reads again from the store.
+type Event struct {
+	Kind     EventKind
+	At       time.Time
+	Device   DeviceID // "" for fan-outs
+	Presence Presence // EventPresence
+	Call     *Call    // EventCall; shared, do not change
+	Subject  string   // id of the snapshot or fan-out
+}
+
+// Events hands each published event to every subscriber. The zero value is ready.
+type Events struct {
+	mu     sync.RWMutex
+	subs   map[*Subscription]struct{}
+	closed bool
+}
+
+// A Subscription receives events on C until it is closed, by its owner or
+// because it fell more than its buffer behind.
+type Subscription struct {
+	C      <-chan Event
+	c      chan Event
+	want   func(*Event) bool
+	events *Events
+	once   sync.Once
+}
+
+// Subscribe starts a subscription with room for buffer unread events. want
+// says which events it takes, nil for all; it must be quick.
+func (b *Events) Subscribe(buffer int, want func(*Event) bool) *Subscription {
+	c := make(chan Event, buffer)
+	s := &Subscription{C: c, c: c, want: want, events: b}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		close(c)
+		return s
+	}
+	if b.subs == nil {
+		b.subs = make(map[*Subscription]struct{})
+	}
+	b.subs[s] = struct{}{}
+	return s
+}
+
+// Publish hands e to every subscriber that wants it. It never blocks.
+func (b *Events) Publish(e Event) {
+	var slow []*Subscription
+	b.mu.RLock()
+	for s := range b.subs {
+		if s.want != nil && !s.want(&e) {
+			continue
+		}
+		select {
+		case s.c <- e:
+		default:
+			slow = append(slow, s)
+		}
+	}
+	b.mu.RUnlock()
+	for _, s := range slow {
+		s.Close()
+	}
+}
+
+// Idle reports whether nobody listens, so that costly events need not be made.
+func (b *Events) Idle() bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return len(b.subs) == 0
+}
+
+// Close ends every subscription, and all later ones at once.
+func (b *Events) Close() {
+	b.mu.Lock()
+	subs := b.subs
+	b.subs, b.closed = nil, true
+	b.mu.Unlock()
+	for s := range subs {
+		s.once.Do(func() { close(s.c) })
+	}
+}
+
+// Close ends the subscription; C is closed.
+func (s *Subscription) Close() {
+	s.events.mu.Lock()
+	delete(s.events.subs, s)
+	s.events.mu.Unlock()
+	s.once.Do(func() { close(s.c) })
+}

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// FanOutState is where a fan-out stands.
+type FanOutState string
+
+const (
+	FanOutRunning   FanOutState = "running"
+	FanOutCompleted FanOutState = "completed"
+	FanOutCanceled  FanOutState = "canceled"
+)
+
+// A FanOut is one call made to many devices: the audience is resolved once, at
+// its creation, and each device gets the call at most once.
+type FanOut struct {
+	ID          uuid.UUID
+	Actor       Actor
+	Query       string // the filter as written; "" when devices were ticked
+	Tool        string
+	Arguments   json.RawMessage
+	MaxInFlight int
+	Timeout     time.Duration // of each call; 0 takes the tool's default
+	State       FanOutState
+	Targets     int // devices it goes to
+	Skipped     int // devices that matched but were left out, each with a reason
+	CreatedAt   time.Time
+	FinishedAt  *time.Time
+	CanceledBy  string
+}
+
+// A FanOutTarget is one device of a fan-out. Reason is set if it was skipped.
+type FanOutTarget struct {
+	Device DeviceID
+	Reason string // code: "device_held", "unknown_tool", "invalid_arguments", ...
+}
+
+// FanOutProgress counts a fan-out's calls.
+type FanOutProgress struct {
+	Waiting int               // not yet called
+	ByState map[CallState]int // calls by their state
+}
+
+// Done is how many calls have an outcome.
+func (p FanOutProgress) Done() int {
+	n := 0
+	for s, c := range p.ByState {
+		if s.Final() {
+			n += c
+		}
+	}
+	return n
+}
+
+// A FanOutAnswer groups the devices that gave the same answer.
+type FanOutAnswer struct {
+	State   CallState
+	Text    string // the answer's text or error message, shortened; foreign text
+	Count   int
+	Sample  []DeviceID  // a few of them
+	CallIDs []uuid.UUID // their calls, same order
+}
+
+// FanOutStore keeps fan-outs. The targets of a fan-out never change.
+type FanOutStore interface {
+	CreateFanOut(ctx context.Context, f *FanOut, targets []FanOutTarget) error
+	FanOut(ctx context.Context, id uuid.UUID) (FanOut, error)
+	FanOuts(ctx context.Context, limit int, cursor string) (Page[FanOut], error) // newest first
+	RunningFanOuts(ctx context.Context) ([]FanOut, error)
+	// PendingTargets returns up to limit devices of the fan-out, in order after
+	// the given device, that have no call yet, or only one that was canceled
+	// before it was sent because fleetd stopped.
+	PendingTargets(ctx context.Context, id uuid.UUID, after DeviceID, limit int) ([]DeviceID, error)
+	SkippedTargets(ctx context.Context, id uuid.UUID) ([]DeviceCount, error) // Value is the reason
+	FinishFanOut(ctx context.Context, by Actor, id uuid.UUID, state FanOutState, at time.Time) error
+	Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error)
+	Answers(ctx context.Context, id uuid.UUID, limit int) ([]FanOutAnswer, error) // largest group first
+}

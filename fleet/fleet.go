@@ -1,0 +1,12 @@
+// Package fleet is the domain of the system: devices, the tools they offer, the
+// calls made to them, and the people and programs that make those calls.
+//
+// It imports neither the broker nor SQL nor HTTP; they import it. What fleet
+// needs from the outside it states as small interfaces beside their use: a
+// [Link] delivers calls to connected devices, the *Store interfaces keep what
+// must outlive the process.
+//
+// Times are UTC. A duration becomes milliseconds only where it meets the wire.
+// Text that came from a device is data: cleaned and bounded where it enters,
+// shown as text and never as markup.
+package fleet

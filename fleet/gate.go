@@ -1,0 +1,196 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// Tools of the stock firmware that fleetd treats in a way of its own.
+const (
+	ToolReboot          = "self.reboot"
+	ToolUpgradeFirmware = "self.upgrade_firmware"
+	ToolSnapshot        = "self.screen.snapshot"
+	ToolPreviewImage    = "self.screen.preview_image"
+	ToolSetAssetsURL    = "self.assets.set_download_url"
+)
+
+// OwnsURL reports whether the url argument of the tool is made by fleetd.
+func OwnsURL(tool string) bool { return tool == ToolSnapshot || tool == ToolPreviewImage }
+
+// TypedConfirmation reports whether the console asks for a typed word before
+// it makes the call: the device goes away for a while.
+func TypedConfirmation(tool string) bool { return tool == ToolReboot }
+
+// userOnly lists stock user-only tools by name, for devices whose listing does
+// not carry the audience: the flag of tools/list is a filter, no access control.
+var userOnly = []string{ToolReboot, ToolUpgradeFirmware, ToolSnapshot, ToolPreviewImage, ToolSetAssetsURL,
+	"self.get_system_info", "self.screen.get_info"}
+
+// UserOnly reports whether the tool must never be called by a language model.
+func (t Tool) UserOnly() bool {
+	return t.Audience == AudienceUser || slices.Contains(userOnly, t.Name)
+}
+
+// A gate decides whether a call may be made. It knows nothing of connections.
+type gate struct {
+	schemas schemaCache
+}
+
+// A refusal is the gate's no, as the outcome of a call.
+type refusal struct {
+	state CallState
+	err   CallError
+}
+
+func refuse(code, format string, args ...any) *refusal {
+	return &refusal{CallRefused, CallError{code, fmt.Sprintf(format, args...)}}
+}
+
+func invalid(code, format string, args ...any) *refusal {
+	return &refusal{CallInvalid, CallError{code, fmt.Sprintf(format, args...)}}
+}
+
+// check returns nil if the actor may make this call to this device.
+func (g *gate) check(t *target, r CallRequest) *refusal {
+	if no := checkStanding(t, r); no != nil {
+		return no
+	}
+	tool, ok := t.inventory.Tool(r.Tool)
+	if !ok {
+		return unknownTool(t, r.Tool)
+	}
+	if no := checkTool(tool, r); no != nil {
+		return no
+	}
+	return g.checkArguments(t.inventory.ID, tool, r.Arguments)
+}
+
+func checkStanding(t *target, r CallRequest) *refusal {
+	switch {
+	case !r.Actor.Role.Allows(RoleOperator):
+		return refuse("forbidden", "calling tools needs the role operator; %s has %s", r.Actor.Name, r.Actor.Role)
+	case t.device.RetiredAt != nil:
+		return refuse("device_retired", "%s was retired", t.device.Title())
+	case t.device.Enrolment != EnrolmentEnrolled:
+		return refuse("device_not_enrolled", "%s is not enrolled; approve or claim it first", t.device.Title())
+	case t.device.Hold.Active(r.now) && (r.isFanOut() || !t.device.Hold.By.Same(r.Actor)):
+		return refuse("device_held", "%s is held by %s: %s", t.device.Title(), t.device.Hold.By.Name, t.device.Hold.Reason)
+	}
+	return nil
+}
+
+func unknownTool(t *target, name string) *refusal {
+	if t.inventory == nil {
+		return invalid("no_inventory", "%s has not listed its tools yet; it does so when it connects", t.device.Title())
+	}
+	return invalid("unknown_tool", "%s offers no tool %.80q", t.device.Title(), name)
+}
+
+func checkTool(tool Tool, r CallRequest) *refusal {
+	switch {
+	case tool.UserOnly() && r.Actor.Kind == ActorLLM:
+		return refuse("user_only", "%s is for people; a language model may not call it", tool.Name)
+	case tool.Name == ToolUpgradeFirmware:
+		return refuse("use_campaign", "firmware is installed by a campaign, which checks the image and watches the outcome")
+	case tool.Name == ToolSetAssetsURL:
+		return refuse("url_not_served", "fleetd serves no assets, and hands devices no addresses but its own")
+	case tool.Name == ToolPreviewImage && r.Picture == "":
+		return invalid("picture_missing", "choose the picture that the device shall show")
+	}
+	return nil
+}
+
+// checkArguments holds the arguments against the tool's own schema, and against
+// typing errors: a stock device ignores an argument it does not know.
+func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMessage) *refusal {
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+	}
+	schema := g.schemas.of(inventory, tool)
+	if schema == nil {
+		return nil // the device sent a schema that is none; it judges for itself
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if _, known := schema.Schema().Properties[name]; !known {
+			return invalid("invalid_arguments", "%s has no argument %.60q", tool.Name, name)
+		}
+	}
+	if err := schema.Validate(args); err != nil {
+		return invalid("invalid_arguments", "%s", plainSchemaError(err))
+	}
+	return nil
+}
+
+// plainSchemaError keeps the last, specific part of a validator's message.
+func plainSchemaError(err error) string {
+	msg := err.Error()
+	if i := strings.LastIndex(msg, "validating /"); i >= 0 {
+		msg = msg[i+len("validating /"):]
+	}
+	msg = strings.TrimPrefix(msg, "properties/")
+	if len(msg) > 300 {
+		msg = strings.ToValidUTF8(msg[:300], "") + "…"
+	}
+	return msg
+}
+
+func decodeObject(raw json.RawMessage) (map[string]any, error) {
+	args := map[string]any{}
+	if len(raw) == 0 {
+		return args, nil
+	}
+	err := json.Unmarshal(raw, &args)
+	if err == nil && args == nil {
+		err = fmt.Errorf("null is none")
+	}
+	return args, err
+}
+
+// A schemaCache keeps compiled schemas by inventory and tool. Inventories are
+// few, since equal devices share one; the bound is for hostile ones.
+type schemaCache struct {
+	mu sync.RWMutex
+	m  map[schemaKey]*jsonschema.Resolved
+}
+
+type schemaKey struct{ inventory, tool string }
+
+const maxSchemas = 20_000
+
+// of returns the compiled schema of the tool, nil if it is not a valid one.
+func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
+	key := schemaKey{inventory, tool.Name}
+	c.mu.RLock()
+	s, ok := c.m[key]
+	c.mu.RUnlock()
+	if ok {
+		return s
+	}
+	s = compileSchema(tool.InputSchema)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= maxSchemas {
+		c.m = make(map[schemaKey]*jsonschema.Resolved)
+	}
+	c.m[key] = s
+	return s
+}
+
+func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
+	var s jsonschema.Schema
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil
+	}
+	resolved, err := s.Resolve(nil) // without a loader: nothing is fetched for a device
+	if err != nil {
+		return nil
+	}
+	return resolved
+}

@@ -1,0 +1,230 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alexedwards/argon2id"
+	"github.com/google/uuid"
+)
+
+// tokenPrefix marks an API token, for people and for secret scanners.
+const tokenPrefix = "flt_"
+
+// MinPassword is the least number of bytes of an operator's password.
+const MinPassword = 10
+
+var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
+
+// Operators manages people and API tokens, and tells who is who.
+type Operators struct {
+	OperatorStore
+	now func() time.Time
+
+	mu      sync.Mutex
+	tokens  map[[32]byte]seenToken // recently used, so that a request costs no read
+	dummy   string                 // hash compared when the name is unknown, so that timing tells nothing
+	hashing chan struct{}          // argon2id takes 64 MB a turn
+}
+
+type seenToken struct {
+	token  Token
+	readAt time.Time
+}
+
+// tokenTTL bounds how long a token revoked by another process still works.
+const tokenTTL = 5 * time.Second
+
+// NewOperators returns the service.
+func NewOperators(store OperatorStore) *Operators {
+	dummy, _ := HashPassword(rand.Text())
+	return &Operators{OperatorStore: store, now: func() time.Time { return time.Now().UTC() },
+		tokens: make(map[[32]byte]seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
+}
+
+// HashPassword returns the argon2id hash of a password, or an error that says
+// why it is not good enough.
+func HashPassword(password string) (string, error) {
+	if len(password) < MinPassword || len(password) > 1000 {
+		return "", &Error{Kind: ErrInvalid, Code: "weak_password", Field: "password",
+			Message: "a password has at least 10 characters"}
+	}
+	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32})
+}
+
+var errSignIn = Errorf(ErrForbidden, "wrong_credentials", "the name or the password is wrong")
+
+// SignIn returns the operator with this name and password. Its error does not
+// tell whether the name exists.
+func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator, error) {
+	o, err := s.OperatorByName(ctx, strings.TrimSpace(name))
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Operator{}, err
+	}
+	hash := o.PasswordHash
+	if err != nil || o.DisabledAt != nil {
+		hash = s.dummy
+	}
+	s.hashing <- struct{}{}
+	match, cmpErr := argon2id.ComparePasswordAndHash(password, hash)
+	<-s.hashing
+	if cmpErr != nil {
+		return Operator{}, cmpErr
+	}
+	if !match || hash == s.dummy {
+		return Operator{}, errSignIn
+	}
+	return o, nil
+}
+
+// Create adds an operator.
+func (s *Operators) Create(ctx context.Context, by Actor, name string, role Role, password string) (Operator, error) {
+	if err := by.May(RoleAdmin, "adding an operator"); err != nil {
+		return Operator{}, err
+	}
+	name = strings.TrimSpace(name)
+	if !operatorName.MatchString(name) {
+		return Operator{}, &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name",
+			Message: "a name starts with a letter or digit and has up to 63 letters, digits, blanks or . _ @ -"}
+	}
+	if !role.Valid() {
+		return Operator{}, invalidRole(role)
+	}
+	hash, err := HashPassword(password)
+	if err != nil {
+		return Operator{}, err
+	}
+	o := Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: hash, CreatedAt: s.now()}
+	return o, s.CreateOperator(ctx, by, o)
+}
+
+func invalidRole(r Role) error {
+	e := Errorf(ErrInvalid, "invalid_role", "%.20q is no role; the roles are viewer, operator and admin", string(r))
+	e.Field = "role"
+	return e
+}
+
+// SetPassword changes a password: an admin anyone's, an operator their own.
+func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, password string) error {
+	if by.ID != id.String() {
+		if err := by.May(RoleAdmin, "changing another operator's password"); err != nil {
+			return err
+		}
+	}
+	hash, err := HashPassword(password)
+	if err != nil {
+		return err
+	}
+	return s.SetOperatorPassword(ctx, by, id, hash)
+}
+
+// SetDisabled locks an operator out, or lets them in again. Nobody can lock
+// themselves out.
+func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, disabled bool) error {
+	if err := by.May(RoleAdmin, "disabling an operator"); err != nil {
+		return err
+	}
+	if disabled && by.ID == id.String() {
+		return Errorf(ErrConflict, "self_disable", "you cannot disable yourself; ask another admin")
+	}
+	var at *time.Time
+	if disabled {
+		now := s.now()
+		at = &now
+	}
+	return s.SetOperatorDisabled(ctx, by, id, at)
+}
+
+// NewToken makes an API token and returns its secret, which is shown this once
+// and kept nowhere.
+func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Role, expires *time.Time) (Token, string, error) {
+	if err := by.May(RoleAdmin, "making a token"); err != nil {
+		return Token{}, "", err
+	}
+	name, err := cleanLine("name", name, maxNameBytes)
+	if err != nil || name == "" {
+		return Token{}, "", &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name", Message: "name the token after the program that will use it"}
+	}
+	if !role.Valid() {
+		return Token{}, "", invalidRole(role)
+	}
+	secret := tokenPrefix + randomSecret()
+	hash := sha256.Sum256([]byte(secret))
+	t := Token{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, Hash: hash[:], Hint: secret[len(secret)-4:],
+		CreatedBy: by.Name, CreatedAt: s.now(), ExpiresAt: expires}
+	return t, secret, s.CreateToken(ctx, by, t)
+}
+
+// randomSecret returns 32 random bytes in URL-safe text.
+func randomSecret() string {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+var errToken = Errorf(ErrForbidden, "invalid_token", "the token is unknown, expired or revoked")
+
+// Authenticate returns the actor behind an API token.
+func (s *Operators) Authenticate(ctx context.Context, secret string) (Actor, error) {
+	if !strings.HasPrefix(secret, tokenPrefix) || len(secret) > 200 {
+		return Actor{}, errToken
+	}
+	t, err := s.token(ctx, sha256.Sum256([]byte(secret)))
+	if errors.Is(err, ErrNotFound) {
+		return Actor{}, errToken
+	}
+	if err != nil {
+		return Actor{}, err
+	}
+	if t.RevokedAt != nil || (t.ExpiresAt != nil && !s.now().Before(*t.ExpiresAt)) {
+		return Actor{}, errToken
+	}
+	return t.Actor(), nil
+}
+
+func (s *Operators) token(ctx context.Context, hash [32]byte) (Token, error) {
+	now := s.now()
+	s.mu.Lock()
+	seen, ok := s.tokens[hash]
+	s.mu.Unlock()
+	if ok && now.Sub(seen.readAt) < tokenTTL {
+		return seen.token, nil
+	}
+	t, err := s.TokenByHash(ctx, hash[:])
+	if err != nil {
+		return Token{}, err
+	}
+	if t.LastUsedAt == nil || now.Sub(*t.LastUsedAt) > time.Minute {
+		if err := s.TouchToken(ctx, t.ID, now); err != nil {
+			return Token{}, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.tokens) > 1000 {
+		clear(s.tokens)
+	}
+	s.tokens[hash] = seenToken{t, now}
+	return t, nil
+}
+
+// Revoke ends a token at once.
+func (s *Operators) Revoke(ctx context.Context, by Actor, id uuid.UUID) error {
+	if err := by.May(RoleAdmin, "revoking a token"); err != nil {
+		return err
+	}
+	if err := s.RevokeToken(ctx, by, id, s.now()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.tokens)
+	return nil
+}

@@ -1,0 +1,46 @@
+package fleet
+
+import (
+	"context"
+	"time"
+)
+
+// A Connection is one device's hold on the broker, from CONNECT to the end of
+// the socket. A later connection of the same device has a higher epoch; what
+// an earlier one reports afterwards changes nothing.
+type Connection struct {
+	Device     DeviceID
+	Node       string
+	Epoch      int64
+	ClientID   string // the MQTT client id
+	Transport  string // "mqtt", "mqtts"
+	RemoteAddr string // without port
+	At         time.Time
+}
+
+// A PresenceChange is one device's presence to be stored. Changes are
+// coalesced: only the newest of a device is written.
+type PresenceChange struct {
+	Device     DeviceID
+	Presence   Presence
+	Since      time.Time
+	Evidence   string
+	LastSeen   time.Time
+	Connection *Connection // the connection that now owns the device; nil leaves it
+}
+
+// A PresenceSample counts the fleet's devices by presence at one moment.
+type PresenceSample struct {
+	At                                     time.Time
+	Online, Unresponsive, Offline, Pending int
+}
+
+// PresenceStore keeps presence for lists and for the next start.
+type PresenceStore interface {
+	SavePresence(ctx context.Context, changes []PresenceChange) error
+	// ResetPresence turns every online or unresponsive device of the node to
+	// offline: called at start, when no connection can exist yet.
+	ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error)
+	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
+	PresenceSamples(ctx context.Context, since time.Time) ([]PresenceSample, error)
+}

@@ -1,0 +1,105 @@
+package fleet_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func TestQueryMatch(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	seen := now.Add(-time.Hour)
+	d := fleet.Device{
+		ID: "a085e3112233", Name: "Front Door", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.10",
+		Presence: fleet.PresenceOnline, Enrolment: fleet.EnrolmentEnrolled, Tags: []string{"lab", "floor-2"},
+		LastSeen: &seen, Hold: &fleet.Hold{Reason: "bench"},
+	}
+	offers := func(_ fleet.Device, tool string) bool { return tool == "self.reboot" }
+	tests := []struct {
+		query string
+		out   string // the term that keeps the device out; "" for a match
+	}{
+		{"", ""},
+		{"board:bread-compact-wifi tag:lab presence:online hold", ""},
+		{"-hold", "-hold"},
+		{"version<2.4", "version<2.4"},
+		{"version>=2.4.9", ""},
+		{"version>2.4.10", "version>2.4.10"},
+		{"version<2.4.10.0", ""}, // more parts is newer
+		{"version:2.4.*", ""},
+		{"board:esp-box-3,BREAD-*", ""},
+		{`name:"front door"`, ""},
+		{"door", ""},
+		{"window", "window"},
+		{"-window", ""},
+		{"A0:85:E3:11:22:33", ""},
+		{"a0:85:e3:11:22:34", "a0:85:e3:11:22:34"},
+		{"tag:floor-*", ""},
+		{"-tag:lab", "-tag:lab"},
+		{"tool:self.reboot", ""},
+		{"tool:self.upgrade_firmware", "tool:self.upgrade_firmware"},
+		{"seen<2h", ""},
+		{"seen>2h", "seen>2h"},
+		{"retired", "retired"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.query, func(t *testing.T) {
+			q, err := fleet.ParseQuery(tt.query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			term, ok := q.Match(d, offers, now)
+			if ok != (tt.out == "") || term != tt.out {
+				t.Errorf("Match = %q, %v; want kept out by %q", term, ok, tt.out)
+			}
+		})
+	}
+}
+
+func TestQueryHidesRetired(t *testing.T) {
+	at := time.Now()
+	d := fleet.Device{ID: "a085e3112233", RetiredAt: &at}
+	for query, want := range map[string]bool{"": false, "retired": true, "-retired": false} {
+		q, err := fleet.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := q.Match(d, nil, at); ok != want {
+			t.Errorf("%q matches a retired device: %v, want %v", query, ok, want)
+		}
+	}
+}
+
+func TestParseQueryErrors(t *testing.T) {
+	tests := map[string]string{
+		"colour:red":              `no field "colour"`,
+		"board:":                  "board:bread-compact-wifi",
+		"version<latest":          "version<2.4",
+		"seen:2d":                 "seen>2d",
+		"seen<99999999d":          "seen>2d",
+		"board<x":                 "cannot be compared",
+		`name:"open`:              "closing",
+		"hold:yes":                "-hold",
+		"a\x00b":                  "control character",
+		strings.Repeat("a ", 600): "bytes long",
+		strings.Repeat("a ", 40):  "40 terms",
+	}
+	for query, want := range tests {
+		_, err := fleet.ParseQuery(query)
+		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseQuery(%.40q) = %v, want %q", query, err, want)
+		}
+	}
+}
+
+func FuzzParseQuery(f *testing.F) {
+	f.Add(`board:a,b -hold version<2.4 "x y" seen>2d`)
+	f.Fuzz(func(t *testing.T, s string) {
+		if q, err := fleet.ParseQuery(s); err == nil {
+			q.Match(fleet.Device{ID: "a085e3112233", Version: s}, nil, time.Now())
+		}
+	})
+}

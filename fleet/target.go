@@ -1,0 +1,103 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A target is what the gate must know of a device to judge a call.
+type target struct {
+	device    Device
+	inventory *Inventory // shared by equal devices; nil before the first listing
+	readAt    time.Time
+}
+
+// targetTTL bounds how long a change made behind fleetd's back goes unnoticed;
+// changes made through it are forgotten here at once.
+const targetTTL = 15 * time.Second
+
+// Targets keeps what calls need to know of devices in memory, so that a call
+// costs no read.
+type Targets struct {
+	devices     DeviceStore
+	inventories InventoryStore
+
+	mu          sync.RWMutex
+	targets     map[DeviceID]*target
+	inventoryOf map[string]*Inventory
+}
+
+// NewTargets returns an empty cache over the stores.
+func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
+	return &Targets{devices: devices, inventories: inventories,
+		targets: make(map[DeviceID]*target), inventoryOf: make(map[string]*Inventory)}
+}
+
+// Forget drops what is known of a device, after it changed.
+func (t *Targets) Forget(id DeviceID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.targets, id)
+}
+
+func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target, error) {
+	t.mu.RLock()
+	known := t.targets[id]
+	t.mu.RUnlock()
+	if known != nil && now.Sub(known.readAt) < targetTTL {
+		return known, nil
+	}
+	d, err := t.devices.Device(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return t.add(ctx, d, now)
+}
+
+// load reads many devices at once, for a fan-out.
+func (t *Targets) load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
+	devices, err := t.devices.DevicesByID(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	loaded := make(map[DeviceID]*target, len(devices))
+	for _, d := range devices {
+		if loaded[d.ID], err = t.add(ctx, d, now); err != nil {
+			return nil, err
+		}
+	}
+	return loaded, nil
+}
+
+func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*target, error) {
+	inv, err := t.inventory(ctx, d.InventoryID)
+	if err != nil {
+		return nil, err
+	}
+	tg := &target{device: d, inventory: inv, readAt: now}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.targets[d.ID] = tg
+	return tg, nil
+}
+
+func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) {
+	if id == "" {
+		return nil, nil
+	}
+	t.mu.RLock()
+	inv := t.inventoryOf[id]
+	t.mu.RUnlock()
+	if inv != nil {
+		return inv, nil
+	}
+	inv, err := t.inventories.Inventory(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inventoryOf[id] = inv
+	return inv, nil
+}

@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Audience says for whom the device meant a tool.
+type Audience string
+
+const (
+	AudienceModel Audience = "model" // language models and people
+	AudienceUser  Audience = "user"  // people and programs they run; never a language model
+)
+
+// A Tool is a function that a device offers, as tools/list names it. Name and
+// description are foreign text, cleaned and bounded where they entered.
+type Tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"`
+	Audience    Audience        `json:"audience"`
+}
+
+// An Inventory is the list of tools of a device. It is stored once by its
+// content and shared by all devices that offer the same tools.
+type Inventory struct {
+	ID        string // SHA-256 of the tools in canonical JSON, hex
+	Tools     []Tool
+	CreatedAt time.Time
+}
+
+// Tool returns the tool of that name, or false.
+func (inv *Inventory) Tool(name string) (Tool, bool) {
+	if inv == nil {
+		return Tool{}, false
+	}
+	for _, t := range inv.Tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return Tool{}, false
+}
+
+// An InventoryRecord says that a device offered an inventory from when to when.
+type InventoryRecord struct {
+	InventoryID string
+	Version     string // firmware version at the first listing
+	ELFSHA256   string
+	ToolsCount  int
+	Partial     bool // the device could not list all its tools
+	FirstSeen   time.Time
+	LastSeen    time.Time
+}
+
+// A ToolListing is what one complete tools/list of a device brought.
+type ToolListing struct {
+	Device        DeviceID
+	Inventory     Inventory
+	ServerName    string // initialize: serverInfo.name
+	ServerVersion string
+	ELFSHA256     string // build it was taken from, as known from the boot poll
+	Version       string
+	Partial       bool
+	At            time.Time
+}
+
+// An InventoryDiff says what changed between two inventories.
+type InventoryDiff struct {
+	From, To       string
+	Added, Removed []Tool
+	Changed        []ToolChange
+}
+
+// A ToolChange is a tool that both inventories have, differently.
+type ToolChange struct {
+	Before, After Tool
+}
+
+// InventoryStore keeps inventories by content, and which device had which when.
+type InventoryStore interface {
+	// SaveListing stores the inventory if it is new, notes it for the device
+	// and makes it the device's current one.
+	SaveListing(ctx context.Context, l ToolListing) error
+	Inventory(ctx context.Context, id string) (*Inventory, error)
+	DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) // newest first
+}
