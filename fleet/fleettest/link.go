@@ -1,0 +1,124 @@
+package fleettest
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	"fleetd/fleet"
+)
+
+// A Script answers one call as a device would. It may wait for ctx.
+type Script func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error)
+
+// A Link connects scripted devices. A device executes one call at a time.
+type Link struct {
+	mu      sync.Mutex
+	devices map[fleet.DeviceID]*device
+}
+
+type device struct {
+	script Script
+	lost   chan struct{}
+	next   int32
+	line   []*turn // the first one has its turn
+}
+
+// maxLine is how many calls wait for a scripted device before it is busy.
+const maxLine = 4
+
+// Connect puts a device on line, in place of an earlier connection.
+func (l *Link) Connect(id fleet.DeviceID, script Script) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.devices == nil {
+		l.devices = make(map[fleet.DeviceID]*device)
+	}
+	l.devices[id] = &device{script: script, lost: make(chan struct{})}
+}
+
+// Disconnect ends a device's connection.
+func (l *Link) Disconnect(id fleet.DeviceID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.devices[id]; d != nil {
+		close(d.lost)
+		delete(l.devices, id)
+	}
+}
+
+// Queue implements [fleet.Link].
+func (l *Link) Queue(id fleet.DeviceID) (fleet.Turn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.devices[id]
+	if d == nil {
+		return nil, fleet.ErrOffline
+	}
+	if len(d.line) >= maxLine {
+		return nil, fleet.ErrBusy
+	}
+	d.next++
+	t := &turn{link: l, device: d, id: d.next, ready: make(chan struct{})}
+	if d.line = append(d.line, t); len(d.line) == 1 {
+		close(t.ready)
+	}
+	return t, nil
+}
+
+type turn struct {
+	link   *Link
+	device *device
+	id     int32
+	ready  chan struct{}
+}
+
+func (t *turn) Ready() <-chan struct{} { return t.ready }
+func (t *turn) Lost() <-chan struct{}  { return t.device.lost }
+func (t *turn) RPCID() int32           { return t.id }
+
+// Send runs the script. When ctx ends first, the script's answer is late.
+func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage, late func(fleet.Answer)) (fleet.Answer, error) {
+	type reply struct {
+		answer fleet.Answer
+		err    error
+	}
+	replied := make(chan reply, 1)
+	gaveUp := make(chan struct{})
+	go func() {
+		answer, err := t.device.script(ctx, tool, arguments)
+		select {
+		case <-gaveUp:
+			if err == nil {
+				late(answer)
+			}
+		default:
+			replied <- reply{answer, err}
+		}
+	}()
+	select {
+	case r := <-replied:
+		return r.answer, r.err
+	case <-t.device.lost:
+		close(gaveUp)
+		return fleet.Answer{}, fleet.ErrLost
+	case <-ctx.Done():
+		close(gaveUp)
+		return fleet.Answer{}, fleet.ErrNoAnswer
+	}
+}
+
+// Done implements [fleet.Turn].
+func (t *turn) Done() {
+	t.link.mu.Lock()
+	defer t.link.mu.Unlock()
+	for i, other := range t.device.line {
+		if other == t {
+			t.device.line = append(t.device.line[:i:i], t.device.line[i+1:]...)
+			if i == 0 && len(t.device.line) > 0 {
+				close(t.device.line[0].ready)
+			}
+			return
+		}
+	}
+}

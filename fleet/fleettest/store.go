@@ -1,0 +1,143 @@
+// Package fleettest has what tests of the domain need: a call store in memory
+// and devices that answer by script. It holds no rules of its own.
+package fleettest
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// A CallStore keeps calls in memory. Fail, if set, is asked before each write.
+type CallStore struct {
+	fleet.CallStore // what tests do not use panics
+	Fail            func(op string) error
+
+	mu    sync.Mutex
+	calls map[uuid.UUID]fleet.Call
+}
+
+func (s *CallStore) write(op string, c *fleet.Call) error {
+	if s.Fail != nil {
+		if err := s.Fail(op); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls == nil {
+		s.calls = make(map[uuid.UUID]fleet.Call)
+	}
+	record := *c
+	record.Evidence = slices.Clone(c.Evidence)
+	s.calls[c.ID] = record
+	return nil
+}
+
+// InsertCall keeps a new call.
+func (s *CallStore) InsertCall(_ context.Context, c *fleet.Call) error { return s.write("insert", c) }
+
+// MarkSent keeps a call as sent.
+func (s *CallStore) MarkSent(_ context.Context, c *fleet.Call) error { return s.write("sent", c) }
+
+// FinishCall keeps an outcome.
+func (s *CallStore) FinishCall(_ context.Context, c *fleet.Call) error { return s.write("finish", c) }
+
+// AddLateAnswer adds an answer to a call.
+func (s *CallStore) AddLateAnswer(_ context.Context, id uuid.UUID, late fleet.LateAnswer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.calls[id]
+	if !ok {
+		return fleet.ErrNotFound
+	}
+	c.Late = &late
+	s.calls[id] = c
+	return nil
+}
+
+// Call returns a call.
+func (s *CallStore) Call(_ context.Context, id uuid.UUID) (fleet.Call, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.calls[id]
+	if !ok {
+		return fleet.Call{}, fleet.ErrNotFound
+	}
+	return c, nil
+}
+
+// All returns every call, oldest first.
+func (s *CallStore) All() []fleet.Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []fleet.Call
+	for _, c := range s.calls {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b fleet.Call) int { return slices.Compare(a.ID[:], b.ID[:]) })
+	return all
+}
+
+// Devices keeps devices and inventories in memory, for reading.
+type Devices struct {
+	fleet.DeviceStore
+	fleet.InventoryStore
+
+	mu          sync.Mutex
+	devices     map[fleet.DeviceID]fleet.Device
+	inventories map[string]*fleet.Inventory
+}
+
+// Put adds or replaces a device.
+func (s *Devices) Put(d fleet.Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.devices == nil {
+		s.devices = make(map[fleet.DeviceID]fleet.Device)
+	}
+	s.devices[d.ID] = d
+}
+
+// PutInventory adds an inventory.
+func (s *Devices) PutInventory(inv fleet.Inventory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inventories == nil {
+		s.inventories = make(map[string]*fleet.Inventory)
+	}
+	s.inventories[inv.ID] = &inv
+}
+
+// Device returns a device.
+func (s *Devices) Device(_ context.Context, id fleet.DeviceID) (fleet.Device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, ok := s.devices[id]
+	if !ok {
+		return fleet.Device{}, fleet.ErrNotFound
+	}
+	return d, nil
+}
+
+// Inventory returns an inventory.
+func (s *Devices) Inventory(_ context.Context, id string) (*fleet.Inventory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inv, ok := s.inventories[id]
+	if !ok {
+		return nil, fleet.ErrNotFound
+	}
+	return inv, nil
+}
+
+// Text returns the answer of a tool that replied with a text.
+func Text(s string) fleet.Answer {
+	result, _ := json.Marshal(map[string]any{"content": []any{map[string]any{"type": "text", "text": s}}, "isError": false})
+	return fleet.Answer{Result: result, Text: s}
+}
