@@ -1,0 +1,121 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// maxArgumentDepth keeps a whole request below 8 levels, three of which are
+	// envelope, payload and params: the firmware parses it recursively on a
+	// stack of 4 KB.
+	maxArgumentDepth = 4
+
+	// maxNumber is what the firmware's JSON parser takes of a number.
+	maxNumber = 63
+)
+
+// checkName refuses a tool name that a stock device would copy into an error
+// text that no longer is JSON.
+func checkName(name string) error {
+	if name == "" {
+		return fmt.Errorf("%w: the tool name is empty", ErrInvalid)
+	}
+	if len(name) > maxToolName {
+		return fmt.Errorf("%w: the tool name has %d bytes, at most %d are allowed", ErrInvalid, len(name), maxToolName)
+	}
+	return checkEchoed(fmt.Sprintf("the tool name %q", name), name)
+}
+
+// checkNameLiteral is checkName for a name as a device lists it.
+func checkNameLiteral(lit []byte) error {
+	var name string
+	if err := json.Unmarshal(lit, &name); err != nil {
+		return err
+	}
+	return checkName(name)
+}
+
+// checkEchoed refuses text that breaks the firmware's unescaped error messages.
+// The error does not repeat text, which may hold a one-time token.
+func checkEchoed(what, text string) error {
+	for _, r := range text {
+		if r == '"' || r == '\\' || r == utf8.RuneError || !keepInLine(r) {
+			return fmt.Errorf("%w: %s holds %q, which a stock device cannot report errors about: "+
+				"quotes, backslashes, control characters and broken UTF-8 are refused", ErrInvalid, what, r)
+		}
+	}
+	return nil
+}
+
+// checkArguments returns the arguments to send, {} for none, or says what a
+// stock device would drop in silence or answer unreadably.
+func checkArguments(arguments json.RawMessage) (json.RawMessage, error) {
+	arguments = bytes.TrimSpace(arguments)
+	if len(arguments) == 0 || unlessNull(arguments) == nil {
+		return json.RawMessage("{}"), nil
+	}
+	if arguments[0] != '{' {
+		return nil, fmt.Errorf("%w: arguments are %w", ErrInvalid, errNotObject)
+	}
+	if err := checkJSON(arguments, maxArgumentDepth); err != nil {
+		return nil, fmt.Errorf("%w: arguments (at most %d levels): %w", ErrInvalid, maxArgumentDepth, err)
+	}
+	if err := checkTokens(arguments); err != nil {
+		return nil, err
+	}
+	return arguments, eachMember(arguments, checkURL)
+}
+
+// checkTokens refuses strings and numbers that the firmware's parser rejects,
+// and the whole request with them, without an answer.
+func checkTokens(arguments []byte) error {
+	s := scanner{data: arguments}
+	for c := s.peek(); s.pos < len(arguments); c = s.peek() {
+		start := s.pos
+		switch {
+		case c == '"':
+			_ = s.string() // checked before
+			if err := checkString(arguments[start+1 : s.pos-1]); err != nil {
+				return err
+			}
+		case c == '-' || '0' <= c && c <= '9':
+			_ = s.number() // checked before
+			if s.pos-start > maxNumber {
+				return fmt.Errorf("%w: an argument is a number of %d characters", ErrInvalid, s.pos-start)
+			}
+		default:
+			s.pos++
+		}
+	}
+	return nil
+}
+
+func checkString(body []byte) error {
+	for len(body) > 0 {
+		r, n, ok := nextRune(body)
+		if !ok || r == 0 {
+			return fmt.Errorf("%w: an argument holds U+0000 or is not valid UTF-8", ErrInvalid)
+		}
+		body = body[n:]
+	}
+	return nil
+}
+
+// checkURL refuses a URL that the firmware could not name in an error. It is
+// one if its argument is called so or if it looks like one.
+func checkURL(key, value []byte) error {
+	if !isString(value) {
+		return nil
+	}
+	text := clean(value[1:len(value)-1], unlimited, func(rune) bool { return true })
+	lower := strings.ToLower(text)
+	if !strings.HasSuffix(strings.ToLower(string(key)), "url") &&
+		!strings.HasPrefix(lower, "http://") && !strings.HasPrefix(lower, "https://") {
+		return nil
+	}
+	return checkEchoed("the URL in argument "+cleanBody(key), text)
+}

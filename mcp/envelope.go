@@ -1,0 +1,71 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+const (
+	maxEnvelope = 512 << 10 // longest uplink that ParseEnvelope looks at
+	maxType     = 32        // Envelope.Type; stock types have up to 7 bytes
+	maxSession  = 128       // Envelope.SessionID
+)
+
+// TypeMCP is the [Envelope.Type] whose payload goes to [Session.Receive].
+const TypeMCP = "mcp"
+
+// An Envelope is the outer object of each message that a device exchanges with
+// its server.
+type Envelope struct {
+	Type      string // "mcp", "hello", "goodbye", "listen", "abort", …; empty if the device sent no string
+	SessionID string // of the audio channel, often empty or stale: never route by it
+
+	// Payload is the part of the parsed bytes under "payload", nil if there is
+	// none. It is valid JSON of any kind.
+	Payload json.RawMessage
+}
+
+// ParseEnvelope reads one uplink in one pass without decoding the payload.
+// Payload aliases raw. The error wraps [ErrMalformed] if raw is not a JSON
+// object (see [Session.ReceiveBroken], as stock firmware produces such texts in
+// good health) or [ErrTooLarge] above 512 KiB.
+func ParseEnvelope(raw []byte) (Envelope, error) {
+	if len(raw) > maxEnvelope {
+		return Envelope{}, fmt.Errorf("uplink of %d bytes: %w", len(raw), ErrTooLarge)
+	}
+	var e Envelope
+	err := eachMember(raw, func(key, value []byte) error {
+		switch string(key) {
+		case "type":
+			e.Type = envelopeType(value)
+		case "session_id":
+			if e.SessionID = ""; isString(value) {
+				e.SessionID = cleanLine(value, maxSession)
+			}
+		case "payload":
+			e.Payload = value
+		}
+		return nil
+	})
+	if err != nil {
+		return Envelope{}, fmt.Errorf("uplink: %w: %w", ErrMalformed, err)
+	}
+	return e, nil
+}
+
+func envelopeType(value []byte) string {
+	switch {
+	case string(value) == `"mcp"`: // spares the hot path a copy
+		return TypeMCP
+	case isString(value):
+		return cleanLine(value, maxType)
+	}
+	return ""
+}
+
+// AppendEnvelope appends the downlink that carries payload, one bare JSON-RPC
+// message, to a device.
+func AppendEnvelope(dst, payload []byte) []byte {
+	dst = append(dst, `{"type":"mcp","payload":`...)
+	return append(append(dst, payload...), '}')
+}

@@ -1,0 +1,100 @@
+package mcp
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// A message is a JSON-RPC message of a device, cut into the texts of its
+// members. Its parts alias the bytes it was parsed from. A part is nil when
+// absent, and when null but for result and params.
+type message struct {
+	id, method, params, result, err []byte
+}
+
+func parseMessage(raw []byte) (m message, err error) {
+	err = eachMember(raw, func(key, value []byte) error {
+		switch string(key) {
+		case "id":
+			m.id = unlessNull(value)
+		case "method":
+			m.method = unlessNull(value)
+		case "params":
+			m.params = value
+		case "result":
+			m.result = value
+		case "error":
+			m.err = unlessNull(value)
+		}
+		return nil
+	})
+	return m, err
+}
+
+func unlessNull(value []byte) []byte {
+	if string(value) == "null" {
+		return nil
+	}
+	return value
+}
+
+// number returns the id that a device answered with, and false if it is not a
+// whole number. cJSON may print one as 7.0.
+func (m message) number() (int64, bool) {
+	if n, err := strconv.ParseInt(string(m.id), 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(string(m.id), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// failure returns the error that m answers with, nil if it carries a result.
+func (m message) failure() error {
+	switch {
+	case m.err != nil:
+		return parseError(m.err)
+	case m.result == nil:
+		return fmt.Errorf("%w: neither result nor error", ErrMalformed)
+	case m.result[0] != '{':
+		return fmt.Errorf("%w: result is %w", ErrMalformed, errNotObject)
+	}
+	return nil
+}
+
+// parseError reads an error in any form a device may give it: stock sends an
+// object with a message alone, other firmware adds a code or sends a string.
+func parseError(value []byte) *Error {
+	e := &Error{Code: CodeUnspecified, Message: cleanAny(value)}
+	_ = eachMember(value, func(key, value []byte) error {
+		switch string(key) {
+		case "message":
+			e.Message = cleanAny(value)
+		case "code":
+			if n, err := strconv.ParseInt(string(value), 10, 32); err == nil {
+				e.Code, e.HasCode = int(n), true
+			}
+		}
+		return nil
+	}) // not an object: the whole value is the message
+	return e
+}
+
+// cleanAny returns a string's text, or the JSON of any other value.
+func cleanAny(value []byte) string {
+	if !isString(value) {
+		return cleanBody(value)
+	}
+	return cleanText(value, maxErrorText)
+}
+
+// cleanBody cleans text that is not a string literal, backslashes and all.
+func cleanBody(text []byte) string {
+	text = text[:min(len(text), maxErrorText)]
+	escaped := bytes.ReplaceAll(text, []byte{'\\'}, []byte(`\\`))
+	return clean(escaped, maxErrorText, keepInText)
+}

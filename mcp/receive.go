@@ -1,0 +1,109 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// maxMethod bounds the method of a notification.
+const maxMethod = 128
+
+// Receive takes one bare JSON-RPC message as it came from the device, whatever
+// it is. It never blocks and keeps nothing of msg. Text that does not parse is
+// treated as [Session.ReceiveBroken] does. Requests of the device are dropped:
+// stock firmware makes none.
+func (s *Session) Receive(msg []byte) {
+	if len(msg) > s.o.MaxMessage {
+		s.receiveOversize(msg)
+		return
+	}
+	m, err := parseMessage(msg)
+	switch {
+	case err != nil:
+		if !s.ReceiveBroken(msg) {
+			s.o.Logger.Debug("message dropped", "err", err)
+		}
+	case m.method == nil:
+		s.receiveAnswer(m)
+	case m.id == nil && isString(m.method):
+		s.receiveNotification(m)
+	default:
+		s.o.Logger.Debug("request of the device dropped")
+	}
+}
+
+// ReceiveBroken takes an uplink that is not valid JSON, with or without its
+// envelope. Stock firmware sends such texts in good health: it does not escape
+// error messages. If an id can be found, the request in flight fails, with an
+// [*Error] if the device's message can be found too and else with
+// [ErrMalformed]; an id that nothing waits for goes to OnUnmatched. ReceiveBroken
+// returns false if there is no id. It never blocks and keeps nothing of raw.
+func (s *Session) ReceiveBroken(raw []byte) bool {
+	id, ok := salvageID(raw)
+	if ok {
+		s.settle(s.take(id), Answer{ID: id, Err: salvageError(raw)})
+	}
+	return ok
+}
+
+func (s *Session) receiveOversize(msg []byte) {
+	id, ok := salvageID(msg)
+	if !ok {
+		s.o.Logger.Warn("message dropped", "err", ErrTooLarge, "bytes", len(msg))
+		return
+	}
+	err := fmt.Errorf("answer of %d bytes, at most %d are read: %w", len(msg), s.o.MaxMessage, ErrTooLarge)
+	s.settle(s.take(id), Answer{ID: id, Err: err})
+}
+
+func (s *Session) receiveAnswer(m message) {
+	id, ok := m.number()
+	var w *waiter
+	if ok {
+		w = s.take(id)
+	}
+	if w == nil && s.o.OnUnmatched == nil {
+		return // nobody would see what decoding finds
+	}
+	s.settle(w, m.answer(id, w != nil && w.raw))
+}
+
+// answer decodes m, or copies its result for a waiter that decodes it itself.
+func (m message) answer(id int64, raw bool) Answer {
+	a := Answer{ID: id, Err: m.failure()}
+	switch {
+	case a.Err != nil:
+	case raw:
+		a.raw = bytes.Clone(m.result) // msg is the transport's again after Receive
+	default:
+		a.Result, a.Err = parseResult(m.result)
+	}
+	return a
+}
+
+// settle gives w its answer, or reports an answer that nobody waits for.
+func (s *Session) settle(w *waiter, a Answer) {
+	switch {
+	case w != nil:
+		w.done <- a
+	case s.o.OnUnmatched != nil:
+		s.o.OnUnmatched(a)
+	}
+}
+
+func (s *Session) receiveNotification(m message) {
+	if s.o.OnNotification == nil {
+		return
+	}
+	var params json.RawMessage
+	if m.params != nil {
+		cleaned, ok := appendClean(make([]byte, 0, len(m.params)), m.params)
+		if !ok {
+			s.o.Logger.Debug("notification dropped: a number is out of range")
+			return
+		}
+		params = cleaned
+	}
+	s.o.OnNotification(cleanLine(m.method, maxMethod), params)
+}

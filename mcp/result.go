@@ -1,0 +1,196 @@
+package mcp
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+const (
+	maxContent  = 256 // items in one result
+	maxMIMEType = 100
+)
+
+// A Content is one item of a tool's result: text, or data with its MIME type.
+// Its JSON is MCP's.
+type Content struct {
+	Type     string `json:"type"`               // "text", "image" or "audio"
+	Text     string `json:"text,omitempty"`     // of text; may have many lines
+	Data     string `json:"data,omitempty"`     // of image and audio: base64, checked
+	MIMEType string `json:"mimeType,omitempty"` // of image and audio, as the device claims it
+}
+
+// A CallToolResult is what a tool answered.
+type CallToolResult struct {
+	Content []Content `json:"content"`
+	IsError bool      `json:"isError"` // always false from stock firmware; see Failed
+}
+
+// Failed tells whether the result reports a failure: by isError, or in the way
+// of stock firmware, whose isError is always false and whose failed tools
+// answer the single text "false". A tool that answers a question may also mean
+// "no" by it, so the result itself is left as it came and the caller, who knows
+// the tool, decides. "true" is no proof of success either: a failed firmware
+// upgrade says it, late.
+func (r *CallToolResult) Failed() bool {
+	return r.IsError || len(r.Content) == 1 && r.Content[0] == Content{Type: "text", Text: "false"}
+}
+
+// AppendJSON appends the result as MCP's JSON.
+func (r *CallToolResult) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"content":[`...)
+	for i, c := range r.Content {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = c.appendJSON(dst)
+	}
+	dst = append(dst, `],"isError":`...)
+	if r.IsError {
+		return append(dst, "true}"...)
+	}
+	return append(dst, "false}"...)
+}
+
+// MarshalJSON writes content as an array even when it is empty.
+func (r CallToolResult) MarshalJSON() ([]byte, error) { return r.AppendJSON(nil), nil }
+
+// MarshalJSON writes the members that MCP requires, also when they are empty.
+func (c Content) MarshalJSON() ([]byte, error) { return c.appendJSON(nil), nil }
+
+func (c Content) appendJSON(dst []byte) []byte {
+	dst = appendString(append(dst, `{"type":`...), c.Type)
+	if c.Type == "text" {
+		dst = appendString(append(dst, `,"text":`...), c.Text)
+		return append(dst, '}')
+	}
+	dst = appendString(append(dst, `,"data":`...), c.Data)
+	dst = appendString(append(dst, `,"mimeType":`...), c.MIMEType)
+	return append(dst, '}')
+}
+
+// parseResult decodes the result of tools/call. A missing content is an empty
+// one. Nothing of value is kept.
+func parseResult(value []byte) (*CallToolResult, error) {
+	r := new(CallToolResult)
+	err := eachMember(value, func(key, value []byte) (err error) {
+		switch string(key) {
+		case "content":
+			r.Content, err = parseContents(value)
+		case "isError":
+			r.IsError = string(value) == "true"
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: result: %w", ErrMalformed, err)
+	}
+	return r, nil
+}
+
+func parseContents(value []byte) (contents []Content, err error) {
+	if unlessNull(value) == nil {
+		return nil, nil
+	}
+	err = eachElement(value, func(value []byte) error {
+		if len(contents) == maxContent {
+			return fmt.Errorf("more than %d content items: %w", maxContent, ErrTooLarge)
+		}
+		contents = append(contents, parseContent(value))
+		return nil
+	})
+	return contents, err
+}
+
+// An item holds the members of a content item that this package knows.
+type item struct {
+	kind, text, data, mimeType, image []byte
+}
+
+func parseItem(value []byte) (it item, err error) {
+	err = eachMember(value, func(key, value []byte) error {
+		switch string(key) {
+		case "type":
+			it.kind = value
+		case "text":
+			it.text = value
+		case "data":
+			it.data = value
+		case "mimeType":
+			it.mimeType = value
+		case "image":
+			it.image = value
+		}
+		return nil
+	})
+	return it, err
+}
+
+// parseContent normalises one item. What MCP 2024-11-05 clients would not
+// understand becomes text that holds the item's JSON, so that nothing is lost.
+func parseContent(value []byte) Content {
+	it, err := parseItem(value)
+	switch {
+	case err != nil:
+	case string(it.kind) == `"text"` && isString(it.text):
+		return Content{Type: "text", Text: cleanText(it.text, unlimited)}
+	case string(it.kind) == `"image"` && it.image != nil:
+		return parseWrappedImage(it.image)
+	case string(it.kind) == `"image"`:
+		return it.binary("image")
+	case string(it.kind) == `"audio"`:
+		return it.binary("audio")
+	}
+	raw, _ := appendClean(nil, value)
+	return Content{Type: "text", Text: string(raw)}
+}
+
+// parseWrappedImage reads the image of stock firmware: a standard item, as JSON
+// in a string, under the key "image".
+func parseWrappedImage(value []byte) Content {
+	if isString(value) {
+		value = []byte(cleanText(value, unlimited))
+	}
+	it, err := parseItem(value)
+	if err != nil {
+		return unreadable("image", "not JSON")
+	}
+	return it.binary("image")
+}
+
+func (it item) binary(kind string) Content {
+	if !isString(it.data) || !isString(it.mimeType) {
+		return unreadable(kind, "no data or no MIME type")
+	}
+	c := Content{Type: kind, Data: cleanLine(it.data, unlimited), MIMEType: cleanLine(it.mimeType, maxMIMEType)}
+	if !isBase64(c.Data) {
+		return unreadable(kind, "data is not base64")
+	}
+	if !strings.HasPrefix(c.MIMEType, kind+"/") {
+		return unreadable(kind, "MIME type is "+c.MIMEType)
+	}
+	return c
+}
+
+// unreadable stands in for an item that would make MCP clients reject the
+// whole result.
+func unreadable(kind, why string) Content {
+	return Content{Type: "text", Text: "[unreadable " + kind + " from the device: " + why + "]"}
+}
+
+func isBase64(s string) bool {
+	var buf [768]byte
+	const chunk = len(buf) / 3 * 4
+	for len(s) > chunk {
+		// A chunk inside of the text must be full; only the last may be padded.
+		if n, err := base64.StdEncoding.Decode(buf[:], []byte(s[:chunk])); err != nil || n != len(buf) {
+			return false
+		}
+		s = s[chunk:]
+	}
+	_, err := base64.StdEncoding.Decode(buf[:], []byte(s))
+	return err == nil
+}
+
+var _ json.Marshaler = CallToolResult{}

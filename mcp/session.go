@@ -1,0 +1,237 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A Transport carries messages to one device.
+type Transport interface {
+	// Send hands over msg, one bare JSON-RPC message, to be wrapped as the link
+	// needs it. The transport may keep msg. It should give up when ctx ends. An
+	// error that wraps [ErrNotSent] says that the device cannot have got any of
+	// it; no error does not say that the device got it: only its answer does.
+	Send(ctx context.Context, msg []byte) error
+}
+
+// SessionOptions configures a [Session]. The zero value is ready to use.
+type SessionOptions struct {
+	// IDs issues request ids; share it between all sessions of a device.
+	// Default: a new counter.
+	IDs *IDs
+
+	// CallTimeout bounds one tool call, sending included. Default: 10s. Tools
+	// that use the camera or the network need 45s to 75s (CallToolParams.Timeout).
+	CallTimeout time.Duration
+
+	// ListTimeout bounds initialize, ping and each page of tools/list.
+	// Default: 10s.
+	ListTimeout time.Duration
+
+	MaxMessage   int // longest answer that is read. Default: 256 KiB
+	MaxRequest   int // longest tools/call that is sent, without envelope. Default: 4000
+	MaxPages     int // pages of one tools/list. Default: 64
+	MaxTools     int // tools of one tools/list. Default: 512
+	MaxListBytes int // all pages of one tools/list together. Default: 512 KiB
+
+	// OnNotification is told what the device says unasked. params is cleaned
+	// JSON, nil if there was none, and may be kept. It runs within Receive: it
+	// must not block.
+	OnNotification func(method string, params json.RawMessage)
+
+	// OnUnmatched gets each answer that no call waits for. It runs within
+	// Receive or ReceiveBroken: it must not block.
+	OnUnmatched func(Answer)
+
+	// Logger gets what is dropped. Default: none.
+	Logger *slog.Logger
+}
+
+func (o *SessionOptions) setDefaults() {
+	if o.IDs == nil {
+		o.IDs = new(IDs)
+	}
+	if o.Logger == nil {
+		o.Logger = discard
+	}
+	positive(&o.CallTimeout, 10*time.Second)
+	positive(&o.ListTimeout, 10*time.Second)
+	positive(&o.MaxMessage, 256<<10)
+	positive(&o.MaxRequest, 4000)
+	positive(&o.MaxPages, 64)
+	positive(&o.MaxTools, 512)
+	positive(&o.MaxListBytes, 512<<10)
+}
+
+var discard = slog.New(slog.DiscardHandler)
+
+func positive[T int | time.Duration](v *T, otherwise T) {
+	if *v <= 0 {
+		*v = otherwise
+	}
+}
+
+// An Answer is an answer that nobody waited for: late, because its caller gave
+// up or its session ended, or to something never asked. The session remembers
+// no past ids, so telling the two apart is up to whoever stored the call.
+type Answer struct {
+	ID     int64           // as the device sent it; 0 if that was not a number
+	Result *CallToolResult // nil if Err is set; empty when it answers no tools/call
+	Err    error           // an *Error, or wraps ErrMalformed or ErrTooLarge
+
+	raw json.RawMessage // the result, for a waiter that asked for it
+}
+
+// A Session is one MCP conversation with a device. It starts no goroutine and
+// holds some 200 bytes while idle. It is safe for concurrent use, though a
+// device works on one call at a time.
+type Session struct {
+	transport Transport
+	o         SessionOptions
+
+	mu      sync.Mutex
+	waiting *waiter // a list, as there rarely are two
+	closed  error   // wraps ErrClosed
+}
+
+// A waiter is a request in flight. Who takes it off the list owes it one answer.
+type waiter struct {
+	id   int32
+	raw  bool        // wants the bytes of the result, not a CallToolResult
+	done chan Answer // holds one, so that Receive never blocks
+	next *waiter
+}
+
+// NewSession returns a session that sends through t.
+func NewSession(t Transport, o SessionOptions) *Session {
+	o.setDefaults()
+	return &Session{transport: t, o: o}
+}
+
+// NextID issues an id for [CallToolParams.ID].
+func (s *Session) NextID() int32 { return s.o.IDs.Next() }
+
+// Close ends the session: requests in flight and all later ones fail with an
+// error that wraps [ErrClosed] and err, which may be nil. Only the first Close
+// counts. Answers that are received afterwards go to OnUnmatched.
+func (s *Session) Close(err error) {
+	closed := ErrClosed
+	if err != nil {
+		closed = fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return
+	}
+	s.closed = closed
+	for w := s.waiting; w != nil; w = w.next {
+		w.done <- Answer{ID: int64(w.id), Err: closed}
+	}
+	s.waiting = nil
+}
+
+func (s *Session) add(w *waiter) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return fmt.Errorf("%w: %w", ErrNotSent, s.closed)
+	}
+	for other := s.waiting; other != nil; other = other.next {
+		if other.id == w.id {
+			return fmt.Errorf("%w: id %d is in flight already", ErrInvalid, w.id)
+		}
+	}
+	w.next, s.waiting = s.waiting, w
+	return nil
+}
+
+// take removes the waiter for id and returns it, nil if there is none.
+func (s *Session) take(id int64) *waiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := &s.waiting; *at != nil; at = &(*at).next {
+		if w := *at; int64(w.id) == id {
+			*at = w.next
+			return w
+		}
+	}
+	return nil
+}
+
+// A request is a message to send and what to do with its answer.
+type request struct {
+	id      int32
+	method  string
+	msg     []byte
+	timeout time.Duration
+	raw     bool
+}
+
+// exchange sends r and waits for its answer. Errors that are not the device's
+// own name the method.
+func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
+	if ctx.Err() != nil {
+		return Answer{}, fmt.Errorf("%s: %w: %w", r.method, ErrNotSent, ended(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	w := &waiter{id: r.id, raw: r.raw, done: make(chan Answer, 1)}
+	if err := s.add(w); err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", r.method, err)
+	}
+	if err := s.transport.Send(ctx, r.msg); err != nil {
+		return s.giveUp(w, r.method, fmt.Errorf("sending: %w", sendError(ctx, err)))
+	}
+	select {
+	case a := <-w.done:
+		return a, named(r.method, a.Err)
+	case <-ctx.Done():
+		return s.giveUp(w, r.method, ended(ctx))
+	}
+}
+
+// giveUp stops waiting, unless the answer came at the same moment. If the
+// session closed at that moment, err still tells whether anything was sent.
+func (s *Session) giveUp(w *waiter, method string, err error) (Answer, error) {
+	if s.take(int64(w.id)) != nil {
+		return Answer{}, named(method, err)
+	}
+	a := <-w.done
+	if errors.Is(a.Err, ErrClosed) {
+		return Answer{}, named(method, fmt.Errorf("%w: %w", a.Err, err))
+	}
+	return a, named(method, a.Err)
+}
+
+// named puts the method before an error, but not before the device's own words.
+func named(method string, err error) error {
+	if _, ok := err.(*Error); ok || err == nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", method, err)
+}
+
+// ended says why ctx ended: a deadline, the caller's or ours, is ErrTimeout;
+// a cancellation wraps context.Canceled and its cause.
+func ended(ctx context.Context) error {
+	if ctx.Err() == context.DeadlineExceeded {
+		return fmt.Errorf("%w: %w", ErrTimeout, ctx.Err())
+	}
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return ctx.Err()
+}
+
+func sendError(ctx context.Context, err error) error {
+	if ctx.Err() == context.DeadlineExceeded {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
+}

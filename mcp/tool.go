@@ -1,0 +1,150 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+)
+
+const (
+	maxToolName    = 128
+	maxDescription = 4096
+	maxSchema      = 16 << 10
+	maxSchemaDepth = 16
+	maxAudience    = 4
+	maxCursor      = 1024
+)
+
+// anyObject replaces an input schema that cannot be used.
+const anyObject = `{"type":"object"}`
+
+// A Tool is a function that a device offers. All text is the firmware's.
+type Tool struct {
+	Name        string // at most 128 bytes; always one that CallTool accepts
+	Description string // at most 4 KiB; may have many lines
+
+	// InputSchema is a JSON object of at most 16 KiB and 16 levels that jsonb can
+	// store, members in the device's order. Whatever else a device sent there
+	// reads {"type":"object"}. It need not be a valid JSON Schema.
+	InputSchema json.RawMessage
+
+	Audience []string // annotations.audience; nil on stock tools meant for models too
+}
+
+// UserOnly tells whether the device means the tool for people and not for
+// models. Devices run it for anybody: it is for the caller to enforce.
+func (t Tool) UserOnly() bool {
+	return slices.Contains(t.Audience, "user") && !slices.Contains(t.Audience, "assistant")
+}
+
+// A page is one answer to tools/list.
+type page struct {
+	tools   []Tool
+	next    string // cursor of the next page; empty on the last
+	skipped int    // tools that cannot be called
+}
+
+func parsePage(result []byte, log *slog.Logger) (p page, err error) {
+	err = eachMember(result, func(key, value []byte) error {
+		switch string(key) {
+		case "tools":
+			return eachElement(value, func(value []byte) error {
+				p.add(value, log)
+				return nil
+			})
+		case "nextCursor":
+			return p.setNext(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return p, fmt.Errorf("%w: tools: %w", ErrMalformed, err)
+	}
+	return p, nil
+}
+
+// add keeps a tool that can be called; calling one by a mended name would reach
+// nothing, or another tool.
+func (p *page) add(value []byte, log *slog.Logger) {
+	t, err := parseTool(value)
+	if err != nil {
+		if p.skipped++; p.skipped == 1 { // a page can hold thousands
+			log.Warn("tool left out", "tool", t.Name, "err", err)
+		}
+		return
+	}
+	p.tools = append(p.tools, t)
+}
+
+// setNext accepts the ways to say "last page": absent (stock), null and "".
+func (p *page) setNext(value []byte) error {
+	switch {
+	case unlessNull(value) == nil:
+		p.next = ""
+	case !isString(value) || len(value) > maxCursor:
+		return fmt.Errorf("nextCursor is not a string of at most %d bytes", maxCursor)
+	default:
+		p.next = cleanText(value, maxCursor)
+	}
+	return nil
+}
+
+func parseTool(value []byte) (Tool, error) {
+	t := Tool{InputSchema: json.RawMessage(anyObject)}
+	var name []byte
+	err := eachMember(value, func(key, value []byte) error {
+		switch string(key) {
+		case "name":
+			name = value
+		case "description":
+			if isString(value) {
+				t.Description = cleanText(value, maxDescription)
+			}
+		case "inputSchema":
+			t.InputSchema = parseSchema(value)
+		case "annotations":
+			t.Audience = parseAudience(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return t, err
+	}
+	return t, t.setName(name)
+}
+
+func (t *Tool) setName(lit []byte) error {
+	if !isString(lit) {
+		return fmt.Errorf("name is not a string")
+	}
+	t.Name = cleanLine(lit, maxToolName)
+	return checkNameLiteral(lit)
+}
+
+func parseSchema(value []byte) json.RawMessage {
+	if value[0] != '{' || len(value) > maxSchema || checkJSON(value, maxSchemaDepth) != nil {
+		return json.RawMessage(anyObject)
+	}
+	// Cleaning can lengthen: an invalid byte becomes three.
+	schema, ok := appendClean(make([]byte, 0, len(value)), value)
+	if !ok || len(schema) > maxSchema {
+		return json.RawMessage(anyObject)
+	}
+	return schema
+}
+
+func parseAudience(annotations []byte) (audience []string) {
+	_ = eachMember(annotations, func(key, value []byte) error {
+		if string(key) != "audience" {
+			return nil
+		}
+		return eachElement(value, func(value []byte) error {
+			if isString(value) && len(audience) < maxAudience {
+				audience = append(audience, cleanLine(value, maxType))
+			}
+			return nil
+		})
+	}) // other forms say nothing about the audience
+	return audience
+}
