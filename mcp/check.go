@@ -27,7 +27,10 @@ func checkName(name string) error {
 	if len(name) > maxToolName {
 		return fmt.Errorf("%w: the tool name has %d bytes, at most %d are allowed", ErrInvalid, len(name), maxToolName)
 	}
-	return checkEchoed(fmt.Sprintf("the tool name %q", name), name)
+	if err := checkEchoed("the tool name", name); err != nil {
+		return fmt.Errorf("%w (tool %q)", err, name)
+	}
+	return nil
 }
 
 // checkNameLiteral is checkName for a name as a device lists it.
@@ -44,7 +47,7 @@ func checkNameLiteral(lit []byte) error {
 func checkEchoed(what, text string) error {
 	for _, r := range text {
 		if r == '"' || r == '\\' || r == utf8.RuneError || !keepInLine(r) {
-			return fmt.Errorf("%w: %s holds %q, which a stock device cannot report errors about: "+
+			return fmt.Errorf("%w: %s holds %q, which would make a stock device's error message unreadable: "+
 				"quotes, backslashes, control characters and broken UTF-8 are refused", ErrInvalid, what, r)
 		}
 	}

@@ -98,7 +98,7 @@ type CallToolParams struct {
 
 	Name      string
 	Arguments json.RawMessage // an object; none and null are sent as {}
-	Timeout   time.Duration   // instead of SessionOptions.CallTimeout, if not 0
+	Timeout   time.Duration   // 0: until the context's deadline, or else SessionOptions.CallTimeout
 }
 
 // CallTool calls a tool and waits for its answer. See [Session.Call].
@@ -118,6 +118,9 @@ func (s *Session) Call(ctx context.Context, p CallToolParams) (*CallToolResult, 
 	if err != nil {
 		return nil, fmt.Errorf("tools/call: %w", err)
 	}
+	if _, hasDeadline := ctx.Deadline(); r.timeout == 0 && !hasDeadline {
+		r.timeout = s.o.CallTimeout
+	}
 	a, err := s.exchange(ctx, r)
 	if err != nil {
 		return nil, err
@@ -136,12 +139,9 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
-	r := request{id: p.ID, method: methodToolsCall, timeout: s.o.CallTimeout}
+	r := request{id: p.ID, method: methodToolsCall, timeout: p.Timeout}
 	if r.id == 0 {
 		r.id = s.NextID()
-	}
-	if p.Timeout > 0 {
-		r.timeout = p.Timeout
 	}
 	r.msg = appendCall(make([]byte, 0, len(p.Name)+len(arguments)+96), r.id, p.Name, arguments)
 	if len(r.msg) > s.o.MaxRequest {

@@ -25,8 +25,9 @@ type SessionOptions struct {
 	// Default: a new counter.
 	IDs *IDs
 
-	// CallTimeout bounds one tool call, sending included. Default: 10s. Tools
-	// that use the camera or the network need 45s to 75s (CallToolParams.Timeout).
+	// CallTimeout bounds one tool call, sending included, whose context has no
+	// deadline and that sets no CallToolParams.Timeout. Default: 10s. Tools that
+	// use the camera or the network need 45s to 75s.
 	CallTimeout time.Duration
 
 	// ListTimeout bounds initialize, ping and each page of tools/list.
@@ -169,7 +170,7 @@ type request struct {
 	id      int32
 	method  string
 	msg     []byte
-	timeout time.Duration
+	timeout time.Duration // 0: until the context's deadline
 	raw     bool
 }
 
@@ -179,8 +180,11 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	if ctx.Err() != nil {
 		return Answer{}, fmt.Errorf("%s: %w: %w", r.method, ErrNotSent, ended(ctx))
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
+	if r.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+	}
 	w := &waiter{id: r.id, raw: r.raw, done: make(chan Answer, 1)}
 	if err := s.add(w); err != nil {
 		return Answer{}, fmt.Errorf("%s: %w", r.method, err)
