@@ -118,7 +118,7 @@ func (s *Session) Call(ctx context.Context, p CallToolParams) (*CallToolResult, 
 	if err != nil {
 		return nil, fmt.Errorf("tools/call: %w", err)
 	}
-	if _, hasDeadline := ctx.Deadline(); r.timeout == 0 && !hasDeadline {
+	if _, hasDeadline := ctx.Deadline(); r.timeout <= 0 && !hasDeadline {
 		r.timeout = s.o.CallTimeout
 	}
 	a, err := s.exchange(ctx, r)

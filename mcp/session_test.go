@@ -41,6 +41,7 @@ func TestTimeouts(t *testing.T) {
 		{"caller's deadline", 2 * time.Second, call(mcp.CallToolParams{Name: "self.a"}), 2 * time.Second},
 		{"caller's long deadline", 75 * time.Second, call(mcp.CallToolParams{Name: "self.a"}), 75 * time.Second},
 		{"timeout within a deadline", 75 * time.Second, call(mcp.CallToolParams{Name: "self.a", Timeout: time.Second}), time.Second},
+		{"negative timeout", 0, call(mcp.CallToolParams{Name: "self.a", Timeout: -1}), 10 * time.Second},
 		{"ping", 0, func(ctx context.Context, s *mcp.Session) error { return s.Ping(ctx) }, 10 * time.Second},
 		{"initialize", 0, func(ctx context.Context, s *mcp.Session) error {
 			_, err := s.Initialize(ctx, mcp.InitializeParams{})
