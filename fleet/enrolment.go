@@ -47,7 +47,7 @@ type Admission struct {
 	Enrolment    Enrolment
 	ClientID     string // bound Client-Id; "" before the first poll
 	NewClientID  string // another Client-Id that asked and awaits an operator's word
-	Serial       int32  // credentials with a lower serial are revoked
+	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
 	ClaimCode    string
 	Challenge    string
 	Retired      bool
@@ -68,8 +68,12 @@ type PollRecord struct {
 type EnrolmentStore interface {
 	Admissions(ctx context.Context) ([]Admission, error)
 	// SavePolls creates or updates the polled devices: facts, firmware
-	// history, last poll, and the admission of new ones.
+	// history, last poll, and their standing as the admission has it
+	// (enrolment, both Client-Ids, serial, code, challenge).
 	SavePolls(ctx context.Context, polls []PollRecord) error
+	// ForgetWaiting deletes devices that wait, were never enrolled and have not
+	// polled since before, and returns them.
+	ForgetWaiting(ctx context.Context, before time.Time) ([]DeviceID, error)
 	// SaveAdmission stores an operator's decision about a device with its
 	// audit entry. action is "device.claim", "device.approve", "device.reject", ...
 	SaveAdmission(ctx context.Context, by Actor, action string, a Admission, at time.Time) error

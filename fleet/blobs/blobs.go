@@ -1,0 +1,102 @@
+// Package blobs keeps pictures and firmware images by the SHA-256 of their
+// bytes, in a directory.
+//
+// What is read back is checked against its key: a damaged file is an error,
+// never a wrong picture or image. Equal bytes are kept once.
+package blobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/gcerrors"
+
+	"fleetd/fleet"
+)
+
+// A Store keeps blobs. It is safe for concurrent use, also by several processes.
+type Store struct{ bucket *blob.Bucket }
+
+var _ fleet.Blobs = (*Store)(nil)
+
+// Open opens the store at a URL of the form file:///path, and creates the
+// directory if there is none.
+func Open(address string) (*Store, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("the blob URL %q cannot be read: write file:///path/to/directory", address)
+	}
+	switch {
+	case u.Scheme == "s3":
+		return nil, fmt.Errorf("the blob URL %q asks for S3, which this version does not support; use file:///path/to/directory", address)
+	case u.Scheme != "file" || u.Host != "" || !filepath.IsAbs(u.Path):
+		return nil, fmt.Errorf("the blob URL %q is not supported: write file:///path/to/directory", address)
+	}
+	return OpenDir(u.Path)
+}
+
+// OpenDir opens the store in a directory, and creates it if there is none.
+func OpenDir(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("the blob directory cannot be made: %w; choose another with --blob-url", err)
+	}
+	probe, err := os.CreateTemp(dir, ".writable-*")
+	if err != nil {
+		return nil, fmt.Errorf("the blob directory %s cannot be written: %w; give fleetd the right to, or choose another with --blob-url", dir, err)
+	}
+	probe.Close()
+	os.Remove(probe.Name())
+	// The temporary file must lie beside its blob: only then is the rename atomic.
+	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	if err != nil {
+		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
+	}
+	return &Store{bucket}, nil
+}
+
+// Put stores data and returns its key. Stored again, a damaged blob is whole again.
+func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
+	key := keyOf(data)
+	if err := s.bucket.WriteAll(ctx, path(key), data, nil); err != nil {
+		return "", fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not stored: %v", key, err)
+	}
+	return key, nil
+}
+
+var keyPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Get returns the bytes of a blob, or [fleet.ErrNotFound].
+func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
+	if !keyPattern.MatchString(key) {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "unknown_blob", "%.80q is no key of a blob", key)
+	}
+	data, err := s.bucket.ReadAll(ctx, path(key))
+	switch {
+	case gcerrors.Code(err) == gcerrors.NotFound:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "unknown_blob", "there is no blob %s", key)
+	case err != nil:
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not read: %v", key, err)
+	case keyOf(data) != key:
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "blob_damaged", "blob %s is damaged on disk", key)
+	}
+	return data, nil
+}
+
+// Close frees the store.
+func (s *Store) Close() error { return s.bucket.Close() }
+
+func keyOf(data []byte) string {
+	h := sha256.Sum256(data)
+	return hex.EncodeToString(h[:])
+}
+
+// path spreads blobs over 256 directories.
+func path(key string) string { return key[:2] + "/" + key }

@@ -1,0 +1,218 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Claim lets in the device that shows the code, and returns it.
+func (e *Enrolments) Claim(ctx context.Context, by Actor, code string) (DeviceID, error) {
+	if err := by.May(RoleOperator, "claiming a device"); err != nil {
+		return "", err
+	}
+	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
+	if !e.claims.allowed(who, now) {
+		return "", Errorf(ErrUnavailable, "too_many_attempts", "too many wrong codes; wait a minute before the next try")
+	}
+	digits, ok := cleanCode(code)
+	if !ok {
+		return "", Errorf(ErrInvalid, "invalid_code", "a code has six digits, as the device shows them")
+	}
+	id, ok := e.codes.device(digits)
+	if !ok {
+		e.claims.failed(who, now)
+		return "", errNoSuchCode()
+	}
+	return id, e.decide(ctx, by, "device.claim", id, func(a *Admission) error {
+		if a.ClaimCode != digits {
+			return errNoSuchCode() // it asked with another Client-Id meanwhile
+		}
+		return letIn(a)
+	})
+}
+
+// Approve lets in a device that waits, that asks again with a new Client-Id,
+// or that was rejected.
+func (e *Enrolments) Approve(ctx context.Context, by Actor, id DeviceID) error {
+	return e.decide(ctx, by, "device.approve", id, letIn)
+}
+
+// Reject refuses a request: of a device that waits, or of a new Client-Id, and
+// then the device keeps the one it has. A device without a request is put out.
+func (e *Enrolments) Reject(ctx context.Context, by Actor, id DeviceID) error {
+	refused := ""
+	err := e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
+		switch {
+		case a.Enrolment == EnrolmentRejected:
+			return Errorf(ErrConflict, "already_rejected", "the device %s is rejected already", id)
+		case a.Enrolment == EnrolmentEnrolled && a.NewClientID != "":
+			refused = a.NewClientID
+		default:
+			a.Enrolment = EnrolmentRejected
+			a.Serial = int32(credentialSerial(a.Serial).revoked())
+		}
+		a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
+		return nil
+	})
+	if err == nil && refused != "" {
+		e.with(id, func(st *standing) { st.refused = refused })
+	}
+	return err
+}
+
+// Revoke makes the device's credentials worthless at once and ends its
+// connection. It gets new ones when it next starts.
+func (e *Enrolments) Revoke(ctx context.Context, by Actor, id DeviceID) error {
+	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
+		if a.Enrolment != EnrolmentEnrolled {
+			return errNotEnrolled(id)
+		}
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		return nil
+	})
+}
+
+// Rotate gives the device new credentials when it next starts. The present
+// ones stay good until it has used the new ones.
+func (e *Enrolments) Rotate(ctx context.Context, by Actor, id DeviceID) error {
+	return e.decide(ctx, by, "device.rotate", id, func(a *Admission) error {
+		serial := credentialSerial(a.Serial)
+		switch {
+		case a.Enrolment != EnrolmentEnrolled:
+			return errNotEnrolled(id)
+		case serial.overlaps():
+			return Errorf(ErrConflict, "rotation_pending", "the device %s has not used the credentials of the last rotation yet; restart it first", id)
+		}
+		a.Serial = int32(serial.rotated())
+		return nil
+	})
+}
+
+// Retired notes that the device has been retired: it is let in no more.
+func (e *Enrolments) Retired(id DeviceID) {
+	e.with(id, func(st *standing) {
+		e.endRequest(st)
+		st.retired, st.newClientID = true, ""
+	})
+}
+
+// letIn is the decision for a request.
+func letIn(a *Admission) error {
+	switch {
+	case a.Enrolment == EnrolmentEnrolled && a.NewClientID != "":
+		a.ClientID, a.NewClientID = a.NewClientID, ""
+		// Or the old credentials would be good again after a return to the old Client-Id.
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+	case a.Enrolment == EnrolmentEnrolled:
+		return Errorf(ErrConflict, "already_enrolled", "the device %s is enrolled already", a.Device)
+	default:
+		a.Enrolment = EnrolmentEnrolled
+	}
+	a.ClaimCode, a.Challenge = "", ""
+	return nil
+}
+
+// decide changes a device's standing, in the store with its audit entry first
+// and then in memory. No poll is written meanwhile, or it could undo the change.
+func (e *Enrolments) decide(ctx context.Context, by Actor, action string, id DeviceID, change func(*Admission) error) error {
+	if err := by.May(RoleOperator, "deciding on a device"); err != nil {
+		return err
+	}
+	if err := e.polls.lock(ctx); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	defer e.polls.unlock()
+	before, ok := e.admission(id)
+	switch {
+	case !ok:
+		return Errorf(ErrNotFound, "unknown_device", "there is no device %s", id)
+	case before.Retired:
+		return Errorf(ErrConflict, "device_retired", "the device %s is retired", id)
+	}
+	after := before
+	if err := change(&after); err != nil {
+		return err
+	}
+	if err := e.polls.flushKey(ctx, id); err != nil { // a new device's row
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	if err := e.o.Store.SaveAdmission(ctx, by, action, after, e.o.Now().UTC()); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	e.apply(before, after)
+	return nil
+}
+
+// apply brings a stored decision into memory.
+func (e *Enrolments) apply(before, after Admission) {
+	e.with(after.Device, func(st *standing) {
+		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
+		st.serial = credentialSerial(after.Serial)
+		if after.ClaimCode == "" {
+			e.endRequest(st)
+		}
+	})
+	dead := before.Enrolment == EnrolmentEnrolled &&
+		credentialSerial(before.Serial).generation() != credentialSerial(after.Serial).generation() &&
+		!credentialSerial(after.Serial).overlaps()
+	if dead {
+		e.o.Kick(after.Device, "credentials revoked")
+	}
+	e.changed(after.Device)
+}
+
+// with runs f on the device's standing, if it has one, under its lock.
+func (e *Enrolments) with(id DeviceID, f func(*standing)) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[id]; st != nil {
+		f(st)
+	}
+}
+
+func errNoSuchCode() error {
+	return Errorf(ErrNotFound, "unknown_code", "no waiting device shows this code; read it again from its display")
+}
+
+func errNotEnrolled(id DeviceID) error {
+	return Errorf(ErrConflict, "not_enrolled", "the device %s is not enrolled", id)
+}
+
+// A WaitingDevice is one that asks to be let in.
+type WaitingDevice struct {
+	Device     DeviceID
+	Code       string // as the device shows it
+	ClientID   string // the Client-Id it asks with
+	Again      bool   // enrolled before, under another Client-Id: its memory was erased, or another device poses as it
+	Board      string // as last polled; "" if not since the start of the process
+	Version    string
+	RemoteAddr string
+	Since      time.Time // first poll; zero if before the start of the process
+	LastPoll   time.Time
+}
+
+// Waiting returns the devices that ask to be let in, longest first.
+func (e *Enrolments) Waiting() []WaitingDevice {
+	var all []WaitingDevice
+	for _, id := range e.codes.devices() {
+		e.with(id, func(st *standing) {
+			if r := st.request; r != nil {
+				again := st.enrolment == EnrolmentEnrolled
+				w := WaitingDevice{Device: id, Code: r.code, ClientID: st.clientID, Again: again, Board: r.board,
+					Version: st.version.Value(), RemoteAddr: r.remoteAddr, Since: r.since, LastPoll: r.lastPoll}
+				if again {
+					w.ClientID = st.newClientID
+				}
+				all = append(all, w)
+			}
+		})
+	}
+	slices.SortFunc(all, func(a, b WaitingDevice) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Device, b.Device))
+	})
+	return all
+}

@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	forgetEvery = 10 * time.Minute
+	// crowdedTTL replaces WaitingTTL when there is no room left: a device that
+	// really waits polls every minute or two (protocol 1.5).
+	crowdedTTL = 15 * time.Minute
+	// crowdedPause keeps a flood of unknown devices from keeping the store busy.
+	crowdedPause = 10 * time.Second
+)
+
+// forgetStale forgets devices that no longer wait, so that made-up ids use up
+// neither memory nor codes for long.
+func (e *Enrolments) forgetStale(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		ttl := e.o.WaitingTTL
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.crowded:
+			ttl = min(ttl, crowdedTTL)
+			e.o.Log.Warn("too many devices wait to be enrolled; forgetting those that stopped asking", "limit", e.codes.limit)
+		}
+		if err := e.forget(ctx, e.o.Now().Add(-ttl)); err != nil && ctx.Err() == nil {
+			e.o.Log.Error("waiting devices not forgotten", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(crowdedPause):
+		}
+	}
+}
+
+// forget drops waiting devices, and requests of enrolled ones, that have not
+// polled since before.
+func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
+	if err := e.forgetDevices(ctx, before); err != nil {
+		return err
+	}
+	system := Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
+	for _, w := range e.Waiting() {
+		if !w.Again || !w.LastPoll.Before(before) {
+			continue
+		}
+		err := e.decide(ctx, system, "device.request_expire", w.Device, func(a *Admission) error {
+			a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Enrolments) forgetDevices(ctx context.Context, before time.Time) error {
+	if err := e.polls.lock(ctx); err != nil {
+		return err
+	}
+	defer e.polls.unlock()
+	ids, err := e.o.Store.ForgetWaiting(ctx, before.UTC())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if e.drop(id, before) {
+			e.changed(id)
+		}
+	}
+	return nil
+}
+
+// drop removes a device from memory, unless it polled since: then its poll is
+// still to be written and brings it back to the store, too.
+func (e *Enrolments) drop(id DeviceID, before time.Time) bool {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil || st.enrolment != EnrolmentWaiting || st.request != nil && !st.request.lastPoll.Before(before) {
+		return false
+	}
+	e.endRequest(st)
+	delete(s.devices, id)
+	return true
+}

@@ -1,0 +1,292 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unique"
+)
+
+// EnrolmentOptions configures [Enrolments]. Store, Key and Mode are required.
+type EnrolmentOptions struct {
+	Store EnrolmentStore
+	Mode  EnrolmentMode
+	Key   []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
+	Log   *slog.Logger
+
+	PublicName string  // shown on the display above the code: the host of the console
+	Events     *Events // nil: nobody is told
+
+	// Connected reports whether a device is connected: in open mode, one that is
+	// keeps its Client-Id. nil: none is.
+	Connected func(DeviceID) bool
+	// Kick ends a device's connection when its credentials die. May be nil.
+	Kick func(id DeviceID, reason string)
+
+	MaxWaiting int           // devices that wait at one time. Default: 10,000; at most 100,000
+	MaxDevices int           // devices known at all. Default: 1,000,000
+	WaitingTTL time.Duration // a waiting device is forgotten so long after its last poll. Default: 24h
+	WriteEvery time.Duration // how long polls are gathered. Default: 200ms
+	Now        func() time.Time
+}
+
+// Enrolments decides which devices belong to the fleet. It answers boot polls
+// and checks credentials from memory alone, so that a fleet that starts
+// together waits for nothing and a database that is away stops no known
+// device; it writes what it learns behind.
+//
+// Device-Id and Client-Id are claims, not proof. What the pair buys is limited:
+// credentials are bound to both, and a Client-Id that differs from the one on
+// record needs an operator's word.
+type Enrolments struct {
+	o       EnrolmentOptions
+	signer  signer
+	polls   *writeBehind[DeviceID, BootPoll]
+	codes   *claimCodes
+	claims  attemptLimiter
+	crowded chan struct{} // asks Run to forget stale waiting devices early
+	seed    maphash.Seed
+	shards  [enrolmentShards]enrolmentShard
+}
+
+const enrolmentShards = 64
+
+type enrolmentShard struct {
+	mu      sync.Mutex
+	devices map[DeviceID]*standing
+}
+
+// standing is an [Admission] as memory holds it, for every device there is.
+// Builds are interned: a fleet runs few of them.
+type standing struct {
+	enrolment    Enrolment
+	clientID     string
+	newClientID  string
+	refused      string // Client-Id whose request an operator refused
+	serial       credentialSerial
+	retired      bool
+	request      *request // nil unless a code is shown
+	elf, version unique.Handle[string]
+	inventoryELF unique.Handle[string]
+	inventoryAt  int64 // Unix seconds
+}
+
+// request is a device's wish to be let in, under the Client-Id it asked with.
+type request struct {
+	code, challenge   string
+	since, lastPoll   time.Time // zero if before the start of the process
+	board, remoteAddr string
+}
+
+// NewEnrolments makes the service. Load it before the first poll.
+func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
+	switch o.Mode {
+	case EnrolByCode, EnrolByApproval, EnrolOpen:
+	default:
+		return nil, fmt.Errorf("%q is no way to enrol; choose code, approve or open", o.Mode)
+	}
+	sign, err := newSigner(o.Key)
+	if err != nil {
+		return nil, err
+	}
+	o = enrolmentDefaults(o)
+	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, 100_000)),
+		claims: attemptLimiter{burst: 10, every: 6 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	for i := range e.shards {
+		e.shards[i].devices = make(map[DeviceID]*standing)
+	}
+	e.polls = newWriteBehind(&writeBehind[DeviceID, BootPoll]{
+		what: "boot polls", write: e.savePolls, every: o.WriteEvery, batch: 500, limit: 200_000, log: o.Log})
+	return e, nil
+}
+
+func enrolmentDefaults(o EnrolmentOptions) EnrolmentOptions {
+	o.PublicName = CleanText(o.PublicName, 60)
+	o.MaxWaiting = cmp.Or(o.MaxWaiting, 10_000)
+	o.MaxDevices = cmp.Or(o.MaxDevices, 1_000_000)
+	o.WaitingTTL = cmp.Or(o.WaitingTTL, 24*time.Hour)
+	o.WriteEvery = cmp.Or(o.WriteEvery, 200*time.Millisecond)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = new(Events)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Connected == nil {
+		o.Connected = func(DeviceID) bool { return false }
+	}
+	if o.Kick == nil {
+		o.Kick = func(DeviceID, string) {}
+	}
+	return o
+}
+
+// Load reads the standing of every device into memory.
+func (e *Enrolments) Load(ctx context.Context) error {
+	all, err := e.o.Store.Admissions(ctx)
+	if err != nil {
+		return fmt.Errorf("loading enrolments: %w", err)
+	}
+	for _, a := range all {
+		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
+			serial: credentialSerial(a.Serial), retired: a.Retired, inventoryELF: unique.Make(a.InventoryELF),
+			elf: unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
+		if !a.InventoryAt.IsZero() {
+			st.inventoryAt = a.InventoryAt.Unix()
+		}
+		if a.ClaimCode != "" && !a.Retired && e.codes.restore(a.ClaimCode, a.Device) {
+			st.request = &request{code: a.ClaimCode, challenge: a.Challenge}
+		}
+		s := e.shard(a.Device)
+		s.mu.Lock()
+		s.devices[a.Device] = st
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// Run writes polls behind and forgets devices that no longer wait, until ctx
+// ends; then it writes what is left.
+func (e *Enrolments) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { e.polls.run(ctx) })
+	wg.Go(func() { e.forgetStale(ctx) })
+	wg.Wait()
+	return nil
+}
+
+// A Running is what is known of the build a device runs.
+type Running struct {
+	ELFSHA256, Version string
+	// InventoryFresh says that the stored inventory was taken from this very
+	// build, not long ago: the device need not be asked for its tools again.
+	InventoryFresh bool
+}
+
+// inventoryTTL is how long an inventory stands in for asking the device again.
+const inventoryTTL = 24 * time.Hour
+
+// Running returns the build of the device's latest boot poll.
+func (e *Enrolments) Running(id DeviceID) Running {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil {
+		return Running{}
+	}
+	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value()}
+	age := e.o.Now().Sub(time.Unix(st.inventoryAt, 0))
+	r.InventoryFresh = r.ELFSHA256 != "" && st.elf == st.inventoryELF && age < inventoryTTL
+	return r
+}
+
+// Listed notes that the device's tools were listed completely and stored.
+func (e *Enrolments) Listed(id DeviceID, elfSHA256 string, at time.Time) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[id]; st != nil {
+		st.inventoryELF, st.inventoryAt = unique.Make(elfSHA256), at.Unix()
+	}
+}
+
+// Known reports whether the device is enrolled, whatever its Client-Id.
+func (e *Enrolments) Known(id DeviceID) bool {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	return st != nil && st.enrolled()
+}
+
+// Activate reports whether a device that shows a code has been let in.
+func (e *Enrolments) Activate(id DeviceID, clientID string) bool {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	return st != nil && st.enrolled() && st.clientID == cleanClientID(clientID)
+}
+
+// Authenticate checks the credentials of a CONNECT against memory alone. Its
+// errors are [CredentialsError]s.
+//
+// Genuine credentials of a device that is not on record are refused: after the
+// database was restored from a backup, such a device has to be started again,
+// and joins as a new one.
+func (e *Enrolments) Authenticate(clientID, username string, password []byte) (DeviceID, error) {
+	id, client, generation, err := e.signer.verify(clientID, username, password)
+	if err != nil {
+		return "", err
+	}
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	switch {
+	case st == nil:
+		return "", CredentialsUnknown
+	case !st.enrolled():
+		return "", CredentialsNotEnrolled
+	case st.clientID != client:
+		return "", CredentialsOtherClient
+	case !st.serial.accepts(generation):
+		return "", CredentialsRevoked
+	}
+	if generation == st.serial.generation() {
+		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
+	}
+	return id, nil
+}
+
+func (st *standing) enrolled() bool { return st.enrolment == EnrolmentEnrolled && !st.retired }
+
+func (e *Enrolments) shard(id DeviceID) *enrolmentShard {
+	return &e.shards[maphash.String(e.seed, string(id))%enrolmentShards]
+}
+
+// admission returns a device's standing as the store takes it.
+func (e *Enrolments) admission(id DeviceID) (Admission, bool) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil {
+		return Admission{}, false
+	}
+	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
+		Serial: int32(st.serial), Retired: st.retired, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
+		InventoryELF: st.inventoryELF.Value()}
+	if st.inventoryAt != 0 {
+		a.InventoryAt = time.Unix(st.inventoryAt, 0).UTC()
+	}
+	if st.request != nil {
+		a.ClaimCode, a.Challenge = st.request.code, st.request.challenge
+	}
+	return a, true
+}
+
+// savePolls stores polls with the standing the devices have by now: a decision
+// made since must not be undone.
+func (e *Enrolments) savePolls(ctx context.Context, batch map[DeviceID]BootPoll) error {
+	records := make([]PollRecord, 0, len(batch))
+	for id, p := range batch {
+		if a, ok := e.admission(id); ok {
+			records = append(records, PollRecord{Poll: p, Admission: a})
+		}
+	}
+	return e.o.Store.SavePolls(ctx, records)
+}
+
+func (e *Enrolments) changed(id DeviceID) {
+	e.o.Events.Publish(Event{Kind: EventDevice, At: e.o.Now().UTC(), Device: DeviceID(strings.Clone(string(id)))})
+}

@@ -1,0 +1,300 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// PresenceOptions configures [Presences]. Store is required.
+type PresenceOptions struct {
+	Store  PresenceStore
+	Log    *slog.Logger
+	Events *Events // nil: nobody is told
+	Node   string  // this process, as its connections name it
+
+	Now         func() time.Time // default: time.Now
+	WriteEvery  time.Duration    // how long changes are gathered. Default: 250ms
+	SeenEvery   time.Duration    // how often a device's last-seen time is stored. Default: 30s
+	SampleEvery time.Duration    // how often the fleet is counted. Default: 1m
+}
+
+// Presences knows which devices can be reached, from the evidence that the
+// broker and the boot polls bring. It answers from memory and writes behind.
+//
+// A connection's end counts only if it is the newest of its device: ends of
+// older ones, which often arrive after the device is back, change nothing.
+type Presences struct {
+	opts     PresenceOptions
+	writer   *writeBehind[DeviceID, *Connection] // nil: the owning connection stays
+	watchers presenceWatchers
+	seed     maphash.Seed
+	shards   [presenceShards]presenceShard
+}
+
+const presenceShards = 64
+
+type presenceShard struct {
+	mu      sync.Mutex
+	devices map[DeviceID]*reachability
+}
+
+// reachability is what memory holds per device. Fleets are large: it is kept
+// at some 100 bytes, times as Unix milliseconds.
+type reachability struct {
+	presence Presence
+	evidence string
+	since    int64
+	epoch    int64 // of the newest connection
+	lastSeen int64
+	stored   int64 // lastSeen, as the store knows it
+}
+
+func (r *reachability) connected() bool {
+	return r.presence == PresenceOnline || r.presence == PresenceUnresponsive
+}
+
+// NewPresences makes the service. Nothing is stored until Run.
+func NewPresences(opts PresenceOptions) *Presences {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	opts.WriteEvery = cmp.Or(opts.WriteEvery, 250*time.Millisecond)
+	opts.SeenEvery = cmp.Or(opts.SeenEvery, 30*time.Second)
+	opts.SampleEvery = cmp.Or(opts.SampleEvery, time.Minute)
+	p := &Presences{opts: opts, seed: maphash.MakeSeed()}
+	for i := range p.shards {
+		p.shards[i].devices = make(map[DeviceID]*reachability)
+	}
+	p.writer = newWriteBehind(&writeBehind[DeviceID, *Connection]{
+		what: "presence", write: p.save, every: opts.WriteEvery, batch: 1000, limit: 1_000_000, log: opts.Log,
+		merge: func(older, newer *Connection) *Connection { return cmp.Or(newer, older) },
+	})
+	return p
+}
+
+// Connected notes a new connection. If the device had one, that one is over.
+func (p *Presences) Connected(c Connection) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch <= r.epoch {
+			return // a newer connection was faster
+		}
+		if r.connected() {
+			p.watchers.tell(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
+		}
+		r.epoch = c.Epoch
+		r.lastSeen = c.At.UnixMilli()
+		p.watchers.tell(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
+		p.change(c.Device, r, PresenceOnline, "connected from "+c.RemoteAddr, &c)
+	})
+}
+
+// Disconnected notes the end of a connection. clean says that the device sent
+// an MQTT DISCONNECT.
+func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch != r.epoch || !r.connected() {
+			return
+		}
+		kind, words := EvidenceConnectionLost, "connection lost"
+		if clean {
+			kind, words = EvidenceDisconnect, "disconnected"
+		}
+		if reason != "" {
+			words += ": " + CleanText(reason, 120)
+		}
+		p.watchers.tell(c.Device, p.evidence(kind, CleanText(reason, 120)))
+		p.change(c.Device, r, PresenceOffline, words, nil)
+	})
+}
+
+// Unresponsive notes that the device did not answer over its connection.
+func (p *Presences) Unresponsive(c Connection, why string) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch == r.epoch && r.presence == PresenceOnline {
+			p.change(c.Device, r, PresenceUnresponsive, CleanText(why, 120), nil)
+		}
+	})
+}
+
+// Responded notes an answer to a probe or call: the device is well.
+func (p *Presences) Responded(id DeviceID) {
+	p.with(id, func(r *reachability) {
+		p.seen(id, r)
+		if r.presence == PresenceUnresponsive {
+			p.change(id, r, PresenceOnline, "answered again", nil)
+		}
+	})
+}
+
+// Seen notes any sign of life over the connection. It does not make an
+// unresponsive device well: the MQTT task of a device pings while the rest hangs.
+func (p *Presences) Seen(id DeviceID) {
+	p.with(id, func(r *reachability) { p.seen(id, r) })
+}
+
+// Polled notes a boot poll by the device. Devices poll only when they start, so
+// it is evidence of a restart; it says nothing of the MQTT connection.
+func (p *Presences) Polled(id DeviceID, at time.Time) {
+	p.with(id, func(r *reachability) {
+		r.lastSeen = max(r.lastSeen, at.UnixMilli())
+		p.watchers.tell(id, Evidence{At: at, Kind: EvidenceBootPoll})
+	})
+}
+
+// Observed passes other evidence about a device, such as an upload, to those
+// who watch it.
+func (p *Presences) Observed(id DeviceID, e Evidence) {
+	p.with(id, func(*reachability) { p.watchers.tell(id, e) })
+}
+
+// State returns the presence of a device, since when, and what it was
+// concluded from. It returns "" for a device of which nothing was heard since
+// the start of the process: the store knows how it was left.
+func (p *Presences) State(id DeviceID) (presence Presence, since time.Time, evidence string) {
+	s := p.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.devices[id]
+	if r == nil || r.presence == "" {
+		return "", time.Time{}, ""
+	}
+	return r.presence, time.UnixMilli(r.since).UTC(), r.evidence
+}
+
+// IsConnected reports whether the device has a connection.
+func (p *Presences) IsConnected(id DeviceID) bool {
+	presence, _, _ := p.State(id)
+	return presence == PresenceOnline || presence == PresenceUnresponsive
+}
+
+// Counts returns how many devices are connected and well, and how many are
+// connected but do not answer.
+func (p *Presences) Counts() (online, unresponsive int) {
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		for _, r := range s.devices {
+			switch r.presence {
+			case PresenceOnline:
+				online++
+			case PresenceUnresponsive:
+				unresponsive++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return online, unresponsive
+}
+
+// Watch delivers what is observed of a device from now on, in order: ends of
+// connections, boot polls, connects. stop ends it and closes the channel. A
+// watcher that leaves more than 64 observations unread misses the later ones.
+func (p *Presences) Watch(id DeviceID) (evidence <-chan Evidence, stop func()) {
+	return p.watchers.add(id)
+}
+
+// Run resets what a former process left behind, then stores changes and
+// samples until ctx ends, and what is left after that.
+func (p *Presences) Run(ctx context.Context) error {
+	p.reset(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { p.writer.run(ctx) })
+	wg.Go(func() { p.sample(ctx) })
+	wg.Wait()
+	return nil
+}
+
+// reset must happen before the first change is written, and tries until it does.
+func (p *Presences) reset(ctx context.Context) {
+	for wait := p.opts.WriteEvery; ; wait = min(2*wait, 5*time.Second) {
+		n, err := p.opts.Store.ResetPresence(ctx, p.opts.Node, "fleetd started", p.opts.Now().UTC())
+		if err == nil {
+			p.opts.Log.Debug("presence reset", "count", n)
+			return
+		}
+		p.opts.Log.Error("presence not reset; trying again", "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *Presences) sample(ctx context.Context) {
+	tick := time.NewTicker(p.opts.SampleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := p.opts.Store.SavePresenceSample(ctx, p.opts.Now().UTC()); err != nil && ctx.Err() == nil {
+				p.opts.Log.Warn("presence not sampled", "err", err)
+			}
+		}
+	}
+}
+
+func (p *Presences) shard(id DeviceID) *presenceShard {
+	return &p.shards[maphash.String(p.seed, string(id))%presenceShards]
+}
+
+// with runs f on the device's state, under its shard's lock: f must not block.
+func (p *Presences) with(id DeviceID, f func(*reachability)) {
+	s := p.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.devices[id]
+	if r == nil {
+		r = new(reachability)
+		s.devices[id] = r
+	}
+	f(r)
+}
+
+func (p *Presences) evidence(kind EvidenceKind, detail string) Evidence {
+	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: detail}
+}
+
+// change sets the presence, and tells and stores it. A reconnect without a gap
+// is no change of presence, but the store must learn the connection.
+func (p *Presences) change(id DeviceID, r *reachability, to Presence, evidence string, c *Connection) {
+	now := p.opts.Now()
+	changed := r.presence != to
+	if changed {
+		r.presence, r.since = to, now.UnixMilli()
+	}
+	r.evidence = evidence
+	r.stored = r.lastSeen
+	p.writer.put(id, c)
+	if changed && p.opts.Events != nil {
+		p.opts.Events.Publish(Event{Kind: EventPresence, At: now.UTC(), Device: id, Presence: to})
+	}
+}
+
+func (p *Presences) seen(id DeviceID, r *reachability) {
+	r.lastSeen = p.opts.Now().UnixMilli()
+	if r.presence != "" && r.lastSeen-r.stored >= p.opts.SeenEvery.Milliseconds() {
+		r.stored = r.lastSeen
+		p.writer.put(id, nil)
+	}
+}
+
+// save stores the devices as they are now: the batch only names them.
+func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) error {
+	changes := make([]PresenceChange, 0, len(batch))
+	for id, c := range batch {
+		p.with(id, func(r *reachability) {
+			changes = append(changes, PresenceChange{
+				Device: id, Presence: r.presence, Since: time.UnixMilli(r.since).UTC(), Evidence: r.evidence,
+				LastSeen: time.UnixMilli(r.lastSeen).UTC(), Connection: c,
+			})
+		})
+	}
+	return p.opts.Store.SavePresence(ctx, changes)
+}

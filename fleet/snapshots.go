@@ -1,0 +1,208 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"image"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// SnapshotsOptions configures [Snapshots]. Links, Store, Blobs and PublicURL
+// are required.
+type SnapshotsOptions struct {
+	Links     URLLinkStore
+	Store     SnapshotStore
+	Blobs     Blobs
+	PublicURL string     // http://host:port, as devices reach fleetd
+	Presences *Presences // told of uploads as evidence; may be nil
+	Events    *Events    // nil: nobody is told
+	Log       *slog.Logger
+	Now       func() time.Time // default: time.Now
+}
+
+// Snapshots exchanges pictures with devices over one-time links: the screen a
+// device uploads for a call, and the picture it fetches to show.
+//
+// A device sends no name and no secret with these requests. The link alone
+// says who it is: unguessable, for one use, and only for minutes.
+type Snapshots struct {
+	o        SnapshotsOptions
+	decoding chan struct{} // one picture at a time: a large one takes 100 MB to decode
+}
+
+// NewSnapshots makes the service.
+func NewSnapshots(o SnapshotsOptions) *Snapshots {
+	o.PublicURL = strings.TrimSuffix(o.PublicURL, "/")
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Events == nil {
+		o.Events = new(Events)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Snapshots{o: o, decoding: make(chan struct{}, 1)}
+}
+
+var _ URLMaker = (*Snapshots)(nil)
+
+// UploadURL makes an address to which the device can post one picture for the call.
+func (s *Snapshots) UploadURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error) {
+	token, err := s.link(ctx, URLLink{Purpose: LinkUpload, Device: device, Call: call}, ttl)
+	return s.o.PublicURL + "/u/" + token, err
+}
+
+// PreviewURL makes an address from which the device can fetch the picture once,
+// which [Snapshots.Preview] stored.
+func (s *Snapshots) PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error) {
+	token, err := s.link(ctx, URLLink{Purpose: LinkPreview, Device: device, Call: call, Blob: picture, MediaType: "image/jpeg"}, ttl)
+	return s.o.PublicURL + "/d/" + token + "/preview.jpg", err
+}
+
+func (s *Snapshots) link(ctx context.Context, l URLLink, ttl time.Duration) (token string, err error) {
+	secret := make([]byte, 32)
+	rand.Read(secret) // never fails
+	token = base64.RawURLEncoding.EncodeToString(secret)
+	l.TokenHash = tokenHash(token)
+	l.ExpiresAt = s.o.Now().Add(ttl).UTC()
+	if err := s.o.Links.CreateURLLink(ctx, l); err != nil {
+		return "", fmt.Errorf("link for device %s: %w", l.Device, err)
+	}
+	return token, nil
+}
+
+// use takes the link out of use. Tokens in another form are not looked up.
+func (s *Snapshots) use(ctx context.Context, token string, purpose LinkPurpose) (URLLink, error) {
+	const form = 43 // 32 bytes in base64
+	if len(token) != form {
+		return URLLink{}, errDeadLink()
+	}
+	l, err := s.o.Links.UseURLLink(ctx, tokenHash(token), purpose, s.o.Now().UTC())
+	if errors.Is(err, ErrNotFound) {
+		return URLLink{}, errDeadLink()
+	}
+	return l, err
+}
+
+func errDeadLink() error {
+	return Errorf(ErrForbidden, "dead_link", "this link is unknown, used or expired")
+}
+
+func tokenHash(token string) []byte {
+	h := sha256.Sum256([]byte(token))
+	return h[:]
+}
+
+// Receive stores the picture that a device uploads under the token. body is
+// asked for the bytes only after the token was found good, which uses it up: a
+// device whose upload breaks does not try again by itself.
+func (s *Snapshots) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (Snapshot, error) {
+	l, err := s.use(ctx, token, LinkUpload)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	r, err := body()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	data, err := readPicture(r, MaxSnapshotBytes)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	img, mediaType, err := s.decode(ctx, data)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return s.keep(ctx, l, data, mediaType, img.Bounds().Size())
+}
+
+func (s *Snapshots) keep(ctx context.Context, l URLLink, data []byte, mediaType string, size image.Point) (Snapshot, error) {
+	key, err := s.o.Blobs.Put(ctx, data)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
+	}
+	shot := Snapshot{ID: uuid.Must(uuid.NewV7()), Device: l.Device, Call: l.Call, Blob: key, MediaType: mediaType,
+		Width: size.X, Height: size.Y, Size: int64(len(data)), CreatedAt: s.o.Now().UTC()}
+	if err := s.o.Store.CreateSnapshot(ctx, shot); err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
+	}
+	if s.o.Presences != nil {
+		s.o.Presences.Observed(l.Device, Evidence{At: shot.CreatedAt, Kind: EvidenceUpload,
+			Detail: fmt.Sprintf("%s, %d bytes", mediaType, len(data))})
+	}
+	s.o.Events.Publish(Event{Kind: EventSnapshot, At: shot.CreatedAt, Device: l.Device, Subject: shot.ID.String()})
+	return shot, nil
+}
+
+// Picture returns a stored snapshot with its bytes.
+func (s *Snapshots) Picture(ctx context.Context, id uuid.UUID) (Snapshot, []byte, error) {
+	shot, err := s.o.Store.Snapshot(ctx, id)
+	if err != nil {
+		return Snapshot{}, nil, err
+	}
+	data, err := s.o.Blobs.Get(ctx, shot.Blob)
+	return shot, data, err
+}
+
+// FetchPreview returns the JPEG that the token gives a device, once.
+func (s *Snapshots) FetchPreview(ctx context.Context, token string) ([]byte, error) {
+	l, err := s.use(ctx, token, LinkPreview)
+	if err != nil {
+		return nil, err
+	}
+	return s.o.Blobs.Get(ctx, l.Blob)
+}
+
+// Preview makes an operator's picture fit for a device's screen and stores it.
+// The key it returns is good for [Snapshots.PreviewURL], also of many devices.
+func (s *Snapshots) Preview(ctx context.Context, r io.Reader, screen image.Point) (picture string, err error) {
+	data, err := readPicture(r, MaxSnapshotBytes)
+	if err != nil {
+		return "", err
+	}
+	img, _, err := s.decode(ctx, data)
+	if err != nil {
+		return "", err
+	}
+	if data, err = encodePreview(img, screen); err != nil {
+		return "", err
+	}
+	return s.o.Blobs.Put(ctx, data)
+}
+
+// Run deletes expired links until ctx ends.
+func (s *Snapshots) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := s.o.Links.DeleteExpiredURLLinks(ctx, s.o.Now().UTC()); err != nil && ctx.Err() == nil {
+				s.o.Log.Warn("expired links not deleted", "err", err)
+			}
+		}
+	}
+}
+
+// decode decodes the picture, when its turn has come.
+func (s *Snapshots) decode(ctx context.Context, data []byte) (image.Image, string, error) {
+	select {
+	case s.decoding <- struct{}{}:
+		defer func() { <-s.decoding }()
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	}
+	return decodePicture(data)
+}

@@ -1,0 +1,38 @@
+package fleet
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// CleanText makes foreign text fit to store and show: valid UTF-8, no control
+// or direction-changing characters, at most limit bytes.
+func CleanText(s string, limit int) string {
+	if isPlain(s) && len(s) <= limit {
+		return s
+	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == utf8.RuneError {
+			return -1
+		}
+		return r
+	}, s)
+	if len(s) <= limit {
+		return s
+	}
+	end := limit
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}
+
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
