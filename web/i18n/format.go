@@ -1,0 +1,118 @@
+package i18n
+
+import (
+	"math"
+	"strconv"
+	"time"
+)
+
+// Number writes n with groups of three digits, as both languages do.
+func Number(_ Lang, n int64) string {
+	s := strconv.FormatInt(n, 10)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(s) - 3; i > first; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Percent writes a share of 0..1; what is not nothing never reads 0 %, and
+// what is not everything never reads 100 %.
+func Percent(_ Lang, share float64) string {
+	p := math.Round(share * 100)
+	switch {
+	case share > 0 && p < 1:
+		return "<1%"
+	case share < 1 && p > 99:
+		return ">99%"
+	}
+	return strconv.Itoa(int(p)) + "%"
+}
+
+// Bytes writes a size in the units people buy memory in.
+func Bytes(_ Lang, n int64) string {
+	const unit = 1024
+	f, i := float64(n), 0
+	for ; f >= unit && i < 4; i++ {
+		f /= unit
+	}
+	prec := 1
+	if i == 0 || f >= 100 {
+		prec = 0
+	}
+	return strconv.FormatFloat(f, 'f', prec, 64) + " " + [...]string{"B", "KiB", "MiB", "GiB", "TiB"}[i]
+}
+
+// DateTime writes a moment to the second, in the zone that t carries.
+func DateTime(l Lang, t time.Time) string {
+	if l == Chinese {
+		return t.Format("2006年1月2日 15:04:05")
+	}
+	return t.Format("2 Jan 2006, 15:04:05")
+}
+
+// Date writes the day of t.
+func Date(l Lang, t time.Time) string {
+	if l == Chinese {
+		return t.Format("2006年1月2日")
+	}
+	return t.Format("2 Jan 2006")
+}
+
+// Clock writes a time of day to the millisecond, for time lines within a call.
+func Clock(_ Lang, t time.Time) string { return t.Format("15:04:05.000") }
+
+// Duration writes d in its one or two leading units.
+func Duration(l Lang, d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Second:
+		return Text(l, "duration.ms", "n", strconv.Itoa(int(d.Milliseconds())))
+	case d < 10*time.Second:
+		return Text(l, "duration.s", "n", strconv.FormatFloat(d.Seconds(), 'f', 2, 64))
+	case d < time.Minute:
+		return Text(l, "duration.s", "n", strconv.FormatFloat(d.Seconds(), 'f', 1, 64))
+	case d < time.Hour:
+		return pair(l, "min", int(d.Minutes()), "s", int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return pair(l, "h", int(d.Hours()), "min", int(d.Minutes())%60)
+	}
+	return pair(l, "d", int(d.Hours())/24, "h", int(d.Hours())%24)
+}
+
+func pair(l Lang, big string, n int, small string, rest int) string {
+	if rest == 0 {
+		return Text(l, "duration."+big, "n", n)
+	}
+	return Text(l, "duration."+big+"_"+small, big, n, small, rest)
+}
+
+// Relative writes how far t lies from now, in its leading unit. The script
+// does the same with the same messages (see JSKeys) as time goes by.
+func Relative(l Lang, t, now time.Time) string {
+	d := now.Sub(t)
+	side := "ago."
+	if d < 0 {
+		d, side = -d, "in."
+	}
+	switch {
+	case d < 5*time.Second:
+		return Text(l, "time.now")
+	case d < time.Minute:
+		return Text(l, "time."+side+"s", "n", int(d.Seconds()))
+	case d < time.Hour:
+		return Text(l, "time."+side+"min", "n", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return Text(l, "time."+side+"h", "n", int(d.Hours()))
+	}
+	return Text(l, "time."+side+"d", "n", int(d.Hours()/24))
+}
+
+// JSKeys are the messages the browser's script needs.
+var JSKeys = []string{
+	"time.now", "time.ago.s", "time.ago.min", "time.ago.h", "time.ago.d",
+	"time.in.s", "time.in.min", "time.in.h", "time.in.d",
+	"js.copied", "js.selected", "js.new", "js.offline", "js.failed",
+}

@@ -1,0 +1,301 @@
+// The console works without this file; it adds live updates, keys, charts and
+// small comforts. It runs under a policy without inline code or evaluation.
+(() => {
+  'use strict'
+  const $ = (sel, root = document) => root.querySelector(sel)
+  const $$ = (sel, root = document) => [...root.querySelectorAll(sel)]
+  const texts = JSON.parse(document.body.dataset.texts)
+  const lang = document.documentElement.lang
+  const numbers = new Intl.NumberFormat(lang === 'zh-CN' ? 'zh-CN' : 'en')
+  document.documentElement.classList.add('scripted')
+
+  // text fills a message of the catalogue; n picks its plural form.
+  function text(key, n) {
+    return texts[key][n === 1 ? 0 : 1].replaceAll('{n}', numbers.format(n ?? 0))
+  }
+
+  // The server writes times in the zone that the browser names here.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone
+  if (zone) document.cookie = 'fleetd_zone=' + encodeURIComponent(zone) + ';path=/;max-age=31536000;samesite=lax'
+
+  function relative(at, now) {
+    let d = Math.floor((now - at) / 1000), side = 'time.ago.'
+    if (d < 0) { d = -d; side = 'time.in.' }
+    if (d < 5) return text('time.now')
+    if (d < 60) return text(side + 's', d)
+    if (d < 3600) return text(side + 'min', Math.floor(d / 60))
+    if (d < 172800) return text(side + 'h', Math.floor(d / 3600))
+    return text(side + 'd', Math.floor(d / 86400))
+  }
+
+  function refreshTimes() {
+    if (document.hidden) return
+    const now = Date.now()
+    for (const el of $$('time[data-relative]')) {
+      const s = relative(Date.parse(el.dateTime), now)
+      if (el.textContent !== s) el.textContent = s
+    }
+  }
+
+  // ---- live updates: an event "patch" brings components that replace the
+  // elements of the same id in place; "new" counts what the list does not show.
+  let missed = 0
+
+  function patch(html) {
+    const holder = document.createElement('template')
+    holder.innerHTML = html
+    for (const fresh of [...holder.content.children]) {
+      const old = fresh.id && document.getElementById(fresh.id)
+      if (old) replace(old, fresh)
+    }
+  }
+
+  function replace(old, fresh) {
+    const id = old.id
+    const ticked = $('input[name="d"]', old)?.checked
+    keepOpen(old, fresh)
+    Idiomorph.morph(old, fresh, { ignoreActiveValue: true })
+    const now = document.getElementById(id)
+    const box = now && $('input[name="d"]', now)
+    if (box && ticked) box.checked = true
+    if (!now) return
+    htmx.process(now)
+    enhance(now)
+    now.classList.remove('moved')
+    void now.offsetWidth // restarts the animation
+    now.classList.add('moved')
+  }
+
+  // keepOpen leaves folds as the reader set them.
+  function keepOpen(old, fresh) {
+    const before = $$('details', old), after = $$('details', fresh)
+    after.forEach((d, i) => { if (before[i]) d.open = before[i].open })
+  }
+
+  function announceNew(n) {
+    const pill = $('#new-pill')
+    missed += n
+    if (!pill) return
+    pill.textContent = text('js.new', missed)
+    pill.hidden = false
+  }
+
+  document.addEventListener('htmx:sseBeforeMessage', e => {
+    e.preventDefault()
+    if (e.detail.type === 'new') announceNew(parseInt(e.detail.data, 10) || 1)
+    else patch(e.detail.data)
+  })
+  document.addEventListener('htmx:sseOpen', () => liveState(true))
+  document.addEventListener('htmx:sseError', () => liveState(false))
+
+  function liveState(on) {
+    const el = $('#live-state')
+    if (!el) return
+    el.textContent = on ? el.dataset.on : el.dataset.lost
+    el.classList.toggle('lost', !on)
+  }
+
+  document.addEventListener('htmx:afterSwap', e => { missed = 0; enhance(e.detail.target.isConnected ? e.detail.target : document) })
+  document.addEventListener('htmx:sendError', () => {
+    const p = document.createElement('p'), note = document.createElement('div')
+    p.textContent = text('js.offline')
+    note.className = 'note note-bad'
+    note.append(p)
+    $('#flash')?.replaceChildren(note)
+  })
+
+  // ---- forms
+  function syncPair(el) {
+    const other = document.getElementById(el.dataset.sync)
+    if (other) other.value = el.value
+  }
+
+  function guard(input) {
+    const button = $('[data-confirm-button]', input.form)
+    if (button) button.disabled = input.value.trim() !== input.dataset.confirm
+  }
+
+  function countTicked(form) {
+    const button = $('[data-count-text]', form)
+    const boxes = $$('input[name="d"]', form)
+    const n = boxes.filter(b => b.checked).length
+    if (button && n) button.textContent = text('js.selected', n)
+    const all = $('[data-select-all]', form)
+    if (!all) return
+    all.disabled = false
+    all.checked = n > 0 && n === boxes.length
+    all.indeterminate = n > 0 && n < boxes.length
+  }
+
+  // showRPC keeps the exact message to be sent in step with the form.
+  function showRPC(form) {
+    const out = $('[data-rpc]', form)
+    if (!out) return
+    const args = {}
+    for (const el of $$('[data-arg]', form)) {
+      const type = el.dataset.type
+      if (el.type === 'radio' && !el.checked) continue
+      if (el.dataset.other && !el.value && el.type !== 'radio') continue
+      if (type === 'boolean') args[el.dataset.arg] = el.checked
+      else if (type === 'integer' || type === 'number') { if (el.value !== '') args[el.dataset.arg] = Number(el.value) }
+      else if (el.value !== '' || el.required) args[el.dataset.arg] = el.value
+    }
+    const rpc = { jsonrpc: '2.0', id: out.dataset.rpc, method: 'tools/call', params: { name: out.dataset.tool, arguments: args } }
+    out.textContent = JSON.stringify(rpc, null, 2)
+  }
+
+  document.addEventListener('input', e => {
+    const el = e.target
+    if (el.dataset.sync) syncPair(el)
+    if (el.dataset.confirm !== undefined) guard(el)
+    if (el.form && $('[data-rpc]', el.form)) showRPC(el.form)
+  })
+  document.addEventListener('change', e => {
+    const form = e.target.form
+    if (!form?.hasAttribute('data-select')) return
+    if (e.target.hasAttribute('data-select-all')) for (const b of $$('input[name="d"]', form)) b.checked = e.target.checked
+    countTicked(form)
+  })
+
+  document.addEventListener('click', e => {
+    const copy = e.target.closest('[data-copy]')
+    if (copy) copyText(copy)
+    const help = e.target.closest('[data-help]')
+    if (help && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openHelp() }
+    const theme = e.target.closest('[data-theme-form] button')
+    if (theme) { e.preventDefault(); setTheme(theme) }
+    for (const menu of $$('details.menu[open]')) if (!menu.contains(e.target)) menu.open = false
+  })
+
+  async function copyText(button) {
+    await navigator.clipboard.writeText(button.dataset.copy)
+    const title = button.title
+    button.classList.add('done')
+    button.title = text('js.copied')
+    setTimeout(() => { button.classList.remove('done'); button.title = title }, 1500)
+  }
+
+  function setTheme(button) {
+    document.documentElement.dataset.theme = button.value
+    for (const b of $$('[data-theme-form] button')) b.setAttribute('aria-pressed', String(b.value === button.value))
+    const body = new URLSearchParams({ theme: button.value, next: '/' })
+    fetch(button.form.action, { method: 'POST', body, redirect: 'manual' })
+    redrawCharts()
+  }
+
+  // ---- keys
+  let pending = ''
+  const places = { d: '/devices', c: '/calls', o: '/', f: '/fanouts' }
+  document.addEventListener('keydown', e => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, select, textarea, dialog')) return
+    if (pending === 'g' && places[e.key]) location.assign(places[e.key])
+    pending = e.key === 'g' ? 'g' : ''
+    if (e.key === '/') focusFilter(e)
+    else if (e.key === '?') openHelp()
+    else if (e.key === 'j' || e.key === 'k') walkRows(e.key === 'j' ? 1 : -1)
+  })
+
+  function focusFilter(e) {
+    const filter = $('[data-filter]')
+    if (!filter) return
+    e.preventDefault()
+    filter.focus()
+    filter.select()
+  }
+
+  function walkRows(step) {
+    const links = $$('main tbody tr').map(tr => $('a', tr)).filter(Boolean)
+    const at = links.findIndex(a => a.closest('tr').contains(document.activeElement))
+    links[Math.min(Math.max(at + step, 0), links.length - 1)]?.focus()
+  }
+
+  async function openHelp() {
+    const dialog = $('#help')
+    if (!dialog) return location.assign('/help')
+    const body = $('[data-help-body]', dialog)
+    if (!body.hasChildNodes()) {
+      const html = await (await fetch('/help')).text()
+      const part = new DOMParser().parseFromString(html, 'text/html').getElementById('help-text')
+      if (!part) return location.assign('/help')
+      body.append(part)
+    }
+    dialog.showModal()
+  }
+
+  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>
+  const plots = new Map()
+
+
+  // resolved turns a token into a plain colour, which a canvas needs.
+  function resolved(name) {
+    const probe = document.createElement('i')
+    probe.className = 'tone-' + name
+    document.body.append(probe)
+    const colour = getComputedStyle(probe).color
+    probe.remove()
+    return colour
+  }
+
+  function options(spec, width, height) {
+    const muted = resolved('muted'), line = resolved('line')
+    const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '12px system-ui, sans-serif' }
+    const stamp = new Intl.DateTimeFormat(lang, { dateStyle: 'medium', timeStyle: 'short' })
+    const hour = new Intl.DateTimeFormat(lang, { hour: '2-digit', minute: '2-digit', hour12: false })
+    return {
+      width, height,
+      legend: { live: true },
+      cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+      scales: { y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
+      axes: [
+        { ...axis, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
+        { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
+      ],
+      series: [
+        { label: spec.time, value: (u, v) => v == null ? '–' : stamp.format(v * 1000) },
+        ...spec.series.map(s => ({
+          label: s.label, stroke: resolved(s.tone), width: 1.6, spanGaps: false,
+          fill: s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
+          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
+          value: (u, v) => v == null ? '–' : numbers.format(v),
+        })),
+      ],
+    }
+  }
+
+  function draw(figure) {
+    const box = $('.plot', figure)
+    plots.get(box)?.destroy()
+    try {
+      const spec = JSON.parse(figure.dataset.chart)
+      const data = [spec.x, ...spec.series.map(s => s.values)]
+      const plot = new uPlot(options(spec, box.clientWidth, 200), data, box)
+      plots.set(box, plot)
+      if (spec.links) box.addEventListener('click', () => { const i = plot.cursor.idx; if (i != null && spec.links[i]) location.assign(spec.links[i]) })
+      sizes.observe(box)
+    } catch (err) {
+      box.textContent = text('js.failed')
+      console.warn('chart', err)
+    }
+  }
+
+  const sizes = new ResizeObserver(entries => {
+    for (const { target } of entries) plots.get(target)?.setSize({ width: target.clientWidth, height: 200 })
+  })
+
+  function redrawCharts(root = document) {
+    if (window.uPlot) for (const f of $$('[data-chart]', root)) draw(f)
+  }
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redrawCharts())
+
+  // enhance readies a part of the page after it arrived.
+  function enhance(root) {
+    for (const el of $$('[data-copy]', root)) el.hidden = false
+    for (const el of $$('[data-confirm]', root)) guard(el)
+    for (const form of $$('form', root)) { showRPC(form); if (form.hasAttribute('data-select')) countTicked(form) }
+    if (root.matches?.('[data-chart]')) { if (window.uPlot) draw(root) } else redrawCharts(root)
+    refreshTimes()
+  }
+
+  enhance(document)
+  setInterval(refreshTimes, 5000)
+})()

@@ -1,0 +1,113 @@
+// Package static serves the console's style sheets, scripts and icons from
+// within the program. A file's public name carries a hash of its content, so
+// that browsers keep it for a year and never see a stale one.
+package static
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed assets/css/*.css assets/*.js assets/*.svg vendor/*.js vendor/*.css
+var files embed.FS
+
+// Prefix is where [Handler] expects to be mounted.
+const Prefix = "/static/"
+
+type asset struct {
+	contentType string
+	plain, gzip []byte
+}
+
+var (
+	assets = make(map[string]asset)  // by public name: app.0123456789ab.css
+	names  = make(map[string]string) // base name to public name
+)
+
+func init() {
+	for _, pattern := range []string{"assets/*.*", "vendor/*"} {
+		for _, name := range glob(pattern) {
+			add(path.Base(name), read(name))
+		}
+	}
+	// The sheets are written apart and served as one; their layers, not their
+	// order, decide who wins.
+	var sheet []byte
+	for _, name := range glob("assets/css/*.css") {
+		sheet = append(sheet, read(name)...)
+	}
+	add("app.css", sheet)
+}
+
+func glob(pattern string) []string {
+	found, err := fs.Glob(files, pattern)
+	if err != nil {
+		panic(err)
+	}
+	return found
+}
+
+func read(name string) []byte {
+	b, err := fs.ReadFile(files, name)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func add(base string, b []byte) {
+	ext := path.Ext(base)
+	sum := sha256.Sum256(b)
+	public := strings.TrimSuffix(base, ext) + "." + hex.EncodeToString(sum[:6]) + ext
+	names[base] = public
+	assets[public] = asset{contentType: mime.TypeByExtension(ext), plain: b, gzip: compress(b)}
+}
+
+func compress(b []byte) []byte {
+	var buf bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&buf, gzip.BestCompression) // the level is valid
+	_, _ = w.Write(b)                                       // a bytes.Buffer takes everything
+	_ = w.Close()
+	return buf.Bytes()
+}
+
+// Path returns the address of a file by its plain name, such as "app.css". A
+// name that does not exist is a mistake in the program.
+func Path(name string) string {
+	public, ok := names[name]
+	if !ok {
+		panic("static: no file " + strconv.Quote(name))
+	}
+	return Prefix + public
+}
+
+// Handler serves the files under [Prefix].
+func Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, ok := assets[strings.TrimPrefix(r.URL.Path, Prefix)]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Type", a.contentType)
+		h.Set("Cache-Control", "public, max-age=31536000, immutable")
+		h.Set("Vary", "Accept-Encoding")
+		body := a.plain
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			h.Set("Content-Encoding", "gzip")
+			body = a.gzip
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+	})
+}

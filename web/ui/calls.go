@@ -1,0 +1,76 @@
+package ui
+
+import (
+	"encoding/json"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A CallsPage is the record of calls: GET [PathCalls].
+type CallsPage struct {
+	List       ListURL // with device, tool, actor, state, since, until
+	Rows       []CallRow
+	Prev, Next string
+	Bad        string // why the filter cannot be read; "" if it can
+}
+
+// A CallRow is one call in a list. A live stream sends it as a patch.
+type CallRow struct {
+	ID         string
+	At         time.Time
+	Device     fleet.DeviceID
+	DeviceName string
+	NoDevice   bool // the list is about one device: do not repeat it
+	Tool       string
+	Arguments  string // compact JSON, shortened by the component
+	Actor      fleet.Actor
+	State      fleet.CallState
+	Duration   time.Duration // 0 without an outcome
+	Detail     string        // error message or first text of the answer; foreign text
+}
+
+// NewCallRow shows a call as a row. name is the device's, detail one line of
+// what came of it.
+func NewCallRow(c fleet.Call, name, detail string) CallRow {
+	row := CallRow{
+		ID: c.ID.String(), At: c.CreatedAt, Device: c.Device, DeviceName: name, Tool: c.Tool,
+		Arguments: arguments(c.Arguments), Actor: c.Actor, State: c.State, Duration: c.Duration(), Detail: detail,
+	}
+	if row.Detail == "" && c.Error != nil {
+		row.Detail = c.Error.Message
+	}
+	return row
+}
+
+func (c CallRow) in(oneDevice bool) CallRow {
+	c.NoDevice = oneDevice
+	return c
+}
+
+func arguments(raw json.RawMessage) string {
+	if s := string(raw); s != "{}" && s != "null" {
+		return s
+	}
+	return ""
+}
+
+// shorten bounds foreign text in a table; the whole of it is a click away.
+func shorten(s string, runes int) string {
+	n := 0
+	for i := range s {
+		if n == runes {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}
+
+func (v CallsPage) eventsURL() string { return EventsURL(ViewCalls, v.List.Values) }
+
+// stateFilters are the outcomes one can filter by, as lists for the state parameter.
+var stateFilters = []fleet.CallState{
+	fleet.CallSucceeded, fleet.CallToolError, fleet.CallTimedOut, fleet.CallUnknown,
+	fleet.CallRefused, fleet.CallInvalid, fleet.CallOffline, fleet.CallCanceled, fleet.CallSent, fleet.CallPending,
+}

@@ -1,0 +1,34 @@
+package ui
+
+// A tone is one of the four meanings a colour may have, or none.
+type tone string
+
+const (
+	toneNone tone = "none"
+	toneGood tone = "good"
+	toneBusy tone = "busy"
+	toneWarn tone = "warn"
+	toneBad  tone = "bad"
+)
+
+// tones says what each state of the domain means to a person on call. The
+// state's word is the message "state.<state>".
+var tones = map[string]tone{
+	// presence
+	"online": toneGood, "unresponsive": toneWarn, "offline": toneNone,
+	// calls; pending is also a presence: never seen on MQTT
+	"pending": toneNone, "sent": toneBusy, "succeeded": toneGood, "tool_error": toneBad,
+	"timed_out": toneBad, "unknown": toneWarn, "refused": toneWarn, "invalid": toneWarn,
+	"canceled": toneNone,
+	// fan-outs
+	"running": toneBusy, "completed": toneGood,
+	// enrolment
+	"waiting": toneBusy, "enrolled": toneGood, "rejected": toneNone,
+}
+
+func toneOf(state string) tone {
+	if t, ok := tones[state]; ok {
+		return t
+	}
+	return toneNone
+}

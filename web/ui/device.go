@@ -1,0 +1,129 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+
+	"github.com/a-h/templ"
+)
+
+// A DeviceHead stands on every page of a device: who it is, how it is, and
+// the tabs. A live stream sends it as a patch when presence or hold change.
+type DeviceHead struct {
+	ID         fleet.DeviceID
+	Name       string
+	Board      string
+	Version    string
+	Presence   fleet.Presence
+	Since      time.Time
+	Evidence   string // what presence was concluded from
+	Enrolment  fleet.Enrolment
+	Hold       *fleet.Hold // nil unless it stands now
+	ToolsCount int
+	RetiredAt  *time.Time
+	ReplacedBy fleet.DeviceID
+	NewClient  string // another unit asks for this device's credentials
+	Tab        string // "", "tools", "activity", "firmware", "screen", "facts"
+	CanAct     bool   // the viewer may change and call it
+	CanSnap    bool   // it has a screen to be photographed
+}
+
+// NewDeviceHead shows a device's head on one of its tabs.
+func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) DeviceHead {
+	h := DeviceHead{
+		ID: d.ID, Name: d.Name, Board: d.Board, Version: d.Version,
+		Presence: d.Presence, Since: d.PresenceSince, Evidence: d.PresenceEvidence,
+		Enrolment: d.Enrolment, ToolsCount: d.ToolsCount, RetiredAt: d.RetiredAt,
+		ReplacedBy: d.ReplacedBy, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
+	}
+	if d.Hold.Active(now) {
+		h.Hold = d.Hold
+	}
+	return h
+}
+
+// Title is the device's name, or its id where it has none.
+func (h DeviceHead) Title() string { return deviceTitle(h.ID, h.Name) }
+
+var deviceTabs = []struct{ tab, key string }{
+	{"", "device.tab.overview"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
+	{"firmware", "device.tab.firmware"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
+}
+
+func (h DeviceHead) tabURL(tab string) templ.SafeURL {
+	if tab == "" {
+		return templ.SafeURL(DevicePath(h.ID))
+	}
+	return templ.SafeURL(DevicePath(h.ID, tab))
+}
+
+func (h DeviceHead) frame(ctx context.Context) head {
+	return head{
+		Title:  h.Title(),
+		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
+		Events: EventsURL(ViewDevice, url.Values{"id": {string(h.ID)}}),
+	}
+}
+
+// A DevicePage is a device's first tab: GET DevicePath(id). Its forms post to
+// DevicePath(id, "edit") with name, tags, notes; "hold" with reason and hours;
+// "release"; "approve"; "reject"; "retire" with confirm = the device's id.
+type DevicePage struct {
+	Head       DeviceHead
+	Chip       string
+	Slot       string
+	ELFSHA256  string
+	Transport  string
+	RemoteAddr string
+	Language   string
+	LastSeen   *time.Time
+	LastPoll   *time.Time
+	EnrolledAt *time.Time
+	CreatedAt  time.Time
+	ToolsAt    *time.Time // latest listing of its tools
+	Tags       []string
+	Notes      string
+	Recent     []CallRow
+	Latest     *Snapshot
+}
+
+// NewDevicePage shows a device; the caller adds its recent calls and picture.
+func NewDevicePage(d fleet.Device, now time.Time, canAct bool) DevicePage {
+	return DevicePage{
+		Head: NewDeviceHead(d, "", now, canAct), Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256,
+		Transport: d.Transport, RemoteAddr: d.RemoteAddr, Language: d.Language, LastSeen: d.LastSeen,
+		LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt, ToolsAt: d.InventoryAt,
+		Tags: d.Tags, Notes: d.Notes,
+	}
+}
+
+func (v DevicePage) tagText() string { return strings.Join(v.Tags, ", ") }
+
+// holdHours are the expiries a hold form offers; 0 holds until released.
+var holdHours = []int{1, 8, 24, 168, 0}
+
+func holdText(ctx context.Context, hours int) string {
+	if hours == 0 {
+		return t(ctx, "hold.until_released")
+	}
+	return i18n.Duration(page(ctx).Lang, time.Duration(hours)*time.Hour)
+}
+
+// A Snapshot is a picture of a device's screen that fleetd keeps.
+type Snapshot struct {
+	ID     string
+	URL    string // of the picture, same origin
+	At     time.Time
+	Width  int // pixels; 0 if unknown
+	Height int
+	Bytes  int64
+	CallID string
+	Actor  fleet.Actor
+}
+
+func bytesText(ctx context.Context, n int64) string { return i18n.Bytes(page(ctx).Lang, n) }

@@ -1,0 +1,178 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A DevicesPage is the list of devices: GET [PathDevices].
+type DevicesPage struct {
+	Query    string // as written
+	BadQuery string // why the query cannot be read; "" if it can
+	List     ListURL
+	Rows     []DeviceRow
+	Prev     string // cursors; "" at the ends
+	Next     string
+	Total    int      // devices that match
+	Fleet    int      // devices in service; 0 shows how to add the first
+	Boards   []string // most frequent first: offered as filters
+	CanAct   bool
+	Setup    Setup
+}
+
+// A DeviceRow is one device in a list. A live stream sends it as a patch.
+type DeviceRow struct {
+	ID       fleet.DeviceID
+	MAC      string // "" for devices that are not named by one
+	Name     string // "" if unnamed
+	Board    string
+	Version  string
+	Presence fleet.Presence
+	Since    time.Time
+	LastSeen *time.Time
+	Tags     []string
+	OnHold   bool
+	Hold     string // reason
+	Waiting  bool   // not enrolled yet
+	Retired  bool
+	CanAct   bool
+}
+
+// NewDeviceRow shows a device as a row.
+func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
+	row := DeviceRow{
+		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
+		Presence: d.Presence, Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
+		OnHold: d.Hold.Active(now), Waiting: d.Enrolment == fleet.EnrolmentWaiting,
+		Retired: d.RetiredAt != nil, CanAct: canAct,
+	}
+	if row.OnHold {
+		row.Hold = d.Hold.Reason
+	}
+	return row
+}
+
+// Title is the device's name, or its id where it has none.
+func (d DeviceRow) Title() string { return deviceTitle(d.ID, d.Name) }
+
+func deviceTitle(id fleet.DeviceID, name string) string {
+	return fleet.Device{ID: id, Name: name}.Title()
+}
+
+func showID(id fleet.DeviceID) string {
+	if mac := id.MAC(); mac != "" {
+		return mac
+	}
+	return string(id)
+}
+
+// quickFilters are the terms that a click adds to the query or takes out.
+var quickFilters = []struct{ term, key string }{
+	{"presence:online", "state.online"},
+	{"presence:unresponsive", "state.unresponsive"},
+	{"presence:offline", "state.offline"},
+	{"presence:pending", "state.pending"},
+	{"hold", "device.on_hold"},
+	{"enrolment:waiting", "state.waiting"},
+}
+
+type filterChip struct {
+	Text, URL string
+	On        bool
+}
+
+func (v DevicesPage) filters(ctx context.Context) []filterChip {
+	var chips []filterChip
+	for _, f := range quickFilters {
+		chips = append(chips, v.filter(t(ctx, f.key), f.term))
+	}
+	for _, b := range v.Boards {
+		chips = append(chips, v.filter(b, Term("board", b)))
+	}
+	return chips
+}
+
+func (v DevicesPage) filter(text, term string) filterChip {
+	query, on := ToggleTerm(v.Query, term)
+	return filterChip{Text: text, URL: v.List.With("q", query), On: on}
+}
+
+// ToggleTerm takes a term out of a query, or puts it in in place of any other
+// on the same field. on reports whether the query had it.
+func ToggleTerm(query, term string) (toggled string, on bool) {
+	field, _, _ := strings.Cut(term, ":")
+	var kept []string
+	for _, word := range splitQuery(query) {
+		switch {
+		case word == term:
+			on = true
+		case strings.Contains(term, ":") && strings.HasPrefix(word, field+":"):
+		default:
+			kept = append(kept, word)
+		}
+	}
+	if !on {
+		kept = append(kept, term)
+	}
+	return strings.Join(kept, " "), on
+}
+
+// splitQuery cuts a query at blanks outside of double quotes.
+func splitQuery(query string) []string {
+	quoted := false
+	return strings.FieldsFunc(query, func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return !quoted && (r == ' ' || r == '\t')
+	})
+}
+
+// callAllURL opens the fan-out form for every device that matches.
+func (v DevicesPage) callAllURL() string {
+	return PathFanOutNew + "?" + url.Values{"q": {v.Query}}.Encode()
+}
+
+type column struct{ sort, key, class string }
+
+var deviceColumns = []column{
+	{"presence", "devices.col.presence", "col-presence"},
+	{"name", "devices.col.name", "col-name"},
+	{"board", "devices.col.board", "col-board"},
+	{"version", "devices.col.version", "col-version"},
+	{"", "devices.col.tags", "col-tags"},
+	{"last_seen", "devices.col.last_seen", "col-seen"},
+}
+
+// sorted is the column's aria-sort.
+func (l ListURL) sorted(column, first string) string {
+	by := l.Get("sort")
+	if by == "" {
+		by = first
+	}
+	switch {
+	case by != column:
+		return "none"
+	case l.Get("desc") != "":
+		return "descending"
+	}
+	return "ascending"
+}
+
+// sortURL sorts by the column, or turns the order round if it does already.
+func (l ListURL) sortURL(column, first string) string {
+	next := ListURL{l.Path, url.Values{}}
+	for k, v := range l.Values {
+		next.Values[k] = v
+	}
+	if l.sorted(column, first) == "ascending" {
+		next.Values.Set("desc", "1")
+	} else {
+		next.Values.Del("desc")
+	}
+	return next.With("sort", column)
+}

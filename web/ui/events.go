@@ -1,0 +1,26 @@
+package ui
+
+import "net/url"
+
+// The views that a live stream can follow: the view parameter of [PathEvents].
+const (
+	ViewOverview = "overview" // patches: presenceNow, attention, recent failures, running fan-outs
+	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a device appears that matches
+	ViewDevice   = "device"   // id; patches: DeviceHead, CallRow, Snapshot
+	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call
+	ViewCall     = "call"     // id; patches: CallView
+	ViewFanOut   = "fanout"   // id; patches: FanOutProgress
+)
+
+// EventsURL is the address of the stream of a view.
+func EventsURL(view string, params url.Values) string {
+	v := url.Values{"view": {view}}
+	for k, vals := range params {
+		if k != "cursor" && k != "limit" && k != "view" {
+			v[k] = vals
+		}
+	}
+	return PathEvents + "?" + v.Encode()
+}
+
+func (v DevicesPage) eventsURL() string { return EventsURL(ViewDevices, v.List.Values) }

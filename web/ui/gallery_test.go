@@ -1,0 +1,200 @@
+package ui_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/a-h/templ"
+	"golang.org/x/net/html"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+	"fleetd/web/static"
+	"fleetd/web/ui"
+)
+
+// gallery writes every sample page, in both languages, with the static files:
+//
+//	go test ./web/ui -run TestGallery -gallery /tmp/gallery
+//
+// Serve that directory at / to look at them.
+var gallery = flag.String("gallery", "", "directory to write the sample pages to")
+
+type sample struct {
+	name, path string
+	page       templ.Component
+	bare       bool // before sign-in
+}
+
+var samples = []sample{
+	{"signin", "/sign-in", ui.SignInPage{Next: "/devices"}.Page(), true},
+	{"signin-failed", "/sign-in", ui.SignInPage{Name: "anna", Failed: true}.Page(), true},
+	{"devices-0", "/devices", devicesPage(0, ""), false},
+	{"devices-3", "/devices", devicesPage(3, ""), false},
+	{"devices-50", "/devices?q=presence:online", devicesPage(50, "presence:online"), false},
+	{"device", "/devices/a085e3112233", devicePage(0), false},
+	{"device-hostile", "/devices/a085e3112233", devicePage(10), false},
+	{"device-hold", "/devices/a085e3112233", devicePage(3), false},
+	{"calls-0", "/calls", ui.CallsPage{List: list("/calls", "")}.Page(), false},
+	{"calls", "/calls", ui.CallsPage{List: list("/calls", ""), Rows: callRows(30), Next: "n"}.Page(), false},
+	{"help", "/help", ui.HelpPage{}.Page(), false},
+}
+
+func devicesPage(n int, query string) templ.Component {
+	v := ui.DevicesPage{
+		Query: query, List: list("/devices", url.Values{"q": {query}}.Encode()), Rows: deviceRows(n),
+		Total: n, Fleet: n, Boards: boards, CanAct: true, Setup: setup("code"),
+	}
+	if n >= 50 {
+		v.Total, v.Fleet, v.Next = 4312, 5000, "next"
+	}
+	return v.Page()
+}
+
+func devicePage(i int) templ.Component {
+	v := ui.NewDevicePage(device(i), now, true)
+	v.Notes = "Moved to the second floor in May.\nPower supply renewed."
+	v.Recent = callRows(6)
+	return v.Page()
+}
+
+func pageContext(l i18n.Lang, s sample) context.Context {
+	u, err := url.Parse(s.path)
+	if err != nil {
+		panic(err)
+	}
+	p := ui.Page{Lang: l, Now: now, URL: u, Waiting: 3}
+	if !s.bare {
+		p.Operator = &ui.Operator{Name: "anna", Role: fleet.RoleAdmin}
+	}
+	return ui.WithPage(context.Background(), p)
+}
+
+func TestGallery(t *testing.T) {
+	for _, l := range i18n.Langs {
+		for _, s := range samples {
+			t.Run(string(l)+"/"+s.name, func(t *testing.T) {
+				var buf bytes.Buffer
+				if err := s.page.Render(pageContext(l, s), &buf); err != nil {
+					t.Fatal(err)
+				}
+				checkPage(t, buf.Bytes())
+				save(t, string(l)+"/"+s.name+".html", buf.Bytes())
+			})
+		}
+	}
+	if *gallery != "" {
+		saveStatic(t)
+	}
+}
+
+// checkPage holds what must be true of every page whatever it shows.
+func checkPage(t *testing.T, page []byte) {
+	t.Helper()
+	if i := bytes.Index(page, []byte("⟦")); i >= 0 {
+		t.Errorf("no message for %s", page[i:min(i+60, len(page))])
+	}
+	if i := regexp.MustCompile(`>[^<]*\{[a-z]+\}`).FindIndex(page); i != nil {
+		t.Errorf("placeholder left unfilled: %s", page[i[0]:i[1]])
+	}
+	doc, err := html.Parse(bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make(map[string]bool)
+	for n := range doc.Descendants() {
+		if n.Type == html.ElementNode {
+			checkElement(t, n, ids)
+		}
+	}
+}
+
+// checkElement refuses what the policy would block and what foreign text must
+// never become.
+func checkElement(t *testing.T, n *html.Node, ids map[string]bool) {
+	t.Helper()
+	if n.Data == "script" && (n.FirstChild != nil || !strings.HasPrefix(attr(n, "src"), static.Prefix)) {
+		t.Errorf("a script that is not one of our files: %v", n.Attr)
+	}
+	if n.Data == "style" {
+		t.Error("an inline style sheet")
+	}
+	for _, a := range n.Attr {
+		switch {
+		case a.Key == "style", strings.HasPrefix(a.Key, "on"), strings.HasPrefix(a.Key, "hx-on"):
+			t.Errorf("<%s %s=%q> is inline code", n.Data, a.Key, a.Val)
+		case (a.Key == "href" || a.Key == "src" || a.Key == "action") && !local(a.Val):
+			t.Errorf("<%s %s=%q> leads away", n.Data, a.Key, a.Val)
+		case a.Key == "id" && ids[a.Val]:
+			t.Errorf("two elements have the id %q", a.Val)
+		case a.Key == "id":
+			ids[a.Val] = true
+		}
+	}
+	if n.Data == "svg" || n.Data == "path" {
+		return
+	}
+	if (n.Data == "input" || n.Data == "select" || n.Data == "textarea") && attr(n, "type") != "hidden" && !labelled(n) {
+		t.Errorf("<%s name=%q> has no label", n.Data, attr(n, "name"))
+	}
+}
+
+func local(addr string) bool {
+	return strings.HasPrefix(addr, "/") && !strings.HasPrefix(addr, "//") || strings.HasPrefix(addr, "#")
+}
+
+func labelled(n *html.Node) bool {
+	if attr(n, "aria-label") != "" || attr(n, "aria-labelledby") != "" {
+		return true
+	}
+	for p := range n.Ancestors() {
+		if p.Data == "label" {
+			return true
+		}
+	}
+	return false
+}
+
+func attr(n *html.Node, key string) string {
+	for _, a := range n.Attr {
+		if a.Key == key {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func save(t *testing.T, name string, b []byte) {
+	t.Helper()
+	if *gallery == "" {
+		return
+	}
+	file := filepath.Join(*gallery, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// saveStatic writes the files that the pages ask for, under their public names.
+func saveStatic(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js", "htmx-ext-sse-2.2.4.min.js",
+		"idiomorph-ext-0.7.4.min.js", "uplot-1.6.32.min.js", "uplot-1.6.32.min.css"} {
+		w := httptest.NewRecorder()
+		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))
+		b, _ := io.ReadAll(w.Body)
+		save(t, static.Path(name), b)
+	}
+}

@@ -1,0 +1,93 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"fleetd/web/i18n"
+)
+
+// head is what a page tells its frame.
+type head struct {
+	Title  string // in the page's language
+	Crumbs []link // the way here, without the page itself
+	Events string // address of the live stream; "" for none
+	Charts bool   // needs the chart library
+}
+
+type link struct{ Text, URL string }
+
+type navItem struct{ icon, key, path string }
+
+var nav = []navItem{
+	{"overview", "nav.overview", PathHome},
+	{"devices", "nav.devices", PathDevices},
+	{"calls", "nav.calls", PathCalls},
+	{"fanouts", "nav.fanouts", PathFanOuts},
+	{"settings", "nav.settings", PathSettings},
+}
+
+// current reports whether the page lies under the item, as aria-current has it.
+func (n navItem) current(ctx context.Context) string {
+	here := path(ctx)
+	switch {
+	case here == n.path, n.path == PathDevices && here == PathClaim:
+		return "page"
+	case n.path != PathHome && strings.HasPrefix(here, n.path+"/"):
+		return "true"
+	}
+	return "false"
+}
+
+func path(ctx context.Context) string {
+	if u := page(ctx).URL; u != nil {
+		return u.Path
+	}
+	return ""
+}
+
+// here is the address of the page itself, to come back to.
+func here(ctx context.Context) string {
+	if u := page(ctx).URL; u != nil {
+		return u.RequestURI()
+	}
+	return PathHome
+}
+
+// htmxConfig switches off all that the policy forbids, and lets answers with
+// an error status be shown: they are pages that say what went wrong.
+const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,` +
+	`"selfRequestsOnly":true,"historyCacheSize":0,"refreshOnHistoryMiss":true,"scrollBehavior":"auto",` +
+	`"responseHandling":[{"code":"204","swap":false},{"code":"[23]..","swap":true},{"code":"[45]..","swap":true,"error":true}]}`
+
+// scriptTexts are the messages the script fills in, as JSON.
+func scriptTexts(ctx context.Context) string {
+	texts := make(map[string][2]string, len(i18n.JSKeys))
+	for _, key := range i18n.JSKeys {
+		texts[key] = [2]string{i18n.Raw(page(ctx).Lang, key, 1), i18n.Raw(page(ctx).Lang, key, 2)}
+	}
+	b, _ := json.Marshal(texts) // strings always marshal
+	return string(b)
+}
+
+func htmlTheme(ctx context.Context) string {
+	if th := page(ctx).Theme; th == "light" || th == "dark" {
+		return th
+	}
+	return "auto"
+}
+
+func pageTitle(ctx context.Context, title string) string {
+	if title == "" {
+		return t(ctx, "app.name")
+	}
+	return title + " · " + t(ctx, "app.name")
+}
+
+func pressed(on bool) string {
+	if on {
+		return "true"
+	}
+	return "false"
+}

@@ -1,0 +1,114 @@
+// Package ui is how the console looks: templ components and the view structs
+// they take. It knows neither stores nor requests. A handler fills a view
+// struct and renders its Page method:
+//
+//	ctx = ui.WithPage(ctx, page)
+//	ui.DevicesPage{...}.Page().Render(ctx, w)
+//
+// Every page is rendered whole. Where htmx asks for a page it picks the part
+// it needs by id (hx-select), so handlers have one answer for both. Live
+// streams send components that carry an id (DeviceRow, CallRow, ...) as the
+// data of an event named "patch"; see static/assets/app.js.
+//
+// All visible text comes from package i18n. The pages run under
+// Content-Security-Policy: no inline script, no inline style, no evaluation.
+package ui
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// CSP is the policy all pages are made for.
+const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; " +
+	"connect-src 'self'; form-action 'self'; manifest-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// A Page is what every component may know of the request it is rendered for.
+// The zero value renders an English page for nobody.
+type Page struct {
+	Lang  i18n.Lang
+	Theme string         // "light" or "dark"; "" follows the system
+	Zone  *time.Location // of the viewer; nil is UTC
+	Now   time.Time      // zero takes the present
+
+	Operator *Operator // who is signed in; nil before sign-in
+	URL      *url.URL  // of the request: marks the current place, and where a language switch returns
+	Open     bool      // enrolment is "open": every page says so
+	Waiting  int       // devices waiting for a person: shown at Devices
+	Flash    *Flash    // outcome of what was done last
+}
+
+// An Operator is the signed-in person.
+type Operator struct {
+	Name string
+	Role fleet.Role
+}
+
+// A Flash tells the outcome of an act on the page that follows it. Text is
+// shown as it is: make it with [T].
+type Flash struct {
+	Bad  bool
+	Text string
+	Link string // record of the act; "" for none
+}
+
+type pageKey struct{}
+
+// WithPage gives ctx to render a page's components with.
+func WithPage(ctx context.Context, p Page) context.Context {
+	if p.Lang == "" {
+		p.Lang = i18n.English
+	}
+	if p.Zone == nil {
+		p.Zone = time.UTC
+	}
+	if p.Now.IsZero() {
+		p.Now = time.Now()
+	}
+	return context.WithValue(ctx, pageKey{}, &p)
+}
+
+func page(ctx context.Context) *Page {
+	if p, ok := ctx.Value(pageKey{}).(*Page); ok {
+		return p
+	}
+	return &Page{Lang: i18n.English, Zone: time.UTC, Now: time.Now()}
+}
+
+// T returns a message in the language of the page; see [i18n.Text].
+func T(ctx context.Context, key string, args ...any) string { return t(ctx, key, args...) }
+
+func t(ctx context.Context, key string, args ...any) string {
+	p := page(ctx)
+	for i, a := range args {
+		if at, ok := a.(time.Time); ok {
+			args[i] = at.In(p.Zone)
+		}
+	}
+	return i18n.Text(p.Lang, key, args...)
+}
+
+func num(ctx context.Context, n int) string { return i18n.Number(page(ctx).Lang, int64(n)) }
+
+func duration(ctx context.Context, d time.Duration) string {
+	return i18n.Duration(page(ctx).Lang, d)
+}
+
+func exact(ctx context.Context, at time.Time) string {
+	p := page(ctx)
+	return i18n.DateTime(p.Lang, at.In(p.Zone))
+}
+
+func relative(ctx context.Context, at time.Time) string {
+	p := page(ctx)
+	return i18n.Relative(p.Lang, at, p.Now)
+}
+
+func clock(ctx context.Context, at time.Time) string {
+	p := page(ctx)
+	return i18n.Clock(p.Lang, at.In(p.Zone))
+}

@@ -1,0 +1,108 @@
+package ui
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"fleetd/fleet"
+)
+
+// The addresses of the console. Components link to them and handlers are
+// mounted on them; nothing else builds an address.
+const (
+	PathHome        = "/"
+	PathSignIn      = "/sign-in"     // GET page, POST name, password, next
+	PathSignOut     = "/sign-out"    // POST
+	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
+	PathDevices     = "/devices"     // GET q, sort, desc, limit, cursor
+	PathClaim       = "/claim"       // GET page, POST code
+	PathCalls       = "/calls"       // GET device, tool, actor, state, since, until, limit, cursor
+	PathFanOuts     = "/fanouts"     // GET list, POST create
+	PathFanOutNew   = "/fanouts/new" // GET q or d=... (repeated), tool, arg.*
+	PathSettings    = "/settings"
+	PathHelp        = "/help"
+	PathEvents      = "/events" // GET server-sent events; view=..., and what the view needs
+)
+
+// DevicePath is the page of a device, or one of its tabs: "tools",
+// "activity", "firmware", "screen", "facts".
+func DevicePath(id fleet.DeviceID, parts ...string) string {
+	path := PathDevices + "/" + url.PathEscape(string(id))
+	for _, p := range parts {
+		path += "/" + url.PathEscape(p)
+	}
+	return path
+}
+
+// ToolPath is the page of one tool of a device: GET shows the form, POST
+// calls it with arg.NAME fields.
+func ToolPath(id fleet.DeviceID, tool string) string { return DevicePath(id, "tools", tool) }
+
+// CallPath is the page of one call.
+func CallPath(id string) string { return PathCalls + "/" + url.PathEscape(id) }
+
+// FanOutPath is the page of one fan-out; "cancel" is the only part.
+func FanOutPath(id string, parts ...string) string {
+	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
+}
+
+// QueryPath is the device list filtered by a query.
+func QueryPath(query string) string {
+	if query == "" {
+		return PathDevices
+	}
+	return PathDevices + "?" + url.Values{"q": {query}}.Encode()
+}
+
+// Term writes one term of the query language, quoting the value if need be.
+func Term(field, value string) string {
+	if strings.ContainsAny(value, " \t\",*") || value == "" {
+		value = `"` + strings.ReplaceAll(value, `"`, "") + `"`
+	}
+	return field + ":" + value
+}
+
+// A ListURL is the address of a list with its filter: links on the page
+// change one parameter and keep the rest.
+type ListURL struct {
+	Path   string
+	Values url.Values
+}
+
+// With returns the address with one parameter changed, back on the first
+// page. An empty value removes the parameter.
+func (l ListURL) With(name, value string) string {
+	return l.with(name, value, "cursor")
+}
+
+// At returns the address of another page of the same list.
+func (l ListURL) At(cursor string) string { return l.with("cursor", cursor) }
+
+func (l ListURL) with(name, value string, drop ...string) string {
+	v := make(url.Values, len(l.Values))
+	for k, vals := range l.Values {
+		v[k] = vals
+	}
+	for _, d := range drop {
+		v.Del(d)
+	}
+	if value == "" {
+		v.Del(name)
+	} else {
+		v.Set(name, value)
+	}
+	if len(v) == 0 {
+		return l.Path
+	}
+	return l.Path + "?" + v.Encode()
+}
+
+// Get returns a parameter of the address.
+func (l ListURL) Get(name string) string { return l.Values.Get(name) }
+
+// limit is the page size asked for.
+func (l ListURL) limit() int {
+	n, _ := strconv.Atoi(l.Values.Get("limit"))
+	return fleet.ClampLimit(n)
+}
