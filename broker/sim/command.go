@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Command is `fleetd sim`, for kong. Its Run blocks until ctx ends.
+type Command struct {
+	OTAURL      string        `name:"ota-url" default:"http://127.0.0.1:8080/xiaozhi/ota/" placeholder:"URL" help:"Where the devices poll at boot."`
+	Devices     int           `default:"25" help:"How many devices."`
+	Boards      []string      `default:"bread-compact-wifi,esp-box-3,xmini-c3" help:"Boards, dealt out in turn: bread-compact-wifi, esp-box-3, xmini-c3, atoms3-echo-base, bread-compact-ml307, bread-compact-esp32, custom-cam-s3."`
+	Seed        uint64        `default:"1" help:"The same seed gives the same devices again."`
+	Faults      string        `placeholder:"LIST" help:"Misbehaviour as name[=value][:rate], such as silent:2%,slow=2s:5%,cut=50:1%. Names: silent, slow, drop, badjson, flap, noconnect, error; for upgrades silent-accept, no-get, cut, wrong-build, rollback, late-true, poll-without-mqtt, mqtt-without-poll."`
+	ConnectRate float64       `default:"500" help:"Devices switched on in a second."`
+	Keepalive   time.Duration `help:"MQTT keepalive in place of what the server tells."`
+	BootDelay   time.Duration `default:"3s" help:"Time from a restart to the boot poll."`
+	TimeScale   float64       `default:"1" help:"Multiplies the firmware's own waits; 0.1 is ten times as fast."`
+	FirstMAC    string        `name:"first-mac" placeholder:"MAC" help:"Address of the first device; the others count up."`
+	LocalAddrs  []string      `placeholder:"IP" help:"Source addresses to connect from, in turn; one has about 28000 ports."`
+	Progress    time.Duration `default:"5s" help:"Time between lines of progress on stderr; 0 for none."`
+}
+
+// Run makes the fleet and runs it until ctx ends, with a line of progress on
+// stderr now and then.
+func (c *Command) Run(ctx context.Context) error {
+	faults, err := ParseFaults(c.Faults)
+	if err != nil {
+		return err
+	}
+	f, err := New(Options{
+		OTAURL: c.OTAURL, Devices: c.Devices, Boards: c.Boards, Seed: c.Seed, Faults: faults, ConnectRate: c.ConnectRate,
+		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC, LocalAddrs: c.LocalAddrs,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		c.tell(ctx, f)
+	}()
+	err = f.Run(ctx)
+	stop()
+	<-told
+	return err
+}
+
+// tell prints progress, as often as asked but only when something changed.
+func (c *Command) tell(ctx context.Context, f *Fleet) {
+	last := ""
+	for c.Progress > 0 && sleepFor(ctx, c.Progress) {
+		if line := f.Stats().String(); line != last {
+			fmt.Fprintln(os.Stderr, line)
+			last = line
+		}
+	}
+}
+
+// String is one line for a person to follow.
+func (s Stats) String() string {
+	line := fmt.Sprintf("sim: %d devices, %d booted, %d connected, %d calls", s.Devices, s.Booted, s.Connected, s.Calls)
+	for _, extra := range []struct {
+		n    int64
+		what string
+	}{
+		{s.Activating, "waiting for activation"}, {s.PollFailures, "polls failed"}, {s.ConnectFailures, "connects failed"},
+		{s.Reboots, "reboots"}, {s.Upgrades, "upgrades"}, {s.UpgradesFailed, "upgrades failed"}, {s.Rollbacks, "rollbacks"}, {s.Crashes, "crashes"},
+	} {
+		if extra.n > 0 {
+			line += fmt.Sprintf(", %d %s", extra.n, extra.what)
+		}
+	}
+	return line
+}

@@ -1,0 +1,56 @@
+package sim
+
+import "sync/atomic"
+
+// Stats counts what a fleet has done since it started. Connected and
+// Activating are as of now.
+type Stats struct {
+	Devices         int
+	Booted          int64 // came through the OTA check, retries given up included
+	Polls           int64
+	PollFailures    int64
+	ChunkedAnswers  int64 // OTA answers that a real device may read in part only
+	Activating      int64 // show a code
+	Activations     int64
+	Connected       int64
+	Connects        int64
+	ConnectFailures int64
+	Calls           int64 // tools executed
+	Replies         int64
+	Errors          int64 // error replies among those queued
+	LostReplies     int64 // had no connection to go to
+	Dropped         int64 // MCP requests that get no answer by the rules of 4.1
+	Ignored         int64 // other messages that are not understood
+	Crashes         int64
+	Reboots         int64
+	Uploads         int64
+	Downloads       int64
+	DownloadedBytes int64
+	Upgrades        int64
+	UpgradesFailed  int64
+	Rollbacks       int64
+}
+
+type counters struct {
+	booted, polls, pollFailures, chunkedAnswers atomic.Int64
+	activating, activations                     atomic.Int64
+	connected, connects, connectFailures        atomic.Int64
+	calls, replies, errors, lostReplies         atomic.Int64
+	dropped, ignored, crashes, reboots          atomic.Int64
+	uploads, downloads, downloadedBytes         atomic.Int64
+	upgrades, upgradesFailed, rollbacks         atomic.Int64
+}
+
+// Stats returns the counts of now.
+func (f *Fleet) Stats() Stats {
+	c := &f.stats
+	return Stats{
+		Devices: len(f.devices), Booted: c.booted.Load(), Polls: c.polls.Load(), PollFailures: c.pollFailures.Load(),
+		ChunkedAnswers: c.chunkedAnswers.Load(), Activating: c.activating.Load(), Activations: c.activations.Load(),
+		Connected: c.connected.Load(), Connects: c.connects.Load(), ConnectFailures: c.connectFailures.Load(),
+		Calls: c.calls.Load(), Replies: c.replies.Load(), Errors: c.errors.Load(), LostReplies: c.lostReplies.Load(),
+		Dropped: c.dropped.Load(), Ignored: c.ignored.Load(), Crashes: c.crashes.Load(), Reboots: c.reboots.Load(),
+		Uploads: c.uploads.Load(), Downloads: c.downloads.Load(), DownloadedBytes: c.downloadedBytes.Load(),
+		Upgrades: c.upgrades.Load(), UpgradesFailed: c.upgradesFailed.Load(), Rollbacks: c.rollbacks.Load(),
+	}
+}
