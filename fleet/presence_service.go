@@ -62,6 +62,9 @@ func NewPresences(opts PresenceOptions) *Presences {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
 	opts.WriteEvery = cmp.Or(opts.WriteEvery, 250*time.Millisecond)
 	opts.SeenEvery = cmp.Or(opts.SeenEvery, 30*time.Second)
 	opts.SampleEvery = cmp.Or(opts.SampleEvery, time.Minute)

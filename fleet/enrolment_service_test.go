@@ -1,0 +1,506 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fleet"
+)
+
+// newEnrolments starts the service in a mode over a store.
+func newEnrolments(t *testing.T, s *admissionStore, mode fleet.EnrolmentMode, change func(*fleet.EnrolmentOptions)) *fleet.Enrolments {
+	t.Helper()
+	o := fleet.EnrolmentOptions{Store: s, Mode: mode, Key: testKey, PublicName: "fleet.example.org"}
+	if change != nil {
+		change(&o)
+	}
+	e, err := fleet.NewEnrolments(o)
+	if err == nil {
+		err = e.Load(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func poll(t *testing.T, e *fleet.Enrolments, client string) fleet.PollAnswer {
+	t.Helper()
+	a, err := e.Poll(fleet.BootPoll{Device: unit, ClientID: client, Version: "2.4.2", ELFSHA256: "9f2c4d6b", At: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// auth says why the credentials were refused, "" if they were not.
+func auth(e *fleet.Enrolments, c *fleet.Credentials) fleet.CredentialsError {
+	_, err := e.Authenticate(c.ClientID, c.Username, []byte(c.Password))
+	var why fleet.CredentialsError
+	errors.As(err, &why)
+	return why
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDeviceJoinsByCode(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+	first, again := poll(t, e, uuid1), poll(t, e, uuid1)
+	if first.Session != nil || first.Activation == nil {
+		t.Fatalf("an unknown device got %+v", first)
+	}
+	if diff := cmp.Diff(first, again); diff != "" {
+		t.Errorf("the code changed between polls: %s", diff)
+	}
+	act := first.Activation
+	if act.Message != "fleet.example.org\n"+act.Code || len(act.Code) != 6 || act.Challenge == "" {
+		t.Errorf("activation %+v", act)
+	}
+	if e.Activate(unit, uuid1) {
+		t.Error("activated before it was claimed")
+	}
+	id, err := e.Claim(t.Context(), ann, act.Code[:3]+" "+act.Code[3:])
+	if err != nil || id != unit {
+		t.Fatalf("Claim = %q, %v", id, err)
+	}
+	if !e.Activate(unit, uuid1) || e.Activate(unit, uuid2) {
+		t.Error("activation is not bound to the Client-Id")
+	}
+	got := poll(t, e, uuid1)
+	if got.Activation != nil || got.Session == nil {
+		t.Fatalf("after the claim: %+v", got)
+	}
+	if why := auth(e, got.Session); why != "" {
+		t.Errorf("its credentials are refused: %s", why)
+	}
+	if got.Session.ClientID != "GID_default@@@a0_85_e3_11_22_33@@@"+uuid1 || got.Session.PublishTopic != "fleet/a085e3112233/up" {
+		t.Errorf("credentials %+v", got.Session)
+	}
+	if _, err := e.Claim(t.Context(), ann, act.Code); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("a second claim of the code: %v", err)
+	}
+	if diff := cmp.Diff([]string{"ann device.claim a085e3112233"}, s.audit); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEnrolmentSurvivesARestart(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+	code := poll(t, e, uuid1).Activation.Code
+	drain(t, e)
+	e = newEnrolments(t, s, fleet.EnrolByCode, nil)
+	if again := poll(t, e, uuid1).Activation.Code; again != code {
+		t.Errorf("code %s became %s", code, again)
+	}
+	_, err := e.Claim(t.Context(), ann, code)
+	must(t, err)
+	c := poll(t, e, uuid1).Session
+	e = newEnrolments(t, s, fleet.EnrolByCode, nil)
+	if why := auth(e, c); why != "" {
+		t.Errorf("credentials refused after a restart: %s", why)
+	}
+	if r := e.Running(unit); r.ELFSHA256 != "9f2c4d6b" || r.Version != "2.4.2" || r.InventoryFresh {
+		t.Errorf("running %+v", r)
+	}
+}
+
+// drain writes what is pending, by running the service for a moment.
+func drain(t *testing.T, e *fleet.Enrolments) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must(t, e.Run(ctx))
+}
+
+// A code must let in the device it was read from, and not one that polled
+// under the same Device-Id a moment before it was typed.
+func TestCodeBelongsToTheClientThatAsked(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, nil)
+	shown := poll(t, e, uuid1).Activation.Code
+	thief := poll(t, e, uuid2).Activation.Code
+	if shown == thief {
+		t.Fatal("both clients show one code")
+	}
+	if _, err := e.Claim(t.Context(), ann, shown); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("the displaced code was taken: %v", err)
+	}
+	shown = poll(t, e, uuid1).Activation.Code
+	_, err := e.Claim(t.Context(), ann, shown)
+	must(t, err)
+	if a := poll(t, e, uuid2); a.Session != nil {
+		t.Error("the other client got credentials")
+	}
+}
+
+func TestNewClientIDNeedsAWord(t *testing.T) {
+	var kicked []fleet.DeviceID
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByApproval, func(o *fleet.EnrolmentOptions) {
+		o.Kick = func(id fleet.DeviceID, _ string) { kicked = append(kicked, id) }
+	})
+	poll(t, e, uuid1)
+	must(t, e.Approve(t.Context(), ann, unit))
+	old := poll(t, e, uuid1).Session
+
+	if a := poll(t, e, uuid2); a.Session != nil || a.Activation == nil {
+		t.Fatalf("another Client-Id got %+v", a)
+	}
+	if w := e.Waiting(); len(w) != 1 || !w[0].Again || w[0].ClientID != uuid2 {
+		t.Errorf("waiting: %+v", w)
+	}
+	if why := auth(e, old); why != "" || poll(t, e, uuid1).Session == nil {
+		t.Errorf("the known client lost its credentials: %s", why)
+	}
+
+	must(t, e.Reject(t.Context(), ann, unit))
+	if a := poll(t, e, uuid2); a != (fleet.PollAnswer{}) || auth(e, old) != "" || len(e.Waiting()) != 0 {
+		t.Errorf("after the request was rejected: %+v, %q, %v", a, auth(e, old), e.Waiting())
+	}
+	uuid3 := strings.Replace(uuid2, "0", "3", 1)
+	poll(t, e, uuid3)
+	drain(t, e)
+	if row := s.row(unit); row.NewClientID != uuid3 || row.ClientID != uuid1 {
+		t.Errorf("stored %+v", row)
+	}
+	must(t, e.Approve(t.Context(), ann, unit))
+	fresh := poll(t, e, uuid3).Session
+	if fresh == nil || auth(e, fresh) != "" {
+		t.Fatalf("the approved client got %+v", fresh)
+	}
+	if why := auth(e, old); why != fleet.CredentialsOtherClient {
+		t.Errorf("the old client's credentials: %q", why)
+	}
+	if diff := cmp.Diff([]fleet.DeviceID{unit}, kicked); diff != "" {
+		t.Error(diff)
+	}
+	// Back to the first Client-Id: what was issued to it long ago stays dead.
+	poll(t, e, uuid1)
+	must(t, e.Approve(t.Context(), ann, unit))
+	if why := auth(e, old); why != fleet.CredentialsRevoked {
+		t.Errorf("credentials of an earlier binding: %q", why)
+	}
+}
+
+func TestOpenModeRebindsOnlyWhoIsAway(t *testing.T) {
+	connected := true
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *fleet.EnrolmentOptions) {
+		o.Connected = func(fleet.DeviceID) bool { return connected }
+	})
+	old := poll(t, e, uuid1).Session
+	if old == nil || auth(e, old) != "" {
+		t.Fatalf("the device did not join: %+v", old)
+	}
+	if a := poll(t, e, uuid2); a.Session != nil {
+		t.Error("rebound while connected")
+	}
+	connected = false
+	if a := poll(t, e, uuid2); a.Session == nil || auth(e, a.Session) != "" || auth(e, old) == "" || len(e.Waiting()) != 0 {
+		t.Errorf("not rebound while away: %+v", a)
+	}
+}
+
+func TestClientIDMissingOrOdd(t *testing.T) {
+	for _, odd := range []string{"", "with space", "a@@@b", strings.Repeat("x", 4096), "\x00", "ümlaut"} {
+		e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, nil)
+		a := poll(t, e, odd)
+		if a.Activation == nil || a.Session != nil {
+			t.Fatalf("%.20q: %+v", odd, a)
+		}
+		_, err := e.Claim(t.Context(), ann, a.Activation.Code)
+		must(t, err)
+		c := poll(t, e, odd).Session
+		if c == nil || auth(e, c) != "" || c.ClientID != "GID_default@@@a0_85_e3_11_22_33@@@" {
+			t.Errorf("%.20q: claimed, got %+v", odd, c)
+		}
+		if b := poll(t, e, uuid1); b.Session != nil {
+			t.Errorf("%.20q: another Client-Id got its credentials", odd)
+		}
+	}
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
+	poll(t, e, uuid1)
+	if a := poll(t, e, ""); a != (fleet.PollAnswer{}) {
+		t.Errorf("a poll without Client-Id for a bound device got %+v", a)
+	}
+}
+
+func TestCredentialsEndAndRotate(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
+	first := poll(t, e, uuid1).Session
+	must(t, e.Rotate(t.Context(), ann, unit))
+	if why := auth(e, first); why != "" {
+		t.Fatalf("refused before the device could fetch new ones: %s", why)
+	}
+	if err := e.Rotate(t.Context(), ann, unit); !errors.Is(err, fleet.ErrConflict) {
+		t.Errorf("a second rotation would lock the device out: %v", err)
+	}
+	second := poll(t, e, uuid1).Session
+	if auth(e, first) != "" || auth(e, second) != "" {
+		t.Error("one of the overlapping credentials is refused")
+	}
+	if why := auth(e, first); why != fleet.CredentialsRevoked {
+		t.Errorf("the old ones, after the new were used: %q", why)
+	}
+	must(t, e.Revoke(t.Context(), ann, unit))
+	if why := auth(e, second); why != fleet.CredentialsRevoked {
+		t.Errorf("revoked ones: %q", why)
+	}
+	third := poll(t, e, uuid1).Session
+	must(t, e.Reject(t.Context(), ann, unit))
+	if why := auth(e, third); why != fleet.CredentialsNotEnrolled || poll(t, e, uuid1) != (fleet.PollAnswer{}) {
+		t.Errorf("a rejected device: %q", why)
+	}
+	must(t, e.Approve(t.Context(), ann, unit))
+	if why := auth(e, third); why != fleet.CredentialsRevoked {
+		t.Errorf("credentials from before the rejection: %q", why)
+	}
+	fourth := poll(t, e, uuid1).Session
+	e.Retired(unit)
+	if auth(e, fourth) != fleet.CredentialsNotEnrolled || poll(t, e, uuid1) != (fleet.PollAnswer{}) {
+		t.Error("a retired device is let in")
+	}
+	if err := e.Approve(t.Context(), ann, unit); !errors.Is(err, fleet.ErrConflict) {
+		t.Errorf("approving a retired device: %v", err)
+	}
+}
+
+func TestAuthenticateRefuses(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
+	good := *poll(t, e, uuid1).Session
+	elsewhere := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil) // same key, another database
+	foreign := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *fleet.EnrolmentOptions) { o.Key = make([]byte, 32) })
+	with := func(change func(*fleet.Credentials)) *fleet.Credentials { c := good; change(&c); return &c }
+	tests := []struct {
+		name string
+		at   *fleet.Enrolments
+		c    *fleet.Credentials
+		want fleet.CredentialsError
+	}{
+		{"good", e, &good, ""},
+		{"not in this database", elsewhere, &good, fleet.CredentialsUnknown},
+		{"another key", foreign, &good, fleet.CredentialsForged},
+		{"no password", e, with(func(c *fleet.Credentials) { c.Password = "" }), fleet.CredentialsForged},
+		{"another username", e, with(func(c *fleet.Credentials) { c.Username += "A" }), fleet.CredentialsForged},
+		{"another device", e, with(func(c *fleet.Credentials) { c.ClientID = strings.Replace(c.ClientID, "33", "34", 1) }), fleet.CredentialsForged},
+		{"the same device, in capitals", e, with(func(c *fleet.Credentials) { c.ClientID = strings.Replace(c.ClientID, "a0", "A0", 1) }), fleet.CredentialsMalformed},
+		{"another group", e, with(func(c *fleet.Credentials) { c.ClientID = strings.Replace(c.ClientID, "default", "other", 1) }), fleet.CredentialsMalformed},
+		{"two parts", e, with(func(c *fleet.Credentials) { c.ClientID = "GID_default@@@a0_85_e3_11_22_33" }), fleet.CredentialsMalformed},
+		{"nothing", e, &fleet.Credentials{}, fleet.CredentialsMalformed},
+		{"inline", e, &fleet.Credentials{ClientID: "inline"}, fleet.CredentialsMalformed},
+	}
+	for _, tt := range tests {
+		if got := auth(tt.at, tt.c); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	if n := len(good.ClientID) + len(good.Username) + len(good.Password); n >= 900 {
+		t.Errorf("the CONNECT needs %d bytes", n)
+	}
+}
+
+func FuzzAuthenticate(f *testing.F) {
+	f.Add("GID_default@@@a0_85_e3_11_22_33@@@"+uuid1, "eyJ2IjoxLCJuIjowfQ", "sYIbzk126UY0mnj1yuW/rKRMSZbpQTuyYcrIuyt4dlY=")
+	e, err := fleet.NewEnrolments(fleet.EnrolmentOptions{Store: new(admissionStore), Mode: fleet.EnrolOpen, Key: testKey})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, client, user, password string) {
+		if _, err := e.Authenticate(client, user, []byte(password)); err == nil {
+			t.Errorf("%q was let in", client)
+		}
+	})
+}
+
+func TestAnOutageStopsNoKnownDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(admissionStore)
+		e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- e.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		_, err := e.Claim(ctx, ann, poll(t, e, uuid1).Activation.Code)
+		must(t, err)
+
+		s.setAway(true)
+		if poll(t, e, uuid1).Session == nil {
+			t.Error("a known device was not served")
+		}
+		newcomer, err := e.Poll(fleet.BootPoll{Device: "b00000000001", ClientID: uuid2, At: time.Now()})
+		must(t, err)
+		time.Sleep(time.Hour)
+		if _, err := e.Claim(ctx, ann, newcomer.Activation.Code); err == nil {
+			t.Fatal("a claim succeeded without a database")
+		}
+		if e.Activate("b00000000001", uuid2) {
+			t.Error("the claim that failed let the device in")
+		}
+
+		s.setAway(false)
+		time.Sleep(10 * time.Second)
+		if s.row("b00000000001").ClaimCode != newcomer.Activation.Code {
+			t.Errorf("after the outage the store has %+v", s.row("b00000000001"))
+		}
+		_, err = e.Claim(ctx, ann, newcomer.Activation.Code)
+		must(t, err)
+	})
+}
+
+// A poll that waits to be written must not undo a decision made since.
+func TestDecisionIsNotUndoneByAnOlderPoll(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+	code := poll(t, e, uuid1).Activation.Code
+	s.saving = func() { poll(t, e, uuid1) } // still waiting, at this moment
+	_, err := e.Claim(t.Context(), ann, code)
+	must(t, err)
+	drain(t, e)
+	if row := s.row(unit); row.Enrolment != fleet.EnrolmentEnrolled || row.ClaimCode != "" {
+		t.Errorf("stored %+v", row)
+	}
+}
+
+func TestFloodOfUnknownDevices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(admissionStore)
+		e := newEnrolments(t, s, fleet.EnrolByCode, func(o *fleet.EnrolmentOptions) { o.MaxWaiting = 100 })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- e.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		_, err := e.Claim(ctx, ann, poll(t, e, uuid1).Activation.Code)
+		must(t, err)
+
+		flood := func() (refused int) {
+			for i := range 1000 {
+				id := fleet.DeviceID(fmt.Sprintf("c%011x", i))
+				if _, err := e.Poll(fleet.BootPoll{Device: id, At: time.Now()}); errors.Is(err, fleet.ErrUnavailable) {
+					refused++
+				}
+			}
+			return refused
+		}
+		if refused := flood(); refused != 900 || len(e.Waiting()) != 100 {
+			t.Errorf("%d refused, %d wait; want 900, 100", refused, len(e.Waiting()))
+		}
+		if poll(t, e, uuid1).Session == nil {
+			t.Error("the flood kept a known device out")
+		}
+		time.Sleep(time.Second)
+		if n := s.count(); n != 101 {
+			t.Errorf("%d devices stored, want 101", n)
+		}
+		// Those who stopped asking make room for one who asks.
+		time.Sleep(16 * time.Minute)
+		genuine := fleet.BootPoll{Device: "b00000000001", ClientID: uuid2}
+		e.Poll(genuine)
+		time.Sleep(time.Minute)
+		genuine.At = time.Now()
+		if _, err := e.Poll(genuine); err != nil || len(e.Waiting()) != 1 {
+			t.Errorf("after the flood: %v, %d wait", err, len(e.Waiting()))
+		}
+		time.Sleep(25 * time.Hour)
+		if n := s.count(); n != 1 || len(e.Waiting()) != 0 {
+			t.Errorf("a day later %d devices are stored, %d wait; want 1, 0", n, len(e.Waiting()))
+		}
+	})
+}
+
+func TestClaimingIsLimited(t *testing.T) {
+	now := time.Now()
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, func(o *fleet.EnrolmentOptions) {
+		o.Now = func() time.Time { return now }
+	})
+	code := poll(t, e, uuid1).Activation.Code
+	wrong := "000000"
+	if code == wrong {
+		wrong = "000001"
+	}
+	viewer := fleet.Actor{Kind: fleet.ActorOperator, ID: "3", Name: "vic", Role: fleet.RoleViewer}
+	if _, err := e.Claim(t.Context(), viewer, code); !errors.Is(err, fleet.ErrForbidden) {
+		t.Errorf("a viewer's claim: %v", err)
+	}
+	for _, odd := range []string{"", "12345", "1234567", "12345a", "１２３４５６"} {
+		if _, err := e.Claim(t.Context(), ann, odd); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("code %q: %v", odd, err)
+		}
+	}
+	for range 10 {
+		if _, err := e.Claim(t.Context(), ann, wrong); !errors.Is(err, fleet.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.Claim(t.Context(), ann, code); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("the eleventh try: %v", err)
+	}
+	now = now.Add(7 * time.Second)
+	if _, err := e.Claim(t.Context(), bob, code); err != nil {
+		t.Errorf("another operator: %v", err)
+	}
+	if _, err := e.Claim(t.Context(), ann, wrong); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("a try after a pause: %v", err)
+	}
+}
+
+func TestRunningKnowsAFreshInventory(t *testing.T) {
+	now := time.Now()
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *fleet.EnrolmentOptions) {
+		o.Now = func() time.Time { return now }
+	})
+	fresh := func() bool { return e.Running(unit).InventoryFresh }
+	e.Listed(unit, "9f2c4d6b", now) // unknown: nothing to note
+	poll(t, e, uuid1)
+	if fresh() {
+		t.Error("fresh before any listing")
+	}
+	e.Listed(unit, "9f2c4d6b", now)
+	if !fresh() {
+		t.Error("not fresh after a listing")
+	}
+	if _, err := e.Poll(fleet.BootPoll{Device: unit, ClientID: uuid1, Version: "2.4.2", At: now}); err != nil || !fresh() {
+		t.Errorf("a poll with a broken body forgot the build: %v", err)
+	}
+	now = now.Add(24 * time.Hour)
+	if fresh() {
+		t.Error("fresh after a day")
+	}
+	e.Listed(unit, "9f2c4d6b", now)
+	e.Poll(fleet.BootPoll{Device: unit, ClientID: uuid1, Version: "2.4.3", ELFSHA256: "beef", At: now})
+	if fresh() {
+		t.Error("fresh with another build")
+	}
+}
+
+func TestEnrolmentMemoryPerDevice(t *testing.T) {
+	const n = 50_000
+	s := new(admissionStore)
+	elf := strings.Repeat("9f2c", 16)
+	for i := range n {
+		s.put(fleet.Admission{Device: fleet.DeviceID(fmt.Sprintf("%012x", i)), Enrolment: fleet.EnrolmentEnrolled,
+			ClientID: uuid1, ELFSHA256: elf, Version: "2.4.2", InventoryELF: elf, InventoryAt: time.Now()})
+	}
+	var e *fleet.Enrolments
+	per := heapPer(n, func(i int) {
+		if i == 0 {
+			e = newEnrolments(t, s, fleet.EnrolByCode, nil)
+		}
+	})
+	t.Logf("%d bytes per device, without its id and Client-Id", per)
+	if per > 260 {
+		t.Errorf("%d bytes per device", per)
+	}
+	runtime.KeepAlive(e)
+}

@@ -1,0 +1,124 @@
+// Package device serves what devices ask for over HTTP: the boot poll, the
+// question whether they were let in, and the exchange of pictures for a call.
+//
+// Devices are crude clients: they want exactly status 200, an explicit
+// Content-Length and short bodies, and no redirects. All that they send is
+// foreign text; it is cleaned and bounded here.
+package device
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+)
+
+// Enrolments is what is needed of [fleet.Enrolments].
+type Enrolments interface {
+	Poll(p fleet.BootPoll) (fleet.PollAnswer, error)
+	Known(id fleet.DeviceID) bool
+	Activate(id fleet.DeviceID, clientID string) bool
+}
+
+// Presences is what is needed of [fleet.Presences].
+type Presences interface {
+	Polled(id fleet.DeviceID, at time.Time)
+}
+
+// Snapshots is what is needed of [fleet.Snapshots].
+type Snapshots interface {
+	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (fleet.Snapshot, error)
+	FetchPreview(ctx context.Context, token string) ([]byte, error)
+}
+
+// Options configures a [Handler]. The services and Answers are required.
+type Options struct {
+	Enrolments Enrolments
+	Presences  Presences
+	Snapshots  Snapshots
+	Answers    *fleet.PollAnswers
+	Log        *slog.Logger
+	Now        func() time.Time // default: time.Now
+
+	// UnknownPerMinute bounds the polls of devices that are not enrolled, per
+	// address; a whole site can share one. Loopback is not bounded: it is where
+	// a reverse proxy or a simulator speaks from. Default: 1,200.
+	UnknownPerMinute int
+}
+
+// A Handler serves devices.
+type Handler struct {
+	o       Options
+	unknown *httprate.RateLimiter
+	doubts  *httprate.RateLimiter // of log lines about suspicious polls
+}
+
+// New makes a handler; mount it with [Handler.Routes].
+func New(o Options) *Handler {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.UnknownPerMinute == 0 {
+		o.UnknownPerMinute = 1200
+	}
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
+	return &Handler{o: o,
+		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
+		doubts:  httprate.NewRateLimiter(10, time.Minute)}
+}
+
+// Routes adds the handler's routes to r. They must stand outside of all that
+// expects a browser or a token.
+func (h *Handler) Routes(r chi.Router) {
+	for _, path := range []string{"/xiaozhi/ota", "/xiaozhi/ota/"} {
+		r.Get(path, h.poll)
+		r.Post(path, h.poll)
+	}
+	r.Post("/xiaozhi/ota/activate", h.activate)
+	r.Post("/u/{token}", h.receiveSnapshot)
+	r.Get("/d/{token}/preview.jpg", h.sendPreview)
+}
+
+// send writes a short answer in one piece, with its length: devices read no
+// chunked answers reliably.
+func send(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	header := w.Header()
+	header.Set("Content-Type", mediaType)
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	w.Write(body) // an error means that the device has gone: nobody is left to tell
+}
+
+func remoteAddr(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+// limited reports whether an unknown device has to wait, and tells it so.
+func (h *Handler) limited(w http.ResponseWriter, r *http.Request, addr string) bool {
+	if ip, err := netip.ParseAddr(addr); err == nil && ip.IsLoopback() {
+		return false
+	}
+	if !h.unknown.OnLimit(w, r, addr) {
+		return false
+	}
+	sendError(w, http.StatusTooManyRequests, "too many unknown devices from this address; try again in a minute")
+	return true
+}

@@ -1,0 +1,105 @@
+package device
+
+import (
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+)
+
+// maxUpload is a picture and the multipart form around it.
+const maxUpload = fleet.MaxSnapshotBytes + 64<<10
+
+// receiveSnapshot takes the picture that a device posts for a call. The device
+// reads the answer to its end and throws it away; only 200 is success.
+func (h *Handler) receiveSnapshot(w http.ResponseWriter, r *http.Request) {
+	shot, err := h.o.Snapshots.Receive(r.Context(), chi.URLParam(r, "token"), func() (io.Reader, error) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxUpload)
+		return filePart(r)
+	})
+	if err != nil {
+		h.refusePicture(w, "snapshot not taken", err)
+		return
+	}
+	h.o.Log.Info("snapshot received", "device", shot.Device, "call", shot.Call, "bytes", shot.Size)
+	send(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+}
+
+// filePart finds the part named file, in the first few parts of the form.
+func filePart(r *http.Request) (io.Reader, error) {
+	form, err := r.MultipartReader()
+	if err != nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "not_multipart", "want a multipart/form-data body with a part named file")
+	}
+	for range 8 {
+		part, err := form.NextPart()
+		if err != nil {
+			return nil, partError(err)
+		}
+		if part.FormName() == "file" {
+			return uploadPart{part}, nil
+		}
+	}
+	return nil, partError(io.EOF)
+}
+
+func partError(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return fleet.Errorf(fleet.ErrInvalid, "too_large", "the upload is larger than %d bytes", tooLarge.Limit)
+	}
+	return fleet.Errorf(fleet.ErrInvalid, "broken_upload", "the upload has no complete part named file")
+}
+
+// uploadPart tells a body that is too large from one that breaks off.
+type uploadPart struct{ part *multipart.Part }
+
+func (p uploadPart) Read(b []byte) (int, error) {
+	n, err := p.part.Read(b)
+	if err != nil && err != io.EOF {
+		err = partError(err)
+	}
+	return n, err
+}
+
+// sendPreview gives the device the picture it was told to show.
+func (h *Handler) sendPreview(w http.ResponseWriter, r *http.Request) {
+	picture, err := h.o.Snapshots.FetchPreview(r.Context(), chi.URLParam(r, "token"))
+	if err != nil {
+		h.refusePicture(w, "preview not sent", err)
+		return
+	}
+	send(w, http.StatusOK, "image/jpeg", picture)
+}
+
+// pictureStatus is the status per error code, where the kind does not say it.
+var pictureStatus = map[string]int{
+	"too_large":           http.StatusRequestEntityTooLarge,
+	"unsupported_picture": http.StatusUnsupportedMediaType,
+	"dead_link":           http.StatusForbidden,
+}
+
+// refusePicture answers a failed exchange; a failure of ours is logged and not
+// explained to the device.
+func (h *Handler) refusePicture(w http.ResponseWriter, what string, err error) {
+	var refused *fleet.Error
+	if !errors.As(err, &refused) || !errors.Is(err, fleet.ErrInvalid) && !errors.Is(err, fleet.ErrForbidden) {
+		h.o.Log.Error(what, "err", err)
+		sendText(w, http.StatusServiceUnavailable, "fleetd cannot exchange pictures right now")
+		return
+	}
+	h.o.Log.Info(what, "err", err)
+	status := pictureStatus[refused.Code]
+	if status == 0 {
+		status = http.StatusBadRequest
+	}
+	sendText(w, status, refused.Message)
+}
+
+func sendText(w http.ResponseWriter, status int, message string) {
+	send(w, status, "text/plain; charset=utf-8", []byte(message+"\n"))
+}

@@ -1,0 +1,141 @@
+package device
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// Limits of a boot poll's body. A stock device sends some 2 KB.
+const (
+	maxPollBody  = 64 << 10
+	maxFacts     = 16 << 10 // larger bodies are read, but not kept
+	maxDepth     = 12
+	maxFactText  = 512
+	maxShortText = 64
+)
+
+// readPoll gathers what the device says of itself. It has no error: where the
+// body says nothing readable, the headers must do.
+func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fleet.BootPoll {
+	h := r.Header
+	p := fleet.BootPoll{Device: id, RemoteAddr: addr, At: at,
+		ClientID:     strings.TrimSpace(h.Get("Client-Id")),
+		SerialNumber: short(h.Get("Serial-Number")),
+		UserAgent:    fleet.CleanText(h.Get("User-Agent"), 200),
+		Language:     fleet.CleanText(h.Get("Accept-Language"), 35),
+	}
+	facts, text := readFacts(r.Body)
+	p.Facts, p.Broken = text, facts == nil
+	p.BoardType, p.Board = facts.text("board", "type"), facts.text("board", "name")
+	p.Chip = facts.text("chip_model_name")
+	p.Version = facts.text("application", "version")
+	p.ELFSHA256 = hexHash(facts.text("application", "elf_sha256"))
+	p.IDFVersion = facts.text("application", "idf_version")
+	p.Slot = facts.text("ota", "label")
+	p.BodyMAC = facts.text("mac_address")
+	fromUserAgent(&p)
+	return p
+}
+
+// fromUserAgent fills in board and version, which are "<board>/<version>" there.
+func fromUserAgent(p *fleet.BootPoll) {
+	i := strings.LastIndexByte(p.UserAgent, '/')
+	if i < 0 {
+		return
+	}
+	if p.Board == "" {
+		p.Board = short(p.UserAgent[:i])
+	}
+	if p.Version == "" {
+		p.Version = short(p.UserAgent[i+1:])
+	}
+}
+
+func short(s string) string { return strings.TrimSpace(fleet.CleanText(s, maxShortText)) }
+
+var hashPattern = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
+
+// hexHash keeps what can be a build's hash: an unreadable one identifies nothing.
+func hexHash(s string) string {
+	if s = strings.ToLower(s); !hashPattern.MatchString(s) {
+		return ""
+	}
+	return s
+}
+
+// facts is a decoded body. Any member can be missing or of any type.
+type facts map[string]any
+
+// readFacts returns the body decoded, and as text to be kept. Both are nil if
+// it is not a JSON object: some devices do not escape the name of their Wi-Fi.
+func readFacts(body io.Reader) (facts, json.RawMessage) {
+	raw, err := io.ReadAll(io.LimitReader(body, maxPollBody+1))
+	if err != nil || len(raw) > maxPollBody {
+		return nil, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var f facts
+	if d.Decode(&f) != nil || f == nil {
+		return nil, nil
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, nil
+	}
+	clean, _ := cleanValue(map[string]any(f), 0).(map[string]any)
+	text, err := json.Marshal(clean)
+	if err != nil || len(text) > maxFacts {
+		text = nil
+	}
+	return clean, text
+}
+
+// cleanValue makes a decoded value fit for PostgreSQL's jsonb: no NUL and no
+// broken UTF-8 in text, no number beyond its range, no abyss of nesting.
+func cleanValue(v any, depth int) any {
+	if depth > maxDepth {
+		return nil
+	}
+	switch v := v.(type) {
+	case string:
+		return fleet.CleanText(v, maxFactText)
+	case json.Number:
+		if len(v) > 20 || strings.ContainsAny(string(v), "eE") {
+			return string(v[:min(len(v), maxShortText)])
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = cleanValue(v[i], depth+1)
+		}
+		return v
+	case map[string]any:
+		for key, value := range v {
+			clean := fleet.CleanText(key, maxShortText)
+			if clean != key {
+				delete(v, key)
+			}
+			v[clean] = cleanValue(value, depth+1)
+		}
+		return v
+	}
+	return v
+}
+
+// text returns the string at the path, "" if there is none.
+func (f facts) text(path ...string) string {
+	var v any = map[string]any(f)
+	for _, key := range path {
+		m, _ := v.(map[string]any)
+		v = m[key]
+	}
+	s, _ := v.(string)
+	return short(s)
+}
