@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.AuditStore = (*Store)(nil)
+
+// audited makes a change and its audit entry in one transaction.
+func (s *Store) audited(ctx context.Context, by fleet.Actor, action, subject string, detail map[string]any, change func(pgx.Tx) error) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := change(tx); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, action, subject, detail)
+	})
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", action, subject, domainError(err))
+	}
+	return nil
+}
+
+func audit(ctx context.Context, tx pgx.Tx, by fleet.Actor, action, subject string, detail map[string]any) error {
+	if detail == nil {
+		detail = map[string]any{}
+	}
+	// jsonb takes no \u0000, and the detail may quote a device.
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return fmt.Errorf("audit entry %s: %w", action, err)
+	}
+	id := uuid.Must(uuid.NewV7())
+	_, err = tx.Exec(ctx, `
+		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		id, time.Now(), by.Kind, by.ID, cleanText(by.Name), by.Role, action, cleanText(subject), withoutNUL(string(text)))
+	return err
+}
+
+// withoutNUL drops escaped NULs from marshalled JSON, minding that the
+// backslash may itself be escaped.
+func withoutNUL(text string) string {
+	if !strings.Contains(text, `\u0000`) {
+		return text
+	}
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch {
+		case strings.HasPrefix(text[i:], `\u0000`):
+			i += len(`\u0000`) - 1
+		case text[i] == '\\' && i+1 < len(text):
+			out.WriteString(text[i : i+2])
+			i++
+		default:
+			out.WriteByte(text[i])
+		}
+	}
+	return out.String()
+}
+
+type auditRow struct {
+	ID        uuid.UUID
+	CreatedAt time.Time
+	ActorKind fleet.ActorKind
+	ActorID   string
+	ActorName string
+	ActorRole fleet.Role
+	Action    string
+	Subject   string
+	Detail    map[string]any
+}
+
+func (r auditRow) entry() fleet.AuditEntry {
+	return fleet.AuditEntry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
+		Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
+}
+
+// AuditEntries lists audit entries, newest first.
+func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {
+	none := fleet.Page[fleet.AuditEntry]{}
+	at, err := parseCursor(f.Cursor, "audit")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	w.andText("subject = ?", f.Subject)
+	w.andText("action = ?", f.Action)
+	w.andText("actor_name = ?", f.Actor)
+	order, err := w.idsDown(at)
+	if err != nil {
+		return none, err
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `
+		SELECT id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail
+		FROM audit_entries`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[auditRow])
+	if err != nil {
+		return none, fmt.Errorf("audit entries: %w", domainError(err))
+	}
+	return mapPage(makePage(list, limit, at, func(r auditRow) cursor { return cursor{List: "audit", ID: r.ID.String()} }), auditRow.entry), nil
+}

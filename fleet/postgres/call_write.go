@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
+)
+
+// A callWrite is one row to be inserted, or one to be brought to its new state.
+type callWrite struct {
+	row     callColumns
+	insert  bool
+	changed bool // an update found its row, in a state that may change
+	done    chan error
+}
+
+// callColumns is a call as it is written. It shares nothing with the call, so
+// that the caller may go on changing that.
+type callColumns struct {
+	id                       uuid.UUID
+	createdAt                time.Time
+	device, tool             string
+	arguments                *string
+	actor                    fleet.Actor
+	fanOut                   pgtype.UUID
+	state                    string
+	failure                  *string
+	result                   *string
+	resultHash               []byte
+	errorCode, errorMessage  *string
+	evidence                 *string
+	rpcID                    int32
+	timeoutMs                int64
+	sentAt, finishedAt       *time.Time
+	windowStart, windowBound time.Time
+}
+
+func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
+	from, to, ok := idWindow(c.ID)
+	if !ok || (!c.CreatedAt.IsZero() && (c.CreatedAt.Before(from) || !c.CreatedAt.Before(to))) {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_call_id", "call %s: the id must be of version 7 and carry the time of creation (%v)", c.ID, c.CreatedAt)
+	}
+	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
+		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State), result: cleanJSON(c.Result),
+		evidence: marshalled(c.Evidence), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
+		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), windowStart: from, windowBound: to}
+	if r.createdAt.IsZero() {
+		r.createdAt, _ = idTime(c.ID)
+	}
+	if insert {
+		r.arguments = cleanJSON(c.Arguments)
+		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
+	}
+	if c.State.Failed() {
+		r.failure = &r.state
+	}
+	if c.Error != nil {
+		code, message := cleanText(c.Error.Code), cleanText(c.Error.Message)
+		r.errorCode, r.errorMessage = &code, &message
+	}
+	if c.FanOut != uuid.Nil && c.State.Final() {
+		r.resultHash = hashAnswer(c)
+	}
+	return &callWrite{row: r, insert: insert, done: make(chan error, 1)}, nil
+}
+
+// size is roughly what the row adds to a message to the database.
+func (r *callColumns) size() int {
+	n := 300
+	for _, s := range []*string{r.arguments, r.result, r.errorMessage, r.evidence} {
+		if s != nil {
+			n += len(*s)
+		}
+	}
+	return n
+}
+
+func copyTime(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	c := *t
+	return &c
+}
+
+// hashAnswer is equal for devices of a fan-out that gave the same answer,
+// however they ordered its keys.
+func hashAnswer(c *fleet.Call) []byte {
+	h := sha256.New()
+	h.Write([]byte(c.State))
+	h.Write([]byte{0})
+	var v any
+	switch {
+	case len(c.Result) > 0 && json.Unmarshal(c.Result, &v) == nil:
+		json.NewEncoder(h).Encode(v) // sorts keys; neither can fail
+	case len(c.Result) > 0:
+		h.Write(c.Result)
+	case c.Error != nil:
+		h.Write([]byte(c.Error.Code + "\x00" + c.Error.Message))
+	}
+	return h.Sum(nil)
+}
+
+const insertCalls = `
+	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
+		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)
+	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
+		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms, sent_at, finished_at
+	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::uuid[],
+		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[], $19::bigint[], $20::timestamptz[], $21::timestamptz[])
+		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
+		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)`
+
+const insertOpen = `INSERT INTO open_calls (id, created_at) SELECT * FROM unnest($1::uuid[], $2::timestamptz[])`
+
+// A final call stays as it is, and sent does not become sent again.
+const updateCalls = `
+	UPDATE calls c
+	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash, error_code = u.error_code,
+		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[])
+		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at)
+	WHERE c.id = u.id AND c.created_at >= $12 AND c.created_at < $13
+	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))
+	RETURNING c.id`
+
+const deleteOpen = `DELETE FROM open_calls o USING unnest($1::uuid[]) AS u (id) WHERE o.id = u.id`
+
+// sendCalls writes a batch in one round trip and one transaction: what pgx
+// sends as a batch PostgreSQL commits as a whole.
+func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite) error {
+	var inserts, opened, updates, closed []*callWrite
+	for _, w := range batch {
+		open := !fleet.CallState(w.row.state).Final()
+		switch {
+		case w.insert:
+			inserts = append(inserts, w)
+			if open {
+				opened = append(opened, w)
+			}
+		default:
+			updates = append(updates, w)
+			if !open {
+				closed = append(closed, w)
+			}
+		}
+	}
+	var b pgx.Batch
+	if len(inserts) > 0 {
+		b.Queue(insertCalls, insertArgs(inserts)...)
+	}
+	if len(opened) > 0 {
+		b.Queue(insertOpen, ids(opened), column(opened, func(r *callColumns) time.Time { return r.createdAt }))
+	}
+	if len(updates) > 0 {
+		b.Queue(updateCalls, updateArgs(updates)...).Query(func(rows pgx.Rows) error { return noteChanged(rows, updates) })
+	}
+	if len(closed) > 0 {
+		b.Queue(deleteOpen, ids(closed))
+	}
+	return domainError(db.SendBatch(ctx, &b).Close())
+}
+
+func noteChanged(rows pgx.Rows, updates []*callWrite) error {
+	changed, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	if err != nil {
+		return err
+	}
+	found := make(map[uuid.UUID]bool, len(changed))
+	for _, id := range changed {
+		found[id] = true
+	}
+	for _, w := range updates {
+		w.changed = found[w.row.id]
+	}
+	return nil
+}
+
+func column[T any](writes []*callWrite, of func(*callColumns) T) []T {
+	out := make([]T, len(writes))
+	for i, w := range writes {
+		out[i] = of(&w.row)
+	}
+	return out
+}
+
+func ids(writes []*callWrite) []pgtype.UUID {
+	return column(writes, func(r *callColumns) pgtype.UUID { return pgtype.UUID{Bytes: r.id, Valid: true} })
+}
+
+func insertArgs(ws []*callWrite) []any {
+	return []any{
+		ids(ws),
+		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
+		column(ws, func(r *callColumns) string { return r.device }),
+		column(ws, func(r *callColumns) string { return r.tool }),
+		column(ws, func(r *callColumns) *string { return r.arguments }),
+		column(ws, func(r *callColumns) string { return string(r.actor.Kind) }),
+		column(ws, func(r *callColumns) string { return r.actor.ID }),
+		column(ws, func(r *callColumns) string { return r.actor.Name }),
+		column(ws, func(r *callColumns) string { return string(r.actor.Role) }),
+		column(ws, func(r *callColumns) pgtype.UUID { return r.fanOut }),
+		column(ws, func(r *callColumns) string { return r.state }),
+		column(ws, func(r *callColumns) *string { return r.failure }),
+		column(ws, func(r *callColumns) *string { return r.result }),
+		column(ws, func(r *callColumns) []byte { return r.resultHash }),
+		column(ws, func(r *callColumns) *string { return r.errorCode }),
+		column(ws, func(r *callColumns) *string { return r.errorMessage }),
+		column(ws, func(r *callColumns) *string { return r.evidence }),
+		column(ws, func(r *callColumns) int32 { return r.rpcID }),
+		column(ws, func(r *callColumns) int64 { return r.timeoutMs }),
+		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
+		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
+	}
+}
+
+func updateArgs(ws []*callWrite) []any {
+	from, to := ws[0].row.windowStart, ws[0].row.windowBound
+	for _, w := range ws {
+		if w.row.windowStart.Before(from) {
+			from = w.row.windowStart
+		}
+		if w.row.windowBound.After(to) {
+			to = w.row.windowBound
+		}
+	}
+	return []any{
+		ids(ws),
+		column(ws, func(r *callColumns) string { return r.state }),
+		column(ws, func(r *callColumns) *string { return r.failure }),
+		column(ws, func(r *callColumns) *string { return r.result }),
+		column(ws, func(r *callColumns) []byte { return r.resultHash }),
+		column(ws, func(r *callColumns) *string { return r.errorCode }),
+		column(ws, func(r *callColumns) *string { return r.errorMessage }),
+		column(ws, func(r *callColumns) *string { return r.evidence }),
+		column(ws, func(r *callColumns) int32 { return r.rpcID }),
+		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
+		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
+		from, to,
+	}
+}

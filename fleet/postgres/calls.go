@@ -1,0 +1,284 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.CallStore = (*Store)(nil)
+
+// maxPageBytes ends a page of calls early: results may be large, and a page
+// has to fit into memory many times over.
+const maxPageBytes = 8 << 20
+
+// recentCalls is how far LastArguments looks back.
+const recentCalls = 20_000
+
+// InsertCall puts a call on record, in whatever state it is in.
+func (s *Store) InsertCall(ctx context.Context, c *fleet.Call) error {
+	w, err := newCallWrite(c, true)
+	if err != nil {
+		return err
+	}
+	if err := s.calls.write(ctx, w); err != nil {
+		return fmt.Errorf("call %s not put on record: %w", c.ID, err)
+	}
+	return nil
+}
+
+// MarkSent turns a pending call to sent. A call that is not pending must not be
+// sent: that is [fleet.ErrConflict].
+func (s *Store) MarkSent(ctx context.Context, c *fleet.Call) error {
+	return s.update(ctx, c, func(state fleet.CallState) error {
+		return fleet.Errorf(fleet.ErrConflict, "call_not_pending", "call %s is %s; it was not sent", c.ID, state)
+	})
+}
+
+// FinishCall stores the outcome of a call, unless it has one.
+func (s *Store) FinishCall(ctx context.Context, c *fleet.Call) error {
+	return s.update(ctx, c, func(state fleet.CallState) error { return nil })
+}
+
+// update writes c's new state. stayed judges the state of a call that the
+// write left alone.
+func (s *Store) update(ctx context.Context, c *fleet.Call, stayed func(fleet.CallState) error) error {
+	w, err := newCallWrite(c, false)
+	if err != nil {
+		return err
+	}
+	if err := s.calls.write(ctx, w); err != nil {
+		return fmt.Errorf("call %s not turned %s: %w", c.ID, c.State, err)
+	}
+	if w.changed {
+		return nil
+	}
+	now, err := s.Call(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	return stayed(now.State)
+}
+
+// AddLateAnswer keeps the first answer that came after the call was given up.
+func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.LateAnswer) error {
+	from, to, _ := idWindow(id)
+	if late.Result != nil {
+		late.Result = json.RawMessage(*cleanJSON(late.Result))
+	}
+	tag, err := s.db.Exec(ctx, `
+		UPDATE calls SET late = coalesce(late, $4::json)
+		WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to, marshalled(late))
+	if err == nil && tag.RowsAffected() == 0 {
+		err = fleet.ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("late answer to call %s: %w", id, domainError(err))
+	}
+	return nil
+}
+
+const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
+	state, result, error_code, error_message, evidence, late, rpc_id, timeout_ms, sent_at, finished_at`
+
+type callRow struct {
+	ID           uuid.UUID
+	CreatedAt    time.Time
+	Device       fleet.DeviceID
+	Tool         string
+	Arguments    []byte
+	ActorKind    fleet.ActorKind
+	ActorID      string
+	ActorName    string
+	ActorRole    fleet.Role
+	FanoutID     uuid.NullUUID
+	State        fleet.CallState
+	Result       []byte
+	ErrorCode    *string
+	ErrorMessage *string
+	Evidence     []byte
+	Late         []byte
+	RPCID        int32
+	TimeoutMs    int64
+	SentAt       *time.Time
+	FinishedAt   *time.Time
+}
+
+func (r callRow) call() (fleet.Call, error) {
+	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID, State: r.State,
+		Actor:  fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
+		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
+		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
+	if r.ErrorCode != nil {
+		c.Error = &fleet.CallError{Code: *r.ErrorCode, Message: *r.ErrorMessage}
+	}
+	if r.Evidence != nil {
+		if err := json.Unmarshal(r.Evidence, &c.Evidence); err != nil {
+			return c, fmt.Errorf("evidence of call %s: %w", r.ID, err)
+		}
+	}
+	if r.Late != nil {
+		if err := json.Unmarshal(r.Late, &c.Late); err != nil {
+			return c, fmt.Errorf("late answer of call %s: %w", r.ID, err)
+		}
+	}
+	return c, nil
+}
+
+func (r callRow) size() int { return len(r.Arguments) + len(r.Result) + len(r.Evidence) + len(r.Late) }
+
+// Call returns one call, or [fleet.ErrNotFound].
+func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
+	from, to, _ := idWindow(id)
+	rows, _ := s.db.Query(ctx, `SELECT `+callColumnList+` FROM calls WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to)
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
+	if err != nil {
+		return fleet.Call{}, fmt.Errorf("call %s: %w", id, domainError(err))
+	}
+	return r.call()
+}
+
+// Calls lists calls, newest first. A page ends early when its results are large.
+func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet.Call], error) {
+	none := fleet.Page[fleet.Call]{}
+	at, err := parseCursor(f.Cursor, "calls")
+	if err != nil {
+		return none, err
+	}
+	w := whereCalls(f)
+	order, err := w.idsDown(at)
+	if err != nil {
+		return none, err
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	sql := `SELECT ` + callColumnList + ` FROM calls` + w.String() + order + ` LIMIT ` + w.arg(limit+1)
+	list, full, err := collectCalls(ctx, s.db, sql, w.args)
+	if err != nil {
+		return none, fmt.Errorf("calls: %w", domainError(err))
+	}
+	if full {
+		limit = len(list) - 1
+	}
+	page := makePage(list, limit, at, func(c fleet.Call) cursor { return cursor{List: "calls", ID: c.ID.String()} })
+	return page, nil
+}
+
+// collectCalls reads calls until their bytes fill a page; full says that it
+// stopped there, one row beyond it.
+func collectCalls(ctx context.Context, db *pgxpool.Pool, sql string, args []any) (list []fleet.Call, full bool, err error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	for bytes := 0; rows.Next(); {
+		r, err := pgx.RowToStructByName[callRow](rows)
+		if err != nil {
+			return nil, false, err
+		}
+		c, err := r.call()
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, c)
+		if bytes += r.size(); bytes > maxPageBytes && len(list) > 1 {
+			return list, true, nil
+		}
+	}
+	return list, false, rows.Err()
+}
+
+func whereCalls(f fleet.CallFilter) *where {
+	var w where
+	w.andText("device_id = ?", string(f.Device))
+	w.andText("tool = ?", f.Tool)
+	w.andText("actor_name = ?", f.Actor)
+	if f.FanOut != uuid.Nil {
+		w.and("fanout_id = ?", f.FanOut)
+	}
+	w.states(f.States)
+	if !f.Since.IsZero() {
+		w.and("created_at >= ?", f.Since)
+		w.and("id >= ?", idFloor(f.Since.Add(-idSlack)))
+	}
+	if !f.Until.IsZero() {
+		w.and("created_at < ?", f.Until)
+		w.and("id < ?", idFloor(f.Until.Add(idSlack)))
+	}
+	return &w
+}
+
+// states picks the index that knows the states: see 0003_calls.sql.
+func (w *where) states(states []fleet.CallState) {
+	if len(states) == 0 {
+		return
+	}
+	w.and("state = ANY (?)", states)
+	switch {
+	case !slices.ContainsFunc(states, fleet.CallState.Final):
+		w.and("id IN (SELECT id FROM open_calls)")
+	case len(states) == 1 && states[0].Failed():
+		w.and("failure = ?", states[0])
+	case !slices.ContainsFunc(states, func(s fleet.CallState) bool { return !s.Failed() }):
+		w.and("failure IS NOT NULL")
+	}
+}
+
+// RecoverCalls closes what a dead process left open.
+func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if canceled, err = closeOpen(ctx, tx, fleet.CallPending, fleet.CallCanceled,
+			"fleetd stopped before the call was sent"); err != nil {
+			return err
+		}
+		unknown, err = closeOpen(ctx, tx, fleet.CallSent, fleet.CallUnknown,
+			"fleetd stopped before the answer came; the device may have run the call")
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM open_calls`)
+		return err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("close calls left open: %w", domainError(err))
+	}
+	return canceled, unknown, nil
+}
+
+func closeOpen(ctx context.Context, tx pgx.Tx, from, to fleet.CallState, why string) (int64, error) {
+	e := fleet.CallError{Code: fleet.CodeStopped, Message: why}
+	tag, err := tx.Exec(ctx, `
+		UPDATE calls c
+		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash = CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END
+		FROM open_calls o
+		WHERE c.id = o.id AND c.created_at = o.created_at AND c.state = $1`,
+		from, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}))
+	return tag.RowsAffected(), err
+}
+
+// LastArguments returns what this actor last gave the tool. It looks through
+// the actor's recent calls only: it fills in a form, no more.
+func (s *Store) LastArguments(ctx context.Context, actor fleet.Actor, tool string) (json.RawMessage, error) {
+	var arguments []byte
+	err := s.db.QueryRow(ctx, `
+		SELECT arguments FROM (
+			SELECT id, tool, actor_kind, actor_id, arguments FROM calls
+			WHERE actor_name = $1 ORDER BY id DESC LIMIT $5) AS recent
+		WHERE tool = $2 AND actor_kind = $3 AND actor_id = $4
+		ORDER BY id DESC LIMIT 1`, cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls).Scan(&arguments)
+	switch err = domainError(err); {
+	case err == nil:
+		return arguments, nil
+	case isNotFound(err):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("last arguments of %s: %w", tool, err)
+}

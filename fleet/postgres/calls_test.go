@@ -1,0 +1,266 @@
+package postgres_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+func TestCallRoundTrip(t *testing.T) {
+	for _, grouped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("grouped=%t", grouped), func(t *testing.T) {
+			ctx, s := t.Context(), newStore(t)
+			if grouped {
+				run(t, s)
+			}
+			c := newCall("a085e3112233", fleet.CallPending)
+			c.FanOut = uuid.Must(uuid.NewV7())
+			if err := s.InsertCall(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Call(ctx, c.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, got, *c)
+
+			c.State, c.SentAt = fleet.CallSent, ptr(now())
+			if err := s.MarkSent(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			wantKind(t, s.MarkSent(ctx, c), fleet.ErrConflict)
+			c.Evidence = []fleet.Evidence{{At: now(), Kind: fleet.EvidenceBootPoll, Detail: "2.4.0"}}
+			finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"z\u0000"}],"a":1}`)
+			if err := s.FinishCall(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			got, _ = s.Call(ctx, c.ID)
+			same(t, got, *c)
+
+			other := *c
+			if err := s.FinishCall(ctx, finish(&other, fleet.CallTimedOut, "")); err != nil {
+				t.Error("a second outcome must be no error:", err)
+			}
+			late := fleet.LateAnswer{At: now(), Result: []byte(`{"content":[]}`)}
+			if err := s.AddLateAnswer(ctx, c.ID, late); err != nil {
+				t.Fatal(err)
+			}
+			c.Late = &late
+			got, _ = s.Call(ctx, c.ID)
+			same(t, got, *c)
+		})
+	}
+}
+
+func TestCallsUnknown(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	for _, id := range []uuid.UUID{uuid.Must(uuid.NewV7()), uuid.New(), {}} {
+		_, err := s.Call(ctx, id)
+		wantKind(t, err, fleet.ErrNotFound)
+		wantKind(t, s.AddLateAnswer(ctx, id, fleet.LateAnswer{At: now()}), fleet.ErrNotFound)
+	}
+	wantKind(t, s.FinishCall(ctx, newCall("d", fleet.CallSucceeded)), fleet.ErrNotFound)
+	c := newCall("d", fleet.CallPending)
+	c.ID = uuid.New()
+	wantKind(t, s.InsertCall(ctx, c), fleet.ErrInvalid)
+	c = newCall("d", fleet.CallPending)
+	c.CreatedAt = c.CreatedAt.Add(-48 * time.Hour)
+	wantKind(t, s.InsertCall(ctx, c), fleet.ErrInvalid)
+	_, err := s.Calls(ctx, fleet.CallFilter{Cursor: "x"})
+	wantKind(t, err, fleet.ErrInvalid)
+}
+
+// Device text is hostile; none of it may fail to be stored.
+func TestCallsHostileText(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	for _, result := range []string{"\xff\xfe", `{"a":"\ud800"}`, `{"a":"\u0000"}`, "{", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+		`"` + strings.Repeat("x", 256<<10) + `"`, `{"a":1e999999}`, "\"\x00\""} {
+		c := newCall("d", fleet.CallSent)
+		if err := s.InsertCall(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.FinishCall(ctx, finish(c, fleet.CallToolError, result)); err != nil {
+			t.Errorf("result %.20q: %v", result, err)
+		}
+		if got, err := s.Call(ctx, c.ID); err != nil || got.State != fleet.CallToolError || len(got.Result) == 0 || got.Error.Message != "nope \uFFFD" {
+			t.Errorf("result %.20q came back as %.40q, %v, %v", result, got.Result, got.Error, err)
+		}
+	}
+}
+
+// One row that the database refuses must not fail its neighbours.
+func TestGroupCommitBadNeighbour(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	run(t, s)
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			c := newCall("a085e3112233", fleet.CallPending)
+			bad := i%50 == 7
+			if bad {
+				c.State = "lost" // refused by a constraint
+			}
+			err := s.InsertCall(ctx, c)
+			if bad {
+				wantKind(t, err, fleet.ErrInvalid)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	page, err := s.Calls(ctx, fleet.CallFilter{Limit: 500})
+	if err != nil || len(page.Items) != 196 {
+		t.Errorf("%d calls stored, %v; want 196", len(page.Items), err)
+	}
+}
+
+func TestCallsFilterAndPage(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	var all []uuid.UUID
+	for i := range 25 {
+		c := newCall(fleet.DeviceID(fmt.Sprintf("d%d", i%2)), fleet.CallStates[i%len(fleet.CallStates)])
+		if c.State == fleet.CallToolError {
+			c.Tool = "self.odd"
+		}
+		if err := s.InsertCall(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		all = append([]uuid.UUID{c.ID}, all...)
+	}
+	var seen []uuid.UUID
+	f := fleet.CallFilter{Limit: 10}
+	var cursors []string
+	for {
+		page, err := s.Calls(ctx, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range page.Items {
+			seen = append(seen, c.ID)
+		}
+		cursors = append(cursors, page.Prev)
+		if f.Cursor = page.Next; f.Cursor == "" {
+			break
+		}
+	}
+	same(t, seen, all)
+	if len(cursors) != 3 || cursors[0] != "" || cursors[2] == "" {
+		t.Fatalf("cursors back: %q", cursors)
+	}
+	f.Cursor = cursors[2]
+	page, err := s.Calls(ctx, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page.Items[0].ID != all[10] || len(page.Items) != 10 || page.Next == "" || page.Prev == "" {
+		t.Errorf("the page before the last: %d items, next %q, prev %q", len(page.Items), page.Next, page.Prev)
+	}
+
+	count := func(f fleet.CallFilter) int {
+		t.Helper()
+		p, err := s.Calls(ctx, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(p.Items)
+	}
+	for name, tt := range map[string]struct {
+		f    fleet.CallFilter
+		want int
+	}{
+		"device":  {fleet.CallFilter{Device: "d1"}, 12},
+		"tool":    {fleet.CallFilter{Tool: "self.odd"}, 3},
+		"actor":   {fleet.CallFilter{Actor: "ada"}, 25},
+		"nobody":  {fleet.CallFilter{Actor: "eve"}, 0},
+		"open":    {fleet.CallFilter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}}, 6},
+		"failed":  {fleet.CallFilter{States: []fleet.CallState{fleet.CallTimedOut}}, 3},
+		"several": {fleet.CallFilter{States: []fleet.CallState{fleet.CallTimedOut, fleet.CallOffline}}, 5},
+		"mixed":   {fleet.CallFilter{States: []fleet.CallState{fleet.CallSucceeded, fleet.CallOffline}}, 5},
+		"since":   {fleet.CallFilter{Since: now().Add(-time.Hour)}, 25},
+		"until":   {fleet.CallFilter{Until: now().Add(-time.Hour)}, 0},
+	} {
+		if got := count(tt.f); got != tt.want {
+			t.Errorf("%s: %d calls, want %d", name, got, tt.want)
+		}
+	}
+}
+
+func TestCallsLargePage(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	big := `"` + strings.Repeat("x", 256<<10) + `"`
+	for range 60 {
+		if err := s.InsertCall(ctx, finish(newCall("d", fleet.CallSent), fleet.CallSucceeded, big)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := 0
+	f := fleet.CallFilter{Limit: 500}
+	for {
+		page, err := s.Calls(ctx, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Items) > 33 {
+			t.Errorf("a page of %d large calls", len(page.Items))
+		}
+		seen += len(page.Items)
+		if f.Cursor = page.Next; f.Cursor == "" {
+			break
+		}
+	}
+	if seen != 60 {
+		t.Errorf("saw %d calls, want 60", seen)
+	}
+}
+
+func TestRecoverCalls(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	pending, sent, done := newCall("a", fleet.CallPending), newCall("b", fleet.CallSent), newCall("c", fleet.CallSucceeded)
+	for _, c := range []*fleet.Call{pending, sent, done} {
+		if err := s.InsertCall(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []int64{1, 0} { // the second finds nothing left
+		if canceled, unknown, err := s.RecoverCalls(ctx); err != nil || canceled != want || unknown != want {
+			t.Fatalf("RecoverCalls = %d, %d, %v; want %d, %d", canceled, unknown, err, want, want)
+		}
+	}
+	for c, want := range map[*fleet.Call]fleet.CallState{pending: fleet.CallCanceled, sent: fleet.CallUnknown, done: fleet.CallSucceeded} {
+		got, err := s.Call(ctx, c.ID)
+		if err != nil || got.State != want || got.FinishedAt == nil {
+			t.Errorf("call of %s is %s, %v; want %s", c.Device, got.State, err, want)
+		}
+		if want != fleet.CallSucceeded && (got.Error == nil || got.Error.Code != fleet.CodeStopped) {
+			t.Errorf("call of %s: error %v", c.Device, got.Error)
+		}
+	}
+	page, _ := s.Calls(ctx, fleet.CallFilter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}})
+	if len(page.Items) != 0 {
+		t.Errorf("%d calls still open", len(page.Items))
+	}
+}
+
+func TestLastArguments(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	for _, args := range []string{`{"volume":1}`, `{"volume":2}`} {
+		c := newCall("d", fleet.CallSent)
+		c.Tool, c.Arguments = "set", []byte(args)
+		if err := s.InsertCall(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.LastArguments(ctx, admin, "set"); err != nil || string(got) != `{"volume":2}` {
+		t.Errorf("LastArguments = %s, %v", got, err)
+	}
+	if got, err := s.LastArguments(ctx, admin, "other"); err != nil || got != nil {
+		t.Errorf("LastArguments of a tool never used = %s, %v", got, err)
+	}
+}

@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxDepth bounds the nesting of stored JSON: PostgreSQL's parser recurses, and
+// refuses a text that would overflow its stack.
+const maxDepth = 500
+
+// cleanText makes text storable: PostgreSQL takes no NUL and only valid UTF-8.
+func cleanText(s string) string {
+	if strings.IndexByte(s, 0) >= 0 {
+		s = strings.ReplaceAll(s, "\x00", "")
+	}
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// cleanJSON makes JSON storable in a json column without rewriting it. What is
+// no JSON, or too deep to be read back by anyone, is kept as a JSON string. Nil
+// stays nil.
+func cleanJSON(raw json.RawMessage) *string {
+	if len(raw) == 0 {
+		return nil
+	}
+	s := string(raw)
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	if !json.Valid([]byte(s)) || tooDeep(s) {
+		quoted, _ := json.Marshal(cleanText(s)) // a string marshals
+		s = string(quoted)
+	}
+	return &s
+}
+
+// tooDeep counts brackets outside strings; s is valid JSON.
+func tooDeep(s string) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case !quoted && (c == '[' || c == '{'):
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case !quoted && (c == ']' || c == '}'):
+			depth--
+		}
+	}
+	return false
+}
+
+// marshalled returns v as storable JSON, nil for an empty list.
+func marshalled(v any) *string {
+	b, err := json.Marshal(v)
+	if err != nil || string(b) == "null" || string(b) == "[]" {
+		return nil
+	}
+	return cleanJSON(b)
+}
+
+// orNull turns the zero time into SQL's null.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

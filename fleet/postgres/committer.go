@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Limits of the group commit.
+const (
+	maxWaiting    = 8192 // writes in line; further ones wait outside
+	maxBatch      = 512  // writes of one transaction
+	maxBatchBytes = 4 << 20
+	flushTimeout  = 30 * time.Second
+	flushers      = 2 // while one waits for the disk the other gathers
+)
+
+// A committer writes call records in groups. It has no timer: each flush takes
+// what has gathered while the previous one was on its way, so that a lone
+// write goes at once and a crowd shares its commits.
+type committer struct {
+	db  *pgxpool.Pool
+	log *slog.Logger
+
+	slots chan struct{} // one for each write in line
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	line    []*callWrite
+	running bool
+}
+
+func newCommitter(db *pgxpool.Pool, log *slog.Logger) *committer {
+	return &committer{db: db, log: log, slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
+}
+
+// write returns when w is durable, or could not be made so. If ctx ends first
+// the write may still happen.
+func (c *committer) write(ctx context.Context, w *callWrite) error {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !c.enqueue(w) {
+		defer func() { <-c.slots }()
+		return sendCalls(ctx, c.db, []*callWrite{w})
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// enqueue puts w in line unless nobody serves it.
+func (c *committer) enqueue(w *callWrite) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running {
+		return false
+	}
+	c.line = append(c.line, w)
+	c.rouse()
+	return true
+}
+
+func (c *committer) rouse() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // enough flushers are on their way
+	}
+}
+
+// take returns the next batch, bounded in rows and bytes.
+func (c *committer) take() []*callWrite {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(c.line) && n < maxBatch && (n == 0 || bytes < maxBatchBytes) {
+		bytes += c.line[n].row.size()
+		n++
+	}
+	batch := c.line[:n:n]
+	c.line = c.line[n:]
+	if len(c.line) > 0 {
+		c.rouse()
+	}
+	return batch
+}
+
+// run flushes until ctx ends, then empties the line. Writes that come later
+// commit by themselves.
+func (c *committer) run(ctx context.Context) error {
+	db, err := writerPool(c.db)
+	if err != nil {
+		return fmt.Errorf("group commit: %w", err)
+	}
+	defer db.Close()
+	c.setRunning(true)
+	var all sync.WaitGroup
+	for range flushers {
+		all.Go(func() { c.flushUntil(ctx, db) })
+	}
+	all.Wait()
+	c.setRunning(false)
+	for batch := c.take(); len(batch) > 0; batch = c.take() {
+		c.flush(db, batch)
+	}
+	return nil
+}
+
+func (c *committer) setRunning(running bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = running
+}
+
+func (c *committer) flushUntil(ctx context.Context, db *pgxpool.Pool) {
+	for {
+		select {
+		case <-c.wake:
+			c.flush(db, c.take())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// flush commits a batch and tells its waiters. One row that the database
+// refuses must not fail its neighbours: then each goes by itself.
+func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
+	if len(batch) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	err := sendCalls(ctx, db, batch)
+	if len(batch) > 1 && rowIsBad(err) {
+		c.log.Warn("call records refused as a batch; storing them one by one", "rows", len(batch), "err", err)
+		for _, w := range batch {
+			c.finish(w, sendCalls(ctx, db, []*callWrite{w}))
+		}
+		return
+	}
+	for _, w := range batch {
+		c.finish(w, err)
+	}
+}
+
+func (c *committer) finish(w *callWrite, err error) {
+	<-c.slots
+	w.done <- err
+}
+
+// writerPool gives the flushers connections of their own. Their statements
+// join a handful of keys to a large table, so that only one plan is right,
+// also before the planner has statistics, and it is made once.
+func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
+	config := db.Config().Copy()
+	config.MaxConns, config.MinConns, config.MinIdleConns = flushers, 0, 0
+	prepare := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if prepare != nil {
+			if err := prepare(ctx, conn); err != nil {
+				return err
+			}
+		}
+		_, err := conn.Exec(ctx, `SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off;
+			SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan`)
+		return err
+	}
+	return pgxpool.NewWithConfig(context.Background(), config)
+}

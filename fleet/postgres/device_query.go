@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// tagMark stands before, between and after the tags in tags_key. It cannot
+// occur in a query, which takes no control characters.
+const tagMark = "\x01"
+
+// tagsKey is the lower-cased form of tags that queries look into.
+func tagsKey(tags []string) string {
+	if len(tags) == 0 {
+		return ""
+	}
+	return tagMark + strings.ToLower(strings.Join(tags, tagMark)) + tagMark
+}
+
+// query adds the conditions of a device query. It says in SQL what
+// [fleet.Query.Match] says in Go.
+func (w *where) query(q fleet.Query, now time.Time) {
+	if !q.Asks("retired") {
+		w.and("retired_at IS NULL")
+	}
+	for _, t := range q.Terms {
+		cond := w.term(t, now)
+		if t.Not {
+			cond = "NOT " + cond
+		}
+		w.and(cond)
+	}
+}
+
+// term returns a condition in brackets, which is never null.
+func (w *where) term(t fleet.Term, now time.Time) string {
+	switch t.Field {
+	case "":
+		return w.search(t.Values[0])
+	case "hold":
+		return "(hold_since IS NOT NULL AND (hold_until IS NULL OR hold_until > " + w.arg(now) + "))"
+	case "retired":
+		return "(retired_at IS NOT NULL)"
+	case "seen":
+		return w.seen(t, now)
+	case "version":
+		return w.version(t)
+	case "tag":
+		return w.tag(t.Values)
+	case "tool":
+		return "(inventory_id IS NOT NULL AND inventory_id IN (SELECT id FROM inventories WHERE tool_names && " + w.arg(t.Values) + "::text[]))"
+	}
+	return w.anyOf(textColumns[t.Field], t.Values)
+}
+
+// textColumns hold lower-cased text. What a device says of its build is ASCII
+// in practice and lower-cased as such.
+var textColumns = map[string]string{
+	"id":        "id",
+	"name":      "name_key",
+	"board":     "board_key",
+	"chip":      "lower(chip)",
+	"presence":  "presence",
+	"enrolment": "enrolment",
+	"slot":      "lower(slot)",
+	"elf":       "lower(elf_sha256)",
+	"transport": "lower(transport)",
+}
+
+func (w *where) anyOf(column string, values []string) string {
+	if column == "" {
+		return "(false)" // a field that the parser knows and this store does not
+	}
+	var exact, patterns []string
+	for _, v := range values {
+		v = strings.ToLower(v)
+		if prefix, ok := strings.CutSuffix(v, "*"); ok {
+			patterns = append(patterns, likeEscaper.Replace(prefix)+"%")
+		} else {
+			exact = append(exact, v)
+		}
+	}
+	switch {
+	case len(patterns) == 0:
+		return "(" + column + " = ANY (" + w.arg(exact) + "))"
+	case len(exact) == 0:
+		return "(" + column + " LIKE ANY (" + w.arg(patterns) + "))"
+	}
+	return "(" + column + " = ANY (" + w.arg(exact) + ") OR " + column + " LIKE ANY (" + w.arg(patterns) + "))"
+}
+
+func (w *where) tag(values []string) string {
+	patterns := make([]string, len(values))
+	for i, v := range values {
+		v = strings.ToLower(v)
+		if prefix, ok := strings.CutSuffix(v, "*"); ok {
+			patterns[i] = "%" + tagMark + likeEscaper.Replace(prefix) + "%"
+		} else {
+			patterns[i] = "%" + tagMark + likeEscaper.Replace(v) + tagMark + "%"
+		}
+	}
+	return "(tags_key LIKE ANY (" + w.arg(patterns) + "))"
+}
+
+func (w *where) seen(t fleet.Term, now time.Time) string {
+	recent := "(last_seen IS NOT NULL AND last_seen > " + w.arg(now.Add(-t.Age)) + ")"
+	if t.Op == "<" {
+		return recent
+	}
+	return "(NOT " + recent + ")"
+}
+
+func (w *where) version(t fleet.Term) string {
+	if t.Op == ":" {
+		return w.anyOf("lower(version)", t.Values)
+	}
+	op := ">="
+	switch t.Op {
+	case "<", "<=", ">":
+		op = t.Op
+	}
+	return "(version_key IS NOT NULL AND version_key " + op + " " + w.arg(t.Version) + "::bigint[])"
+}
+
+// search finds a word in id, name, board and tags. The separators of a pasted
+// MAC address do not count.
+func (w *where) search(word string) string {
+	if id, ok := pastedMAC(word); ok {
+		return "(id = " + w.arg(id) + ")"
+	}
+	p := w.arg("%" + likeEscaper.Replace(strings.ToLower(word)) + "%")
+	return "(id LIKE " + p + " OR name_key LIKE " + p + " OR board_key LIKE " + p + " OR tags_key LIKE " + p + ")"
+}
+
+// pastedMAC reports whether word is a MAC address with separators.
+func pastedMAC(word string) (fleet.DeviceID, bool) {
+	const separated = len("a0:85:e3:11:22:33")
+	if len(word) != separated || strings.TrimSpace(word) != word {
+		return "", false
+	}
+	id, err := fleet.ParseDeviceID(word)
+	return id, err == nil && len(id) < separated && id.MAC() != ""
+}

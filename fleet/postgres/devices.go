@@ -1,0 +1,189 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.DeviceStore = (*Store)(nil)
+
+// maxHistory bounds the history lists of one device.
+const maxHistory = 1000
+
+const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
+	presence, presence_since, presence_evidence, last_seen, last_poll, transport, remote_addr,
+	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
+	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
+	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,
+	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by`
+
+// A deviceRow is a device as stored: its hold is a row of columns.
+type deviceRow struct {
+	fleet.Device
+	HoldReason, HoldKind, HoldID, HoldName, HoldRole *string
+	HoldSince, HoldUntil                             *time.Time
+	SortKey                                          string
+}
+
+func (r deviceRow) device() fleet.Device {
+	d := r.Device
+	if r.HoldSince != nil {
+		d.Hold = &fleet.Hold{Reason: *r.HoldReason, Since: *r.HoldSince, Until: r.HoldUntil,
+			By: fleet.Actor{Kind: fleet.ActorKind(*r.HoldKind), ID: *r.HoldID, Name: *r.HoldName, Role: fleet.Role(*r.HoldRole)}}
+	}
+	return d
+}
+
+// scanDevice is lax because Hold is no column, and SortKey one of lists only.
+var scanDevice = pgx.RowToStructByNameLax[deviceRow]
+
+func scanPlainDevice(row pgx.CollectableRow) (fleet.Device, error) {
+	r, err := scanDevice(row)
+	return r.device(), err
+}
+
+// Device returns the device with the given id, or [fleet.ErrNotFound].
+func (s *Store) Device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices WHERE id = $1`, cleanText(string(id)))
+	d, err := pgx.CollectExactlyOneRow(rows, scanPlainDevice)
+	if err != nil {
+		return fleet.Device{}, fmt.Errorf("device %s: %w", id, domainError(err))
+	}
+	return d, nil
+}
+
+// DevicesByID returns those of the ids that exist, by id.
+func (s *Store) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices WHERE id = ANY ($1) ORDER BY id`, ids)
+	list, err := pgx.CollectRows(rows, scanPlainDevice)
+	if err != nil {
+		return nil, fmt.Errorf("devices by id: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// deviceOrders are the sort keys of device lists and their types.
+var deviceOrders = map[fleet.DeviceSort]struct{ expr, typ string }{
+	fleet.SortName:     {"title_key", "text"},
+	fleet.SortBoard:    {"board_key", "text"},
+	fleet.SortVersion:  {"coalesce(version_key, '{}')", "bigint[]"},
+	fleet.SortPresence: {"CASE presence WHEN 'online' THEN 0 WHEN 'unresponsive' THEN 1 WHEN 'offline' THEN 2 ELSE 3 END", "int"},
+	fleet.SortLastSeen: {"coalesce(last_seen, '-infinity')", "timestamptz"},
+	fleet.SortCreated:  {"created_at", "timestamptz"},
+}
+
+// Devices lists the devices that match a query.
+func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[fleet.Device], error) {
+	none := fleet.Page[fleet.Device]{}
+	if f.Sort == "" {
+		f.Sort = fleet.SortName
+	}
+	key, ok := deviceOrders[f.Sort]
+	if !ok {
+		return none, fleet.Errorf(fleet.ErrInvalid, "invalid_sort", "devices cannot be sorted by %.40q", string(f.Sort))
+	}
+	list := fmt.Sprintf("devices/%s/%t", f.Sort, f.Desc)
+	at, err := parseCursor(f.Cursor, list)
+	if err != nil {
+		return none, err
+	}
+	direction, compare := " ASC", ">"
+	if f.Desc != at.back() {
+		direction, compare = " DESC", "<"
+	}
+	var w where
+	w.query(f.Query, time.Now())
+	if at != nil {
+		w.and("("+key.expr+", id) "+compare+" (?::"+key.typ+", ?)", at.Key, at.ID)
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+`, (`+key.expr+`)::text AS sort_key FROM devices`+w.String()+
+		` ORDER BY `+key.expr+direction+`, id`+direction+` LIMIT `+w.arg(limit+1), w.args...)
+	found, err := pgx.CollectRows(rows, scanDevice)
+	if err != nil {
+		return none, cursorError(at, fmt.Errorf("devices: %w", domainError(err)))
+	}
+	page := makePage(found, limit, at, func(r deviceRow) cursor { return cursor{List: list, Key: r.SortKey, ID: string(r.ID)} })
+	return mapPage(page, deviceRow.device), nil
+}
+
+// cursorError blames a key that does not read as its type on the cursor: it is
+// the one thing in a list's statement that callers could have bent.
+func cursorError(at *cursor, err error) error {
+	if at != nil && hasClass22(err) {
+		return fleet.Errorf(fleet.ErrInvalid, "invalid_cursor", "the cursor is not one of this list; start again without it")
+	}
+	return err
+}
+
+// CountDevices counts the devices that match a query.
+func (s *Store) CountDevices(ctx context.Context, q fleet.Query) (int, error) {
+	var w where
+	w.query(q, time.Now())
+	var n int
+	if err := s.db.QueryRow(ctx, `SELECT count(*) FROM devices`+w.String(), w.args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count devices: %w", domainError(err))
+	}
+	return n, nil
+}
+
+// DeviceIDs returns the ids of all devices that match a query, in order.
+func (s *Store) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error) {
+	var w where
+	w.query(q, time.Now())
+	rows, _ := s.db.Query(ctx, `SELECT id FROM devices`+w.String()+` ORDER BY id`, w.args...)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+	if err != nil {
+		return nil, fmt.Errorf("device ids: %w", domainError(err))
+	}
+	return ids, nil
+}
+
+// CountBy breaks matching devices down, largest first.
+func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fleet.DeviceCount, error) {
+	switch field {
+	case "board", "version", "presence", "chip":
+	default:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_field", "devices cannot be counted by %.40q", field)
+	}
+	var w where
+	w.query(q, time.Now())
+	rows, _ := s.db.Query(ctx, `SELECT `+field+` AS value, count(*) AS count FROM devices`+w.String()+
+		` GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000`, w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
+	if err != nil {
+		return nil, fmt.Errorf("count devices by %s: %w", field, domainError(err))
+	}
+	return list, nil
+}
+
+// Facts returns what the device said in its latest boot poll.
+func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, error) {
+	f := fleet.Facts{Device: id}
+	var body []byte
+	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken FROM device_facts WHERE device_id = $1`, cleanText(string(id))).
+		Scan(&f.PolledAt, &body, &f.Broken)
+	if err != nil {
+		return fleet.Facts{}, fmt.Errorf("facts of device %s: %w", id, domainError(err))
+	}
+	f.Body = json.RawMessage(body)
+	return f, nil
+}
+
+// FirmwareHistory lists what the device ran, newest first.
+func (s *Store) FirmwareHistory(ctx context.Context, id fleet.DeviceID) ([]fleet.FirmwareRecord, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT version, slot, elf_sha256, idf_version, first_seen, last_seen
+		FROM device_firmware WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(id)), maxHistory)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.FirmwareRecord])
+	if err != nil {
+		return nil, fmt.Errorf("firmware history of device %s: %w", id, domainError(err))
+	}
+	return list, nil
+}

@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.EnrolmentStore = (*Store)(nil)
+
+// Admissions returns the standing of every device, retired ones included:
+// enrolment holds them in memory.
+func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge, retired_at IS NOT NULL AS retired,
+			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at
+		FROM devices`)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Admission])
+	if err != nil {
+		return nil, fmt.Errorf("admissions: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// SaveAdmission stores an operator's decision about a device.
+func (s *Store) SaveAdmission(ctx context.Context, by fleet.Actor, action string, a fleet.Admission, at time.Time) error {
+	detail := map[string]any{"enrolment": a.Enrolment, "client_id": a.ClientID}
+	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `
+			UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6, challenge = $7,
+				enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END
+			WHERE id = $1`,
+			a.Device, string(a.Enrolment), cleanText(a.ClientID), cleanText(a.NewClientID), a.Serial, a.ClaimCode, cleanText(a.Challenge), at)
+	})
+}
+
+// ForgetWaiting deletes devices that wait, were never enrolled and have not
+// polled since before: anybody can make such rows by polling.
+func (s *Store) ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.DeviceID, error) {
+	var gone []fleet.DeviceID
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `
+			SELECT id FROM devices
+			WHERE enrolment = 'waiting' AND enrolled_at IS NULL AND retired_at IS NULL AND coalesce(last_poll, created_at) < $1
+			ORDER BY id FOR UPDATE`, before)
+		var err error
+		if gone, err = pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID]); err != nil || len(gone) == 0 {
+			return err
+		}
+		for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections"} {
+			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE device_id = ANY ($1)`, gone); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM devices WHERE id = ANY ($1)`, gone)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("forget waiting devices: %w", domainError(err))
+	}
+	return gone, nil
+}

@@ -1,0 +1,148 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+// Bounds of what a fan-out's page shows.
+const (
+	maxAnswers      = 200
+	answerSample    = 5
+	maxAnswerBytes  = 300
+	maxTargetsAtAll = 5000
+)
+
+// A call that was canceled because fleetd stopped is as good as none: the
+// device gets another one. In SQL, of a call c:
+const notMade = `(c.state = 'canceled' AND c.error_code = '` + fleet.CodeStopped + `')`
+
+// fanOutCalls are the fan-out's calls ($1) that count, at most one of a device.
+// No call of a fan-out is older than the fan-out, which spares partitions.
+const fanOutCalls = `
+	SELECT DISTINCT ON (c.device_id) c.id, c.device_id, c.state, c.result_hash
+	FROM calls c
+	WHERE c.fanout_id = $1 AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1) AND NOT ` + notMade + `
+	ORDER BY c.device_id, c.id DESC`
+
+// PendingTargets returns devices that the fan-out has yet to call.
+func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.DeviceID, limit int) ([]fleet.DeviceID, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT t.device_id FROM fanout_targets t
+		WHERE t.fanout_id = $1 AND t.reason = '' AND t.device_id > $2
+		AND NOT EXISTS (SELECT FROM calls c WHERE c.fanout_id = $1 AND c.device_id = t.device_id
+			AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1) AND NOT `+notMade+`)
+		ORDER BY t.device_id LIMIT $3`, id, string(after), min(max(limit, 1), maxTargetsAtAll))
+	list, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+	if err != nil {
+		return nil, fmt.Errorf("targets of fan-out %s: %w", id, domainError(err))
+	}
+	return list, nil
+}
+
+// SkippedTargets counts the devices left out, by reason, most first.
+func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.DeviceCount, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT reason AS value, count(*) AS count FROM fanout_targets
+		WHERE fanout_id = $1 AND reason <> '' GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2`, id, maxAnswers)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
+	if err != nil {
+		return nil, fmt.Errorf("devices skipped by fan-out %s: %w", id, domainError(err))
+	}
+	return list, nil
+}
+
+// Progress counts the fan-out's calls.
+func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgress, error) {
+	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
+	var b pgx.Batch
+	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`, id).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Waiting) })
+	b.Queue(`SELECT state, count(*) FROM (`+fanOutCalls+`) c GROUP BY state`, id).Query(func(rows pgx.Rows) error {
+		var state fleet.CallState
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&state, &n}, func() error {
+			p.ByState[state] = n
+			p.Waiting -= n
+			return nil
+		})
+		return err
+	})
+	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
+		return fleet.FanOutProgress{}, fmt.Errorf("progress of fan-out %s: %w", id, domainError(err))
+	}
+	p.Waiting = max(p.Waiting, 0)
+	return p, nil
+}
+
+type answerRow struct {
+	State        fleet.CallState
+	Count        int
+	Devices      []fleet.DeviceID
+	Calls        []uuid.UUID
+	Result       []byte
+	ErrorMessage *string
+}
+
+// Answers groups the devices that gave the same answer, largest group first.
+func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.FanOutAnswer, error) {
+	rows, _ := s.db.Query(ctx, `
+		WITH groups AS (
+			SELECT state, result_hash, count(*) AS count, (array_agg(device_id ORDER BY device_id))[1:$3] AS devices,
+				(array_agg(id ORDER BY device_id))[1:$3] AS calls
+			FROM (`+fanOutCalls+`) c
+			WHERE state NOT IN ('pending', 'sent')
+			GROUP BY state, result_hash
+			ORDER BY count(*) DESC, state, result_hash LIMIT $2)
+		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_message
+		FROM groups g JOIN calls c ON c.id = g.calls[1]
+			AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1)
+		ORDER BY g.count DESC, g.state, g.result_hash`, id, min(max(limit, 1), maxAnswers), answerSample)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[answerRow])
+	if err != nil {
+		return nil, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))
+	}
+	return collect(list, answerRow.answer), nil
+}
+
+func (r answerRow) answer() fleet.FanOutAnswer {
+	a := fleet.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls, Text: resultText(r.Result)}
+	if a.Text == "" && r.ErrorMessage != nil {
+		a.Text = shorten(*r.ErrorMessage)
+	}
+	return a
+}
+
+// resultText is the first text of an MCP CallToolResult, shortened.
+func resultText(result []byte) string {
+	var r struct {
+		Content []struct{ Type, Text string }
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return ""
+	}
+	for _, c := range r.Content {
+		if c.Type == "text" && c.Text != "" {
+			return shorten(c.Text)
+		}
+	}
+	return ""
+}
+
+func shorten(s string) string {
+	if len(s) <= maxAnswerBytes {
+		return s
+	}
+	cut := maxAnswerBytes
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return strings.TrimSpace(s[:cut]) + "…"
+}

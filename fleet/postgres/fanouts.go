@@ -1,0 +1,125 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.FanOutStore = (*Store)(nil)
+
+// CreateFanOut puts a fan-out and its targets on record.
+func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
+	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
+	return s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
+				state, targets, skipped, created_at, finished_at, canceled_by)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16)`,
+			f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool), cleanJSON(f.Arguments),
+			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt, cleanText(f.CanceledBy))
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
+			f.ID, collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) }),
+			collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) }))
+		return err
+	})
+}
+
+const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
+	state, targets, skipped, created_at, finished_at, canceled_by`
+
+type fanOutRow struct {
+	ID          uuid.UUID
+	ActorKind   fleet.ActorKind
+	ActorID     string
+	ActorName   string
+	ActorRole   fleet.Role
+	Query       string
+	Tool        string
+	Arguments   []byte
+	MaxInFlight int
+	TimeoutMs   int64
+	State       fleet.FanOutState
+	Targets     int
+	Skipped     int
+	CreatedAt   time.Time
+	FinishedAt  *time.Time
+	CanceledBy  string
+}
+
+func (r fanOutRow) fanOut() fleet.FanOut {
+	return fleet.FanOut{ID: r.ID, Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
+		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
+		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
+		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy}
+}
+
+// FanOut returns one fan-out, or [fleet.ErrNotFound].
+func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (fleet.FanOut, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`, id)
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fanOutRow])
+	if err != nil {
+		return fleet.FanOut{}, fmt.Errorf("fan-out %s: %w", id, domainError(err))
+	}
+	return r.fanOut(), nil
+}
+
+// FanOuts lists fan-outs, newest first.
+func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[fleet.FanOut], error) {
+	none := fleet.Page[fleet.FanOut]{}
+	from, err := parseCursor(at, "fanouts")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	order, err := w.idsDown(from)
+	if err != nil {
+		return none, err
+	}
+	limit = fleet.ClampLimit(limit)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])
+	if err != nil {
+		return none, fmt.Errorf("fan-outs: %w", domainError(err))
+	}
+	page := makePage(list, limit, from, func(r fanOutRow) cursor { return cursor{List: "fanouts", ID: r.ID.String()} })
+	return mapPage(page, fanOutRow.fanOut), nil
+}
+
+// RunningFanOuts lists the fan-outs to be carried on, oldest first.
+func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running' ORDER BY id`)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])
+	if err != nil {
+		return nil, fmt.Errorf("running fan-outs: %w", domainError(err))
+	}
+	return collect(list, fanOutRow.fanOut), nil
+}
+
+// FinishFanOut ends a running fan-out; one that has ended is [fleet.ErrConflict].
+func (s *Store) FinishFanOut(ctx context.Context, by fleet.Actor, id uuid.UUID, state fleet.FanOutState, at time.Time) error {
+	who := ""
+	if state == fleet.FanOutCanceled {
+		who = cleanText(by.Name)
+	}
+	return s.audited(ctx, by, "fanout."+string(state), id.String(), nil, func(tx pgx.Tx) error {
+		err := changeOne(ctx, tx, `UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4 WHERE id = $1 AND state = 'running'`,
+			id, state, at, who)
+		if !isNotFound(err) {
+			return err
+		}
+		var now string
+		if err := tx.QueryRow(ctx, `SELECT state FROM fanouts WHERE id = $1`, id).Scan(&now); err != nil {
+			return err
+		}
+		return fleet.Errorf(fleet.ErrConflict, "not_running", "the fan-out is %s already", now)
+	})
+}

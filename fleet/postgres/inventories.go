@@ -1,0 +1,104 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.InventoryStore = (*Store)(nil)
+
+// SaveListing stores the inventory if it is new, notes it for the device and
+// makes it the device's current one.
+func (s *Store) SaveListing(ctx context.Context, l fleet.ToolListing) error {
+	tools, err := toolsJSON(l.Inventory.Tools)
+	if err != nil {
+		return fmt.Errorf("tools of device %s: %w", l.Device, err)
+	}
+	names := collect(l.Inventory.Tools, func(t fleet.Tool) string { return cleanText(t.Name) })
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO inventories (id, tools, tool_names, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			l.Inventory.ID, tools, names, l.At)
+		if err != nil {
+			return err
+		}
+		if err := changeOne(ctx, tx, `
+			UPDATE devices SET inventory_id = $2, inventory_elf = $3, inventory_at = $4, tools_count = $5 WHERE id = $1`,
+			l.Device, l.Inventory.ID, cleanText(l.ELFSHA256), l.At, len(names)); err != nil {
+			return err
+		}
+		return noteListing(ctx, tx, l)
+	})
+	if err != nil {
+		return fmt.Errorf("tools of device %s: %w", l.Device, domainError(err))
+	}
+	return nil
+}
+
+// noteListing keeps the history: the current stretch goes on, or ends and
+// another begins.
+func noteListing(ctx context.Context, tx pgx.Tx, l fleet.ToolListing) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE device_inventories SET current = false
+		WHERE device_id = $1 AND current AND (inventory_id <> $2 OR partial <> $3)`, l.Device, l.Inventory.ID, l.Partial)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO device_inventories (device_id, inventory_id, version, elf_sha256, server_name, server_version, tools_count, partial,
+			first_seen, last_seen, current)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, true)
+		ON CONFLICT (device_id) WHERE current DO UPDATE SET last_seen = greatest(device_inventories.last_seen, excluded.last_seen)`,
+		l.Device, l.Inventory.ID, cleanText(l.Version), cleanText(l.ELFSHA256), cleanText(l.ServerName), cleanText(l.ServerVersion),
+		len(l.Inventory.Tools), l.Partial, l.At)
+	return err
+}
+
+// toolsJSON writes tools for a jsonb column, which takes no NUL. A schema that
+// is no JSON becomes a JSON string rather than failing the listing.
+func toolsJSON(tools []fleet.Tool) (string, error) {
+	clean := slices.Clone(tools)
+	for i := range clean {
+		if schema := cleanJSON(clean[i].InputSchema); schema != nil {
+			clean[i].InputSchema = json.RawMessage(*schema)
+		} else {
+			clean[i].InputSchema = nil
+		}
+	}
+	if clean == nil {
+		clean = []fleet.Tool{}
+	}
+	b, err := json.Marshal(clean)
+	return withoutNUL(string(b)), err
+}
+
+// Inventory returns one inventory, or [fleet.ErrNotFound].
+func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, error) {
+	inv := &fleet.Inventory{ID: id}
+	var tools []byte
+	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories WHERE id = $1`, cleanText(id)).Scan(&tools, &inv.CreatedAt)
+	if err == nil {
+		err = json.Unmarshal(tools, &inv.Tools)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inventory %.64q: %w", id, domainError(err))
+	}
+	return inv, nil
+}
+
+// DeviceInventories lists what the device offered, newest first.
+func (s *Store) DeviceInventories(ctx context.Context, id fleet.DeviceID) ([]fleet.InventoryRecord, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT inventory_id, version, elf_sha256, tools_count, partial, first_seen, last_seen
+		FROM device_inventories WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(id)), maxHistory)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryRecord])
+	if err != nil {
+		return nil, fmt.Errorf("inventories of device %s: %w", id, domainError(err))
+	}
+	return list, nil
+}

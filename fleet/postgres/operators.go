@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.OperatorStore = (*Store)(nil)
+
+// maxPeople bounds the lists that are not paged: operators and tokens.
+const maxPeople = 10_000
+
+// CreateOperator adds an operator; the name is taken whatever its case.
+func (s *Store) CreateOperator(ctx context.Context, by fleet.Actor, o fleet.Operator) error {
+	detail := map[string]any{"name": o.Name, "role": o.Role}
+	return s.audited(ctx, by, "operator.create", o.ID.String(), detail, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO operators (id, name, name_key, role, password_hash, locale, created_at, disabled_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+			o.ID, o.Name, strings.ToLower(o.Name), o.Role, o.PasswordHash, o.Locale, o.CreatedAt, o.DisabledAt)
+		if hasCode(err, "23505") {
+			return fleet.Errorf(fleet.ErrConflict, "name_taken", "there is an operator named %q already", o.Name)
+		}
+		return err
+	})
+}
+
+const operatorColumns = `id, name, role, password_hash, locale, created_at, disabled_at`
+
+// Operators lists all operators by name.
+func (s *Store) Operators(ctx context.Context) ([]fleet.Operator, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators ORDER BY name_key LIMIT $1`, maxPeople)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Operator])
+	if err != nil {
+		return nil, fmt.Errorf("operators: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// Operator returns one operator, or [fleet.ErrNotFound].
+func (s *Store) Operator(ctx context.Context, id uuid.UUID) (fleet.Operator, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE id = $1`, id)
+	return oneOperator(rows, id)
+}
+
+// OperatorByName finds an operator by name in any case.
+func (s *Store) OperatorByName(ctx context.Context, name string) (fleet.Operator, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE name_key = $1`, strings.ToLower(cleanText(name)))
+	return oneOperator(rows, name)
+}
+
+func oneOperator(rows pgx.Rows, who any) (fleet.Operator, error) {
+	o, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Operator])
+	if err != nil {
+		return fleet.Operator{}, fmt.Errorf("operator %v: %w", who, domainError(err))
+	}
+	return o, nil
+}
+
+// SetOperatorPassword stores a new hash and ends nothing else: signing the
+// operator out is up to the caller.
+func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Actor, id uuid.UUID, hash string) error {
+	return s.audited(ctx, by, "operator.password", id.String(), nil, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `UPDATE operators SET password_hash = $2 WHERE id = $1`, id, hash)
+	})
+}
+
+// SetOperatorDisabled locks an operator out, or lets them in again if at is nil.
+func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Actor, id uuid.UUID, at *time.Time) error {
+	action := "operator.disable"
+	if at == nil {
+		action = "operator.enable"
+	}
+	return s.audited(ctx, by, action, id.String(), nil, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `UPDATE operators SET disabled_at = $2 WHERE id = $1`, id, at)
+	})
+}
+
+// SetOperatorLocale keeps the language of an operator's pages. A preference is
+// no act on the fleet: it has no audit entry.
+func (s *Store) SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error {
+	if err := changeOne(ctx, s.db, `UPDATE operators SET locale = $2 WHERE id = $1`, id, cleanText(locale)); err != nil {
+		return fmt.Errorf("locale of operator %s: %w", id, domainError(err))
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+// pollChunk bounds the polls of one transaction.
+const pollChunk = 2000
+
+// SavePolls creates or updates the polled devices. Of several polls of one
+// device the newest is stored. The admission is taken as it is: enrolment sees
+// to it that no poll is on its way while an operator decides.
+func (s *Store) SavePolls(ctx context.Context, polls []fleet.PollRecord) error {
+	polls = newestPolls(polls)
+	for chunk := range slices.Chunk(polls, pollChunk) {
+		b := pollBatch(chunk)
+		if err := s.db.SendBatch(ctx, b).Close(); err != nil {
+			return fmt.Errorf("save %d polls: %w", len(chunk), domainError(err))
+		}
+	}
+	return s.adoptOrphans(ctx, polls)
+}
+
+// newestPolls leaves one poll of each device, by id: statements that lock
+// devices do so in this order.
+func newestPolls(polls []fleet.PollRecord) []fleet.PollRecord {
+	sorted := slices.Clone(polls)
+	slices.SortStableFunc(sorted, func(a, b fleet.PollRecord) int {
+		if c := strings.Compare(string(a.Poll.Device), string(b.Poll.Device)); c != 0 {
+			return c
+		}
+		return b.Poll.At.Compare(a.Poll.At)
+	})
+	return slices.CompactFunc(sorted, func(a, b fleet.PollRecord) bool { return a.Poll.Device == b.Poll.Device })
+}
+
+// Fields of a poll that are empty say nothing: a body that did not parse leaves
+// what is known. But a build of another version is another build.
+const upsertDevices = `
+	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language, remote_addr,
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen, last_poll, created_at)
+	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END, at, at, at, at
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[])
+		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
+		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment)
+	ON CONFLICT (id) DO UPDATE SET
+		board = coalesce(nullif(excluded.board, ''), devices.board),
+		board_key = coalesce(nullif(excluded.board_key, ''), devices.board_key),
+		board_type = coalesce(nullif(excluded.board_type, ''), devices.board_type),
+		chip = coalesce(nullif(excluded.chip, ''), devices.chip),
+		version = coalesce(nullif(excluded.version, ''), devices.version),
+		version_key = CASE WHEN excluded.version = '' THEN devices.version_key ELSE excluded.version_key END,
+		elf_sha256 = CASE WHEN excluded.elf_sha256 <> '' THEN excluded.elf_sha256
+			WHEN excluded.version IN ('', devices.version) THEN devices.elf_sha256 ELSE '' END,
+		slot = CASE WHEN excluded.slot <> '' THEN excluded.slot
+			WHEN excluded.version IN ('', devices.version) THEN devices.slot ELSE '' END,
+		language = coalesce(nullif(excluded.language, ''), devices.language),
+		remote_addr = excluded.remote_addr,
+		client_id = excluded.client_id, new_client_id = excluded.new_client_id, serial = excluded.serial,
+		claim_code = excluded.claim_code, challenge = excluded.challenge, enrolment = excluded.enrolment,
+		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at, excluded.enrolled_at) ELSE devices.enrolled_at END,
+		last_seen = greatest(devices.last_seen, excluded.last_seen),
+		last_poll = excluded.last_poll`
+
+const upsertFacts = `
+	INSERT INTO device_facts (device_id, polled_at, body, broken, serial_number, user_agent, body_mac)
+	SELECT id, at, body::json, broken, serial_number, user_agent, body_mac
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[])
+		AS u (id, at, body, broken, serial_number, user_agent, body_mac)
+	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body, broken = excluded.broken,
+		serial_number = excluded.serial_number, user_agent = excluded.user_agent, body_mac = excluded.body_mac`
+
+const firmwareArgs = `unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (id, at, version, slot, elf, idf)`
+
+// The current stretch goes on or ends; a device without one starts a new one.
+const extendFirmware = `
+	UPDATE device_firmware f
+	SET current = same, last_seen = CASE WHEN same THEN greatest(f.last_seen, u.at) ELSE f.last_seen END,
+		slot = CASE WHEN same AND f.slot = '' THEN u.slot ELSE f.slot END,
+		elf_sha256 = CASE WHEN same AND f.elf_sha256 = '' THEN u.elf ELSE f.elf_sha256 END,
+		idf_version = CASE WHEN same AND f.idf_version = '' THEN u.idf ELSE f.idf_version END
+	FROM (SELECT u.*, f.id AS firmware, f.version = u.version
+			AND (u.slot = '' OR f.slot IN ('', u.slot)) AND (u.elf = '' OR f.elf_sha256 IN ('', u.elf)) AS same
+		FROM ` + firmwareArgs + ` JOIN device_firmware f ON f.device_id = u.id AND f.current) u
+	WHERE f.id = u.firmware AND u.version <> ''`
+
+const startFirmware = `
+	INSERT INTO device_firmware (device_id, version, slot, elf_sha256, idf_version, first_seen, last_seen, current)
+	SELECT u.id, u.version, u.slot, u.elf, u.idf, u.at, u.at, true
+	FROM ` + firmwareArgs + `
+	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
+
+// pollBatch is one transaction: what pgx sends as a batch commits as a whole.
+func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
+	text := func(of func(*fleet.PollRecord) string) []string {
+		return pollColumn(polls, func(r *fleet.PollRecord) string { return cleanText(of(r)) })
+	}
+	id := text(func(r *fleet.PollRecord) string { return string(r.Poll.Device) })
+	at := pollColumn(polls, func(r *fleet.PollRecord) time.Time { return r.Poll.At })
+	version := text(func(r *fleet.PollRecord) string { return r.Poll.Version })
+	elf := text(func(r *fleet.PollRecord) string { return r.Poll.ELFSHA256 })
+	slot := text(func(r *fleet.PollRecord) string { return r.Poll.Slot })
+	firmware := []any{id, at, version, slot, elf, text(func(r *fleet.PollRecord) string { return r.Poll.IDFVersion })}
+
+	var b pgx.Batch
+	b.Queue(upsertDevices, id, at,
+		text(func(r *fleet.PollRecord) string { return r.Poll.Board }),
+		text(func(r *fleet.PollRecord) string { return strings.ToLower(r.Poll.Board) }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.BoardType }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.Chip }),
+		version,
+		pollColumn(polls, func(r *fleet.PollRecord) *string { return bigints(fleet.VersionKey(r.Poll.Version)) }),
+		elf, slot,
+		text(func(r *fleet.PollRecord) string { return r.Poll.Language }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.RemoteAddr }),
+		text(func(r *fleet.PollRecord) string { return r.Admission.ClientID }),
+		text(func(r *fleet.PollRecord) string { return r.Admission.NewClientID }),
+		pollColumn(polls, func(r *fleet.PollRecord) int32 { return r.Admission.Serial }),
+		text(func(r *fleet.PollRecord) string { return r.Admission.ClaimCode }),
+		text(func(r *fleet.PollRecord) string { return r.Admission.Challenge }),
+		text(func(r *fleet.PollRecord) string { return string(r.Admission.Enrolment) }))
+	b.Queue(upsertFacts, id, at,
+		pollColumn(polls, func(r *fleet.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
+		pollColumn(polls, func(r *fleet.PollRecord) bool { return r.Poll.Broken }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.SerialNumber }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.UserAgent }),
+		text(func(r *fleet.PollRecord) string { return r.Poll.BodyMAC }))
+	b.Queue(extendFirmware, firmware...)
+	b.Queue(startFirmware, firmware...)
+	return &b
+}
+
+func pollColumn[T any](polls []fleet.PollRecord, of func(*fleet.PollRecord) T) []T {
+	out := make([]T, len(polls))
+	for i := range polls {
+		out[i] = of(&polls[i])
+	}
+	return out
+}
+
+// bigints writes a version key as an array literal: unnest would flatten an
+// array of arrays.
+func bigints(key []int64) *string {
+	if key == nil {
+		return nil
+	}
+	parts := make([]string, len(key))
+	for i, n := range key {
+		parts[i] = strconv.FormatInt(n, 10)
+	}
+	literal := "{" + strings.Join(parts, ",") + "}"
+	return &literal
+}

@@ -1,0 +1,47 @@
+// Package postgres keeps the fleet in PostgreSQL: one file per subject, each
+// statement beside the method that runs it.
+//
+// Every change an operator makes shares a transaction with its audit entry.
+// Call records go through a group commit (see [Store.Run]): durable when the
+// method returns, at several times the rate of single commits. Every list is
+// bounded, and paged by key.
+package postgres
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
+)
+
+// Store keeps everything that package fleet wants kept.
+type Store struct {
+	db    *pgxpool.Pool
+	log   *slog.Logger
+	calls *committer
+
+	mu       sync.Mutex
+	orphaned map[fleet.DeviceID]fleet.PresenceChange // see SavePresence
+}
+
+// Options configures a [Store]. The zero value is ready to use.
+type Options struct {
+	// Logger takes what went wrong behind a caller's back. Default: none.
+	Logger *slog.Logger
+}
+
+// New returns a store over a migrated database.
+func New(db *pgxpool.Pool, o Options) *Store {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{db: db, log: o.Logger, calls: newCommitter(db, o.Logger),
+		orphaned: make(map[fleet.DeviceID]fleet.PresenceChange)}
+}
+
+// Run groups the commits of call records until ctx ends, then stores what is
+// still waiting. Without Run, and after it, each record commits by itself.
+func (s *Store) Run(ctx context.Context) error { return s.calls.run(ctx) }

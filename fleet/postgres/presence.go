@@ -1,0 +1,211 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.PresenceStore = (*Store)(nil)
+
+// Bounds of presence.
+const (
+	maxOrphans = 20_000
+	maxSamples = 50_000
+)
+
+// A connection's epoch lets older ones no more in.
+const upsertConnections = `
+	INSERT INTO connections (device_id, node, epoch, client_id, transport, remote_addr, at)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::timestamptz[])
+	ON CONFLICT (device_id) DO UPDATE SET node = excluded.node, epoch = excluded.epoch, client_id = excluded.client_id,
+		transport = excluded.transport, remote_addr = excluded.remote_addr, at = excluded.at
+	WHERE connections.epoch <= excluded.epoch`
+
+// A change with a connection counts if that connection is the newest, one
+// without if it is not older than what is stored.
+const updatePresence = `
+	UPDATE devices d
+	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
+		presence_since = CASE WHEN fresh THEN u.since ELSE d.presence_since END,
+		presence_evidence = CASE WHEN fresh THEN u.evidence ELSE d.presence_evidence END,
+		transport = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.transport ELSE d.transport END,
+		remote_addr = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.remote_addr ELSE d.remote_addr END,
+		last_seen = greatest(d.last_seen, u.last_seen)
+	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since ELSE c.epoch = u.epoch END AS fresh
+		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[], $8::text[])
+			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr)
+		JOIN devices d ON d.id = u.id
+		LEFT JOIN connections c ON c.device_id = u.id) u
+	WHERE d.id = u.id
+	RETURNING d.id`
+
+// SavePresence stores changes of presence; of several of one device the last
+// in the list counts. A change of a device that is not stored yet, because its
+// first poll is still on its way, waits for SavePolls.
+func (s *Store) SavePresence(ctx context.Context, changes []fleet.PresenceChange) error {
+	changes = lastChanges(changes)
+	for chunk := range slices.Chunk(changes, pollChunk) {
+		stored, err := s.savePresence(ctx, chunk)
+		if err != nil {
+			return fmt.Errorf("save presence of %d devices: %w", len(chunk), domainError(err))
+		}
+		s.keepOrphans(chunk, stored)
+	}
+	return nil
+}
+
+func (s *Store) savePresence(ctx context.Context, changes []fleet.PresenceChange) (stored map[fleet.DeviceID]bool, err error) {
+	var b pgx.Batch
+	var connected []fleet.Connection
+	for _, c := range changes {
+		if c.Connection != nil {
+			connected = append(connected, *c.Connection)
+			connected[len(connected)-1].Device = c.Device
+		}
+	}
+	if len(connected) > 0 {
+		b.Queue(upsertConnections, connectionArgs(connected)...)
+	}
+	stored = make(map[fleet.DeviceID]bool, len(changes))
+	b.Queue(updatePresence, presenceArgs(changes)...).Query(func(rows pgx.Rows) error {
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+		for _, id := range ids {
+			stored[id] = true
+		}
+		return err
+	})
+	return stored, s.db.SendBatch(ctx, &b).Close()
+}
+
+func lastChanges(changes []fleet.PresenceChange) []fleet.PresenceChange {
+	sorted := slices.Clone(changes)
+	slices.Reverse(sorted)
+	slices.SortStableFunc(sorted, func(a, b fleet.PresenceChange) int { return strings.Compare(string(a.Device), string(b.Device)) })
+	return slices.CompactFunc(sorted, func(a, b fleet.PresenceChange) bool { return a.Device == b.Device })
+}
+
+func connectionArgs(list []fleet.Connection) []any {
+	text := func(of func(fleet.Connection) string) []string {
+		return collect(list, func(c fleet.Connection) string { return cleanText(of(c)) })
+	}
+	return []any{
+		text(func(c fleet.Connection) string { return string(c.Device) }),
+		text(func(c fleet.Connection) string { return c.Node }),
+		collect(list, func(c fleet.Connection) int64 { return c.Epoch }),
+		text(func(c fleet.Connection) string { return c.ClientID }),
+		text(func(c fleet.Connection) string { return c.Transport }),
+		text(func(c fleet.Connection) string { return c.RemoteAddr }),
+		collect(list, func(c fleet.Connection) time.Time { return c.At }),
+	}
+}
+
+func presenceArgs(list []fleet.PresenceChange) []any {
+	type change = fleet.PresenceChange
+	connection := func(of func(*fleet.Connection) string) []string {
+		return collect(list, func(c change) string {
+			if c.Connection == nil {
+				return ""
+			}
+			return cleanText(of(c.Connection))
+		})
+	}
+	return []any{
+		collect(list, func(c change) string { return string(c.Device) }),
+		collect(list, func(c change) string { return string(c.Presence) }),
+		collect(list, func(c change) time.Time { return c.Since }),
+		collect(list, func(c change) string { return cleanText(c.Evidence) }),
+		collect(list, func(c change) *time.Time { return orNull(c.LastSeen) }),
+		collect(list, func(c change) *int64 {
+			if c.Connection == nil {
+				return nil
+			}
+			return &c.Connection.Epoch
+		}),
+		connection(func(c *fleet.Connection) string { return c.Transport }),
+		connection(func(c *fleet.Connection) string { return c.RemoteAddr }),
+	}
+}
+
+func collect[S, T any](list []S, of func(S) T) []T {
+	out := make([]T, len(list))
+	for i, v := range list {
+		out[i] = of(v)
+	}
+	return out
+}
+
+// keepOrphans remembers changes whose device is not stored, and forgets those
+// that have been overtaken.
+func (s *Store) keepOrphans(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range changes {
+		if stored[c.Device] {
+			delete(s.orphaned, c.Device)
+		} else if len(s.orphaned) < maxOrphans {
+			s.orphaned[c.Device] = c
+		}
+	}
+}
+
+// adoptOrphans stores the presence that came before the device did.
+func (s *Store) adoptOrphans(ctx context.Context, polls []fleet.PollRecord) error {
+	var changes []fleet.PresenceChange
+	s.mu.Lock()
+	for i := range polls {
+		if c, ok := s.orphaned[polls[i].Poll.Device]; ok {
+			changes = append(changes, c)
+		}
+	}
+	s.mu.Unlock()
+	if len(changes) == 0 {
+		return nil
+	}
+	return s.SavePresence(ctx, changes)
+}
+
+// ResetPresence turns every online or unresponsive device of the node to offline.
+func (s *Store) ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error) {
+	tag, err := s.db.Exec(ctx, `
+		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence = $2
+		FROM connections c
+		WHERE c.device_id = d.id AND c.node = $1 AND d.presence IN ('online', 'unresponsive')`, node, evidence, at)
+	if err != nil {
+		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
+	}
+	return tag.RowsAffected(), nil
+}
+
+// SavePresenceSample counts the devices in service by presence.
+func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
+		SELECT $1, count(*) FILTER (WHERE presence = 'online'), count(*) FILTER (WHERE presence = 'unresponsive'),
+			count(*) FILTER (WHERE presence = 'offline'), count(*) FILTER (WHERE presence = 'pending')
+		FROM devices WHERE retired_at IS NULL
+		ON CONFLICT (at) DO NOTHING`, at)
+	if err != nil {
+		return fmt.Errorf("presence sample: %w", domainError(err))
+	}
+	return nil
+}
+
+// PresenceSamples lists samples, oldest first.
+func (s *Store) PresenceSamples(ctx context.Context, since time.Time) ([]fleet.PresenceSample, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT at, online, unresponsive, offline, pending FROM presence_samples
+		WHERE at >= $1 ORDER BY at DESC LIMIT $2`, since, maxSamples)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.PresenceSample])
+	if err != nil {
+		return nil, fmt.Errorf("presence samples: %w", domainError(err))
+	}
+	slices.Reverse(list)
+	return list, nil
+}

@@ -1,0 +1,104 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Retention says how long records are kept. Zero keeps for ever.
+type Retention struct {
+	Calls     time.Duration // with their fan-outs and presence samples
+	Audit     time.Duration
+	Snapshots time.Duration // the rows; the pictures go when no row names them
+}
+
+// idempotencyTTL is how long a repeated request is recognised.
+const idempotencyTTL = 24 * time.Hour
+
+// deleteChunk bounds the rows of one deleting statement.
+const deleteChunk = 10_000
+
+// EnsurePartitions makes the partitions of this month and the next two, and
+// reports how many were missing.
+func (s *Store) EnsurePartitions(ctx context.Context, now time.Time) (made int, err error) {
+	if err := s.db.QueryRow(ctx, `SELECT ensure_partitions($1)`, now).Scan(&made); err != nil {
+		return 0, fmt.Errorf("make partitions: %w", domainError(err))
+	}
+	return made, nil
+}
+
+// Retain removes what is older than it is to be kept, and reports how many rows
+// or whole partitions went.
+func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed int64, err error) {
+	for _, t := range []struct {
+		name string
+		keep time.Duration
+	}{{"calls", r.Calls}, {"audit_entries", r.Audit}} {
+		if t.keep <= 0 {
+			continue
+		}
+		dropped, err := s.DropPartitionsBefore(ctx, t.name, now.Add(-t.keep))
+		if err != nil {
+			return removed, err
+		}
+		deleted, err := s.deleteBefore(ctx, t.name, "created_at", now.Add(-t.keep))
+		if err != nil {
+			return removed, err
+		}
+		removed += int64(dropped) + deleted
+	}
+	for _, t := range []struct {
+		name, column string
+		keep         time.Duration
+	}{{"fanouts", "finished_at", r.Calls}, {"presence_samples", "at", r.Calls}, {"snapshots", "created_at", r.Snapshots}} {
+		if t.keep <= 0 {
+			continue
+		}
+		n, err := s.deleteBefore(ctx, t.name, t.column, now.Add(-t.keep))
+		if err != nil {
+			return removed, err
+		}
+		removed += n
+	}
+	return removed, nil
+}
+
+// DeleteExpired removes links, sessions and idempotency keys that have ended.
+func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
+	for _, t := range []struct {
+		name, column string
+		before       time.Time
+	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"sessions", "expiry", now}, {"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}} {
+		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DropPartitionsBefore drops the months of a partitioned table that lie wholly
+// before the cutoff. It gives way to whoever uses them: the next hour is soon
+// enough.
+func (s *Store) DropPartitionsBefore(ctx context.Context, table string, cutoff time.Time) (dropped int, err error) {
+	if err := s.db.QueryRow(ctx, `SELECT drop_partitions_before($1, $2)`, table, cutoff).Scan(&dropped); err != nil {
+		return 0, fmt.Errorf("drop old partitions of %s: %w", table, domainError(err))
+	}
+	return dropped, nil
+}
+
+// deleteBefore deletes in chunks, so that no statement holds its locks for long.
+func (s *Store) deleteBefore(ctx context.Context, table, column string, before time.Time) (deleted int64, err error) {
+	for {
+		tag, err := s.db.Exec(ctx, `
+			DELETE FROM `+table+` t WHERE (t.tableoid, t.ctid) IN (SELECT tableoid, ctid FROM `+table+` WHERE `+column+` < $1 LIMIT $2)
+			AND t.`+column+` < $1`, before, deleteChunk)
+		if err != nil {
+			return deleted, fmt.Errorf("delete old %s: %w", table, domainError(err))
+		}
+		deleted += tag.RowsAffected()
+		if tag.RowsAffected() < deleteChunk {
+			return deleted, nil
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.SnapshotStore = (*Store)(nil)
+
+// CreateSnapshot stores what is known of an uploaded picture.
+func (s *Store) CreateSnapshot(ctx context.Context, n fleet.Snapshot) error {
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO snapshots (id, device_id, call_id, blob, media_type, width, height, size, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		n.ID, n.Device, n.Call, n.Blob, n.MediaType, n.Width, n.Height, n.Size, n.CreatedAt)
+	if err != nil {
+		return fmt.Errorf("snapshot of device %s: %w", n.Device, domainError(err))
+	}
+	return nil
+}
+
+const selectSnapshots = `
+	SELECT id, device_id AS device, call_id AS call, blob, media_type, width, height, size, created_at FROM snapshots `
+
+// Snapshot returns one snapshot, or [fleet.ErrNotFound].
+func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, error) {
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE id = $1`, id)
+	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return fleet.Snapshot{}, fmt.Errorf("snapshot %s: %w", id, domainError(err))
+	}
+	return n, nil
+}
+
+// SnapshotOfCall returns the latest picture uploaded for a call.
+func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snapshot, error) {
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1 ORDER BY id DESC LIMIT 1`, call)
+	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return fleet.Snapshot{}, fmt.Errorf("snapshot of call %s: %w", call, domainError(err))
+	}
+	return n, nil
+}
+
+// Snapshots lists a device's pictures, newest first.
+func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Snapshot, error) {
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return nil, fmt.Errorf("snapshots of device %s: %w", device, domainError(err))
+	}
+	return list, nil
+}

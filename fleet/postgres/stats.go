@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.StatsStore = (*Store)(nil)
+
+// Bounds of the overview's questions.
+const (
+	maxBuckets = 1000
+	minStep    = time.Second
+)
+
+// CallBuckets counts the calls created since then, in stretches of step,
+// oldest first. Stretches without a call are left out.
+func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]fleet.CallBucket, error) {
+	if step < minStep {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_step", "calls are counted in stretches of at least %v, not %v", minStep, step)
+	}
+	rows, _ := s.db.Query(ctx, `
+		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded, count(failure) AS failed
+		FROM calls WHERE created_at >= $1 AND id >= $3
+		GROUP BY 1 ORDER BY 1 LIMIT $4`, since, step, idFloor(since.Add(-idSlack)), maxBuckets)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CallBucket])
+	if err != nil {
+		return nil, fmt.Errorf("calls over time: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// RecentFailures lists the newest calls that did not succeed.
+func (s *Store) RecentFailures(ctx context.Context, since time.Time, limit int) ([]fleet.Call, error) {
+	list, _, err := collectCalls(ctx, s.db, `
+		SELECT `+callColumnList+` FROM calls
+		WHERE failure IS NOT NULL AND created_at >= $1 AND id >= $2
+		ORDER BY id DESC LIMIT $3`, []any{since, idFloor(since.Add(-idSlack)), fleet.ClampLimit(limit)})
+	if err != nil {
+		return nil, fmt.Errorf("recent failures: %w", domainError(err))
+	}
+	return list, nil
+}

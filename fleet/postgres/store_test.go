@@ -1,0 +1,100 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/postgres"
+)
+
+var admin = fleet.Actor{Kind: fleet.ActorOperator, ID: "0190", Name: "ada", Role: fleet.RoleAdmin}
+
+func newStore(t testing.TB) *postgres.Store {
+	t.Helper()
+	return postgres.New(testDB(t), postgres.Options{})
+}
+
+// now is a time as PostgreSQL keeps it: to the microsecond.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+func ptr[T any](v T) *T { return &v }
+
+// poll returns a boot poll of an enrolled device.
+func poll(id fleet.DeviceID, at time.Time) fleet.PollRecord {
+	return fleet.PollRecord{
+		Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", BoardType: "wifi", Chip: "esp32s3",
+			Version: "2.4.0", ELFSHA256: "9f2c", Slot: "ota_0", IDFVersion: "5.5", RemoteAddr: "192.0.2.1", At: at,
+			Facts: []byte(`{"version": 2}`)},
+		Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+	}
+}
+
+func addDevices(t testing.TB, s *postgres.Store, ids ...fleet.DeviceID) {
+	t.Helper()
+	var polls []fleet.PollRecord
+	for _, id := range ids {
+		polls = append(polls, poll(id, now()))
+	}
+	if err := s.SavePolls(t.Context(), polls); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantKind(t testing.TB, err, kind error) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Errorf("error %v, want %v", err, kind)
+	}
+}
+
+// same compares what was stored with what came back.
+func same[T any](t testing.TB, got, want T, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, append(opts, cmpopts.EquateEmpty())...); diff != "" {
+		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+}
+
+func newCall(device fleet.DeviceID, state fleet.CallState) *fleet.Call {
+	at := now()
+	c := &fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: device, Tool: "self.reboot", Arguments: []byte(`{"b": 1, "a": "\u0000"}`),
+		Actor: admin, State: state, RPCID: 7, Timeout: 10 * time.Second, CreatedAt: at}
+	if state == fleet.CallSent {
+		c.SentAt = &at
+	}
+	if state.Final() {
+		c.FinishedAt = &at
+	}
+	return c
+}
+
+func finish(c *fleet.Call, state fleet.CallState, result string) *fleet.Call {
+	at := now()
+	c.State, c.FinishedAt = state, &at
+	if result != "" {
+		c.Result = []byte(result)
+	}
+	if state.Failed() {
+		c.Error = &fleet.CallError{Code: "tool_error", Message: "no\x00pe \xff"}
+	}
+	return c
+}
+
+func run(t testing.TB, s *postgres.Store) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

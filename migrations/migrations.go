@@ -1,0 +1,123 @@
+// Package migrations is the shape of the database: numbered SQL files, run
+// forward only, and the tables of the job queue, which brings its own.
+package migrations
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// queueLock keeps two starting processes from migrating the job queue at once.
+const queueLock int64 = 0x666c65657464 // "fleetd"
+
+// Up brings the database to this program's version. On a current database it
+// costs two small reads. Processes that start together take turns.
+func Up(ctx context.Context, db *pgxpool.Pool) error {
+	if err := upSchema(ctx, db); err != nil {
+		return explain(db, err)
+	}
+	if err := upQueue(ctx, db); err != nil {
+		return explain(db, err)
+	}
+	return nil
+}
+
+func upSchema(ctx context.Context, db *pgxpool.Pool) error {
+	sqlDB := stdlib.OpenDBFromPool(db)
+	defer sqlDB.Close()
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, goose.WithSessionLocker(locker))
+	if err != nil {
+		return err
+	}
+	sources := p.ListSources()
+	newest := sources[len(sources)-1].Version
+	switch have, err := schemaVersion(ctx, db); {
+	case err != nil:
+		return err
+	case have > newest:
+		return fmt.Errorf("database %q was last used by a newer fleetd (schema %d, this one knows %d); start that version, or restore a backup from before it",
+			databaseName(db), have, newest)
+	case have == newest:
+		return nil
+	}
+	_, err = p.Up(ctx)
+	return err
+}
+
+// schemaVersion is 0 for a database without tables. It reads before goose
+// does, because goose makes its table without a lock.
+func schemaVersion(ctx context.Context, db *pgxpool.Pool) (int64, error) {
+	var v int64
+	err := db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&v)
+	if hasCode(err, "42P01") { // undefined_table
+		return 0, nil
+	}
+	return v, err
+}
+
+func upQueue(ctx context.Context, db *pgxpool.Pool) error {
+	m, err := rivermigrate.New(riverpgxv5.New(db), nil)
+	if err != nil {
+		return err
+	}
+	known := m.AllVersions()
+	if have, err := m.ExistingVersions(ctx); err != nil || len(have) >= len(known) {
+		return err
+	}
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, queueLock); err != nil {
+		return err
+	}
+	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, queueLock)
+	_, err = m.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	return err
+}
+
+// explain turns what PostgreSQL says into what the person who starts fleetd
+// can do about it.
+func explain(db *pgxpool.Pool, err error) error {
+	user, name := db.Config().ConnConfig.User, databaseName(db)
+	switch {
+	case hasCode(err, "42501"): // insufficient_privilege
+		return fmt.Errorf(`database user %q may not create tables in database %q; as its owner run: GRANT CREATE, USAGE ON SCHEMA public TO %q (%w)`, user, name, user, err)
+	case hasCode(err, "3F000"): // invalid_schema_name
+		return fmt.Errorf(`database %q has no schema that user %q may create tables in; as its owner run: CREATE SCHEMA public AUTHORIZATION %q (%w)`, name, user, user, err)
+	case hasCode(err, "25006"): // read_only_sql_transaction
+		return fmt.Errorf("database %q is read-only, a standby perhaps; give fleetd the address of the primary (%w)", name, err)
+	}
+	return fmt.Errorf("migrate database %q: %w", name, err)
+}
+
+func databaseName(db *pgxpool.Pool) string {
+	c := db.Config().ConnConfig
+	if c.Database == "" {
+		return c.User
+	}
+	return c.Database
+}
+
+func hasCode(err error, code string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == code
+}
