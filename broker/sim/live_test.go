@@ -65,13 +65,41 @@ func (b *backend) startBroker() {
 	b.broker = mqtt.New(&mqtt.Options{Logger: slog.New(slog.DiscardHandler)})
 	for _, err := range []error{
 		b.broker.AddHook(&deviceHook{b: b}, nil),
-		b.broker.AddListener(listeners.NewNet("t", ln)), b.broker.Serve(),
+		b.broker.AddListener(&listener{Listener: ln}), b.broker.Serve(),
 	} {
 		if err != nil {
 			b.t.Fatal(err)
 		}
 	}
 	b.t.Cleanup(func() { b.broker.Close() })
+}
+
+// A listener is mochi's own, but its Close waits until every accepted
+// connection is known to the server, which would otherwise race with it.
+type listener struct {
+	net.Listener
+	accepted sync.WaitGroup
+}
+
+func (l *listener) Init(*slog.Logger) error { return nil }
+func (l *listener) ID() string              { return "test" }
+func (l *listener) Address() string         { return l.Addr().String() }
+func (l *listener) Protocol() string        { return "tcp" }
+
+func (l *listener) Serve(establish listeners.EstablishFn) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		l.accepted.Go(func() { _ = establish(l.ID(), conn) })
+	}
+}
+
+func (l *listener) Close(closeClients listeners.CloseFn) {
+	l.Listener.Close()
+	closeClients(l.ID())
+	l.accepted.Wait()
 }
 
 type deviceHook struct {
@@ -288,14 +316,16 @@ func TestRebootIsNotAnswered(t *testing.T) {
 	f := b.start(Options{TimeScale: 0.02})
 	d := f.Device(0)
 	b.connected(d)
-	b.send(d, 0, toolCall(1, "self.reboot", `{}`)+"")
+	b.send(d, 0, toolCall(1, "self.reboot", `{}`))
 	b.send(d, 0, toolCall(2, "self.get_device_status", `{}`))
 	eventually(t, "second poll", func() bool { _, n := b.lastPoll(); return n == 2 })
 	b.connected(d)
 	b.mu.Lock()
 	orderly := b.orderly[d.ID()]
 	b.mu.Unlock()
-	if orderly != 1 || len(b.published) != 0 || f.Stats().Calls != 1 {
+	// The second call runs if it was queued before the restart was; its answer
+	// is behind the restart either way.
+	if orderly != 1 || len(b.published) != 0 {
 		t.Errorf("%d DISCONNECTs, %d answers, %d calls executed", orderly, len(b.published), f.Stats().Calls)
 	}
 	if got := text0(b.ask(d, toolCall(3, "self.audio_speaker.set_volume", `{"volume":1}`))); got != "true" {

@@ -60,7 +60,9 @@ func (c canvas) statusBar(d *Device, s State) {
 	if d.board.network == cellular {
 		name = "4G"
 	}
-	c.text(8, 6, 1, c.ink, name)
+	if c.wide() {
+		c.text(8, 6, 1, c.ink, strings.Map(drawable, name))
+	}
 	c.centre(6, 1, c.ink, time.Now().Format("15:04:05"))
 	if d.board.battery {
 		label := fmt.Sprintf("%d%%", s.Battery)
@@ -92,27 +94,44 @@ func (c canvas) face(s State) {
 // facts are the board, the device, its version, the volume and a message.
 func (c canvas) facts(d *Device, s State) {
 	scale := 1
-	if c.Rect.Dx() >= 240 {
+	if c.wide() {
 		scale = 2
 	}
 	line := glyphHeight*scale + 4
 	y := 21 + (c.Rect.Dy()-21)*11/20
 	c.centre(y, fit(d.board.name, scale, c.Rect.Dx()), c.ink, d.board.name)
-	c.centre(y+line, 1, c.accent, d.id.mac+"  v"+d.running().build.version)
-	c.volume(y+line+14, s.Volume)
+	id := d.id.mac
+	if c.wide() {
+		id += "  v" + d.running().build.version
+	}
+	c.centre(y+line, 1, c.accent, id)
+	c.volume(y+line+14, s.Volume, c.wide() || s.Message == "")
 	if s.Message != "" {
 		message := strings.ReplaceAll(s.Message, "\n", " ")
 		c.centre(c.Rect.Dy()-glyphHeight-6, 1, c.ink, clip(message, (c.Rect.Dx()-8)/(glyphWidth+1)))
 	}
 }
 
-func (c canvas) volume(y, percent int) {
+// wide tells screens with room for two texts in a line.
+func (c canvas) wide() bool { return c.Rect.Dx() >= 240 }
+
+// drawable drops what the font lacks.
+func drawable(r rune) rune {
+	if r > '~' {
+		return -1
+	}
+	return r
+}
+
+func (c canvas) volume(y, percent int, label bool) {
 	w := c.Rect.Dx()
 	track := image.Rect(w/8, y, w*7/8, y+8)
 	c.fill(track, c.soft)
 	track.Max.X = track.Min.X + track.Dx()*percent/100
 	c.fill(track, c.accent)
-	c.centre(y+13, 1, c.ink, fmt.Sprintf("volume %d", percent))
+	if label {
+		c.centre(y+13, 1, c.ink, fmt.Sprintf("volume %d", percent))
+	}
 }
 
 // dim darkens everything as a weaker backlight does, but never to black.
