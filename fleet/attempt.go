@@ -116,6 +116,9 @@ func (a *attempt) judge(answer Answer, err error) {
 		a.answered(answer)
 	case errors.As(err, &refused):
 		a.close(CallToolError, &CallError{CodeToolError, refused.Message})
+	case errors.Is(err, ErrInvalid):
+		a.call.SentAt = nil
+		a.close(CallInvalid, &CallError{"unsendable", err.Error()})
 	case errors.Is(err, ErrOffline):
 		a.call.SentAt = nil
 		a.close(CallOffline, &CallError{CodeOffline, "the device disconnected; nothing was sent"})

@@ -25,7 +25,8 @@ type Turn interface {
 	// RPCID is the JSON-RPC id that Send will use.
 	RPCID() int32
 	// Send writes the call and waits for the answer until ctx ends. Errors:
-	// [ErrOffline] if nothing was written, [ErrNoAnswer] at the deadline,
+	// [ErrInvalid] if the call cannot be put to this kind of device, [ErrOffline]
+	// if nothing was written, both unsent; [ErrNoAnswer] at the deadline,
 	// [ErrLost] if the connection ended, [*ToolError] if the device refused.
 	// Call it at most once, after Ready. late is called (from another
 	// goroutine, at most once) if an answer comes after Send has given up,

@@ -45,7 +45,7 @@ func (a *attempt) sendReboot(ctx context.Context) {
 func (a *attempt) refusedReboot(answer Answer, err error) bool {
 	var refused *ToolError
 	switch {
-	case errors.As(err, &refused), errors.Is(err, ErrOffline):
+	case errors.As(err, &refused), errors.Is(err, ErrOffline), errors.Is(err, ErrInvalid):
 		a.judge(answer, err)
 		return true
 	case err == nil:

@@ -101,3 +101,36 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 	t.inventoryOf[id] = inv
 	return inv, nil
 }
+
+// Run forgets devices as events tell of their changes, until ctx ends.
+func (t *Targets) Run(ctx context.Context, events *Events) error {
+	changes := func(e *Event) bool { return e.Kind == EventDevice || e.Kind == EventInventory }
+	for ctx.Err() == nil {
+		sub := events.Subscribe(1024, changes)
+		t.forgetAll() // what changed before the subscription
+		t.follow(ctx, sub)
+		sub.Close()
+	}
+	return nil
+}
+
+// follow returns when ctx ends or the subscription was lost to a burst.
+func (t *Targets) follow(ctx context.Context, sub *Subscription) {
+	for {
+		select {
+		case e, ok := <-sub.C:
+			if !ok {
+				return
+			}
+			t.Forget(e.Device)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *Targets) forgetAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.targets)
+}

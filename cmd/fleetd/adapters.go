@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+
+	"fleetd/fleet"
+)
+
+// brokerDevices shows the domain to the broker.
+type brokerDevices struct{ *server }
+
+func (d brokerDevices) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
+	return d.enrolments.Authenticate(clientID, username, password)
+}
+
+func (d brokerDevices) Connected(c fleet.Connection) { d.presences.Connected(c) }
+
+func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, reason string) {
+	d.presences.Disconnected(c, clean, reason)
+}
+
+func (d brokerDevices) Seen(id fleet.DeviceID)      { d.presences.Seen(id) }
+func (d brokerDevices) Responded(id fleet.DeviceID) { d.presences.Responded(id) }
+
+func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
+	d.presences.Unresponsive(c, why)
+}
+
+func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool { return !d.enrolments.Running(id).InventoryFresh }
+
+// SaveListing adds the build that the device said it runs, so that the same
+// build need not be listed again.
+func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
+	running := d.enrolments.Running(l.Device)
+	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
+	if err := d.devices.Listed(ctx, l); err != nil {
+		return err
+	}
+	if !l.Partial {
+		d.enrolments.Listed(l.Device, l.ELFSHA256, l.At)
+	}
+	return nil
+}
+
+// Notified is what custom boards say unasked; stock firmware sends nothing.
+func (d brokerDevices) Notified(id fleet.DeviceID, method string, _ json.RawMessage) {
+	d.log.Debug("notification", "device", id, "method", method)
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// databaseFlags say where the truth is kept; the commands that work on the
+// database directly share them with serve.
+type databaseFlags struct {
+	DataDir     string `help:"Directory for the embedded PostgreSQL, pictures and the secret key." default:"./data" env:"FLEETD_DATA_DIR" type:"path"`
+	DatabaseURL string `help:"PostgreSQL to use instead of the embedded one: postgres://user:password@host/db." env:"FLEETD_DATABASE_URL,DATABASE_URL" placeholder:"URL"`
+}
+
+// config is everything that serve can be told, by flag or environment.
+type config struct {
+	databaseFlags
+	BlobURL       string        `help:"Where pictures are kept (file:///path). Default: blobs below the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
+	HTTPAddr      string        `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
+	MQTTAddr      string        `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
+	MQTTSAddr     string        `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
+	TLSCert       string        `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
+	TLSKey        string        `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
+	AdminAddr     string        `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
+	PublicURL     string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
+	MQTTEndpoint  string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
+	Enrolment     string        `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+	AdminPassword string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
+	LogFormat     string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
+	LogLevel      string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
+	NodeName      string        `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
+	Retention     time.Duration `help:"How long calls, audit entries and pictures are kept; 0 keeps them for ever." default:"0" env:"FLEETD_RETENTION"`
+	Demo          int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+}
+
+// check fills in what follows from other settings and refuses what could not
+// work, before anything is touched.
+func (c *config) check() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key belong together: give both or neither")
+	}
+	if c.MQTTSAddr != "" && c.TLSCert == "" {
+		return errors.New("--mqtts-addr needs a certificate: give --tls-cert and --tls-key")
+	}
+	if c.TLSCert != "" && c.MQTTSAddr == "" {
+		c.MQTTSAddr = ":8883"
+	}
+	if c.NodeName == "" {
+		c.NodeName, _ = os.Hostname()
+	}
+	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
+		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
+	}
+	if err := c.checkPublicURL(); err != nil {
+		return err
+	}
+	return c.checkEndpoint()
+}
+
+func (c *config) checkPublicURL() error {
+	if c.PublicURL == "" {
+		host, port, err := net.SplitHostPort(c.HTTPAddr)
+		if err != nil {
+			return fmt.Errorf("--http-addr %q is no address; write host:port or :port", c.HTTPAddr)
+		}
+		c.PublicURL = "http://" + net.JoinHostPort(reachableHost(host), port)
+	}
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" {
+		return fmt.Errorf("--public-url %q is no address; write http://host or https://host", c.PublicURL)
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+// checkEndpoint holds the endpoint to what a stock device survives.
+func (c *config) checkEndpoint() error {
+	if c.MQTTEndpoint == "" {
+		u, _ := url.Parse(c.PublicURL)
+		_, port, err := net.SplitHostPort(c.MQTTAddr)
+		if err != nil {
+			return fmt.Errorf("--mqtt-addr %q is no address; write host:port or :port", c.MQTTAddr)
+		}
+		c.MQTTEndpoint = net.JoinHostPort(u.Hostname(), port)
+	}
+	if err := fleet.CheckEndpoint(c.MQTTEndpoint); err != nil {
+		return fmt.Errorf("--mqtt-endpoint: %w", err)
+	}
+	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" {
+		return errors.New("devices speak TLS on port 8883 and plain MQTT on every other; choose another port, or give --tls-cert and --tls-key")
+	}
+	return nil
+}
+
+// reachableHost turns a listen host into one that others can use.
+func reachableHost(host string) string {
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return host
+	}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+func (c *config) logger() *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // kong has checked it
+	o := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+func (c *config) enrolmentMode() fleet.EnrolmentMode { return fleet.EnrolmentMode(c.Enrolment) }
+
+type configCommand struct {
+	Check checkConfig `cmd:"" help:"Check the configuration from flags and environment, and exit."`
+	Print printConfig `cmd:"" help:"Print the configuration in effect as JSON, without secrets."`
+}
+
+type checkConfig struct{ config }
+
+func (c *checkConfig) Run() error { return c.check() }
+
+type printConfig struct{ config }
+
+func (c *printConfig) Run() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.DatabaseURL, c.AdminPassword = redactURL(c.DatabaseURL), redact(c.AdminPassword)
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(c.config)
+}
+
+func redact(secret string) string {
+	if secret == "" {
+		return ""
+	}
+	return "(set)"
+}
+
+func redactURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return redact(s)
+	}
+	return u.Redacted()
+}

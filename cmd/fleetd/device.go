@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+type deviceCommand struct {
+	List    deviceList    `cmd:"" help:"List devices."`
+	Show    deviceShow    `cmd:"" help:"Show one device and its tools."`
+	Call    deviceCall    `cmd:"" help:"Call a tool of a device and print the outcome."`
+	Claim   deviceClaim   `cmd:"" help:"Claim the device that shows this code."`
+	Hold    deviceHold    `cmd:"" help:"Keep everyone else from acting on a device."`
+	Release deviceRelease `cmd:"" help:"End a hold."`
+}
+
+// deviceView is what the commands print of a device for a person.
+type deviceView struct {
+	ID, Name, Board, Chip, Version, Slot, Presence, Enrolment string
+	PresenceSince                                             time.Time `json:"presence_since"`
+	ToolsCount                                                int       `json:"tools_count"`
+	Tags                                                      []string
+	Hold                                                      *struct{ Reason, By string }
+}
+
+type deviceList struct {
+	clientFlags
+	Query string `arg:"" optional:"" help:"Filter, for example: board:bread-compact-wifi presence:online -hold"`
+	Limit int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *deviceList) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/devices", url.Values{"q": {c.Query}}, c.Limit)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return printJSON(items)
+	}
+	var rows [][]string
+	for _, item := range items {
+		var d deviceView
+		if err := json.Unmarshal(item, &d); err != nil {
+			return err
+		}
+		rows = append(rows, []string{d.ID, d.Name, d.Board, d.Version, d.Presence, since(d.PresenceSince), strings.Join(d.Tags, ",")})
+	}
+	return table("ID NAME BOARD VERSION PRESENCE SINCE TAGS", rows)
+}
+
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return time.Since(t).Round(time.Second).String()
+}
+
+type deviceShow struct {
+	clientFlags
+	ID string `arg:"" help:"Device id, a MAC address in any form."`
+}
+
+func (c *deviceShow) Run(ctx context.Context) error {
+	device, err := c.do(ctx, http.MethodGet, devicePath(c.ID, ""), nil)
+	if err != nil {
+		return err
+	}
+	tools, err := c.do(ctx, http.MethodGet, devicePath(c.ID, "/tools?audience=all"), nil)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return printJSON(map[string]json.RawMessage{"device": device, "tools": tools})
+	}
+	return showDevice(device, tools)
+}
+
+func showDevice(device, tools json.RawMessage) error {
+	var d deviceView
+	var list struct {
+		Items []struct{ Name, Audience string }
+	}
+	if err := errors.Join(json.Unmarshal(device, &d), json.Unmarshal(tools, &list)); err != nil {
+		return err
+	}
+	rows := [][]string{{d.ID, d.Name, d.Board, d.Chip, d.Version, d.Slot, d.Presence, d.Enrolment}}
+	if err := table("ID NAME BOARD CHIP VERSION SLOT PRESENCE ENROLMENT", rows); err != nil {
+		return err
+	}
+	if d.Hold != nil {
+		fmt.Printf("held by %s: %s\n", printable(d.Hold.By), printable(d.Hold.Reason))
+	}
+	fmt.Println()
+	rows = nil
+	for _, t := range list.Items {
+		rows = append(rows, []string{t.Name, t.Audience})
+	}
+	return table("TOOL AUDIENCE", rows)
+}
+
+type deviceCall struct {
+	clientFlags
+	ID        string        `arg:"" help:"Device id, a MAC address in any form."`
+	Tool      string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
+	Arguments string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
+	Timeout   time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
+}
+
+// Run prints the call and fails unless it succeeded.
+func (c *deviceCall) Run(ctx context.Context) error {
+	if !json.Valid([]byte(c.Arguments)) {
+		return usageError{fmt.Errorf("the arguments %q are not JSON; write for example '{\"volume\":50}'", c.Arguments)}
+	}
+	body := map[string]any{"tool": c.Tool, "arguments": json.RawMessage(c.Arguments)}
+	if c.Timeout > 0 {
+		body["timeout_ms"] = c.Timeout.Milliseconds()
+	}
+	answer, err := c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), body)
+	if err != nil {
+		return err
+	}
+	var call struct {
+		State  string
+		Error  *struct{ Code, Message string }
+		Result *struct {
+			Content []struct{ Type, Text string }
+		}
+	}
+	if err := json.Unmarshal(answer, &call); err != nil {
+		return err
+	}
+	if !c.human() {
+		err = printJSON(answer)
+	} else if call.Result != nil {
+		for _, part := range call.Result.Content {
+			fmt.Println(printable(part.Text))
+		}
+	}
+	if call.Error != nil {
+		return fmt.Errorf("%s: %s (%s)", call.State, printable(call.Error.Message), call.Error.Code)
+	}
+	return err
+}
+
+type deviceClaim struct {
+	clientFlags
+	Code string `arg:"" help:"The six digits that the device shows and speaks."`
+}
+
+func (c *deviceClaim) Run(ctx context.Context) error {
+	return c.print(c.do(ctx, http.MethodPost, "/devices/claim", map[string]any{"code": c.Code}))
+}
+
+type deviceHold struct {
+	clientFlags
+	ID     string        `arg:"" help:"Device id, a MAC address in any form."`
+	Reason string        `arg:"" help:"Why."`
+	For    time.Duration `help:"End the hold by itself after this time."`
+}
+
+func (c *deviceHold) Run(ctx context.Context) error {
+	body := map[string]any{"reason": c.Reason}
+	if c.For > 0 {
+		body["until"] = time.Now().Add(c.For).UTC()
+	}
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/hold"), body))
+}
+
+type deviceRelease struct {
+	clientFlags
+	ID string `arg:"" help:"Device id, a MAC address in any form."`
+}
+
+func (c *deviceRelease) Run(ctx context.Context) error {
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
+}
+
+// print shows the device that an act returned.
+func (c *clientFlags) print(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return printJSON(answer)
+	}
+	var d deviceView
+	if err := json.Unmarshal(answer, &d); err != nil {
+		return err
+	}
+	return table("ID NAME BOARD PRESENCE ENROLMENT", [][]string{{d.ID, d.Name, d.Board, d.Presence, d.Enrolment}})
+}
+
+func devicePath(id, rest string) string { return "/devices/" + url.PathEscape(id) + rest }

@@ -1,0 +1,101 @@
+// Command fleetd runs a fleet of devices that are MCP servers: an MQTT broker,
+// a registry in PostgreSQL, an operator console and a REST interface in one
+// process. Its other commands manage a running one.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set at build time: -ldflags "-X main.version=1.2.3".
+var version = "dev"
+
+// Exit codes that scripts may rely on.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+type cli struct {
+	Serve   serveCommand   `cmd:"" default:"withargs" help:"Run the server (the default command)."`
+	Sim     simCommand     `cmd:"" help:"Run simulated devices against a server."`
+	Migrate migrateCommand `cmd:"" help:"Bring the database to this version's schema and exit."`
+	User    userCommand    `cmd:"" help:"Manage operators, straight on the server's database."`
+	Token   tokenCommand   `cmd:"" help:"Manage API tokens, straight on the server's database."`
+	Device  deviceCommand  `cmd:"" help:"List, show, call and manage devices over REST."`
+	Config  configCommand  `cmd:"" help:"Check or print the server's configuration."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+func run(ctx context.Context, args []string) int {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("fleetd"),
+		kong.Description("MQTT-native fleet management for ESP32 devices that speak MCP."),
+		kong.UsageOnError(),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		panic(err) // the command structs are wrong
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "fleetd: %v\nTry fleetd --help.\n", err)
+		return exitUsage
+	}
+	return exitCode(command.Run())
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintln(os.Stderr, "fleetd:", err)
+		return exitUsage
+	}
+	fmt.Fprintln(os.Stderr, "fleetd:", err)
+	return exitFailed
+}
+
+// A usageError is a mistake on the command line that only the command itself
+// could find.
+type usageError struct{ error }
+
+type versionCommand struct{}
+
+func (versionCommand) Run() error {
+	fmt.Println(buildVersion())
+	return nil
+}
+
+// buildVersion is the released version, or the commit it was built from.
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if version != "dev" || !ok {
+		return version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "dev-" + s.Value[:12]
+		}
+	}
+	return version
+}

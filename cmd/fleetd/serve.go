@@ -1,0 +1,74 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+
+	"fleetd/broker/sim"
+)
+
+type serveCommand struct{ config }
+
+// Run serves until ctx ends or a part dies.
+func (c *serveCommand) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return usageError{err}
+	}
+	log := c.logger()
+	s, err := startServer(ctx, &c.config, log)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	s.greet(os.Stdout)
+	if c.Demo > 0 {
+		s.runDemo(c.Demo)
+	}
+	err = s.wait(ctx)
+	log.Info("stopping")
+	return err
+}
+
+// greet tells a person where to go. The password is shown this once.
+func (s *server) greet(w io.Writer) {
+	fmt.Fprintf(w, "\nfleetd %s is up\n\n", buildVersion())
+	fmt.Fprintf(w, "  Console    %s\n", s.cfg.PublicURL)
+	if s.firstPassword != "" {
+		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n", s.firstPassword)
+	} else {
+		fmt.Fprintln(w, "  Operator   as before; a forgotten password is changed with: fleetd user passwd NAME")
+	}
+	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
+	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
+	fmt.Fprintf(w, "  Enrolment  %s\n\n", s.cfg.Enrolment)
+}
+
+// runDemo adds simulated devices, which reach fleetd as real ones do.
+func (s *server) runDemo(devices int) {
+	s.stages.run("demo fleet", func(ctx context.Context) error {
+		f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: devices,
+			Boards: []string{"bread-compact-wifi", "esp-box-3", "xmini-c3"}, Seed: 1, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return err
+		}
+		return f.Run(ctx)
+	})
+}
+
+// localURL is where this machine reaches the HTTP listener.
+func (s *server) localURL() string {
+	host, port, _ := net.SplitHostPort(s.httpListener.Addr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
+}
+
+type simCommand struct{ sim.Command }
+
+func (c *simCommand) Run(ctx context.Context) error { return c.Command.Run(ctx) }

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"path/filepath"
+	"syscall"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/embedded"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A server is fleetd's parts, put together: started in the order of the
+// methods below, stopped in the opposite order.
+type server struct {
+	cfg     *config
+	log     *slog.Logger
+	stages  *stages
+	metrics *metrics
+	admin   *adminServer
+
+	httpListener, adminListener net.Listener
+
+	pool       *pgxpool.Pool
+	store      *postgres.Store
+	blobs      *blobs.Store
+	events     *fleet.Events
+	targets    *fleet.Targets
+	devices    *fleet.Devices
+	operators  *fleet.Operators
+	presences  *fleet.Presences
+	enrolments *fleet.Enrolments
+	snapshots  *fleet.Snapshots
+	broker     *broker.Broker
+	calls      *fleet.Calls
+	fanOuts    *fleet.FanOuts
+
+	firstPassword string // of the operator made at the first start; "" later
+}
+
+// startServer brings all parts up. On an error nothing is left running, and
+// if the error is about the configuration, nothing was changed on disk.
+func startServer(ctx context.Context, cfg *config, log *slog.Logger) (_ *server, err error) {
+	s := &server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), events: &fleet.Events{}}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	steps := []func(context.Context) error{
+		s.listen, s.openStore, s.openDomain, s.openBroker, s.openCalls, s.firstOperator, s.serveHTTP,
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.admin.ready.Store(true)
+	return s, nil
+}
+
+func (s *server) stop() {
+	if s.admin != nil {
+		s.admin.ready.Store(false)
+	}
+	s.stages.stop()
+}
+
+// listen takes the addresses before anything touches the disk.
+func (s *server) listen(ctx context.Context) (err error) {
+	if s.httpListener, err = listenOn(ctx, s.cfg.HTTPAddr, "--http-addr"); err != nil {
+		return err
+	}
+	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
+	if s.adminListener, err = listenOn(ctx, s.cfg.AdminAddr, "--admin-addr"); err != nil {
+		return err
+	}
+	s.admin = &adminServer{reg: s.metrics.registry, probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
+	for flag, addr := range map[string]string{"--mqtt-addr": s.cfg.MQTTAddr, "--mqtts-addr": s.cfg.MQTTSAddr} {
+		if addr == "" {
+			continue
+		}
+		ln, err := listenOn(ctx, addr, flag) // the broker opens its own, later
+		if err != nil {
+			return err
+		}
+		_ = ln.Close()
+	}
+	return nil
+}
+
+func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("the address %s is in use by another program: stop it, or choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listening on %s is not permitted: choose a port above 1023 with %s", addr, flag)
+	case err != nil:
+		return nil, fmt.Errorf("cannot listen on %s (%s): %w", addr, flag, err)
+	}
+	return ln, nil
+}
+
+// openStore starts the embedded PostgreSQL if no other is named, and opens
+// what outlives the process.
+func (s *server) openStore(ctx context.Context) error {
+	url := s.cfg.DatabaseURL
+	if url == "" {
+		pg, err := embedded.Start(ctx, embedded.Options{DataDir: s.cfg.DataDir, Logger: s.log})
+		if err != nil {
+			return err
+		}
+		url = pg.URL()
+		s.stages.run("embedded PostgreSQL", func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return pg.Stop(context.WithoutCancel(ctx))
+			case <-pg.Done():
+				return pg.Err()
+			}
+		})
+	}
+	pool, err := openMigrated(ctx, url)
+	if err != nil {
+		return err
+	}
+	s.pool = pool
+	s.stages.onStop("database connections", pool.Close)
+	s.store = postgres.New(pool, postgres.Options{Logger: s.log})
+	s.stages.run("call records", s.store.Run)
+	blobURL := cmp.Or(s.cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(s.cfg.DataDir, "blobs")))
+	if s.blobs, err = blobs.Open(blobURL); err != nil {
+		return err
+	}
+	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
+	return s.recover(ctx)
+}
+
+// recover closes what a process that died left open.
+func (s *server) recover(ctx context.Context) error {
+	canceled, unknown, err := s.store.RecoverCalls(ctx)
+	if err != nil {
+		return err
+	}
+	if canceled+unknown > 0 {
+		s.log.Info("calls left open by the last run were closed", "canceled", canceled, "unknown", unknown)
+	}
+	return nil
+}
+
+// openDomain starts the services that know devices without a connection.
+func (s *server) openDomain(ctx context.Context) error {
+	key, err := secretKey(s.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	s.operators = fleet.NewOperators(s.store)
+	s.targets = fleet.NewTargets(s.store, s.store)
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName})
+	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
+		Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
+	if err != nil {
+		return err
+	}
+	if err := s.enrolments.Load(ctx); err != nil {
+		return err
+	}
+	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Events: s.events,
+		Kick: s.kick, Retiring: s.enrolments.Retired, Log: s.log})
+	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
+	s.stages.run("presence", s.presences.Run)
+	s.stages.run("enrolment", s.enrolments.Run)
+	return nil
+}
+
+// kick ends a device's connection. The broker comes up after those who ask.
+func (s *server) kick(id fleet.DeviceID, reason string) {
+	s.targets.Forget(id)
+	if s.broker != nil {
+		s.broker.Kick(id, reason)
+	}
+}
+
+func (s *server) publicHost() string {
+	u, _ := url.Parse(s.cfg.PublicURL) // config.check has parsed it
+	return u.Host
+}
+
+func (s *server) openBroker(ctx context.Context) error {
+	tlsConfig, err := s.tlsConfig()
+	if err != nil {
+		return err
+	}
+	s.broker, err = broker.New(broker.Options{Addr: s.cfg.MQTTAddr, TLSAddr: s.cfg.MQTTSAddr, TLSConfig: tlsConfig,
+		Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: buildVersion(), Logger: s.log})
+	if err != nil {
+		return err
+	}
+	s.stages.run("broker", s.broker.Run)
+	return nil
+}
+
+func (s *server) tlsConfig() (*tls.Config, error) {
+	if s.cfg.TLSCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate %s and key %s do not work: %w", s.cfg.TLSCert, s.cfg.TLSKey, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+}
+
+func (s *server) openCalls(context.Context) error {
+	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: s.log})
+	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
+		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.metrics.observe})
+	s.stages.onStop("calls", s.calls.Shutdown)
+	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
+	s.stages.run("fan-outs", s.fanOuts.Run)
+	return nil
+}
+
+// firstOperator makes the operator admin if there is nobody who could sign in.
+func (s *server) firstOperator(ctx context.Context) error {
+	operators, err := s.store.Operators(ctx)
+	if err != nil || len(operators) > 0 {
+		return err
+	}
+	password := cmp.Or(s.cfg.AdminPassword, newPassword())
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleAdmin}
+	if _, err := s.operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+		return fmt.Errorf("--admin-password: %w", err)
+	}
+	s.firstPassword = password
+	return nil
+}
+
+// wait returns when ctx ends or a part dies.
+func (s *server) wait(ctx context.Context) error { return s.stages.wait(ctx) }
