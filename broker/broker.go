@@ -1,0 +1,173 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"fleetd/fleet"
+)
+
+// drainTimeout bounds a shutdown.
+const drainTimeout = 5 * time.Second
+
+// A Broker accepts devices and delivers calls to them.
+type Broker struct {
+	o       Options
+	log     *slog.Logger
+	server  *mqtt.Server
+	tcp     *listener // nil if off
+	tls     *listener // nil if off
+	gate    *gate
+	devices Devices
+
+	registry    registry
+	pool        pool
+	prober      prober
+	inventories inventories
+	refusals    throttle
+	stats       counters
+	epoch       atomic.Int64
+
+	life context.Context // ends when connections have been closed
+	end  context.CancelFunc
+	late sync.WaitGroup // callbacks with late answers
+}
+
+var _ fleet.Link = (*Broker)(nil)
+
+// New makes a broker and binds its addresses, so that a port in use is known
+// before anything runs. [Broker.Run] starts it.
+func New(o Options) (*Broker, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: newGate(o.MaxConnections)}
+	b.life, b.end = context.WithCancel(context.Background())
+	b.registry.init()
+	b.pool.limit = o.OnboardingLimit
+	b.server = newServer(o.Logger)
+	if err := b.server.AddHook(&hook{broker: b}, nil); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	if err := b.listen(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Broker) listen() (err error) {
+	if b.o.Addr != "" {
+		if b.tcp, err = b.newListener("mqtt", b.o.Addr); err != nil {
+			return err
+		}
+	}
+	if b.o.TLSAddr != "" {
+		if b.tls, err = b.newListener("mqtts", b.o.TLSAddr); err != nil {
+			if b.tcp != nil {
+				b.tcp.stop()
+			}
+			return err
+		}
+	}
+	for _, l := range b.listeners() {
+		if err := b.server.AddListener(l); err != nil {
+			return fmt.Errorf("broker: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *Broker) listeners() (all []*listener) {
+	for _, l := range []*listener{b.tcp, b.tls} {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// Addr returns the address of the plain listener, nil if there is none.
+func (b *Broker) Addr() net.Addr { return b.tcp.addr() }
+
+// TLSAddr returns the address of the TLS listener, nil if there is none.
+func (b *Broker) TLSAddr() net.Addr { return b.tls.addr() }
+
+// Run serves devices until ctx ends, then closes their connections within a few
+// seconds. Calls that wait for an answer fail with [fleet.ErrLost]. An orderly
+// stop returns nil.
+func (b *Broker) Run(ctx context.Context) error {
+	if err := b.server.Serve(); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	probing := make(chan struct{})
+	go func() { defer close(probing); b.watch() }()
+	<-ctx.Done()
+	err := b.shutdown()
+	<-probing
+	return err
+}
+
+func (b *Broker) shutdown() error {
+	deadline := time.Now().Add(drainTimeout)
+	for _, l := range b.listeners() {
+		l.stop()
+	}
+	b.stopConnections(time.Second)
+	for _, l := range b.listeners() {
+		l.closeConnections()
+	}
+	ok := true
+	for _, l := range b.listeners() {
+		ok = within(time.Until(deadline), l.handlers.Wait) && ok
+	}
+	b.end()
+	ok = within(time.Until(deadline), b.pool.running.Wait) && ok
+	ok = within(time.Until(deadline), b.late.Wait) && ok
+	if !ok {
+		return fmt.Errorf("broker: some connections did not end within %v", drainTimeout)
+	}
+	// Mochi's own close would send connections a DISCONNECT that MQTT 3.1.1
+	// does not know, and waits without end: by now there are none.
+	return b.server.Close()
+}
+
+// within reports whether wait returned in time.
+func within(d time.Duration, wait func()) bool {
+	done := make(chan struct{})
+	go func() { wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+// nextEpoch numbers connections upwards, also across restarts of the process.
+func (b *Broker) nextEpoch(now time.Time) int64 {
+	for {
+		last := b.epoch.Load()
+		next := max(last+1, now.UnixMicro())
+		if b.epoch.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// Kick ends the device's connection, if it has one: it is revoked or retired,
+// and must come back with other credentials or not at all.
+func (b *Broker) Kick(id fleet.DeviceID, reason string) bool {
+	c := b.registry.connection(id)
+	if c == nil {
+		return false
+	}
+	c.stop(causeError(reason))
+	return true
+}

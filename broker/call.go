@@ -1,0 +1,98 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+// forever stands for "as long as the caller's context": mcp wants a limit.
+const forever = 24 * time.Hour
+
+// Send writes the call and waits for the answer until ctx ends.
+func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage, late func(fleet.Answer)) (fleet.Answer, error) {
+	if t.used {
+		return fleet.Answer{}, errors.New("a turn was used twice")
+	}
+	t.used = true
+	c := t.c
+	call := &sentCall{id: t.id, tool: tool, late: late}
+	c.device.remember(call)
+	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: tool, Arguments: arguments, Timeout: forever})
+	if !gaveUp(err) {
+		c.device.settle(call)
+		return c.outcome(tool, result, err)
+	}
+	if answer, came := c.device.giveUp(call); came {
+		return c.outcome(tool, answer.Result, answer.Err)
+	}
+	if errors.Is(err, mcp.ErrTimeout) {
+		c.unanswered(fmt.Sprintf("no answer to %s", tool))
+		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
+	}
+	if errors.Is(err, mcp.ErrClosed) {
+		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrLost, err)
+	}
+	return fleet.Answer{}, err // the caller withdrew
+}
+
+// gaveUp reports whether the call may have been sent and was not answered.
+func gaveUp(err error) bool {
+	if err == nil || errors.Is(err, mcp.ErrNotSent) {
+		return false
+	}
+	if _, refused := errors.AsType[*mcp.Error](err); refused {
+		return false
+	}
+	return !errors.Is(err, mcp.ErrMalformed) && !errors.Is(err, mcp.ErrTooLarge)
+}
+
+// outcome translates what became of a call that was answered or never sent.
+func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error) (fleet.Answer, error) {
+	switch {
+	case errors.Is(err, mcp.ErrInvalid):
+		return fleet.Answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_call", "%s cannot be called like this: %v", tool, err)
+	case errors.Is(err, mcp.ErrNotSent):
+		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrOffline, err)
+	}
+	c.answered()
+	a := toAnswer(tool, result, err)
+	if a.Err != nil {
+		return fleet.Answer{}, a.Err
+	}
+	return a, nil
+}
+
+// maxAnswerText is what fits a table.
+const maxAnswerText = 256
+
+func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
+	switch {
+	case err != nil:
+		return fleet.Answer{Err: toToolError(tool, err)}
+	case result == nil: // an answer to something else than tools/call
+		result = new(mcp.CallToolResult)
+	}
+	a := fleet.Answer{Result: result.AppendJSON(nil), IsError: result.IsError}
+	for _, content := range result.Content {
+		if content.Type == "text" {
+			a.Text = fleet.CleanText(content.Text, maxAnswerText)
+			break
+		}
+	}
+	return a
+}
+
+// toToolError keeps the device's words. An answer that cannot be read counts as
+// a refusal too: the device is done with the call.
+func toToolError(tool string, err error) *fleet.ToolError {
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return &fleet.ToolError{Tool: tool, Code: e.Code, Message: e.Message}
+	}
+	return &fleet.ToolError{Tool: tool, Code: mcp.CodeUnspecified, Message: "the answer cannot be read: " + err.Error()}
+}

@@ -1,0 +1,249 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+// A causeError says why we ended a connection.
+type causeError string
+
+func (e causeError) Error() string { return string(e) }
+
+const (
+	errTakenOver = causeError("the device connected again")
+	errStopping  = causeError("fleetd is stopping")
+	errNotTaken  = causeError("the device takes no more bytes")
+)
+
+var errPanic = errors.New("internal error")
+
+// seenEvery is how often the domain hears of packets of one connection.
+const seenEvery = 5 * time.Second
+
+// A connection is one device's hold on the broker.
+type connection struct {
+	fleet.Connection
+	broker   *Broker
+	device   *device
+	client   *mqtt.Client
+	session  *mcp.Session
+	up, down string
+	lost     chan struct{} // closed when the connection has ended
+	health   atomic.Int32
+
+	// These belong to the goroutine that reads.
+	clean       bool // DISCONNECT was received
+	established bool
+	lastSeen    time.Time
+	lastHello   time.Time
+
+	mu         sync.Mutex
+	cause      error // why it ended; nil while it is open
+	line       line
+	outbox     outbox
+	onboarding onboarding
+}
+
+// What is known of the device at the other end.
+const (
+	healthUnknown int32 = iota // nothing was answered yet
+	healthGood
+	healthSilent // the last request was not answered
+)
+
+func (b *Broker) newConnection(id fleet.DeviceID, cl *mqtt.Client) *connection {
+	now := time.Now()
+	d := b.registry.hold(id)
+	c := &connection{
+		Connection: fleet.Connection{
+			Device: id, Node: b.o.Node, Epoch: b.nextEpoch(now), ClientID: cl.ID,
+			Transport: cl.Net.Listener, RemoteAddr: hostOf(cl.Net.Remote), At: now.UTC(),
+		},
+		broker: b, device: d, client: cl,
+		up: upTopic(id), down: downTopic(id), lost: make(chan struct{}),
+	}
+	c.session = mcp.NewSession(c, mcp.SessionOptions{
+		IDs: d.ids, ListTimeout: b.o.RequestTimeout, Logger: b.log,
+		OnNotification: c.notified, OnUnmatched: c.unmatched,
+	})
+	return c
+}
+
+// established makes c the device's connection, from now on reachable.
+func (b *Broker) established(c *connection) {
+	b.stats.connects.Add(1)
+	loser := c.device.take(c)
+	if loser != nil {
+		b.stats.takeovers.Add(1)
+		loser.stop(errTakenOver)
+	}
+	if loser == c {
+		return
+	}
+	c.established = true
+	b.stats.connections.Add(1)
+	b.devices.Connected(c.Connection)
+	c.startOnboarding(0)
+}
+
+// ended cleans up after a connection, however it came to its end. err is what
+// mochi made of it.
+func (b *Broker) ended(nc *netConn, err error) {
+	c := nc.link
+	if c == nil {
+		b.endedUnknown(err)
+		return
+	}
+	c.stop(err)
+	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
+		b.server.Clients.Delete(c.ClientID) // left there after a panic
+	}
+	c.device.release(c)
+	if c.established {
+		b.stats.connections.Add(-1)
+		b.devices.Disconnected(c.Connection, c.clean, c.reason(err))
+	}
+}
+
+// endedUnknown counts sockets that never became a device's. What the hook
+// refused is counted already.
+func (b *Broker) endedUnknown(err error) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.stats.refuse("silent")
+	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength), errors.Is(err, errShortContents):
+		b.stats.refuse("malformed_connect")
+	}
+}
+
+// stop ends the connection, at once and without waiting for anything: calls
+// fail, the socket is closed, its reader finds out. Only the first stop counts.
+func (c *connection) stop(cause error) {
+	if cause == nil {
+		cause = io.EOF
+	}
+	c.mu.Lock()
+	first := c.cause == nil
+	if first {
+		c.cause = cause
+		close(c.lost)
+		c.onboarding.stop()
+		c.outbox.clear()
+	}
+	c.mu.Unlock()
+	if first {
+		c.client.Stop(cause)
+		c.session.Close(cause)
+		c.broker.prober.remove(c)
+	}
+}
+
+// reason says in words why the connection ended.
+func (c *connection) reason(err error) string {
+	c.mu.Lock()
+	cause := c.cause
+	c.mu.Unlock()
+	var ours causeError
+	switch {
+	case errors.As(cause, &ours):
+		return string(ours)
+	case c.clean:
+		return ""
+	case errors.Is(cause, os.ErrDeadlineExceeded):
+		return "no sign of life within 1.5 times its keepalive"
+	case errors.Is(err, errPanic):
+		return err.Error()
+	case err == nil, errors.Is(err, io.EOF):
+		return "the device closed the socket"
+	case errors.Is(err, net.ErrClosed):
+		return "the device takes no more bytes"
+	}
+	return err.Error()
+}
+
+// seen notes a packet of any kind.
+func (c *connection) seen(now time.Time) {
+	if now.Sub(c.lastSeen) >= seenEvery {
+		c.lastSeen = now
+		c.broker.devices.Seen(c.Device)
+	}
+}
+
+// receive takes what the device published.
+func (c *connection) receive(payload []byte) {
+	c.broker.stats.publishesIn.Add(1)
+	e, err := mcp.ParseEnvelope(payload)
+	switch {
+	case errors.Is(err, mcp.ErrMalformed):
+		// A device in good health sends such texts: error messages are not
+		// escaped. The call they answer can often be told.
+		if !c.session.ReceiveBroken(payload) {
+			c.broker.stats.unreadable.Add(1)
+		}
+	case err != nil:
+		c.broker.stats.unreadable.Add(1)
+	case e.Type == mcp.TypeMCP && e.Payload != nil:
+		c.session.Receive(e.Payload)
+	case e.Type == "hello":
+		c.answerHello(time.Now())
+	}
+}
+
+func (c *connection) notified(method string, params json.RawMessage) {
+	c.broker.devices.Notified(c.Device, method, params)
+}
+
+// answered notes that the device answered a request: it is well.
+func (c *connection) answered() {
+	if c.health.Load() == healthGood {
+		return
+	}
+	was := c.health.Swap(healthGood)
+	if was == healthGood {
+		return
+	}
+	c.broker.devices.Responded(c.Device)
+	if was == healthSilent {
+		c.broker.prober.remove(c)
+		c.resumeOnboarding()
+	}
+}
+
+// unanswered notes that the device let a request time out.
+func (c *connection) unanswered(why string) {
+	if c.health.Swap(healthSilent) == healthSilent || c.hasEnded() {
+		return
+	}
+	c.broker.prober.add(c, time.Now())
+	c.broker.devices.Unresponsive(c.Connection, why)
+}
+
+func (c *connection) hasEnded() bool {
+	select {
+	case <-c.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// hostOf strips the port: it says nothing about the device.
+func hostOf(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return host
+}

@@ -1,0 +1,65 @@
+package broker
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+// A device is what outlives the connections of one: the counter of its request
+// ids, and the calls whose answer may still come.
+type device struct {
+	id  fleet.DeviceID
+	ids *mcp.IDs
+
+	mu      sync.Mutex
+	current *connection // the newest that is established; nil while offline
+	holders int         // connections from authentication to their end
+	gone    time.Time   // end of the last connection
+	sent    []*sentCall // oldest first
+}
+
+// newDevice starts the ids at a random point, so that an answer to a call of an
+// earlier process meets no call of this one.
+func newDevice(id fleet.DeviceID) *device {
+	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now()}
+}
+
+func (d *device) connection() *connection {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.current
+}
+
+// take makes c the device's connection and returns the one to stop: the one
+// before, or c itself if a later one has been faster.
+func (d *device) take(c *connection) (loser *connection) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.current != nil && d.current.Epoch > c.Epoch {
+		return c
+	}
+	loser, d.current = d.current, c
+	return loser
+}
+
+// release ends what registry.hold began. Pointers are compared, since a later
+// connection may long be the device's.
+func (d *device) release(c *connection) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.holders--
+	d.gone = time.Now()
+	if d.current == c {
+		d.current = nil
+	}
+}
+
+func (d *device) goneBefore(t time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holders == 0 && d.gone.Before(t)
+}

@@ -1,0 +1,39 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+
+	"fleetd/fleet"
+)
+
+// Devices is what the broker asks of the domain and tells it. All but
+// SaveListing answer from memory: they run on the goroutine that reads a
+// device's socket, and a storm of reconnects calls them thousands of times a
+// second.
+type Devices interface {
+	// Authenticate names the device that the credentials of a CONNECT belong
+	// to. A [fleet.CredentialsError] says in a word why not.
+	Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error)
+
+	Connected(c fleet.Connection)
+	// Disconnected follows each Connected once, maybe after the next Connected
+	// of the same device. clean means that the device sent DISCONNECT, as it
+	// does before it restarts.
+	Disconnected(c fleet.Connection, clean bool, reason string)
+	// Seen tells of any packet, at most every few seconds per connection.
+	Seen(id fleet.DeviceID)
+	// Responded tells of an answer: the first on a connection, and the first
+	// after Unresponsive.
+	Responded(id fleet.DeviceID)
+	// Unresponsive tells that a request went unanswered.
+	Unresponsive(c fleet.Connection, why string)
+
+	// NeedsListing reports whether the device's tools have to be listed.
+	NeedsListing(id fleet.DeviceID) bool
+	// SaveListing stores what the device offers. It may block until ctx ends.
+	SaveListing(ctx context.Context, l fleet.ToolListing) error
+	// Notified passes on what the device says unasked: foreign, but cleaned
+	// and bounded.
+	Notified(id fleet.DeviceID, method string, params json.RawMessage)
+}

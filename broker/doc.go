@@ -1,0 +1,18 @@
+// Package broker is the fleet's side of MQTT: it lets devices in, keeps one
+// connection per device, and carries calls to them and answers back.
+//
+// The MQTT protocol itself is mochi-mqtt's, unpatched. Around it stand a
+// listener that survives hostile sockets, a hook that says who may do what, and
+// a registry of devices that outlives their connections. Nothing is ever routed
+// by topic: a device publishes to the fleet alone, and what it is told is
+// written straight to its connection, so that no SUBSCRIBE is needed.
+//
+// The broker knows no SQL and no operators. It asks and tells a [Devices], and
+// is a [fleet.Link] to those who call.
+//
+// # Locks
+//
+// In this order, each held for a few instructions: registryShard.mu, device.mu,
+// connection.mu. None is held while a method of mqtt.Client, mcp.Session or
+// Devices runs: a stuck socket keeps the client's own lock for seconds.
+package broker

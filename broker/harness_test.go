@@ -1,0 +1,157 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fleetd/fleet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// deadline bounds every wait of these tests; what is waited for takes
+// milliseconds, except on a machine that is busy with other things.
+const deadline = 20 * time.Second
+
+// domain is the broker's Devices: it lets in everyone whose password is the
+// client id backwards, and keeps what it is told.
+type domain struct {
+	mu       sync.Mutex
+	events   []string
+	listings []fleet.ToolListing
+	fresh    bool  // no listing is needed
+	saveErr  error // of the next SaveListing
+}
+
+func (d *domain) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.events = append(d.events, fmt.Sprintf(format, args...))
+}
+
+func passwordOf(clientID string) string {
+	b := []byte(clientID)
+	slices.Reverse(b)
+	return string(b)
+}
+
+func (d *domain) Authenticate(clientID, _ string, password []byte) (fleet.DeviceID, error) {
+	if string(password) != passwordOf(clientID) {
+		return "", fleet.CredentialsForged
+	}
+	return deviceOfClientID(clientID), nil
+}
+
+func (d *domain) Connected(c fleet.Connection) { d.note("connected %s", c.Device) }
+func (d *domain) Disconnected(c fleet.Connection, clean bool, reason string) {
+	d.note("disconnected %s clean=%v: %s", c.Device, clean, reason)
+}
+func (d *domain) Seen(fleet.DeviceID)         {}
+func (d *domain) Responded(id fleet.DeviceID) { d.note("responded %s", id) }
+func (d *domain) Unresponsive(c fleet.Connection, why string) {
+	d.note("unresponsive %s: %s", c.Device, why)
+}
+
+func (d *domain) NeedsListing(fleet.DeviceID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.fresh
+}
+
+func (d *domain) SaveListing(_ context.Context, l fleet.ToolListing) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.saveErr; err != nil {
+		d.saveErr = nil
+		return err
+	}
+	d.listings = append(d.listings, l)
+	return nil
+}
+
+func (d *domain) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
+	d.note("notified %s %s %s", id, method, params)
+}
+
+func (d *domain) count(prefix string) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.events {
+		if strings.HasPrefix(e, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *domain) listed() []fleet.ToolListing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.listings)
+}
+
+func (d *domain) happened() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.events, "\n")
+}
+
+// start runs a broker on a free port until the test ends. Tools are not listed
+// unless the test says so.
+func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
+	t.Helper()
+	d := &domain{fresh: true}
+	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	if change != nil {
+		change(&o)
+	}
+	b, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return b, d
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// call calls a tool as the domain does.
+func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, late func(fleet.Answer)) (fleet.Answer, error) {
+	turn, err := b.Queue(id)
+	if err != nil {
+		return fleet.Answer{}, err
+	}
+	defer turn.Done()
+	select {
+	case <-turn.Ready():
+	case <-turn.Lost():
+		return fleet.Answer{}, fleet.ErrLost
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	return turn.Send(ctx, tool, json.RawMessage(args), late)
+}

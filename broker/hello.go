@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"net"
+	"strconv"
+	"time"
+)
+
+// helloEvery is how often one device's hello is answered.
+const helloEvery = time.Second
+
+// A serverHello opens an audio channel.
+type serverHello struct {
+	Type        string      `json:"type"`
+	Version     int         `json:"version"`
+	Transport   string      `json:"transport"`
+	SessionID   string      `json:"session_id"`
+	AudioParams audioParams `json:"audio_params"`
+	UDP         udpChannel  `json:"udp"`
+}
+
+type audioParams struct {
+	Format        string `json:"format"`
+	SampleRate    int    `json:"sample_rate"`
+	Channels      int    `json:"channels"`
+	FrameDuration int    `json:"frame_duration"`
+}
+
+type udpChannel struct {
+	Server     string `json:"server"`
+	Port       int    `json:"port"`
+	Encryption string `json:"encryption"`
+	Key        string `json:"key"`
+	Nonce      string `json:"nonce"`
+}
+
+// answerHello answers a person who starts to talk to the device. There is no
+// voice here and no message that says so: a device that gets no answer freezes
+// for ten seconds. So the channel is opened, to nowhere, and closed at once.
+func (c *connection) answerHello(now time.Time) {
+	if now.Sub(c.lastHello) < helloEvery {
+		return
+	}
+	c.lastHello = now
+	c.broker.stats.hellos.Add(1)
+	h := newServerHello(c.voiceAddr())
+	hello, err := json.Marshal(h)
+	if err != nil || c.deliver(hello) != nil {
+		return
+	}
+	_ = c.deliver([]byte(`{"type":"goodbye","session_id":"` + h.SessionID + `"}`)) // lost with the connection
+}
+
+func newServerHello(host string, port int) serverHello {
+	random := make([]byte, 16+12+8)
+	_, _ = rand.Read(random) // never fails
+	nonce := append([]byte{1, 0, 0, 0}, random[16:28]...)
+	clear(nonce[8:]) // time stamp and sequence number are the device's
+	return serverHello{
+		Type: "hello", Version: 3, Transport: "udp", SessionID: "s-" + hex.EncodeToString(random[28:]),
+		AudioParams: audioParams{Format: "opus", SampleRate: 24000, Channels: 1, FrameDuration: 60},
+		UDP: udpChannel{
+			Server: host, Port: port, Encryption: "aes-128-ctr",
+			Key: hex.EncodeToString(random[:16]), Nonce: hex.EncodeToString(nonce),
+		},
+	}
+}
+
+const discardPort = 9
+
+// voiceAddr is where the device is told to send its voice.
+func (c *connection) voiceAddr() (host string, port int) {
+	host, text, err := net.SplitHostPort(c.broker.o.VoiceAddr)
+	if err == nil {
+		if port, err = strconv.Atoi(text); err == nil {
+			return host, port
+		}
+	}
+	return hostOf(c.client.Net.Conn.LocalAddr().String()), discardPort
+}

@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// maxInventories is how many different inventories are kept to be shared. A
+// fleet has one per firmware build.
+const maxInventories = 256
+
+// inventories gives equal lists of tools one memory: ten thousand devices with
+// the same firmware hold the list once.
+type inventories struct {
+	mu    sync.Mutex
+	known map[string]fleet.Inventory
+}
+
+func (all *inventories) of(tools []fleet.Tool) fleet.Inventory {
+	id := inventoryID(tools)
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if inv, ok := all.known[id]; ok {
+		return inv
+	}
+	if all.known == nil || len(all.known) >= maxInventories {
+		all.known = make(map[string]fleet.Inventory)
+	}
+	inv := fleet.Inventory{ID: id, Tools: tools, CreatedAt: time.Now().UTC()}
+	all.known[id] = inv
+	return inv
+}
+
+// inventoryID is the SHA-256 of the tools, in the device's order, with the keys
+// of their schemas sorted: firmware builds may print the same schema in another
+// order of keys.
+func inventoryID(tools []fleet.Tool) string {
+	h := sha256.New()
+	enc := json.NewEncoder(h)
+	for _, t := range tools {
+		t.InputSchema = canonical(t.InputSchema)
+		_ = enc.Encode(t) // strings and valid JSON into a hash: cannot fail
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// canonical sorts the keys of objects. Numbers stay as they were written.
+func canonical(schema json.RawMessage) json.RawMessage {
+	dec := json.NewDecoder(bytes.NewReader(schema))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
+		return json.RawMessage("null")
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return out
+}

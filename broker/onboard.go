@@ -1,0 +1,162 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+const (
+	turnTimeout    = 30 * time.Second // for a place in line, behind calls
+	listingTimeout = 2 * time.Minute  // for all pages, and for storing them
+)
+
+// An onboarding is what is asked of a device on every new connection: who it
+// is, and, unless that is known, what it can do.
+type onboarding struct { // under connection.mu
+	running bool
+	done    bool // nothing more to ask
+	told    bool // a failure has been logged
+	tries   int
+	retry   *time.Timer // nil unless one is due
+}
+
+func (o *onboarding) stop() {
+	o.done = true
+	if o.retry != nil {
+		o.retry.Stop()
+		o.retry = nil
+	}
+}
+
+// startOnboarding begins, at once or after the delay.
+func (c *connection) startOnboarding(delay time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := &c.onboarding
+	if o.done || o.running {
+		return
+	}
+	if delay > 0 {
+		o.retry = time.AfterFunc(delay, func() { c.startOnboarding(0) })
+		return
+	}
+	if o.retry != nil {
+		o.retry.Stop()
+		o.retry = nil
+	}
+	o.running = true
+	c.broker.pool.submit(c.onboard)
+}
+
+// resumeOnboarding tries again with a device that has come back to life.
+func (c *connection) resumeOnboarding() { c.startOnboarding(0) }
+
+func (c *connection) onboard() {
+	err := c.introduce(c.broker.life)
+	c.mu.Lock()
+	delay, tell := c.onboarding.end(err, c.broker.o.onboardingDelays)
+	c.mu.Unlock()
+	if err == nil || c.hasEnded() {
+		return
+	}
+	if tell {
+		c.broker.stats.listingsFailed.Add(1)
+		c.broker.log.Warn("tools not listed", "device", c.Device, "err", err)
+	}
+	if delay > 0 {
+		c.broker.log.Debug("listing tools failed, trying again", "device", c.Device, "err", err)
+		c.startOnboarding(delay)
+	}
+}
+
+// end notes the end of a try. delay says when to try again, 0 for never; tell
+// says that it is time to log that nothing came of it.
+func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration, tell bool) {
+	o.running = false
+	if err == nil {
+		o.done = true
+		return 0, false
+	}
+	if o.tries < len(delays) {
+		o.tries++
+		return delays[o.tries-1], false
+	}
+	tell, o.told = !o.told, true
+	return 0, tell
+}
+
+// introduce is one try. Each request has a turn of its own, so that calls get
+// in between.
+func (c *connection) introduce(ctx context.Context) error {
+	var hello *mcp.InitializeResult
+	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
+		hello, err = c.session.Initialize(ctx, c.initializeParams())
+		return c.judge("initialize", err)
+	})
+	if err != nil || !c.broker.devices.NeedsListing(c.Device) {
+		return err
+	}
+	tools, partial, err := c.listTools(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, listingTimeout)
+	defer cancel()
+	l := fleet.ToolListing{
+		Device: c.Device, ServerName: hello.ServerName, ServerVersion: hello.ServerVersion, Partial: partial,
+		At: time.Now().UTC(), Inventory: c.broker.inventories.of(tools),
+	}
+	if err := c.broker.devices.SaveListing(ctx, l); err != nil {
+		return fmt.Errorf("storing %d tools: %w", len(tools), err)
+	}
+	c.broker.stats.listings.Add(1)
+	return nil
+}
+
+func (c *connection) initializeParams() mcp.InitializeParams {
+	p := mcp.InitializeParams{ClientName: "fleetd", ClientVersion: c.broker.o.Version}
+	if c.broker.o.VisionURL != nil {
+		p.VisionURL, p.VisionToken = c.broker.o.VisionURL(string(c.Device))
+	}
+	return p
+}
+
+// inTurn runs f when the device's line has come to it.
+func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) error {
+	t, err := c.join(maxWaiting + 1) // beside the calls, not instead of one
+	if err != nil {
+		return err
+	}
+	defer t.Done()
+	wait := time.NewTimer(turnTimeout)
+	defer wait.Stop()
+	select {
+	case <-t.ready:
+	case <-c.lost:
+		return fleet.ErrLost
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-wait.C:
+		return fmt.Errorf("%w: calls kept it busy for %v", fleet.ErrBusy, turnTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, listingTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// judge passes err on and notes what it says about the device's health.
+func (c *connection) judge(what string, err error) error {
+	_, refused := errors.AsType[*mcp.Error](err)
+	switch {
+	case err == nil || refused:
+		c.answered()
+	case errors.Is(err, mcp.ErrTimeout) && !errors.Is(err, mcp.ErrNotSent):
+		c.unanswered("no answer to " + what)
+	}
+	return err
+}

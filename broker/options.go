@@ -1,0 +1,79 @@
+package broker
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"syscall"
+	"time"
+)
+
+// Options configures a [Broker]. Devices and one address are required.
+type Options struct {
+	Addr      string      // plain MQTT, ":1883"; "" for none
+	TLSAddr   string      // MQTT over TLS, ":8883"; "" for none
+	TLSConfig *tls.Config // required with TLSAddr
+
+	Devices Devices
+	Node    string // this process, as its connections name it
+	Version string // of fleetd, told to devices
+	Logger  *slog.Logger
+
+	// VisionURL is where a device's camera sends pictures to be explained, ""
+	// for nowhere. Devices forget it at every start.
+	VisionURL func(id string) (url, token string)
+
+	// VoiceAddr is the UDP address told to a device whose user starts to talk.
+	// Nothing need listen there: the conversation is ended at once.
+	// Default: the address the device connected to, port 9 (discard).
+	VoiceAddr string
+
+	ConnectTimeout   time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
+	WriteTimeout     time.Duration // until a socket that takes no bytes is closed. Default: 2s
+	RequestTimeout   time.Duration // initialize, ping, each page of tools/list. Default: 10s
+	ProbeEvery       time.Duration // between pings of a device that does not answer. Default: 1m
+	ForgetAfter      time.Duration // an offline device's late answers are awaited so long. Default: 24h
+	MaxConnections   int           // default: 90 % of the process's descriptors
+	MaxHandshakes    int           // TLS handshakes at a time. Default: 64
+	OnboardingLimit  int           // devices being listed at a time. Default: 256
+	onboardingDelays []time.Duration
+}
+
+func (o *Options) setDefaults() error {
+	if o.Devices == nil {
+		return errors.New("broker: no Devices")
+	}
+	if o.Addr == "" && o.TLSAddr == "" {
+		return errors.New("broker: no address to listen on")
+	}
+	if o.TLSAddr != "" && o.TLSConfig == nil {
+		return fmt.Errorf("broker: MQTT over TLS on %s needs a certificate", o.TLSAddr)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 2*time.Second)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 10*time.Second)
+	o.ProbeEvery = cmp.Or(o.ProbeEvery, time.Minute)
+	o.ForgetAfter = cmp.Or(o.ForgetAfter, 24*time.Hour)
+	o.MaxConnections = cmp.Or(o.MaxConnections, descriptorRoom())
+	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, 64)
+	o.OnboardingLimit = cmp.Or(o.OnboardingLimit, 256)
+	if o.onboardingDelays == nil {
+		o.onboardingDelays = []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute}
+	}
+	return nil
+}
+
+// descriptorRoom is how many descriptors connections may take: a process that
+// runs out of them can neither open a file nor reach its database.
+func descriptorRoom() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || limit.Cur > 1<<24 {
+		return 1 << 24
+	}
+	return int(limit.Cur / 10 * 9)
+}

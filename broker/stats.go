@@ -1,0 +1,88 @@
+package broker
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// Stats are the broker's numbers since its start. Those named as such are of
+// the moment.
+type Stats struct {
+	Connections  int64 // now
+	Sockets      int64 // now, those not authenticated included
+	Unresponsive int64 // now: devices that let their last request time out
+	Onboarding   int64 // now: devices being asked for their tools, or waiting to be
+
+	Connects  int64
+	Takeovers int64            // connections that replaced another of the same device
+	Refused   map[string]int64 // connections that were refused, by reason
+
+	PublishesIn   int64
+	PublishesOut  int64
+	ForeignTopics int64 // publishes dropped since their topic was not the device's own
+	Unreadable    int64 // publishes that were no message of a device
+	OutboxFull    int64 // messages not sent since the device does not read
+	Unmatched     int64 // answers to nothing that was asked
+	Late          int64 // answers to calls given up before
+	WillsRemoved  int64
+	Hellos        int64
+
+	Listings       int64
+	ListingsFailed int64
+
+	AcceptErrors int64
+	Panics       int64
+}
+
+type counters struct {
+	connections, connects, takeovers               atomic.Int64
+	publishesIn, publishesOut, foreignTopics       atomic.Int64
+	unreadable, outboxFull, unmatched, late        atomic.Int64
+	willsRemoved, hellos, listings, listingsFailed atomic.Int64
+	acceptErrors, panics                           atomic.Int64
+
+	mu      sync.Mutex
+	refused map[string]int64 // reasons are few: constants, and those of fleet
+}
+
+func (c *counters) refuse(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = make(map[string]int64)
+	}
+	c.refused[reason]++
+}
+
+func (c *counters) refusals() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.refused)
+}
+
+// Stats returns the broker's numbers.
+func (b *Broker) Stats() Stats {
+	s := &b.stats
+	workers, waiting := b.pool.busy()
+	return Stats{
+		Connections: s.connections.Load(), Sockets: b.sockets(),
+		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting),
+		Connects: s.connects.Load(), Takeovers: s.takeovers.Load(), Refused: s.refusals(),
+		PublishesIn: s.publishesIn.Load(), PublishesOut: s.publishesOut.Load(),
+		ForeignTopics: s.foreignTopics.Load(), Unreadable: s.unreadable.Load(), OutboxFull: s.outboxFull.Load(),
+		Unmatched: s.unmatched.Load(), Late: s.late.Load(),
+		WillsRemoved: s.willsRemoved.Load(), Hellos: s.hellos.Load(),
+		Listings: s.listings.Load(), ListingsFailed: s.listingsFailed.Load(),
+		AcceptErrors: s.acceptErrors.Load(), Panics: s.panics.Load(),
+	}
+}
+
+func (b *Broker) sockets() (n int64) {
+	for _, l := range b.listeners() {
+		l.mu.Lock()
+		n += int64(len(l.conns))
+		l.mu.Unlock()
+	}
+	return n
+}
