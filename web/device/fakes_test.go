@@ -1,0 +1,211 @@
+package device_test
+
+import (
+	"bytes"
+	"context"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"image/png"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/web/device"
+)
+
+const (
+	unit  = fleet.DeviceID("a085e3112233")
+	uuid1 = "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10"
+)
+
+// pollStore keeps what was last written of each poll.
+type pollStore struct {
+	mu      sync.Mutex
+	records map[fleet.DeviceID]fleet.PollRecord
+}
+
+func (s *pollStore) Admissions(context.Context) ([]fleet.Admission, error) { return nil, nil }
+
+func (s *pollStore) SavePolls(_ context.Context, polls []fleet.PollRecord) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.records == nil {
+		s.records = make(map[fleet.DeviceID]fleet.PollRecord)
+	}
+	for _, p := range polls {
+		s.records[p.Poll.Device] = p
+	}
+	return nil
+}
+
+func (s *pollStore) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error) {
+	return nil, nil
+}
+
+func (s *pollStore) SaveAdmission(context.Context, fleet.Actor, string, fleet.Admission, time.Time) error {
+	return nil
+}
+
+// pictureStore keeps links and snapshots as the database does.
+type pictureStore struct {
+	mu    sync.Mutex
+	links map[string]fleet.URLLink
+	shots []fleet.Snapshot
+}
+
+func (s *pictureStore) CreateURLLink(_ context.Context, l fleet.URLLink) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links == nil {
+		s.links = make(map[string]fleet.URLLink)
+	}
+	s.links[string(l.TokenHash)] = l
+	return nil
+}
+
+func (s *pictureStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.LinkPurpose, now time.Time) (fleet.URLLink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.links[string(hash)]
+	if !ok || l.Purpose != purpose || !now.Before(l.ExpiresAt) {
+		return fleet.URLLink{}, fleet.ErrNotFound
+	}
+	delete(s.links, string(hash))
+	return l, nil
+}
+
+func (s *pictureStore) DeleteExpiredURLLinks(context.Context, time.Time) error { return nil }
+
+func (s *pictureStore) CreateSnapshot(_ context.Context, shot fleet.Snapshot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shots = append(s.shots, shot)
+	return nil
+}
+
+func (s *pictureStore) Snapshot(_ context.Context, id uuid.UUID) (fleet.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, shot := range s.shots {
+		if shot.ID == id {
+			return shot, nil
+		}
+	}
+	return fleet.Snapshot{}, fleet.ErrNotFound
+}
+
+func (s *pictureStore) SnapshotOfCall(context.Context, uuid.UUID) (fleet.Snapshot, error) {
+	return fleet.Snapshot{}, fleet.ErrNotFound
+}
+
+func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.Snapshot, error) {
+	return nil, nil
+}
+
+type nobody struct{}
+
+func (nobody) SavePresence(context.Context, []fleet.PresenceChange) error { return nil }
+func (nobody) ResetPresence(context.Context, string, string, time.Time) (int64, error) {
+	return 0, nil
+}
+func (nobody) SavePresenceSample(context.Context, time.Time) error { return nil }
+func (nobody) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
+	return nil, nil
+}
+
+// site is the whole device-facing side over stores in memory, on a real server.
+type site struct {
+	*httptest.Server
+	polls      pollStore
+	pictures   pictureStore
+	events     fleet.Events
+	enrolments *fleet.Enrolments
+	presences  *fleet.Presences
+	snapshots  *fleet.Snapshots
+	blobs      *blobs.Store
+	blobDir    string
+}
+
+func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
+	t.Helper()
+	s := &site{blobDir: t.TempDir()}
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: &s.polls, Mode: mode, Key: make([]byte, fleet.KeySize),
+		PublicName: "fleet.example.org"})
+	check(err)
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: nobody{}})
+	s.blobs, err = blobs.OpenDir(s.blobDir)
+	check(err)
+	t.Cleanup(func() { s.blobs.Close() })
+	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
+	check(err)
+	router := chi.NewRouter()
+	s.Server = httptest.NewServer(router)
+	t.Cleanup(s.Close)
+	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: &s.pictures, Store: &s.pictures, Blobs: s.blobs,
+		PublicURL: s.URL, Presences: s.presences, Events: &s.events})
+	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers}).Routes(router)
+	return s
+}
+
+// flush writes the polls that wait to be written.
+func (s *site) flush(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.enrolments.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *site) stored(id fleet.DeviceID) fleet.PollRecord {
+	s.polls.mu.Lock()
+	defer s.polls.mu.Unlock()
+	return s.polls.records[id]
+}
+
+// client is as crude as a device: no redirects, no compression, no keep-alive.
+var client = &http.Client{
+	Timeout:       10 * time.Second,
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+}
+
+func drawing(w, h int) image.Image {
+	img := image.NewNRGBA(image.Rect(0, 0, w, h))
+	for y := range h {
+		for x := range w {
+			img.SetNRGBA(x, y, color.NRGBA{uint8(x), uint8(y), uint8(x ^ y), 255})
+		}
+	}
+	return img
+}
+
+func jpegOf(img image.Image) []byte {
+	var b bytes.Buffer
+	if err := jpeg.Encode(&b, img, nil); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
+
+func pngOf(img image.Image) []byte {
+	var b bytes.Buffer
+	if err := png.Encode(&b, img); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
