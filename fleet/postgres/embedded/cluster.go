@@ -88,8 +88,8 @@ func initdb(ctx context.Context, bin binaries, who owner, dir string, log *slog.
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	confine(cmd, bin, who, mount, syscall.SIGTERM)
-	exited, err := startBound(cmd)
-	if err != nil {
+	exited := make(chan error, 1)
+	if err := startBound(cmd, func(err error) { exited <- err }); err != nil {
 		return fmt.Errorf("cannot run %s as user %s: %w", cmd.Path, who.name, err)
 	}
 	if err := <-exited; err != nil {

@@ -104,7 +104,6 @@ func (s *Server) start(ctx context.Context, bin binaries, who owner, settings ma
 		s.proc.stop(giveUp) // err says more than how it ended
 		return err
 	}
-	go s.watch()
 	s.log.Info("embedded PostgreSQL started", "version", bin.major, "directory", s.dir.cluster(),
 		"pid", s.proc.pid(), "took", time.Since(began).Round(time.Millisecond))
 	return nil
@@ -129,20 +128,13 @@ func (s *Server) Err() error {
 // server is gone. When ctx ends first the server is cut short, which costs the
 // next start a recovery, and no data. Stop may be called more than once.
 func (s *Server) Stop(ctx context.Context) error {
+	began := time.Now()
 	err := s.proc.stop(ctx)
 	s.release()
-	return err
-}
-
-// watch says at once when the server ends by itself: what fails after it
-// would say less.
-func (s *Server) watch() {
-	<-s.Done()
-	if err := s.Err(); err != nil {
-		s.log.Error("embedded PostgreSQL ended", "err", err)
-		return
+	if err == nil {
+		s.log.Info("embedded PostgreSQL stopped", "took", time.Since(began).Round(time.Millisecond))
 	}
-	s.log.Info("embedded PostgreSQL stopped")
+	return err
 }
 
 // release gives the locks back. Closing a second time is harmless.

@@ -59,6 +59,16 @@ func Connect(ctx context.Context, opts Options) (url string, release func(contex
 	return s.URL(), s.Stop, nil
 }
 
+// Busy says whether a process uses dataDir at the moment.
+func Busy(dataDir string) bool {
+	d, err := newDataDir(dataDir)
+	if err != nil {
+		return false
+	}
+	busy, err := d.busy()
+	return busy && err == nil
+}
+
 // busy says whether a process holds the data directory.
 func (d dataDir) busy() (bool, error) {
 	f, err := os.Open(d.lockFile())

@@ -40,16 +40,15 @@ func launch(bin binaries, who owner, mount *os.File, extra map[string]string) (*
 	cmd.Stdout, cmd.Stderr = said, said
 	// SIGINT is PostgreSQL's fast shutdown: clients out, all on disk.
 	confine(cmd, bin, who, mount, syscall.SIGINT)
-	ended, err := startBound(cmd)
+	p := &process{cmd: cmd, said: said, exited: make(chan struct{})}
+	err = startBound(cmd, func(err error) {
+		p.exitErr = err
+		close(p.exited)
+	})
 	if err != nil {
 		said.Close()
 		return nil, err
 	}
-	p := &process{cmd: cmd, said: said, exited: make(chan struct{})}
-	go func() {
-		p.exitErr = <-ended
-		close(p.exited)
-	}()
 	return p, nil
 }
 
@@ -79,24 +78,24 @@ func confine(cmd *exec.Cmd, bin binaries, who owner, mount *os.File, atDeath sys
 	}
 }
 
-// startBound starts cmd and keeps its thread until it has exited. The kernel
-// counts the *thread* that made a child as its parent: one that Go retires
-// early would take the server with it.
-func startBound(cmd *exec.Cmd) (exited <-chan error, err error) {
-	started, ended := make(chan error), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, err
+// startBound starts cmd and calls exited when it has ended.
+func startBound(cmd *exec.Cmd, exited func(error)) error {
+	started := make(chan error)
+	go runBound(cmd, started, exited)
+	return <-started
+}
+
+// runBound keeps its thread until cmd has exited. The kernel counts the
+// *thread* that made a child as its parent: one that Go retires early would
+// take the server with it.
+func runBound(cmd *exec.Cmd, started chan<- error, exited func(error)) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Start()
+	started <- err
+	if err == nil {
+		exited(cmd.Wait())
 	}
-	return ended, nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
