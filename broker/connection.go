@@ -44,10 +44,11 @@ type connection struct {
 	health   atomic.Int32
 
 	// These belong to the goroutine that reads.
-	clean       bool // DISCONNECT was received
-	established bool
-	lastSeen    time.Time
-	lastHello   time.Time
+	clean        bool // DISCONNECT was received
+	establishing bool // holds device.takeover
+	established  bool
+	lastSeen     time.Time
+	lastHello    time.Time
 
 	mu         sync.Mutex
 	cause      error // why it ended; nil while it is open
@@ -64,12 +65,11 @@ const (
 )
 
 func (b *Broker) newConnection(id fleet.DeviceID, cl *mqtt.Client) *connection {
-	now := time.Now()
 	d := b.registry.hold(id)
 	c := &connection{
 		Connection: fleet.Connection{
-			Device: id, Node: b.o.Node, Epoch: b.nextEpoch(now), ClientID: cl.ID,
-			Transport: cl.Net.Listener, RemoteAddr: hostOf(cl.Net.Remote), At: now.UTC(),
+			Device: id, Node: b.o.Node, ClientID: cl.ID,
+			Transport: cl.Net.Listener, RemoteAddr: hostOf(cl.Net.Remote),
 		},
 		broker: b, device: d, client: cl,
 		up: upTopic(id), down: downTopic(id), lost: make(chan struct{}),
@@ -81,21 +81,35 @@ func (b *Broker) newConnection(id fleet.DeviceID, cl *mqtt.Client) *connection {
 	return c
 }
 
+// establish begins the takeover of the device by c, which established or ended
+// ends. It waits for others of the same device: their CONNACK at most.
+func (b *Broker) establish(c *connection) {
+	c.device.takeover.Lock()
+	c.establishing = true
+	c.At = time.Now().UTC()
+	c.Epoch = b.nextEpoch(c.At)
+	if old := c.device.connection(); old != nil {
+		b.stats.takeovers.Add(1)
+		old.stop(errTakenOver)
+	}
+}
+
 // established makes c the device's connection, from now on reachable.
 func (b *Broker) established(c *connection) {
-	b.stats.connects.Add(1)
-	loser := c.device.take(c)
-	if loser != nil {
-		b.stats.takeovers.Add(1)
-		loser.stop(errTakenOver)
-	}
-	if loser == c {
-		return
-	}
+	c.device.take(c)
+	c.endEstablishing()
 	c.established = true
+	b.stats.connects.Add(1)
 	b.stats.connections.Add(1)
 	b.devices.Connected(c.Connection)
 	c.startOnboarding(0)
+}
+
+func (c *connection) endEstablishing() {
+	if c.establishing {
+		c.establishing = false
+		c.device.takeover.Unlock()
+	}
 }
 
 // ended cleans up after a connection, however it came to its end. err is what
@@ -107,6 +121,7 @@ func (b *Broker) ended(nc *netConn, err error) {
 		return
 	}
 	c.stop(err)
+	c.endEstablishing()
 	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
 		b.server.Clients.Delete(c.ClientID) // left there after a panic
 	}

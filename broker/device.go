@@ -15,6 +15,10 @@ type device struct {
 	id  fleet.DeviceID
 	ids *mcp.IDs
 
+	// takeover lets one connection at a time establish itself. Mochi's own
+	// takeover is not atomic: of two at once both would stay, or neither.
+	takeover sync.Mutex
+
 	mu      sync.Mutex
 	current *connection // the newest that is established; nil while offline
 	holders int         // connections from authentication to their end
@@ -34,16 +38,11 @@ func (d *device) connection() *connection {
 	return d.current
 }
 
-// take makes c the device's connection and returns the one to stop: the one
-// before, or c itself if a later one has been faster.
-func (d *device) take(c *connection) (loser *connection) {
+// take makes c the device's connection.
+func (d *device) take(c *connection) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.current != nil && d.current.Epoch > c.Epoch {
-		return c
-	}
-	loser, d.current = d.current, c
-	return loser
+	d.current = c
 }
 
 // release ends what registry.hold began. Pointers are compared, since a later

@@ -14,5 +14,7 @@
 //
 // In this order, each held for a few instructions: registryShard.mu, device.mu,
 // connection.mu. None is held while a method of mqtt.Client, mcp.Session or
-// Devices runs: a stuck socket keeps the client's own lock for seconds.
+// Devices runs: a stuck socket keeps the client's own lock for seconds. Before
+// all of them comes device.takeover, which a connection holds from OnSessionEstablish
+// to OnSessionEstablished; nobody else wants it than later connections of the device.
 package broker

@@ -179,6 +179,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 		if err := d.ended(deadline); err != nil {
 			t.Error(err)
 		}
+		eventually(t, "the end", func() bool { return b.Stats().Connections == 1 })
 	}
 	eventually(t, "the ends are told", func() bool {
 		return dom.count("disconnected "+string(testID(1))+" clean=false: internal error") == 3

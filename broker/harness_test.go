@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -154,4 +155,22 @@ func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, l
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	return turn.Send(ctx, tool, json.RawMessage(args), late)
+}
+
+// A lockedWriter lets a test read what several goroutines log.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  bytes.Buffer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func (l *lockedWriter) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.String()
 }

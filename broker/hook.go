@@ -138,14 +138,7 @@ func refusal(err error) string {
 // client id. That would write to the old socket, and wait for seconds if it is
 // stuck, so the old connection is stopped first.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
-	if old := linkOf(cl).device.connection(); old != nil {
-		old.stop(errTakenOver)
-	}
-	if same, ok := h.broker.server.Clients.Get(cl.ID); ok { // may not be established yet
-		if old := linkOf(same); old != nil {
-			old.stop(errTakenOver)
-		}
-	}
+	h.broker.establish(linkOf(cl))
 }
 
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {

@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// At a shutdown MQTT 5 devices are told; others just see the socket close, as
+// their protocol knows no DISCONNECT from the server.
+func TestShutdown(t *testing.T) {
+	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	v4 := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	v5 := connectRaw(t, b, connectPacket{clientID: testClientID(2), version: 5})
+	silent := dialRaw(t, b.Addr())
+	stuck := connectRaw(t, b, connectPacket{clientID: testClientID(3), version: 5})
+	stick(t, b.registry.connection(stuck.id))
+	waiting := make(chan error, 1)
+	go func() { _, err := call(b, v4.id, "x", `{}`, deadline, nil); waiting <- err }()
+	eventually(t, "a call is under way", func() bool { return b.Stats().PublishesOut > 3 })
+	begin := time.Now()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > drainTimeout {
+		t.Errorf("stopped after %v", took)
+	}
+	if err := <-waiting; err == nil {
+		t.Error("a call outlived the broker")
+	}
+	if kinds := lastPackets(v5); !strings.HasSuffix(kinds, "\xe0") {
+		t.Errorf("MQTT 5: packets %x, want a DISCONNECT at the end", kinds)
+	}
+	if kinds := lastPackets(v4); strings.Contains(kinds, "\xe0") {
+		t.Errorf("MQTT 3.1.1: packets %x with a DISCONNECT", kinds)
+	}
+	if err := silent.ended(deadline); err != nil {
+		t.Error(err)
+	}
+}
+
+// lastPackets returns the first bytes of all packets that are left to read.
+func lastPackets(d *rawDevice) (kinds string) {
+	for {
+		kind, _, err := d.read()
+		if err != nil {
+			return kinds
+		}
+		kinds += string([]byte{kind})
+	}
+}
+
+// No packet may reach the log: not a payload, and not a second CONNECT's
+// password.
+func TestLogsHoldNoPackets(t *testing.T) {
+	log := new(lockedWriter)
+	b, dom := start(t, func(o *Options) {
+		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1), version: 5})
+	d.publish("a-secret-payload")
+	d.write(connectPacket{clientID: testClientID(1), version: 5}.bytes())
+	if err := d.ended(deadline); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the end", func() bool { return dom.count("disconnected") == 1 })
+	text := log.String()
+	for _, secret := range []string{"a-secret-payload", passwordOf(testClientID(1))} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+	if !strings.Contains(text, "second connect packet") {
+		t.Errorf("the protocol error is not logged:\n%s", text)
+	}
+}
+
+func TestRefusalsAreLoggedOnce(t *testing.T) {
+	log := new(lockedWriter)
+	b, _ := start(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	for range 20 {
+		dialRaw(t, b.Addr()).connect(connectPacket{clientID: testClientID(1), password: "wrong"})
+	}
+	if n := strings.Count(log.String(), "connection refused"); n != 1 {
+		t.Errorf("%d log lines for one device that keeps trying", n)
+	}
+	if n := b.Stats().Refused["forged"]; n != 20 {
+		t.Errorf("%d refusals counted", n)
+	}
+}
+
+func TestThrottleIsBounded(t *testing.T) {
+	var th throttle
+	at := time.Now()
+	allowed := 0
+	for i := range 3 * throttleKeys {
+		if ok, _ := th.allow(testClientID(i), at); ok {
+			allowed++
+		}
+	}
+	if allowed != throttleKeys || len(th.last) != throttleKeys {
+		t.Errorf("%d lines allowed, %d keys kept, want %d", allowed, len(th.last), throttleKeys)
+	}
+	ok, skipped := th.allow("new", at.Add(throttleEvery))
+	if !ok || skipped != 2*throttleKeys || len(th.last) != 1 {
+		t.Errorf("an hour later: %v, %d skipped, %d keys", ok, skipped, len(th.last))
+	}
+}
+
+func TestHello(t *testing.T) {
+	b, _ := start(t, nil)
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	if _, _, err := d.message(); err != nil { // initialize
+		t.Fatal(err)
+	}
+	for range 50 { // one answer, however often the device says it
+		d.publish(`{"type":"hello","version":3,"transport":"udp","features":{"mcp":true},"audio_params":{"format":"opus"}}`)
+	}
+	var hello serverHello
+	_, text, err := d.message()
+	if err != nil || json.Unmarshal([]byte(text), &hello) != nil {
+		t.Fatalf("%q, %v", text, err)
+	}
+	hex32 := func(s string) bool { return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" }
+	if u := hello.UDP; hello.Type != "hello" || hello.Transport != "udp" || u.Server != "127.0.0.1" || u.Port != 9 ||
+		!hex32(u.Key) || !hex32(u.Nonce) || !strings.HasPrefix(u.Nonce, "01") {
+		t.Errorf("hello %s", text)
+	}
+	_, text, err = d.message()
+	if want := `{"type":"goodbye","session_id":"` + hello.SessionID + `"}`; err != nil || text != want {
+		t.Errorf("%q, %v, want %q", text, err, want)
+	}
+	if n := b.Stats().Hellos; n != 1 {
+		t.Errorf("%d hellos answered", n)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	cert, pool := certificate(t)
+	b, _ := start(t, func(o *Options) {
+		o.Addr, o.TLSAddr = "", "127.0.0.1:0"
+		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
+		o.MaxHandshakes = 2
+		o.ConnectTimeout = 500 * time.Millisecond
+	})
+	for range 20 { // more silent sockets than slots
+		silent := dialRaw(t, b.TLSAddr())
+		defer silent.ended(deadline)
+	}
+	conn, err := tls.Dial("tcp", b.TLSAddr().String(), &tls.Config{RootCAs: pool, ServerName: "fleet.test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d := dialRaw(t, b.TLSAddr())
+	d.conn.Close()
+	d.conn, d.r = conn, bufio.NewReader(conn)
+	if code := d.connect(connectPacket{clientID: testClientID(1)}); code != 0 {
+		t.Fatalf("CONNACK %d", code)
+	}
+	eventually(t, "the device is connected", func() bool { return b.registry.connection(d.id) != nil })
+	if c := b.registry.connection(d.id); c.Transport != "mqtts" || c.RemoteAddr != "127.0.0.1" {
+		t.Errorf("connection %+v", c.Connection)
+	}
+	d.serve(nil)
+	if _, err := call(b, d.id, "x", `{}`, deadline, nil); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "silent sockets are closed", func() bool { return b.Stats().Sockets == 1 })
+}
+
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"fleet.test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	leaf, _ := x509.ParseCertificate(der)
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}

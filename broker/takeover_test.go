@@ -1,0 +1,166 @@
+package broker
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A device whose old socket is stuck gets its CONNACK at once: mochi alone
+// would wait for the writer that holds the old client's lock.
+func TestReconnectWhileStuck(t *testing.T) {
+	for _, clientID := range []string{testClientID(1), strings.Replace(testClientID(1), "uuid-1", "other", 1)} {
+		t.Run(clientID, func(t *testing.T) {
+			b, dom := start(t, func(o *Options) { o.WriteTimeout = deadline })
+			stuck := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+			c := b.registry.connection(stuck.id)
+			stick(t, c)
+
+			begin := time.Now()
+			d := connectRaw(t, b, connectPacket{clientID: clientID})
+			if waited := time.Since(begin); waited > 100*time.Millisecond {
+				t.Errorf("CONNACK after %v", waited)
+			}
+			d.serve(nil)
+			if _, err := call(b, d.id, "x", `{}`, deadline, nil); err != nil {
+				t.Error(err)
+			}
+			want := fmt.Sprintf("disconnected %s clean=false: the device connected again", d.id)
+			eventually(t, want, func() bool { return dom.count(want) == 1 })
+			if b.registry.connection(d.id) == nil {
+				t.Error("the old connection's end took the new one's place")
+			}
+		})
+	}
+}
+
+// stick fills the connection until a write blocks.
+func stick(t *testing.T, c *connection) {
+	t.Helper()
+	_ = c.client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	eventually(t, "the socket is full", func() bool {
+		_ = c.deliver(make([]byte, 256<<10))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.outbox.waiting) >= maxOutbox
+	})
+}
+
+// A device that takes no bytes is let go.
+func TestStuckDeviceIsDisconnected(t *testing.T) {
+	b, dom := start(t, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	c := b.registry.connection(d.id)
+	_ = c.client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	for range maxOutbox {
+		_ = c.deliver(make([]byte, 512<<10))
+	}
+	want := fmt.Sprintf("disconnected %s clean=false: the device takes no more bytes", d.id)
+	eventually(t, want, func() bool { return dom.count(want) == 1 })
+}
+
+func TestOutboxIsBounded(t *testing.T) {
+	b, _ := start(t, func(o *Options) { o.WriteTimeout = deadline })
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	stick(t, b.registry.connection(d.id))
+	if _, err := call(b, d.id, "x", `{}`, 10*time.Millisecond, nil); err == nil || !strings.Contains(err.Error(), errOutboxFull.Error()) {
+		t.Errorf("error %v", err)
+	}
+	if b.Stats().OutboxFull == 0 {
+		t.Error("not counted")
+	}
+}
+
+// Of connections that arrive together one remains, reachable, and the others
+// are closed: mochi alone leaves several open, of which it knows one.
+func TestDuplicateIDs(t *testing.T) {
+	b, dom := start(t, nil)
+	const rounds, parallel = 50, 8
+	for round := range rounds {
+		devices := make([]*rawDevice, parallel)
+		var wg sync.WaitGroup
+		for i := range devices {
+			devices[i] = dialRaw(t, b.Addr())
+			wg.Go(func() { devices[i].connect(connectPacket{clientID: testClientID(1)}) })
+		}
+		wg.Wait()
+		var c *connection
+		eventually(t, "one connection remains, and is the device's", func() bool {
+			c = b.registry.connection(testID(1))
+			return c != nil && b.Stats().Sockets == 1
+		})
+		open := 0
+		for _, d := range devices {
+			if d.conn.LocalAddr().String() == c.client.Net.Remote {
+				open++
+				d.serve(nil)
+				if _, err := call(b, testID(1), "x", `{}`, deadline, nil); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := d.ended(deadline); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		if open != 1 {
+			t.Fatalf("round %d: %d connections are the device's", round, open)
+		}
+		for _, d := range devices {
+			d.conn.Close()
+		}
+		eventually(t, "none remains", func() bool { return b.Stats().Sockets == 0 })
+	}
+	if in, out := dom.count("connected"), dom.count("disconnected"); in != out || in < rounds {
+		t.Errorf("%d connections were told, %d ends", in, out)
+	}
+	if n := b.Stats().Connections; n != 0 {
+		t.Errorf("%d connections counted at the end", n)
+	}
+}
+
+func TestEpochsGrow(t *testing.T) {
+	b, _ := start(t, nil)
+	now := time.Now()
+	last := int64(0)
+	for range 1000 {
+		next := b.nextEpoch(now)
+		if next <= last {
+			t.Fatalf("epoch %d after %d", next, last)
+		}
+		last = next
+	}
+}
+
+func TestForgottenDevices(t *testing.T) {
+	b, _ := start(t, func(o *Options) { o.ForgetAfter = 10 * time.Millisecond })
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	d.serve(nil)
+	entries := func() (n int) {
+		for i := range b.registry.shards {
+			s := &b.registry.shards[i]
+			s.mu.RLock()
+			n += len(s.devices)
+			s.mu.RUnlock()
+		}
+		return n
+	}
+	if b.registry.forget(time.Now().Add(time.Hour)); entries() != 1 {
+		t.Error("a connected device was forgotten")
+	}
+	d.conn.Close()
+	eventually(t, "the entry is dropped", func() bool { return entries() == 0 })
+}
+
+func TestNewEntryStartsAtRandomIDs(t *testing.T) {
+	seen := make(map[int32]bool)
+	for range 100 {
+		seen[newDevice(fleet.DeviceID("x")).ids.Next()] = true
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different first ids of 100", len(seen))
+	}
+}
