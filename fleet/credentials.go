@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strings"
 )
@@ -26,6 +27,12 @@ const (
 	CredentialsOtherClient CredentialsError = "other_client" // the device is bound to another Client-Id by now
 	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones
 )
+
+// LogValue keeps the password out of logs.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.ClientID) }
+
+// String keeps the password out of errors.
+func (c Credentials) String() string { return c.ClientID }
 
 // signer issues and checks credentials. Nothing about them is stored: the
 // password is a MAC of client id and username.

@@ -84,6 +84,7 @@ func (e *Enrolments) admit(st *standing, p BootPoll) (PollAnswer, error) {
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return PollAnswer{}, nil
 	case e.o.Mode == EnrolOpen && !e.o.Connected(p.Device):
+		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
 		st.serial = st.serial.revoked()

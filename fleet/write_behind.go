@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -30,8 +31,10 @@ type writeBehind[K comparable, V any] struct {
 	dropped int
 }
 
-// drainTimeout bounds the last write at shutdown.
-const drainTimeout = 5 * time.Second
+const (
+	drainTimeout = 5 * time.Second  // bounds the last writes at shutdown
+	writeTimeout = 10 * time.Second // bounds each write: a database that hangs is one that is away
+)
 
 func newWriteBehind[K comparable, V any](w *writeBehind[K, V]) *writeBehind[K, V] {
 	w.writing = make(chan struct{}, 1)
@@ -169,14 +172,25 @@ func (w *writeBehind[K, V]) putBack(batch map[K]V) {
 	}
 }
 
+// try makes one attempt to write.
+func (w *writeBehind[K, V]) try(ctx context.Context, batch map[K]V) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := w.write(ctx, batch)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
 // writeOut writes the batch. If only some values of it are at fault they are
 // dropped: one value that the store cannot take must not hold up the others.
 func (w *writeBehind[K, V]) writeOut(ctx context.Context, batch map[K]V) error {
-	err := w.write(ctx, batch)
+	err := w.try(ctx, batch)
 	if err == nil {
 		return nil
 	}
-	if len(batch) == 1 || ctx.Err() != nil || errors.Is(err, ErrUnavailable) {
+	if len(batch) == 1 || errors.Is(err, ErrUnavailable) {
 		w.putBack(batch)
 		return err
 	}
@@ -206,11 +220,11 @@ func (w *writeBehind[K, V]) bisect(ctx context.Context, batch, bad map[K]V) (wro
 			maps.Copy(bad, part)
 			return
 		}
-		err := w.write(ctx, part)
+		err := w.try(ctx, part)
 		switch {
 		case err == nil:
 			wrote = true
-		case ctx.Err() != nil || errors.Is(err, ErrUnavailable):
+		case errors.Is(err, ErrUnavailable):
 			stopped = err
 			maps.Copy(bad, part)
 		case len(part) == 1:

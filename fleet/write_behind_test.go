@@ -18,14 +18,20 @@ type benchStore struct {
 	mu     sync.Mutex
 	away   error
 	poison map[int]bool
+	hangs  bool // the next write does
 	rows   map[int]int
 	writes int
 }
 
-func (s *benchStore) write(_ context.Context, batch map[int]int) error {
+func (s *benchStore) write(ctx context.Context, batch map[int]int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
+	if s.hangs {
+		s.hangs = false
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if s.away != nil {
 		return s.away
 	}
@@ -140,5 +146,19 @@ func TestWriteBehindHoldsTheLockDuringAWrite(t *testing.T) {
 			t.Errorf("flushKey: %v, rows %v", err, s.snapshot())
 		}
 		w.unlock()
+	})
+}
+
+func TestWriteBehindGivesUpOnAWriteThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := benchStore{hangs: true}
+		w, stop := startWriteBehind(t, &s, 100)
+		defer stop()
+		w.put(1, 1)
+		w.put(2, 2)
+		time.Sleep(time.Minute)
+		if len(s.snapshot()) != 2 {
+			t.Errorf("rows %v", s.snapshot())
+		}
 	})
 }
