@@ -3,6 +3,7 @@ package ui_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"io"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/a-h/templ"
 	"golang.org/x/net/html"
@@ -47,6 +49,50 @@ var samples = []sample{
 	{"calls-0", "/calls", ui.CallsPage{List: list("/calls", "")}.Page(), false},
 	{"calls", "/calls", ui.CallsPage{List: list("/calls", ""), Rows: callRows(30), Next: "n"}.Page(), false},
 	{"help", "/help", ui.HelpPage{}.Page(), false},
+	{"overview-0", "/", overview(0), false},
+	{"overview", "/", overview(4312), false},
+	{"tools", "/devices/a/tools", toolPage(-1, nil, true), false},
+	{"tool-volume", "/devices/a/tools/x", toolPage(1, nil, true), false},
+	{"tool-theme", "/devices/a/tools/x", toolPage(2, nil, true), false},
+	{"tool-lamp", "/devices/a/tools/x", toolPage(3, nil, true), false},
+	{"tool-hostile", "/devices/a/tools/x", toolPage(4, nil, true), false},
+	{"tool-reboot", "/devices/a/tools/x", toolPage(5, nil, true), false},
+	{"tool-upgrade", "/devices/a/tools/x", toolPage(6, nil, true), false},
+	{"tool-snapshot", "/devices/a/tools/x", toolPage(7, withPicture(), true), false},
+	{"tool-preview", "/devices/a/tools/x", toolPage(8, nil, true), false},
+	{"tool-viewer", "/devices/a/tools/x", toolPage(1, nil, false), false},
+	{"tool-result", "/devices/a/tools/x", toolPage(0, ptr(callView(0, status)), true), false},
+	{"activity", "/devices/a/activity", ui.ActivityPage{Head: head("activity"), List: list("/devices/a/activity", ""), Rows: callRows(20), Next: "n"}.Page(), false},
+	{"firmware", "/devices/a/firmware", firmwarePage(), false},
+	{"screen", "/devices/a/screen", ui.ScreenPage{Head: head("screen"), Snapshots: []ui.Snapshot{*picture, *picture, *picture}}.Page(), false},
+	{"screen-0", "/devices/a/screen", ui.ScreenPage{Head: head("screen")}.Page(), false},
+	{"facts", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now.Add(-time.Hour), Body: json.RawMessage(status)}.Page(), false},
+	{"facts-broken", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now, Broken: true}.Page(), false},
+	{"call-json", "/calls/x", ui.CallPage{Call: callView(1, status)}.Page(), false},
+	{"call-error", "/calls/x", ui.CallPage{Call: callView(2, "")}.Page(), false},
+	{"call-reboot", "/calls/x", ui.CallPage{Call: rebootView()}.Page(), false},
+	{"fanouts-0", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true}.Page(), false},
+	{"fanouts", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true, Rows: []ui.FanOutRow{fanOutRow(fleet.FanOutRunning), fanOutRow(fleet.FanOutCompleted), fanOutRow(fleet.FanOutCanceled)}}.Page(), false},
+	{"fanout", "/fanouts/x", fanOutPage(fleet.FanOutRunning), false},
+	{"fanout-canceled", "/fanouts/x", fanOutPage(fleet.FanOutCanceled), false},
+	{"fanout-new", "/fanouts/new", fanOutNew(0), false},
+	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
+	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},
+	{"claim", "/claim", claimPage(), false},
+	{"settings", "/settings", settingsPage(), false},
+	{"not-found", "/nope", late(func(ctx context.Context) templ.Component { return ui.NotFound(ctx).Page() }), false},
+	{"forbidden", "/settings", late(func(ctx context.Context) templ.Component { return ui.Forbidden(ctx, hostile[0]).Page() }), false},
+	{"failure", "/calls", late(func(ctx context.Context) templ.Component {
+		return ui.Failure(ctx, 503, "database_unavailable", "The database does not answer.").Page()
+	}), false},
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func withPicture() *ui.CallView {
+	v := callView(1, "true")
+	v.Picture = picture
+	return &v
 }
 
 func devicesPage(n int, query string) templ.Component {

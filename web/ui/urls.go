@@ -17,7 +17,7 @@ const (
 	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
 	PathDevices     = "/devices"     // GET q, sort, desc, limit, cursor
 	PathClaim       = "/claim"       // GET page, POST code
-	PathCalls       = "/calls"       // GET device, tool, actor, state, since, until, limit, cursor
+	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor
 	PathFanOuts     = "/fanouts"     // GET list, POST create
 	PathFanOutNew   = "/fanouts/new" // GET q or d=... (repeated), tool, arg.*
 	PathSettings    = "/settings"

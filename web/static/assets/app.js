@@ -105,6 +105,12 @@
   })
 
   // ---- forms
+  // Typing another value chooses it.
+  function chooseOther(el) {
+    const radio = $$('input[type=radio]', el.parentElement).at(-1)
+    if (radio) radio.checked = el.value !== ''
+  }
+
   function syncPair(el) {
     const other = document.getElementById(el.dataset.sync)
     if (other) other.value = el.value
@@ -147,6 +153,7 @@
   document.addEventListener('input', e => {
     const el = e.target
     if (el.dataset.sync) syncPair(el)
+    if (el.dataset.other) chooseOther(el)
     if (el.dataset.confirm !== undefined) guard(el)
     if (el.form && $('[data-rpc]', el.form)) showRPC(el.form)
   })

@@ -1,0 +1,111 @@
+package ui
+
+import (
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A CallPage is one call on record: GET [CallPath].
+type CallPage struct {
+	Call CallView
+}
+
+// A CallView is one call with all that is known of it. It stands on its own
+// page and beside a tool's form; a live stream sends it as a patch.
+type CallView struct {
+	Call       fleet.Call
+	DeviceName string
+	Picture    *Snapshot // uploaded for this call
+	Beside     bool      // beside the form: link to the record, leave out what the form shows
+}
+
+// CallImagePath serves an image that is part of a call's result, by its place
+// in the content.
+func CallImagePath(id string, n int) string {
+	return CallPath(id) + "/images/" + strconv.Itoa(n)
+}
+
+func (v CallView) id() string { return v.Call.ID.String() }
+
+func (v CallPage) eventsURL() string {
+	if v.Call.Call.State.Final() && v.Call.Call.Late != nil {
+		return "" // nothing can change any more
+	}
+	return EventsURL(ViewCall, url.Values{"id": {v.Call.id()}})
+}
+
+// contentPart is one piece of an MCP result.
+type contentPart struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	MIMEType string `json:"mimeType"`
+}
+
+func content(result json.RawMessage) []contentPart {
+	var r struct {
+		Content []contentPart `json:"content"`
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return []contentPart{{Type: "text", Text: string(result)}}
+	}
+	return r.Content
+}
+
+// A step is one moment of a call's time line.
+type step struct {
+	at     time.Time
+	key    string
+	detail string
+	after  time.Duration // since the step before
+}
+
+// steps are the time stamps and the evidence, in order.
+func (v CallView) steps() []step {
+	c := v.Call
+	steps := []step{{at: c.CreatedAt, key: "call.step.created"}}
+	if c.SentAt != nil {
+		steps = append(steps, step{at: *c.SentAt, key: "call.step.sent"})
+	}
+	for _, e := range c.Evidence {
+		if e.Kind != fleet.EvidenceSent && e.Kind != fleet.EvidenceAnswer {
+			steps = append(steps, step{at: e.At, key: "evidence." + string(e.Kind), detail: e.Detail})
+		}
+	}
+	if c.FinishedAt != nil {
+		steps = append(steps, step{at: *c.FinishedAt, key: "call.step.finished"})
+	}
+	if c.Late != nil {
+		steps = append(steps, step{at: c.Late.At, key: "call.step.late"})
+	}
+	for i := 1; i < len(steps); i++ {
+		steps[i].after = steps[i].at.Sub(steps[i-1].at)
+	}
+	return steps
+}
+
+// request is the message that went to the device.
+func (v CallView) request() string {
+	args := v.Call.Arguments
+	if !json.Valid(args) {
+		args = json.RawMessage("{}")
+	}
+	raw, _ := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": v.Call.RPCID, "method": "tools/call",
+		"params": map[string]any{"name": v.Call.Tool, "arguments": args},
+	})
+	return indent(raw)
+}
+
+// explained are the outcomes that need a sentence on what they mean for the
+// device: whether the tool may have run.
+var explained = map[fleet.CallState]string{
+	fleet.CallPending: "call.means.pending", fleet.CallSent: "call.means.sent",
+	fleet.CallTimedOut: "call.means.timed_out", fleet.CallUnknown: "call.means.unknown",
+	fleet.CallRefused: "call.means.not_sent", fleet.CallInvalid: "call.means.not_sent",
+	fleet.CallOffline: "call.means.not_sent", fleet.CallCanceled: "call.means.not_sent",
+	fleet.CallToolError: "call.means.tool_error",
+}

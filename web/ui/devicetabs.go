@@ -1,0 +1,54 @@
+package ui
+
+import (
+	"encoding/json"
+	"net/url"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// An ActivityPage is a device's calls: GET DevicePath(id, "activity").
+type ActivityPage struct {
+	Head       DeviceHead
+	List       ListURL
+	Rows       []CallRow
+	Prev, Next string
+}
+
+// A FirmwarePage is a device's history of firmware and tools:
+// GET DevicePath(id, "firmware"), with from and to for a difference.
+type FirmwarePage struct {
+	Head        DeviceHead
+	Firmware    []fleet.FirmwareRecord  // newest first
+	Inventories []fleet.InventoryRecord // newest first
+	Diff        *fleet.InventoryDiff    // what from and to ask for
+}
+
+func (v FirmwarePage) diffURL(from, to string) string {
+	return DevicePath(v.Head.ID, "firmware") + "?" + url.Values{"from": {from}, "to": {to}}.Encode() + "#diff"
+}
+
+// before is the inventory that the one at i took the place of.
+func (v FirmwarePage) before(i int) string {
+	if i+1 < len(v.Inventories) {
+		return v.Inventories[i+1].InventoryID
+	}
+	return ""
+}
+
+// A ScreenPage shows a device's pictures: GET DevicePath(id, "screen"). POST
+// [ToolPath] of the snapshot tool takes a new one.
+type ScreenPage struct {
+	Head      DeviceHead
+	Snapshots []Snapshot // newest first
+}
+
+// A FactsPage shows what the device said of itself at its latest boot:
+// GET DevicePath(id, "facts").
+type FactsPage struct {
+	Head     DeviceHead
+	PolledAt time.Time // zero before the first boot poll
+	Body     json.RawMessage
+	Broken   bool // the body could not be read; the headers were used
+}

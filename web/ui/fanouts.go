@@ -1,0 +1,156 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// A FanOutsPage lists fan-outs: GET [PathFanOuts].
+type FanOutsPage struct {
+	List   ListURL
+	Rows   []FanOutRow
+	Next   string
+	CanAct bool
+}
+
+// A FanOutRow is one fan-out in a list.
+type FanOutRow struct {
+	ID        string
+	At        time.Time
+	Actor     fleet.Actor
+	Tool      string
+	Arguments string
+	Query     string // "" if devices were ticked
+	State     fleet.FanOutState
+	Done      int
+	Targets   int
+}
+
+// NewFanOutRow shows a fan-out as a row.
+func NewFanOutRow(f fleet.FanOut, p fleet.FanOutProgress) FanOutRow {
+	return FanOutRow{
+		ID: f.ID.String(), At: f.CreatedAt, Actor: f.Actor, Tool: f.Tool, Arguments: arguments(f.Arguments),
+		Query: f.Query, State: f.State, Done: p.Done(), Targets: f.Targets,
+	}
+}
+
+// A FanOutNewPage asks for a call to many devices, in two steps on one page.
+// GET [PathFanOutNew] with q or d chooses the audience; with tool it shows
+// the tool's form; with step=preview it shows what would happen. POST
+// [PathFanOuts] with the same fields creates it; when the tool is user-only,
+// confirm must be the number of targets.
+type FanOutNewPage struct {
+	Query       string
+	ByQuery     bool // the audience is the query's, not the ticked devices'
+	Devices     []fleet.DeviceID
+	Matched     int
+	Tools       []fleet.Tool // that the audience's devices offer
+	Form        *ToolForm    // nil until a tool is chosen
+	MaxInFlight int
+	Preview     *fleet.FanOutPreview // nil until the form was filled in
+	Arguments   json.RawMessage      // with Preview: as they would be sent
+	Problem     string               // why it cannot be done, in the page's language
+	CanAct      bool
+}
+
+// ask is the fields that carry the audience from step to step.
+func (v FanOutNewPage) ask() url.Values {
+	if v.ByQuery {
+		return url.Values{"q": {v.Query}}
+	}
+	ids := make([]string, len(v.Devices))
+	for i, id := range v.Devices {
+		ids[i] = string(id)
+	}
+	return url.Values{"d": ids}
+}
+
+// carried repeats the tool form's fields in the form that sends it off.
+func (v FanOutNewPage) carried() url.Values {
+	form := url.Values{}
+	for _, f := range v.Form.Fields {
+		switch {
+		case f.Ours, f.Type == "boolean" && f.Value != "true":
+		case f.other() != "" && len(f.Choices) > 0:
+			form.Set("arg."+f.Name, otherChoice)
+			form.Set("arg."+f.Name+".other", f.Value)
+		default:
+			form.Set("arg."+f.Name, f.Value)
+		}
+	}
+	return form
+}
+
+// word is what must be typed before the fan-out starts: the count, for tools
+// that are for people only.
+func (v FanOutNewPage) word() string {
+	if v.Preview.UserOnly {
+		return strconv.Itoa(v.Preview.Targets)
+	}
+	return ""
+}
+
+func (v FanOutNewPage) inFlight() string {
+	if v.MaxInFlight > 0 {
+		return strconv.Itoa(v.MaxInFlight)
+	}
+	return strconv.Itoa(fleet.DefaultInFlight)
+}
+
+// A FanOutPage is one fan-out: GET [FanOutPath]. POST its "cancel" ends it.
+type FanOutPage struct {
+	FanOut   fleet.FanOut
+	Progress FanOutProgress
+	Skipped  []fleet.DeviceCount // Value is the reason
+	CanAct   bool
+}
+
+// A FanOutProgress is the moving part of a fan-out's page; a live stream
+// sends it as a patch.
+type FanOutProgress struct {
+	FanOut  fleet.FanOut
+	Counts  fleet.FanOutProgress
+	Answers []fleet.FanOutAnswer // largest group first
+	CanAct  bool
+}
+
+func (p FanOutProgress) id() string { return p.FanOut.ID.String() }
+
+// A stateCount is one line of a fan-out's tally.
+type stateCount struct {
+	state fleet.CallState
+	count int
+}
+
+func (p FanOutProgress) tally() []stateCount {
+	var out []stateCount
+	for _, s := range fleet.CallStates {
+		if n := p.Counts.ByState[s]; n > 0 {
+			out = append(out, stateCount{s, n})
+		}
+	}
+	return out
+}
+
+// callsURL lists the fan-out's calls in one state; "" for all.
+func (p FanOutProgress) callsURL(state fleet.CallState) string {
+	v := url.Values{"fanout": {p.id()}}
+	if state != "" {
+		v.Set("state", string(state))
+	}
+	return PathCalls + "?" + v.Encode()
+}
+
+// reason says in words why a device was left out.
+func reason(ctx context.Context, code string) string {
+	if key := "reason." + code; i18n.Has(key) {
+		return t(ctx, key)
+	}
+	return code
+}

@@ -1,0 +1,133 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// An Overview is the first page: is the fleet well, and does it need anybody?
+// GET [PathHome].
+type Overview struct {
+	Fleet    int // devices in service; 0 teaches how to add the first
+	Now      PresenceNow
+	Presence []fleet.PresenceSample // the last 24 h, oldest first
+	Calls    []fleet.CallBucket     // the last 24 h, oldest first
+	Step     time.Duration          // width of a bucket
+	Versions []fleet.DeviceCount    // largest first
+	Boards   []fleet.DeviceCount
+	Needs    Attention
+	Failures []CallRow
+	Running  []FanOutRow
+	Setup    Setup
+}
+
+// PresenceNow counts devices by presence; a live stream sends it as a patch.
+type PresenceNow struct {
+	Online, Unresponsive, Offline, Pending int
+}
+
+// Attention is what waits for a person; a live stream sends it as a patch.
+type Attention struct {
+	Claims    int // devices that show a code
+	Approvals int // devices in the approval queue
+	Holds     int
+}
+
+func (a Attention) none() bool { return a.Claims+a.Approvals+a.Holds == 0 }
+
+type presenceCount struct {
+	presence fleet.Presence
+	count    int
+}
+
+func (p PresenceNow) counts() []presenceCount {
+	return []presenceCount{
+		{fleet.PresenceOnline, p.Online}, {fleet.PresenceUnresponsive, p.Unresponsive},
+		{fleet.PresenceOffline, p.Offline}, {fleet.PresencePending, p.Pending},
+	}
+}
+
+// A bar is one line of a breakdown: a share of the largest, as a link.
+type bar struct {
+	label, url string
+	count      int
+	width      string // percent of the longest bar
+}
+
+func bars(counts []fleet.DeviceCount, field string) []bar {
+	most := 1
+	for _, c := range counts {
+		most = max(most, c.Count)
+	}
+	out := make([]bar, len(counts))
+	for i, c := range counts {
+		out[i] = bar{c.Value, QueryPath(Term(field, c.Value)), c.Count,
+			strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1, 64)}
+	}
+	return out
+}
+
+// A chart is drawn by the script from this; the table beside it holds the
+// same figures.
+type chart struct {
+	X      []int64  `json:"x"` // Unix seconds
+	Time   string   `json:"time"`
+	Series []series `json:"series"`
+	Links  []string `json:"links,omitempty"` // where a click at X[i] leads
+}
+
+type series struct {
+	Label  string `json:"label"`
+	Tone   tone   `json:"tone"`
+	Fill   bool   `json:"fill,omitempty"`
+	Bars   bool   `json:"bars,omitempty"`
+	Values []int  `json:"values"`
+}
+
+func (c chart) json() string {
+	b, _ := json.Marshal(c) // numbers and strings
+	return string(b)
+}
+
+func (v Overview) presenceChart(ctx context.Context) chart {
+	c := chart{Time: t(ctx, "chart.time"), Series: []series{
+		{Label: t(ctx, "state.online"), Tone: toneGood, Fill: true},
+		{Label: t(ctx, "state.unresponsive"), Tone: toneWarn},
+		{Label: t(ctx, "state.offline"), Tone: toneNone},
+	}}
+	for _, s := range v.Presence {
+		c.X = append(c.X, s.At.Unix())
+		for i, n := range []int{s.Online, s.Unresponsive, s.Offline} {
+			c.Series[i].Values = append(c.Series[i].Values, n)
+		}
+	}
+	return c
+}
+
+func (v Overview) callChart(ctx context.Context) chart {
+	c := chart{Time: t(ctx, "chart.time"), Series: []series{
+		{Label: t(ctx, "chart.all_calls"), Tone: toneGood, Bars: true},
+		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
+	}}
+	for _, b := range v.Calls {
+		c.X = append(c.X, b.At.Unix())
+		c.Links = append(c.Links, v.bucketURL(ctx, b))
+		c.Series[0].Values = append(c.Series[0].Values, b.Succeeded+b.Failed)
+		c.Series[1].Values = append(c.Series[1].Values, b.Failed)
+	}
+	return c
+}
+
+// bucketURL lists the calls of a bucket; times are the viewer's, as the list's
+// filter has them.
+func (v Overview) bucketURL(ctx context.Context, b fleet.CallBucket) string {
+	const local = "2006-01-02T15:04"
+	zone := page(ctx).Zone
+	q := url.Values{"since": {b.At.In(zone).Format(local)}, "until": {b.At.Add(v.Step).In(zone).Format(local)}}
+	return PathCalls + "?" + q.Encode()
+}

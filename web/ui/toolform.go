@@ -1,0 +1,168 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fleetd/fleet"
+)
+
+// A Field is one argument of a tool, as a form control named "arg."+Name. The
+// control follows from the tool's input schema.
+type Field struct {
+	Name     string
+	Type     string // JSON type: "integer", "number", "boolean", "string"; else raw JSON is typed
+	Value    string // shown; "true" ticks a boolean
+	Default  string // as the schema has it
+	HasDef   bool
+	Required bool
+	Min, Max *int64   // integers
+	Choices  []string // strings whose values the description names
+	Ours     bool     // filled in by fleetd: a one-time address
+	Problem  string   // why the value was not accepted
+}
+
+// Ranged reports whether the field gets a slider.
+func (f Field) Ranged() bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
+
+type schemaProperty struct {
+	Type    string          `json:"type"`
+	Default json.RawMessage `json:"default"`
+	Minimum *float64        `json:"minimum"`
+	Maximum *float64        `json:"maximum"`
+	Enum    []string        `json:"enum"`
+}
+
+// NewFields makes the form of a tool. last are the arguments used last time,
+// which are offered again; nil offers the defaults.
+func NewFields(tool fleet.Tool, last json.RawMessage) []Field {
+	var schema struct {
+		Properties json.RawMessage `json:"properties"`
+		Required   []string        `json:"required"`
+	}
+	if json.Unmarshal(tool.InputSchema, &schema) != nil {
+		return nil
+	}
+	var properties map[string]schemaProperty
+	if json.Unmarshal(schema.Properties, &properties) != nil {
+		return nil
+	}
+	var used map[string]json.RawMessage
+	_ = json.Unmarshal(last, &used) // what cannot be read is not offered
+
+	var fields []Field
+	for _, name := range objectKeys(schema.Properties) {
+		f := newField(name, properties[name], tool)
+		f.Required = slices.Contains(schema.Required, name)
+		f.offer(used[name])
+		fields = append(fields, f)
+	}
+	return fields
+}
+
+func newField(name string, p schemaProperty, tool fleet.Tool) Field {
+	f := Field{Name: name, Type: p.Type, Choices: p.Enum, Min: whole(p.Minimum), Max: whole(p.Maximum)}
+	f.Ours = name == "url" && fleet.OwnsURL(tool.Name)
+	if p.Type == "string" && !f.Ours && len(f.Choices) == 0 {
+		f.Choices = choices(tool.Description, name)
+	}
+	if len(p.Default) > 0 && !f.Ours {
+		f.HasDef, f.Default = true, plain(p.Default)
+		f.Value = f.Default
+	}
+	if f.Value == "" && f.Min != nil {
+		f.Value = strconv.FormatInt(*f.Min, 10)
+	}
+	return f
+}
+
+// offer shows the value used last, if it still has the right type.
+func (f *Field) offer(raw json.RawMessage) {
+	if len(raw) == 0 || f.Ours {
+		return
+	}
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return
+	}
+	fits := true
+	switch v.(type) {
+	case string:
+		fits = f.Type == "string"
+	case bool:
+		fits = f.Type == "boolean"
+	case float64:
+		fits = f.Type == "integer" || f.Type == "number"
+	}
+	if fits {
+		f.Value = plain(raw)
+	}
+}
+
+// plain writes a JSON value as a person types it.
+func plain(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	return string(raw)
+}
+
+func whole(f *float64) *int64 {
+	if f == nil || *f != float64(int64(*f)) {
+		return nil
+	}
+	n := int64(*f)
+	return &n
+}
+
+// objectKeys lists the keys of a JSON object in the order in which the device
+// wrote them, which is the order its author wants them asked.
+func objectKeys(raw json.RawMessage) []string {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	var keys []string
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return keys
+		}
+		var skip json.RawMessage
+		if d.Decode(&skip) != nil {
+			return keys
+		}
+		keys = append(keys, key.(string))
+	}
+	return keys
+}
+
+var (
+	alternatives = regexp.MustCompile("`[^`\\s]{1,40}`(?:(?:\\s*[,，、/|]\\s*|\\s*,?\\s*(?:or|and|或|或者|和)\\s*)`[^`\\s]{1,40}`)+")
+	backticked   = regexp.MustCompile("`([^`]+)`")
+)
+
+// choices are the values that a description names for an argument: two or
+// more words in backticks side by side, in a sentence that speaks of it.
+func choices(description, argument string) []string {
+	for _, sentence := range strings.FieldsFunc(description, func(r rune) bool { return strings.ContainsRune(".。\n;；", r) }) {
+		if !strings.Contains(strings.ToLower(sentence), strings.ToLower(argument)) {
+			continue
+		}
+		var found []string
+		for _, m := range backticked.FindAllStringSubmatch(alternatives.FindString(sentence), -1) {
+			if m[1] != argument && !slices.Contains(found, m[1]) {
+				found = append(found, m[1])
+			}
+		}
+		if len(found) > 1 {
+			return found
+		}
+	}
+	return nil
+}

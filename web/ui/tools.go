@@ -1,0 +1,91 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"fleetd/fleet"
+)
+
+// A ToolsPage lists a device's tools: GET DevicePath(id, "tools"), and one
+// tool's form: GET [ToolPath]. POST [ToolPath] calls it (multipart, fields
+// arg.*, picture, confirm) and leads back to ToolPath?call=ID.
+type ToolsPage struct {
+	Head  DeviceHead
+	Tools []fleet.Tool
+	Form  *ToolForm // the chosen tool; nil shows only the list
+	Last  *CallView // the call made last; its outcome stands beside the form
+}
+
+// A ToolForm is the form of one tool.
+type ToolForm struct {
+	Tool    fleet.Tool
+	Fields  []Field
+	NextID  int32  // JSON-RPC id the call would have; 0 if unknown
+	Problem string // why the form was not accepted, in the page's language
+	Offline bool   // the call would end offline
+}
+
+// NewToolForm makes the form of a tool; see [NewFields] for last.
+func NewToolForm(tool fleet.Tool, last json.RawMessage) *ToolForm {
+	return &ToolForm{Tool: tool, Fields: NewFields(tool, last)}
+}
+
+// Confirm is what the operator must type first; "" for nothing. The form
+// field is "confirm".
+func (f *ToolForm) Confirm() string {
+	if fleet.TypedConfirmation(f.Tool.Name) {
+		return "reboot"
+	}
+	return ""
+}
+
+// forbidden is the message that says why the console does not call the tool.
+func (f *ToolForm) forbidden() string {
+	switch f.Tool.Name {
+	case fleet.ToolUpgradeFirmware:
+		return "tools.no_upgrade"
+	case fleet.ToolSetAssetsURL:
+		return "tools.no_assets"
+	}
+	return ""
+}
+
+func (f *ToolForm) takesPicture() bool { return f.Tool.Name == fleet.ToolPreviewImage }
+
+// rpc is the message as it would be sent with the values shown.
+func (f *ToolForm) rpc() string {
+	form := make(map[string]any)
+	for _, field := range f.Fields {
+		if value, present, problem := field.parse(); field.Ours {
+			form[field.Name] = "…"
+		} else if present && problem == "" {
+			form[field.Name] = value
+		}
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	_ = e.Encode(struct {
+		JSONRPC string `json:"jsonrpc"`
+		ID      string `json:"id"`
+		Method  string `json:"method"`
+		Params  any    `json:"params"`
+	}{"2.0", "…", "tools/call", map[string]any{"name": f.Tool.Name, "arguments": form}})
+	return b.String()
+}
+
+func (v ToolsPage) group(userOnly bool) []fleet.Tool {
+	var tools []fleet.Tool
+	for _, tool := range v.Tools {
+		if tool.UserOnly() == userOnly {
+			tools = append(tools, tool)
+		}
+	}
+	return tools
+}
+
+func (v ToolsPage) chosen(tool fleet.Tool) string {
+	return pressed(v.Form != nil && v.Form.Tool.Name == tool.Name)
+}
