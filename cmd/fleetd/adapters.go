@@ -27,7 +27,9 @@ func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
 	d.presences.Unresponsive(c, why)
 }
 
-func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool { return !d.enrolments.Running(id).InventoryFresh }
+func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
+	return !d.enrolments.Running(id).InventoryFresh
+}
 
 // SaveListing adds the build that the device said it runs, so that the same
 // build need not be listed again.

@@ -60,6 +60,9 @@ func (c *config) check() error {
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
 		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
 	}
+	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
+		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)
+	}
 	if err := c.checkPublicURL(); err != nil {
 		return err
 	}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// samples are durations of one measurement.
+type samples []time.Duration
+
+// percentile returns the p-th percentile; 0 without samples. It sorts.
+func (s samples) percentile(p float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	slices.Sort(s)
+	return s[min(len(s)-1, int(float64(len(s))*p/100))]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// median of values; 0 without any.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	v := slices.Sorted(slices.Values(values))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// A reading is one closed-loop measurement.
+type reading struct {
+	PerSecond float64
+	P50, P99  float64 // milliseconds
+	Failed    int
+	Error     error // of one that failed
+}
+
+// closedLoop runs do on n workers for a while, each waiting for its own
+// answer before it asks again.
+func closedLoop(n int, d time.Duration, do func(worker int) error) reading {
+	type result struct {
+		times  samples
+		failed int
+		err    error
+	}
+	results := make(chan result, n)
+	begin := time.Now()
+	deadline := begin.Add(d)
+	for w := range n {
+		go func() {
+			var r result
+			for time.Now().Before(deadline) {
+				start := time.Now()
+				if err := do(w); err != nil {
+					r.failed++
+					r.err = err
+					continue
+				}
+				r.times = append(r.times, time.Since(start))
+			}
+			results <- r
+		}()
+	}
+	var all samples
+	var total reading
+	for range n {
+		r := <-results
+		all = append(all, r.times...)
+		total.Failed += r.failed
+		total.Error = cmp.Or(total.Error, r.err)
+	}
+	total.PerSecond = float64(len(all)) / time.Since(begin).Seconds()
+	total.P50, total.P99 = ms(all.percentile(50)), ms(all.percentile(99))
+	return total
+}
