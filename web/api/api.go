@@ -1,0 +1,139 @@
+// Package api is the REST interface, /api/v1: devices, their tools, the calls
+// made to them, and who may do what, for programs that carry a token.
+//
+// It holds no rules of the fleet. It reads a request, asks package fleet, and
+// puts the answer into the words of the contract: snake_case JSON, times in
+// RFC 3339 and UTC, durations in milliseconds, lists with items and a cursor,
+// failures as problems (RFC 9457) with a stable code. What an operation takes,
+// gives and needs as a role is declared once and read by the router, the guard
+// and the OpenAPI document alike.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+)
+
+// prefix is where package web mounts the handler; links in answers carry it.
+const prefix = "/api/v1"
+
+// Options configures the API. All fields but Version, Heartbeat and Log are
+// required.
+type Options struct {
+	Devices       *fleet.Devices
+	Calls         *fleet.Calls
+	FanOuts       *fleet.FanOuts
+	Enrolment     *fleet.Enrolments
+	Presence      *fleet.Presences
+	Operators     *fleet.Operators
+	Snapshots     *fleet.Snapshots
+	SnapshotStore fleet.SnapshotStore
+	Stats         fleet.StatsStore
+	Samples       PresenceSampler
+	Audit         fleet.AuditStore
+	Idempotency   fleet.IdempotencyStore
+	Events        *fleet.Events
+
+	Version   string        // of fleetd, for the OpenAPI document
+	Heartbeat time.Duration // how often a quiet event stream says something. Default: 15s
+	Log       *slog.Logger
+}
+
+// A PresenceSampler knows how many devices were reachable when.
+type PresenceSampler interface {
+	PresenceSamples(ctx context.Context, since time.Time) ([]fleet.PresenceSample, error)
+}
+
+type api struct {
+	Options
+	router   *chi.Mux
+	huma     huma.API
+	failures *httprate.RateLimiter // failed authentications by address
+}
+
+// failuresPerMinute is how often one address may come with a bad token before
+// it is told to slow down. Good tokens from there go on working.
+const failuresPerMinute = 30
+
+// New returns the handler for everything below /api/v1, to be mounted there.
+func New(o Options) http.Handler { return newAPI(o).handler() }
+
+func newAPI(o Options) *api {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 15 * time.Second
+	}
+	a := &api{Options: o, router: chi.NewMux()}
+	a.failures = httprate.NewRateLimiter(failuresPerMinute, time.Minute,
+		httprate.WithResponseHeaders(httprate.ResponseHeaders{RetryAfter: "Retry-After"}))
+	a.huma = huma.NewAPI(document(o.Version), adapter{a})
+	a.registerDevices()
+	a.registerDeviceActs()
+	a.registerTools()
+	a.registerFirmware()
+	a.registerCalls()
+	a.registerFanOuts()
+	a.registerSnapshots()
+	a.registerTokens()
+	a.registerOperators()
+	a.registerStats()
+	a.registerAudit()
+	a.registerEvents()
+	a.serveDocument()
+	a.router.NotFound(a.noSuchPath)
+	a.router.MethodNotAllowed(a.noSuchMethod)
+	return a
+}
+
+// handler adds what every answer needs.
+func (a *api) handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer a.recovered(w, r)
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		a.router.ServeHTTP(w, r)
+	})
+}
+
+// recovered turns a panic into a problem. Whatever was already written stays.
+func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v == http.ErrAbortHandler {
+		panic(v)
+	}
+	p := internalProblem(r.Context())
+	a.Log.Error("panic in a request", "request", p.RequestID, "method", r.Method, "path", r.URL.Path, "err", v, "stack", string(debug.Stack()))
+	p.write(w)
+}
+
+func (a *api) noSuchPath(w http.ResponseWriter, _ *http.Request) {
+	(&problem{Status: http.StatusNotFound, Code: "not_found", Detail: "there is nothing at this address; see " + prefix + "/openapi.json"}).write(w)
+}
+
+func (a *api) noSuchMethod(w http.ResponseWriter, r *http.Request) {
+	path := chi.RouteContext(r.Context()).RoutePath
+	if path == "" {
+		path = r.URL.Path
+	}
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+		if a.router.Match(chi.NewRouteContext(), m, path) {
+			w.Header().Add("Allow", m)
+		}
+	}
+	(&problem{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Detail: r.Method + " is not possible here; see the header Allow"}).write(w)
+}

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerAudit() {
+	register(a, operation{id: "list-audit", method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
+		summary: "List audit entries, newest first", about: "Who changed what. Tool calls are records of their own: see /calls."}, a.listAudit)
+}
+
+type auditInput struct {
+	Paging
+	Subject string `query:"subject" maxLength:"200" doc:"Id of what was changed"`
+	Action  string `query:"action" maxLength:"100" example:"device.hold"`
+	Actor   string `query:"actor" maxLength:"200" doc:"Name of who did it"`
+}
+
+type auditView struct {
+	ID      uuid.UUID      `json:"id" format:"uuid"`
+	At      time.Time      `json:"at"`
+	Actor   actorView      `json:"actor"`
+	Action  string         `json:"action"`
+	Subject string         `json:"subject"`
+	Detail  map[string]any `json:"detail"`
+}
+
+func auditEntry(e fleet.AuditEntry) auditView {
+	if e.Detail == nil {
+		e.Detail = map[string]any{}
+	}
+	return auditView{ID: e.ID, At: utc(e.At), Actor: actor(e.Actor), Action: e.Action, Subject: e.Subject, Detail: e.Detail}
+}
+
+func (a *api) listAudit(ctx context.Context, _ fleet.Actor, in *auditInput) (*answer[list[auditView]], error) {
+	f := fleet.AuditFilter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Limit: in.Limit, Cursor: in.Cursor}
+	page, err := a.Audit.AuditEntries(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, auditEntry), nil
+}

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// callView is the contract's call object.
+type callView struct {
+	ID         uuid.UUID        `json:"id" format:"uuid"`
+	DeviceID   fleet.DeviceID   `json:"device_id"`
+	Tool       string           `json:"tool"`
+	Arguments  json.RawMessage  `json:"arguments"`
+	Actor      actorView        `json:"actor"`
+	FanOutID   *uuid.UUID       `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
+	State      fleet.CallState  `json:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
+	Result     json.RawMessage  `json:"result" doc:"MCP CallToolResult; null without an answer"`
+	Error      *fleet.CallError `json:"error" doc:"Why it did not succeed"`
+	Evidence   []fleet.Evidence `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
+	TimeoutMs  int64            `json:"timeout_ms"`
+	CreatedAt  time.Time        `json:"created_at"`
+	SentAt     *time.Time       `json:"sent_at" doc:"null if it was not sent"`
+	FinishedAt *time.Time       `json:"finished_at"`
+	DurationMs *int64           `json:"duration_ms" doc:"From sending to the outcome"`
+	Late       *lateView        `json:"late" doc:"An answer that came after the call was given up"`
+}
+
+// TransformSchema says which objects may be null.
+func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "error", "late")
+}
+
+type actorView struct {
+	Kind fleet.ActorKind `json:"kind" enum:"operator,token,llm,campaign,system"`
+	Name string          `json:"name"`
+}
+
+func actor(a fleet.Actor) actorView { return actorView{a.Kind, a.Name} }
+
+// lateView is a late answer: either a result or an error.
+type lateView struct {
+	At     time.Time        `json:"at"`
+	Result json.RawMessage  `json:"result"`
+	Error  *fleet.CallError `json:"error"`
+}
+
+// TransformSchema says that error may be null.
+func (lateView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "error")
+}
+
+func call(c fleet.Call) callView {
+	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
+		State: c.State, Result: rawOrNull(c.Result), Error: c.Error, Evidence: orEmpty(c.Evidence), TimeoutMs: c.Timeout.Milliseconds(),
+		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
+	if c.FanOut != uuid.Nil {
+		v.FanOutID = &c.FanOut
+	}
+	if c.SentAt != nil && c.FinishedAt != nil {
+		v.DurationMs = ptr(c.Duration().Milliseconds())
+	}
+	if l := c.Late; l != nil {
+		v.Late = &lateView{utc(l.At), rawOrNull(l.Result), l.Error}
+	}
+	return v
+}

@@ -1,0 +1,175 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerCalls() {
+	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator, noun: "device",
+		summary: "Call a tool of a device",
+		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
+			"With the header Prefer: respond-async it answers 202 at once; the call is at Location.",
+		more: func(h *huma.Operation) {
+			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
+		}}, a.makeCall)
+	register(a, operation{id: "list-device-calls", method: http.MethodGet, path: "/devices/{id}/calls", role: fleet.RoleViewer, noun: "device",
+		summary: "List the calls made to a device, newest first"}, a.listDeviceCalls)
+	register(a, operation{id: "list-calls", method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
+		summary: "List calls, newest first"}, a.listCalls)
+	register(a, operation{id: "get-call", method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer, noun: "call",
+		summary: "Show a call"}, a.getCall)
+}
+
+// arguments of a call: a JSON object.
+type arguments json.RawMessage
+
+// Schema says that arguments are an object; which one the tool knows.
+func (arguments) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "Arguments of the tool, at most 3 KiB; {} if left out"}
+}
+
+// MarshalJSON and UnmarshalJSON keep the JSON to the letter.
+func (v arguments) MarshalJSON() ([]byte, error) { return json.RawMessage(v).MarshalJSON() }
+
+func (v *arguments) UnmarshalJSON(data []byte) error {
+	*v = append((*v)[:0], data...)
+	return nil
+}
+
+type makeCallInput struct {
+	DevicePath
+	Prefer string `header:"Prefer" maxLength:"200" doc:"respond-async does not wait for the outcome"`
+	Body   struct {
+		Tool      string    `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
+		Arguments arguments `json:"arguments,omitempty"`
+		TimeoutMs int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
+	}
+}
+
+type makeCallOutput struct {
+	Status            int
+	Location          string `header:"Location"`
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              callView
+}
+
+func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	r := fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
+		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}
+	if prefersAsync(in.Prefer) {
+		c, err := a.Calls.Start(ctx, r)
+		return &makeCallOutput{http.StatusAccepted, prefix + "/calls/" + c.ID.String(), "respond-async", call(c)}, err
+	}
+	c, err := a.Calls.Call(ctx, r)
+	return &makeCallOutput{Status: http.StatusOK, Body: call(c)}, err
+}
+
+// prefersAsync reads the Prefer header (RFC 7240).
+func prefersAsync(prefer string) bool {
+	for p := range strings.SplitSeq(prefer, ",") {
+		name, _, _ := strings.Cut(p, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "respond-async") {
+			return true
+		}
+	}
+	return false
+}
+
+// CallFilter is how lists of calls are narrowed.
+type CallFilter struct {
+	Paging
+	Tool   string    `query:"tool" maxLength:"200"`
+	Actor  string    `query:"actor" maxLength:"200" doc:"Name of who made the call"`
+	State  []string  `query:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
+	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
+	Since  time.Time `query:"since" doc:"Created then or later"`
+	Until  time.Time `query:"until" doc:"Created before"`
+}
+
+func (in CallFilter) filter() fleet.CallFilter {
+	f := fleet.CallFilter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit, Cursor: in.Cursor}
+	for _, s := range in.State {
+		f.States = append(f.States, fleet.CallState(s))
+	}
+	f.FanOut, _ = uuid.Parse(in.FanOut) // the document asks for a UUID
+	return f
+}
+
+type listDeviceCallsInput struct {
+	DevicePath
+	CallFilter
+}
+
+func (a *api) listDeviceCalls(ctx context.Context, _ fleet.Actor, in *listDeviceCallsInput) (*answer[list[callView]], error) {
+	d, err := a.find(ctx, in.DevicePath)
+	if err != nil {
+		return nil, err
+	}
+	f := in.filter()
+	f.Device = d.ID
+	return a.calls(ctx, f)
+}
+
+type listCallsInput struct {
+	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+	CallFilter
+}
+
+func (a *api) listCalls(ctx context.Context, _ fleet.Actor, in *listCallsInput) (*answer[list[callView]], error) {
+	f := in.filter()
+	var err error
+	if f.Device, err = deviceParam(in.Device); err != nil {
+		return nil, err
+	}
+	return a.calls(ctx, f)
+}
+
+// deviceParam reads an optional device id.
+func deviceParam(s string) (fleet.DeviceID, error) {
+	if s == "" {
+		return "", nil
+	}
+	return fleet.ParseDeviceID(s)
+}
+
+func (a *api) calls(ctx context.Context, f fleet.CallFilter) (*answer[list[callView]], error) {
+	page, err := a.Calls.Calls(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, call), nil
+}
+
+// IDPath is the input of operations on one thing with a UUID.
+type IDPath struct {
+	ID string `path:"id" format:"uuid"`
+}
+
+func (p IDPath) pathID() string { return p.ID }
+
+// uuid is the id; the document has made sure that it is one.
+func (p IDPath) uuid() uuid.UUID {
+	id, _ := uuid.Parse(p.ID)
+	return id
+}
+
+func (a *api) getCall(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[callView], error) {
+	c, err := a.Calls.CallStore.Call(ctx, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(call(c)), nil
+}

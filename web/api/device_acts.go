@@ -1,0 +1,117 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerDeviceActs() {
+	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
+		summary: "Claim the device that shows a code"}, a.claim)
+	act := func(verb, summary, about string, role fleet.Role) operation {
+		return operation{id: verb + "-device", method: http.MethodPost, path: "/devices/{id}/" + verb, role: role, noun: "device",
+			summary: summary, about: about}
+	}
+	register(a, act("hold", "Hold a device", "Everyone but its owner is kept from acting on it.", fleet.RoleOperator), a.hold)
+	register(a, act("release", "End a hold", "", fleet.RoleOperator), a.release)
+	register(a, act("approve", "Let a waiting device in", "Also one that asks again under a new Client-Id, or was rejected.", fleet.RoleOperator), a.approve)
+	register(a, act("reject", "Refuse a device", "Its request, if it makes one; else the device is put out.", fleet.RoleOperator), a.reject)
+	register(a, act("replace", "Replace a device by another unit", "It is retired; its name, tags, notes and hold go to the successor, which is answered.", fleet.RoleAdmin), a.replace)
+}
+
+type claimInput struct {
+	Body struct {
+		Code string `json:"code" maxLength:"40" doc:"The six digits that the device shows and speaks" example:"123456"`
+	}
+}
+
+func (a *api) claim(ctx context.Context, by fleet.Actor, in *claimInput) (*answer[deviceView], error) {
+	id, err := a.Enrolment.Claim(ctx, by, in.Body.Code)
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(a.Devices.Device(ctx, id))
+}
+
+type holdInput struct {
+	DevicePath
+	Body struct {
+		Reason string     `json:"reason" minLength:"1" maxLength:"300"`
+		Until  *time.Time `json:"until,omitempty" doc:"The hold ends by itself; without it, when released"`
+	}
+}
+
+func (a *api) hold(ctx context.Context, by fleet.Actor, in *holdInput) (*answer[deviceView], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(a.Devices.Hold(ctx, by, id, in.Body.Reason, utcOrNil(in.Body.Until)))
+}
+
+func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(a.Devices.Release(ctx, by, id))
+}
+
+func (a *api) approve(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+	return a.decide(ctx, by, in, a.Enrolment.Approve)
+}
+
+func (a *api) reject(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+	return a.decide(ctx, by, in, a.Enrolment.Reject)
+}
+
+func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide func(context.Context, fleet.Actor, fleet.DeviceID) error) (*answer[deviceView], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	if err := decide(ctx, by, id); err != nil {
+		return nil, err
+	}
+	return a.shown(a.Devices.Device(ctx, id))
+}
+
+type replaceInput struct {
+	DevicePath
+	Body struct {
+		Successor string `json:"successor" maxLength:"80" doc:"Id of the unit that takes over"`
+	}
+}
+
+func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*answer[deviceView], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	successor, err := fleet.ParseDeviceID(in.Body.Successor)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.Devices.Device(ctx, id); err != nil {
+		return nil, err
+	}
+	if _, err := a.Devices.Device(ctx, successor); err != nil {
+		return nil, missingIn(err, "successor", "device", in.Body.Successor)
+	}
+	return a.shown(a.Devices.Replace(ctx, by, id, successor))
+}
+
+// missingIn blames a field of the body, not the path, for what does not exist.
+func missingIn(err error, field, noun, id string) error {
+	p := known(err)
+	if p == nil || p.Status != http.StatusNotFound {
+		return err
+	}
+	p.Status, p.Title = http.StatusUnprocessableEntity, http.StatusText(http.StatusUnprocessableEntity)
+	p.Code, p.Field = "unknown_"+noun, "body."+field
+	p.Detail = "there is no " + noun + " " + id
+	return p
+}

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"fleetd/fleet"
+)
+
+// deviceView is the contract's device object.
+type deviceView struct {
+	ID               fleet.DeviceID  `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
+	MAC              string          `json:"mac" doc:"The MAC address with colons; empty if the id is none"`
+	Name             string          `json:"name"`
+	Board            string          `json:"board"`
+	BoardType        string          `json:"board_type"`
+	Chip             string          `json:"chip"`
+	Version          string          `json:"version" doc:"Running firmware"`
+	ELFSHA256        string          `json:"elf_sha256"`
+	Slot             string          `json:"slot" doc:"Running OTA slot"`
+	Language         string          `json:"language"`
+	Presence         fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
+	PresenceSince    *time.Time      `json:"presence_since"`
+	PresenceEvidence string          `json:"presence_evidence" doc:"What the presence was concluded from"`
+	LastSeen         *time.Time      `json:"last_seen"`
+	LastPoll         *time.Time      `json:"last_poll"`
+	Transport        string          `json:"transport" doc:"mqtt, mqtts or ws; empty before the first connection"`
+	RemoteAddr       string          `json:"remote_addr"`
+	Enrolment        fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
+	EnrolledAt       *time.Time      `json:"enrolled_at"`
+	Tags             []string        `json:"tags" nullable:"false"`
+	Notes            string          `json:"notes"`
+	Hold             *holdView       `json:"hold"`
+	InventoryID      string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
+	InventoryAt      *time.Time      `json:"inventory_at"`
+	ToolsCount       int             `json:"tools_count"`
+	Campaign         *string         `json:"campaign" doc:"Id of the campaign that the device is part of"`
+	CreatedAt        time.Time       `json:"created_at"`
+	RetiredAt        *time.Time      `json:"retired_at"`
+	ReplacedBy       *fleet.DeviceID `json:"replaced_by"`
+}
+
+// TransformSchema says that hold may be null.
+func (deviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "hold")
+}
+
+type holdView struct {
+	Reason string     `json:"reason"`
+	By     string     `json:"by" doc:"Name of who holds the device"`
+	Since  time.Time  `json:"since"`
+	Until  *time.Time `json:"until" doc:"null holds until released"`
+}
+
+// device shows a device. What memory knows of its presence may be newer than
+// what the store does.
+func (a *api) device(d fleet.Device) deviceView {
+	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
+		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
+		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: d.PresenceEvidence,
+		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport, RemoteAddr: d.RemoteAddr,
+		Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags), Notes: d.Notes, Hold: hold(d.Hold),
+		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
+		CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
+	if d.ReplacedBy != "" {
+		v.ReplacedBy = &d.ReplacedBy
+	}
+	if presence, since, evidence := a.Presence.State(d.ID); presence != "" && !since.Before(d.PresenceSince) {
+		v.Presence, v.PresenceSince, v.PresenceEvidence = presence, ptr(utc(since)), evidence
+	}
+	return v
+}
+
+// hold shows a hold that stands; one that has run out is none.
+func hold(h *fleet.Hold) *holdView {
+	if !h.Active(time.Now()) {
+		return nil
+	}
+	return &holdView{Reason: h.Reason, By: h.By.Name, Since: utc(h.Since), Until: utcOrNil(h.Until)}
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerDevices() {
+	register(a, operation{id: "list-devices", method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
+		summary: "List devices", about: "q is the filter language of the console: board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen"}, a.listDevices)
+	register(a, operation{id: "get-device", method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer, noun: "device",
+		summary: "Show a device"}, a.getDevice)
+	register(a, operation{id: "update-device", method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator, noun: "device",
+		summary: "Change a device's name, notes or tags", about: "What is left out stays."}, a.updateDevice)
+	register(a, operation{id: "retire-device", method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin, noun: "device",
+		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."}, a.retireDevice)
+}
+
+// DevicePath is the input of operations on one device. Its name, as that of
+// every type that others embed, is exported because huma passes over the rest.
+type DevicePath struct {
+	ID string `path:"id" maxLength:"80" doc:"Device id; a MAC address in any form"`
+}
+
+func (p DevicePath) pathID() string { return p.ID }
+
+// device reads the id in any form.
+func (p DevicePath) device() (fleet.DeviceID, error) { return fleet.ParseDeviceID(p.ID) }
+
+type listDevicesInput struct {
+	Paging
+	Query string `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
+	Sort  string `query:"sort" default:"name" enum:"name,board,version,presence,last_seen,created,-name,-board,-version,-presence,-last_seen,-created" doc:"Order; - before it reverses"`
+}
+
+func (a *api) listDevices(ctx context.Context, _ fleet.Actor, in *listDevicesInput) (*answer[list[deviceView]], error) {
+	q, err := fleet.ParseQuery(in.Query)
+	if err != nil {
+		return nil, err
+	}
+	sort, desc := strings.CutPrefix(in.Sort, "-")
+	page, err := a.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.DeviceSort(sort), Desc: desc, Limit: in.Limit, Cursor: in.Cursor})
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, a.device), nil
+}
+
+func (a *api) getDevice(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+	d, err := a.find(ctx, *in)
+	return a.shown(d, err)
+}
+
+// find returns the device that a path names.
+func (a *api) find(ctx context.Context, in DevicePath) (fleet.Device, error) {
+	id, err := in.device()
+	if err != nil {
+		return fleet.Device{}, err
+	}
+	return a.Devices.Device(ctx, id)
+}
+
+// shown is the answer of operations that end with a device.
+func (a *api) shown(d fleet.Device, err error) (*answer[deviceView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(a.device(d)), nil
+}
+
+type updateDeviceInput struct {
+	DevicePath
+	Body struct {
+		Name  *string   `json:"name,omitempty" doc:"Need not be unique; empty shows the MAC address instead"`
+		Notes *string   `json:"notes,omitempty"`
+		Tags  *[]string `json:"tags,omitempty" nullable:"false" doc:"Takes the place of all present tags"`
+	}
+}
+
+func (a *api) updateDevice(ctx context.Context, by fleet.Actor, in *updateDeviceInput) (*answer[deviceView], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags}))
+}
+
+func (a *api) retireDevice(ctx context.Context, by fleet.Actor, in *DevicePath) (*empty, error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return &empty{}, a.Devices.Retire(ctx, by, id)
+}

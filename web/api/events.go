@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerEvents() {
+	register(a, operation{id: "stream-events", method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
+		summary: "Stream what changes in the fleet (server-sent events)",
+		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, " +
+			"and who connects again reads the present state first.",
+		more: func(h *huma.Operation) {
+			also[eventView](a, h, "200", "The stream; the schema is that of one event's data")
+			event := h.Responses["200"].Content["application/json"]
+			h.Responses["200"].Content = map[string]*huma.MediaType{"text/event-stream": event}
+		}}, a.streamEvents)
+}
+
+type eventsInput struct {
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout" doc:"One or several, with commas; all, if left out"`
+	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
+}
+
+// eventView is the data of one event.
+type eventView struct {
+	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout"`
+	At         time.Time       `json:"at"`
+	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
+	Presence   fleet.Presence  `json:"presence,omitempty"`
+	Call       *callView       `json:"call,omitempty"`
+	SnapshotID string          `json:"snapshot_id,omitempty"`
+	FanOutID   string          `json:"fanout_id,omitempty"`
+}
+
+func event(e fleet.Event) eventView {
+	v := eventView{Kind: e.Kind, At: utc(e.At), DeviceID: e.Device, Presence: e.Presence}
+	if e.Call != nil {
+		v.Call = ptr(call(*e.Call))
+	}
+	switch e.Kind {
+	case fleet.EventSnapshot:
+		v.SnapshotID = e.Subject
+	case fleet.EventFanOut:
+		v.FanOutID = e.Subject
+	}
+	return v
+}
+
+// Bounds of a stream.
+const (
+	eventBuffer  = 256 // events that a reader may be behind
+	writeTimeout = 10 * time.Second
+)
+
+func (a *api) streamEvents(_ context.Context, _ fleet.Actor, in *eventsInput) (*huma.StreamResponse, error) {
+	device, err := deviceParam(in.Device)
+	if err != nil {
+		return nil, err
+	}
+	want := func(e *fleet.Event) bool {
+		return (device == "" || e.Device == device) && (len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
+	}
+	return &huma.StreamResponse{Body: func(c huma.Context) {
+		r, w := humachi.Unwrap(c)
+		h := w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("X-Accel-Buffering", "no") // or nginx would gather events
+		sub := a.Events.Subscribe(eventBuffer, want)
+		defer sub.Close()
+		a.pump(r.Context(), &stream{w, http.NewResponseController(w)}, sub)
+	}}, nil
+}
+
+// pump writes events until the reader goes, falls behind, or loses its right
+// to read.
+func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
+	beat := time.NewTicker(a.Heartbeat)
+	defer beat.Stop()
+	secret := principalOf(ctx).secret
+	err := s.write(": fleetd\n\n")
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case e, open := <-sub.C:
+			if !open {
+				return
+			}
+			err = s.event(e)
+		case <-beat.C:
+			if _, no := a.Operators.Authenticate(ctx, secret); errors.Is(no, fleet.ErrForbidden) {
+				return
+			}
+			err = s.write(": still here\n\n")
+		}
+	}
+}
+
+// stream writes server-sent events, each within a deadline.
+type stream struct {
+	w    http.ResponseWriter
+	conn *http.ResponseController
+}
+
+func (s *stream) event(e fleet.Event) error {
+	data, err := json.Marshal(event(e))
+	if err != nil {
+		return err
+	}
+	return s.write("event: " + string(e.Kind) + "\ndata: " + string(data) + "\n\n")
+}
+
+func (s *stream) write(text string) error {
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer is a connection's
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return s.conn.Flush()
+}

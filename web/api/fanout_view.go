@@ -1,0 +1,113 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// FanOutView is a fan-out as lists show it.
+type FanOutView struct {
+	ID          uuid.UUID         `json:"id" format:"uuid"`
+	Actor       actorView         `json:"actor"`
+	Query       string            `json:"q" doc:"The filter as written; empty when the devices were named"`
+	Tool        string            `json:"tool"`
+	Arguments   json.RawMessage   `json:"arguments"`
+	MaxInFlight int               `json:"max_in_flight"`
+	TimeoutMs   int64             `json:"timeout_ms" doc:"Of each call; 0 takes what the tool needs"`
+	State       fleet.FanOutState `json:"state" enum:"running,completed,canceled"`
+	Targets     int               `json:"targets" doc:"Devices that it goes to"`
+	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out"`
+	CreatedAt   time.Time         `json:"created_at"`
+	FinishedAt  *time.Time        `json:"finished_at"`
+	CanceledBy  *string           `json:"canceled_by"`
+}
+
+func fanOut(f fleet.FanOut) FanOutView {
+	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
+		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
+		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
+	if f.CanceledBy != "" {
+		v.CanceledBy = &f.CanceledBy
+	}
+	return v
+}
+
+// fanOutProgressView is a fan-out with what came of it so far.
+type fanOutProgressView struct {
+	FanOutView
+	Counts     fanOutCounts       `json:"counts"`
+	Answers    []fanOutAnswerView `json:"answers" nullable:"false" doc:"Devices by the answer they gave, most first; the 50 largest groups"`
+	SkippedFor []reasonView       `json:"skipped_reasons" nullable:"false"`
+}
+
+// fanOutCounts counts devices: those not yet called, those done, and the calls
+// by state.
+type fanOutCounts struct {
+	Waiting   int `json:"waiting" doc:"Not yet called"`
+	Done      int `json:"done" doc:"Calls with an outcome"`
+	Pending   int `json:"pending"`
+	Sent      int `json:"sent"`
+	Succeeded int `json:"succeeded"`
+	ToolError int `json:"tool_error"`
+	TimedOut  int `json:"timed_out"`
+	Unknown   int `json:"unknown"`
+	Refused   int `json:"refused"`
+	Invalid   int `json:"invalid"`
+	Offline   int `json:"offline"`
+	Canceled  int `json:"canceled"`
+}
+
+func counts(p fleet.FanOutProgress) fanOutCounts {
+	n := p.ByState
+	return fanOutCounts{Waiting: p.Waiting, Done: p.Done(), Pending: n[fleet.CallPending], Sent: n[fleet.CallSent],
+		Succeeded: n[fleet.CallSucceeded], ToolError: n[fleet.CallToolError], TimedOut: n[fleet.CallTimedOut],
+		Unknown: n[fleet.CallUnknown], Refused: n[fleet.CallRefused], Invalid: n[fleet.CallInvalid],
+		Offline: n[fleet.CallOffline], Canceled: n[fleet.CallCanceled]}
+}
+
+type fanOutAnswerView struct {
+	State  fleet.CallState `json:"state"`
+	Text   string          `json:"text" doc:"The answer's text or error, shortened; the device's own words"`
+	Count  int             `json:"count"`
+	Sample []sampleView    `json:"sample" nullable:"false" doc:"A few of the devices"`
+}
+
+type sampleView struct {
+	DeviceID fleet.DeviceID `json:"device_id"`
+	CallID   uuid.UUID      `json:"call_id" format:"uuid"`
+}
+
+func fanOutAnswer(g fleet.FanOutAnswer) fanOutAnswerView {
+	v := fanOutAnswerView{State: g.State, Text: g.Text, Count: g.Count, Sample: []sampleView{}}
+	for i := range min(len(g.Sample), len(g.CallIDs)) {
+		v.Sample = append(v.Sample, sampleView{g.Sample[i], g.CallIDs[i]})
+	}
+	return v
+}
+
+type reasonView struct {
+	Reason string           `json:"reason" example:"device_held"`
+	Count  int              `json:"count"`
+	Sample []fleet.DeviceID `json:"sample,omitempty" nullable:"false" doc:"A few of the devices"`
+}
+
+// previewView says what a fan-out would do.
+type previewView struct {
+	Matched  int          `json:"matched"`
+	Targets  int          `json:"targets" doc:"Devices that would be called"`
+	Offline  int          `json:"offline" doc:"Of these, not connected now"`
+	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
+	Skipped  []reasonView `json:"skipped" nullable:"false" doc:"Devices that match but would be left out"`
+}
+
+func preview(p fleet.FanOutPreview) previewView {
+	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, UserOnly: p.UserOnly, Skipped: []reasonView{}}
+	for _, s := range p.Skipped {
+		v.Skipped = append(v.Skipped, reasonView(s))
+	}
+	return v
+}

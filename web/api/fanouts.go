@@ -1,0 +1,119 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerFanOuts() {
+	register(a, operation{id: "create-fanout", method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator, created: true,
+		summary: "Call a tool of many devices",
+		about:   "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out.",
+		more: func(h *huma.Operation) {
+			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
+			also[FanOutView](a, h, "201", "The fan-out runs; its progress is at Location")
+		}}, a.createFanOut)
+	register(a, operation{id: "list-fanouts", method: http.MethodGet, path: "/fanouts", role: fleet.RoleViewer,
+		summary: "List fan-outs, newest first"}, a.listFanOuts)
+	register(a, operation{id: "get-fanout", method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer, noun: "fanout",
+		summary: "Show a fan-out with its counts and answers"}, a.getFanOut)
+	register(a, operation{id: "cancel-fanout", method: http.MethodPost, path: "/fanouts/{id}/cancel", role: fleet.RoleOperator, noun: "fanout",
+		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)
+}
+
+type createFanOutInput struct {
+	Body struct {
+		Query       *string   `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices"`
+		Devices     []string  `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
+		Tool        string    `json:"tool" minLength:"1" maxLength:"200"`
+		Arguments   arguments `json:"arguments,omitempty"`
+		MaxInFlight int       `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64"`
+		TimeoutMs   int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
+		DryRun      bool      `json:"dry_run,omitempty" doc:"Only say what would be done"`
+	}
+}
+
+func (in *createFanOutInput) request(by fleet.Actor) (fleet.FanOutRequest, error) {
+	b := in.Body
+	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
+		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond}
+	if (b.Query == nil) == (b.Devices == nil) {
+		return r, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+	}
+	if b.Query != nil {
+		r.Query = *b.Query
+	}
+	for _, s := range b.Devices {
+		id, err := fleet.ParseDeviceID(s)
+		if err != nil {
+			return r, err
+		}
+		r.Devices = append(r.Devices, id)
+	}
+	return r, nil
+}
+
+type createFanOutOutput struct {
+	Status   int
+	Location string `header:"Location"`
+	Body     any
+}
+
+func (a *api) createFanOut(ctx context.Context, by fleet.Actor, in *createFanOutInput) (*createFanOutOutput, error) {
+	r, err := in.request(by)
+	if err != nil {
+		return nil, err
+	}
+	if in.Body.DryRun {
+		p, err := a.FanOuts.Preview(ctx, r)
+		return &createFanOutOutput{Status: http.StatusOK, Body: preview(p)}, err
+	}
+	f, err := a.FanOuts.Create(ctx, r)
+	return &createFanOutOutput{http.StatusCreated, prefix + "/fanouts/" + f.ID.String(), fanOut(f)}, err
+}
+
+func (a *api) listFanOuts(ctx context.Context, _ fleet.Actor, in *Paging) (*answer[list[FanOutView]], error) {
+	page, err := a.FanOuts.FanOuts(ctx, in.Limit, in.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, fanOut), nil
+}
+
+// maxAnswers is how many groups of answers are shown.
+const maxAnswers = 50
+
+func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {
+	id := in.uuid()
+	f, err := a.FanOuts.FanOut(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	progress, err := a.FanOuts.Progress(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := a.FanOuts.Answers(ctx, id, maxAnswers)
+	if err != nil {
+		return nil, err
+	}
+	skipped, err := a.FanOuts.SkippedTargets(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(fanOutProgressView{FanOutView: fanOut(f), Counts: counts(progress), Answers: listOf(answers, fanOutAnswer).Body.Items,
+		SkippedFor: listOf(skipped, func(c fleet.DeviceCount) reasonView { return reasonView{Reason: c.Value, Count: c.Count} }).Body.Items}), nil
+}
+
+func (a *api) cancelFanOut(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {
+	if err := a.FanOuts.Cancel(ctx, by, in.uuid()); err != nil {
+		return nil, err
+	}
+	return a.getFanOut(ctx, by, in)
+}

@@ -1,0 +1,64 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerFirmware() {
+	register(a, operation{id: "list-firmware", method: http.MethodGet, path: "/devices/{id}/firmware", role: fleet.RoleViewer, noun: "device",
+		summary: "List the builds that a device ran, newest first"}, a.listFirmware)
+	register(a, operation{id: "get-facts", method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer, noun: "device",
+		summary: "Show what a device said of itself at its latest boot"}, a.getFacts)
+}
+
+type firmwareView struct {
+	Version    string    `json:"version"`
+	Slot       string    `json:"slot"`
+	ELFSHA256  string    `json:"elf_sha256"`
+	IDFVersion string    `json:"idf_version"`
+	FirstSeen  time.Time `json:"first_seen"`
+	LastSeen   time.Time `json:"last_seen"`
+}
+
+func (a *api) listFirmware(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[firmwareView]], error) {
+	d, err := a.find(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	history, err := a.Devices.FirmwareHistory(ctx, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(history, func(f fleet.FirmwareRecord) firmwareView {
+		return firmwareView{Version: f.Version, Slot: f.Slot, ELFSHA256: f.ELFSHA256, IDFVersion: f.IDFVersion,
+			FirstSeen: utc(f.FirstSeen), LastSeen: utc(f.LastSeen)}
+	}), nil
+}
+
+type factsView struct {
+	DeviceID fleet.DeviceID  `json:"device_id"`
+	PolledAt time.Time       `json:"polled_at"`
+	Broken   bool            `json:"broken" doc:"The device's JSON could not be read; its headers were used"`
+	Facts    json.RawMessage `json:"facts" doc:"The device's own JSON, as it came; null if it could not be read"`
+}
+
+func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[factsView], error) {
+	d, err := a.find(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.Devices.Facts(ctx, d.ID)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "no_facts", "the device %s has not polled yet", d.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(factsView{DeviceID: d.ID, PolledAt: utc(f.PolledAt), Broken: f.Broken, Facts: rawOrNull(f.Body)}), nil
+}

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+)
+
+// principal is who makes a request. The secret seals what is kept of it.
+type principal struct {
+	actor  fleet.Actor
+	secret string
+}
+
+type principalKey struct{}
+
+func principalOf(ctx context.Context) principal {
+	p, _ := ctx.Value(principalKey{}).(principal)
+	return p
+}
+
+// guard lets an operation's requests through to next: of a known token, with a
+// sufficient role, a body of bounded size, and each act once per
+// Idempotency-Key.
+func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
+	need, ok := op.Metadata[roleKey].(fleet.Role)
+	if !ok || !need.Valid() {
+		panic("operation " + op.OperationID + " declares no role")
+	}
+	if op.Method == http.MethodPost {
+		next = a.once(next)
+	}
+	if op.Method == http.MethodPost || op.Method == http.MethodPatch {
+		next = readBody(next)
+	}
+	return a.authenticated(need, op.Summary, next)
+}
+
+func (a *api) authenticated(need fleet.Role, what string, next http.Handler) http.Handler {
+	what = "\"" + what + "\""
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secret, ok := bearer(r)
+		if !ok {
+			a.unauthenticated(w, r, "token_missing", "give an API token: Authorization: Bearer flt_...")
+			return
+		}
+		actor, err := a.Operators.Authenticate(r.Context(), secret)
+		if errors.Is(err, fleet.ErrForbidden) {
+			a.unauthenticated(w, r, "invalid_token", err.Error())
+			return
+		}
+		if err == nil {
+			err = actor.May(need, what)
+		}
+		if err != nil {
+			a.problemOf(r.Context(), err, "", "").write(w)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, principal{actor, secret})))
+	})
+}
+
+func bearer(r *http.Request) (string, bool) {
+	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(secret), ok && strings.EqualFold(scheme, "Bearer")
+}
+
+// unauthenticated refuses, and slows down who comes again and again.
+func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, code, detail string) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="fleetd"`)
+	if a.failures.OnLimit(w, r, httprate.CanonicalizeIP(host)) {
+		(&problem{Status: http.StatusTooManyRequests, Code: "too_many_attempts", Detail: "too many requests without a good token; wait a minute"}).write(w)
+		return
+	}
+	(&problem{Status: http.StatusUnauthorized, Code: code, Detail: detail}).write(w)
+}
+
+// Bounds of a request's body.
+const (
+	maxBody     = 64 << 10
+	bodyTimeout = 10 * time.Second
+)
+
+// A bufferedBody is a request's body that has arrived.
+type bufferedBody struct {
+	bytes.Reader
+	data []byte
+}
+
+func (*bufferedBody) Close() error { return nil }
+
+// readBody reads the whole body before anything is done. The deadline ends
+// with it: a call may well take longer than its arguments took to arrive.
+func readBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := new(bufferedBody)
+		if r.Body != nil && r.Body != http.NoBody {
+			var p *problem
+			if body.data, p = readAll(w, r); p != nil {
+				p.write(w)
+				return
+			}
+		}
+		body.Reset(body.data)
+		r.Body = body
+		next.ServeHTTP(w, r)
+	})
+}
+
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // not every writer is a connection's
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: "the body is larger than 64 KiB"}
+	case err != nil:
+		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body", Detail: "the body broke off or took longer than ten seconds"}
+	}
+	return data, nil
+}

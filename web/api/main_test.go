@@ -1,0 +1,13 @@
+package api
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"fleetd/fleet/postgres/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, pgtest.LeakOption())
+}

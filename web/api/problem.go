@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"fleetd/fleet"
+)
+
+// A problem is a failure as programs read it (RFC 9457). Status is for HTTP,
+// Code for branching, Detail for people.
+type problem struct {
+	Title     string         `json:"title" doc:"The status in words"`
+	Status    int            `json:"status" doc:"HTTP status"`
+	Code      string         `json:"code" doc:"What failed, stable and in snake_case" example:"unknown_device"`
+	Detail    string         `json:"detail" doc:"What happened, to what, and what to do about it"`
+	Field     string         `json:"field,omitempty" doc:"The field or parameter at fault"`
+	Errors    []fieldProblem `json:"errors,omitempty" nullable:"false" doc:"Every field that does not fit, of an invalid_request"`
+	RequestID string         `json:"request_id,omitempty" doc:"Names the request in the server's log"`
+
+	retryAfter int // seconds
+}
+
+type fieldProblem struct {
+	Field   string `json:"field" example:"body.tool"`
+	Message string `json:"message"`
+}
+
+func (p *problem) Error() string             { return p.Detail }
+func (p *problem) GetStatus() int            { return p.Status }
+func (p *problem) ContentType(string) string { return "application/problem+json" }
+
+// GetHeaders gives huma the headers of the answer.
+func (p *problem) GetHeaders() http.Header {
+	h := http.Header{}
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	return h
+}
+
+// write answers with the problem where huma does not.
+func (p *problem) write(w http.ResponseWriter) {
+	if p.Title == "" {
+		p.Title = http.StatusText(p.Status)
+	}
+	for name, values := range p.GetHeaders() {
+		w.Header()[name] = values
+	}
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // the client may be gone
+}
+
+// huma makes its own errors, those of requests that do not fit the document,
+// with this function.
+func init() { huma.NewError = requestProblem }
+
+func requestProblem(status int, msg string, errs ...error) huma.StatusError {
+	p := &problem{Status: status, Title: http.StatusText(status), Detail: msg, Code: "invalid_request"}
+	switch status {
+	case http.StatusUnsupportedMediaType:
+		p.Code, p.Detail = "unsupported_media_type", "send JSON, with Content-Type: application/json"
+		return p
+	case http.StatusBadRequest:
+		p.Code = "malformed_json"
+	}
+	for _, err := range errs {
+		p.add(err)
+	}
+	if len(p.Errors) > 0 {
+		p.Field = p.Errors[0].Field
+		p.Detail = p.Errors[0].Field + ": " + p.Errors[0].Message
+	}
+	return p
+}
+
+// add names a field at fault. Its value is not repeated: it may be a secret.
+func (p *problem) add(err error) {
+	var d huma.ErrorDetailer
+	if errors.As(err, &d) {
+		p.Errors = append(p.Errors, fieldProblem{d.ErrorDetail().Location, d.ErrorDetail().Message})
+	}
+}
+
+// outcomes says, for each kind of failure, what HTTP calls it. The code and
+// words are for failures that carry none of their own.
+var outcomes = []struct {
+	kind         error
+	status       int
+	code, detail string
+	retryAfter   int
+}{
+	{fleet.ErrNotFound, http.StatusNotFound, "not_found", "there is no such thing", 0},
+	{fleet.ErrInvalid, http.StatusUnprocessableEntity, "invalid_request", "the request holds something that cannot be stored", 0},
+	{fleet.ErrForbidden, http.StatusForbidden, "forbidden", "this is not permitted", 0},
+	{fleet.ErrConflict, http.StatusConflict, "conflict", "this conflicts with the present state; read it again", 0},
+	{fleet.ErrOffline, http.StatusConflict, "device_offline", "the device is not connected", 0},
+	{fleet.ErrBusy, http.StatusServiceUnavailable, "device_busy", "too many calls wait for the device", 1},
+	{fleet.ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "fleetd cannot do this right now; try again", 2},
+	{context.Canceled, http.StatusServiceUnavailable, "unavailable", "the request ended before it was done", 2},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable, "unavailable", "this took too long; try again", 2},
+}
+
+// problemOf is the one place where failures become statuses. noun names what
+// the operation is about, id which one.
+func (a *api) problemOf(ctx context.Context, err error, noun, id string) *problem {
+	var p *problem
+	if errors.As(err, &p) {
+		return p
+	}
+	p = known(err)
+	if p == nil {
+		p = internalProblem(ctx)
+		a.Log.Error("request failed", "request", p.RequestID, "err", err)
+		return p
+	}
+	if p.Code == "not_found" && id != "" {
+		p.Code, p.Detail = "unknown_"+noun, "there is no "+noun+" "+strconv.Quote(id)
+	}
+	if p.Code == "unavailable" && ctx.Err() == nil {
+		a.Log.Warn("request not served", "err", err)
+	}
+	return p
+}
+
+// known returns the problem of a failure that package fleet foresees. Only the
+// words of a [fleet.Error] are meant for others; what wraps it may quote SQL.
+func known(err error) *problem {
+	for _, o := range outcomes {
+		if !errors.Is(err, o.kind) {
+			continue
+		}
+		p := &problem{Status: o.status, Title: http.StatusText(o.status), Code: o.code, Detail: o.detail, retryAfter: o.retryAfter}
+		var e *fleet.Error
+		if errors.As(err, &e) {
+			p.Code, p.Detail, p.Field = e.Code, e.Message, e.Field
+		}
+		return p
+	}
+	return nil
+}
+
+func internalProblem(ctx context.Context) *problem {
+	id := middleware.GetReqID(ctx)
+	if id == "" {
+		id = rand.Text()[:12]
+	}
+	return &problem{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError), Code: "internal",
+		Detail: "fleetd failed; its log says more about request " + id, RequestID: id}
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerStats() {
+	register(a, operation{id: "get-stats", method: http.MethodGet, path: "/stats", role: fleet.RoleViewer,
+		summary: "Show the fleet at a glance"}, a.getStats)
+}
+
+// Bounds of a look back.
+const (
+	defaultLookBack = 24 * time.Hour
+	maxStretches    = 1000
+)
+
+type statsInput struct {
+	Since  time.Time `query:"since" doc:"How far calls and presence look back; a day, if left out"`
+	StepMs int64     `query:"step_ms" minimum:"1000" maximum:"604800000" default:"3600000" doc:"Stretch of time that calls are counted by"`
+}
+
+type statsView struct {
+	Devices  int            `json:"devices" doc:"In service"`
+	Presence PresenceCounts `json:"presence" doc:"Now"`
+	Versions []countView    `json:"versions" nullable:"false" doc:"Most devices first"`
+	Boards   []countView    `json:"boards" nullable:"false"`
+	Chips    []countView    `json:"chips" nullable:"false"`
+	Since    time.Time      `json:"since"`
+	StepMs   int64          `json:"step_ms"`
+	Calls    []callBucket   `json:"calls" nullable:"false" doc:"Over time, oldest first; stretches without calls are left out"`
+	Reached  []sampleCounts `json:"presence_over_time" nullable:"false"`
+}
+
+type PresenceCounts struct {
+	Online       int `json:"online"`
+	Unresponsive int `json:"unresponsive"`
+	Offline      int `json:"offline"`
+	Pending      int `json:"pending"`
+}
+
+type sampleCounts struct {
+	At time.Time `json:"at"`
+	PresenceCounts
+}
+
+type countView struct {
+	Value string `json:"value"`
+	Count int    `json:"count"`
+}
+
+type callBucket struct {
+	At        time.Time `json:"at"`
+	Succeeded int       `json:"succeeded"`
+	Failed    int       `json:"failed"`
+}
+
+func (a *api) getStats(ctx context.Context, _ fleet.Actor, in *statsInput) (*answer[statsView], error) {
+	since, step, err := in.lookBack(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	v := statsView{Since: utc(since), StepMs: in.StepMs}
+	if err := a.countDevices(ctx, &v); err != nil {
+		return nil, err
+	}
+	buckets, err := a.Stats.CallBuckets(ctx, since, step)
+	if err != nil {
+		return nil, err
+	}
+	v.Calls = listOf(buckets, func(b fleet.CallBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} }).Body.Items
+	samples, err := a.Samples.PresenceSamples(ctx, since)
+	if err != nil {
+		return nil, err
+	}
+	v.Reached = listOf(samples, func(s fleet.PresenceSample) sampleCounts {
+		return sampleCounts{utc(s.At), PresenceCounts{s.Online, s.Unresponsive, s.Offline, s.Pending}}
+	}).Body.Items
+	return answerWith(v), nil
+}
+
+func (in *statsInput) lookBack(now time.Time) (time.Time, time.Duration, error) {
+	since, step := in.Since, time.Duration(in.StepMs)*time.Millisecond
+	if since.IsZero() {
+		since = now.Add(-defaultLookBack)
+	}
+	if since.After(now) || now.Sub(since)/step > maxStretches {
+		return since, step, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_since", Field: "query.since",
+			Message: "since must lie in the past, at most 1000 steps ago; give a larger step_ms to look back further"}
+	}
+	return since, step, nil
+}
+
+func (a *api) countDevices(ctx context.Context, v *statsView) error {
+	presence, err := a.Devices.CountBy(ctx, fleet.Query{}, "presence")
+	if err != nil {
+		return err
+	}
+	for _, c := range presence {
+		v.Devices += c.Count
+		v.Presence.add(fleet.Presence(c.Value), c.Count)
+	}
+	for field, to := range map[string]*[]countView{"version": &v.Versions, "board": &v.Boards, "chip": &v.Chips} {
+		counts, err := a.Devices.CountBy(ctx, fleet.Query{}, field)
+		if err != nil {
+			return err
+		}
+		*to = listOf(counts, func(c fleet.DeviceCount) countView { return countView(c) }).Body.Items
+	}
+	return nil
+}
+
+func (p *PresenceCounts) add(presence fleet.Presence, n int) {
+	switch presence {
+	case fleet.PresenceOnline:
+		p.Online += n
+	case fleet.PresenceUnresponsive:
+		p.Unresponsive += n
+	case fleet.PresenceOffline:
+		p.Offline += n
+	case fleet.PresencePending:
+		p.Pending += n
+	}
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerTools() {
+	register(a, operation{id: "list-tools", method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer, noun: "device",
+		summary: "List the tools that a device offers"}, a.listTools)
+	register(a, operation{id: "list-inventories", method: http.MethodGet, path: "/devices/{id}/inventories", role: fleet.RoleViewer, noun: "device",
+		summary: "List which tools a device offered when, newest first"}, a.listInventories)
+	register(a, operation{id: "diff-inventories", method: http.MethodGet, path: "/devices/{id}/inventories/diff", role: fleet.RoleViewer, noun: "device",
+		summary: "Compare two inventories of a device"}, a.diffInventories)
+}
+
+type toolView struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description" doc:"The device's own words"`
+	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
+	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: never called by a language model"`
+}
+
+func tool(t fleet.Tool) toolView {
+	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t)}
+	return v
+}
+
+func audience(t fleet.Tool) fleet.Audience {
+	if t.UserOnly() {
+		return fleet.AudienceUser
+	}
+	return fleet.AudienceModel
+}
+
+func rawOrNull(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return json.RawMessage("null")
+	}
+	return raw
+}
+
+type listToolsInput struct {
+	DevicePath
+	Audience string `query:"audience" enum:"model,user,all" default:"all" doc:"For whom the device meant them"`
+}
+
+func (a *api) listTools(ctx context.Context, _ fleet.Actor, in *listToolsInput) (*answer[list[toolView]], error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	inventory, err := a.Devices.Tools(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var chosen []fleet.Tool
+	if inventory != nil {
+		for _, t := range inventory.Tools {
+			if in.Audience == "all" || in.Audience == string(audience(t)) {
+				chosen = append(chosen, t)
+			}
+		}
+	}
+	return listOf(chosen, tool), nil
+}
+
+type inventoryView struct {
+	ID         string    `json:"id" doc:"SHA-256 of the tools"`
+	Version    string    `json:"version" doc:"Firmware at the first listing"`
+	ELFSHA256  string    `json:"elf_sha256"`
+	ToolsCount int       `json:"tools_count"`
+	Partial    bool      `json:"partial" doc:"The device could not list all its tools"`
+	FirstSeen  time.Time `json:"first_seen"`
+	LastSeen   time.Time `json:"last_seen"`
+}
+
+func inventory(r fleet.InventoryRecord) inventoryView {
+	return inventoryView{ID: r.InventoryID, Version: r.Version, ELFSHA256: r.ELFSHA256, ToolsCount: r.ToolsCount,
+		Partial: r.Partial, FirstSeen: utc(r.FirstSeen), LastSeen: utc(r.LastSeen)}
+}
+
+func (a *api) listInventories(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[inventoryView]], error) {
+	records, err := a.inventories(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(records, inventory), nil
+}
+
+func (a *api) inventories(ctx context.Context, in DevicePath) ([]fleet.InventoryRecord, error) {
+	d, err := a.find(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return a.Devices.DeviceInventories(ctx, d.ID)
+}
+
+type diffInput struct {
+	DevicePath
+	From string `query:"from" maxLength:"64" doc:"Id of the older inventory; without it, the one before the latest"`
+	To   string `query:"to" maxLength:"64" doc:"Id of the newer inventory; without it, the latest"`
+}
+
+type diffView struct {
+	From    string           `json:"from"`
+	To      string           `json:"to"`
+	Added   []toolView       `json:"added" nullable:"false"`
+	Removed []toolView       `json:"removed" nullable:"false"`
+	Changed []toolChangeView `json:"changed" nullable:"false"`
+}
+
+type toolChangeView struct {
+	Before toolView `json:"before"`
+	After  toolView `json:"after"`
+}
+
+func (a *api) diffInventories(ctx context.Context, _ fleet.Actor, in *diffInput) (*answer[diffView], error) {
+	records, err := a.inventories(ctx, in.DevicePath)
+	if err != nil {
+		return nil, err
+	}
+	from, err := pick(records, "from", in.From, 1)
+	if err != nil {
+		return nil, err
+	}
+	to, err := pick(records, "to", in.To, 0)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.Devices.Diff(ctx, from, to)
+	if err != nil {
+		return nil, err
+	}
+	changed := listOf(d.Changed, func(c fleet.ToolChange) toolChangeView { return toolChangeView{tool(c.Before), tool(c.After)} })
+	return answerWith(diffView{From: d.From, To: d.To, Added: listOf(d.Added, tool).Body.Items,
+		Removed: listOf(d.Removed, tool).Body.Items, Changed: changed.Body.Items}), nil
+}
+
+// pick returns the inventory asked for, which the device must have had, or the
+// one at the given place.
+func pick(records []fleet.InventoryRecord, param, id string, place int) (string, error) {
+	if id == "" && place < len(records) {
+		return records[place].InventoryID, nil
+	}
+	for _, r := range records {
+		if r.InventoryID == id {
+			return id, nil
+		}
+	}
+	e := fleet.Errorf(fleet.ErrInvalid, "unknown_inventory", "the device had no such inventory; see its list of inventories")
+	e.Field = "query." + param
+	return "", e
+}

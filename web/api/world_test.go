@@ -1,0 +1,263 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest"
+)
+
+const (
+	unit    = fleet.DeviceID("a085e3112233")
+	other   = fleet.DeviceID("a085e3112244")
+	waiting = fleet.DeviceID("a085e3112255")
+)
+
+var tools = []fleet.Tool{
+	{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel},
+	{Name: "self.audio_speaker.set_volume", Audience: fleet.AudienceModel,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
+	{Name: fleet.ToolReboot, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolSnapshot, Audience: fleet.AudienceUser,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
+}
+
+// world is the API over the real domain and a real PostgreSQL; the devices
+// alone are scripted.
+type world struct {
+	*httptest.Server
+	api       *api
+	store     *postgres.Store
+	link      *fleettest.Link
+	events    *fleet.Events
+	presence  *fleet.Presences
+	enrolment *fleet.Enrolments
+	devices   *fleet.Devices
+	operators *fleet.Operators
+	snapshots *fleet.Snapshots
+	log       *syncBuffer
+	tokens    map[fleet.Role]string
+}
+
+var root = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: fleet.RoleAdmin}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{store: postgres.New(pgtest.New(t), postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
+		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}
+	log := slog.New(slog.NewTextHandler(w.log, nil))
+	w.domain(t, log)
+	w.Server = httptest.NewServer(mounted(w.api))
+	t.Cleanup(w.Close)
+	w.settle(t)
+	return w
+}
+
+// mounted is the API where package web has it.
+func mounted(a *api) http.Handler {
+	r := chi.NewMux()
+	r.Mount(prefix, a.handler())
+	return r
+}
+
+func (w *world) domain(t testing.TB, log *slog.Logger) {
+	t.Helper()
+	dir, err := blobs.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test"})
+	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode,
+		Key: make([]byte, fleet.KeySize), Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := fleet.NewTargets(w.store, w.store)
+	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Events: w.events,
+		Kick: func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired})
+	w.operators = fleet.NewOperators(w.store)
+	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir, PublicURL: "http://h", Events: w.events})
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
+		URLs: w.snapshots, Events: w.events, Log: log})
+	t.Cleanup(calls.Shutdown)
+	fanOuts := fleet.NewFanOuts(w.store, w.store, calls, w.events, log)
+	w.run(t, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
+		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
+	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,
+		Operators: w.operators, Snapshots: w.snapshots, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Audit: w.store,
+		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
+}
+
+func (w *world) run(t testing.TB, services ...func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range services {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// settle fills the world: a token per role, two devices that joined and listed
+// their tools, one that waits, and the first of them connected.
+func (w *world) settle(t testing.TB) {
+	t.Helper()
+	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
+		_, secret, err := w.operators.NewToken(t.Context(), root, string(role)+"-script", role, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.tokens[role] = secret
+	}
+	for _, id := range []fleet.DeviceID{unit, other, waiting} {
+		w.poll(t, id)
+	}
+	for _, id := range []fleet.DeviceID{unit, other} {
+		if err := w.enrolment.Approve(t.Context(), root, id); err != nil {
+			t.Fatal(err)
+		}
+		w.listing(t, id, tools[:3])
+		w.listing(t, id, tools)
+	}
+	w.connect(unit)
+}
+
+func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
+	t.Helper()
+	answer, err := w.enrolment.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(), Board: "bread-compact-wifi",
+		BoardType: "bread", Chip: "esp32s3", Version: "2.0.3", Slot: "ota_0", ELFSHA256: strings.Repeat("ab", 32),
+		Facts: json.RawMessage(`{"flash_size":16777216}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := w.store.Device(t.Context(), id); err == nil {
+			return answer
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) listing(t testing.TB, id fleet.DeviceID, tools []fleet.Tool) {
+	t.Helper()
+	inv := fleet.Inventory{ID: strings.Repeat("0", 63) + string(rune('0'+len(tools))), Tools: tools, CreatedAt: time.Now().UTC()}
+	if err := w.devices.Listed(t.Context(), fleet.ToolListing{Device: id, Inventory: inv, Version: "2.0.3", At: time.Now().UTC()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect puts a device on line that answers every call with "true".
+func (w *world) connect(id fleet.DeviceID) {
+	w.link.Connect(id, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		return fleettest.Text("true"), nil
+	})
+	w.presence.Connected(fleet.Connection{Device: id, Node: "test", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
+}
+
+// reply is an answer, read.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (r reply) problem(t testing.TB) problem {
+	t.Helper()
+	var p problem
+	if ct := r.header.Get("Content-Type"); ct != "application/problem+json" {
+		t.Fatalf("answered %d %s %s, want a problem", r.status, ct, r.body)
+	}
+	if err := json.Unmarshal(r.body, &p); err != nil || p.Status != r.status || p.Code == "" || p.Detail == "" || p.Title == "" {
+		t.Fatalf("%d %s is no whole problem (%v)", r.status, r.body, err)
+	}
+	return p
+}
+
+func decode[T any](t testing.TB, r reply, status int) T {
+	t.Helper()
+	var v T
+	if r.status != status {
+		t.Fatalf("answered %d %s, want %d", r.status, r.body, status)
+	}
+	if err := json.Unmarshal(r.body, &v); err != nil {
+		t.Fatalf("%s: %v", r.body, err)
+	}
+	return v
+}
+
+// as makes a request with the token of a role ("" for none). Headers come in pairs.
+func (w *world) as(t testing.TB, role fleet.Role, method, path, body string, header ...string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, w.URL+prefix+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if role != "" {
+		req.Header.Set("Authorization", "Bearer "+w.tokens[role])
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := w.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.conforms(t, method, path, resp, data)
+	return reply{resp.StatusCode, resp.Header, data}
+}
+
+func (w *world) get(t testing.TB, path string) reply {
+	t.Helper()
+	return w.as(t, fleet.RoleViewer, http.MethodGet, path, "")
+}
+
+// post acts as an admin, who may do everything.
+func (w *world) post(t testing.TB, path, body string, header ...string) reply {
+	t.Helper()
+	return w.as(t, fleet.RoleAdmin, http.MethodPost, path, body, header...)
+}
+
+// syncBuffer is a log that a test may read while it is written.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
