@@ -141,8 +141,15 @@ func TestCodeBelongsToTheClientThatAsked(t *testing.T) {
 	shown = poll(t, e, uuid1).Activation.Code
 	_, err := e.Claim(t.Context(), ann, shown)
 	must(t, err)
-	if a := poll(t, e, uuid2); a.Session != nil {
-		t.Error("the other client got credentials")
+	// The same holds when an enrolled device asks with a new Client-Id.
+	other := poll(t, e, uuid2)
+	uuid3 := strings.Replace(uuid2, "0", "3", 1)
+	third := poll(t, e, uuid3)
+	if other.Session != nil || third.Session != nil || other.Activation.Code == third.Activation.Code {
+		t.Fatalf("strangers got %+v and %+v", other, third)
+	}
+	if _, err := e.Claim(t.Context(), ann, other.Activation.Code); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("the code of the second client was taken for the third: %v", err)
 	}
 }
 

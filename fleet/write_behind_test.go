@@ -18,7 +18,8 @@ type benchStore struct {
 	mu     sync.Mutex
 	away   error
 	poison map[int]bool
-	hangs  bool // the next write does
+	hangs  bool   // the next write does
+	during func() // called in each write
 	rows   map[int]int
 	writes int
 }
@@ -31,6 +32,9 @@ func (s *benchStore) write(ctx context.Context, batch map[int]int) error {
 		s.hangs = false
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if s.during != nil {
+		s.during()
 	}
 	if s.away != nil {
 		return s.away
@@ -159,6 +163,23 @@ func TestWriteBehindGivesUpOnAWriteThatHangs(t *testing.T) {
 		time.Sleep(time.Minute)
 		if len(s.snapshot()) != 2 {
 			t.Errorf("rows %v", s.snapshot())
+		}
+	})
+}
+
+// What comes during a write that fails is newer than what failed.
+func TestWriteBehindPutsBackOnlyWhatIsNotNewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := benchStore{away: ErrUnavailable}
+		w, stop := startWriteBehind(t, &s, 100)
+		defer stop()
+		s.during = sync.OnceFunc(func() { w.put(1, 2) })
+		w.put(1, 1)
+		time.Sleep(time.Second)
+		s.setAway(nil)
+		time.Sleep(time.Minute)
+		if got := s.snapshot()[1]; got != 2 {
+			t.Errorf("row 1 is %d, want the newer 2", got)
 		}
 	})
 }
