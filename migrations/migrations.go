@@ -24,7 +24,7 @@ var files embed.FS
 const queueLock int64 = 0x666c65657464 // "fleetd"
 
 // Up brings the database to this program's version. On a current database it
-// costs two small reads. Processes that start together take turns.
+// costs three small reads. Processes that start together take turns.
 func Up(ctx context.Context, db *pgxpool.Pool) error {
 	if err := upSchema(ctx, db); err != nil {
 		return explain(db, err)
@@ -64,10 +64,11 @@ func upSchema(ctx context.Context, db *pgxpool.Pool) error {
 // schemaVersion is 0 for a database without tables. It reads before goose
 // does, because goose makes its table without a lock.
 func schemaVersion(ctx context.Context, db *pgxpool.Pool) (int64, error) {
+	var used bool
 	var v int64
-	err := db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&v)
-	if hasCode(err, "42P01") { // undefined_table
-		return 0, nil
+	err := db.QueryRow(ctx, `SELECT to_regclass('goose_db_version') IS NOT NULL`).Scan(&used)
+	if err == nil && used {
+		err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&v)
 	}
 	return v, err
 }

@@ -121,22 +121,26 @@ const insertCalls = `
 
 const insertOpen = `INSERT INTO open_calls (id, created_at) SELECT * FROM unnest($1::uuid[], $2::timestamptz[])`
 
-// A final call stays as it is, and sent does not become sent again.
+// A final call stays as it is, and sent does not become sent again. The bounds
+// of created_at name the row's partition. They are given for each row, though
+// one pair would do: a pair common to all would let the planner walk through
+// the hour instead of looking up the rows.
 const updateCalls = `
 	UPDATE calls c
 	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash, error_code = u.error_code,
 		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at
-	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[])
-		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at)
-	WHERE c.id = u.id AND c.created_at >= $12 AND c.created_at < $13
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[],
+		$12::timestamptz[], $13::timestamptz[])
+		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, lower, upper)
+	WHERE c.id = u.id AND c.created_at >= u.lower AND c.created_at < u.upper
 	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))
 	RETURNING c.id`
 
 const deleteOpen = `DELETE FROM open_calls o USING unnest($1::uuid[]) AS u (id) WHERE o.id = u.id`
 
 // sendCalls writes a batch in one round trip and one transaction: what pgx
-// sends as a batch PostgreSQL commits as a whole.
-func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite) error {
+// sends as a batch PostgreSQL commits as a whole. extra statements go with it.
+func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
 	var inserts, opened, updates, closed []*callWrite
 	for _, w := range batch {
 		open := !fleet.CallState(w.row.state).Final()
@@ -165,6 +169,9 @@ func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite) error 
 	}
 	if len(closed) > 0 {
 		b.Queue(deleteOpen, ids(closed))
+	}
+	for _, sql := range extra {
+		b.Queue(sql)
 	}
 	return domainError(db.SendBatch(ctx, &b).Close())
 }
@@ -223,15 +230,6 @@ func insertArgs(ws []*callWrite) []any {
 }
 
 func updateArgs(ws []*callWrite) []any {
-	from, to := ws[0].row.windowStart, ws[0].row.windowBound
-	for _, w := range ws {
-		if w.row.windowStart.Before(from) {
-			from = w.row.windowStart
-		}
-		if w.row.windowBound.After(to) {
-			to = w.row.windowBound
-		}
-	}
 	return []any{
 		ids(ws),
 		column(ws, func(r *callColumns) string { return r.state }),
@@ -244,6 +242,7 @@ func updateArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) int32 { return r.rpcID }),
 		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
-		from, to,
+		column(ws, func(r *callColumns) time.Time { return r.windowStart }),
+		column(ws, func(r *callColumns) time.Time { return r.windowBound }),
 	}
 }

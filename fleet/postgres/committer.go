@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +34,8 @@ type committer struct {
 	mu      sync.Mutex
 	line    []*callWrite
 	running bool
+
+	flushed atomic.Int64
 }
 
 func newCommitter(db *pgxpool.Pool, log *slog.Logger) *committer {
@@ -141,7 +144,7 @@ func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	err := sendCalls(ctx, db, batch)
+	err := sendCalls(ctx, db, batch, c.replan()...)
 	if len(batch) > 1 && rowIsBad(err) {
 		c.log.Warn("call records refused as a batch; storing them one by one", "rows", len(batch), "err", err)
 		for _, w := range batch {
@@ -154,14 +157,24 @@ func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	}
 }
 
+// replan says when to drop the prepared plans: they were made for tables as
+// large as they were then, and a month begins with an empty one.
+func (c *committer) replan() []string {
+	const often = 256
+	if n := c.flushed.Add(1); n&(n-1) == 0 || n%often == 0 {
+		return []string{"DISCARD PLANS"}
+	}
+	return nil
+}
+
 func (c *committer) finish(w *callWrite, err error) {
 	<-c.slots
 	w.done <- err
 }
 
 // writerPool gives the flushers connections of their own. Their statements
-// join a handful of keys to a large table, so that only one plan is right,
-// also before the planner has statistics, and it is made once.
+// join a handful of keys to a large table: looking up each is right, and
+// planning it anew for every batch would cost as much as running it.
 func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
 	config := db.Config().Copy()
 	config.MaxConns, config.MinConns, config.MinIdleConns = flushers, 0, 0
@@ -173,7 +186,7 @@ func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
 			}
 		}
 		_, err := conn.Exec(ctx, `SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off;
-			SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan`)
+			SET enable_mergejoin = off; SET enable_material = off; SET plan_cache_mode = force_generic_plan`)
 		return err
 	}
 	return pgxpool.NewWithConfig(context.Background(), config)

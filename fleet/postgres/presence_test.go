@@ -1,0 +1,113 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func connect(id fleet.DeviceID, epoch int64, at time.Time) fleet.PresenceChange {
+	return fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at, Evidence: fmt.Sprint("connect ", epoch), LastSeen: at,
+		Connection: &fleet.Connection{Device: id, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.9", At: at}}
+}
+
+func TestPresenceMovesForward(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	at := now()
+	addDevices(t, s, unit)
+	save := func(c fleet.PresenceChange) fleet.Device {
+		t.Helper()
+		if err := s.SavePresence(ctx, []fleet.PresenceChange{c}); err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.Device(ctx, unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	second := func(n int) time.Time { return at.Add(time.Duration(n) * time.Second) }
+	if d := save(connect(unit, 5, second(1))); d.Presence != fleet.PresenceOnline || d.Transport != "mqtt" || d.RemoteAddr != "192.0.2.9" || !d.LastSeen.Equal(second(1)) {
+		t.Errorf("connected: %+v", d)
+	}
+	old := connect(unit, 4, second(2))
+	old.Presence = fleet.PresenceOffline
+	if d := save(old); d.Presence != fleet.PresenceOnline || d.PresenceEvidence != "connect 5" || !d.LastSeen.Equal(second(2)) {
+		t.Errorf("an older connection changed presence: %+v", d)
+	}
+	gone := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: second(3), Evidence: "gone", LastSeen: second(3)}
+	if d := save(gone); d.Presence != fleet.PresenceOffline || d.Transport != "mqtt" {
+		t.Errorf("disconnected: %+v", d)
+	}
+	late := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOnline, Since: second(2), Evidence: "late", LastSeen: second(1)}
+	if d := save(late); d.Presence != fleet.PresenceOffline || !d.LastSeen.Equal(second(3)) {
+		t.Errorf("an older change won: %+v", d)
+	}
+	if d := save(connect(unit, 6, second(4))); d.Presence != fleet.PresenceOnline {
+		t.Errorf("reconnected: %+v", d)
+	}
+}
+
+// A new device may connect before its first poll is stored.
+func TestPresenceBeforePoll(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	if err := s.SavePresence(ctx, []fleet.PresenceChange{connect(unit, 1, now())}); err != nil {
+		t.Fatal(err)
+	}
+	addDevices(t, s, unit, "other")
+	if d, err := s.Device(ctx, unit); err != nil || d.Presence != fleet.PresenceOnline {
+		t.Errorf("presence %s, %v", d.Presence, err)
+	}
+}
+
+func TestResetPresence(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	addDevices(t, s, "a", "b", "c")
+	b := connect("b", 1, now())
+	b.Connection.Node = "n2"
+	if err := s.SavePresence(ctx, []fleet.PresenceChange{connect("a", 1, now()), b}); err != nil {
+		t.Fatal(err)
+	}
+	at := now()
+	if n, err := s.ResetPresence(ctx, "n1", "fleetd started", at); n != 1 || err != nil {
+		t.Errorf("reset %d devices, %v; want 1", n, err)
+	}
+	if err := s.SavePresenceSample(ctx, at); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.PresenceSamples(ctx, at.Add(-time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, got, []fleet.PresenceSample{{At: at, Online: 1, Offline: 1, Pending: 1}})
+}
+
+// Batches of thousands are the rule in a reconnect storm.
+func TestPresenceAndPollsInBulk(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	var polls []fleet.PollRecord
+	var changes []fleet.PresenceChange
+	at := now()
+	for i := range 5000 {
+		id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
+		polls = append(polls, poll(id, at))
+		changes = append(changes, connect(id, 1, at))
+	}
+	for range 2 { // the second time the rows are there
+		began := time.Now()
+		if err := s.SavePolls(ctx, polls); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d polls in %v", len(polls), time.Since(began))
+		began = time.Now()
+		if err := s.SavePresence(ctx, changes); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d presence changes in %v", len(changes), time.Since(began))
+	}
+	if n, err := s.CountDevices(ctx, query(t, "presence:online")); n != 5000 || err != nil {
+		t.Errorf("%d devices online, %v", n, err)
+	}
+}
