@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 )
 
 //go:embed messages/*.json
@@ -87,3 +89,6 @@ func load(files fs.FS, name string, into map[string]message) error {
 	}
 	return nil
 }
+
+// Keys lists all messages, for the test that finds unused ones.
+func Keys() []string { return slices.Sorted(maps.Keys(catalogue)) }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/url"
 	"strconv"
@@ -93,11 +94,25 @@ func (v CallView) request() string {
 	if !json.Valid(args) {
 		args = json.RawMessage("{}")
 	}
-	raw, _ := json.Marshal(map[string]any{
-		"jsonrpc": "2.0", "id": v.Call.RPCID, "method": "tools/call",
-		"params": map[string]any{"name": v.Call.Tool, "arguments": args},
-	})
-	return indent(raw)
+	return indent(rpcMessage(v.Call.RPCID, v.Call.Tool, args))
+}
+
+// rpcMessage writes a call in the order in which it goes over the wire.
+func rpcMessage(id any, tool string, arguments any) []byte {
+	type params struct {
+		Name      string `json:"name"`
+		Arguments any    `json:"arguments"`
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(struct {
+		JSONRPC string `json:"jsonrpc"`
+		ID      any    `json:"id"`
+		Method  string `json:"method"`
+		Params  params `json:"params"`
+	}{"2.0", id, "tools/call", params{tool, arguments}}) // into memory, of valid JSON
+	return b.Bytes()
 }
 
 // explained are the outcomes that need a sentence on what they mean for the

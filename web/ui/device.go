@@ -90,6 +90,8 @@ type DevicePage struct {
 	Notes      string
 	Recent     []CallRow
 	Latest     *Snapshot
+	CanRetire  bool
+	Problem    string // why an edit was not accepted, in the page's language
 }
 
 // NewDevicePage shows a device; the caller adds its recent calls and picture.

@@ -12,11 +12,12 @@ const (
 	ViewFanOut   = "fanout"   // id; patches: FanOutProgress
 )
 
-// EventsURL is the address of the stream of a view.
+// EventsURL is the address of the stream of a view. It says which page of a
+// list is shown, so that no more than its rows need be sent.
 func EventsURL(view string, params url.Values) string {
 	v := url.Values{"view": {view}}
 	for k, vals := range params {
-		if k != "cursor" && k != "limit" && k != "view" {
+		if k != "view" {
 			v[k] = vals
 		}
 	}

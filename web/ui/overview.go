@@ -78,6 +78,7 @@ type chart struct {
 	X      []int64  `json:"x"` // Unix seconds
 	Time   string   `json:"time"`
 	Series []series `json:"series"`
+	Step   int64    `json:"step,omitempty"`  // seconds between bars
 	Links  []string `json:"links,omitempty"` // where a click at X[i] leads
 }
 
@@ -110,7 +111,7 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 }
 
 func (v Overview) callChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), Series: []series{
+	c := chart{Time: t(ctx, "chart.time"), Step: int64(v.Step.Seconds()), Series: []series{
 		{Label: t(ctx, "chart.all_calls"), Tone: toneGood, Bars: true},
 		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
 	}}

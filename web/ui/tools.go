@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"bytes"
 	"encoding/json"
 
 	"fleetd/fleet"
@@ -21,7 +20,6 @@ type ToolsPage struct {
 type ToolForm struct {
 	Tool    fleet.Tool
 	Fields  []Field
-	NextID  int32  // JSON-RPC id the call would have; 0 if unknown
 	Problem string // why the form was not accepted, in the page's language
 	Offline bool   // the call would end offline
 }
@@ -63,17 +61,7 @@ func (f *ToolForm) rpc() string {
 			form[field.Name] = value
 		}
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	_ = e.Encode(struct {
-		JSONRPC string `json:"jsonrpc"`
-		ID      string `json:"id"`
-		Method  string `json:"method"`
-		Params  any    `json:"params"`
-	}{"2.0", "…", "tools/call", map[string]any{"name": f.Tool.Name, "arguments": form}})
-	return b.String()
+	return indent(rpcMessage("…", f.Tool.Name, form))
 }
 
 func (v ToolsPage) group(userOnly bool) []fleet.Tool {

@@ -47,6 +47,9 @@ func FanOutPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
 }
 
+// SnapshotPath serves a picture that a device uploaded.
+func SnapshotPath(id string) string { return "/snapshots/" + url.PathEscape(id) }
+
 // QueryPath is the device list filtered by a query.
 func QueryPath(query string) string {
 	if query == "" {

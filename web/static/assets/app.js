@@ -252,16 +252,16 @@
       width, height,
       legend: { live: true },
       cursor: { points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
+      scales: { x: { range: (u, min, max) => spec.series[0].bars ? [min - spec.step / 2, max + spec.step / 2] : [min, max] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
       axes: [
         { ...axis, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
-        { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
+        { ...axis, size: 54, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
       ],
       series: [
         { label: spec.time, value: (u, v) => v == null ? '–' : stamp.format(v * 1000) },
         ...spec.series.map(s => ({
           label: s.label, stroke: resolved(s.tone), width: 1.6, spanGaps: false,
-          fill: s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
+          fill: s.bars ? resolved(s.tone) : s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
           paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
           value: (u, v) => v == null ? '–' : numbers.format(v),
         })),
@@ -304,5 +304,6 @@
   }
 
   enhance(document)
+  $('.tabs [aria-current="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   setInterval(refreshTimes, 5000)
 })()
