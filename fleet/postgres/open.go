@@ -97,9 +97,9 @@ func explain(c *pgx.ConnConfig, err error) error {
 	case errors.As(err, &pg):
 		return explainRefusal(c, server, pg)
 	case errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no PostgreSQL server answers at %s: start it, or correct the database URL (%v)", server, lastCause(err))
+		return fmt.Errorf("no PostgreSQL server answers at %s: start it, or correct the database URL (%s)", server, cause(err))
 	}
-	return fmt.Errorf("no connection to the PostgreSQL server at %s (%v)", server, lastCause(err))
+	return fmt.Errorf("no connection to the PostgreSQL server at %s (%s)", server, cause(err))
 }
 
 func explainRefusal(c *pgx.ConnConfig, server string, pg *pgconn.PgError) error {
@@ -120,14 +120,13 @@ func explainRefusal(c *pgx.ConnConfig, server string, pg *pgconn.PgError) error 
 	return fmt.Errorf("the PostgreSQL server at %s refuses the connection (%s, SQLSTATE %s)", server, pg.Message, pg.Code)
 }
 
-// lastCause leaves out what pgx wraps around the operating system's word: the
-// user and every address tried.
-func lastCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
+// cause leaves out what pgx wraps around the operating system's word: the user
+// and every address tried, each on a line of its own.
+func cause(err error) string {
+	var network *net.OpError
+	if errors.As(err, &network) {
+		err = network.Err
 	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
 }

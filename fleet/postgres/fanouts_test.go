@@ -1,0 +1,87 @@
+package postgres_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+func TestFanOut(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t", Arguments: []byte(`{"b":1, "a":2}`),
+		MaxInFlight: 2, State: fleet.FanOutRunning, Targets: 6, Skipped: 2, CreatedAt: now()}
+	var targets []fleet.FanOutTarget
+	for i := range 8 {
+		target := fleet.FanOutTarget{Device: fleet.DeviceID(fmt.Sprintf("d%d", i))}
+		if i >= 6 {
+			target.Reason = "device_held"
+		}
+		targets = append(targets, target)
+	}
+	check(t, s.CreateFanOut(ctx, &f, targets))
+	got, err := s.FanOut(ctx, f.ID)
+	check(t, err)
+	same(t, got, f)
+	skipped, err := s.SkippedTargets(ctx, f.ID)
+	check(t, err)
+	same(t, skipped, []fleet.DeviceCount{{Value: "device_held", Count: 2}})
+
+	insert := func(device fleet.DeviceID, state fleet.CallState, result string) {
+		t.Helper()
+		c := newCall(device, fleet.CallSent)
+		if !state.Final() {
+			c = newCall(device, state)
+		}
+		c.FanOut = f.ID
+		if state.Final() {
+			finish(c, state, result)
+			if state == fleet.CallCanceled {
+				c.Error = &fleet.CallError{Code: fleet.CodeStopped, Message: "stopped"}
+			}
+		}
+		check(t, s.InsertCall(ctx, c))
+	}
+	insert("d0", fleet.CallSucceeded, `{"content":[{"type":"text","text":"72%"}],"isError":false}`)
+	insert("d1", fleet.CallCanceled, "") // fleetd stopped: to be called again
+	insert("d1", fleet.CallSucceeded, `{"isError":false,"content":[{"text":"72%","type":"text"}]}`)
+	insert("d2", fleet.CallCanceled, "")
+	insert("d3", fleet.CallOffline, "")
+	insert("d4", fleet.CallPending, "")
+
+	pending, err := s.PendingTargets(ctx, f.ID, "", 10)
+	check(t, err)
+	same(t, pending, []fleet.DeviceID{"d2", "d5"})
+	pending, err = s.PendingTargets(ctx, f.ID, "d2", 10)
+	check(t, err)
+	same(t, pending, []fleet.DeviceID{"d5"})
+
+	p, err := s.Progress(ctx, f.ID)
+	check(t, err)
+	same(t, p, fleet.FanOutProgress{Waiting: 2, ByState: map[fleet.CallState]int{fleet.CallSucceeded: 2, fleet.CallOffline: 1, fleet.CallPending: 1}})
+	answers, err := s.Answers(ctx, f.ID, 10)
+	check(t, err)
+	if len(answers) != 2 || answers[0].Count != 2 || answers[0].Text != "72%" || !slices.Equal(answers[0].Sample, []fleet.DeviceID{"d0", "d1"}) ||
+		len(answers[0].CallIDs) != 2 || answers[1].State != fleet.CallOffline {
+		t.Errorf("answers: %+v", answers)
+	}
+
+	running, err := s.RunningFanOuts(ctx)
+	check(t, err)
+	if len(running) != 1 {
+		t.Errorf("%d fan-outs running", len(running))
+	}
+	check(t, s.FinishFanOut(ctx, admin, f.ID, fleet.FanOutCanceled, now()))
+	wantKind(t, s.FinishFanOut(ctx, admin, f.ID, fleet.FanOutCompleted, now()), fleet.ErrConflict)
+	wantKind(t, s.FinishFanOut(ctx, admin, uuid.New(), fleet.FanOutCompleted, now()), fleet.ErrNotFound)
+	page, err := s.FanOuts(ctx, 10, "")
+	check(t, err)
+	if len(page.Items) != 1 || page.Items[0].State != fleet.FanOutCanceled || page.Items[0].CanceledBy != "ada" {
+		t.Errorf("fan-outs: %+v", page.Items)
+	}
+	_, err = s.Progress(ctx, uuid.New())
+	wantKind(t, err, fleet.ErrNotFound)
+}

@@ -1,0 +1,113 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
+	"fleetd/fleet/postgres"
+)
+
+// callAt puts a call of another time on record, with the id of that time.
+func callAt(t *testing.T, s *postgres.Store, at time.Time) *fleet.Call {
+	t.Helper()
+	c := newCall("d", fleet.CallSucceeded)
+	c.CreatedAt = at
+	ms := uint64(at.UnixMilli())
+	for i := range 6 {
+		c.ID[i] = byte(ms >> (40 - 8*i))
+	}
+	check(t, s.InsertCall(t.Context(), c))
+	return c
+}
+
+func partitionOf(t *testing.T, db *pgxpool.Pool, id uuid.UUID) string {
+	t.Helper()
+	var name string
+	check(t, db.QueryRow(t.Context(), `SELECT tableoid::regclass::text FROM calls WHERE id = $1`, id).Scan(&name))
+	return name
+}
+
+// A month without a partition loses nothing, and its calls move over when the
+// partition is made.
+func TestPartitions(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	future := time.Date(2031, 5, 20, 12, 0, 0, 0, time.UTC)
+	c := callAt(t, s, future)
+	if got := partitionOf(t, db, c.ID); got != "calls_default" {
+		t.Errorf("a call without a month lies in %s", got)
+	}
+	for _, want := range []int{6, 0} {
+		if made, err := s.EnsurePartitions(ctx, future); err != nil || made != want {
+			t.Errorf("made %d partitions, %v; want %d", made, err, want)
+		}
+	}
+	if got := partitionOf(t, db, c.ID); got != "calls_2031_05" {
+		t.Errorf("the call lies in %s", got)
+	}
+	got, err := s.Call(ctx, c.ID)
+	check(t, err)
+	same(t, got, *c)
+	callAt(t, s, future.AddDate(0, 2, 0))
+}
+
+func TestRetain(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	at := time.Date(2031, 5, 20, 12, 0, 0, 0, time.UTC)
+	if _, err := s.EnsurePartitions(ctx, at.AddDate(0, -2, 0)); err != nil {
+		t.Fatal(err)
+	}
+	ancient := callAt(t, s, at.AddDate(-5, 0, 0)) // in the default partition
+	month := callAt(t, s, at.AddDate(0, -2, 0))
+	edge := callAt(t, s, at.AddDate(0, 0, -31))
+	kept := callAt(t, s, at.AddDate(0, 0, -29))
+	addDevices(t, s, unit)
+	check(t, s.UpdateDevice(ctx, admin, unit, fleet.DevicePatch{Name: ptr("n")}))
+
+	if removed, err := s.Retain(ctx, postgres.Retention{}, at); removed != 0 || err != nil {
+		t.Fatalf("keeping for ever removed %d, %v", removed, err)
+	}
+	if removed, err := s.Retain(ctx, postgres.Retention{Calls: 30 * 24 * time.Hour}, at); removed != 6 || err != nil {
+		t.Errorf("removed %d, %v; want March, the three months of the migration, and two rows", removed, err)
+	}
+	for _, c := range []*fleet.Call{ancient, month, edge} {
+		_, err := s.Call(ctx, c.ID)
+		wantKind(t, err, fleet.ErrNotFound)
+	}
+	_, err := s.Call(ctx, kept.ID)
+	check(t, err)
+	if page, _ := s.AuditEntries(ctx, fleet.AuditFilter{}); len(page.Items) != 1 {
+		t.Errorf("%d audit entries; those are kept for ever", len(page.Items))
+	}
+}
+
+// An outcome must stay an update in place: an index over a column that it
+// changes would double the cost of a call.
+func TestOutcomeIsUpdateInPlace(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	for range 50 {
+		c := newCall("d", fleet.CallSent)
+		check(t, s.InsertCall(ctx, c))
+		check(t, s.FinishCall(ctx, finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"true"}]}`)))
+	}
+	var updates, inPlace int
+	for range 50 { // statistics come a little later
+		check(t, db.QueryRow(ctx, `SELECT sum(n_tup_upd), sum(n_tup_hot_upd) FROM pg_stat_user_tables WHERE relname ~ '^calls_'`).Scan(&updates, &inPlace))
+		if updates == 50 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		if _, err := db.Exec(ctx, `SELECT pg_stat_force_next_flush()`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if updates != 50 || inPlace < 40 {
+		t.Errorf("%d of %d updates in place", inPlace, updates)
+	}
+}
