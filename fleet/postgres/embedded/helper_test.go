@@ -196,22 +196,33 @@ func query(t *testing.T, url, sql string) string {
 	return *v
 }
 
-// family lists the live processes of the session that pid leads: PostgreSQL's
-// children found their own sessions, so descent decides, before any has died.
+// family is pid and its live children. PostgreSQL's children found sessions of
+// their own, so only descent tells, and only while the parent lives.
 func family(t *testing.T, pid int) []int {
 	t.Helper()
-	out, err := exec.Command("ps", "-e", "-o", "pid=,ppid=").Output()
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	pids := []int{pid}
-	for line := range strings.Lines(string(out)) {
-		var child, parent int
-		if fmt.Sscan(line, &child, &parent); parent == pid {
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if _, parent, ok := procStat(child); err == nil && ok && parent == pid {
 			pids = append(pids, child)
 		}
 	}
 	return pids
+}
+
+// procStat reads a process's state letter and its parent.
+func procStat(pid int) (state string, parent int, ok bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0, false
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	_, err = fmt.Sscan(rest, &state, &parent)
+	return state, parent, err == nil
 }
 
 func waitGone(t *testing.T, pids []int) {
@@ -234,10 +245,6 @@ func waitGone(t *testing.T, pids []int) {
 
 // running is false for a zombie, which only waits for its new parent.
 func running(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return !strings.HasPrefix(rest, "Z")
+	state, _, ok := procStat(pid)
+	return ok && state != "Z"
 }

@@ -1,0 +1,51 @@
+# Tools are pinned in go.mod and run as "go tool NAME".
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk '/^[a-z-]+:.* ## / { name = $$1; sub(/:/, "", name); sub(/.* ## /, ""); printf "  make %-10s %s\n", name, $$0 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: build ## install what is missing, build, and run with a demo fleet (LAN=1: reachable from other machines)
+	@exec scripts/run
+
+.PHONY: build
+build: ## build bin/fleetd
+	@scripts/setup run
+	@go build -o bin/fleetd ./cmd/fleetd
+
+.PHONY: dev
+dev: ## run, and reload program and browser at every change
+	@scripts/setup run
+	@exec go tool templ generate --watch --proxy=http://$${FLEETD_HTTP_ADDR:-127.0.0.1:8080} --open-browser=false --cmd=scripts/dev
+
+.PHONY: test
+test: ## everything that a change has to pass
+	@scripts/setup test
+	@scripts/test
+
+.PHONY: lint
+lint: ## the part of test that needs no database: format, generated code, vet, staticcheck
+	@scripts/check-source
+	@go vet ./...
+	@go tool staticcheck ./...
+
+.PHONY: format
+format: ## format Go and templ files
+	@git ls-files -co --exclude-standard -- '*.go' | xargs gofmt -w
+	@go tool templ fmt -log-level error .
+
+.PHONY: generate
+generate: ## make the Go code of the templ pages
+	@go tool templ generate
+
+.PHONY: bench
+bench: ## measure against raw Mosquitto and PostgreSQL, into bench/RESULTS.md
+	@scripts/setup test
+	@go build -o bin/bench ./bench
+	@exec bin/bench
+
+.PHONY: clean
+clean: ## remove what was built, and the test databases; never the data directory
+	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)"
