@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestCommand(t *testing.T) {
 	if _, err := parser.Parse(strings.Fields(line)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	from := map[string]bool{}
 	go func() {
@@ -84,5 +85,18 @@ func TestCommand(t *testing.T) {
 func TestCommandRefusesFaults(t *testing.T) {
 	if err := (&Command{Faults: "x"}).Run(t.Context()); err == nil {
 		t.Error("an unknown fault was taken")
+	}
+}
+
+// TestHelpNamesEverything keeps the help text beside the catalogues it lists.
+func TestHelpNamesEverything(t *testing.T) {
+	help := ""
+	for field := range reflect.TypeFor[Command]().Fields() {
+		help += field.Tag.Get("help")
+	}
+	for _, name := range append(BoardNames(), FaultNames()...) {
+		if !strings.Contains(help, name) {
+			t.Errorf("the help does not name %s", name)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"iter"
 	"math"
@@ -27,6 +28,9 @@ func (v value) text() string {
 	if !v.isString() {
 		return ""
 	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : len(v)-1])
+	}
 	var s string
 	_ = json.Unmarshal(v, &s) // v is valid JSON and a string
 	return s
@@ -45,10 +49,11 @@ func (v value) number() int {
 	return int(f)
 }
 
-// field is the first member of the object v whose key is name in any case.
+// field is the first member of the object v whose key is name in any case. A
+// key written with escapes is not found; no server writes such.
 func (v value) field(name string) value {
 	for key, member := range v.members() {
-		if strings.EqualFold(key.text(), name) {
+		if len(key) == len(name)+2 && strings.EqualFold(string(key[1:len(key)-1]), name) {
 			return member
 		}
 	}

@@ -134,22 +134,27 @@ func TestMosquitto(t *testing.T) {
 	eventually(t, "3 DISCONNECTs", func() bool { return m.count("Received DISCONNECT") == 3 })
 }
 
-// TestMemory holds an idle device below 24 KiB of heap and stack. The broker
-// is another process, so only the devices count.
+// TestMemory holds an idle device below 24 KiB of heap and stack; the race
+// detector doubles the stacks. The broker is another process, so only the
+// devices count.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("connects 2,000 devices")
 	}
-	const devices, limit = 2000, 24 << 10
+	const devices = 2000
+	limit := int64(24 << 10)
+	if raceDetector {
+		limit *= 2
+	}
 	m := startMosquitto(t, "log_type error\n")
 	b := &backend{t: t, http: &httptest.Server{}}
 	b.http.URL = strings.TrimSuffix(otaServer(t, m.port, 120), "/ota/")
 	before := inUse()
 	goroutines := runtime.NumGoroutine()
-	f := b.start(Options{Devices: devices, ConnectRate: 1000, Boards: BoardNames()})
+	f := b.start(Options{Devices: devices, ConnectRate: 1000, TimeScale: 0.1, Boards: BoardNames()})
 	eventually(t, "all connected", func() bool { return f.Stats().Connected == devices })
 	eventually(t, "polls closed", func() bool { return runtime.NumGoroutine()-goroutines < devices+50 })
-	each := int64(limit + 1)
+	each := limit + 1
 	for range 5 { // the collector is not always done with what the polls left
 		each = min(each, (inUse()-before)/devices)
 		time.Sleep(100 * time.Millisecond)

@@ -2,7 +2,12 @@ package sim
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,16 +52,52 @@ func FuzzIncoming(f *testing.F) {
 	f.Add(publishPacket(nil, "t", []byte(toolCall(1, "self.light.set_rgb", `{"R":1,"g":2.5,"b":1e99}`))))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		d := oneDevice(t, Options{Boards: []string{"atoms3-echo-base"}})
+		d.fleet.http.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("no network here") })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		task := d.reset(ctx, cancel)
+		d.nvs.topic = "up"
 		near, far := net.Pipe()
-		defer near.Close()
 		go func() {
 			_, _ = far.Write(stream)
 			far.Close()
 		}()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
 		c := &mqttConn{Conn: near, keepalive: time.Hour}
 		c.lastSent.Store(time.Now().UnixNano())
+		d.setConn(c)
 		if err := d.receive(c); err == nil {
 			t.Error("receive ended without an error")
+		}
+		near.Close()
+		cancel()
+		task.stop()
+	})
+}
+
+// FuzzValue walks whatever JSON there is; encoding/json says what is there.
+func FuzzValue(f *testing.F) {
+	f.Add([]byte(`{"a":{"b":[1,{"c":"}\\""}]},"A" : -1.5e3 , "d":null,"":[]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var want map[string]json.RawMessage
+		if json.Unmarshal(text, &want) != nil || want == nil {
+			return
+		}
+		v := value(text[value(text).skipSpace(0):])
+		seen := map[string]bool{}
+		for key, member := range v.members() {
+			if !json.Valid(key) || !json.Valid(member) {
+				t.Errorf("member %q: %q", key, member)
+			}
+			var name string
+			_ = json.Unmarshal(key, &name)
+			if _, ok := want[name]; !ok {
+				t.Errorf("found %q, which is not there", name)
+			}
+			seen[name] = true
+		}
+		if len(seen) != len(want) {
+			t.Errorf("found %d of %d members", len(seen), len(want))
 		}
 	})
 }
@@ -155,4 +196,37 @@ func TestKeepalive(t *testing.T) {
 			t.Errorf("ended with %v after %v", err, time.Since(start))
 		}
 	})
+}
+
+func TestHandshake(t *testing.T) {
+	tests := []struct {
+		name, answer, want string
+		after              time.Duration
+	}{
+		{"accepted", "\x20\x02\x00\x00", "", 0},
+		{"refused", "\x20\x02\x00\x05", "code 5", 0},
+		{"another packet", "\xd0\x00", "kind 13", 0},
+		{"silence", "", "no CONNACK", 10 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				defer near.Close()
+				go func() {
+					_, _ = far.Read(make([]byte, maxConnect))
+					_, _ = far.Write([]byte(tt.answer))
+				}()
+				start := time.Now()
+				c := &mqttConn{Conn: near, keepalive: time.Hour}
+				err := c.handshake([]byte("hello"))
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("got %v", err)
+				}
+				if got := time.Since(start); got != tt.after {
+					t.Errorf("took %v", got)
+				}
+			})
+		})
+	}
 }

@@ -64,7 +64,7 @@ func TestPollBackOff(t *testing.T) {
 				if diff := cmp.Diff(tt.want, s.at); diff != "" {
 					t.Error(diff)
 				}
-				if got := d.Stats().Booted; got != 1 {
+				if got := d.fleet.Stats().Booted; got != 1 {
 					t.Errorf("booted %d times", got)
 				}
 			})
@@ -143,8 +143,8 @@ func TestCrashes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := vectorDevice(t)
 				s := play(t, d, 10*time.Second, "200 "+tt.body)
-				if len(s.at) != tt.polls || d.Stats().Crashes != tt.crashes {
-					t.Errorf("%d polls and %d crashes, want %d and %d", len(s.at), d.Stats().Crashes, tt.polls, tt.crashes)
+				if len(s.at) != tt.polls || d.fleet.Stats().Crashes != tt.crashes {
+					t.Errorf("%d polls and %d crashes, want %d and %d", len(s.at), d.fleet.Stats().Crashes, tt.polls, tt.crashes)
 				}
 			})
 		})
