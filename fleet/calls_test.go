@@ -222,6 +222,20 @@ func TestGate(t *testing.T) {
 	}
 }
 
+func TestArgumentErrorsAreForPeople(t *testing.T) {
+	b := newBench(t)
+	for arguments, want := range map[string]string{
+		`{"volume":140}`:  "volume must be an integer from 0 to 100; 140 was given",
+		`{"volume":"50"}`: `volume must be an integer from 0 to 100; "50" was given`,
+		`{}`:              "volume is missing: it must be an integer from 0 to 100",
+		`{"vol":1}`:       `self.audio_speaker.set_volume has no argument "vol"`,
+	} {
+		if c := b.call(t, volumeCall(arguments)); c.Error == nil || c.Error.Message != want {
+			t.Errorf("%s: %+v, want %q", arguments, c.Error, want)
+		}
+	}
+}
+
 func volumeCall(arguments string) fleet.CallRequest {
 	return fleet.CallRequest{Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(arguments)}
 }

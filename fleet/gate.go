@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -123,22 +122,9 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 		}
 	}
 	if err := schema.Validate(args); err != nil {
-		return invalid("invalid_arguments", "%s", plainSchemaError(err))
+		return invalid("invalid_arguments", "%s", explainArguments(schema.Schema(), args, err))
 	}
 	return nil
-}
-
-// plainSchemaError keeps the last, specific part of a validator's message.
-func plainSchemaError(err error) string {
-	msg := err.Error()
-	if i := strings.LastIndex(msg, "validating /"); i >= 0 {
-		msg = msg[i+len("validating /"):]
-	}
-	msg = strings.TrimPrefix(msg, "properties/")
-	if len(msg) > 300 {
-		msg = strings.ToValidUTF8(msg[:300], "") + "…"
-	}
-	return msg
 }
 
 func decodeObject(raw json.RawMessage) (map[string]any, error) {

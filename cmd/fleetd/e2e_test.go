@@ -276,6 +276,25 @@ func TestClientCommands(t *testing.T) {
 	}
 }
 
+func TestSnapshotReachesTheConsole(t *testing.T) {
+	d := newDaemon(t)
+	d.simulate(sim.Options{Devices: 1, Boards: []string{"esp-box-3"}, Seed: 7, TimeScale: 0.1})
+	device := d.listed(1)[0].ID
+	var call callJSON
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.screen.snapshot", "arguments": map[string]any{"quality": 60}}, &call)
+	if call.State != "succeeded" {
+		t.Fatalf("snapshot: %+v", call)
+	}
+	var pictures list[struct {
+		ID, CallID    string
+		Width, Height int
+	}]
+	d.rest("GET", "/snapshots?device="+device, nil, &pictures)
+	if len(pictures.Items) != 1 || pictures.Items[0].Width != 320 || pictures.Items[0].Height != 240 {
+		t.Errorf("snapshots: %+v", pictures.Items)
+	}
+}
+
 // A kill -9 in the middle of a fan-out loses nothing: what waited is canceled,
 // what was sent is unknown, the fan-out goes on, and no device gets the call
 // twice.

@@ -228,6 +228,7 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 func (s *server) openCalls(context.Context) error {
 	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: s.log})
+	s.stages.run("one-time links", s.snapshots.Run)
 	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
 		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.metrics.observe})
 	s.stages.onStop("calls", s.calls.Shutdown)
