@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"flag"
@@ -141,6 +142,41 @@ func TestGallery(t *testing.T) {
 	if *gallery != "" {
 		saveStatic(t)
 	}
+}
+
+// TestFirstPageIsLight counts what a browser fetches for its first pages,
+// before the chart library that follows once a chart comes into view.
+func TestFirstPageIsLight(t *testing.T) {
+	const limit = 60_000
+	for _, s := range samples {
+		if s.name != "signin" && s.name != "overview" && s.name != "devices-50" {
+			continue
+		}
+		var buf bytes.Buffer
+		if err := s.page.Render(pageContext(i18n.Chinese, s), &buf); err != nil {
+			t.Fatal(err)
+		}
+		total := zipped(buf.Bytes())
+		for _, m := range regexp.MustCompile(`(?:src|href)="(/static/[^"]+)`).FindAllStringSubmatch(buf.String(), -1) {
+			r := httptest.NewRequest("GET", m[1], nil)
+			r.Header.Set("Accept-Encoding", "gzip")
+			w := httptest.NewRecorder()
+			static.Handler().ServeHTTP(w, r)
+			total += w.Body.Len()
+		}
+		t.Logf("%s: %d bytes", s.name, total)
+		if total > limit {
+			t.Errorf("%s and its files weigh %d bytes gzipped, want at most %d", s.name, total, limit)
+		}
+	}
+}
+
+func zipped(b []byte) int {
+	var buf bytes.Buffer
+	w := gzip.NewWriter(&buf)
+	_, _ = w.Write(b)
+	_ = w.Close()
+	return buf.Len()
 }
 
 // checkPage holds what must be true of every page whatever it shows.

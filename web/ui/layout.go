@@ -13,7 +13,7 @@ type head struct {
 	Title  string // in the page's language
 	Crumbs []link // the way here, without the page itself
 	Events string // address of the live stream; "" for none
-	Charts bool   // needs the chart library
+	Charts bool   // may need the chart library, which the script fetches once a chart comes into view
 }
 
 type link struct{ Text, URL string }

@@ -54,9 +54,10 @@ func (p PresenceNow) counts() []presenceCount {
 
 // A bar is one line of a breakdown: a share of the largest, as a link.
 type bar struct {
-	label, url string
-	count      int
-	width      string // percent of the longest bar
+	label string
+	url   string // "" where no query asks for these devices
+	count int
+	width string // percent of the longest bar
 }
 
 func bars(counts []fleet.DeviceCount, field string) []bar {
@@ -66,8 +67,10 @@ func bars(counts []fleet.DeviceCount, field string) []bar {
 	}
 	out := make([]bar, len(counts))
 	for i, c := range counts {
-		out[i] = bar{c.Value, QueryPath(Term(field, c.Value)), c.Count,
-			strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1, 64)}
+		out[i] = bar{label: c.Value, count: c.Count, width: strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1, 64)}
+		if c.Value != "" {
+			out[i].url = QueryPath(Term(field, c.Value))
+		}
 	}
 	return out
 }

@@ -29,6 +29,15 @@ type Field struct {
 // Ranged reports whether the field gets a slider.
 func (f Field) Ranged() bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
 
+// sliderAt is where the slider stands. Without a value the number beside it
+// stays empty: what is not known must be chosen, not sent by accident.
+func (f Field) sliderAt() string {
+	if f.Value != "" {
+		return f.Value
+	}
+	return strconv.FormatInt(*f.Min+(*f.Max-*f.Min)/2, 10)
+}
+
 type schemaProperty struct {
 	Type    string          `json:"type"`
 	Default json.RawMessage `json:"default"`
@@ -73,9 +82,6 @@ func newField(name string, p schemaProperty, tool fleet.Tool) Field {
 	if len(p.Default) > 0 && !f.Ours {
 		f.HasDef, f.Default = true, plain(p.Default)
 		f.Value = f.Default
-	}
-	if f.Value == "" && f.Min != nil {
-		f.Value = strconv.FormatInt(*f.Min, 10)
 	}
 	return f
 }

@@ -194,7 +194,7 @@
   let pending = ''
   const places = { d: '/devices', c: '/calls', o: '/', f: '/fanouts' }
   document.addEventListener('keydown', e => {
-    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, select, textarea, dialog')) return
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, select, textarea, dialog[open]')) return
     if (pending === 'g' && places[e.key]) location.assign(places[e.key])
     pending = e.key === 'g' ? 'g' : ''
     if (e.key === '/') focusFilter(e)
@@ -289,8 +289,31 @@
     for (const { target } of entries) plots.get(target)?.setSize({ width: target.clientWidth, height: 200 })
   })
 
+  // The chart library is fetched when the first chart comes into view.
+  let library
+  function chartLibrary() {
+    return library ??= new Promise((resolve, reject) => {
+      const css = document.createElement('link'), js = document.createElement('script')
+      css.rel = 'stylesheet'
+      css.href = document.body.dataset.chartsCss
+      js.src = document.body.dataset.charts
+      css.onload = () => document.head.append(js)
+      js.onload = resolve
+      css.onerror = js.onerror = reject
+      document.head.append(css)
+    })
+  }
+
+  const seen = new IntersectionObserver(entries => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue
+      seen.unobserve(target)
+      chartLibrary().then(() => draw(target), () => { $('.plot', target).textContent = text('js.failed') })
+    }
+  }, { rootMargin: '200px' })
+
   function redrawCharts(root = document) {
-    if (window.uPlot) for (const f of $$('[data-chart]', root)) draw(f)
+    for (const f of $$('[data-chart]', root)) plots.has($('.plot', f)) ? draw(f) : seen.observe(f)
   }
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redrawCharts())
 
@@ -299,7 +322,7 @@
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
     for (const form of $$('form', root)) { showRPC(form); if (form.hasAttribute('data-select')) countTicked(form) }
-    if (root.matches?.('[data-chart]')) { if (window.uPlot) draw(root) } else redrawCharts(root)
+    redrawCharts(root)
     refreshTimes()
   }
 
