@@ -15,6 +15,7 @@ import (
 
 type cli struct {
 	Run     runCommand     `cmd:"" default:"withargs" help:"Measure, print and write the table."`
+	Profile profileCommand `cmd:"" help:"Profile in-process calls."`
 	Devices devicesCommand `cmd:"" hidden:"" help:"Play devices; used by run."`
 }
 

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Dependencies point to fleet. A rule names what a package must not lean on,
+// and why.
+var unwanted = []struct{ from, to, why string }{
+	{"fleetd/fleet", "fleetd/broker", "the domain states what it needs as fleet.Link"},
+	{"fleetd/fleet", "fleetd/fleet/postgres", "the domain states what it needs as store interfaces"},
+	{"fleetd/fleet", "fleetd/mcp", "the wire's words are translated in broker alone"},
+	{"fleetd/fleet", "fleetd/web", "the domain knows no pages"},
+	{"fleetd/fleet", "github.com/jackc/pgx/v5", "SQL lives in fleet/postgres"},
+	{"fleetd/fleet", "github.com/mochi-mqtt/server/v2", "MQTT lives in broker"},
+	{"fleetd/mcp", "fleetd/fleet", "mcp is a protocol and knows no fleet"},
+	{"fleetd/mcp", "github.com/", "mcp needs the standard library alone"},
+	{"fleetd/broker", "fleetd/web", "siblings meet in cmd/fleetd"},
+	{"fleetd/broker", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd"},
+	{"fleetd/web", "fleetd/broker", "siblings meet in cmd/fleetd"},
+	{"fleetd/web", "fleetd/mcp", "pages show fleet's words"},
+	{"fleetd/web", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd"},
+	{"fleetd/web/api", "fleetd/web/ui", "REST has no looks"},
+	{"fleetd/web/ui", "github.com/jackc/pgx/v5", "components take view structs, never a store"},
+	{"fleetd/broker/sim", "fleetd/", "a simulator that shares the server's code hides its mistakes"},
+	{"fleetd/fleet/postgres", "fleetd/web", "siblings meet in cmd/fleetd"},
+	{"fleetd/fleet/postgres", "fleetd/broker", "siblings meet in cmd/fleetd"},
+}
+
+func TestDependenciesPointToFleet(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Deps", "fleetd/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p struct {
+			ImportPath string
+			Deps       []string
+		}
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range unwanted {
+			if p.ImportPath != rule.from {
+				continue
+			}
+			for _, dep := range p.Deps {
+				if dep == rule.to || strings.HasPrefix(dep, strings.TrimSuffix(rule.to, "/")+"/") {
+					t.Errorf("%s imports %s: %s", p.ImportPath, dep, rule.why)
+				}
+			}
+		}
+	}
+}
