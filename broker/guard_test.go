@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -327,5 +328,19 @@ func TestPortInUse(t *testing.T) {
 	_, err = New(Options{Addr: taken.Addr().String(), Devices: &domain{}})
 	if err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// After a write that failed half way the stream is garbage: it must end, also
+// when whoever wrote, such as mochi's own loop, goes on.
+func TestFailedWriteClosesTheSocket(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	nc := &netConn{Conn: ours, raw: ours, writeTimeout: 10 * time.Millisecond}
+	if _, err := nc.Write([]byte("never read")); err == nil {
+		t.Fatal("a write that nobody reads succeeded")
+	}
+	if _, err := nc.Write([]byte("more")); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a later write: %v", err)
 	}
 }

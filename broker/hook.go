@@ -22,7 +22,7 @@ func (h *hook) ID() string { return "fleet" }
 
 func (h *hook) Provides(event byte) bool {
 	switch event {
-	case mqtt.OnPacketRead, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish,
+	case mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish,
 		mqtt.OnSessionEstablished, mqtt.OnACLCheck, mqtt.OnPublish:
 		return true
 	}
@@ -72,6 +72,21 @@ func (h *hook) plainConnect(pk *packets.Packet) {
 	pk.Connect.WillProperties = packets.Properties{}
 	pk.Connect.Clean = true
 	pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = 0, false
+}
+
+// OnPacketEncode tells MQTT 5 clients what they must do without, which mochi
+// leaves out. It also runs outside of listener.serve, where a panic would end
+// the process.
+func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+	if pk.FixedHeader.Type == packets.Connack && pk.ReasonCode == packets.CodeSuccess.Code {
+		p := &pk.Properties
+		p.MaximumPacketSize = maxPacket
+		p.RetainAvailable, p.RetainAvailableFlag = 0, true
+		p.WildcardSubAvailable, p.WildcardSubAvailableFlag = 0, true
+		p.SubIDAvailable, p.SubIDAvailableFlag = 0, true
+		p.SharedSubAvailable, p.SharedSubAvailableFlag = 0, true
+	}
+	return pk
 }
 
 // OnConnect refuses client ids that cannot be a device's.

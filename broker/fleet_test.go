@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+)
+
+// admit answers boot polls with credentials for the broker.
+func admit(t *testing.T, b *Broker) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		clientID := "GID_default@@@" + strings.ReplaceAll(r.Header.Get("Device-Id"), ":", "_") + "@@@" + r.Header.Get("Client-Id")
+		body, _ := json.Marshal(map[string]any{"mqtt": map[string]any{
+			"endpoint": b.Addr().String(), "client_id": clientID, "username": "user", "password": passwordOf(clientID),
+			"publish_topic": upTopic(deviceOfClientID(clientID)), "keepalive": 60,
+		}})
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		_, _ = w.Write(body)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// switchOn runs simulated devices until the test ends.
+func switchOn(t *testing.T, b *Broker, o sim.Options) *sim.Fleet {
+	t.Helper()
+	o.OTAURL = admit(t, b).URL + "/xiaozhi/ota/"
+	o.TimeScale = 0.01
+	f, err := sim.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// A hundred devices with stock behaviour join, list their tools, and answer
+// calls made to all of them at once.
+func TestSimulatedFleet(t *testing.T) {
+	const devices, each = 100, 10
+	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	f := switchOn(t, b, sim.Options{Devices: devices, RecordCalls: each})
+	eventually(t, "all tools are listed", func() bool { return b.Stats().Listings == devices })
+
+	inventories := make(map[string]bool)
+	for _, l := range dom.listed() {
+		inventories[l.Inventory.ID] = true
+		if tool, ok := l.Inventory.Tool("self.reboot"); l.Partial || !ok || tool.Audience != fleet.AudienceUser {
+			t.Errorf("device %s: partial %v, self.reboot %v", l.Device, l.Partial, tool)
+		}
+		if tool, ok := l.Inventory.Tool("self.get_device_status"); !ok || tool.Audience != fleet.AudienceModel {
+			t.Errorf("device %s: self.get_device_status %v", l.Device, tool)
+		}
+	}
+	if len(inventories) != len(sim.DefaultBoards) {
+		t.Errorf("%d different inventories of %d boards", len(inventories), len(sim.DefaultBoards))
+	}
+
+	var wg sync.WaitGroup
+	for i := range devices {
+		wg.Go(func() { setVolumes(t, b, f.Device(i), each) })
+	}
+	wg.Wait()
+	if s := b.Stats(); s.Unmatched != 0 || s.Late != 0 || s.Unreadable != 0 || s.ForeignTopics != 0 || s.Connections != devices {
+		t.Errorf("%+v", s)
+	}
+}
+
+// setVolumes calls one device and looks at what it did.
+func setVolumes(t *testing.T, b *Broker, d *sim.Device, n int) {
+	id, err := fleet.ParseDeviceID(d.ID())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for i := range n {
+		a, err := call(b, id, "self.audio_speaker.set_volume", fmt.Sprintf(`{"volume":%d}`, i), deadline, nil)
+		if err != nil || a.Text != "true" {
+			t.Errorf("device %s: %q, %v", id, a.Text, err)
+		}
+	}
+	if calls := d.Calls(); len(calls) != n {
+		t.Errorf("device %s executed %d calls, want %d", id, len(calls), n)
+	}
+}
+
+// A reboot is not answered. What proves it is the clean end of the connection
+// and the next one.
+func TestSimulatedReboot(t *testing.T) {
+	b, dom := start(t, nil)
+	f := switchOn(t, b, sim.Options{Devices: 1})
+	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
+	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	if _, err := call(b, id, "self.reboot", `{}`, deadline, nil); err == nil {
+		t.Error("a reboot was answered")
+	}
+	eventually(t, "DISCONNECT", func() bool { return dom.count("disconnected "+string(id)+" clean=true") == 1 })
+	eventually(t, "the device is back", func() bool { return dom.count("connected") == 2 })
+	if _, err := call(b, id, "self.get_device_status", `{}`, time.Minute, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSimulatedHello(t *testing.T) {
+	b, dom := start(t, nil)
+	f := switchOn(t, b, sim.Options{Devices: 1})
+	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	f.Device(0).Talk()
+	eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
+	eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
+	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
+	if _, err := call(b, id, "self.get_device_status", `{}`, deadline, nil); err != nil {
+		t.Error(err)
+	}
+}
