@@ -23,7 +23,7 @@ func tagsKey(tags []string) string {
 // [fleet.Query.Match] says in Go.
 func (w *where) query(q fleet.Query, now time.Time) {
 	if !q.Asks("retired") {
-		w.and("retired_at IS NULL")
+		w.and("in_service")
 	}
 	for _, t := range q.Terms {
 		cond := w.term(t, now)
@@ -42,7 +42,7 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 	case "hold":
 		return "(hold_since IS NOT NULL AND (hold_until IS NULL OR hold_until > " + w.arg(now) + "))"
 	case "retired":
-		return "(retired_at IS NOT NULL)"
+		return "(NOT in_service)"
 	case "seen":
 		return w.seen(t, now)
 	case "version":

@@ -189,7 +189,7 @@ func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
 		INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
 		SELECT $1, count(*) FILTER (WHERE presence = 'online'), count(*) FILTER (WHERE presence = 'unresponsive'),
 			count(*) FILTER (WHERE presence = 'offline'), count(*) FILTER (WHERE presence = 'pending')
-		FROM devices WHERE retired_at IS NULL
+		FROM devices WHERE in_service
 		ON CONFLICT (at) DO NOTHING`, at)
 	if err != nil {
 		return fmt.Errorf("presence sample: %w", domainError(err))

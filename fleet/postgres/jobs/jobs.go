@@ -1,0 +1,92 @@
+// Package jobs does the work that nobody waits for: once an hour, and at every
+// start, it makes the partitions of the months to come and removes what has
+// been kept long enough. The queue is in the database, so that of several
+// processes one does it, and a job cut short is taken up again.
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"fleetd/fleet/postgres"
+)
+
+// stopGrace is how long a running job may go on when fleetd stops.
+const stopGrace = 3 * time.Second
+
+// Options configures [Jobs].
+type Options struct {
+	// Retention says how long records are kept. Default: for ever.
+	Retention postgres.Retention
+	// Interval is the time between two runs. Default: an hour.
+	Interval time.Duration
+	// Logger takes what the jobs did. Default: none.
+	Logger *slog.Logger
+}
+
+// Jobs works the queue.
+type Jobs struct {
+	client *river.Client[pgx.Tx]
+}
+
+// New returns the jobs over a migrated database.
+func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
+	if o.Interval == 0 {
+		o.Interval = time.Hour
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, log: o.Logger})
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
+		Logger:          quiet(o.Logger),
+		PeriodicJobs:    []*river.PeriodicJob{every(o.Interval)},
+		Queues:          map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
+		SoftStopTimeout: stopGrace,
+		Workers:         workers,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("job queue: %w", err)
+	}
+	return &Jobs{client: client}, nil
+}
+
+// quiet keeps the queue's own notes on starting and stopping out of the log.
+func quiet(log *slog.Logger) *slog.Logger {
+	return slog.New(&warnings{log.Handler()})
+}
+
+type warnings struct{ slog.Handler }
+
+func (w *warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
+}
+
+func (w *warnings) WithAttrs(a []slog.Attr) slog.Handler { return &warnings{w.Handler.WithAttrs(a)} }
+func (w *warnings) WithGroup(g string) slog.Handler      { return &warnings{w.Handler.WithGroup(g)} }
+
+func every(interval time.Duration) *river.PeriodicJob {
+	return river.NewPeriodicJob(river.PeriodicInterval(interval),
+		func() (river.JobArgs, *river.InsertOpts) { return upkeep{}, &river.InsertOpts{MaxAttempts: 3} },
+		&river.PeriodicJobOpts{RunOnStart: true})
+}
+
+// Run works jobs until ctx ends, then gives running ones a moment to finish.
+func (j *Jobs) Run(ctx context.Context) error {
+	if err := j.client.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("job queue: %w", err)
+	}
+	<-j.client.Stopped()
+	return nil
+}

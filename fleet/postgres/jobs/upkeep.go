@@ -1,0 +1,50 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"fleetd/fleet/postgres"
+)
+
+// upkeep is the hourly job. It says nothing: what is to be done follows from
+// the time and the options.
+type upkeep struct{}
+
+func (upkeep) Kind() string { return "upkeep" }
+
+// An upkeeper does the hourly job.
+type upkeeper struct {
+	river.WorkerDefaults[upkeep]
+	store     *postgres.Store
+	retention postgres.Retention
+	log       *slog.Logger
+}
+
+// Timeout allows for the removal of millions of rows.
+func (u *upkeeper) Timeout(*river.Job[upkeep]) time.Duration { return 30 * time.Minute }
+
+// Work makes room first: a month without a partition is worse than one kept
+// too long.
+func (u *upkeeper) Work(ctx context.Context, _ *river.Job[upkeep]) error {
+	now := time.Now().UTC()
+	made, err := u.store.EnsurePartitions(ctx, now)
+	if err != nil {
+		return fmt.Errorf("upkeep: %w", err)
+	}
+	removed, err := u.store.Retain(ctx, u.retention, now)
+	if err != nil {
+		return fmt.Errorf("upkeep: %w", err)
+	}
+	if err := u.store.DeleteExpired(ctx, now); err != nil {
+		return fmt.Errorf("upkeep: %w", err)
+	}
+	if made > 0 || removed > 0 {
+		u.log.Info("database tidied", "partitions_made", made, "removed", removed)
+	}
+	return nil
+}
