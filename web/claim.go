@@ -1,0 +1,62 @@
+package web
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// maxQueue is how many waiting devices a page lists.
+const maxQueue = 200
+
+func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
+	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	waiting := s.Enrolments.Waiting()
+	for _, w := range waiting[:min(len(waiting), maxQueue)] {
+		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
+		if !w.LastPoll.IsZero() {
+			d.LastPoll = &w.LastPoll
+		}
+		page.Waiting = append(page.Waiting, d)
+	}
+	return page
+}
+
+func (s *Server) showClaim(r *http.Request) (answer, error) {
+	return show(s.claimPage(r.Context()).Page())
+}
+
+var errTooManyClaims = fleet.Errorf(fleet.ErrUnavailable, "too_many_attempts", "too many codes were tried from here; wait a minute")
+
+// claimDevice lets in the device that shows the code. A code has six digits:
+// guessing is slowed down here by address, and in enrolment by operator.
+func (s *Server) claimDevice(r *http.Request) (answer, error) {
+	ctx, code := r.Context(), r.PostFormValue("code")
+	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(clientIP(r))) {
+		return answer{}, errTooManyClaims
+	}
+	id, err := s.Enrolments.Claim(ctx, viewerOf(ctx).actor(), code)
+	if err != nil && statusOf(err) < http.StatusInternalServerError {
+		page := s.claimPage(ctx)
+		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)
+		a, _ := showAgain(page.Page())
+		a.status = statusOf(err)
+		return a, nil
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.claimed", "device", fleet.Device{ID: id}.Title())})
+	return goTo(ui.DevicePath(id))
+}
+
+// discard takes the headers that a limiter would write.
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}

@@ -1,0 +1,345 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+	"golang.org/x/net/html"
+
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest"
+	"fleetd/web"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
+
+const password = "correct horse battery"
+
+// passwordHash is made once: argon2id is slow on purpose.
+var passwordHash = sync.OnceValue(func() string {
+	hash, err := fleet.HashPassword(password)
+	if err != nil {
+		panic(err)
+	}
+	return hash
+})
+
+// A console is a whole server on a database of its own, with scripted devices.
+type console struct {
+	t          testing.TB
+	url        string
+	store      *postgres.Store
+	link       *fleettest.Link
+	events     *fleet.Events
+	devices    *fleet.Devices
+	presences  *fleet.Presences
+	enrolments *fleet.Enrolments
+	operators  *fleet.Operators
+	snapshots  *fleet.Snapshots
+	logged     *logBuffer
+}
+
+// A logBuffer keeps what was logged.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newConsole(t testing.TB, change ...func(*web.Options)) *console {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	c := &console{t: t, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events), logged: new(logBuffer)}
+	log := slog.New(slog.NewTextHandler(c.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.logged.String())
+		}
+	})
+	o := c.services(log)
+	for _, f := range change {
+		f(&o)
+	}
+	c.serve(o)
+	return c
+}
+
+// services wires the domain as cmd/fleetd does, around scripted devices.
+func (c *console) services(log *slog.Logger) web.Options {
+	bytes, err := blobs.OpenDir(c.t.TempDir())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
+	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Key: make([]byte, 32), Mode: fleet.EnrolByCode, Log: log})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
+		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
+	targets := fleet.NewTargets(c.store, c.store)
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log})
+	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
+		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log})
+	c.operators = fleet.NewOperators(c.store)
+	fanOuts := fleet.NewFanOuts(c.store, c.store, calls, c.events, log)
+	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run)
+	c.t.Cleanup(calls.Shutdown)
+	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences,
+		Operators: c.operators, Snapshots: c.snapshots, Pictures: c.store, Stats: c.store, Samples: c.store, Events: c.events,
+		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
+}
+
+// background runs services until the test ends.
+func (c *console) background(run ...func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, f := range run {
+		wg.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				c.t.Error(err)
+			}
+		})
+	}
+	c.t.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+func (c *console) serve(o web.Options) {
+	s, err := web.New(o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.url = "http://" + ln.Addr().String()
+	c.background(func(ctx context.Context) error { return s.Run(ctx, ln) })
+}
+
+// operator adds a person with the usual password.
+func (c *console) operator(name string, role fleet.Role) fleet.Operator {
+	c.t.Helper()
+	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(), CreatedAt: time.Now().UTC()}
+	if err := c.store.CreateOperator(c.t.Context(), fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}, o); err != nil {
+		c.t.Fatal(err)
+	}
+	return o
+}
+
+// tools of the scripted devices.
+var tools = []fleet.Tool{
+	{Name: "self.audio_speaker.set_volume", Description: "Set the volume", Audience: fleet.AudienceModel,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
+	{Name: "self.get_device_status", Description: "Status", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolReboot, Description: "Reboot", Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolSnapshot, Description: "Snapshot", Audience: fleet.AudienceUser,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`)},
+	{Name: fleet.ToolPreviewImage, Description: "Preview", Audience: fleet.AudienceUser,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
+}
+
+// enrol adds devices that offer the usual tools.
+func (c *console) enrol(ids ...fleet.DeviceID) {
+	c.t.Helper()
+	now := time.Now().UTC()
+	var polls []fleet.PollRecord
+	for _, id := range ids {
+		polls = append(polls, fleet.PollRecord{
+			Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.0", ELFSHA256: "9f2c",
+				Slot: "ota_0", At: now, Facts: json.RawMessage(`{"chip_model_name":"esp32s3"}`)},
+			Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+		})
+	}
+	if err := c.store.SavePolls(c.t.Context(), polls); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, id := range ids {
+		if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: strings.Repeat("ab", 32), Tools: tools, CreatedAt: now}, Version: "2.4.0", At: now}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// connect puts a device on line; it answers by script.
+func (c *console) connect(id fleet.DeviceID, script fleettest.Script) {
+	c.link.Connect(id, script)
+	c.presences.Connected(fleet.Connection{Device: id, Node: "test", Epoch: time.Now().UnixNano(), RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
+}
+
+func says(text string) fleettest.Script {
+	return func(context.Context, string, json.RawMessage) (fleet.Answer, error) { return fleettest.Text(text), nil }
+}
+
+// A browser keeps cookies and follows no redirects by itself.
+type browser struct {
+	t       testing.TB
+	base    string
+	client  *http.Client
+	headers map[string]string
+}
+
+func (c *console) browser() *browser {
+	jar, _ := cookiejar.New(nil)
+	transport := &http.Transport{}
+	c.t.Cleanup(transport.CloseIdleConnections)
+	return &browser{t: c.t, base: c.url, headers: map[string]string{}, client: &http.Client{Jar: jar, Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// signIn returns the browser of a signed-in operator.
+func (c *console) signIn(name string) *browser {
+	c.t.Helper()
+	b := c.browser()
+	p := b.post("/sign-in", url.Values{"name": {name}, "password": {password}})
+	p.wantRedirect("/")
+	return b
+}
+
+// as adds an operator of the role and signs them in.
+func (c *console) as(role fleet.Role) *browser {
+	c.t.Helper()
+	c.operator(string(role)+"-1", role)
+	return c.signIn(string(role) + "-1")
+}
+
+// A page is an answer, with its HTML to be asked by selector.
+type page struct {
+	t      testing.TB
+	what   string
+	status int
+	header http.Header
+	body   string
+	root   *html.Node
+}
+
+func (b *browser) get(path string) *page { return b.do(http.MethodGet, path, "", nil) }
+
+func (b *browser) post(path string, form url.Values) *page {
+	return b.do(http.MethodPost, path, "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
+}
+
+func (b *browser) do(method, path, contentType string, body io.Reader) *page {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.t.Context(), method, b.base+path, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	for k, v := range b.headers {
+		r.Header.Set(k, v)
+	}
+	resp, err := b.client.Do(r)
+	if err != nil {
+		b.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	p := &page{t: b.t, what: method + " " + path, status: resp.StatusCode, header: resp.Header, body: string(text)}
+	if p.root, err = html.Parse(strings.NewReader(p.body)); err != nil {
+		b.t.Fatalf("%s: %v", p.what, err)
+	}
+	return p
+}
+
+func (p *page) wantStatus(status int) *page {
+	p.t.Helper()
+	if p.status != status {
+		p.t.Fatalf("%s: status %d, want %d; location %q\n%s", p.what, p.status, status, p.header.Get("Location"), p.text("#main"))
+	}
+	return p
+}
+
+func (p *page) wantRedirect(prefix string) string {
+	p.t.Helper()
+	p.wantStatus(http.StatusSeeOther)
+	location := p.header.Get("Location")
+	if !strings.HasPrefix(location, prefix) {
+		p.t.Fatalf("%s: leads to %q, want %q", p.what, location, prefix)
+	}
+	return location
+}
+
+func (p *page) wantText(selector, text string) *page {
+	p.t.Helper()
+	if got := p.text(selector); !strings.Contains(got, text) {
+		p.t.Errorf("%s: %s reads %q, want %q", p.what, selector, got, text)
+	}
+	return p
+}
+
+// find returns the elements that match "#id", "tag" or "tag[attr=value]".
+func (p *page) find(selector string) []*html.Node {
+	tag, attr, value := selector, "", ""
+	if id, ok := strings.CutPrefix(selector, "#"); ok {
+		tag, attr, value = "", "id", id
+	} else if at := strings.IndexByte(selector, '['); at >= 0 {
+		tag = selector[:at]
+		attr, value, _ = strings.Cut(strings.TrimSuffix(selector[at+1:], "]"), "=")
+	}
+	var found []*html.Node
+	for n := range p.root.Descendants() {
+		if n.Type == html.ElementNode && (tag == "" || n.Data == tag) && (attr == "" || attribute(n, attr) == value) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+// text is what the elements say, with blanks made single.
+func (p *page) text(selector string) string {
+	var b strings.Builder
+	for _, n := range p.find(selector) {
+		for d := range n.Descendants() {
+			if d.Type == html.TextNode {
+				fmt.Fprintf(&b, " %s", d.Data)
+			}
+		}
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}

@@ -1,0 +1,152 @@
+package web
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Lengths of what a device's pages show.
+const (
+	recentOfDevice = 8
+	pictures       = 24
+	maxFactsShown  = 64 << 10
+)
+
+// deviceID is the device that the address names. What cannot be an id names
+// nothing.
+func deviceID(r *http.Request) (fleet.DeviceID, error) {
+	id, err := fleet.ParseDeviceID(chi.URLParam(r, "device"))
+	if err != nil {
+		return "", errNoPage
+	}
+	return id, nil
+}
+
+func (s *Server) device(r *http.Request) (fleet.Device, error) {
+	id, err := deviceID(r)
+	if err != nil {
+		return fleet.Device{}, err
+	}
+	d, err := s.Devices.Device(r.Context(), id)
+	return s.fresh(d), err
+}
+
+// head is the device's head on one of its tabs.
+func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
+	h := ui.NewDeviceHead(d, tab, s.now(), mayAct(r.Context()))
+	if inv, err := s.Devices.Tools(r.Context(), d.ID); err == nil {
+		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
+	}
+	return h
+}
+
+func (s *Server) showDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.devicePage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, error) {
+	ctx := r.Context()
+	page := ui.NewDevicePage(d, s.now(), mayAct(ctx))
+	page.Head = s.head(r, d, "")
+	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
+	recent, err := s.Calls.Calls(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
+	if err != nil {
+		return page, err
+	}
+	for _, c := range recent.Items {
+		page.Recent = append(page.Recent, callRow(c, d.Name))
+	}
+	shots, err := s.Pictures.Snapshots(ctx, d.ID, 1)
+	if err != nil {
+		return page, err
+	}
+	if len(shots) > 0 {
+		shot := snapshot(shots[0])
+		page.Latest = &shot
+	}
+	return page, nil
+}
+
+func (s *Server) showActivity(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.ActivityPage{Head: s.head(r, d, "activity"), List: listURL(r, ui.DevicePath(d.ID, "activity"))}
+	found, err := s.Calls.Calls(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List), Cursor: page.List.Get("cursor")})
+	if err != nil {
+		return answer{}, err
+	}
+	for _, c := range found.Items {
+		page.Rows = append(page.Rows, callRow(c, d.Name))
+	}
+	page.Prev, page.Next = found.Prev, found.Next
+	return show(page.Page())
+}
+
+func (s *Server) showFirmware(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
+	if page.Firmware, err = s.Devices.FirmwareHistory(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if page.Inventories, err = s.Devices.DeviceInventories(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if from, to := r.URL.Query().Get("from"), r.URL.Query().Get("to"); from != "" && to != "" {
+		diff, err := s.Devices.Diff(ctx, from, to)
+		if err != nil {
+			return answer{}, err
+		}
+		page.Diff = &diff
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showScreen(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	shots, err := s.Pictures.Snapshots(r.Context(), d.ID, pictures)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
+	for _, shot := range shots {
+		page.Snapshots = append(page.Snapshots, snapshot(shot))
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showFacts(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	facts, err := s.Devices.Facts(r.Context(), d.ID)
+	if err != nil && statusOf(err) != http.StatusNotFound { // a device that has not polled yet
+		return answer{}, err
+	}
+	body := facts.Body
+	if len(body) > maxFactsShown {
+		body = json.RawMessage(`"…"`)
+	}
+	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Broken: facts.Broken}.Page())
+}

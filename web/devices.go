@@ -1,0 +1,130 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// listURL is the address of a list with the parameters that are its own.
+func listURL(r *http.Request, path string, names ...string) ui.ListURL {
+	asked, kept := r.URL.Query(), url.Values{}
+	for _, name := range append(names, "limit", "cursor") {
+		if v := asked.Get(name); v != "" {
+			kept.Set(name, v)
+		}
+	}
+	return ui.ListURL{Path: path, Values: kept}
+}
+
+func limitOf(l ui.ListURL) int {
+	n, _ := strconv.Atoi(l.Get("limit"))
+	return fleet.ClampLimit(n)
+}
+
+// deviceFilter reads the list's filter from its address.
+func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
+	q, err := fleet.ParseQuery(l.Get("q"))
+	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: limitOf(l), Cursor: l.Get("cursor")}
+	switch sort := fleet.DeviceSort(l.Get("sort")); sort {
+	case fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated:
+		f.Sort = sort
+	}
+	return f, err
+}
+
+func (s *Server) listDevices(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	page.Query = page.List.Get("q")
+	glance, err := s.glance(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Fleet, page.Boards = glance.fleet, glance.boards
+	f, err := deviceFilter(page.List)
+	if err != nil {
+		page.BadQuery = explain(ctx, err)
+		return show(page.Page())
+	}
+	found, err := s.Devices.Devices(ctx, f)
+	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	if page.Total, err = s.countDevices(ctx, f.Query, page.Fleet); err != nil {
+		return answer{}, err
+	}
+	page.Prev, page.Next = found.Prev, found.Next
+	for _, d := range found.Items {
+		page.Rows = append(page.Rows, ui.NewDeviceRow(s.fresh(d), s.now(), page.CanAct))
+	}
+	return show(page.Page())
+}
+
+func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int, error) {
+	if q.Empty() {
+		return all, nil
+	}
+	return s.Devices.CountDevices(ctx, q)
+}
+
+// fresh brings a device's presence up to the moment: the store learns of it a
+// little later than the memory of this process.
+func (s *Server) fresh(d fleet.Device) fleet.Device {
+	if p, since, evidence := s.Presences.State(d.ID); p != "" {
+		d.Presence, d.PresenceSince, d.PresenceEvidence = p, since, evidence
+	}
+	return d
+}
+
+func (s *Server) setup(ctx context.Context) ui.Setup {
+	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx)}
+}
+
+// A glance is what every device list shows beside the list. It may be a
+// moment old: at 100,000 devices it costs more than the list.
+type glance struct {
+	at     time.Time
+	fleet  int
+	boards []string
+}
+
+type glances struct {
+	mu   sync.Mutex
+	last glance
+}
+
+const (
+	glanceAge    = 2 * time.Second
+	glanceBoards = 6
+)
+
+func (s *Server) glance(ctx context.Context) (glance, error) {
+	s.glances.mu.Lock()
+	defer s.glances.mu.Unlock()
+	g := glance{at: s.now()}
+	if age := g.at.Sub(s.glances.last.at); s.glances.last.fleet > 0 && age >= 0 && age < glanceAge {
+		return s.glances.last, nil
+	}
+	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
+	if err != nil {
+		return glance{}, err
+	}
+	for i, b := range boards {
+		g.fleet += b.Count
+		if i < glanceBoards && b.Value != "" {
+			g.boards = append(g.boards, b.Value)
+		}
+	}
+	s.glances.last = g
+	return g, nil
+}

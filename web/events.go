@@ -1,0 +1,258 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Times of a live stream.
+const (
+	heartbeat   = 20 * time.Second // so that proxies and we notice a dead reader
+	streamWrite = 10 * time.Second // a reader that takes longer is dropped, and comes back
+	resendAfter = time.Second
+	eventBuffer = 4096 // a fleet that reconnects at once, between two flushes
+)
+
+// A view is what one live page follows.
+type view interface {
+	// wants picks the events that the page shows; it is called for every event
+	// of the fleet and must be quick.
+	wants(e *fleet.Event) bool
+	// pace is how often the page is told: bursts become one answer.
+	pace() time.Duration
+	// begin brings the page up to date with what happened while it loaded.
+	begin(ctx context.Context) (updates, error)
+	// render turns what happened since the last time into updates. At most one
+	// event per subject is handed over, the newest.
+	render(ctx context.Context, events []fleet.Event) (updates, error)
+}
+
+// updates are what a live page is told: components that replace their like,
+// and how many things are new that its list does not show.
+type updates struct {
+	patches []templ.Component
+	fresh   int
+	again   []templ.Component // patches to repeat in a moment: the page may not have had the element yet
+	later   bool              // render the same events again in a moment: the store lags behind the event
+}
+
+// errSlow ends the stream of a reader that takes too long.
+var errSlow = errors.New("stream: the reader is too slow")
+
+// streamEvents serves the live stream of one page.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
+	v, err := s.newView(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	ctx, done, ok := s.streams.add(r.Context(), viewerOf(r.Context()).actor().ID)
+	if !ok {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many live pages are open; close some", http.StatusTooManyRequests)
+		return
+	}
+	defer done()
+	events := s.Events.Subscribe(eventBuffer, v.wants)
+	defer events.Close()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w), pending: map[string]fleet.Event{}}
+	_ = st.control.SetReadDeadline(time.Time{})
+	if err := st.run(r.WithContext(ctx), events); err != nil && ctx.Err() == nil {
+		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
+	}
+}
+
+// A stream is one live page's connection.
+type stream struct {
+	server  *Server
+	view    view
+	w       http.ResponseWriter
+	control *http.ResponseController
+
+	pending map[string]fleet.Event // newest event by subject
+	resend  []byte
+	redo    []fleet.Event
+	due     time.Time // of resend and redo
+}
+
+func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
+	ctx := r.Context()
+	if err := st.write([]byte("retry: 2000\n\n")); err != nil {
+		return err
+	}
+	u, err := st.view.begin(st.page(ctx))
+	if err != nil {
+		return err
+	}
+	if err := st.send(ctx, u); err != nil {
+		return err
+	}
+	flush, beat := time.NewTicker(st.view.pace()), time.NewTicker(heartbeat)
+	defer flush.Stop()
+	defer beat.Stop()
+	for {
+		select {
+		case e, ok := <-events.C:
+			if !ok {
+				return errSlow
+			}
+			st.pending[subject(e)] = e
+		case <-flush.C:
+			err = st.flush(ctx)
+		case <-beat.C:
+			err = st.beat(r)
+		case <-ctx.Done():
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// subject is what an event is about: of several events about one, the newest
+// counts.
+func subject(e fleet.Event) string {
+	switch {
+	case e.Call != nil:
+		return "call " + e.Call.ID.String()
+	case e.Subject != "":
+		return string(e.Kind) + " " + e.Subject
+	}
+	return "device " + string(e.Device)
+}
+
+func (st *stream) flush(ctx context.Context) error {
+	if len(st.pending) > 0 {
+		batch := slices.Collect(maps.Values(st.pending))
+		clear(st.pending)
+		if err := st.update(ctx, batch, true); err != nil {
+			return err
+		}
+	}
+	if st.due.IsZero() || time.Now().Before(st.due) {
+		return nil
+	}
+	resend, redo := st.resend, st.redo
+	st.due, st.resend, st.redo = time.Time{}, nil, nil
+	if len(resend) > 0 {
+		if err := st.write(resend); err != nil {
+			return err
+		}
+	}
+	if len(redo) == 0 {
+		return nil
+	}
+	return st.update(ctx, redo, false)
+}
+
+// remember that something is to be sent again in a moment.
+func (st *stream) remember() {
+	if st.due.IsZero() {
+		st.due = time.Now().Add(resendAfter)
+	}
+}
+
+func (st *stream) update(ctx context.Context, batch []fleet.Event, first bool) error {
+	u, err := st.view.render(st.page(ctx), batch)
+	if err != nil {
+		return err
+	}
+	if u.later && first {
+		st.redo = batch
+		st.remember()
+	}
+	return st.send(ctx, u)
+}
+
+func (st *stream) send(ctx context.Context, u updates) error {
+	var b, again bytes.Buffer
+	page := st.page(ctx)
+	for _, c := range u.patches {
+		if err := writePatch(page, &b, c); err != nil {
+			return err
+		}
+	}
+	for _, c := range u.again {
+		if err := writePatch(page, &again, c); err != nil {
+			return err
+		}
+	}
+	if u.fresh > 0 {
+		b.WriteString("event: new\ndata: " + strconv.Itoa(u.fresh) + "\n\n")
+	}
+	if again.Len() > 0 {
+		b.Write(again.Bytes())
+		st.resend = append(st.resend, again.Bytes()...)
+		st.remember()
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return st.write(b.Bytes())
+}
+
+// page is the context that components are rendered with: as the page's own,
+// at this moment.
+func (st *stream) page(ctx context.Context) context.Context {
+	v := viewerOf(ctx)
+	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: st.server.now(),
+		Operator: &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}})
+}
+
+var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")
+
+// writePatch writes a component as one event. Line ends within it would end
+// the event's field, so each line gets a field of its own.
+func writePatch(ctx context.Context, b *bytes.Buffer, c templ.Component) error {
+	var html strings.Builder
+	if err := c.Render(ctx, &html); err != nil {
+		return err
+	}
+	b.WriteString("event: patch\ndata: ")
+	_, _ = sseLines.WriteString(b, html.String()) // a buffer takes everything
+	b.WriteString("\n\n")
+	return nil
+}
+
+func (st *stream) write(b []byte) error {
+	if err := st.control.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := st.w.Write(b); err != nil {
+		return err
+	}
+	return st.control.Flush()
+}
+
+// beat looks whether the reader may still read: who was disabled, or signed
+// out in another tab, is cut off here.
+func (st *stream) beat(r *http.Request) error {
+	// A context of its own: the request's would give back what it read at first.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	ctx, err := st.server.sessions.Load(ctx, cookie(r, st.server.sessions.Cookie.Name))
+	if err != nil {
+		return nil // the database is away; that is no reason to end it
+	}
+	if o, err := st.server.signedIn(ctx); err == nil && o == nil {
+		return errors.New("stream: signed out")
+	}
+	return st.write([]byte(": still here\n\n"))
+}

@@ -1,0 +1,171 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// loading is how far a list looks back for what changed while its page was on
+// its way to the browser.
+const loading = 10 * time.Second
+
+// maxRows bounds the rows that one flush of a list renders.
+const maxRows = 100
+
+// A listView follows a page of the device list: its rows, and how many devices
+// have joined that would stand in it. A whole fleet that reconnects costs it
+// no more than its own rows.
+type listView struct {
+	server *Server
+	query  fleet.Query
+	rows   map[fleet.DeviceID]bool // on the page
+	seen   map[fleet.DeviceID]bool // told of as new
+	began  time.Time
+	first  []fleet.Device
+}
+
+func (s *Server) newListView(r *http.Request) (view, error) {
+	f, err := deviceFilter(listURL(r, ui.PathDevices, "q", "sort", "desc"))
+	if err != nil {
+		return nil, err
+	}
+	v := &listView{server: s, query: f.Query, rows: map[fleet.DeviceID]bool{}, seen: map[fleet.DeviceID]bool{}, began: s.now()}
+	found, err := s.Devices.Devices(r.Context(), f)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range found.Items {
+		v.rows[d.ID] = true
+	}
+	v.first = found.Items
+	return v, nil
+}
+
+func (v *listView) pace() time.Duration { return paceRows }
+
+func (v *listView) wants(e *fleet.Event) bool {
+	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory) || e.Kind == fleet.EventDevice
+}
+
+func (v *listView) begin(ctx context.Context) (u updates, err error) {
+	for _, d := range v.first {
+		if d = v.server.fresh(d); v.began.Sub(d.PresenceSince) < loading {
+			u.patches = append(u.patches, ui.NewDeviceRow(d, v.server.now(), mayAct(ctx)).Row())
+		}
+	}
+	v.first = nil
+	return u, nil
+}
+
+func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	var ids []fleet.DeviceID
+	for _, e := range events {
+		if v.rows[e.Device] || !v.seen[e.Device] {
+			ids = append(ids, e.Device)
+		}
+	}
+	for chunk := range slices.Chunk(ids, fleet.MaxLimit) {
+		devices, err := v.server.Devices.DevicesByID(ctx, chunk)
+		if err != nil {
+			return u, err
+		}
+		u.later = u.later || len(devices) < len(chunk) // a new device reaches the store a moment after the event
+		for _, d := range devices {
+			v.show(ctx, v.server.fresh(d), &u)
+		}
+	}
+	return u, nil
+}
+
+func (v *listView) show(ctx context.Context, d fleet.Device, u *updates) {
+	if v.rows[d.ID] {
+		u.patches = append(u.patches, ui.NewDeviceRow(d, v.server.now(), mayAct(ctx)).Row())
+		return
+	}
+	if v.seen[d.ID] || d.CreatedAt.Before(v.began) || v.query.Asks("tool") {
+		return
+	}
+	if _, fits := v.query.Match(d, nil, v.server.now()); fits {
+		v.seen[d.ID] = true
+		u.fresh++
+	}
+}
+
+// A callsView follows the list of calls: outcomes of those it shows, and how
+// many more there have been.
+type callsView struct {
+	server *Server
+	filter fleet.CallFilter
+	began  time.Time
+	newest uuid.UUID // of the calls that were counted as new
+}
+
+func (v *callsView) pace() time.Duration { return paceRows }
+
+// wants asks all of the filter but the outcome: the rows on the page are those
+// whose outcome changes.
+func (v *callsView) wants(e *fleet.Event) bool {
+	if e.Kind != fleet.EventCall {
+		return false
+	}
+	c, f := e.Call, v.filter
+	return (f.Device == "" || f.Device == c.Device) && (f.Tool == "" || f.Tool == c.Tool) &&
+		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut)
+}
+
+func (v *callsView) begin(ctx context.Context) (u updates, err error) {
+	found, err := v.server.Calls.Calls(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	var recent []fleet.Call
+	for _, c := range found.Items {
+		if c.FinishedAt != nil && v.began.Sub(*c.FinishedAt) < loading {
+			recent = append(recent, c)
+		}
+	}
+	return v.show(ctx, recent)
+}
+
+func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+	calls := make([]fleet.Call, len(events))
+	for i, e := range events {
+		calls[i] = *e.Call
+	}
+	// Under a storm of calls the newest are those that may be on the page.
+	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
+	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
+	u.fresh = v.countNew(calls)
+	return u, err
+}
+
+// countNew counts calls, newest first, that were not there when the page was
+// made. Ids rise with time.
+func (v *callsView) countNew(calls []fleet.Call) (n int) {
+	last := v.newest
+	for _, c := range calls {
+		fits := len(v.filter.States) == 0 || slices.Contains(v.filter.States, c.State)
+		if !fits || c.CreatedAt.Before(v.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
+			continue
+		}
+		if n++; slices.Compare(c.ID[:], v.newest[:]) > 0 {
+			v.newest = c.ID
+		}
+	}
+	return n
+}
+
+func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u updates, err error) {
+	rows, err := v.server.callRows(ctx, calls)
+	for _, row := range rows {
+		u.patches = append(u.patches, row.Row())
+	}
+	return u, err
+}

@@ -1,0 +1,259 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Paces of live pages: counting a large fleet or fan-out takes some
+// milliseconds of the database each time.
+const (
+	paceRows   = 200 * time.Millisecond
+	paceCounts = time.Second
+)
+
+// newView finds what the page in the address follows.
+func (s *Server) newView(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	switch q.Get("view") {
+	case ui.ViewOverview:
+		return overviewView{s}, nil
+	case ui.ViewDevices:
+		return s.newListView(r)
+	case ui.ViewDevice:
+		id, err := fleet.ParseDeviceID(q.Get("id"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return deviceView{s, id}, nil
+	case ui.ViewCalls:
+		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"), viewerOf(r.Context()).zone)
+		return &callsView{server: s, filter: f, began: s.now()}, err
+	case ui.ViewCall:
+		id, err := uuid.Parse(q.Get("id"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return callPageView{s, id}, nil
+	case ui.ViewFanOut:
+		id, err := uuid.Parse(q.Get("id"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return fanOutView{s, id}, nil
+	}
+	return nil, errNoPage
+}
+
+// An overviewView follows the first page, and the list of fan-outs.
+type overviewView struct{ server *Server }
+
+func (v overviewView) pace() time.Duration { return paceCounts }
+
+func (v overviewView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut
+}
+
+func (v overviewView) begin(context.Context) (updates, error) { return updates{}, nil }
+
+func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	devices := false
+	for _, e := range events {
+		if e.Kind != fleet.EventFanOut {
+			devices = true
+			continue
+		}
+		row, err := v.fanOut(ctx, e.Subject)
+		if err != nil {
+			return u, err
+		}
+		u.patches = append(u.patches, row)
+	}
+	if devices {
+		now, needs, err := v.server.fleetNow(ctx)
+		if err != nil {
+			return u, err
+		}
+		u.patches = append(u.patches, now.View(), needs.View())
+		u.later = true // presence reaches the store a moment after the event
+	}
+	return u, nil
+}
+
+func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Component, error) {
+	id, err := uuid.Parse(subject)
+	if err != nil {
+		return nil, err
+	}
+	f, err := v.server.FanOuts.FanOut(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.server.fanOutRows(ctx, []fleet.FanOut{f})
+	if err != nil {
+		return nil, err
+	}
+	return rows[0].Row(), nil
+}
+
+// A deviceView follows the pages of one device.
+type deviceView struct {
+	server *Server
+	id     fleet.DeviceID
+}
+
+func (v deviceView) pace() time.Duration { return paceRows }
+
+func (v deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
+
+func (v deviceView) begin(ctx context.Context) (u updates, err error) {
+	u.patches, err = v.head(ctx)
+	return u, err
+}
+
+// head keeps the tab as the page has it: the tabs stand outside of the head.
+func (v deviceView) head(ctx context.Context) ([]templ.Component, error) {
+	d, err := v.server.Devices.Device(ctx, v.id)
+	if err != nil {
+		return nil, err
+	}
+	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), "", v.server.now(), mayAct(ctx)).View()}, nil
+}
+
+func (v deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	head := false
+	for _, e := range events {
+		switch e.Kind {
+		case fleet.EventCall:
+			err = v.call(ctx, *e.Call, &u)
+		case fleet.EventSnapshot:
+			err = v.snapshot(ctx, e.Subject, &u)
+		default:
+			head = true
+		}
+		if err != nil {
+			return u, err
+		}
+	}
+	if head {
+		patches, err := v.head(ctx)
+		if err != nil {
+			return u, err
+		}
+		u.patches = append(u.patches, patches...)
+	}
+	return u, nil
+}
+
+// call shows a call in the tables and beside the form that made it. The
+// outcome is repeated once, for a form whose answer was on its way.
+func (v deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
+	beside, err := v.server.callView(ctx, c, "")
+	if err != nil {
+		return err
+	}
+	beside.Beside = true
+	row := callRow(c, "")
+	row.NoDevice = true
+	u.patches = append(u.patches, row.Row())
+	if c.State.Final() {
+		u.again = append(u.again, beside.View())
+	} else {
+		u.patches = append(u.patches, beside.View())
+	}
+	return nil
+}
+
+// snapshot shows a picture that has just arrived: as the device's latest, and
+// with its call.
+func (v deviceView) snapshot(ctx context.Context, subject string, u *updates) error {
+	id, err := uuid.Parse(subject)
+	if err != nil {
+		return err
+	}
+	shot, err := v.server.Pictures.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	u.patches = append(u.patches, snapshot(shot).View())
+	c, err := v.server.Calls.CallStore.Call(ctx, shot.Call)
+	if err != nil {
+		return err
+	}
+	return v.call(ctx, c, u)
+}
+
+// A callPageView follows one call's own page.
+type callPageView struct {
+	server *Server
+	id     uuid.UUID
+}
+
+func (v callPageView) pace() time.Duration { return paceRows }
+
+func (v callPageView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventSnapshot || (e.Kind == fleet.EventCall && e.Call.ID == v.id)
+}
+
+func (v callPageView) begin(ctx context.Context) (updates, error) {
+	c, err := v.server.Calls.CallStore.Call(ctx, v.id)
+	if err != nil {
+		return updates{}, err
+	}
+	return v.show(ctx, c)
+}
+
+func (v callPageView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+	for _, e := range events {
+		if e.Call != nil {
+			return v.show(ctx, *e.Call)
+		}
+	}
+	for _, e := range events {
+		id, err := uuid.Parse(e.Subject)
+		if err != nil {
+			return updates{}, err
+		}
+		if shot, err := v.server.Pictures.Snapshot(ctx, id); err == nil && shot.Call == v.id {
+			return v.begin(ctx)
+		}
+	}
+	return updates{}, nil
+}
+
+func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
+	names, err := v.server.names(ctx, []fleet.Call{c})
+	if err != nil {
+		return updates{}, err
+	}
+	page, err := v.server.callView(ctx, c, names[c.Device])
+	return updates{patches: []templ.Component{page.View()}}, err
+}
+
+// A fanOutView follows one fan-out's page.
+type fanOutView struct {
+	server *Server
+	id     uuid.UUID
+}
+
+func (v fanOutView) pace() time.Duration { return paceCounts / 2 }
+
+func (v fanOutView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventFanOut && e.Subject == v.id.String()
+}
+
+func (v fanOutView) begin(ctx context.Context) (updates, error) {
+	p, err := v.server.fanOutProgress(ctx, v.id)
+	return updates{patches: []templ.Component{p.View()}}, err
+}
+
+func (v fanOutView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+	return v.begin(ctx)
+}

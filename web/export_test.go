@@ -1,0 +1,22 @@
+package web
+
+import "fleetd/fleet"
+
+// A Route is a row of the table of routes, for the test of who may do what.
+type Route struct {
+	Method, Pattern string
+	Role            fleet.Role
+}
+
+// Routes lists the table of routes.
+func Routes() (all []Route) {
+	for _, r := range new(Server).table() {
+		all = append(all, Route{r.method, r.pattern, r.role})
+	}
+	return all
+}
+
+var (
+	LocalPath = localPath
+	Redact    = redact
+)

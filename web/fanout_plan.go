@@ -1,0 +1,175 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// toolSample is how many devices of an audience are asked for their tools.
+// Equal boards offer equal tools: a sample finds all but the rarest.
+const toolSample = fleet.MaxLimit
+
+// planFanOut shows the steps to a fan-out: audience, tool, arguments, preview.
+func (s *Server) planFanOut(r *http.Request) (answer, error) {
+	form := r.URL.Query()
+	page, err := s.fanOutPage(r.Context(), form)
+	if err != nil || page.Problem != "" || page.Form == nil || form.Get("step") != "preview" {
+		return showPlan(page, err)
+	}
+	_, err = s.previewFanOut(r.Context(), &page, form)
+	return showPlan(page, err)
+}
+
+// showPlan shows the page; what the operator can mend stands on it.
+func showPlan(page ui.FanOutNewPage, err error) (answer, error) {
+	switch {
+	case err != nil:
+		return answer{}, err
+	case page.Problem != "":
+		return showAgain(page.Page())
+	}
+	return show(page.Page())
+}
+
+// createFanOut starts what the preview showed. The audience is looked at
+// again: it is what the typed count has to match.
+func (s *Server) createFanOut(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx := r.Context()
+	page, err := s.fanOutPage(ctx, r.PostForm)
+	if err != nil || page.Problem != "" {
+		return showPlan(page, err)
+	}
+	if page.Form == nil {
+		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_tool", "choose the tool to call")
+	}
+	request, err := s.previewFanOut(ctx, &page, r.PostForm)
+	if err != nil || page.Problem != "" {
+		return showPlan(page, err)
+	}
+	if page.Preview.UserOnly && strings.TrimSpace(r.PostForm.Get("confirm")) != strconv.Itoa(page.Preview.Targets) {
+		page.Problem = text(ctx, "fanout.count_differs", "n", page.Preview.Targets)
+		return showPlan(page, nil)
+	}
+	f, err := s.FanOuts.Create(ctx, request)
+	if errors.Is(err, fleet.ErrInvalid) {
+		page.Problem = explain(ctx, err)
+		return showPlan(page, nil)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return goTo(ui.FanOutPath(f.ID.String()))
+}
+
+// fanOutPage reads audience and tool.
+func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewPage, error) {
+	page := ui.FanOutNewPage{Query: form.Get("q"), ByQuery: !form.Has("d"), CanAct: mayAct(ctx)}
+	page.MaxInFlight, _ = strconv.Atoi(form.Get("max_in_flight"))
+	for _, text := range form["d"] {
+		if id, err := fleet.ParseDeviceID(text); err == nil {
+			page.Devices = append(page.Devices, id)
+		}
+	}
+	sample, problem, err := s.audience(ctx, &page)
+	if problem != nil {
+		page.Problem = explain(ctx, problem)
+		return page, nil
+	}
+	if err != nil {
+		return page, err
+	}
+	if page.Tools, err = s.toolsOf(ctx, sample); err != nil {
+		return page, err
+	}
+	name := form.Get("tool")
+	if i := slices.IndexFunc(page.Tools, func(t fleet.Tool) bool { return t.Name == name }); i >= 0 {
+		last, err := s.lastArguments(ctx, page.Tools[i])
+		page.Form = ui.NewToolForm(page.Tools[i], last)
+		return page, err
+	}
+	if name != "" {
+		page.Problem = text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
+	}
+	return page, nil
+}
+
+// audience counts the devices and returns some of them.
+func (s *Server) audience(ctx context.Context, page *ui.FanOutNewPage) (sample []fleet.Device, problem, err error) {
+	if !page.ByQuery {
+		page.Devices = page.Devices[:min(len(page.Devices), fleet.MaxLimit)]
+		sample, err = s.Devices.DevicesByID(ctx, page.Devices)
+		page.Matched = len(sample)
+		return sample, nil, err
+	}
+	q, problem := fleet.ParseQuery(page.Query)
+	if problem != nil {
+		return nil, problem, nil
+	}
+	if page.Matched, err = s.Devices.CountDevices(ctx, q); err != nil {
+		return nil, nil, err
+	}
+	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
+	return found.Items, nil, err
+}
+
+// toolsOf lists the tools that any of the devices offers, by name.
+func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.Tool, error) {
+	tools, seen := map[string]fleet.Tool{}, map[string]bool{"": true}
+	for _, d := range devices {
+		if seen[d.InventoryID] {
+			continue
+		}
+		seen[d.InventoryID] = true
+		inv, err := s.Devices.Inventory(ctx, d.InventoryID)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range inv.Tools {
+			if _, known := tools[t.Name]; !known {
+				tools[t.Name] = t
+			}
+		}
+	}
+	list := make([]fleet.Tool, 0, len(tools))
+	for _, t := range tools {
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b fleet.Tool) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// previewFanOut says on the page what the filled-in form would do.
+func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (fleet.FanOutRequest, error) {
+	args, shown, ok := ui.Arguments(page.Form.Fields, form)
+	page.Form.Fields = shown
+	if !ok {
+		page.Problem = text(ctx, "tools.check_fields")
+		return fleet.FanOutRequest{}, nil
+	}
+	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args, MaxInFlight: page.MaxInFlight}
+	if page.ByQuery {
+		request.Query = page.Query
+	} else {
+		request.Devices = page.Devices
+	}
+	preview, err := s.FanOuts.Preview(ctx, request)
+	if errors.Is(err, fleet.ErrInvalid) {
+		page.Problem = explain(ctx, err)
+		return request, nil
+	}
+	if err == nil {
+		page.Preview, page.Arguments = &preview, args
+	}
+	return request, err
+}

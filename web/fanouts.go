@@ -1,0 +1,104 @@
+package web
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// maxAnswers is how many groups of equal answers a fan-out's page shows.
+const maxAnswers = 20
+
+func (s *Server) listFanOuts(r *http.Request) (answer, error) {
+	page := ui.FanOutsPage{List: listURL(r, ui.PathFanOuts), CanAct: mayAct(r.Context())}
+	found, err := s.FanOuts.FanOuts(r.Context(), limitOf(page.List), page.List.Get("cursor"))
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Next = found.Next
+	if page.Rows, err = s.fanOutRows(r.Context(), found.Items); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// fanOutRows shows fan-outs with how far they are. One that is complete has
+// called everybody; counting its calls would take long for nothing.
+func (s *Server) fanOutRows(ctx context.Context, all []fleet.FanOut) ([]ui.FanOutRow, error) {
+	var rows []ui.FanOutRow
+	for _, f := range all {
+		row := ui.NewFanOutRow(f, fleet.FanOutProgress{})
+		if row.Done = f.Targets; f.State != fleet.FanOutCompleted {
+			p, err := s.FanOuts.Progress(ctx, f.ID)
+			if err != nil {
+				return nil, err
+			}
+			row.Done = p.Done()
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (s *Server) showFanOut(r *http.Request) (answer, error) {
+	id, err := fanOutID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	progress, err := s.fanOutProgress(r.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.FanOutPage{FanOut: progress.FanOut, Progress: progress, CanAct: progress.CanAct}
+	if page.Skipped, err = s.FanOuts.SkippedTargets(r.Context(), id); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func fanOutID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "fanout"))
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}
+
+// fanOutProgress is the moving part of a fan-out's page.
+func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID) (p ui.FanOutProgress, err error) {
+	p.CanAct = mayAct(ctx)
+	if p.FanOut, err = s.FanOuts.FanOut(ctx, id); err != nil {
+		return p, err
+	}
+	if p.Counts, err = s.FanOuts.Progress(ctx, id); err != nil {
+		return p, err
+	}
+	p.Answers, err = s.FanOuts.Answers(ctx, id, maxAnswers)
+	return p, err
+}
+
+func (s *Server) cancelFanOut(r *http.Request) (answer, error) {
+	id, err := fanOutID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	err = s.FanOuts.Cancel(ctx, viewerOf(ctx).actor(), id)
+	switch {
+	case errorCode(err) == "not_running": // it ended while the button was pressed
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.fanout_canceled")})
+	}
+	return goTo(ui.FanOutPath(id.String()))
+}

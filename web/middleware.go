@@ -1,0 +1,127 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5/middleware"
+
+	"fleetd/web/ui"
+)
+
+type requestIDKey struct{}
+
+// withRequestID numbers the request, so that an error page can be found in the log.
+func withRequestID(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := strings.ToLower(rand.Text()[:12])
+		w.Header().Set("X-Request-Id", id)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+	})
+}
+
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// logAccess notes every request. Queries are left out, and paths that are
+// secrets are shortened.
+func (s *Server) logAccess(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		defer func() {
+			s.Log.Debug("request", "method", r.Method, "path", redact(r.URL.Path), "status", ww.Status(), "bytes", ww.BytesWritten(),
+				"took", time.Since(began), "from", clientIP(r), "request", requestID(r.Context()))
+		}()
+		next.ServeHTTP(ww, r)
+	})
+}
+
+// redact hides the one-time token of an address made for a device.
+func redact(path string) string {
+	for _, prefix := range []string{"/u/", "/d/"} {
+		if rest, ok := strings.CutPrefix(path, prefix); ok {
+			_, name, _ := strings.Cut(rest, "/")
+			return strings.TrimSuffix(prefix+"…/"+name, "/")
+		}
+	}
+	return path
+}
+
+// recoverPanics turns a mistake of ours into an error page and a log line.
+func (s *Server) recoverPanics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(v)
+			}
+			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(r.Context()), "panic", v, "stack", string(debug.Stack()))
+			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// deadlines bounds how long a request may take to arrive and its answer to
+// leave. Each group of routes has its own; the connection is shared by them all.
+func deadlines(read, write time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			extend(w, read, write)
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// extend gives the request more time from now on. A writer without deadlines
+// is a test's.
+func extend(w http.ResponseWriter, read, write time.Duration) {
+	c := http.NewResponseController(w)
+	now := time.Now()
+	_ = c.SetReadDeadline(now.Add(read))
+	_ = c.SetWriteDeadline(now.Add(write))
+}
+
+// protectBrowsers sets what keeps a page from being used against its reader.
+func protectBrowsers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", ui.CSP)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=()")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// clientIP is who asks. A proxy on this machine is believed about who asked it.
+func clientIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	forwarded := r.Header.Values("X-Forwarded-For")
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || len(forwarded) == 0 {
+		return host
+	}
+	hops := strings.Split(forwarded[len(forwarded)-1], ",")
+	if ip := net.ParseIP(strings.TrimSpace(hops[len(hops)-1])); ip != nil {
+		return ip.String()
+	}
+	return host
+}

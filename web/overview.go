@@ -1,0 +1,139 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// What the overview looks back on.
+const (
+	overviewSpan = 24 * time.Hour
+	overviewStep = 30 * time.Minute
+	overviewRows = 8
+	maxSamples   = 480 // points that a chart can show
+)
+
+func (s *Server) showOverview(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.Overview{Step: overviewStep, Setup: s.setup(ctx)}
+	var err error
+	if page.Now, page.Needs, err = s.fleetNow(ctx); err != nil {
+		return answer{}, err
+	}
+	page.Fleet = page.Now.Online + page.Now.Unresponsive + page.Now.Offline + page.Now.Pending
+	if err := s.fleetHistory(ctx, &page); err != nil {
+		return answer{}, err
+	}
+	if page.Versions, err = s.breakdown(ctx, "version"); err != nil {
+		return answer{}, err
+	}
+	if page.Boards, err = s.breakdown(ctx, "board"); err != nil {
+		return answer{}, err
+	}
+	if page.Running, err = s.runningFanOuts(ctx); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// fleetNow is what the overview's live part shows.
+func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Attention, err error) {
+	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, "presence")
+	if err != nil {
+		return now, needs, err
+	}
+	for _, c := range counts {
+		switch fleet.Presence(c.Value) {
+		case fleet.PresenceOnline:
+			now.Online = c.Count
+		case fleet.PresenceUnresponsive:
+			now.Unresponsive = c.Count
+		case fleet.PresenceOffline:
+			now.Offline = c.Count
+		case fleet.PresencePending:
+			now.Pending = c.Count
+		}
+	}
+	for _, w := range s.Enrolments.Waiting() {
+		if s.EnrolmentMode == fleet.EnrolByCode && !w.Again {
+			needs.Claims++
+		} else {
+			needs.Approvals++
+		}
+	}
+	held, err := fleet.ParseQuery("hold")
+	if err == nil {
+		needs.Holds, err = s.Devices.CountDevices(ctx, held)
+	}
+	return now, needs, err
+}
+
+func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
+	since := s.now().Add(-overviewSpan)
+	samples, err := s.Samples.PresenceSamples(ctx, since)
+	if err != nil {
+		return err
+	}
+	page.Presence = thin(samples)
+	first := since.Truncate(overviewStep)
+	buckets, err := s.Stats.CallBuckets(ctx, first, overviewStep)
+	if err != nil {
+		return err
+	}
+	page.Calls = fillGaps(buckets, first, s.now())
+	failures, err := s.Stats.RecentFailures(ctx, since, overviewRows)
+	if err != nil {
+		return err
+	}
+	page.Failures, err = s.callRows(ctx, failures)
+	return err
+}
+
+// fillGaps adds the stretches in which nothing was called: zero is shown. A
+// day without a single call is left empty.
+func fillGaps(buckets []fleet.CallBucket, first, now time.Time) []fleet.CallBucket {
+	if len(buckets) == 0 {
+		return nil
+	}
+	known := make(map[int64]fleet.CallBucket, len(buckets))
+	for _, b := range buckets {
+		known[b.At.Unix()] = b
+	}
+	var all []fleet.CallBucket
+	for at := first; !at.After(now); at = at.Add(overviewStep) {
+		b := known[at.Unix()]
+		b.At = at
+		all = append(all, b)
+	}
+	return all
+}
+
+// thin keeps a chart's points at a number that can be told apart.
+func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
+	step := len(samples)/maxSamples + 1
+	if step == 1 {
+		return samples
+	}
+	kept := samples[:0:0]
+	for i := (len(samples) - 1) % step; i < len(samples); i += step { // the newest stays
+		kept = append(kept, samples[i])
+	}
+	return kept
+}
+
+func (s *Server) breakdown(ctx context.Context, field string) ([]fleet.DeviceCount, error) {
+	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, field)
+	return counts[:min(len(counts), overviewRows)], err
+}
+
+func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {
+	running, err := s.FanOuts.RunningFanOuts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.fanOutRows(ctx, running[:min(len(running), overviewRows)])
+}

@@ -1,0 +1,104 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+
+	"github.com/a-h/templ"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// A handler reads a request, asks the services, and says what to answer.
+type handler func(r *http.Request) (answer, error)
+
+// An answer is a page, or where to go.
+type answer struct {
+	status   int // default: 200
+	page     templ.Component
+	location string // goes there with 303 See Other
+	whole    bool   // the page replaces all of what htmx shows, not only the part it asked for
+}
+
+func show(c templ.Component) (answer, error) { return answer{page: c}, nil }
+
+// showAgain answers a form that was not accepted: the page with what was
+// typed and what is wrong with it.
+func showAgain(c templ.Component) (answer, error) {
+	return answer{status: http.StatusUnprocessableEntity, page: c, whole: true}, nil
+}
+
+func goTo(location string) (answer, error) { return answer{location: location}, nil }
+
+// serve is the one adapter between handlers and HTTP.
+func (s *Server) serve(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a, err := h(r)
+		switch {
+		case err != nil:
+			s.fail(w, r, err)
+		case a.location != "":
+			http.Redirect(w, r, a.location, http.StatusSeeOther)
+		default:
+			s.render(w, r, a)
+		}
+	}
+}
+
+// render writes a page in one piece: a component that fails half-way must not
+// leave half a page with status 200.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
+	var b bytes.Buffer
+	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
+		if r.Context().Err() == nil {
+			s.Log.Error("page not rendered", "path", redact(r.URL.Path), "request", requestID(r.Context()), "err", err)
+		}
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	if a.whole && fromHTMX(r) {
+		// htmx would look for the part that the form asked for; show the page instead.
+		h.Set("HX-Retarget", "#main")
+		h.Set("HX-Reselect", "#main")
+		h.Set("HX-Reswap", "outerHTML")
+	}
+	if a.status != 0 {
+		w.WriteHeader(a.status)
+	}
+	_, _ = w.Write(b.Bytes()) // an error means that the reader has gone
+}
+
+func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
+
+// page is what every component may know of the request.
+func (s *Server) page(r *http.Request) ui.Page {
+	v := viewerOf(r.Context())
+	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL, Open: s.EnrolmentMode == fleet.EnrolOpen}
+	if v.operator == nil {
+		p.Open = false // strangers are told nothing
+		return p
+	}
+	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
+	p.Waiting = s.waiting.get(s.Enrolments, p.Now)
+	p.Flash = s.takeFlash(r.Context())
+	return p
+}
+
+// inLanguage lets components and messages be made outside of a page.
+func inLanguage(ctx context.Context) context.Context {
+	v := viewerOf(ctx)
+	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone})
+}
+
+// text is a message in the language of the request.
+func text(ctx context.Context, key string, args ...any) string {
+	return ui.T(inLanguage(ctx), key, args...)
+}
+
+// mayAct reports whether the viewer may change and call devices.
+func mayAct(ctx context.Context) bool { return viewerOf(ctx).actor().Role.Allows(fleet.RoleOperator) }

@@ -1,0 +1,174 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"fleetd/fleet"
+	"fleetd/web/static"
+	"fleetd/web/ui"
+)
+
+// Bounds of a request's body.
+const (
+	formBytes   = 64 << 10
+	uploadBytes = fleet.MaxSnapshotBytes + formBytes
+)
+
+// A route is one address of the console: who may ask, and who answers. Routes
+// without a role are open to all.
+type route struct {
+	method, pattern string
+	role            fleet.Role
+	page            handler          // answers with a page, or
+	raw             http.HandlerFunc // writes for itself
+	body            int64            // bytes; 0 takes formBytes
+	wait            time.Duration    // what the answer may take beyond the usual
+}
+
+// table is every route of the console. Everything that changes anything is a
+// POST; the test of who may do what walks this table.
+func (s *Server) table() []route {
+	const anyone, viewer, operator, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
+	const get, post = http.MethodGet, http.MethodPost
+	device := ui.PathDevices + "/{device}"
+	call := ui.PathCalls + "/{call}"
+	fanOut := ui.PathFanOuts + "/{fanout}"
+	return []route{
+		{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
+		{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
+		{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},
+		{method: post, pattern: ui.PathPreferences, role: anyone, raw: s.setPreferences},
+
+		{method: get, pattern: ui.PathHome, role: viewer, page: s.showOverview},
+		{method: get, pattern: ui.PathHelp, role: viewer, page: s.showHelp},
+		{method: get, pattern: ui.PathEvents, role: viewer, raw: s.streamEvents},
+
+		{method: get, pattern: ui.PathDevices, role: viewer, page: s.listDevices},
+		{method: get, pattern: device, role: viewer, page: s.showDevice},
+		{method: get, pattern: device + "/tools", role: viewer, page: s.showTools},
+		{method: get, pattern: device + "/tools/{tool}", role: viewer, page: s.showTools},
+		{method: post, pattern: device + "/tools/{tool}", role: operator, page: s.callTool, body: uploadBytes, wait: fleet.MaxCallTimeout + 2*time.Minute},
+		{method: get, pattern: device + "/activity", role: viewer, page: s.showActivity},
+		{method: get, pattern: device + "/firmware", role: viewer, page: s.showFirmware},
+		{method: get, pattern: device + "/screen", role: viewer, page: s.showScreen},
+		{method: get, pattern: device + "/facts", role: viewer, page: s.showFacts},
+		{method: post, pattern: device + "/edit", role: operator, page: s.editDevice},
+		{method: post, pattern: device + "/hold", role: operator, page: s.holdDevice},
+		{method: post, pattern: device + "/release", role: operator, page: s.releaseDevice},
+		{method: post, pattern: device + "/approve", role: operator, page: s.approveDevice},
+		{method: post, pattern: device + "/reject", role: operator, page: s.rejectDevice},
+		{method: post, pattern: device + "/retire", role: admin, page: s.retireDevice},
+
+		{method: get, pattern: ui.PathClaim, role: viewer, page: s.showClaim},
+		{method: post, pattern: ui.PathClaim, role: operator, page: s.claimDevice},
+
+		{method: get, pattern: ui.PathCalls, role: viewer, page: s.listCalls},
+		{method: get, pattern: call, role: viewer, page: s.showCall},
+		{method: get, pattern: call + "/images/{n}", role: viewer, raw: s.sendCallImage},
+		{method: get, pattern: "/snapshots/{snapshot}", role: viewer, raw: s.sendSnapshot},
+
+		{method: get, pattern: ui.PathFanOuts, role: viewer, page: s.listFanOuts},
+		{method: get, pattern: ui.PathFanOutNew, role: operator, page: s.planFanOut},
+		{method: post, pattern: ui.PathFanOuts, role: operator, page: s.createFanOut},
+		{method: get, pattern: fanOut, role: viewer, page: s.showFanOut},
+		{method: post, pattern: fanOut + "/cancel", role: operator, page: s.cancelFanOut},
+
+		{method: get, pattern: ui.PathSettings, role: viewer, page: s.showSettings},
+		{method: post, pattern: ui.PathSettings + "/password", role: viewer, page: s.changeOwnPassword},
+		{method: post, pattern: ui.PathSettings + "/operators", role: admin, page: s.createOperator},
+		{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, page: s.disableOperator},
+		{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, page: s.enableOperator},
+		{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, page: s.setOperatorPassword},
+		{method: post, pattern: ui.PathSettings + "/tokens", role: admin, page: s.createToken},
+		{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, page: s.revokeToken},
+	}
+}
+
+// routes puts everything that shares the address together. Devices and
+// programs come without a browser's cookies and headers, so its rules are the
+// console's alone.
+func (s *Server) routes(public *url.URL) http.Handler {
+	r := chi.NewRouter()
+	r.Use(withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
+	r.With(protectBrowsers).Handle(static.Prefix+"*", static.Handler())
+	if s.DeviceRoutes != nil {
+		r.Group(func(r chi.Router) {
+			r.Use(deadlines(90*time.Second, 10*time.Minute)) // Wi-Fi at the far end of a building
+			s.DeviceRoutes(r)
+		})
+	}
+	if s.API != nil {
+		r.Group(func(r chi.Router) {
+			r.Use(deadlines(5*time.Minute, fleet.MaxCallTimeout+2*time.Minute))
+			r.Mount("/api/v1", s.API)
+		})
+	}
+	r.Group(func(r chi.Router) { s.console(r, public) })
+	return r
+}
+
+func (s *Server) console(r chi.Router, public *url.URL) {
+	r.Use(middleware.GetHead, protectBrowsers, s.refuseCrossOrigin(public), s.sessions.LoadAndSave, s.withViewer)
+	for _, t := range s.table() {
+		r.Method(t.method, t.pattern, s.requireRole(t.role, bounded(t, s.answerer(t))))
+	}
+	r.NotFound(s.notFound)
+	r.MethodNotAllowed(s.requireRole(fleet.RoleViewer, s.methodNotAllowed))
+}
+
+func (s *Server) answerer(t route) http.HandlerFunc {
+	if t.raw != nil {
+		return t.raw
+	}
+	return s.serve(t.page)
+}
+
+// bounded holds a request to the size and time of its route.
+func bounded(t route, next http.HandlerFunc) http.HandlerFunc {
+	limit := t.body
+	if limit == 0 {
+		limit = formBytes
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		if t.wait > 0 {
+			extend(w, time.Minute, t.wait)
+		}
+		next(w, r)
+	}
+}
+
+// refuseCrossOrigin keeps other sites' pages from acting in an operator's
+// name. Behind a proxy the Host may be another than the browser's; the public
+// URL is trusted too.
+func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Handler {
+	p := http.NewCrossOriginProtection()
+	if err := p.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {
+		s.Log.Warn("public URL not trusted as an origin", "err", err)
+	}
+	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errCrossOrigin) }))
+	return p.Handler
+}
+
+// notFound answers people with a page, strangers with the sign-in, and
+// devices and programs plainly.
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
+	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp"} {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			http.NotFound(w, r)
+			return
+		}
+	}
+	s.requireRole(fleet.RoleViewer, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
+}
+
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
+	s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
+}

@@ -1,0 +1,114 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/alexedwards/scs/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Keys of a session.
+const (
+	sessionOperator   = "operator"   // id
+	sessionCredential = "credential" // which password it was that let them in
+	sessionFlash      = "flash"
+)
+
+const sessionLifetime = 7 * 24 * time.Hour
+
+// newSessions fills the manager in by itself: scs.New would start a store, and
+// a goroutine that never ends.
+func (s *Server) newSessions(https bool) *scs.SessionManager {
+	m := &scs.SessionManager{
+		Lifetime:         sessionLifetime,
+		Store:            s.Sessions,
+		Codec:            scs.GobCodec{},
+		HashTokenInStore: true, // who reads the table cannot sign in with it
+		ErrorFunc:        s.fail,
+		Cookie:           scs.SessionCookie{Name: "fleetd_session", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Persist: true},
+	}
+	if https {
+		m.Cookie.Name, m.Cookie.Secure = "__Host-fleetd_session", true
+	}
+	return m
+}
+
+// signedIn returns the operator of the session, nil if there is none. A
+// session ends with the password that opened it, and while its operator is disabled.
+func (s *Server) signedIn(ctx context.Context) (*fleet.Operator, error) {
+	id, err := uuid.Parse(s.sessions.GetString(ctx, sessionOperator))
+	if err != nil {
+		return nil, nil
+	}
+	o, err := s.Operators.Operator(ctx, id)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case o.DisabledAt != nil || credential(o) != s.sessions.GetString(ctx, sessionCredential):
+		return nil, nil
+	}
+	return &o, nil
+}
+
+// openSession signs the operator in, under a new session id: one that was
+// planted before must not become theirs.
+func (s *Server) openSession(ctx context.Context, o fleet.Operator) error {
+	if err := s.sessions.RenewToken(ctx); err != nil {
+		return err
+	}
+	s.sessions.Put(ctx, sessionOperator, o.ID.String())
+	s.sessions.Put(ctx, sessionCredential, credential(o))
+	return nil
+}
+
+// credential names a password without telling anything of it.
+func credential(o fleet.Operator) string {
+	sum := sha256.Sum256([]byte(o.PasswordHash))
+	return hex.EncodeToString(sum[:8])
+}
+
+// flash keeps the outcome of an act for the page that follows.
+func (s *Server) flash(ctx context.Context, f ui.Flash) {
+	b, _ := json.Marshal(f) // of strings and a bool
+	s.sessions.Put(ctx, sessionFlash, string(b))
+}
+
+func (s *Server) takeFlash(ctx context.Context) *ui.Flash {
+	if !s.sessions.Exists(ctx, sessionFlash) {
+		return nil
+	}
+	var f ui.Flash
+	if json.Unmarshal([]byte(s.sessions.PopString(ctx, sessionFlash)), &f) != nil {
+		return nil
+	}
+	return &f
+}
+
+// A waitingCount remembers for a moment how many devices wait for a person,
+// since every page says so.
+type waitingCount struct {
+	mu sync.Mutex
+	at time.Time
+	n  int
+}
+
+func (c *waitingCount) get(e *fleet.Enrolments, now time.Time) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if age := now.Sub(c.at); age < 0 || age > time.Second {
+		c.at, c.n = now, len(e.Waiting())
+	}
+	return c.n
+}

@@ -1,0 +1,203 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+// maxTokenDays bounds the life of a token that has an end.
+const maxTokenDays = 3650
+
+func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
+	me := viewerOf(ctx).actor()
+	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Admin: me.Role.Allows(fleet.RoleAdmin)}
+	operators, err := s.Operators.Operators(ctx)
+	if err != nil {
+		return page, err
+	}
+	for _, o := range operators {
+		page.Operators = append(page.Operators, ui.OperatorRow{ID: o.ID.String(), Name: o.Name, Role: o.Role,
+			Created: o.CreatedAt, Disabled: o.DisabledAt != nil, Self: o.ID.String() == me.ID})
+	}
+	tokens, err := s.Operators.Tokens(ctx)
+	if err != nil {
+		return page, err
+	}
+	for _, t := range tokens {
+		page.Tokens = append(page.Tokens, ui.TokenRow{ID: t.ID.String(), Name: t.Name, Role: t.Role, Hint: t.Hint, By: t.CreatedBy,
+			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil})
+	}
+	page.System, err = s.system(ctx)
+	return page, err
+}
+
+// system are the facts about this fleetd; cmd/fleetd adds those it knows.
+func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
+	g, err := s.glance(ctx)
+	v := viewerOf(ctx)
+	facts := []ui.SystemFact{
+		{Key: "version", Value: s.Version},
+		{Key: "started", Value: i18n.DateTime(v.lang, s.started.In(v.zone))},
+		{Key: "ota", Value: s.OTAURL},
+		{Key: "devices", Value: i18n.Number(v.lang, int64(g.fleet))},
+	}
+	return append(facts, s.System...), err
+}
+
+func (s *Server) showSettings(r *http.Request) (answer, error) {
+	page, err := s.settingsPage(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// changed leads back to the settings after a change, or shows why there was none.
+func (s *Server) changed(r *http.Request, key string, err error) (answer, error) {
+	ctx := r.Context()
+	if err != nil && statusOf(err) >= http.StatusInternalServerError {
+		return answer{}, err
+	}
+	if err == nil {
+		s.flash(ctx, ui.Flash{Text: text(ctx, key)})
+		return goTo(ui.PathSettings)
+	}
+	page, failed := s.settingsPage(ctx)
+	if failed != nil {
+		return answer{}, failed
+	}
+	page.Problem = explain(ctx, err)
+	a, _ := showAgain(page.Page())
+	a.status = statusOf(err)
+	return a, nil
+}
+
+var errOldPassword = fleet.Errorf(fleet.ErrInvalid, "wrong_password", "the present password is wrong; nothing was changed")
+
+// changeOwnPassword wants the present one: a browser left open is not its owner.
+func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	me := viewerOf(ctx).operator
+	if s.limits.name.OnLimit(discard{}, r, strings.ToLower(me.Name)) {
+		return s.changed(r, "", errTooManyClaims)
+	}
+	_, err := s.Operators.SignIn(ctx, me.Name, r.PostFormValue("old"))
+	if errors.Is(err, fleet.ErrForbidden) {
+		return s.changed(r, "", errOldPassword)
+	}
+	if err == nil {
+		err = s.Operators.SetPassword(ctx, me.Actor(), me.ID, r.PostFormValue("new"))
+	}
+	if err == nil {
+		err = s.keepSession(ctx, me.ID)
+	}
+	return s.changed(r, "flash.password", err)
+}
+
+// keepSession leaves the operator signed in here, and nowhere else, after
+// their password changed.
+func (s *Server) keepSession(ctx context.Context, id uuid.UUID) error {
+	o, err := s.Operators.Operator(ctx, id)
+	if err != nil {
+		return err
+	}
+	return s.openSession(ctx, o)
+}
+
+func (s *Server) createOperator(r *http.Request) (answer, error) {
+	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), r.PostFormValue("name"),
+		fleet.Role(r.PostFormValue("role")), r.PostFormValue("password"))
+	return s.changed(r, "flash.operator_created", err)
+}
+
+// operator reads the operator that the address names.
+func (s *Server) operator(r *http.Request) (fleet.Operator, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "operator"))
+	if err != nil {
+		return fleet.Operator{}, errNoPage
+	}
+	return s.Operators.Operator(r.Context(), id)
+}
+
+func (s *Server) disableOperator(r *http.Request) (answer, error) { return s.setDisabled(r, true) }
+func (s *Server) enableOperator(r *http.Request) (answer, error)  { return s.setDisabled(r, false) }
+
+func (s *Server) setDisabled(r *http.Request, disabled bool) (answer, error) {
+	o, err := s.operator(r)
+	if err != nil {
+		return answer{}, err
+	}
+	key := "flash.operator_enabled"
+	if disabled {
+		key = "flash.operator_disabled"
+	}
+	return s.changed(r, key, s.Operators.SetDisabled(r.Context(), viewerOf(r.Context()).actor(), o.ID, disabled))
+}
+
+func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
+	o, err := s.operator(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	me := viewerOf(ctx).operator
+	err = s.Operators.SetPassword(ctx, me.Actor(), o.ID, r.PostFormValue("password"))
+	if err == nil && o.ID == me.ID {
+		err = s.keepSession(ctx, me.ID)
+	}
+	return s.changed(r, "flash.password", err)
+}
+
+// createToken answers with the page itself: the secret is shown this once and
+// is not to be kept for a page that follows.
+func (s *Server) createToken(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	expires, err := tokenExpiry(r.PostFormValue("days"), s.now())
+	if err != nil {
+		return s.changed(r, "", err)
+	}
+	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), r.PostFormValue("name"), fleet.Role(r.PostFormValue("role")), expires)
+	if err != nil {
+		return s.changed(r, "", err)
+	}
+	page, err := s.settingsPage(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	page.NewToken = secret
+	return show(page.Page())
+}
+
+func tokenExpiry(days string, now time.Time) (*time.Time, error) {
+	n, err := strconv.Atoi(days)
+	switch {
+	case err != nil || n < 0 || n > maxTokenDays:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_expiry", "say for how many days the token is good, at most %d, or 0 for ever", maxTokenDays)
+	case n == 0:
+		return nil, nil
+	}
+	return new(now.AddDate(0, 0, n)), nil
+}
+
+func (s *Server) revokeToken(r *http.Request) (answer, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "token"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	err = s.Operators.Revoke(r.Context(), viewerOf(r.Context()).actor(), id)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return answer{}, err
+	}
+	return s.changed(r, "flash.token_revoked", err)
+}

@@ -1,0 +1,132 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// limits bound how often what can be guessed may be tried, a minute.
+type limits struct {
+	address, name, claim *httprate.RateLimiter
+}
+
+func newLimits() limits {
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{})
+	per := func(n int) *httprate.RateLimiter { return httprate.NewRateLimiter(n, time.Minute, quiet) }
+	return limits{address: per(20), name: per(10), claim: per(20)}
+}
+
+func (s *Server) showSignIn(r *http.Request) (answer, error) {
+	next := localPath(r.URL.Query().Get("next"))
+	if viewerOf(r.Context()).operator != nil {
+		return goTo(next)
+	}
+	return show(ui.SignInPage{Next: next}.Page())
+}
+
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimSpace(r.PostFormValue("name"))
+	page := ui.SignInPage{Next: localPath(r.PostFormValue("next")), Name: name}
+	if s.triedTooOften(w, r, name) {
+		page.Slow = true
+		w.Header().Set("Retry-After", "60")
+		s.render(w, r, answer{status: http.StatusTooManyRequests, page: page.Page(), whole: true})
+		return
+	}
+	o, err := s.Operators.SignIn(r.Context(), name, r.PostFormValue("password"))
+	if errors.Is(err, fleet.ErrForbidden) {
+		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", clientIP(r))
+		page.Failed = true
+		s.render(w, r, answer{status: http.StatusUnprocessableEntity, page: page.Page(), whole: true})
+		return
+	}
+	if err == nil {
+		err = s.openSession(r.Context(), o)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.Log.Info("signed in", "operator", o.Name, "from", clientIP(r))
+	http.Redirect(w, r, page.Next, http.StatusSeeOther)
+}
+
+// triedTooOften counts a try, by address and by name: many names from one
+// place, and one name from many.
+func (s *Server) triedTooOften(w http.ResponseWriter, r *http.Request, name string) bool {
+	address := s.limits.address.OnLimit(w, r, httprate.CanonicalizeIP(clientIP(r)))
+	return s.limits.name.OnLimit(w, r, strings.ToLower(name)) || address
+}
+
+func (s *Server) signOut(r *http.Request) (answer, error) {
+	if err := s.sessions.Destroy(r.Context()); err != nil {
+		return answer{}, err
+	}
+	return goTo(ui.PathSignIn)
+}
+
+// requireRole keeps out who may not. A stranger is asked to sign in and comes
+// back to the page; what they sent with a POST is lost, and they are told
+// nothing of what is there.
+func (s *Server) requireRole(need fleet.Role, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := viewerOf(r.Context())
+		switch {
+		case need == "":
+			next(w, r)
+		case v.operator == nil:
+			askToSignIn(w, r)
+		case !v.operator.Role.Allows(need):
+			s.fail(w, r, v.actor().May(need, r.Method+" "+r.URL.Path))
+		default:
+			next(w, r)
+		}
+	}
+}
+
+func askToSignIn(w http.ResponseWriter, r *http.Request) {
+	back := r.URL.RequestURI()
+	if fromHTMX(r) {
+		if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
+			back = u.RequestURI()
+		}
+	} else if r.Method != http.MethodGet {
+		back = ""
+	}
+	location := ui.PathSignIn
+	if back = localPath(back); back != ui.PathHome {
+		location += "?" + url.Values{"next": {back}}.Encode()
+	}
+	switch {
+	case r.Header.Get("Accept") == "text/event-stream":
+		http.Error(w, "sign in first", http.StatusUnauthorized)
+	case fromHTMX(r):
+		w.Header().Set("HX-Redirect", location)
+		w.WriteHeader(http.StatusUnauthorized)
+	default:
+		http.Redirect(w, r, location, http.StatusSeeOther)
+	}
+}
+
+// localPath returns the path if it leads to a page of ours, else the first
+// page: a link that signs people in must not lead them elsewhere.
+func localPath(path string) string {
+	u, err := url.Parse(path)
+	switch {
+	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
+		!strings.HasPrefix(path, "/"), strings.HasPrefix(path, "//"),
+		strings.ContainsRune(path, '\\'), strings.ContainsFunc(path, unicode.IsControl),
+		strings.HasPrefix(u.Path, "//"), strings.HasPrefix(u.Path, ui.PathSignIn), strings.HasPrefix(u.Path, ui.PathSignOut):
+		return ui.PathHome
+	}
+	return path
+}

@@ -1,0 +1,201 @@
+package web_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"fleetd/fleet"
+	"fleetd/web"
+)
+
+func TestSignIn(t *testing.T) {
+	c := newConsole(t)
+	c.operator("ada", fleet.RoleOperator)
+	b := c.browser()
+	b.get("/sign-in?next=/calls").wantStatus(200)
+	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}}).wantStatus(422).wantText("form", "wrong")
+	b.post("/sign-in", url.Values{"name": {"nobody"}, "password": {password}}).wantStatus(422)
+	b.post("/sign-in", url.Values{"name": {"ADA"}, "password": {password}, "next": {"/calls?tool=x"}}).wantRedirect("/calls?tool=x")
+	b.get("/calls").wantStatus(200).wantText("summary", "ada")
+	b.get("/sign-in?next=/calls").wantRedirect("/calls")
+	if strings.Contains(c.logged.String(), password) {
+		t.Error("the log has the password")
+	}
+	b.post("/sign-out", nil).wantRedirect("/sign-in")
+	b.get("/calls").wantRedirect("/sign-in")
+}
+
+func TestSessionIsRenewedAtSignIn(t *testing.T) {
+	c := newConsole(t)
+	c.operator("ada", fleet.RoleViewer)
+	b := c.browser()
+	sessionOf := func(p *page) *http.Cookie {
+		for _, k := range (&http.Response{Header: p.header}).Cookies() {
+			if k.Name == "fleetd_session" {
+				return k
+			}
+		}
+		return nil
+	}
+	first := sessionOf(b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}))
+	second := sessionOf(b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}))
+	if first == nil || second == nil || first.Value == second.Value {
+		t.Fatalf("session cookies %v and %v, want two different ones", first, second)
+	}
+	if !second.HttpOnly || second.SameSite != http.SameSiteLaxMode || second.Path != "/" {
+		t.Errorf("cookie %v, want HttpOnly, SameSite=Lax, for all paths", second)
+	}
+	stale := c.browser()
+	stale.headers["Cookie"] = first.Name + "=" + first.Value
+	stale.get("/").wantRedirect("/sign-in")
+}
+
+func TestSecureCookieBehindHTTPS(t *testing.T) {
+	c := newConsole(t, func(o *web.Options) { o.PublicURL = "https://fleet.test" })
+	c.operator("ada", fleet.RoleViewer)
+	p := c.browser().post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(303)
+	if got := p.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-fleetd_session=") || !strings.Contains(got, "; Secure") {
+		t.Errorf("Set-Cookie: %q, want a __Host- cookie that is Secure", got)
+	}
+}
+
+func TestDisabledOperatorIsCutOffAtOnce(t *testing.T) {
+	c := newConsole(t)
+	admin := c.as(fleet.RoleAdmin)
+	ada := c.operator("ada", fleet.RoleOperator)
+	b := c.signIn("ada")
+	b.get("/").wantStatus(200)
+	admin.post("/settings/operators/"+ada.ID.String()+"/disable", nil).wantRedirect("/settings")
+	b.get("/").wantRedirect("/sign-in")
+	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(422)
+	admin.post("/settings/operators/"+ada.ID.String()+"/enable", nil).wantRedirect("/settings")
+	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
+}
+
+func TestNewPasswordEndsOtherSessions(t *testing.T) {
+	c := newConsole(t)
+	c.operator("ada", fleet.RoleViewer)
+	here, there := c.signIn("ada"), c.signIn("ada")
+	here.post("/settings/password", url.Values{"old": {"not the old one"}, "new": {"a new password"}}).wantStatus(422)
+	there.get("/").wantStatus(200)
+	here.post("/settings/password", url.Values{"old": {password}, "new": {"short"}}).wantStatus(422)
+	here.post("/settings/password", url.Values{"old": {password}, "new": {"a new password"}}).wantRedirect("/settings")
+	here.get("/settings").wantStatus(200).wantText("#flash", "changed")
+	there.get("/").wantRedirect("/sign-in")
+}
+
+func TestSignInIsRateLimited(t *testing.T) {
+	t.Run("by name", func(t *testing.T) {
+		c := newConsole(t)
+		b := c.browser()
+		limited := false
+		for i := range 12 {
+			b.headers["X-Forwarded-For"] = "192.0.2." + string(rune('1'+i%9)) // loopback is believed like a proxy
+			p := b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}})
+			limited = limited || p.status == http.StatusTooManyRequests
+		}
+		if !limited {
+			t.Error("12 tries for one name from many places were not slowed down")
+		}
+	})
+	t.Run("by address", func(t *testing.T) {
+		c := newConsole(t)
+		c.operator("ada", fleet.RoleViewer)
+		b := c.browser()
+		limited := 0
+		for i := range 25 {
+			if b.post("/sign-in", url.Values{"name": {"name" + string(rune('a'+i))}, "password": {"x"}}).status == http.StatusTooManyRequests {
+				limited++
+			}
+		}
+		if limited == 0 {
+			t.Error("25 names from one address were not slowed down")
+		}
+		b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(429).wantText("form", "Too many")
+		b.headers["X-Forwarded-For"] = "198.51.100.9"
+		b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
+	})
+}
+
+func TestLocalPath(t *testing.T) {
+	tests := []struct{ next, want string }{
+		{"/devices?q=tag:lab", "/devices?q=tag:lab"},
+		{"", "/"},
+		{"//evil.test", "/"},
+		{"/\\evil.test", "/"},
+		{"https://evil.test/", "/"},
+		{"javascript:alert(1)", "/"},
+		{"/%2f/evil.test", "/"},
+		{"/a\r\nSet-Cookie: x", "/"},
+		{"devices", "/"},
+		{"/sign-in?next=/sign-in", "/"},
+		{"/sign-out", "/"},
+	}
+	for _, tt := range tests {
+		if got := web.LocalPath(tt.next); got != tt.want {
+			t.Errorf("localPath(%q) = %q, want %q", tt.next, got, tt.want)
+		}
+	}
+}
+
+func TestOtherSitesCannotAct(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	b := c.as(fleet.RoleAdmin)
+	for name, headers := range map[string]map[string]string{
+		"cross-site":         {"Sec-Fetch-Site": "cross-site"},
+		"same-site":          {"Sec-Fetch-Site": "same-site"},
+		"old browser":        {"Origin": "https://evil.test"},
+		"sandboxed document": {"Origin": "null"},
+	} {
+		b.headers = headers
+		b.post("/devices/a085e3112233/hold", url.Values{"reason": {"x"}, "hours": {"1"}}).wantStatus(403)
+		if d, err := c.devices.Device(t.Context(), "a085e3112233"); err != nil || d.Hold != nil {
+			t.Fatalf("%s: the device is held by another site's page: %v, %v", name, d.Hold, err)
+		}
+	}
+	b.headers = map[string]string{"Origin": "http://fleet.test"} // behind a proxy that changes the Host
+	b.post("/devices/a085e3112233/hold", url.Values{"reason": {"x"}, "hours": {"1"}}).wantRedirect("/devices/a085e3112233")
+	b.headers = map[string]string{"Sec-Fetch-Site": "same-origin"}
+	b.post("/devices/a085e3112233/release", nil).wantRedirect("/devices/a085e3112233")
+}
+
+func TestSecurityHeaders(t *testing.T) {
+	c := newConsole(t)
+	for _, path := range []string{"/sign-in", "/nope", "/static/nope.css"} {
+		h := c.browser().get(path).header
+		if csp := h.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: policy %q", path, csp)
+		}
+		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("X-Frame-Options") != "DENY" {
+			t.Errorf("%s: headers %v", path, h)
+		}
+	}
+}
+
+func TestPreferences(t *testing.T) {
+	c := newConsole(t)
+	ada := c.operator("ada", fleet.RoleViewer)
+	b := c.browser()
+	b.headers["Accept-Language"] = "zh-CN,zh;q=0.9"
+	b.get("/sign-in").wantText("h1", "登录")
+	b.get("/sign-in?lang=en").wantText("h1", "Sign in")
+	b.get("/sign-in").wantText("h1", "Sign in")
+	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
+	b.post("/preferences", url.Values{"lang": {"zh-CN"}, "theme": {"dark"}, "next": {"/devices?q=x"}}).wantRedirect("/devices?q=x")
+	p := b.get("/devices").wantText("h1", "设备")
+	if got := attribute(p.find("html")[0], "data-theme"); got != "dark" {
+		t.Errorf("theme %q, want dark", got)
+	}
+	if o, err := c.store.Operator(t.Context(), ada.ID); err != nil || o.Locale != "zh-CN" {
+		t.Errorf("operator's language %q, %v", o.Locale, err)
+	}
+	c.signIn("ada").get("/devices").wantText("h1", "设备") // another browser, without a cookie
+	b.post("/preferences", url.Values{"lang": {"xx"}, "theme": {"<script>"}, "next": {"//evil.test"}}).wantRedirect("/")
+	b.headers["Cookie"] = "fleetd_zone=Asia%2FShanghai"
+	b.get("/devices").wantText("footer", "Asia/Shanghai")
+	b.headers["Cookie"] = "fleetd_zone=..%2f..%2fetc%2fpasswd"
+	b.get("/devices").wantText("footer", "UTC")
+}

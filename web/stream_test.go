@@ -1,0 +1,248 @@
+package web_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+	"fleetd/web/ui"
+)
+
+// A stream is a live page's connection, as a browser reads it.
+type stream struct {
+	t      testing.TB
+	events chan sseEvent
+}
+
+type sseEvent struct{ kind, data string }
+
+// stream opens a live stream, which ends with the test.
+func (b *browser) stream(path string) *stream {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+path, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	resp, err := b.client.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		b.t.Fatalf("%s: %s, %s", path, resp.Status, resp.Header.Get("Content-Type"))
+	}
+	s := &stream{t: b.t, events: make(chan sseEvent, 10_000)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(s.events)
+		s.read(bufio.NewScanner(resp.Body))
+	}()
+	b.t.Cleanup(func() { cancel(); resp.Body.Close(); <-done })
+	return s
+}
+
+func (s *stream) read(lines *bufio.Scanner) {
+	lines.Buffer(nil, 4<<20)
+	var e sseEvent
+	for lines.Scan() {
+		field, value, _ := strings.Cut(lines.Text(), ": ")
+		switch field {
+		case "event":
+			e.kind = value
+		case "data":
+			e.data += value + "\n"
+		case "":
+			if e.kind != "" {
+				s.events <- e
+			}
+			e = sseEvent{}
+		}
+	}
+}
+
+// want waits for an event of the kind whose data has all the words.
+func (s *stream) want(kind string, words ...string) {
+	s.t.Helper()
+	deadline := time.After(10 * time.Second)
+	var seen []string
+next:
+	for {
+		select {
+		case e, ok := <-s.events:
+			if !ok {
+				s.t.Fatalf("the stream ended before %s with %q; it brought %q", kind, words, seen)
+			}
+			seen = append(seen, e.kind+": "+e.data)
+			for _, w := range words {
+				if e.kind != kind || !strings.Contains(e.data, w) {
+					continue next
+				}
+			}
+			if e.kind == kind {
+				return
+			}
+		case <-deadline:
+			s.t.Fatalf("no %s with %q; the stream brought %q", kind, words, seen)
+		}
+	}
+}
+
+func TestStreamTellsPresence(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233", "a085e3112244")
+	b := c.as(fleet.RoleViewer)
+	list, one, overview := b.stream("/events?view=devices"), b.stream("/events?view=device&id=a085e3112233"), b.stream("/events?view=overview")
+	one.want("patch", `id="device-head"`, "is-pending")
+	c.connect("a085e3112233", says("true"))
+	list.want("patch", `id="device-a085e3112233"`, "is-online")
+	one.want("patch", `id="device-head"`, "is-online")
+	overview.want("patch", `id="presence-now"`, "<strong class=\"num\">1</strong>")
+}
+
+func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	b := c.as(fleet.RoleOperator)
+	devices, filtered, calls := b.stream("/events?view=devices"), b.stream("/events?view=devices&q=name:x"), b.stream("/events?view=calls")
+	time.Sleep(300 * time.Millisecond) // the streams have begun
+	if _, err := c.enrolments.Poll(fleet.BootPoll{Device: "a085e3112255", ClientID: uuid.NewString(), Board: "esp-box-3", At: time.Now().UTC()}); err != nil {
+		t.Fatal(err)
+	}
+	devices.want("new", "1")
+	b.post("/devices/a085e3112233/tools/self.get_device_status", nil).wantStatus(303) // ends offline
+	calls.want("new", "1")
+	select {
+	case e := <-filtered.events:
+		t.Errorf("a list that the device does not fit was told %v", e)
+	default:
+	}
+}
+
+func TestStreamIsForThoseSignedIn(t *testing.T) {
+	c := newConsole(t)
+	b := c.browser()
+	b.headers["Accept"] = "text/event-stream"
+	b.get("/events?view=overview").wantStatus(401)
+	b = c.as(fleet.RoleViewer)
+	for _, q := range []string{"", "view=nope", "view=device&id=!", "view=call&id=x", "view=fanout&id=x"} {
+		b.get("/events?" + q).wantStatus(404)
+	}
+	b.get("/events?view=devices&q=nope:x").wantStatus(422)
+}
+
+func TestTooManyStreams(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleViewer)
+	for range 16 {
+		b.stream("/events?view=overview")
+	}
+	b.get("/events?view=overview").wantStatus(429)
+}
+
+// A slow call shows as sent, and its outcome follows over the stream.
+func TestSlowCallFollowsOverTheStream(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	answer := make(chan struct{})
+	c.connect("a085e3112233", func(ctx context.Context, _ string, _ json.RawMessage) (fleet.Answer, error) {
+		select {
+		case <-answer:
+			return fleettest.Text("at last"), nil
+		case <-ctx.Done():
+			return fleet.Answer{}, ctx.Err()
+		}
+	})
+	b := c.as(fleet.RoleOperator)
+	s := b.stream("/events?view=device&id=a085e3112233")
+	b.headers["HX-Request"] = "true"
+	location := b.post("/devices/a085e3112233/tools/self.get_device_status", nil).wantRedirect("/devices/a085e3112233/tools/self.get_device_status?call=")
+	u, err := url.Parse(location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := u.Query().Get("call")
+	if b.get(location).find("#callview-"+id) == nil {
+		t.Fatal("the page does not show the call")
+	}
+	close(answer)
+	s.want("patch", `id="callview-`+id, "at last")
+	s.want("patch", `id="callview-`+id, "at last") // once more, for a page that was on its way
+}
+
+func TestSnapshotShowsWithinASecond(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	uploaded := make(chan time.Time, 1)
+	c.connect("a085e3112233", func(ctx context.Context, _ string, args json.RawMessage) (fleet.Answer, error) {
+		var a struct{ URL string }
+		if err := json.Unmarshal(args, &a); err != nil {
+			return fleet.Answer{}, err
+		}
+		if err := c.upload(ctx, a.URL, testPNG(t)); err != nil {
+			return fleet.Answer{}, err
+		}
+		uploaded <- time.Now()
+		return fleettest.Text("true"), nil
+	})
+	b := c.as(fleet.RoleOperator)
+	s := b.stream("/events?view=device&id=a085e3112233")
+	location := b.post(ui.ToolPath("a085e3112233", fleet.ToolSnapshot), url.Values{"arg.quality": {"80"}}).wantRedirect(ui.ToolPath("a085e3112233", fleet.ToolSnapshot))
+	s.want("patch", `id="snapshot"`, "/snapshots/")
+	if d := time.Since(<-uploaded); d > time.Second {
+		t.Errorf("the picture showed %v after it arrived", d)
+	}
+	p := b.get(location).wantStatus(200)
+	shots := p.find("figure[id=snapshot]")
+	if len(shots) == 0 {
+		t.Fatal("the call's page has no picture")
+	}
+	src := attribute(p.find("img")[0], "src")
+	picture := b.get(src).wantStatus(200)
+	if got := picture.header.Get("Content-Type"); got != "image/png" {
+		t.Errorf("the picture is served as %q", got)
+	}
+	if csp := picture.header.Get("Content-Security-Policy"); csp != "default-src 'none'; sandbox" {
+		t.Errorf("the picture's policy is %q", csp)
+	}
+	if got := b.get("/devices/a085e3112233/screen").find("img"); len(got) == 0 {
+		t.Error("the screen tab shows no picture")
+	}
+	c.browser().get(src).wantRedirect("/sign-in")
+}
+
+// A fleet that reconnects at once must not flood a page: rows come coalesced.
+func TestStormIsCoalesced(t *testing.T) {
+	c := newConsole(t)
+	var ids []fleet.DeviceID
+	for i := range 300 {
+		ids = append(ids, fleet.DeviceID(fmt.Sprintf("a085e311%04x", i)))
+	}
+	c.enrol(ids...)
+	b := c.as(fleet.RoleViewer)
+	list, overview := b.stream("/events?view=devices&limit=50"), b.stream("/events?view=overview")
+	time.Sleep(300 * time.Millisecond)
+	for range 3 {
+		for _, id := range ids {
+			c.connect(id, says("true"))
+		}
+	}
+	overview.want("patch", `id="presence-now"`, `>300</strong>`)
+	if n := len(list.events); n > 150 {
+		t.Errorf("a page of 50 rows was sent %d events", n)
+	}
+	if n := len(overview.events); n > 12 {
+		t.Errorf("the overview was sent %d events more", n)
+	}
+}

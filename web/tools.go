@@ -1,0 +1,236 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"image"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// scriptedWait is what a page with script waits for an outcome before it shows
+// the call as it stands: the live stream brings the rest.
+const scriptedWait = 2 * time.Second
+
+func (s *Server) showTools(r *http.Request) (answer, error) {
+	d, inv, err := s.deviceTools(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page := s.toolsPage(r, d, inv)
+	name := toolName(r)
+	if name == "" {
+		return show(page.Page())
+	}
+	tool, ok := inv.Tool(name)
+	if !ok {
+		return answer{}, errNoPage
+	}
+	last, err := s.lastArguments(r.Context(), tool)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Form = toolForm(tool, last, d)
+	if page.Last, err = s.callBeside(r, d, tool.Name); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// deviceTools reads the device and what it offers; nil before the first listing.
+func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return d, nil, err
+	}
+	inv, err := s.Devices.Tools(r.Context(), d.ID)
+	return d, inv, err
+}
+
+// toolName is the tool in the address. A name may hold a slash, escaped.
+func toolName(r *http.Request) string {
+	name := chi.URLParam(r, "tool")
+	if r.URL.RawPath != "" {
+		if plain, err := url.PathUnescape(name); err == nil {
+			return plain
+		}
+	}
+	return name
+}
+
+func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory) ui.ToolsPage {
+	page := ui.ToolsPage{Head: s.head(r, d, "tools")}
+	if inv != nil {
+		page.Tools = inv.Tools
+	}
+	return page
+}
+
+func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolForm {
+	f := ui.NewToolForm(tool, last)
+	f.Offline = d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive
+	return f
+}
+
+func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
+	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
+}
+
+// callBeside is the call that the form just made, if the address names one.
+func (s *Server) callBeside(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
+	id, err := uuid.Parse(r.URL.Query().Get("call"))
+	if err != nil {
+		return nil, nil
+	}
+	c, err := s.Calls.CallStore.Call(r.Context(), id)
+	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || c.Tool != tool)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.callView(r.Context(), c, d.Name)
+	v.Beside = true
+	return &v, err
+}
+
+// callTool makes the call that the form asks for and leads to its outcome.
+func (s *Server) callTool(r *http.Request) (answer, error) {
+	d, inv, err := s.deviceTools(r)
+	if err != nil {
+		return answer{}, err
+	}
+	tool, ok := inv.Tool(toolName(r))
+	if !ok {
+		return answer{}, errNoPage
+	}
+	if err := parseUpload(r); err != nil {
+		return answer{}, err
+	}
+	form := toolForm(tool, nil, d)
+	request, problem, err := s.readToolForm(r, form, d)
+	if err != nil {
+		return answer{}, err
+	}
+	if problem != "" {
+		page := s.toolsPage(r, d, inv)
+		page.Form, form.Problem = form, problem
+		return showAgain(page.Page())
+	}
+	call, err := s.start(r, request)
+	if err != nil {
+		return answer{}, err
+	}
+	return goTo(ui.ToolPath(d.ID, tool.Name) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+}
+
+// parseUpload reads the form; what is larger than a moment's worth of memory
+// lies in a file meanwhile.
+func parseUpload(r *http.Request) error {
+	err := r.ParseMultipartForm(formBytes)
+	if err != nil && !errors.Is(err, http.ErrNotMultipart) {
+		return formError(err)
+	}
+	return nil
+}
+
+// readToolForm turns the form into a request, or says why it cannot be one.
+func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request fleet.CallRequest, problem string, err error) {
+	ctx := r.Context()
+	args, shown, ok := ui.Arguments(form.Fields, r.PostForm)
+	form.Fields = shown
+	switch {
+	case !ok:
+		return request, text(ctx, "tools.check_fields"), nil
+	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
+		return request, explain(ctx, errNotConfirmed), nil
+	}
+	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args}
+	if form.Tool.Name == fleet.ToolPreviewImage {
+		request.Picture, err = s.receivePicture(r, d)
+		if errors.Is(err, fleet.ErrInvalid) {
+			return request, explain(ctx, err), nil
+		}
+	}
+	return request, "", err
+}
+
+// confirmed holds a dangerous act to what was typed: the word asked for, or
+// what the device is called.
+func confirmed(word, typed string, d fleet.Device) bool {
+	typed = strings.TrimSpace(typed)
+	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
+		return true
+	}
+	id, err := fleet.ParseDeviceID(typed)
+	return err == nil && id == d.ID
+}
+
+// receivePicture stores the picture to be shown by the device, made to fit the
+// screen as far as a photograph of it told its size.
+func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
+	file, _, err := r.FormFile("picture")
+	if err != nil {
+		return "", fleet.Errorf(fleet.ErrInvalid, "picture_missing", "choose the picture that the device shall show")
+	}
+	defer file.Close()
+	var screen image.Point
+	if shots, err := s.Pictures.Snapshots(r.Context(), d.ID, 1); err == nil && len(shots) > 0 {
+		screen = image.Pt(shots[0].Width, shots[0].Height)
+	}
+	return s.Snapshots.Preview(r.Context(), file, screen)
+}
+
+// start makes the call and waits for its outcome: a page without script for as
+// long as the call may take, one with script for a moment.
+func (s *Server) start(r *http.Request, request fleet.CallRequest) (fleet.Call, error) {
+	outcomes := s.Events.Subscribe(256, func(e *fleet.Event) bool {
+		return e.Kind == fleet.EventCall && e.Device == request.Device && e.Call.State.Final()
+	})
+	defer outcomes.Close()
+	call, err := s.Calls.Start(r.Context(), request)
+	if err != nil || call.State.Final() {
+		return call, err
+	}
+	wait := call.Timeout + time.Minute // its turn may have to come first
+	if fromHTMX(r) {
+		wait = scriptedWait
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	s.await(ctx, outcomes, call.ID)
+	return call, nil
+}
+
+// await waits until the call has its outcome. The events are a hint that may
+// get lost; the record does not.
+func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uuid.UUID) {
+	look := time.NewTicker(2 * time.Second)
+	defer look.Stop()
+	events := outcomes.C
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				events = nil
+			} else if e.Call.ID == id {
+				return
+			}
+		case <-look.C:
+			if c, err := s.Calls.CallStore.Call(ctx, id); err != nil || c.State.Final() {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

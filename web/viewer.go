@@ -1,0 +1,107 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// Cookies that hold a browser's preferences. The script writes the zone.
+const (
+	cookieLang  = "fleetd_lang"
+	cookieTheme = "fleetd_theme"
+	cookieZone  = "fleetd_zone"
+)
+
+// A viewer is who reads the page, and how they like it.
+type viewer struct {
+	operator *fleet.Operator // nil before sign-in
+	lang     i18n.Lang
+	theme    string
+	zone     *time.Location
+}
+
+// actor is the viewer as the subject of calls and audit entries.
+func (v *viewer) actor() fleet.Actor {
+	if v.operator == nil {
+		return fleet.Actor{}
+	}
+	return v.operator.Actor()
+}
+
+type viewerKey struct{}
+
+func viewerOf(ctx context.Context) *viewer {
+	if v, ok := ctx.Value(viewerKey{}).(*viewer); ok {
+		return v
+	}
+	return &viewer{lang: i18n.English, zone: time.UTC}
+}
+
+// withViewer finds out who asks. An operator who was disabled, or whose
+// password has changed since, is nobody from the next request on.
+func (s *Server) withViewer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		operator, err := s.signedIn(r.Context())
+		v := &viewer{operator: operator, lang: language(w, r, operator), theme: cookie(r, cookieTheme), zone: zone(r)}
+		r = r.WithContext(context.WithValue(r.Context(), viewerKey{}, v))
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// language is the one asked for in the address, then the browser's earlier
+// choice, then the operator's, then what the browser asks for.
+func language(w http.ResponseWriter, r *http.Request, operator *fleet.Operator) i18n.Lang {
+	if asked := r.URL.Query().Get("lang"); known(asked) {
+		setPreference(w, r, cookieLang, asked)
+		return i18n.Lang(asked)
+	}
+	choice := cookie(r, cookieLang)
+	if operator != nil && !known(choice) {
+		choice = operator.Locale
+	}
+	return i18n.Match(choice, r)
+}
+
+func known(lang string) bool {
+	for _, l := range i18n.Langs {
+		if lang == string(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// zone is the browser's time zone; the first page of all is in UTC.
+func zone(r *http.Request) *time.Location {
+	name, err := url.QueryUnescape(cookie(r, cookieZone))
+	if err != nil || len(name) > 64 || name == "Local" {
+		return time.UTC
+	}
+	z, err := time.LoadLocation(name)
+	if err != nil {
+		return time.UTC
+	}
+	return z
+}
+
+func cookie(r *http.Request, name string) string {
+	c, err := r.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+func setPreference(w http.ResponseWriter, r *http.Request, name, value string) {
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: 365 * 24 * 3600,
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil})
+}

@@ -1,0 +1,126 @@
+// Package web serves the console: pages for people, their live streams, and
+// the frame in which the REST API and the endpoints for devices hang.
+//
+// A handler reads the request, asks the services of package fleet, and answers
+// with a component of package ui or an error. One adapter renders; it alone
+// knows how an error becomes a status and a page. The routes stand in one
+// table (routes.go) with the role that each needs.
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/alexedwards/scs/v2"
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Options configures a [Server]. All but API, DeviceRoutes, OTAURL, Version,
+// System, Log and Now are required.
+type Options struct {
+	Devices    *fleet.Devices
+	Calls      *fleet.Calls
+	FanOuts    *fleet.FanOuts
+	Enrolments *fleet.Enrolments
+	Presences  *fleet.Presences
+	Operators  *fleet.Operators
+	Snapshots  *fleet.Snapshots
+	Pictures   fleet.SnapshotStore // what is known of the pictures
+	Stats      fleet.StatsStore
+	Samples    fleet.PresenceStore // the console only reads its samples
+	Events     *fleet.Events
+	Sessions   scs.CtxStore // of signed-in operators
+
+	API          http.Handler     // mounted at /api/v1; it authenticates for itself
+	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules
+
+	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
+	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/
+	EnrolmentMode fleet.EnrolmentMode
+	Version       string
+	System        []ui.SystemFact // about this process, for the settings page
+
+	Log *slog.Logger
+	Now func() time.Time // default: time.Now
+}
+
+// A Server is the console with everything that shares its address.
+type Server struct {
+	Options
+	handler  http.Handler
+	sessions *scs.SessionManager
+	streams  *streams
+	limits   limits
+	waiting  waitingCount
+	glances  glances
+	started  time.Time
+}
+
+// drainTimeout is what requests in flight get when the server stops: a call
+// that a page waits for is on record and goes on without its page.
+const drainTimeout = 5 * time.Second
+
+// New makes a server. It fails if PublicURL is none.
+func New(o Options) (*Server, error) {
+	public, err := url.Parse(o.PublicURL)
+	if err != nil || public.Host == "" || (public.Scheme != "http" && public.Scheme != "https") {
+		return nil, fmt.Errorf("the public URL %q cannot be used: write http://host:port or https://host", o.PublicURL)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.OTAURL == "" {
+		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"
+	}
+	s := &Server{Options: o, streams: newStreams(), limits: newLimits(), started: o.Now().UTC()}
+	s.sessions = s.newSessions(public.Scheme == "https")
+	s.handler = s.routes(public)
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// Run serves on ln until ctx is cancelled, then gives requests in flight
+// [drainTimeout] to finish. An orderly stop returns nil.
+func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	srv.RegisterOnShutdown(s.streams.close) // they never finish by themselves
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { drained <- drain(ctx, srv) })
+	defer stop()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("console: %w", err)
+	}
+	return <-drained
+}
+
+func drain(ctx context.Context, srv *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		srv.Close() // those that are still waiting have had their time
+	}
+	return nil
+}
+
+func (s *Server) now() time.Time { return s.Now().UTC() }
