@@ -101,6 +101,9 @@ func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 
 // Create puts a fan-out and its audience on record and starts it.
 func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
+	if err := r.check(); err != nil { // and fill in what was left out
+		return FanOut{}, err
+	}
 	p, targets, err := s.resolve(ctx, r)
 	if err != nil {
 		return FanOut{}, err

@@ -116,7 +116,7 @@ func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
 	if v == http.ErrAbortHandler {
 		panic(v)
 	}
-	p := internalProblem(r.Context())
+	p := internalProblem(w.Header().Get(requestHeader))
 	a.Log.Error("panic in a request", "request", p.RequestID, "method", r.Method, "path", r.URL.Path, "err", v, "stack", string(debug.Stack()))
 	p.write(w)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func (a *api) registerDeviceActs() {
-	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
+	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator, noun: "device",
 		summary: "Claim the device that shows a code"}, a.claim)
 	act := func(verb, summary, about string, role fleet.Role) operation {
 		return operation{id: verb + "-device", method: http.MethodPost, path: "/devices/{id}/" + verb, role: role, noun: "device",

@@ -75,9 +75,12 @@ func (a *api) streamEvents(_ context.Context, _ fleet.Actor, in *eventsInput) (*
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("X-Accel-Buffering", "no") // or nginx would gather events
+		h.Set("Connection", "close")     // whose deadlines are the stream's by then
 		sub := a.Events.Subscribe(eventBuffer, want)
 		defer sub.Close()
-		a.pump(r.Context(), &stream{w, http.NewResponseController(w)}, sub)
+		s := &stream{w, http.NewResponseController(w)}
+		_ = s.conn.SetReadDeadline(time.Time{}) // what the client has to say is said
+		a.pump(r.Context(), s, sub)
 	}}, nil
 }
 

@@ -18,9 +18,13 @@ import (
 
 // principal is who makes a request. The secret seals what is kept of it.
 type principal struct {
-	actor  fleet.Actor
-	secret string
+	actor   fleet.Actor
+	secret  string
+	request string // id of the request, as package web names it; "" if it does not
 }
+
+// requestHeader is where the id of a request is found, in its answer.
+const requestHeader = "X-Request-Id"
 
 type principalKey struct{}
 
@@ -66,7 +70,8 @@ func (a *api) authenticated(need fleet.Role, what string, next http.Handler) htt
 			a.problemOf(r.Context(), err, "", "").write(w)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, principal{actor, secret})))
+		who := principal{actor, secret, w.Header().Get(requestHeader)}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who)))
 	})
 }
 

@@ -20,7 +20,7 @@ type operation struct {
 	role    fleet.Role // the least that may
 	summary string
 	about   string // more, for the document
-	noun    string // what {id} in the path names
+	noun    string // what the request names, and may not exist
 	created bool   // answers 201
 
 	more func(*huma.Operation) // adds to the document what the types do not say
@@ -67,7 +67,7 @@ func (op operation) describe() huma.Operation {
 // failures lists the statuses that the operation's problems may have.
 func (op operation) failures() []int {
 	list := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable}
-	if strings.Contains(op.path, "{id}") {
+	if op.noun != "" {
 		list = append(list, http.StatusNotFound)
 	}
 	if op.method != http.MethodGet {

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/fleet"
 )
@@ -118,7 +118,7 @@ func (a *api) problemOf(ctx context.Context, err error, noun, id string) *proble
 	}
 	p = known(err)
 	if p == nil {
-		p = internalProblem(ctx)
+		p = internalProblem(principalOf(ctx).request)
 		a.Log.Error("request failed", "request", p.RequestID, "err", err)
 		return p
 	}
@@ -148,10 +148,11 @@ func known(err error) *problem {
 	return nil
 }
 
-func internalProblem(ctx context.Context) *problem {
-	id := middleware.GetReqID(ctx)
+// internalProblem says nothing but where the log says more. id is the
+// request's, if it has one already.
+func internalProblem(id string) *problem {
 	if id == "" {
-		id = rand.Text()[:12]
+		id = strings.ToLower(rand.Text()[:12])
 	}
 	return &problem{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError), Code: "internal",
 		Detail: "fleetd failed; its log says more about request " + id, RequestID: id}

@@ -86,7 +86,7 @@ func (a *api) getStats(ctx context.Context, _ fleet.Actor, in *statsInput) (*ans
 func (in *statsInput) lookBack(now time.Time) (time.Time, time.Duration, error) {
 	since, step := in.Since, time.Duration(in.StepMs)*time.Millisecond
 	if since.IsZero() {
-		since = now.Add(-defaultLookBack)
+		since = now.Add(-min(defaultLookBack, maxStretches*step))
 	}
 	if since.After(now) || now.Sub(since)/step > maxStretches {
 		return since, step, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_since", Field: "query.since",

@@ -58,6 +58,9 @@ var root = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: flee
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel() // each has a world of its own, and mostly waits for its making
+	}
 	w := &world{store: postgres.New(pgtest.New(t), postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
 		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}
 	log := slog.New(slog.NewTextHandler(w.log, nil))
@@ -81,7 +84,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test"})
+	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
+		WriteEvery: 10 * time.Millisecond})
 	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode,
 		Key: make([]byte, fleet.KeySize), Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
 	if err != nil {
@@ -138,6 +142,19 @@ func (w *world) settle(t testing.TB) {
 		w.listing(t, id, tools)
 	}
 	w.connect(unit)
+	eventually(t, func() bool {
+		d, err := w.store.Device(t.Context(), unit)
+		return err == nil && d.Presence == fleet.PresenceOnline
+	})
+}
+
+func eventually(t testing.TB, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come about")
+		}
+	}
 }
 
 func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
@@ -148,13 +165,11 @@ func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := w.store.Device(t.Context(), id); err == nil {
-			return answer
-		} else if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	eventually(t, func() bool {
+		_, err := w.store.Device(t.Context(), id)
+		return err == nil
+	})
+	return answer
 }
 
 func (w *world) listing(t testing.TB, id fleet.DeviceID, tools []fleet.Tool) {

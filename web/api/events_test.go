@@ -1,0 +1,160 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"image"
+	"image/png"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+)
+
+// listen opens a stream of events. Its lines are read until the stream ends.
+func (w *world) listen(t *testing.T, query, secret string) *bufio.Scanner {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.URL+prefix+"/events"+query, nil)
+	req.Header.Set("Authorization", "Bearer "+secret)
+	resp, err := w.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if ct := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || ct != "text/event-stream" {
+		t.Fatalf("answered %d %s", resp.StatusCode, ct)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	if !lines.Scan() || lines.Text() != ": fleetd" {
+		t.Fatalf("the stream begins with %q (%v)", lines.Text(), lines.Err())
+	}
+	return lines
+}
+
+// next returns the next event of a stream.
+func next(t *testing.T, lines *bufio.Scanner) (kind string, e eventView) {
+	t.Helper()
+	for lines.Scan() {
+		if k, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			kind = k
+		}
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			if err := json.Unmarshal([]byte(data), &e); err != nil {
+				t.Fatal(err)
+			}
+			return kind, e
+		}
+	}
+	t.Fatalf("the stream ended: %v", lines.Err())
+	return "", e
+}
+
+func TestEvents(t *testing.T) {
+	w := newWorld(t)
+	calls := w.listen(t, "?kind=call,snapshot&device=A0:85:E3:11:22:33", w.tokens[fleet.RoleViewer])
+	w.post(t, "/devices/a085e3112244/calls", volume50) // another device
+	w.post(t, "/devices/a085e3112233/release", "")     // another kind
+	w.post(t, callPath, volume50)
+	for _, want := range []fleet.CallState{fleet.CallSent, fleet.CallSucceeded} {
+		if kind, e := next(t, calls); kind != "call" || e.DeviceID != unit || e.Call == nil || e.Call.State != want {
+			t.Errorf("%s %+v, want a call that is %s", kind, e, want)
+		}
+	}
+	beats := 0
+	for beats < 2 && calls.Scan() {
+		if strings.HasPrefix(calls.Text(), ":") {
+			beats++
+		}
+	}
+	if beats != 2 {
+		t.Errorf("%d heartbeats: %v", beats, calls.Err())
+	}
+}
+
+func TestEventsEndWithTheToken(t *testing.T) {
+	w := newWorld(t)
+	made, secret, err := w.operators.NewToken(t.Context(), root, "short", fleet.RoleViewer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := w.listen(t, "", secret)
+	if err := w.operators.Revoke(t.Context(), root, made.ID); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+	}
+	if lines.Err() != nil {
+		t.Errorf("the stream did not end by itself: %v", lines.Err())
+	}
+}
+
+// A reader that does not read is dropped, and holds up nobody.
+func TestSlowReaderIsDropped(t *testing.T) {
+	w := newWorld(t)
+	lines := w.listen(t, "?kind=fanout", w.tokens[fleet.RoleViewer])
+	big := fleet.Event{Kind: fleet.EventFanOut, Subject: strings.Repeat("x", 64<<10)}
+	start := time.Now()
+	for range 2000 {
+		w.events.Publish(big)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("publishing took %v", d)
+	}
+	events := 0
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "event:") {
+			events++
+		}
+	}
+	if events == 0 || events >= 2000 {
+		t.Errorf("the slow reader got %d of 2000 events", events)
+	}
+}
+
+func TestSnapshots(t *testing.T) {
+	w := newWorld(t)
+	picture := drawing(t)
+	w.link.Connect(unit, func(ctx context.Context, _ string, args json.RawMessage) (fleet.Answer, error) {
+		var a struct{ URL string }
+		if err := json.Unmarshal(args, &a); err != nil {
+			return fleet.Answer{}, err
+		}
+		_, err := w.snapshots.Receive(ctx, a.URL[strings.LastIndex(a.URL, "/")+1:], func() (io.Reader, error) { return bytes.NewReader(picture), nil })
+		return fleettest.Text("true"), err
+	})
+	c := decode[callView](t, w.post(t, callPath, `{"tool":"self.screen.snapshot"}`), 200)
+	if c.State != fleet.CallSucceeded || strings.Contains(string(c.Arguments), "token") {
+		t.Fatalf("the call is %+v", c)
+	}
+	for _, query := range []string{"?device=A0:85:E3:11:22:33", "?call=" + c.ID.String()} {
+		shots := decode[list[snapshotView]](t, w.get(t, "/snapshots"+query), 200).Items
+		if len(shots) != 1 || shots[0].CallID != c.ID || shots[0].Width != 8 || shots[0].Bytes != int64(len(picture)) {
+			t.Fatalf("%s: %+v", query, shots)
+		}
+		r := w.get(t, strings.TrimPrefix(shots[0].URL, prefix))
+		if r.status != 200 || r.header.Get("Content-Type") != "image/png" || !bytes.Equal(r.body, picture) || r.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("the picture is answered %d %v, %d bytes", r.status, r.header, len(r.body))
+		}
+	}
+	if none := decode[list[snapshotView]](t, w.get(t, "/snapshots?device=a085e3112244"), 200); none.Items == nil || len(none.Items) > 0 {
+		t.Errorf("the other device has %v", none.Items)
+	}
+}
+
+func drawing(t *testing.T) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	if err := png.Encode(&buf, image.NewGray(image.Rect(0, 0, 8, 6))); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}

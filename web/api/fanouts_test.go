@@ -1,0 +1,70 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func TestFanOut(t *testing.T) {
+	w := newWorld(t)
+	const ask = `"tool":"self.audio_speaker.set_volume","arguments":{"volume":9},"max_in_flight":2,"timeout_ms":5000`
+	p := decode[previewView](t, w.post(t, "/fanouts", `{"q":"","dry_run":true,`+ask+`}`), 200)
+	if p.Matched != 3 || p.Targets != 2 || p.Offline != 1 || p.UserOnly || len(p.Skipped) != 1 || p.Skipped[0].Reason != "device_not_enrolled" {
+		t.Errorf("the preview is %+v", p)
+	}
+	if all := decode[list[FanOutView]](t, w.get(t, "/fanouts"), 200); len(all.Items) != 0 || all.Items == nil {
+		t.Errorf("a dry run left %v", all.Items)
+	}
+	r := w.post(t, "/fanouts", `{"devices":["A0:85:E3:11:22:33","a085e3112244","a085e3112255"],`+ask+`}`)
+	f := decode[FanOutView](t, r, 201)
+	if f.Targets != 2 || f.Skipped != 1 || f.MaxInFlight != 2 || f.TimeoutMs != 5000 || r.header.Get("Location") != prefix+"/fanouts/"+f.ID.String() {
+		t.Errorf("answered %s %v", r.body, r.header)
+	}
+	path := strings.TrimPrefix(r.header.Get("Location"), prefix)
+	done := w.await(t, path)
+	if done.State != fleet.FanOutCompleted || done.Counts.Succeeded != 1 || done.Counts.Offline != 1 || done.Counts.Done != 2 || len(done.Answers) != 2 ||
+		len(done.SkippedFor) != 1 || done.SkippedFor[0].Reason != "device_not_enrolled" {
+		t.Errorf("ended %+v", done)
+	}
+	for _, a := range done.Answers {
+		if a.Count != 1 || len(a.Sample) != 1 || (a.State == fleet.CallSucceeded) != (a.Sample[0].DeviceID == unit) {
+			t.Errorf("answer %+v", a)
+		}
+	}
+	if calls := decode[list[callView]](t, w.get(t, "/calls?fanout="+f.ID.String()), 200); len(calls.Items) != 2 || *calls.Items[0].FanOutID != f.ID {
+		t.Errorf("its calls are %+v", calls.Items)
+	}
+	if p := w.post(t, path+"/cancel", "").problem(t); p.Status != 409 || p.Code != "not_running" {
+		t.Errorf("canceling it then is answered %+v", p)
+	}
+}
+
+func (w *world) await(t *testing.T, path string) fanOutProgressView {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		f := decode[fanOutProgressView](t, w.get(t, path), 200)
+		if f.State != fleet.FanOutRunning {
+			return f
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still running: %+v", f)
+		}
+	}
+}
+
+func TestCancelFanOut(t *testing.T) {
+	w := newWorld(t)
+	turn, err := w.link.Queue(unit) // the device is busy: the fan-out waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := decode[FanOutView](t, w.post(t, "/fanouts", `{"q":"id:a085e3112233","tool":"self.get_device_status"}`), 201)
+	got := decode[fanOutProgressView](t, w.post(t, "/fanouts/"+f.ID.String()+"/cancel", ""), 200)
+	if got.State != fleet.FanOutCanceled || got.CanceledBy == nil || *got.CanceledBy != "admin-script" {
+		t.Errorf("answered %+v", got)
+	}
+	turn.Done()
+}

@@ -1,0 +1,177 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-chi/httprate"
+
+	"fleetd/fleet"
+)
+
+type route struct{ method, path, id string }
+
+// routes lists every operation of the document.
+func (w *world) routes() []route {
+	var all []route
+	for path, item := range w.api.huma.OpenAPI().Paths {
+		for method, op := range operationsOf(item) {
+			all = append(all, route{method, path, op.OperationID})
+		}
+	}
+	slices.SortFunc(all, func(a, b route) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
+	return all
+}
+
+// needs is the authorization matrix, kept beside the declarations so that a
+// change of one is noticed.
+var needs = map[string]fleet.Role{
+	"list-devices": fleet.RoleViewer, "get-device": fleet.RoleViewer, "list-tools": fleet.RoleViewer,
+	"list-inventories": fleet.RoleViewer, "diff-inventories": fleet.RoleViewer, "list-firmware": fleet.RoleViewer,
+	"get-facts": fleet.RoleViewer, "list-device-calls": fleet.RoleViewer, "list-calls": fleet.RoleViewer, "get-call": fleet.RoleViewer,
+	"list-fanouts": fleet.RoleViewer, "get-fanout": fleet.RoleViewer, "list-snapshots": fleet.RoleViewer, "get-snapshot": fleet.RoleViewer,
+	"list-tokens": fleet.RoleViewer, "list-operators": fleet.RoleViewer, "get-stats": fleet.RoleViewer, "list-audit": fleet.RoleViewer,
+	"stream-events": fleet.RoleViewer,
+	"update-device": fleet.RoleOperator, "claim-device": fleet.RoleOperator, "hold-device": fleet.RoleOperator,
+	"release-device": fleet.RoleOperator, "approve-device": fleet.RoleOperator, "reject-device": fleet.RoleOperator,
+	"make-call": fleet.RoleOperator, "create-fanout": fleet.RoleOperator, "cancel-fanout": fleet.RoleOperator,
+	"retire-device": fleet.RoleAdmin, "replace-device": fleet.RoleAdmin, "create-token": fleet.RoleAdmin, "revoke-token": fleet.RoleAdmin,
+	"create-operator": fleet.RoleAdmin, "update-operator": fleet.RoleAdmin,
+}
+
+// Who may not is told so before anything else; who may gets further.
+func TestAuthorizationMatrix(t *testing.T) {
+	w := newWorld(t)
+	w.api.failures = unlimited()
+	var ids []string
+	for _, op := range w.routes() {
+		ids = append(ids, op.id)
+		path := strings.ReplaceAll(op.path, "{id}", "%20") // no id of anything: nothing happens
+		if r := w.as(t, "", op.method, path, ""); r.status != http.StatusUnauthorized || r.problem(t).Code != "token_missing" {
+			t.Errorf("%s: nobody is answered %d %s", op.id, r.status, r.body)
+		}
+		for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
+			w.tryRole(t, op, role, path)
+		}
+	}
+	if want := slices.Sorted(maps.Keys(needs)); !slices.Equal(slices.Sorted(slices.Values(ids)), want) {
+		t.Errorf("the operations are %q, the matrix has %q", ids, want)
+	}
+}
+
+func (w *world) tryRole(t *testing.T, op route, role fleet.Role, path string) {
+	t.Helper()
+	if op.id == "stream-events" {
+		path += "?device=%20"
+	}
+	r := w.as(t, role, op.method, path, "")
+	switch refused := r.status == http.StatusForbidden; {
+	case refused == role.Allows(needs[op.id]):
+		t.Errorf("%s: a %s is answered %d %s; it needs %s", op.id, role, r.status, r.body, needs[op.id])
+	case refused && r.problem(t).Code != "forbidden":
+		t.Errorf("%s: a %s is answered %s", op.id, role, r.body)
+	case r.status == http.StatusUnauthorized || r.status >= 500:
+		t.Errorf("%s: a %s is answered %d %s", op.id, role, r.status, r.body)
+	}
+}
+
+func TestAuthentication(t *testing.T) {
+	w := newWorld(t)
+	past := time.Now().Add(-time.Second)
+	_, expired, err := w.operators.NewToken(t.Context(), root, "expired", fleet.RoleAdmin, &past)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revokedToken, revoked, _ := w.operators.NewToken(t.Context(), root, "revoked", fleet.RoleAdmin, nil)
+	if err := w.operators.Revoke(t.Context(), root, revokedToken.ID); err != nil {
+		t.Fatal(err)
+	}
+	good := w.tokens[fleet.RoleViewer]
+	tests := []struct {
+		authorization, code string
+		status              int
+	}{
+		{"", "token_missing", 401},
+		{good, "token_missing", 401},
+		{"Basic " + good, "token_missing", 401},
+		{"Bearer", "token_missing", 401},
+		{"Bearer ", "token_missing", 401},
+		{"Bearer flt_nonsense", "invalid_token", 401},
+		{"Bearer " + good + "x", "invalid_token", 401},
+		{"Bearer " + strings.Repeat("x", 8000), "invalid_token", 401},
+		{"Bearer " + expired, "invalid_token", 401},
+		{"Bearer " + revoked, "invalid_token", 401},
+		{"Bearer " + good, "", 200},
+		{"bearer  " + good, "", 200},
+	}
+	for _, tt := range tests {
+		r := w.as(t, "", http.MethodGet, "/devices", "", "Authorization", tt.authorization)
+		if r.status != tt.status || (tt.code != "" && (r.problem(t).Code != tt.code || r.header.Get("WWW-Authenticate") == "")) {
+			t.Errorf("%.40q is answered %d %s %v", tt.authorization, r.status, r.body, r.header)
+		}
+	}
+}
+
+func TestFailedAuthenticationIsLimited(t *testing.T) {
+	w := newWorld(t)
+	var last reply
+	for range failuresPerMinute + 1 {
+		last = w.as(t, "", http.MethodGet, "/devices", "", "Authorization", "Bearer flt_guess")
+	}
+	if p := last.problem(t); p.Status != 429 || p.Code != "too_many_attempts" || last.header.Get("Retry-After") == "" {
+		t.Errorf("the last guess is answered %v %s", last.header, last.body)
+	}
+	if r := w.get(t, "/devices"); r.status != http.StatusOK {
+		t.Errorf("a good token from the same address is answered %d", r.status)
+	}
+}
+
+// brokenAudit stands for whatever may break.
+type brokenAudit struct{ err error }
+
+func (b brokenAudit) AuditEntries(context.Context, fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {
+	if b.err == nil {
+		panic("a bug")
+	}
+	return fleet.Page[fleet.AuditEntry]{}, b.err
+}
+
+func TestFailures(t *testing.T) {
+	w := newWorld(t)
+	tests := []struct {
+		err    error
+		status int
+		code   string
+	}{
+		{errors.New("relation \"secret_table\" does not exist"), 500, "internal"},
+		{nil, 500, "internal"},
+		{errors.Join(fleet.ErrUnavailable, errors.New("secret_table is away")), 503, "unavailable"},
+		{fleet.Errorf(fleet.ErrUnavailable, "stopping", "fleetd is stopping"), 503, "stopping"},
+		{context.DeadlineExceeded, 503, "unavailable"},
+	}
+	for _, tt := range tests {
+		w.api.Audit = brokenAudit{tt.err}
+		before := len(w.log.String())
+		r := w.get(t, "/audit")
+		p := r.problem(t)
+		logged := w.log.String()[before:]
+		if p.Status != tt.status || p.Code != tt.code || strings.Contains(string(r.body), "secret_table") {
+			t.Errorf("%v: answered %s", tt.err, r.body)
+		}
+		if tt.status == 500 && (p.RequestID == "" || strings.Count(logged, p.RequestID) != 1) {
+			t.Errorf("%v: the log has %q, the answer %s", tt.err, logged, r.body)
+		}
+		if (tt.status == 503) != (r.header.Get("Retry-After") != "") {
+			t.Errorf("%v: Retry-After is %q", tt.err, r.header.Get("Retry-After"))
+		}
+	}
+}
+
+func unlimited() *httprate.RateLimiter { return httprate.NewRateLimiter(1_000_000, time.Minute) }
