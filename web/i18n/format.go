@@ -68,12 +68,14 @@ func Clock(_ Lang, t time.Time) string { return t.Format("15:04:05.000") }
 // Duration writes d in its one or two leading units.
 func Duration(l Lang, d time.Duration) string {
 	switch d = max(d, 0); {
+	case d > 0 && d < time.Millisecond:
+		return Text(l, "duration.under_ms")
 	case d < time.Second:
 		return Text(l, "duration.ms", "n", strconv.Itoa(int(d.Milliseconds())))
 	case d < 10*time.Second:
-		return Text(l, "duration.s", "n", strconv.FormatFloat(d.Seconds(), 'f', 2, 64))
+		return Text(l, "duration.s", "n", seconds(d.Round(10*time.Millisecond)))
 	case d < time.Minute:
-		return Text(l, "duration.s", "n", strconv.FormatFloat(d.Seconds(), 'f', 1, 64))
+		return Text(l, "duration.s", "n", seconds(d.Round(100*time.Millisecond)))
 	case d < time.Hour:
 		return pair(l, "min", int(d.Minutes()), "s", int(d.Seconds())%60)
 	case d < 24*time.Hour:
@@ -81,6 +83,8 @@ func Duration(l Lang, d time.Duration) string {
 	}
 	return pair(l, "d", int(d.Hours())/24, "h", int(d.Hours())%24)
 }
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
 func pair(l Lang, big string, n int, small string, rest int) string {
 	if rest == 0 {

@@ -210,7 +210,7 @@ func (v CallsPage) filter() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "\" hx-trigger=\"change, input changed delay:300ms from:find input\" hx-target=\"#list\" hx-select=\"#list\" hx-swap=\"morph:outerHTML\" hx-push-url=\"true\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "\" hx-trigger=\"change, input changed delay:300ms from:find input\" hx-target=\"#list\" hx-select=\"#list\" hx-select-oob=\"#live\" hx-swap=\"morph:outerHTML\" hx-push-url=\"true\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -318,7 +318,7 @@ func queryForm(query string, l ListURL) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 24, "\" hx-trigger=\"input changed delay:250ms from:#q, submit\" hx-target=\"#list\" hx-select=\"#list\" hx-swap=\"morph:outerHTML\" hx-push-url=\"true\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 24, "\" hx-trigger=\"input changed delay:250ms from:#q, submit\" hx-target=\"#list\" hx-select=\"#list\" hx-select-oob=\"#live\" hx-swap=\"morph:outerHTML\" hx-push-url=\"true\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -53,6 +53,7 @@
   function replace(old, fresh) {
     const id = old.id
     const ticked = $('input[name="d"]', old)?.checked
+    const before = words(old)
     keepOpen(old, fresh)
     Idiomorph.morph(old, fresh, { ignoreActiveValue: true })
     const now = document.getElementById(id)
@@ -61,9 +62,17 @@
     if (!now) return
     htmx.process(now)
     enhance(now)
+    if (words(now) === before) return
     now.classList.remove('moved')
     void now.offsetWidth // restarts the animation
     now.classList.add('moved')
+  }
+
+  // words are what an element says, but for times that pass by themselves.
+  function words(el) {
+    const copy = el.cloneNode(true)
+    for (const time of $$('time[data-relative]', copy)) time.remove()
+    return copy.textContent.replace(/\s+/g, ' ')
   }
 
   // keepOpen leaves folds as the reader set them.
