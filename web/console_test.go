@@ -170,8 +170,8 @@ var tools = []fleet.Tool{
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
 }
 
-// enrol adds devices that offer the usual tools.
-func (c *console) enrol(ids ...fleet.DeviceID) {
+// poll adds devices that have started, and not yet connected.
+func (c *console) poll(ids ...fleet.DeviceID) {
 	c.t.Helper()
 	now := time.Now().UTC()
 	var polls []fleet.PollRecord
@@ -185,6 +185,13 @@ func (c *console) enrol(ids ...fleet.DeviceID) {
 	if err := c.store.SavePolls(c.t.Context(), polls); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// enrol adds devices that offer the usual tools.
+func (c *console) enrol(ids ...fleet.DeviceID) {
+	c.t.Helper()
+	c.poll(ids...)
+	now := time.Now().UTC()
 	for _, id := range ids {
 		if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: strings.Repeat("ab", 32), Tools: tools, CreatedAt: now}, Version: "2.4.0", At: now}); err != nil {
 			c.t.Fatal(err)

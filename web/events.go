@@ -58,7 +58,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	ctx, done, ok := s.streams.add(r.Context(), viewerOf(r.Context()).actor().ID)
+	ctx, done, ok := s.streams.add(r.Context(), s.sessions.Token(r.Context()))
 	if !ok {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "too many live pages are open; close some", http.StatusTooManyRequests)

@@ -5,48 +5,50 @@ import (
 	"sync"
 )
 
-// Bounds of live streams: each holds a connection and a buffer of events.
+// Bounds of live streams: each holds a connection and a buffer of events. A
+// browser opens six connections to us at most, and its tabs share them: a
+// stream in each of six tabs would leave none for their pages.
 const (
-	maxStreams            = 512
-	maxStreamsPerOperator = 16
+	maxStreams           = 512
+	maxStreamsPerSession = 5
 )
 
 // streams counts the live streams that are open, and ends them all at once.
 type streams struct {
-	mu         sync.Mutex
-	closed     bool
-	next       int
-	open       map[int]context.CancelFunc
-	byOperator map[string]int
+	mu        sync.Mutex
+	closed    bool
+	next      int
+	open      map[int]context.CancelFunc
+	bySession map[string]int
 }
 
 func newStreams() *streams {
-	return &streams{open: make(map[int]context.CancelFunc), byOperator: make(map[string]int)}
+	return &streams{open: make(map[int]context.CancelFunc), bySession: make(map[string]int)}
 }
 
 // add admits a stream. It ends with ctx; done must be called after it. ok is
 // false if there are too many, or the server stops.
-func (s *streams) add(ctx context.Context, operator string) (_ context.Context, done func(), ok bool) {
+func (s *streams) add(ctx context.Context, session string) (_ context.Context, done func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.open) >= maxStreams || s.byOperator[operator] >= maxStreamsPerOperator {
+	if s.closed || len(s.open) >= maxStreams || s.bySession[session] >= maxStreamsPerSession {
 		return nil, nil, false
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.next++
 	n := s.next
 	s.open[n] = cancel
-	s.byOperator[operator]++
-	return ctx, func() { s.remove(n, operator) }, true
+	s.bySession[session]++
+	return ctx, func() { s.remove(n, session) }, true
 }
 
-func (s *streams) remove(n int, operator string) {
+func (s *streams) remove(n int, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[n]()
 	delete(s.open, n)
-	if s.byOperator[operator]--; s.byOperator[operator] == 0 {
-		delete(s.byOperator, operator)
+	if s.bySession[session]--; s.bySession[session] == 0 {
+		delete(s.bySession, session)
 	}
 }
 
