@@ -1,0 +1,82 @@
+// Starts a real fleetd with simulated devices, and a real Chromium, for one
+// test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
+import { spawn } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { chromium } from 'playwright-core';
+
+export const password = 'browser-test-password';
+
+const freePort = () => new Promise((resolve, reject) => {
+  const s = createServer().once('error', reject).listen(0, '127.0.0.1', () => {
+    const { port } = s.address();
+    s.close(() => resolve(port));
+  });
+});
+
+const sleep = ms => new Promise(r => setTimeout(r, ms));
+
+/** Starts fleetd with the given number of simulated devices. */
+export async function startFleetd(devices, ...flags) {
+  const dir = await mkdtemp(join(tmpdir(), 'fleetd-browser-'));
+  const [http, mqtt, admin] = await Promise.all([freePort(), freePort(), freePort()]);
+  const url = `http://127.0.0.1:${http}`;
+  const bin = process.env.FLEETD_BIN ?? new URL('../../bin/fleetd', import.meta.url).pathname;
+  const child = spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `127.0.0.1:${http}`, '--mqtt-addr', `127.0.0.1:${mqtt}`,
+    '--admin-addr', `127.0.0.1:${admin}`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', password, ...flags]);
+  let output = '';
+  child.stdout.on('data', d => output += d);
+  child.stderr.on('data', d => output += d);
+  const ended = new Promise(resolve => child.on('exit', resolve));
+  for (let i = 0; ; i++) {
+    const ready = await fetch(`http://127.0.0.1:${admin}/readyz`).then(r => r.ok, () => false);
+    if (ready) break;
+    if (i > 600 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
+    await sleep(100);
+  }
+  return {
+    url,
+    output: () => output,
+    async stop() {
+      child.kill('SIGINT');
+      const code = await ended;
+      await rm(dir, { recursive: true, force: true });
+      if (code !== 0) throw new Error(`fleetd ended with ${code}:\n${output}`);
+    },
+  };
+}
+
+export const startBrowser = () => chromium.launch({
+  executablePath: process.env.FLEETD_CHROMIUM ?? '/usr/bin/chromium',
+  args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-background-networking', '--no-first-run'],
+});
+
+/** A page that collects what a page must not do: errors on its console. */
+export async function newPage(browser, url, options = {}) {
+  const context = await browser.newContext({ baseURL: url, viewport: { width: 1440, height: 900 }, ...options });
+  context.setDefaultTimeout(20_000);
+  const page = await context.newPage();
+  page.errors = [];
+  page.on('pageerror', e => page.errors.push(e.message));
+  // "[object Event]" is htmx's note that a stream ended because the page was left.
+  page.on('console', m => m.type() === 'error' && m.text() !== '[object Event]' && page.errors.push(m.text()));
+  return page;
+}
+
+export async function signIn(page, name = 'admin', word = password) {
+  await page.goto('/sign-in');
+  await page.fill('input[name=name]', name);
+  await page.fill('input[name=password]', word);
+  await page.click('form:has(input[name=password]) button');
+}
+
+/** Waits until check returns something true. */
+export async function eventually(what, check, ms = 30_000) {
+  for (const end = Date.now() + ms; Date.now() < end; await sleep(200)) {
+    const v = await check();
+    if (v) return v;
+  }
+  throw new Error(`not within ${ms} ms: ${what}`);
+}

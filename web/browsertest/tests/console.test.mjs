@@ -1,0 +1,164 @@
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+
+let fleetd, browser, page, device;
+
+before(async () => {
+  [fleetd, browser] = await Promise.all([startFleetd(6), startBrowser()]);
+  page = await newPage(browser, fleetd.url);
+});
+
+// A page of its own, for what makes the browser log an error on purpose.
+async function visitor() {
+  const other = await newPage(browser, fleetd.url);
+  await signIn(other);
+  await other.waitForSelector('h1');
+  return other;
+}
+
+async function typeTheWord(on) {
+  const input = on.locator('.tool-form input[name=confirm]');
+  await input.fill(await input.getAttribute('data-confirm'));
+}
+
+after(async () => {
+  await browser?.close();
+  await fleetd?.stop();
+});
+
+test('a wrong password is refused, and says so', async () => {
+  const other = await newPage(browser, fleetd.url);
+  await signIn(other, 'admin', 'not-the-password');
+  await other.waitForSelector('[role=alert]');
+  assert.match(other.url(), /sign-in/);
+  await other.context().close();
+});
+
+test('the operator signs in and finds the devices online', async () => {
+  await signIn(page);
+  await page.waitForSelector('h1');
+  await page.click('nav >> text=Devices');
+  await eventually('six devices online', async () => {
+    await page.goto('/devices?q=presence:online');
+    return await page.locator('tbody tr').count() === 6;
+  });
+});
+
+test('the filter finds one board, and lives in the URL', async () => {
+  await page.goto('/devices');
+  await page.press('body', '/');
+  await page.keyboard.type('board:esp-box-3 presence:online');
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/q=board/);
+  await eventually('two devices listed', async () => await page.locator('tbody tr').count() === 2);
+  device = new URL(await page.locator('tbody tr a').first().getAttribute('href'), fleetd.url).pathname;
+});
+
+test('a bad filter is explained', async () => {
+  const other = await visitor();
+  await other.goto('/devices?q=colour:red');
+  assert.match(await other.locator('main').innerText(), /colour/);
+  await other.context().close();
+});
+
+test('the volume is set from a form made of the schema', async () => {
+  await eventually('tools listed', async () => {
+    await page.goto(`${device}/tools`);
+    return page.locator('text=self.audio_speaker.set_volume').first().isVisible();
+  });
+  await page.click('.tool-list >> text=self.audio_speaker.set_volume');
+  const number = page.locator('input[type=number][data-arg=volume]').first();
+  assert.equal(await number.getAttribute('max'), '100');
+  await number.fill('37');
+  await page.click('.tool-form button.btn-primary');
+  await page.waitForSelector('#result >> text=succeeded');
+  assert.match(await page.locator('#result').innerText(), /true/);
+});
+
+test('the device reports the volume it was given', async () => {
+  await page.goto(`${device}/tools/self.get_device_status`);
+  await page.click('.tool-form button.btn-primary');
+  await page.waitForSelector('#result >> text=succeeded');
+  assert.match(await page.locator('#result').innerText(), /volume\D*37/);
+});
+
+test('the call is on record: who, what, when, outcome', async () => {
+  await page.goto('/calls?tool=self.audio_speaker.set_volume');
+  const row = page.locator('tbody tr').first();
+  const text = await row.innerText();
+  for (const part of ['admin', 'self.audio_speaker.set_volume', 'succeeded']) assert.ok(text.includes(part), `${part} in ${text}`);
+  await page.locator('tbody tr a[href^="/calls/"]').first().click();
+  await page.waitForURL(/\/calls\/[0-9a-f-]{36}/);
+  assert.match(await page.locator('main').innerText(), /"volume": ?37/);
+});
+
+test('arguments against the schema are refused with a reason', async () => {
+  const other = await visitor();
+  await other.goto(`${device}/tools/self.audio_speaker.set_volume`);
+  await other.evaluate(() => document.querySelectorAll('.tool-form input').forEach(i => { i.removeAttribute('max'); i.removeAttribute('type'); }));
+  await other.locator('input[name="arg.volume"]').first().fill('140');
+  await other.click('.tool-form button.btn-primary');
+  await other.waitForSelector('text=/0 to 100/');
+  await other.context().close();
+});
+
+test('a snapshot shows the uploaded picture in the page', async () => {
+  await page.goto(`${device}/tools/self.screen.snapshot`);
+  await page.click('.tool-form button.btn-primary');
+  const picture = page.locator('#result img');
+  await picture.waitFor();
+  await eventually('the picture is decoded', () => picture.evaluate(i => i.complete && i.naturalWidth === 320));
+});
+
+test('a reboot asks for a typed word, and is judged by evidence', async () => {
+  await page.goto(`${device}/tools/self.reboot`);
+  const button = page.locator('.tool-form .btn-danger');
+  assert.ok(await button.isDisabled(), 'enabled before the word was typed');
+  await typeTheWord(page);
+  await button.click();
+  await page.waitForSelector('#result >> text=succeeded', { timeout: 60_000 });
+});
+
+test('a call to many shows what it will do, then its progress', async () => {
+  await page.goto('/fanouts/new?q=presence:online&tool=self.audio_speaker.set_volume');
+  await page.locator('input[name="arg.volume"]').first().fill('21');
+  await page.locator('main form button.btn-primary').last().click();
+  await page.waitForSelector('text=/[56] devices?/');
+  await page.locator('main form button.btn-primary').last().click();
+  await page.waitForURL(/\/fanouts\/[0-9a-f-]{36}/);
+  await page.waitForSelector('text=completed', { timeout: 30_000 });
+});
+
+test('presence changes arrive without a reload', async () => {
+  await page.goto('/devices');
+  const row = page.locator('tbody tr').first();
+  const href = await row.locator('a').first().getAttribute('href');
+  const other = await visitor();
+  await other.goto(`${href}/tools/self.reboot`);
+  await typeTheWord(other);
+  await other.locator('.tool-form .btn-danger').click();
+  await eventually('offline seen', async () => /offline/.test(await row.innerText()), 20_000);
+  await eventually('online again', async () => /online/.test(await row.innerText()), 30_000);
+  await other.context().close();
+});
+
+test('without JavaScript the same form works', async () => {
+  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false });
+  await signIn(plain);
+  await plain.goto(`${device}/tools/self.audio_speaker.set_volume`);
+  await plain.locator('input[name="arg.volume"]').first().fill('11');
+  await plain.click('.tool-form button.btn-primary');
+  await plain.waitForSelector('text=succeeded');
+  await plain.context().close();
+});
+
+test('pages are Chinese for who wants them', async () => {
+  const zh = await newPage(browser, fleetd.url, { locale: 'zh-CN' });
+  await signIn(zh);
+  await zh.waitForSelector('h1');
+  assert.match(await zh.locator('nav').first().innerText(), /设备/);
+  await zh.context().close();
+});
+
+test('no page logged an error', () => assert.deepEqual(page.errors, []));
