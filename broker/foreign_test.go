@@ -48,14 +48,15 @@ func TestMosquittoDevice(t *testing.T) {
 			}
 			lines := bufio.NewScanner(out)
 			eventually(t, "mosquitto_sub connects", func() bool { return b.registry.connection(id) != nil })
+			if !lines.Scan() || !strings.Contains(lines.Text(), "initialize") {
+				t.Fatalf("mosquitto_sub was told %q", lines.Text())
+			}
 			late := make(chan fleet.Answer, 1)
 			lost := make(chan error, 1)
 			go func() {
 				_, err := call(b, id, "self.get_device_status", `{}`, deadline, func(a fleet.Answer) { late <- a })
 				lost <- err
 			}()
-			for lines.Scan() && !strings.Contains(lines.Text(), "initialize") {
-			}
 			b.registry.connection(id).session.Receive(initAnswer(lines.Text()))
 			rpcID := int64(0)
 			for rpcID == 0 && lines.Scan() {
