@@ -95,7 +95,7 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
+	r.Use(middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
 	r.With(protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
@@ -114,7 +114,7 @@ func (s *Server) routes(public *url.URL) http.Handler {
 }
 
 func (s *Server) console(r chi.Router, public *url.URL) {
-	r.Use(middleware.GetHead, protectBrowsers, s.refuseCrossOrigin(public), s.sessions.LoadAndSave, s.withViewer)
+	r.Use(protectBrowsers, middleware.Compress(4, "text/html"), s.refuseCrossOrigin(public), s.sessions.LoadAndSave, s.withViewer)
 	for _, t := range s.table() {
 		r.Method(t.method, t.pattern, s.requireRole(t.role, bounded(t, s.answerer(t))))
 	}

@@ -175,6 +175,38 @@ func TestSecurityHeaders(t *testing.T) {
 	}
 }
 
+func TestLogHasNoSecrets(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleViewer)
+	b.get("/devices?q=hidden-word").wantStatus(200)
+	b.get("/d/one-time-secret/preview.jpg").wantStatus(404)
+	b.post("/u/one-time-secret", nil).wantStatus(404)
+	log := c.logged.String()
+	for _, secret := range []string{"hidden-word", "one-time-secret"} {
+		if strings.Contains(log, secret) {
+			t.Errorf("the log has %q", secret)
+		}
+	}
+	if !strings.Contains(log, "/d/…/preview.jpg") || !strings.Contains(log, "/devices") {
+		t.Error("the log does not have the requests")
+	}
+	if got := web.Redact("/u/x"); got != "/u/…" {
+		t.Errorf("redacted to %q", got)
+	}
+}
+
+func TestPagesAreCompressed(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleViewer)
+	b.headers["Accept-Encoding"] = "gzip"
+	if got := b.get("/help").wantStatus(200).header.Get("Content-Encoding"); got != "gzip" {
+		t.Errorf("encoding %q", got)
+	}
+	if p := b.do(http.MethodHead, "/help", "", nil).wantStatus(200); p.body != "" {
+		t.Error("HEAD has a body")
+	}
+}
+
 func TestPreferences(t *testing.T) {
 	c := newConsole(t)
 	ada := c.operator("ada", fleet.RoleViewer)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
+	_ "time/tzdata" // small containers have none
 
 	"fleetd/fleet"
 	"fleetd/web/i18n"
@@ -80,16 +82,23 @@ func known(lang string) bool {
 	return false
 }
 
+// zones are those that browsers named so far: reading one takes a file.
+var zones sync.Map
+
 // zone is the browser's time zone; the first page of all is in UTC.
 func zone(r *http.Request) *time.Location {
 	name, err := url.QueryUnescape(cookie(r, cookieZone))
 	if err != nil || len(name) > 64 || name == "Local" {
 		return time.UTC
 	}
+	if z, ok := zones.Load(name); ok {
+		return z.(*time.Location)
+	}
 	z, err := time.LoadLocation(name)
 	if err != nil {
 		return time.UTC
 	}
+	zones.Store(name, z) // only names that exist: some hundreds
 	return z
 }
 
