@@ -15,7 +15,7 @@ func (e *Enrolments) Claim(ctx context.Context, by Actor, code string) (DeviceID
 	}
 	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
 	if !e.claims.allowed(who, now) {
-		return "", Errorf(ErrUnavailable, "too_many_attempts", "too many wrong codes; wait a minute before the next try")
+		return "", Errorf(ErrTooMany, "too_many_attempts", "too many wrong codes; wait a minute before the next try")
 	}
 	digits, ok := cleanCode(code)
 	if !ok {

@@ -363,7 +363,7 @@ func TestClaimingIsLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Claim(t.Context(), ann, code); !errors.Is(err, fleet.ErrUnavailable) {
+	if _, err := e.Claim(t.Context(), ann, code); !errors.Is(err, fleet.ErrTooMany) {
 		t.Errorf("the eleventh try: %v", err)
 	}
 	now = now.Add(7 * time.Second)

@@ -12,7 +12,8 @@ var (
 	ErrInvalid     = errors.New("invalid")
 	ErrForbidden   = errors.New("forbidden")
 	ErrConflict    = errors.New("conflict")
-	ErrUnavailable = errors.New("unavailable") // try again later: overload, database down, shutting down
+	ErrTooMany     = errors.New("too many attempts") // wait before the next one
+	ErrUnavailable = errors.New("unavailable")       // try again later: overload, database down, shutting down
 
 	// ErrOffline means that the device has no connection. Nothing was sent.
 	ErrOffline = errors.New("device offline")

@@ -45,10 +45,10 @@ func (s *Server) errorPage(r *http.Request, status int, err error) ui.ErrorPage 
 // statusOf is the only place that turns the domain's errors into HTTP's.
 func statusOf(err error) int {
 	var tooLarge *http.MaxBytesError
-	switch code := errorCode(err); {
+	switch {
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge
-	case code == "too_many_attempts":
+	case errors.Is(err, fleet.ErrTooMany):
 		return http.StatusTooManyRequests
 	case errors.Is(err, fleet.ErrNotFound):
 		return http.StatusNotFound

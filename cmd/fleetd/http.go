@@ -8,7 +8,8 @@ import (
 	"fleetd/fleet"
 	"fleetd/web"
 	"fleetd/web/api"
-	"fleetd/web/device")
+	"fleetd/web/device"
+)
 
 // serveHTTP opens the console, REST and the device endpoints.
 func (s *server) serveHTTP(context.Context) error {

@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/jobs"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -147,7 +148,21 @@ func (s *server) openStore(ctx context.Context) error {
 		return err
 	}
 	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
-	return s.recover(ctx)
+	if err := s.recover(ctx); err != nil {
+		return err
+	}
+	return s.openJobs()
+}
+
+// openJobs starts the hourly work in the database: partitions and retention.
+func (s *server) openJobs() error {
+	keep := s.cfg.Retention
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep, Snapshots: keep}, Logger: s.log})
+	if err != nil {
+		return err
+	}
+	s.stages.run("jobs", work.Run)
+	return nil
 }
 
 // recover closes what a process that died left open.
@@ -234,6 +249,7 @@ func (s *server) openCalls(context.Context) error {
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
 	s.stages.run("fan-outs", s.fanOuts.Run)
+	s.watchParts()
 	return nil
 }
 

@@ -89,7 +89,7 @@ func TestEnrolment(t *testing.T) {
 	for range 12 {
 		w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`)
 	}
-	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 503 || p.Code != "too_many_attempts" {
+	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 429 || p.Code != "too_many_attempts" {
 		t.Errorf("guessing is answered %+v", p)
 	}
 }

@@ -104,6 +104,7 @@ var outcomes = []struct {
 	{fleet.ErrConflict, http.StatusConflict, "conflict", "this conflicts with the present state; read it again", 0},
 	{fleet.ErrOffline, http.StatusConflict, "device_offline", "the device is not connected", 0},
 	{fleet.ErrBusy, http.StatusServiceUnavailable, "device_busy", "too many calls wait for the device", 1},
+	{fleet.ErrTooMany, http.StatusTooManyRequests, "too_many_attempts", "too many attempts; wait a minute", 60},
 	{fleet.ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "fleetd cannot do this right now; try again", 2},
 	{context.Canceled, http.StatusServiceUnavailable, "unavailable", "the request ended before it was done", 2},
 	{context.DeadlineExceeded, http.StatusServiceUnavailable, "unavailable", "this took too long; try again", 2},

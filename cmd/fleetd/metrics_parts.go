@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fleetd/broker"
+	"fleetd/fleet"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// watchParts shows the numbers that the parts keep themselves. They are read
+// when the metrics are.
+func (s *server) watchParts() {
+	m := s.metrics
+	m.gauge("fleetd_devices", "Connected devices by presence.", prometheus.Labels{"presence": string(fleet.PresenceOnline)},
+		func() float64 { online, _ := s.presences.Counts(); return float64(online) })
+	m.gauge("fleetd_devices", "Connected devices by presence.", prometheus.Labels{"presence": string(fleet.PresenceUnresponsive)},
+		func() float64 { _, unresponsive := s.presences.Counts(); return float64(unresponsive) })
+	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
+		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
+	m.registry.MustRegister(brokerMetrics{s.broker})
+}
+
+// brokerMetrics shows the broker's numbers, all from one reading.
+type brokerMetrics struct{ broker *broker.Broker }
+
+// A brokerMetric is one number of the broker under the name it is shown by.
+type brokerMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*broker.Stats) int64
+}
+
+func brokerCounter(name, help string, read func(*broker.Stats) int64) brokerMetric {
+	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name+"_total", help, nil, nil), prometheus.CounterValue, read}
+}
+
+func brokerGauge(name, help string, read func(*broker.Stats) int64) brokerMetric {
+	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name, help, nil, nil), prometheus.GaugeValue, read}
+}
+
+var refusedDesc = prometheus.NewDesc("fleetd_mqtt_refused_total", "Connections refused, by reason.", []string{"reason"}, nil)
+
+var brokerMetricList = []brokerMetric{
+	brokerGauge("connections", "Devices connected.", func(s *broker.Stats) int64 { return s.Connections }),
+	brokerGauge("sockets", "Sockets open, those not yet authenticated included.", func(s *broker.Stats) int64 { return s.Sockets }),
+	brokerGauge("onboarding", "Devices being asked for their tools.", func(s *broker.Stats) int64 { return s.Onboarding }),
+	brokerCounter("connects", "Connections accepted.", func(s *broker.Stats) int64 { return s.Connects }),
+	brokerCounter("takeovers", "Connections that replaced another of the same device.", func(s *broker.Stats) int64 { return s.Takeovers }),
+	brokerCounter("publishes_in", "Messages from devices.", func(s *broker.Stats) int64 { return s.PublishesIn }),
+	brokerCounter("publishes_out", "Messages to devices.", func(s *broker.Stats) int64 { return s.PublishesOut }),
+	brokerCounter("foreign_topics", "Messages dropped since their topic was not the device's own.", func(s *broker.Stats) int64 { return s.ForeignTopics }),
+	brokerCounter("unreadable", "Messages that could not be read.", func(s *broker.Stats) int64 { return s.Unreadable }),
+	brokerCounter("outbox_full", "Messages not sent since the device does not read.", func(s *broker.Stats) int64 { return s.OutboxFull }),
+	brokerCounter("unmatched_answers", "Answers to nothing that was asked.", func(s *broker.Stats) int64 { return s.Unmatched }),
+	brokerCounter("late_answers", "Answers to calls given up before.", func(s *broker.Stats) int64 { return s.Late }),
+	brokerCounter("listings", "Tool lists taken.", func(s *broker.Stats) int64 { return s.Listings }),
+	brokerCounter("listings_failed", "Tool lists that could not be taken.", func(s *broker.Stats) int64 { return s.ListingsFailed }),
+	brokerCounter("accept_errors", "Errors in accepting connections.", func(s *broker.Stats) int64 { return s.AcceptErrors }),
+	brokerCounter("panics", "Panics contained in one connection.", func(s *broker.Stats) int64 { return s.Panics }),
+}
+
+// Describe implements prometheus.Collector.
+func (brokerMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- refusedDesc
+	for _, m := range brokerMetricList {
+		descs <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
+	stats := b.broker.Stats()
+	for reason, n := range stats.Refused {
+		metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), reason)
+	}
+	for _, m := range brokerMetricList {
+		metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.read(&stats)))
+	}
+}
