@@ -112,6 +112,7 @@ func (s *Server) keepSession(ctx context.Context, id uuid.UUID) error {
 	if err != nil {
 		return err
 	}
+	s.streams.end(allSessions) // those of the old password must not go on
 	return s.openSession(ctx, o)
 }
 
@@ -142,7 +143,9 @@ func (s *Server) setDisabled(r *http.Request, disabled bool) (answer, error) {
 	if disabled {
 		key = "flash.operator_disabled"
 	}
-	return s.changed(r, key, s.Operators.SetDisabled(r.Context(), viewerOf(r.Context()).actor(), o.ID, disabled))
+	err = s.Operators.SetDisabled(r.Context(), viewerOf(r.Context()).actor(), o.ID, disabled)
+	s.streams.end(allSessions) // theirs must not go on
+	return s.changed(r, key, err)
 }
 
 func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
@@ -153,6 +156,7 @@ func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	me := viewerOf(ctx).operator
 	err = s.Operators.SetPassword(ctx, me.Actor(), o.ID, r.PostFormValue("password"))
+	s.streams.end(allSessions) // those of the old password must not go on
 	if err == nil && o.ID == me.ID {
 		err = s.keepSession(ctx, me.ID)
 	}

@@ -68,8 +68,12 @@ func (s *Server) triedTooOften(w http.ResponseWriter, r *http.Request, name stri
 }
 
 func (s *Server) signOut(r *http.Request) (answer, error) {
+	session := s.sessions.Token(r.Context())
 	if err := s.sessions.Destroy(r.Context()); err != nil {
 		return answer{}, err
+	}
+	if session != "" {
+		s.streams.end(session)
 	}
 	return goTo(ui.PathSignIn)
 }

@@ -99,6 +99,22 @@ next:
 	}
 }
 
+// wantEnd waits for the server to end the stream.
+func (s *stream) wantEnd() {
+	s.t.Helper()
+	deadline := time.After(5 * time.Second)
+	for {
+		select {
+		case _, ok := <-s.events:
+			if !ok {
+				return
+			}
+		case <-deadline:
+			s.t.Fatal("the stream goes on")
+		}
+	}
+}
+
 func TestStreamTellsPresence(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")

@@ -18,12 +18,17 @@ type streams struct {
 	mu        sync.Mutex
 	closed    bool
 	next      int
-	open      map[int]context.CancelFunc
+	open      map[int]openStream
 	bySession map[string]int
 }
 
+type openStream struct {
+	session string
+	end     context.CancelFunc
+}
+
 func newStreams() *streams {
-	return &streams{open: make(map[int]context.CancelFunc), bySession: make(map[string]int)}
+	return &streams{open: make(map[int]openStream), bySession: make(map[string]int)}
 }
 
 // add admits a stream. It ends with ctx; done must be called after it. ok is
@@ -37,7 +42,7 @@ func (s *streams) add(ctx context.Context, session string) (_ context.Context, d
 	ctx, cancel := context.WithCancel(ctx)
 	s.next++
 	n := s.next
-	s.open[n] = cancel
+	s.open[n] = openStream{session, cancel}
 	s.bySession[session]++
 	return ctx, func() { s.remove(n, session) }, true
 }
@@ -45,19 +50,31 @@ func (s *streams) add(ctx context.Context, session string) (_ context.Context, d
 func (s *streams) remove(n int, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open[n]()
+	s.open[n].end()
 	delete(s.open, n)
 	if s.bySession[session]--; s.bySession[session] == 0 {
 		delete(s.bySession, session)
 	}
 }
 
+// end ends the streams of a session, or of all: those that may read on come
+// back by themselves, and are looked at again.
+func (s *streams) end(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.open {
+		if session == allSessions || o.session == session {
+			o.end()
+		}
+	}
+}
+
+const allSessions = ""
+
 // close ends every stream and lets no more begin.
 func (s *streams) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
-	for _, cancel := range s.open {
-		cancel()
-	}
+	s.mu.Unlock()
+	s.end(allSessions)
 }
