@@ -170,6 +170,9 @@ func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
 }
 
 func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
+	if !boundedSchema(raw) {
+		return nil
+	}
 	var s jsonschema.Schema
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil
