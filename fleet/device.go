@@ -8,11 +8,13 @@ import (
 )
 
 // A DeviceID names a device for life. An ESP32's is its station MAC address as
-// twelve lower-case hex digits; other dialects use [a-z0-9._-]{1,64}.
+// twelve lower-case hex digits; other dialects use [a-z0-9._-]{1,64}, from a
+// letter or digit on: browsers take "." and ".." out of an address, and a
+// leading "-" makes a flag of it on the command line.
 type DeviceID string
 
 var (
-	deviceIDPattern = regexp.MustCompile(`^[a-z0-9._-]{1,64}$`)
+	deviceIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 	macPattern      = regexp.MustCompile(`^[0-9a-f]{12}$`)
 	macSeparated    = regexp.MustCompile(`^[0-9a-f]{2}([:_-][0-9a-f]{2}){5}$`)
 )

@@ -199,6 +199,19 @@ func (e *Enrolments) Listed(id DeviceID, elfSHA256 string, at time.Time) {
 	}
 }
 
+// Stored returns when the polls answered so far are in the store: a new device
+// connects, and can have listed its tools, before its first poll was written.
+func (e *Enrolments) Stored(ctx context.Context) error {
+	if err := e.polls.flush(ctx); err != nil {
+		return err
+	}
+	if err := e.polls.lock(ctx); err != nil { // a write that began before
+		return err
+	}
+	e.polls.unlock()
+	return nil
+}
+
 // Known reports whether the device is enrolled, whatever its Client-Id.
 func (e *Enrolments) Known(id DeviceID) bool {
 	s := e.shard(id)

@@ -424,3 +424,18 @@ func TestEnrolmentMemoryPerDevice(t *testing.T) {
 	}
 	runtime.KeepAlive(e)
 }
+
+func TestStoredWaitsForPolls(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolOpen, nil) // Run is not: nothing is written by itself
+	poll(t, e, uuid1)
+	must(t, e.Stored(t.Context()))
+	if _, ok := s.rows[unit]; !ok {
+		t.Error("the device is not in the store")
+	}
+	s.away = true
+	poll(t, e, uuid1)
+	if err := e.Stored(t.Context()); err == nil {
+		t.Error("a store that is away gave no error")
+	}
+}

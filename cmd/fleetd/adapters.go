@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"fleetd/fleet"
 )
@@ -36,7 +37,13 @@ func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
 func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	running := d.enrolments.Running(l.Device)
 	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
-	if err := d.devices.Listed(ctx, l); err != nil {
+	err := d.devices.Listed(ctx, l)
+	if errors.Is(err, fleet.ErrNotFound) { // a device that joined a moment ago
+		if err = d.enrolments.Stored(ctx); err == nil {
+			err = d.devices.Listed(ctx, l)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if !l.Partial {
