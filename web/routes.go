@@ -119,7 +119,7 @@ func (s *Server) console(r chi.Router, public *url.URL) {
 		r.Method(t.method, t.pattern, s.requireRole(t.role, bounded(t, s.answerer(t))))
 	}
 	r.NotFound(s.notFound)
-	r.MethodNotAllowed(s.requireRole(fleet.RoleViewer, s.methodNotAllowed))
+	r.MethodNotAllowed(s.methodNotAllowed)
 }
 
 func (s *Server) answerer(t route) http.HandlerFunc {
@@ -156,19 +156,35 @@ func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Hand
 	return p.Handler
 }
 
+// forDevices tells addresses of devices and programs from pages.
+func forDevices(path string) bool {
+	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp"} {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // notFound answers people with a page, strangers with the sign-in, and
 // devices and programs plainly.
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
-	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp"} {
-		if strings.HasPrefix(r.URL.Path, prefix) {
-			http.NotFound(w, r)
-			return
-		}
+	if forDevices(r.URL.Path) {
+		http.NotFound(w, r)
+		return
 	}
 	s.requireRole(fleet.RoleViewer, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
 }
 
+// methodNotAllowed does not send devices to the sign-in, either: their
+// addresses are secrets, and it would carry them on.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
-	page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
-	s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
+	if forDevices(r.URL.Path) {
+		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
+		return
+	}
+	s.requireRole(fleet.RoleViewer, func(w http.ResponseWriter, r *http.Request) {
+		page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
+		s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
+	})(w, r)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-chi/chi/v5"
+
 	"fleetd/fleet"
 	"fleetd/web"
 )
@@ -195,6 +197,17 @@ func TestLogHasNoSecrets(t *testing.T) {
 	if got := web.Redact("/u/x"); got != "/u/…" {
 		t.Errorf("redacted to %q", got)
 	}
+}
+
+// A device that uses the wrong method is told so: the sign-in would show its
+// secret address to whoever signs in next.
+func TestDevicesAreNotAskedToSignIn(t *testing.T) {
+	c := newConsole(t, func(o *web.Options) {
+		o.DeviceRoutes = func(r chi.Router) { r.Post("/u/{token}", http.NotFound) }
+	})
+	b := c.browser()
+	b.get("/u/one-time-secret").wantStatus(http.StatusMethodNotAllowed)
+	b.do(http.MethodPut, "/devices", "", nil).wantRedirect("/sign-in")
 }
 
 func TestPagesAreCompressed(t *testing.T) {
