@@ -99,6 +99,11 @@ func (a *attempt) send() {
 	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
 	defer cancel()
 	now := a.calls.o.Now()
+	if waited := now.Sub(*a.call.SentAt); waited > recordPatience {
+		a.call.SentAt = nil
+		a.close(CallCanceled, &CallError{CodeRecordLate, fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))})
+		return
+	}
 	a.call.SentAt = &now
 	if a.call.Tool == ToolReboot {
 		a.sendReboot(ctx)

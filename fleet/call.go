@@ -83,6 +83,7 @@ const (
 	CodeBusy         = "device_busy"    // refused: the device's line is full
 	CodeQueueTimeout = "queue_timeout"  // canceled: the device's turn did not come in time
 	CodeStopped      = "fleetd_stopped" // canceled or unknown: fleetd ended before the outcome
+	CodeRecordLate   = "record_late"    // canceled: the record that must precede the sending took too long
 	CodeWithdrawn    = "withdrawn"      // canceled by an operator
 )
 

@@ -17,6 +17,7 @@ const (
 	MaxCallTimeout     = 5 * time.Minute
 	MaxArgumentBytes   = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
 	queueTimeout       = time.Minute
+	recordPatience     = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
 	stopGrace          = 2 * time.Second
 )
 

@@ -273,6 +273,41 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 	}
 }
 
+// A database that hangs holds up the record, and with it the call. When it
+// comes back, whoever asked has gone.
+func TestCallIsNotSentLongAfterItWasMade(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			hang := "insert"
+			if busy {
+				hang = "sent" // a call that waited for its turn is recorded twice
+			}
+			b.store.Fail = func(op string) error {
+				if op == hang {
+					time.Sleep(20 * time.Second)
+				}
+				return nil
+			}
+			b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+				t.Error("sent")
+				return fleettest.Text("true"), nil
+			})
+			if busy {
+				turn, err := b.link.Queue(unit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(time.Second, turn.Done)
+			}
+			c := b.call(t, volumeCall(`{"volume":1}`))
+			if c.State != fleet.CallCanceled || c.SentAt != nil || code(c) != fleet.CodeRecordLate {
+				t.Errorf("busy %v: the call ended %s %s, sent %v", busy, c.State, code(c), c.SentAt)
+			}
+		})
+	}
+}
+
 func TestCallsOfADeviceTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
