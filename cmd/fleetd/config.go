@@ -158,10 +158,19 @@ func redact(secret string) string {
 	return "(set)"
 }
 
+// redactURL hides what can be a password: in its place in a URL, as a
+// parameter, and in the other form, of key=value pairs, everything.
 func redactURL(s string) string {
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || u.Scheme == "" {
 		return redact(s)
 	}
+	q := u.Query()
+	for name := range q {
+		if strings.Contains(name, "password") {
+			q.Set(name, "xxxxx")
+		}
+	}
+	u.RawQuery = q.Encode()
 	return u.Redacted()
 }
