@@ -111,7 +111,10 @@ func (d *domain) happened() string {
 func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
 	t.Helper()
 	d := &domain{fresh: true}
-	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	// With a vision URL every device is told something at every connection, which
+	// is how these tests know that a connection is up.
+	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }}
 	if change != nil {
 		change(&o)
 	}

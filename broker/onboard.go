@@ -15,8 +15,8 @@ const (
 	listingTimeout = 2 * time.Minute  // for all pages, and for storing them
 )
 
-// An onboarding is what is asked of a device on every new connection: who it
-// is, and, unless that is known, what it can do.
+// An onboarding is what is asked of a device on a new connection: who it is and
+// what it can do, unless that is known, and what it must be told.
 type onboarding struct { // under connection.mu
 	running bool
 	done    bool // nothing more to ask
@@ -93,6 +93,9 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 // introduce is one try. Each request has a turn of its own, so that calls get
 // in between.
 func (c *connection) introduce(ctx context.Context) error {
+	if c.broker.o.VisionURL == nil && !c.broker.devices.NeedsListing(c.Device) {
+		return nil // nothing to tell and nothing to ask: a fleet that comes back is let in without a word
+	}
 	var hello *mcp.InitializeResult
 	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
 		hello, err = c.session.Initialize(ctx, c.initializeParams())

@@ -95,6 +95,25 @@ func TestListingIsSkippedWhenFresh(t *testing.T) {
 	}
 }
 
+func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
+	b, _ := start(t, func(o *Options) { o.VisionURL = nil })
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	asked := make(chan string, 10)
+	d.serve(func(r rpc) string { asked <- r.Method; return "" })
+	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
+	turn, err := b.Queue(d.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer turn.Done()
+	if _, err := turn.Send(t.Context(), "self.reboot", nil, nil); err != nil {
+		t.Error(err)
+	}
+	if first := <-asked; first != "tools/call" {
+		t.Errorf("the device was asked for %s before its first call", first)
+	}
+}
+
 func TestListingIsTriedAgain(t *testing.T) {
 	b, dom := start(t, func(o *Options) {
 		o.RequestTimeout = 50 * time.Millisecond

@@ -21,7 +21,8 @@ import (
 // At a shutdown MQTT 5 devices are told; others just see the socket close, as
 // their protocol knows no DISCONNECT from the server.
 func TestShutdown(t *testing.T) {
-	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true}})
+	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true},
+		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }})
 	if err != nil {
 		t.Fatal(err)
 	}

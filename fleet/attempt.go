@@ -158,21 +158,27 @@ func (a *attempt) close(state CallState, err *CallError) {
 	a.call.State, a.call.Error, a.call.FinishedAt = state, err, &now
 }
 
-// store keeps the outcome. The database may be away for a moment; the outcome
+// store keeps the outcome. The database may be away for a while; the outcome
 // of a call that was made is worth waiting for.
 func (a *attempt) store() error {
+	const patience, longest = 5 * time.Minute, 5 * time.Second
 	var err error
-	for wait := 100 * time.Millisecond; wait < 10*time.Second; wait *= 2 {
-		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil {
-			return nil
+	stopping := a.calls.life.Done()
+	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < patience; wait = min(2*wait, longest) {
+		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, ErrInvalid) {
+			break
 		}
 		select {
 		case <-time.After(wait):
-		case <-a.calls.life.Done():
-			wait = 10 * time.Second // one last try
+			waited += wait
+		case <-stopping:
+			waited, stopping = patience-longest, nil // one try more, or two
 		}
 	}
-	return fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err)
+	if err != nil {
+		return fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err)
+	}
+	return nil
 }
 
 // late keeps an answer that came after the call was given up.

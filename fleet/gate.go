@@ -39,6 +39,7 @@ func (t Tool) UserOnly() bool {
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
 	schemas schemaCache
+	passed  passedCache
 }
 
 // A refusal is the gate's no, as the outcome of a call.
@@ -108,6 +109,10 @@ func checkTool(tool Tool, r CallRequest) *refusal {
 // checkArguments holds the arguments against the tool's own schema, and against
 // typing errors: a stock device ignores an argument it does not know.
 func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMessage) *refusal {
+	same := passed{inventory, tool.Name, string(arguments)}
+	if g.passed.has(same) {
+		return nil
+	}
 	args, err := decodeObject(arguments)
 	if err != nil {
 		return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
@@ -124,6 +129,7 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	if err := schema.Validate(args); err != nil {
 		return invalid("invalid_arguments", "%s", explainArguments(schema.Schema(), args, err))
 	}
+	g.passed.add(same)
 	return nil
 }
 
@@ -182,4 +188,32 @@ func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
 		return nil
 	}
 	return resolved
+}
+
+// A passedCache remembers arguments that fitted their schema: a fan-out and a
+// script make the same call many times over.
+type passedCache struct {
+	mu sync.RWMutex
+	m  map[passed]struct{}
+}
+
+type passed struct{ inventory, tool, arguments string }
+
+// maxPassed bounds the cache; with [MaxArgumentBytes] it takes 6 MB at most.
+const maxPassed = 2000
+
+func (c *passedCache) has(p passed) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, ok := c.m[p]
+	return ok
+}
+
+func (c *passedCache) add(p passed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= maxPassed {
+		c.m = make(map[passed]struct{})
+	}
+	c.m[p] = struct{}{}
 }

@@ -4,8 +4,8 @@
 -- a call lies in.
 --
 -- No index names state. A call's outcome is an update in place (HOT), which
--- any index over a column that changes would prevent; open_calls and failure
--- serve the questions such an index would.
+-- any index over a column that changes would prevent. What is open is found
+-- among the newest calls; failure serves the other questions about states.
 --
 -- arguments, result, evidence and late are json, not jsonb: a record keeps
 -- what was said, to the letter, \u0000 included, and json is cheaper to write.
@@ -47,12 +47,6 @@ CREATE INDEX calls_fanout ON calls (fanout_id, device_id, id DESC) WHERE fanout_
 CREATE INDEX calls_failed ON calls (id DESC) WHERE failure IS NOT NULL;
 CREATE INDEX calls_failure ON calls (failure, id DESC) WHERE failure IS NOT NULL;
 CREATE TABLE calls_default PARTITION OF calls DEFAULT;
-
--- Calls without an outcome: few rows, gone as soon as the outcome is stored.
-CREATE TABLE open_calls (
-    id         uuid PRIMARY KEY,
-    created_at timestamptz NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TABLE fanouts (
     id            uuid PRIMARY KEY,

@@ -198,9 +198,11 @@ type callJSON struct {
 func (d *daemon) listed(n int) []deviceView {
 	d.t.Helper()
 	var devices list[deviceView]
+	var ready int
+	defer func() { d.t.Logf("%d devices online, %d of them with tools", len(devices.Items), ready) }()
 	d.eventually(fmt.Sprintf("%d devices listed", n), func() bool {
 		d.rest("GET", "/devices?q=presence:online&limit=500", nil, &devices)
-		ready := 0
+		ready = 0
 		for _, v := range devices.Items {
 			if v.ToolsCount > 0 {
 				ready++

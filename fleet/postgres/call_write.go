@@ -25,36 +25,32 @@ type callWrite struct {
 // callColumns is a call as it is written. It shares nothing with the call, so
 // that the caller may go on changing that.
 type callColumns struct {
-	id                       uuid.UUID
-	createdAt                time.Time
-	device, tool             string
-	arguments                *string
-	actor                    fleet.Actor
-	fanOut                   pgtype.UUID
-	state                    string
-	failure                  *string
-	result                   *string
-	resultHash               []byte
-	errorCode, errorMessage  *string
-	evidence                 *string
-	rpcID                    int32
-	timeoutMs                int64
-	sentAt, finishedAt       *time.Time
-	windowStart, windowBound time.Time
+	id                      uuid.UUID
+	createdAt               time.Time
+	device, tool            string
+	arguments               *string
+	actor                   fleet.Actor
+	fanOut                  pgtype.UUID
+	state                   string
+	failure                 *string
+	result                  *string
+	resultHash              []byte
+	errorCode, errorMessage *string
+	evidence                *string
+	rpcID                   int32
+	timeoutMs               int64
+	sentAt, finishedAt      *time.Time
 }
 
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	from, to, ok := idWindow(c.ID)
-	if !ok || (!c.CreatedAt.IsZero() && (c.CreatedAt.Before(from) || !c.CreatedAt.Before(to))) {
+	if !ok || c.CreatedAt.Before(from) || !c.CreatedAt.Before(to) {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_call_id", "call %s: the id must be of version 7 and carry the time of creation (%v)", c.ID, c.CreatedAt)
 	}
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
 		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State), result: cleanJSON(c.Result),
 		evidence: marshalled(c.Evidence), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
-		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), windowStart: from, windowBound: to}
-	if r.createdAt.IsZero() {
-		r.createdAt, _ = idTime(c.ID)
-	}
+		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt)}
 	if insert {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
@@ -119,56 +115,36 @@ const insertCalls = `
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)`
 
-const insertOpen = `INSERT INTO open_calls (id, created_at) SELECT * FROM unnest($1::uuid[], $2::timestamptz[])`
-
-// A final call stays as it is, and sent does not become sent again. The bounds
-// of created_at name the row's partition. They are given for each row, though
-// one pair would do: a pair common to all would let the planner walk through
-// the hour instead of looking up the rows.
+// A final call stays as it is, and sent does not become sent again. Id and
+// created_at together are the key, and name the row's partition.
 const updateCalls = `
 	UPDATE calls c
 	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash, error_code = u.error_code,
 		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at
 	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[],
-		$12::timestamptz[], $13::timestamptz[])
-		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, lower, upper)
-	WHERE c.id = u.id AND c.created_at >= u.lower AND c.created_at < u.upper
+		$12::timestamptz[])
+		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, created_at)
+	WHERE c.id = u.id AND c.created_at = u.created_at
 	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))
 	RETURNING c.id`
-
-const deleteOpen = `DELETE FROM open_calls o USING unnest($1::uuid[]) AS u (id) WHERE o.id = u.id`
 
 // sendCalls writes a batch in one round trip and one transaction: what pgx
 // sends as a batch PostgreSQL commits as a whole. extra statements go with it.
 func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
-	var inserts, opened, updates, closed []*callWrite
+	var inserts, updates []*callWrite
 	for _, w := range batch {
-		open := !fleet.CallState(w.row.state).Final()
-		switch {
-		case w.insert:
+		if w.insert {
 			inserts = append(inserts, w)
-			if open {
-				opened = append(opened, w)
-			}
-		default:
+		} else {
 			updates = append(updates, w)
-			if !open {
-				closed = append(closed, w)
-			}
 		}
 	}
 	var b pgx.Batch
 	if len(inserts) > 0 {
 		b.Queue(insertCalls, insertArgs(inserts)...)
 	}
-	if len(opened) > 0 {
-		b.Queue(insertOpen, ids(opened), column(opened, func(r *callColumns) time.Time { return r.createdAt }))
-	}
 	if len(updates) > 0 {
 		b.Queue(updateCalls, updateArgs(updates)...).Query(func(rows pgx.Rows) error { return noteChanged(rows, updates) })
-	}
-	if len(closed) > 0 {
-		b.Queue(deleteOpen, ids(closed))
 	}
 	for _, sql := range extra {
 		b.Queue(sql)
@@ -242,7 +218,6 @@ func updateArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) int32 { return r.rpcID }),
 		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
-		column(ws, func(r *callColumns) time.Time { return r.windowStart }),
-		column(ws, func(r *callColumns) time.Time { return r.windowBound }),
+		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
 	}
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -224,7 +225,7 @@ func (w *where) states(states []fleet.CallState) {
 	w.and("state = ANY (?)", states)
 	switch {
 	case !slices.ContainsFunc(states, fleet.CallState.Final):
-		w.and("id IN (SELECT id FROM open_calls)")
+		w.and("id >= ?", idFloor(time.Now().Add(-openFor)))
 	case len(states) == 1 && states[0].Failed():
 		w.and("failure = ?", states[0])
 	case !slices.ContainsFunc(states, func(s fleet.CallState) bool { return !s.Failed() }):
@@ -232,19 +233,33 @@ func (w *where) states(states []fleet.CallState) {
 	}
 }
 
-// RecoverCalls closes what a dead process left open.
+// openFor is longer than any call stays open: it waits for its turn at most a
+// minute, for its answer at most [fleet.MaxCallTimeout], and for the database
+// to take its outcome some minutes more. What is open is therefore looked for
+// among the newest calls only, and needs no index that every outcome would
+// have to change.
+const openFor = time.Hour
+
+// RecoverCalls closes what a dead process left open. That process made its
+// last call at the latest when it died, so the newest call says where to look.
 func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if canceled, err = closeOpen(ctx, tx, fleet.CallPending, fleet.CallCanceled,
-			"fleetd stopped before the call was sent"); err != nil {
-			return err
+		var newest uuid.UUID
+		err := tx.QueryRow(ctx, `SELECT id FROM calls ORDER BY id DESC LIMIT 1`).Scan(&newest)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
 		}
-		unknown, err = closeOpen(ctx, tx, fleet.CallSent, fleet.CallUnknown,
-			"fleetd stopped before the answer came; the device may have run the call")
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM open_calls`)
+		at, _ := idTime(newest)
+		from := at.Add(-openFor)
+		if canceled, err = closeOpen(ctx, tx, from, fleet.CallPending, fleet.CallCanceled,
+			"fleetd stopped before the call was sent"); err != nil {
+			return err
+		}
+		unknown, err = closeOpen(ctx, tx, from, fleet.CallSent, fleet.CallUnknown,
+			"fleetd stopped before the answer came; the device may have run the call")
 		return err
 	})
 	if err != nil {
@@ -253,14 +268,13 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 	return canceled, unknown, nil
 }
 
-func closeOpen(ctx context.Context, tx pgx.Tx, from, to fleet.CallState, why string) (int64, error) {
+func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.CallState, why string) (int64, error) {
 	e := fleet.CallError{Code: fleet.CodeStopped, Message: why}
 	tag, err := tx.Exec(ctx, `
-		UPDATE calls c
+		UPDATE calls
 		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash = CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END
-		FROM open_calls o
-		WHERE c.id = o.id AND c.created_at = o.created_at AND c.state = $1`,
-		from, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}))
+		WHERE id >= $7 AND created_at >= $8 AND state = $1`,
+		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(from), from.Add(-idSlack))
 	return tag.RowsAffected(), err
 }
 

@@ -56,7 +56,9 @@ func (s *Store) SavePresence(ctx context.Context, changes []fleet.PresenceChange
 		if err != nil {
 			return fmt.Errorf("save presence of %d devices: %w", len(chunk), domainError(err))
 		}
-		s.keepOrphans(chunk, stored)
+		if err := s.keepOrphans(ctx, chunk, stored); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -142,17 +144,35 @@ func collect[S, T any](list []S, of func(S) T) []T {
 }
 
 // keepOrphans remembers changes whose device is not stored, and forgets those
-// that have been overtaken.
-func (s *Store) keepOrphans(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) {
+// that have been overtaken. It then tries once more: the device may have been
+// stored just before it was remembered, and then nobody would adopt it.
+func (s *Store) keepOrphans(ctx context.Context, changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) error {
+	orphans := s.sortOut(changes, stored)
+	if len(orphans) == 0 {
+		return nil
+	}
+	stored, err := s.savePresence(ctx, orphans)
+	if err != nil {
+		return fmt.Errorf("save presence of %d new devices: %w", len(orphans), domainError(err))
+	}
+	s.sortOut(orphans, stored)
+	return nil
+}
+
+// sortOut notes which changes are stored and which wait, and returns the latter.
+func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) (orphans []fleet.PresenceChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range changes {
-		if stored[c.Device] {
+		switch {
+		case stored[c.Device]:
 			delete(s.orphaned, c.Device)
-		} else if len(s.orphaned) < maxOrphans {
+		case len(s.orphaned) < maxOrphans:
 			s.orphaned[c.Device] = c
+			orphans = append(orphans, c)
 		}
 	}
+	return orphans
 }
 
 // adoptOrphans stores the presence that came before the device did.
