@@ -34,14 +34,18 @@ func (c *serveCommand) Run(ctx context.Context) error {
 	return err
 }
 
-// greet tells a person where to go. The password is shown this once.
+// greet tells a person where to go. A generated password is shown this once;
+// one that was given is known, and output ends up in logs.
 func (s *server) greet(w io.Writer) {
 	fmt.Fprintf(w, "\nfleetd %s is up\n\n", buildVersion())
 	fmt.Fprintf(w, "  Console    %s\n", s.cfg.PublicURL)
-	if s.firstPassword != "" {
-		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n", s.firstPassword)
-	} else {
+	switch {
+	case s.firstPassword == "":
 		fmt.Fprintln(w, "  Operator   as before; a forgotten password is changed with: fleetd user passwd NAME")
+	case s.firstPassword == s.cfg.AdminPassword:
+		fmt.Fprintln(w, "  Operator   admin, with the password of --admin-password")
+	default:
+		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n", s.firstPassword)
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
