@@ -17,6 +17,11 @@ type target struct {
 // changes made through it are forgotten here at once.
 const targetTTL = 15 * time.Second
 
+// maxTargetInventories bounds the inventories kept. A fleet has one per
+// firmware build; a hostile device offers another at every connection, of up
+// to a megabyte.
+const maxTargetInventories = 256
+
 // Targets keeps what calls need to know of devices in memory, so that a call
 // costs no read.
 type Targets struct {
@@ -98,6 +103,9 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(t.inventoryOf) >= maxTargetInventories {
+		clear(t.inventoryOf)
+	}
 	t.inventoryOf[id] = inv
 	return inv, nil
 }
