@@ -41,10 +41,10 @@ generate: ## make the Go code of the templ pages
 	@go tool templ generate
 
 .PHONY: bench
-bench: ## measure against raw Mosquitto and PostgreSQL, into bench/RESULTS.md
+bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS=5)
 	@scripts/setup test
 	@go build -o bin/bench ./bench
-	@exec bin/bench
+	@exec bin/bench $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: clean
 clean: ## remove what was built, and the test databases; never the data directory
