@@ -58,6 +58,7 @@ type api struct {
 	router   *chi.Mux
 	huma     huma.API
 	failures *httprate.RateLimiter // failed authentications by address
+	streams  streamCount
 }
 
 // failuresPerMinute is how often one address may come with a bad token before

@@ -62,15 +62,20 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-func (a *api) streamEvents(_ context.Context, _ fleet.Actor, in *eventsInput) (*huma.StreamResponse, error) {
+func (a *api) streamEvents(_ context.Context, by fleet.Actor, in *eventsInput) (*huma.StreamResponse, error) {
 	device, err := deviceParam(in.Device)
 	if err != nil {
 		return nil, err
+	}
+	leave, tooMany := a.streams.enter(by.ID)
+	if tooMany != nil {
+		return nil, tooMany
 	}
 	want := func(e *fleet.Event) bool {
 		return (device == "" || e.Device == device) && (len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
 	}
 	return &huma.StreamResponse{Body: func(c huma.Context) {
+		defer leave()
 		r, w := humachi.Unwrap(c)
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")

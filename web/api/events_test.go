@@ -97,6 +97,22 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	}
 }
 
+// One token, lost to a script that forgets to close, must not take every
+// connection there is.
+func TestEventStreamsAreLimited(t *testing.T) {
+	w := newWorld(t)
+	token := w.tokens[fleet.RoleViewer]
+	w.listen(t, "", w.tokens[fleet.RoleAdmin])
+	for range maxStreams {
+		w.listen(t, "", token)
+	}
+	got := w.as(t, fleet.RoleViewer, http.MethodGet, "/events", "")
+	if p := got.problem(t); got.status != http.StatusTooManyRequests || p.Code != "too_many_streams" {
+		t.Errorf("one stream too many was answered %d %s", got.status, p.Code)
+	}
+	w.listen(t, "", w.tokens[fleet.RoleAdmin]) // others are not concerned
+}
+
 // A reader that does not read is dropped, and holds up nobody.
 func TestSlowReaderIsDropped(t *testing.T) {
 	w := newWorld(t)
