@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 
@@ -62,12 +63,9 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, err
 	page := ui.NewDevicePage(d, s.now(), mayAct(ctx))
 	page.Head = s.head(r, d, "")
 	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
-	recent, err := s.Calls.Calls(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
-	if err != nil {
+	var err error
+	if page.Recent, err = s.recentCalls(ctx, d); err != nil {
 		return page, err
-	}
-	for _, c := range recent.Items {
-		page.Recent = append(page.Recent, callRow(c, d.Name))
 	}
 	shots, err := s.Pictures.Snapshots(ctx, d.ID, 1)
 	if err != nil {
@@ -78,6 +76,15 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, err
 		page.Latest = &shot
 	}
 	return page, nil
+}
+
+// recentCalls are the newest calls to a device.
+func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
+	recent, err := s.Calls.Calls(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
+	for _, c := range recent.Items {
+		rows = append(rows, callRow(c, d.Name))
+	}
+	return rows, err
 }
 
 func (s *Server) showActivity(r *http.Request) (answer, error) {

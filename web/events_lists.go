@@ -103,8 +103,7 @@ func (v *listView) show(ctx context.Context, d fleet.Device, u *updates) {
 type callsView struct {
 	server *Server
 	filter fleet.CallFilter
-	began  time.Time
-	newest uuid.UUID // of the calls that were counted as new
+	fresh  newCalls
 }
 
 func (v *callsView) pace() time.Duration { return paceRows }
@@ -127,7 +126,7 @@ func (v *callsView) begin(ctx context.Context) (u updates, err error) {
 	}
 	var recent []fleet.Call
 	for _, c := range found.Items {
-		if c.FinishedAt != nil && v.began.Sub(*c.FinishedAt) < loading {
+		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < loading {
 			recent = append(recent, c)
 		}
 	}
@@ -142,24 +141,31 @@ func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, 
 	// Under a storm of calls the newest are those that may be on the page.
 	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
 	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
-	u.fresh = v.countNew(calls)
+	u.fresh = v.fresh.count(calls)
 	return u, err
 }
 
-// countNew counts calls, newest first, that were not there when the page was
-// made. Ids rise with time.
-func (v *callsView) countNew(calls []fleet.Call) (n int) {
-	last := v.newest
+// newCalls counts the calls that were made after a page.
+type newCalls struct {
+	began  time.Time
+	states []fleet.CallState // only with these outcomes; empty for any
+	newest uuid.UUID         // of those counted
+}
+
+// count counts those among calls that were not counted before. Ids rise with
+// time.
+func (n *newCalls) count(calls []fleet.Call) (fresh int) {
+	last := n.newest
 	for _, c := range calls {
-		fits := len(v.filter.States) == 0 || slices.Contains(v.filter.States, c.State)
-		if !fits || c.CreatedAt.Before(v.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
+		fits := len(n.states) == 0 || slices.Contains(n.states, c.State)
+		if !fits || c.CreatedAt.Before(n.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
 			continue
 		}
-		if n++; slices.Compare(c.ID[:], v.newest[:]) > 0 {
-			v.newest = c.ID
+		if fresh++; slices.Compare(c.ID[:], n.newest[:]) > 0 {
+			n.newest = c.ID
 		}
 	}
-	return n
+	return fresh
 }
 
 func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u updates, err error) {

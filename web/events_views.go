@@ -32,10 +32,10 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		if err != nil {
 			return nil, errNoPage
 		}
-		return deviceView{s, id}, nil
+		return &deviceView{server: s, id: id, tab: q.Get("tab"), fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
 		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"), viewerOf(r.Context()).zone)
-		return &callsView{server: s, filter: f, began: s.now()}, err
+		return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
 	case ui.ViewCall:
 		id, err := uuid.Parse(q.Get("id"))
 		if err != nil {
@@ -107,31 +107,34 @@ func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Compone
 type deviceView struct {
 	server *Server
 	id     fleet.DeviceID
+	tab    string
+	fresh  newCalls
 }
 
-func (v deviceView) pace() time.Duration { return paceRows }
+func (v *deviceView) pace() time.Duration { return paceRows }
 
-func (v deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
+func (v *deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
 
-func (v deviceView) begin(ctx context.Context) (u updates, err error) {
+func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	u.patches, err = v.head(ctx)
 	return u, err
 }
 
-// head keeps the tab as the page has it: the tabs stand outside of the head.
-func (v deviceView) head(ctx context.Context) ([]templ.Component, error) {
+func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	d, err := v.server.Devices.Device(ctx, v.id)
 	if err != nil {
 		return nil, err
 	}
-	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), "", v.server.now(), mayAct(ctx)).View()}, nil
+	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayAct(ctx)).View()}, nil
 }
 
-func (v deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
 	head := false
+	var calls []fleet.Call
 	for _, e := range events {
 		switch e.Kind {
 		case fleet.EventCall:
+			calls = append(calls, *e.Call)
 			err = v.call(ctx, *e.Call, &u)
 		case fleet.EventSnapshot:
 			err = v.snapshot(ctx, e.Subject, &u)
@@ -142,6 +145,7 @@ func (v deviceView) render(ctx context.Context, events []fleet.Event) (u updates
 			return u, err
 		}
 	}
+	u.fresh = v.fresh.count(calls)
 	if head {
 		patches, err := v.head(ctx)
 		if err != nil {
@@ -154,7 +158,7 @@ func (v deviceView) render(ctx context.Context, events []fleet.Event) (u updates
 
 // call shows a call in the tables and beside the form that made it. The
 // outcome is repeated once, for a form whose answer was on its way.
-func (v deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
+func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	beside, err := v.server.callView(ctx, c, "")
 	if err != nil {
 		return err
@@ -173,7 +177,7 @@ func (v deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 
 // snapshot shows a picture that has just arrived: as the device's latest, and
 // with its call.
-func (v deviceView) snapshot(ctx context.Context, subject string, u *updates) error {
+func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) error {
 	id, err := uuid.Parse(subject)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ const (
 
 func (s *Server) showOverview(r *http.Request) (answer, error) {
 	ctx := r.Context()
-	page := ui.Overview{Step: overviewStep, Setup: s.setup(ctx)}
+	page := ui.Overview{Step: overviewStep, To: s.now(), From: s.now().Add(-overviewSpan), Setup: s.setup(ctx)}
 	var err error
 	if page.Now, page.Needs, err = s.fleetNow(ctx); err != nil {
 		return answer{}, err

@@ -29,6 +29,9 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 	page := s.toolsPage(r, d, inv)
 	name := toolName(r)
 	if name == "" {
+		if page.Recent, err = s.recentCalls(r.Context(), d); err != nil {
+			return answer{}, err
+		}
 		return show(page.Page())
 	}
 	tool, ok := inv.Tool(name)

@@ -96,27 +96,33 @@ func pair(l Lang, big string, n int, small string, rest int) string {
 // Relative writes how far t lies from now, in its leading unit. The script
 // does the same with the same messages (see JSKeys) as time goes by.
 func Relative(l Lang, t, now time.Time) string {
-	d := now.Sub(t)
-	side := "ago."
-	if d < 0 {
-		d, side = -d, "in."
+	if d := now.Sub(t); d < 0 {
+		return leading(l, "time.in.", -d)
 	}
+	return leading(l, "time.ago.", now.Sub(t))
+}
+
+// Lasting writes how long what began at t has lasted.
+func Lasting(l Lang, t, now time.Time) string { return leading(l, "time.for.", max(now.Sub(t), 0)) }
+
+func leading(l Lang, side string, d time.Duration) string {
 	switch {
 	case d < 5*time.Second:
 		return Text(l, "time.now")
 	case d < time.Minute:
-		return Text(l, "time."+side+"s", "n", int(d.Seconds()))
+		return Text(l, side+"s", "n", int(d.Seconds()))
 	case d < time.Hour:
-		return Text(l, "time."+side+"min", "n", int(d.Minutes()))
+		return Text(l, side+"min", "n", int(d.Minutes()))
 	case d < 48*time.Hour:
-		return Text(l, "time."+side+"h", "n", int(d.Hours()))
+		return Text(l, side+"h", "n", int(d.Hours()))
 	}
-	return Text(l, "time."+side+"d", "n", int(d.Hours()/24))
+	return Text(l, side+"d", "n", int(d.Hours()/24))
 }
 
 // JSKeys are the messages the browser's script needs.
 var JSKeys = []string{
 	"time.now", "time.ago.s", "time.ago.min", "time.ago.h", "time.ago.d",
 	"time.in.s", "time.in.min", "time.in.h", "time.in.d",
+	"time.for.s", "time.for.min", "time.for.h", "time.for.d",
 	"js.copied", "js.selected", "js.new", "js.offline", "js.failed",
 }

@@ -84,7 +84,7 @@ func TestDurations(t *testing.T) {
 		{0, "0 ms", "0 毫秒"},
 		{84 * time.Millisecond, "84 ms", "84 毫秒"},
 		{1240 * time.Millisecond, "1.24 s", "1.24 秒"},
-		{300 * time.Microsecond, "<1 ms", "不到 1 毫秒"},
+		{300 * time.Microsecond, "<1 ms", "<1 毫秒"},
 		{10 * time.Second, "10 s", "10 秒"},
 		{9994 * time.Millisecond, "9.99 s", "9.99 秒"},
 		{61 * time.Second, "1 min 1 s", "1 分 1 秒"},
@@ -134,6 +134,27 @@ func TestRelative(t *testing.T) {
 		}
 		if got := Relative(Chinese, tt.at, now); got != tt.zh {
 			t.Errorf("Relative(zh-CN, %v) = %q, want %q", tt.at, got, tt.zh)
+		}
+	}
+}
+
+func TestLasting(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	tests := []struct {
+		since  time.Time
+		en, zh string
+	}{
+		{now.Add(-2 * time.Second), "just now", "刚刚"},
+		{now.Add(-21 * time.Minute), "for 21 min", "已持续 21 分钟"},
+		{now.Add(-72 * time.Hour), "for 3 days", "已持续 3 天"},
+		{now.Add(time.Minute), "just now", "刚刚"}, // the clock was set back
+	}
+	for _, tt := range tests {
+		if got := Lasting(English, tt.since, now); got != tt.en {
+			t.Errorf("Lasting(en, %v) = %q, want %q", tt.since, got, tt.en)
+		}
+		if got := Lasting(Chinese, tt.since, now); got != tt.zh {
+			t.Errorf("Lasting(zh-CN, %v) = %q, want %q", tt.since, got, tt.zh)
 		}
 	}
 }

@@ -63,11 +63,18 @@ func (h DeviceHead) tabURL(tab string) templ.SafeURL {
 }
 
 func (h DeviceHead) frame(ctx context.Context) head {
-	return head{
+	frame := head{
 		Title:  h.Title(),
 		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
-		Events: EventsURL(ViewDevice, url.Values{"id": {string(h.ID)}}),
+		Events: EventsURL(ViewDevice, url.Values{"id": {string(h.ID)}, "tab": {h.Tab}}),
 	}
+	for _, tab := range deviceTabs {
+		if tab.tab == h.Tab && h.Tab != "" {
+			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})
+			frame.Here = t(ctx, tab.key)
+		}
+	}
+	return frame
 }
 
 // A DevicePage is a device's first tab: GET DevicePath(id). Its forms post to

@@ -75,7 +75,7 @@ var quickFilters = []struct{ term, key string }{
 	{"presence:online", "state.online"},
 	{"presence:unresponsive", "state.unresponsive"},
 	{"presence:offline", "state.offline"},
-	{"presence:pending", "state.pending"},
+	{"presence:pending", "presence.pending"},
 	{"hold", "device.on_hold"},
 	{"enrolment:waiting", "state.waiting"},
 }
@@ -135,6 +135,13 @@ func splitQuery(query string) []string {
 // callAllURL opens the fan-out form for every device that matches.
 func (v DevicesPage) callAllURL() string {
 	return PathFanOutNew + "?" + url.Values{"q": {v.Query}}.Encode()
+}
+
+func (v DevicesPage) callAllKey() string {
+	if v.Query == "" {
+		return "devices.call_all"
+	}
+	return "devices.call_matching"
 }
 
 type column struct{ sort, key, class string }

@@ -138,6 +138,31 @@ func (p FanOutProgress) tally() []stateCount {
 	return out
 }
 
+// A part is a stretch of a progress bar: calls that ended with one meaning.
+type part struct {
+	tone        tone
+	from, count int
+}
+
+// parts are the calls that have ended, the good ones first.
+func (p FanOutProgress) parts() []part {
+	byTone := make(map[tone]int)
+	for s, n := range p.Counts.ByState {
+		if s.Final() {
+			byTone[toneOf(string(s))] += n
+		}
+	}
+	var out []part
+	from := 0
+	for _, tn := range []tone{toneGood, toneNone, toneWarn, toneBad} {
+		if n := byTone[tn]; n > 0 {
+			out = append(out, part{tn, from, n})
+			from += n
+		}
+	}
+	return out
+}
+
 // callsURL lists the fan-out's calls in one state; "" for all.
 func (p FanOutProgress) callsURL(state fleet.CallState) string {
 	v := url.Values{"fanout": {p.id()}}

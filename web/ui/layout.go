@@ -12,11 +12,20 @@ import (
 type head struct {
 	Title  string // in the page's language
 	Crumbs []link // the way here, without the page itself
+	Here   string // short title at the end of the way; "" is Title
 	Events string // address of the live stream; "" for none
 	Charts bool   // may need the chart library, which the script fetches once a chart comes into view
 }
 
 type link struct{ Text, URL string }
+
+// here is what the page is called at the end of its breadcrumbs.
+func (h head) here() string {
+	if h.Here != "" {
+		return h.Here
+	}
+	return h.Title
+}
 
 type navItem struct{ icon, key, path string }
 

@@ -18,6 +18,7 @@ type Overview struct {
 	Presence []fleet.PresenceSample // the last 24 h, oldest first
 	Calls    []fleet.CallBucket     // the last 24 h, oldest first
 	Step     time.Duration          // width of a bucket
+	From, To time.Time              // what the charts show, with data or without
 	Versions []fleet.DeviceCount    // largest first
 	Boards   []fleet.DeviceCount
 	Needs    Attention
@@ -79,9 +80,11 @@ func bars(counts []fleet.DeviceCount, field string) []bar {
 // same figures.
 type chart struct {
 	X      []int64  `json:"x"` // Unix seconds
+	From   int64    `json:"from"`
+	To     int64    `json:"to"`
 	Time   string   `json:"time"`
 	Series []series `json:"series"`
-	Step   int64    `json:"step,omitempty"`  // seconds between bars
+	Step   int64    `json:"step,omitempty"`  // seconds between bars, which stand on one another
 	Links  []string `json:"links,omitempty"` // where a click at X[i] leads
 }
 
@@ -99,7 +102,7 @@ func (c chart) json() string {
 }
 
 func (v Overview) presenceChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), Series: []series{
+	c := chart{Time: t(ctx, "chart.time"), From: v.From.Unix(), To: v.To.Unix(), Series: []series{
 		{Label: t(ctx, "state.online"), Tone: toneGood, Fill: true},
 		{Label: t(ctx, "state.unresponsive"), Tone: toneWarn},
 		{Label: t(ctx, "state.offline"), Tone: toneNone},
@@ -114,14 +117,15 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 }
 
 func (v Overview) callChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), Step: int64(v.Step.Seconds()), Series: []series{
-		{Label: t(ctx, "chart.all_calls"), Tone: toneGood, Bars: true},
+	whole := v.To.Truncate(v.Step).Add(v.Step) // the bar of now is not cut off
+	c := chart{Time: t(ctx, "chart.time"), From: v.From.Truncate(v.Step).Unix(), To: whole.Unix(), Step: int64(v.Step.Seconds()), Series: []series{
+		{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
 		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
 	}}
 	for _, b := range v.Calls {
 		c.X = append(c.X, b.At.Unix())
 		c.Links = append(c.Links, v.bucketURL(ctx, b))
-		c.Series[0].Values = append(c.Series[0].Values, b.Succeeded+b.Failed)
+		c.Series[0].Values = append(c.Series[0].Values, b.Succeeded)
 		c.Series[1].Values = append(c.Series[1].Values, b.Failed)
 	}
 	return c

@@ -30,12 +30,13 @@ type Field struct {
 func (f Field) Ranged() bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
 
 // sliderAt is where the slider stands. Without a value the number beside it
-// stays empty: what is not known must be chosen, not sent by accident.
+// stays empty and the slider looks unset: what is not known must be chosen,
+// not sent by accident.
 func (f Field) sliderAt() string {
 	if f.Value != "" {
 		return f.Value
 	}
-	return strconv.FormatInt(*f.Min+(*f.Max-*f.Min)/2, 10)
+	return strconv.FormatInt(*f.Min, 10)
 }
 
 type schemaProperty struct {

@@ -14,6 +14,8 @@ type ToolsPage struct {
 	Tools []fleet.Tool
 	Form  *ToolForm // the chosen tool; nil shows only the list
 	Last  *CallView // the call made last; its outcome stands beside the form
+
+	Recent []CallRow // the device's, shown until a tool is chosen
 }
 
 // A ToolForm is the form of one tool.

@@ -108,6 +108,11 @@ func relative(ctx context.Context, at time.Time) string {
 	return i18n.Relative(p.Lang, at, p.Now)
 }
 
+func lasting(ctx context.Context, since time.Time) string {
+	p := page(ctx)
+	return i18n.Lasting(p.Lang, since, p.Now)
+}
+
 func clock(ctx context.Context, at time.Time) string {
 	p := page(ctx)
 	return i18n.Clock(p.Lang, at.In(p.Zone))

@@ -18,9 +18,12 @@
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone
   if (zone) document.cookie = 'fleetd_zone=' + encodeURIComponent(zone) + ';path=/;max-age=31536000;samesite=lax'
 
-  function relative(at, now) {
-    let d = Math.floor((now - at) / 1000), side = 'time.ago.'
-    if (d < 0) { d = -d; side = 'time.in.' }
+  function relative(at, now, kind) {
+    let d = Math.floor((now - at) / 1000), side = kind === 'for' ? 'time.for.' : 'time.ago.'
+    if (d < 0) {
+      if (kind === 'for') d = 0
+      else { d = -d; side = 'time.in.' }
+    }
     if (d < 5) return text('time.now')
     if (d < 60) return text(side + 's', d)
     if (d < 3600) return text(side + 'min', Math.floor(d / 60))
@@ -32,7 +35,7 @@
     if (document.hidden) return
     const now = Date.now()
     for (const el of $$('time[data-relative]')) {
-      const s = relative(Date.parse(el.dateTime), now)
+      const s = relative(Date.parse(el.dateTime), now, el.dataset.relative)
       if (el.textContent !== s) el.textContent = s
     }
   }
@@ -50,19 +53,21 @@
     }
   }
 
-  function replace(old, fresh) {
+  function replace(old, fresh, quietly) {
     const id = old.id
     const ticked = $('input[name="d"]', old)?.checked
     const before = words(old)
     keepOpen(old, fresh)
-    Idiomorph.morph(old, fresh, { ignoreActiveValue: true })
+    // What the script has drawn is not the server's to change.
+    const beforeNodeMorphed = el => !el.classList?.contains('plot')
+    Idiomorph.morph(old, fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } })
     const now = document.getElementById(id)
     const box = now && $('input[name="d"]', now)
     if (box && ticked) box.checked = true
     if (!now) return
     htmx.process(now)
     enhance(now)
-    if (words(now) === before) return
+    if (quietly || words(now) === before) return
     now.classList.remove('moved')
     void now.offsetWidth // restarts the animation
     now.classList.add('moved')
@@ -122,7 +127,7 @@
 
   function syncPair(el) {
     const other = document.getElementById(el.dataset.sync)
-    if (other) other.value = el.value
+    if (other) other.value = el.value === '' ? other.min : el.value
   }
 
   function guard(input) {
@@ -180,6 +185,9 @@
     if (help && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openHelp() }
     const theme = e.target.closest('[data-theme-form] button')
     if (theme) { e.preventDefault(); setTheme(theme) }
+    const chart = plots.get(e.target.closest('.plot'))
+    const link = chart?.links?.[chart.cursor.idx]
+    if (link) location.assign(link)
     for (const menu of $$('details.menu[open]')) if (!menu.contains(e.target)) menu.open = false
   })
 
@@ -196,7 +204,7 @@
     for (const b of $$('[data-theme-form] button')) b.setAttribute('aria-pressed', String(b.value === button.value))
     const body = new URLSearchParams({ theme: button.value, next: '/' })
     fetch(button.form.action, { method: 'POST', body, redirect: 'manual' })
-    redrawCharts()
+    recolourCharts()
   }
 
   // ---- keys
@@ -260,22 +268,30 @@
     return {
       width, height,
       legend: { live: true },
+      hooks: { setCursor: [u => u.root.parentElement?.classList.toggle('reading', u.cursor.idx != null)] },
       cursor: { points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { x: { range: (u, min, max) => spec.series[0].bars ? [min - spec.step / 2, max + spec.step / 2] : [min, max] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
+      scales: { x: { range: () => [spec.from, spec.to] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
       axes: [
         { ...axis, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
         { ...axis, size: 54, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
       ],
       series: [
-        { label: spec.time, value: (u, v) => v == null ? '–' : stamp.format(v * 1000) },
+        { label: spec.time, value: (u, v) => v == null ? '' : stamp.format(v * 1000) },
         ...spec.series.map(s => ({
-          label: s.label, stroke: resolved(s.tone), width: 1.6, spanGaps: false,
+          label: s.label, stroke: resolved(s.tone), width: s.bars ? 0 : 1.6, spanGaps: false,
           fill: s.bars ? resolved(s.tone) : s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
-          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
-          value: (u, v) => v == null ? '–' : numbers.format(v),
+          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24], align: 1 }) : undefined,
+          value: (u, v, i, at) => at == null || v == null ? '' : numbers.format(s.values[at]),
         })),
       ],
     }
+  }
+
+  // drawn is what the plot gets: bars stand on those that follow them.
+  function drawn(spec) {
+    const bars = spec.series[0].bars
+    const height = (i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
+    return [spec.x, ...spec.series.map((s, i) => bars ? s.values.map((_, at) => height(i, at)) : s.values)]
   }
 
   function draw(figure) {
@@ -283,10 +299,10 @@
     plots.get(box)?.destroy()
     try {
       const spec = JSON.parse(figure.dataset.chart)
-      const data = [spec.x, ...spec.series.map(s => s.values)]
-      const plot = new uPlot(options(spec, box.clientWidth, 200), data, box)
+      const plot = new uPlot(options(spec, box.clientWidth, 200), drawn(spec), box)
+      plot.source = figure.dataset.chart
+      plot.links = spec.links
       plots.set(box, plot)
-      if (spec.links) box.addEventListener('click', () => { const i = plot.cursor.idx; if (i != null && spec.links[i]) location.assign(spec.links[i]) })
       sizes.observe(box)
     } catch (err) {
       box.textContent = text('js.failed')
@@ -321,17 +337,36 @@
     }
   }, { rootMargin: '200px' })
 
-  function redrawCharts(root = document) {
-    for (const f of $$('[data-chart]', root)) plots.has($('.plot', f)) ? draw(f) : seen.observe(f)
+  function showCharts(root) {
+    for (const f of $$('[data-chart]', root)) {
+      const plot = plots.get($('.plot', f))
+      if (!plot) seen.observe(f)
+      else if (plot.source !== f.dataset.chart) draw(f)
+    }
   }
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => redrawCharts())
+
+  function recolourCharts() {
+    for (const box of plots.keys()) draw(box.closest('[data-chart]'))
+  }
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
+
+  // ---- parts that no event speaks of are fetched again from time to time.
+  async function refresh(id) {
+    if (document.hidden) return
+    const answer = await fetch(location.href).catch(() => null)
+    if (!answer?.ok) return
+    const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById(id)
+    const old = document.getElementById(id)
+    if (fresh && old) replace(old, fresh, true)
+  }
+  for (const el of $$('[data-refresh]')) setInterval(refresh, el.dataset.refresh * 1000, el.id)
 
   // enhance readies a part of the page after it arrived.
   function enhance(root) {
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
     for (const form of $$('form', root)) { showRPC(form); if (form.hasAttribute('data-select')) countTicked(form) }
-    redrawCharts(root)
+    showCharts(root)
     refreshTimes()
   }
 
