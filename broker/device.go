@@ -24,6 +24,8 @@ type device struct {
 	holders int         // connections from authentication to their end
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
+
+	listings listingBudget
 }
 
 // newDevice starts the ids at a random point, so that an answer to a call of an
@@ -61,4 +63,34 @@ func (d *device) goneBefore(t time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.holders == 0 && d.gone.Before(t)
+}
+
+// A listingBudget bounds how often one device can make fleetd store what it
+// offers: a hostile one would offer something else at every connection. The
+// zero value is full.
+type listingBudget struct {
+	spent float64
+	at    time.Time
+}
+
+const (
+	listingBurst = 3
+	listingEvery = time.Minute // one more
+)
+
+// take reports whether one more listing may be stored now.
+func (b *listingBudget) take(now time.Time) bool {
+	b.spent = max(0, b.spent-now.Sub(b.at).Minutes()/listingEvery.Minutes())
+	b.at = now
+	if b.spent > listingBurst-1 {
+		return false
+	}
+	b.spent++
+	return true
+}
+
+func (d *device) mayList(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.listings.take(now)
 }

@@ -90,6 +90,8 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 	return 0, tell
 }
 
+var errListedOften = errors.New("the device's tools were listed several times in the last minutes; they will be again later")
+
 // introduce is one try. Each request has a turn of its own, so that calls get
 // in between.
 func (c *connection) introduce(ctx context.Context) error {
@@ -103,6 +105,9 @@ func (c *connection) introduce(ctx context.Context) error {
 	})
 	if err != nil || !c.broker.devices.NeedsListing(c.Device) {
 		return err
+	}
+	if !c.device.mayList(time.Now()) {
+		return errListedOften
 	}
 	tools, partial, err := c.listTools(ctx)
 	if err != nil {

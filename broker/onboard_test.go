@@ -238,3 +238,22 @@ func TestNotification(t *testing.T) {
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
 	eventually(t, "the connection survives junk", func() bool { return dom.count(fmt.Sprintf("notified %s notifications/end", d.id)) == 1 })
 }
+
+func TestListingBudget(t *testing.T) {
+	now := time.Now()
+	var b listingBudget
+	for i := range listingBurst {
+		if !b.take(now) {
+			t.Fatalf("listing %d of a burst refused", i+1)
+		}
+	}
+	if b.take(now) {
+		t.Error("one more than the burst")
+	}
+	if b.take(now.Add(listingEvery / 2)) {
+		t.Error("again after half a minute")
+	}
+	if !b.take(now.Add(2*listingEvery + time.Second)) {
+		t.Error("refused after two minutes")
+	}
+}

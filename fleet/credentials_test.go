@@ -35,7 +35,7 @@ func TestCredentialsEndAndRotate(t *testing.T) {
 	if why := auth(e, third); why != fleet.CredentialsNotEnrolled || poll(t, e, uuid1) != (fleet.PollAnswer{}) {
 		t.Errorf("a rejected device: %q", why)
 	}
-	must(t, e.Approve(t.Context(), ann, unit))
+	must(t, e.Approve(t.Context(), ann, unit, ""))
 	if why := auth(e, third); why != fleet.CredentialsRevoked {
 		t.Errorf("credentials from before the rejection: %q", why)
 	}
@@ -44,7 +44,7 @@ func TestCredentialsEndAndRotate(t *testing.T) {
 	if auth(e, fourth) != fleet.CredentialsNotEnrolled || poll(t, e, uuid1) != (fleet.PollAnswer{}) {
 		t.Error("a retired device is let in")
 	}
-	if err := e.Approve(t.Context(), ann, unit); !errors.Is(err, fleet.ErrConflict) {
+	if err := e.Approve(t.Context(), ann, unit, ""); !errors.Is(err, fleet.ErrConflict) {
 		t.Errorf("approving a retired device: %v", err)
 	}
 }

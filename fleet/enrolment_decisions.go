@@ -35,9 +35,16 @@ func (e *Enrolments) Claim(ctx context.Context, by Actor, code string) (DeviceID
 }
 
 // Approve lets in a device that waits, that asks again with a new Client-Id,
-// or that was rejected.
-func (e *Enrolments) Approve(ctx context.Context, by Actor, id DeviceID) error {
-	return e.decide(ctx, by, "device.approve", id, letIn)
+// or that was rejected. code is the one the operator saw it show; with it,
+// another unit that has asked under the same id meanwhile is not let in by
+// mistake. "" approves whoever asks.
+func (e *Enrolments) Approve(ctx context.Context, by Actor, id DeviceID, code string) error {
+	return e.decide(ctx, by, "device.approve", id, func(a *Admission) error {
+		if code != "" && code != a.ClaimCode {
+			return Errorf(ErrConflict, "request_changed", "the device %s asks with another code by now; look at it again", id)
+		}
+		return letIn(a)
+	})
 }
 
 // Reject refuses a request: of a device that waits, or of a new Client-Id, and

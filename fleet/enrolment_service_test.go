@@ -160,7 +160,7 @@ func TestNewClientIDNeedsAWord(t *testing.T) {
 		o.Kick = func(id fleet.DeviceID, _ string) { kicked = append(kicked, id) }
 	})
 	poll(t, e, uuid1)
-	must(t, e.Approve(t.Context(), ann, unit))
+	must(t, e.Approve(t.Context(), ann, unit, ""))
 	old := poll(t, e, uuid1).Session
 
 	if a := poll(t, e, uuid2); a.Session != nil || a.Activation == nil {
@@ -183,7 +183,7 @@ func TestNewClientIDNeedsAWord(t *testing.T) {
 	if row := s.row(unit); row.NewClientID != uuid3 || row.ClientID != uuid1 {
 		t.Errorf("stored %+v", row)
 	}
-	must(t, e.Approve(t.Context(), ann, unit))
+	must(t, e.Approve(t.Context(), ann, unit, ""))
 	fresh := poll(t, e, uuid3).Session
 	if fresh == nil || auth(e, fresh) != "" {
 		t.Fatalf("the approved client got %+v", fresh)
@@ -196,7 +196,7 @@ func TestNewClientIDNeedsAWord(t *testing.T) {
 	}
 	// Back to the first Client-Id: what was issued to it long ago stays dead.
 	poll(t, e, uuid1)
-	must(t, e.Approve(t.Context(), ann, unit))
+	must(t, e.Approve(t.Context(), ann, unit, ""))
 	if why := auth(e, old); why != fleet.CredentialsRevoked {
 		t.Errorf("credentials of an earlier binding: %q", why)
 	}
@@ -438,4 +438,14 @@ func TestStoredWaitsForPolls(t *testing.T) {
 	if err := e.Stored(t.Context()); err == nil {
 		t.Error("a store that is away gave no error")
 	}
+}
+
+func TestApprovalIsForTheCodeThatWasSeen(t *testing.T) {
+	e := newEnrolments(t, &admissionStore{}, fleet.EnrolByApproval, nil)
+	first := poll(t, e, "5f0c0f4e-6f0a-4c7e-9d0e-000000000001").Activation.Code
+	second := poll(t, e, "5f0c0f4e-6f0a-4c7e-9d0e-000000000002").Activation.Code
+	if err := e.Approve(t.Context(), ann, unit, first); !errors.Is(err, fleet.ErrConflict) {
+		t.Errorf("a code that is shown no more was approved: %v", err)
+	}
+	must(t, e.Approve(t.Context(), ann, unit, second))
 }

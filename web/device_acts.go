@@ -92,7 +92,10 @@ func (s *Server) releaseDevice(r *http.Request) (answer, error) {
 }
 
 func (s *Server) approveDevice(r *http.Request) (answer, error) {
-	return s.decide(r, "flash.approved", s.Enrolments.Approve)
+	code := r.PostFormValue("code") // as the page showed it
+	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+		return s.Enrolments.Approve(ctx, by, id, code)
+	})
 }
 
 func (s *Server) rejectDevice(r *http.Request) (answer, error) {

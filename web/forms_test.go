@@ -321,3 +321,15 @@ func TestBadInput(t *testing.T) {
 	}
 	b.do(http.MethodPost, "/api/v1/nope", "application/json", strings.NewReader("{}")).wantStatus(404)
 }
+
+// A body that cannot be read is no form without arguments.
+func TestBrokenFormCallsNothing(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	c.connect("a085e3112233", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		t.Error("a call was made")
+		return fleettest.Text("true"), nil
+	})
+	b := c.as(fleet.RoleOperator)
+	b.do(http.MethodPost, dev+"/tools/self.get_device_status", "application/x-www-form-urlencoded", strings.NewReader("arg.x=%zz")).wantStatus(http.StatusUnprocessableEntity)
+}

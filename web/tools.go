@@ -139,8 +139,11 @@ func (s *Server) callTool(r *http.Request) (answer, error) {
 // parseUpload reads the form; what is larger than a moment's worth of memory
 // lies in a file meanwhile.
 func parseUpload(r *http.Request) error {
-	err := r.ParseMultipartForm(formBytes)
-	if err != nil && !errors.Is(err, http.ErrNotMultipart) {
+	parse := r.ParseForm // ParseMultipartForm would swallow its error
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
+		parse = func() error { return r.ParseMultipartForm(formBytes) }
+	}
+	if err := parse(); err != nil {
 		return formError(err)
 	}
 	return nil

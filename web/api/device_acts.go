@@ -61,7 +61,9 @@ func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*ans
 }
 
 func (a *api) approve(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
-	return a.decide(ctx, by, in, a.Enrolment.Approve)
+	return a.decide(ctx, by, in, func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+		return a.Enrolment.Approve(ctx, by, id, "")
+	})
 }
 
 func (a *api) reject(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {

@@ -135,7 +135,7 @@ func (w *world) settle(t testing.TB) {
 		w.poll(t, id)
 	}
 	for _, id := range []fleet.DeviceID{unit, other} {
-		if err := w.enrolment.Approve(t.Context(), root, id); err != nil {
+		if err := w.enrolment.Approve(t.Context(), root, id, ""); err != nil {
 			t.Fatal(err)
 		}
 		w.listing(t, id, tools[:3])
