@@ -9,10 +9,11 @@ import (
 	"fleetd/web"
 	"fleetd/web/api"
 	"fleetd/web/device"
+	"fleetd/web/ui"
 )
 
 // serveHTTP opens the console, REST and the device endpoints.
-func (s *server) serveHTTP(context.Context) error {
+func (s *server) serveHTTP(ctx context.Context) error {
 	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: time.Local})
 	if err != nil {
 		return err
@@ -23,13 +24,27 @@ func (s *server) serveHTTP(context.Context) error {
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Presences: s.presences,
 		Operators: s.operators, Snapshots: s.snapshots, Pictures: s.store, Stats: s.store, Samples: s.store, Events: s.events,
 		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, PublicURL: s.cfg.PublicURL,
-		EnrolmentMode: s.cfg.enrolmentMode(), Version: buildVersion(), Log: s.log,
+		EnrolmentMode: s.cfg.enrolmentMode(), Version: buildVersion(), System: s.systemFacts(ctx), Log: s.log,
 	})
 	if err != nil {
 		return err
 	}
 	s.stages.run("http", func(ctx context.Context) error { return console.Run(ctx, s.httpListener) })
 	return nil
+}
+
+// systemFacts are what the settings page says about this process.
+func (s *server) systemFacts(ctx context.Context) []ui.SystemFact {
+	var release string
+	if err := s.pool.QueryRow(ctx, `SHOW server_version`).Scan(&release); err != nil {
+		s.log.Warn("database release unknown", "err", err)
+	}
+	kind := "PostgreSQL " + release
+	if s.cfg.DatabaseURL == "" {
+		kind += " (embedded)"
+	}
+	return []ui.SystemFact{{Key: "node", Value: s.cfg.NodeName}, {Key: "mqtt", Value: s.cfg.MQTTEndpoint},
+		{Key: "database", Value: kind}, {Key: "data_dir", Value: s.cfg.DataDir}}
 }
 
 func (s *server) rest() http.Handler {
