@@ -21,11 +21,25 @@ const toolSample = fleet.MaxLimit
 func (s *Server) planFanOut(r *http.Request) (answer, error) {
 	form := r.URL.Query()
 	page, err := s.fanOutPage(r.Context(), form)
-	if err != nil || page.Problem != "" || page.Form == nil || form.Get("step") != "preview" {
+	if err != nil || page.Problem != "" || page.Form == nil {
 		return showPlan(page, err)
+	}
+	if form.Get("step") != "preview" {
+		refill(page.Form, form)
+		return showPlan(page, nil)
 	}
 	_, err = s.previewFanOut(r.Context(), &page, form)
 	return showPlan(page, err)
+}
+
+// refill shows what was filled in before, where the address says so.
+func refill(f *ui.ToolForm, form url.Values) {
+	for name := range form {
+		if strings.HasPrefix(name, "arg.") {
+			_, f.Fields, _ = ui.Arguments(f.Fields, form)
+			return
+		}
+	}
 }
 
 // showPlan shows the page; what the operator can mend stands on it.

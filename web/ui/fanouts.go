@@ -87,6 +87,17 @@ func (v FanOutNewPage) carried() url.Values {
 	return form
 }
 
+// changeURL leads from the preview back to the form, filled in as it was.
+func (v FanOutNewPage) changeURL() string {
+	q := v.ask()
+	for name, values := range v.carried() {
+		q[name] = values
+	}
+	q.Set("tool", v.Form.Tool.Name)
+	q.Set("max_in_flight", v.inFlight())
+	return PathFanOutNew + "?" + q.Encode()
+}
+
 // word is what must be typed before the fan-out starts: the count, for tools
 // that are for people only.
 func (v FanOutNewPage) word() string {

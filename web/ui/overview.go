@@ -27,6 +27,15 @@ type Overview struct {
 	Setup    Setup
 }
 
+// refresh is how many seconds pass until the script fetches the page again:
+// charts may wait, the first device not.
+func (v Overview) refresh() string {
+	if v.Fleet == 0 {
+		return "5"
+	}
+	return "60"
+}
+
 // PresenceNow counts devices by presence; a live stream sends it as a patch.
 type PresenceNow struct {
 	Online, Unresponsive, Offline, Pending int

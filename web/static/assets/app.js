@@ -109,7 +109,11 @@
     el.classList.toggle('lost', !on)
   }
 
-  document.addEventListener('htmx:afterSwap', e => { missed = 0; enhance(e.detail.target.isConnected ? e.detail.target : document) })
+  document.addEventListener('htmx:afterSwap', e => {
+    missed = 0
+    enhance(e.detail.target.isConnected ? e.detail.target : document)
+    if (e.detail.target.id === 'result') $('#result')?.scrollIntoView({ block: 'nearest' })
+  })
   document.addEventListener('htmx:sendError', () => {
     const p = document.createElement('p'), note = document.createElement('div')
     p.textContent = text('js.offline')
@@ -263,7 +267,7 @@
   function options(spec, width, height) {
     const muted = resolved('muted'), line = resolved('line')
     const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '12px system-ui, sans-serif' }
-    const stamp = new Intl.DateTimeFormat(lang, { dateStyle: 'medium', timeStyle: 'short' })
+    const stamp = new Intl.DateTimeFormat(lang === 'en' ? 'en-GB' : lang, { dateStyle: 'medium', timeStyle: 'short' })
     const hour = new Intl.DateTimeFormat(lang, { hour: '2-digit', minute: '2-digit', hour12: false })
     return {
       width, height,
@@ -276,22 +280,23 @@
         { ...axis, size: 54, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
       ],
       series: [
-        { label: spec.time, value: (u, v) => v == null ? '' : stamp.format(v * 1000) },
+        { label: spec.time, value: (u, v, i, at) => at == null ? '' : stamp.format(spec.x[at] * 1000) },
         ...spec.series.map(s => ({
           label: s.label, stroke: resolved(s.tone), width: s.bars ? 0 : 1.6, spanGaps: false,
           fill: s.bars ? resolved(s.tone) : s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
-          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24], align: 1 }) : undefined,
+          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
           value: (u, v, i, at) => at == null || v == null ? '' : numbers.format(s.values[at]),
         })),
       ],
     }
   }
 
-  // drawn is what the plot gets: bars stand on those that follow them.
+  // drawn is what the plot gets: a bar stands in the middle of its step, on
+  // those that follow it.
   function drawn(spec) {
     const bars = spec.series[0].bars
     const height = (i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
-    return [spec.x, ...spec.series.map((s, i) => bars ? s.values.map((_, at) => height(i, at)) : s.values)]
+    return [bars ? spec.x.map(x => x + spec.step / 2) : spec.x, ...spec.series.map((s, i) => bars ? s.values.map((_, at) => height(i, at)) : s.values)]
   }
 
   function draw(figure) {
