@@ -50,13 +50,17 @@ func (p *prober) due(now time.Time) (all []*connection) {
 	return all
 }
 
-// watch pings silent devices and forgets those long gone, until the broker
-// stops.
+// watch pings silent devices, forgets those long gone and returns memory after
+// a storm, until the broker stops.
 func (b *Broker) watch() {
 	probe := time.NewTicker(b.o.ProbeEvery / 4)
 	defer probe.Stop()
 	sweep := time.NewTicker(max(b.o.ForgetAfter/16, time.Second))
 	defer sweep.Stop()
+	settle := time.NewTicker(settleEvery)
+	defer settle.Stop()
+	var storms settler
+	pace := newPacer()
 	for {
 		select {
 		case now := <-probe.C:
@@ -65,6 +69,11 @@ func (b *Broker) watch() {
 			}
 		case now := <-sweep.C:
 			b.registry.forget(now.Add(-b.o.ForgetAfter))
+		case <-settle.C:
+			pace.adjust()
+			if storms.over(b.stats.connects.Load()) {
+				returnMemory()
+			}
 		case <-b.life.Done():
 			return
 		}

@@ -35,14 +35,7 @@ type cli struct {
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 
-// gcPercent trades memory, of which a fleet's idle connections need little, for
-// a fifth of the processor time of calls. GOGC in the environment is stronger.
-const gcPercent = 200
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
