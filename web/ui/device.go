@@ -50,6 +50,12 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 // Title is the device's name, or its id where it has none.
 func (h DeviceHead) Title() string { return deviceTitle(h.ID, h.Name) }
 
+// offersCall reports whether the head leads to the tools: not where they are
+// shown already, and not for a device that cannot be called.
+func (h DeviceHead) offersCall() bool {
+	return h.CanAct && h.RetiredAt == nil && h.Enrolment == fleet.EnrolmentEnrolled && h.Tab != "tools"
+}
+
 var deviceTabs = []struct{ tab, key string }{
 	{"", "device.tab.overview"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
 	{"firmware", "device.tab.firmware"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
