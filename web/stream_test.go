@@ -132,6 +132,7 @@ func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
 	c.enrol("a085e3112233")
 	b := c.as(fleet.RoleOperator)
 	devices, filtered, calls := b.stream("/events?view=devices"), b.stream("/events?view=devices&q=name:x"), b.stream("/events?view=calls")
+	device := b.stream("/events?view=device&id=a085e3112233")
 	time.Sleep(300 * time.Millisecond) // the streams have begun
 	if _, err := c.enrolments.Poll(fleet.BootPoll{Device: "a085e3112255", ClientID: uuid.NewString(), Board: "esp-box-3", At: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
@@ -139,6 +140,7 @@ func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
 	devices.want("new", "1")
 	b.post("/devices/a085e3112233/tools/self.get_device_status", nil).wantStatus(303) // ends offline
 	calls.want("new", "1")
+	device.want("new", "1")
 	select {
 	case e := <-filtered.events:
 		t.Errorf("a list that the device does not fit was told %v", e)
