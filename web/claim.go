@@ -18,6 +18,9 @@ func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
 	waiting := s.Enrolments.Waiting()
 	for _, w := range waiting[:min(len(waiting), maxQueue)] {
 		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
+		if s.EnrolmentMode == fleet.EnrolByApproval {
+			d.Code = w.Code
+		}
 		if !w.LastPoll.IsZero() {
 			d.LastPoll = &w.LastPoll
 		}
