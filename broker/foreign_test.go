@@ -126,7 +126,11 @@ func TestPahoDevice(t *testing.T) {
 		if reply == "" {
 			return
 		}
-		_, err := cm.Publish(t.Context(), &paho.Publish{Topic: upTopic(id), QoS: 1, Payload: []byte(reply)})
+		// The first request can come before paho has noticed that it is connected.
+		err := cm.AwaitConnection(t.Context())
+		if err == nil {
+			_, err = cm.Publish(t.Context(), &paho.Publish{Topic: upTopic(id), QoS: 1, Payload: []byte(reply)})
+		}
 		if err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}

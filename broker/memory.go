@@ -43,24 +43,36 @@ func returnMemory() {
 // Between two collections the heap may grow by a share of what is in use,
 // stacks included: with Go's 100 % an idle fleet would take twice the memory
 // that it needs, and a small busy one would spend a fifth of its time
-// collecting. So a small process may grow by roomy, and a large one by half.
+// collecting. So a small process may grow by roomy, a large one by half, and
+// one that carries many calls by more, for as long as it does.
 const (
 	roomy           = 64 << 20
 	leastGCPercent  = 50
+	busyGCPercent   = 250
 	mostGCPercent   = 400
 	gcPercentChange = 10 // smaller changes are not worth stopping the world
+
+	paceEvery  = 500 * time.Millisecond
+	busyRate   = 200              // messages from devices a second
+	quietAfter = 20 * time.Second // a busy process takes a breath now and then
 )
 
 // gcPercent is the collector's setting for so many bytes in use.
-func gcPercent(inUse uint64) int {
-	return max(leastGCPercent, min(mostGCPercent, int(100*roomy/max(inUse, 1))))
+func gcPercent(inUse uint64, busy bool) int {
+	percent := max(leastGCPercent, min(mostGCPercent, int(100*roomy/max(inUse, 1))))
+	if busy {
+		return max(percent, busyGCPercent)
+	}
+	return percent
 }
 
-// A pacer keeps the collector's setting in step with the process's size, unless
-// GOGC in the environment says what is wanted.
+// A pacer keeps the collector's setting in step with the process's size and
+// work, unless GOGC in the environment says what is wanted.
 type pacer struct {
-	percent int
-	samples [2]metrics.Sample
+	percent  int
+	messages int64     // so far, at the last look
+	busyTill time.Time // zero while quiet
+	samples  [2]metrics.Sample
 }
 
 func newPacer() *pacer {
@@ -70,14 +82,34 @@ func newPacer() *pacer {
 	return p
 }
 
-func (p *pacer) adjust() {
+// work notes how many messages came so far, and reports whether the process is
+// busy and whether it has just ceased to be.
+func (p *pacer) work(messages int64, now time.Time) (busy, over bool) {
+	came := messages - p.messages
+	p.messages = messages
+	was := !p.busyTill.IsZero()
+	if came >= int64(busyRate*paceEvery/time.Second) {
+		p.busyTill = now.Add(quietAfter)
+	} else if was && now.After(p.busyTill) {
+		p.busyTill = time.Time{}
+	}
+	busy = !p.busyTill.IsZero()
+	return busy, was && !busy
+}
+
+// adjust is called every paceEvery.
+func (p *pacer) adjust(messages int64, now time.Time) {
+	busy, over := p.work(messages, now)
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	metrics.Read(p.samples[:])
-	want := gcPercent(p.samples[0].Value.Uint64() + p.samples[1].Value.Uint64())
+	want := gcPercent(p.samples[0].Value.Uint64()+p.samples[1].Value.Uint64(), busy)
 	if d := want - p.percent; d >= gcPercentChange || d <= -gcPercentChange {
 		debug.SetGCPercent(want)
 		p.percent = want
+	}
+	if over {
+		returnMemory()
 	}
 }

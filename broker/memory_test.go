@@ -1,6 +1,9 @@
 package broker
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestSettlerWaitsForTheEndOfAStorm(t *testing.T) {
 	var s settler
@@ -20,10 +23,38 @@ func TestSettlerWaitsForTheEndOfAStorm(t *testing.T) {
 	}
 }
 
-func TestGCPercentFollowsTheSize(t *testing.T) {
-	for inUse, want := range map[uint64]int{0: mostGCPercent, 16 << 20: mostGCPercent, 64 << 20: 100, 300 << 20: leastGCPercent} {
-		if got := gcPercent(inUse); got != want {
-			t.Errorf("%d MiB in use: %d %%, want %d %%", inUse>>20, got, want)
+func TestGCPercentFollowsSizeAndWork(t *testing.T) {
+	for _, tt := range []struct {
+		inUse       uint64
+		quiet, busy int
+	}{
+		{0, mostGCPercent, mostGCPercent},
+		{16 << 20, mostGCPercent, mostGCPercent},
+		{64 << 20, 100, busyGCPercent},
+		{300 << 20, leastGCPercent, busyGCPercent},
+	} {
+		if quiet, busy := gcPercent(tt.inUse, false), gcPercent(tt.inUse, true); quiet != tt.quiet || busy != tt.busy {
+			t.Errorf("%d MiB in use: %d %%, busy %d %%; want %d %%, %d %%", tt.inUse>>20, quiet, busy, tt.quiet, tt.busy)
+		}
+	}
+}
+
+func TestPacerNoticesWorkAndItsEnd(t *testing.T) {
+	p, now := newPacer(), time.Now()
+	for _, step := range []struct {
+		messages   int64
+		later      time.Duration
+		busy, over bool
+	}{
+		{10, paceEvery, false, false},
+		{1000, paceEvery, true, false},
+		{1001, paceEvery, true, false}, // a breath
+		{1001, quietAfter, false, true},
+		{1001, paceEvery, false, false},
+	} {
+		now = now.Add(step.later)
+		if busy, over := p.work(step.messages, now); busy != step.busy || over != step.over {
+			t.Errorf("after %d messages: busy %v, over %v; want %v, %v", step.messages, busy, over, step.busy, step.over)
 		}
 	}
 }

@@ -60,7 +60,9 @@ func (b *Broker) watch() {
 	settle := time.NewTicker(settleEvery)
 	defer settle.Stop()
 	var storms settler
-	pace := newPacer()
+	pace := time.NewTicker(paceEvery)
+	defer pace.Stop()
+	collector := newPacer()
 	for {
 		select {
 		case now := <-probe.C:
@@ -69,8 +71,9 @@ func (b *Broker) watch() {
 			}
 		case now := <-sweep.C:
 			b.registry.forget(now.Add(-b.o.ForgetAfter))
+		case now := <-pace.C:
+			collector.adjust(b.stats.publishesIn.Load(), now)
 		case <-settle.C:
-			pace.adjust()
 			if storms.over(b.stats.connects.Load()) {
 				returnMemory()
 			}
