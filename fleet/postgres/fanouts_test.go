@@ -47,7 +47,7 @@ func TestFanOut(t *testing.T) {
 	}
 	insert("d0", fleet.CallSucceeded, `{"content":[{"type":"text","text":"72%"}],"isError":false}`)
 	insert("d1", fleet.CallCanceled, "") // fleetd stopped: to be called again
-	insert("d1", fleet.CallSucceeded, `{"isError":false,"content":[{"text":"72%","type":"text"}]}`)
+	insert("d1", fleet.CallSucceeded, `{"content":[{"type":"text","text":"72%"}],"isError":false}`)
 	insert("d2", fleet.CallCanceled, "")
 	insert("d3", fleet.CallOffline, "")
 	insert("d4", fleet.CallPending, "")
