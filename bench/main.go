@@ -21,7 +21,7 @@ type cli struct {
 
 type runCommand struct {
 	Rounds   int           `help:"How many rounds; a figure is their median." default:"5"`
-	Duration time.Duration `help:"Length of one measurement." default:"4s"`
+	Duration time.Duration `help:"Length of one measurement." default:"3s"`
 	Fleet    int           `help:"Devices in fan-outs and storms." default:"10000"`
 	Output   string        `help:"Where to write the table." default:"bench/RESULTS.md"`
 }
