@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,6 +69,20 @@ type warnings struct{ slog.Handler }
 
 func (w *warnings) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
+}
+
+// Handle leaves out what river says of work that a stop cut short: it is taken
+// up again at the next start.
+func (w *warnings) Handle(ctx context.Context, r slog.Record) error {
+	canceled := false
+	r.Attrs(func(a slog.Attr) bool {
+		canceled = strings.HasSuffix(a.Value.String(), context.Canceled.Error()) // river gives the text
+		return !canceled
+	})
+	if canceled {
+		return nil
+	}
+	return w.Handler.Handle(ctx, r)
 }
 
 func (w *warnings) WithAttrs(a []slog.Attr) slog.Handler { return &warnings{w.Handler.WithAttrs(a)} }
