@@ -95,6 +95,9 @@ func (s *FanOuts) Run(ctx context.Context) error {
 // Preview resolves the audience of a fan-out and says who would be left out
 // and why. It changes nothing.
 func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, error) {
+	if err := r.check(); err != nil {
+		return FanOutPreview{}, err
+	}
 	p, _, err := s.resolve(ctx, r)
 	return p, err
 }
@@ -165,11 +168,9 @@ func (r *FanOutRequest) check() error {
 	return checkRequest(CallRequest{Tool: r.Tool, Arguments: r.Arguments, Timeout: r.Timeout})
 }
 
-// resolve finds the audience, and judges each device as the gate will.
+// resolve finds the audience of a checked request, and judges each device as
+// the gate will.
 func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, []FanOutTarget, error) {
-	if err := r.check(); err != nil {
-		return FanOutPreview{}, nil, err
-	}
 	ids, err := s.audience(ctx, r)
 	if err != nil {
 		return FanOutPreview{}, nil, err

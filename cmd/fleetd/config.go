@@ -38,7 +38,7 @@ type config struct {
 	LogFormat     string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
 	LogLevel      string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
 	NodeName      string        `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
-	Retention     time.Duration `help:"How long calls, audit entries and pictures are kept; 0 keeps them for ever." default:"0" env:"FLEETD_RETENTION"`
+	Retention     time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
 	Demo          int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
 }
 

@@ -10,7 +10,7 @@ import (
 type Retention struct {
 	Calls     time.Duration // with their fan-outs and presence samples
 	Audit     time.Duration
-	Snapshots time.Duration // the rows; the pictures go when no row names them
+	Snapshots time.Duration // the rows; the files in the blob store stay
 }
 
 // idempotencyTTL is how long a repeated request is recognised.
