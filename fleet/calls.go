@@ -38,9 +38,23 @@ type CallRequest struct {
 	Arguments json.RawMessage // a JSON object; nil is {}
 	Timeout   time.Duration   // 0 takes the tool's default
 	FanOut    uuid.UUID
-	Picture   string // [ToolPreviewImage]: blob key of the picture to show
+	Picture   string         // [ToolPreviewImage]: blob key of the picture to show
+	Firmware  *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
 	now time.Time
+}
+
+// A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
+// that of the attempt, by evidence: succeeded when a boot poll names the build,
+// tool_error when the device refused or came back without it.
+type FirmwareOrder struct {
+	URL       string // one-time link of the attempt
+	ELFSHA256 string // of the image
+	// Told sees that the call was sent, answered or not sent, as it happens; it
+	// must not block. Kinds: sent, answer, refused, late_answer, not_sent.
+	Told func(Evidence)
+	// Patience is how long the call waits for its evidence.
+	Patience time.Duration
 }
 
 func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }

@@ -84,6 +84,9 @@ type Device struct {
 	ClientID  string // the Client-Id (UUID) its credentials are bound to
 	Language  string // UI language of the firmware, "zh-CN"
 
+	Layout   *FlashLayout // nil before a boot poll that told
+	TimeZone string       // IANA name, set by an operator; "" is the fleet's
+
 	Presence         Presence
 	PresenceSince    time.Time
 	PresenceEvidence string     // what the presence was concluded from
@@ -157,4 +160,6 @@ type DevicePatch struct {
 	Name  *string
 	Notes *string
 	Tags  *[]string
+	// TimeZone is an IANA name, or "" for the fleet's.
+	TimeZone *string
 }

@@ -22,12 +22,17 @@ type BootPoll struct {
 	Facts                                json.RawMessage // the body; nil if it did not parse
 	Broken                               bool            // the body did not parse
 	BodyMAC                              string          // mac_address of the body, to compare with Device
+	Layout                               *FlashLayout    // nil if the body told none
 }
 
 // A PollAnswer is what the device is told. The zero value tells it nothing.
 type PollAnswer struct {
 	Activation *Activation  // set while the device waits to be enrolled
 	Session    *Credentials // set for an enrolled device
+	// FirstBoot says that the poll names another build than the one before:
+	// the image waits for this very answer to be confirmed.
+	FirstBoot bool
+	Offer     *FirmwareOffer // set if the device shall install firmware now
 }
 
 // An Activation makes the device show a code and ask again.

@@ -9,12 +9,15 @@ import (
 type EventKind string
 
 const (
-	EventPresence  EventKind = "presence"  // a device's presence changed
-	EventDevice    EventKind = "device"    // a device's facts, name, tags, hold or enrolment changed, or it is new
-	EventInventory EventKind = "inventory" // a device listed other tools than before
-	EventCall      EventKind = "call"      // a call was created or changed state
-	EventSnapshot  EventKind = "snapshot"  // a picture arrived
-	EventFanOut    EventKind = "fanout"    // a fan-out progressed or changed state
+	EventPresence  EventKind = "presence"   // a device's presence changed
+	EventDevice    EventKind = "device"     // a device's facts, name, tags, hold or enrolment changed, or it is new
+	EventInventory EventKind = "inventory"  // a device listed other tools than before
+	EventCall      EventKind = "call"       // a call was created or changed state
+	EventSnapshot  EventKind = "snapshot"   // a picture arrived
+	EventFanOut    EventKind = "fanout"     // a fan-out progressed or changed state
+	EventCampaign  EventKind = "campaign"   // a campaign progressed or changed state
+	EventDeployed  EventKind = "deployment" // a device's part in a campaign changed; Subject is the campaign
+	EventRelease   EventKind = "release"    // an image or release is new or changed state
 )
 
 // An Event tells live views what changed. It is a hint to look, not a record:
@@ -25,7 +28,7 @@ type Event struct {
 	Device   DeviceID // "" for fan-outs
 	Presence Presence // EventPresence
 	Call     *Call    // EventCall; shared, do not change
-	Subject  string   // id of the snapshot or fan-out
+	Subject  string   // id of the snapshot, fan-out, campaign, image or release
 }
 
 // Events hands each published event to every subscriber. The zero value is ready.

@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A CampaignFilter narrows a list of campaigns. Zero fields do not filter.
+type CampaignFilter struct {
+	States  []CampaignState
+	Release uuid.UUID
+	Limit   int
+	Cursor  string
+}
+
+// A DeploymentFilter picks deployments of one campaign. Zero fields do not filter.
+type DeploymentFilter struct {
+	Campaign uuid.UUID
+	States   []DeploymentState
+	Class    FailureClass
+	Skip     SkipReason
+	Board    string
+	Wave     *int
+	Device   DeviceID
+	Limit    int
+	Cursor   string // lists are in device order
+}
+
+// CampaignProgress is where the deployments of a campaign stand, in numbers.
+type CampaignProgress struct {
+	ByState map[DeploymentState]int
+	ByWave  []map[DeploymentState]int // by wave number
+	ByBoard map[string]map[DeploymentState]int
+	// Reached counts deployments by the furthest step their latest attempt has
+	// evidence of: told, get, downloaded, goodbye, boot_poll, initialize, succeeded.
+	Reached  map[FunnelStep]int
+	Skipped  map[SkipReason]int
+	Failures []FailureGroup // most first
+	Late     int            // successes after the deployment had been given up
+	// Rate is deployments by minute of their outcome, the last hour.
+	Rate []RateBucket
+}
+
+// A FunnelStep is a stretch of the way that evidence proves.
+type FunnelStep string
+
+// FunnelSteps, in order. A deployment counts in every step up to the furthest.
+const (
+	FunnelPlanned    FunnelStep = "planned"
+	FunnelTold       FunnelStep = "told"
+	FunnelGet        FunnelStep = "get"
+	FunnelDownloaded FunnelStep = "downloaded"
+	FunnelGoodbye    FunnelStep = "goodbye"
+	FunnelBootPoll   FunnelStep = "boot_poll"
+	FunnelInitialize FunnelStep = "initialize"
+	FunnelSucceeded  FunnelStep = "succeeded"
+)
+
+// FunnelSteps lists the steps in order.
+var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelTold, FunnelGet, FunnelDownloaded, FunnelGoodbye, FunnelBootPoll,
+	FunnelInitialize, FunnelSucceeded}
+
+// A FailureGroup is the devices that failed in the same way.
+type FailureGroup struct {
+	State  DeploymentState
+	Class  FailureClass
+	Reason string // of one of them
+	Count  int
+	Sample []DeviceID
+}
+
+// A RateBucket counts the outcomes of one minute.
+type RateBucket struct {
+	At                time.Time
+	Succeeded, Failed int
+}
+
+// A DeploymentConflict says that a device waits or works in another campaign.
+type DeploymentConflict struct {
+	Device   DeviceID
+	Campaign uuid.UUID
+	Name     string // of the campaign
+	State    DeploymentState
+}
+
+// A DeploymentChange is a deployment as it shall be stored, with the events
+// that made it so. Its Revision is the one it was read with; the stored row has
+// the next one.
+type DeploymentChange struct {
+	Deployment Deployment
+	Events     []DeploymentEvent
+}
+
+// A FirmwareLink is the one-time address of an attempt's image. It is good for
+// one whole download, from any offset, until it expires or is revoked.
+type FirmwareLink struct {
+	TokenHash  []byte // SHA-256 of the token
+	Deployment uuid.UUID
+	Campaign   uuid.UUID
+	Device     DeviceID
+	Attempt    int
+	Image      string
+	Size       int64
+	ExpiresAt  time.Time
+}
+
+// A Dispatch begins an attempt: the deployment as it shall be (dispatching or
+// offered, with its new attempt) and the link that goes with it.
+type Dispatch struct {
+	DeploymentChange
+	Link FirmwareLink
+}
+
+// CampaignStore keeps campaigns, their waves and deployments. Every write is
+// refused with [ErrConflict] (campaign_changed) if the row moved on meanwhile.
+type CampaignStore interface {
+	// CreateCampaign puts a campaign on record with its waves and deployments.
+	CreateCampaign(ctx context.Context, by Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	// ReplanCampaign replaces plan, digest, waves and deployments of one that was
+	// not started.
+	ReplanCampaign(ctx context.Context, by Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	// ChangeCampaign stores everything of c but its targets, with an audit entry
+	// for the action ("campaign.start"; "" writes none), and raises c.Revision.
+	ChangeCampaign(ctx context.Context, by Actor, action string, c *Campaign) error
+	Campaign(ctx context.Context, id uuid.UUID) (Campaign, error)
+	Campaigns(ctx context.Context, f CampaignFilter) (Page[Campaign], error) // newest first
+	OpenCampaigns(ctx context.Context) ([]Campaign, error)                   // [CampaignState.Open], oldest first
+	Waves(ctx context.Context, campaign uuid.UUID) ([]Wave, error)
+	SaveWave(ctx context.Context, w Wave) error
+	Progress(ctx context.Context, campaign uuid.UUID) (CampaignProgress, error)
+
+	Deployments(ctx context.Context, f DeploymentFilter) (Page[Deployment], error)
+	Deployment(ctx context.Context, campaign uuid.UUID, device DeviceID) (Deployment, error)
+	DeploymentByID(ctx context.Context, id uuid.UUID) (Deployment, error)
+	DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]DeploymentEvent, error)   // oldest first
+	DeviceDeployments(ctx context.Context, device DeviceID, limit int) ([]Deployment, error) // newest first
+	// Conflicts returns which of the devices have a deployment that is active,
+	// or waits in an open campaign other than the given one.
+	Conflicts(ctx context.Context, except uuid.UUID, devices []DeviceID) ([]DeploymentConflict, error)
+	// Rollbacks returns for each device of a campaign the build it had before,
+	// from its deployments that took hold (booted or later).
+	Rollbacks(ctx context.Context, campaign uuid.UUID) ([]Deployment, error)
+}
+
+// RolloutStore is what the campaign engine needs beside [CampaignStore].
+type RolloutStore interface {
+	CampaignStore
+	ReleaseStore
+	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
+	DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error)
+
+	// LiveDeployments returns those that are queued or active in open campaigns.
+	LiveDeployments(ctx context.Context) ([]Deployment, error)
+	// OpenWave turns the pending deployments of a wave to queued, and returns
+	// them. Those whose device is active or queued in another open campaign
+	// become skipped (busy); if the plan supersedes, queued ones of other
+	// campaigns become canceled instead (superseded).
+	OpenWave(ctx context.Context, c *Campaign, wave int, at time.Time) ([]Deployment, error)
+	// SaveDeployments stores changes, each with its events or not at all, and
+	// returns the ids of those that moved on meanwhile and were not stored.
+	SaveDeployments(ctx context.Context, changes []DeploymentChange) (stale []uuid.UUID, err error)
+	// DispatchDeployments stores dispatches and their links in one transaction.
+	// It leaves out, and returns, those that moved on meanwhile or whose device
+	// is active in another campaign.
+	DispatchDeployments(ctx context.Context, all []Dispatch) (refused []uuid.UUID, err error)
+	// EndWaiting turns all pending and queued deployments of a campaign to a
+	// final state, with one event each, and returns how many. pendingOnly spares
+	// those that were dispatched before and wait for another attempt.
+	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error)
+	// AddTargets adds deployments to a running continuous campaign; devices that
+	// have one in it already are left out.
+	AddTargets(ctx context.Context, campaign uuid.UUID, targets []Deployment) (int, error)
+	// Requeue puts final deployments of a campaign back to queued, for a retry.
+	Requeue(ctx context.Context, by Actor, campaign uuid.UUID, states []DeploymentState, devices []DeviceID, at time.Time) (int, error)
+	// RevokeLinks ends the links of deployments; no GET is served after it returned.
+	RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error
+	// FailedAttempts counts a device's failed attempts since the given time, in all campaigns.
+	FailedAttempts(ctx context.Context, device DeviceID, since time.Time) (int, error)
+	Quarantine(ctx context.Context, q Quarantine) error
+	// OffersSince counts the offers made to devices since the given time.
+	OffersSince(ctx context.Context, devices []DeviceID, since time.Time) (map[DeviceID]int, error)
+
+	// Lead waits until this process may run the engine, alone in the database,
+	// and calls run; ctx of run ends when that right is lost. It returns when
+	// run returned or ctx ended.
+	Lead(ctx context.Context, run func(ctx context.Context) error) error
+}
+
+// QuarantineStore keeps the devices that failed too often.
+type QuarantineStore interface {
+	Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) // standing, latest first
+	QuarantineOf(ctx context.Context, device DeviceID, now time.Time) (*Quarantine, error)
+	QuarantinesOf(ctx context.Context, devices []DeviceID, now time.Time) (map[DeviceID]Quarantine, error)
+	ClearQuarantine(ctx context.Context, by Actor, device DeviceID) error
+}
+
+// FirmwareLinkStore serves the downloads.
+type FirmwareLinkStore interface {
+	// FirmwareLink returns a link that may be used at the given time: not
+	// expired, not revoked, not used up, its image not revoked. [ErrNotFound]
+	// covers all others.
+	FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (FirmwareLink, error)
+	// FinishFirmwareLink uses a link up: every byte was sent.
+	FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error
+}
