@@ -226,7 +226,25 @@ type Campaign struct {
 	StartedAt    *time.Time
 	FinishedAt   *time.Time
 	Revision     int64 // of the row: a change to an older one is refused
-	RollbackWith uuid.UUID
+	// RollbackWanted says that the devices it updated shall be taken back when
+	// it has stopped; RollbackWith is the campaign that does.
+	RollbackWanted bool
+	RollbackWith   uuid.UUID
+}
+
+// defaultLife is how long a campaign without an end goes on after its start.
+const defaultLife = 7 * 24 * time.Hour
+
+// Ends returns when the campaign ends, whatever its devices do; false before
+// its start if the plan names no time.
+func (c Campaign) Ends() (time.Time, bool) {
+	switch {
+	case c.Plan.EndAt != nil:
+		return *c.Plan.EndAt, true
+	case c.StartedAt != nil:
+		return c.StartedAt.Add(defaultLife), true
+	}
+	return time.Time{}, false
 }
 
 // An Approval is a second person's word for one digest.
