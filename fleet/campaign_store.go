@@ -129,7 +129,7 @@ type CampaignStore interface {
 	OpenCampaigns(ctx context.Context) ([]Campaign, error)                   // [CampaignState.Open], oldest first
 	Waves(ctx context.Context, campaign uuid.UUID) ([]Wave, error)
 	SaveWave(ctx context.Context, w Wave) error
-	Progress(ctx context.Context, campaign uuid.UUID) (CampaignProgress, error)
+	CampaignProgress(ctx context.Context, campaign uuid.UUID) (CampaignProgress, error)
 
 	Deployments(ctx context.Context, f DeploymentFilter) (Page[Deployment], error)
 	Deployment(ctx context.Context, campaign uuid.UUID, device DeviceID) (Deployment, error)
