@@ -33,6 +33,16 @@ type Campaigns struct {
 	o CampaignsOptions
 }
 
+// NewCampaigns returns the service.
+func NewCampaigns(o CampaignsOptions) *Campaigns {
+	return &Campaigns{CampaignStore: o.Store, QuarantineStore: o.Quarantines, o: o}
+}
+
+// CampaignsOf names the campaign that each device has a live part in.
+func (s *Campaigns) CampaignsOf(ctx context.Context, ids []DeviceID) (map[DeviceID]uuid.UUID, error) {
+	return nil, errNotBuilt
+}
+
 // A DryRun says what a campaign would do, before it does.
 type DryRun struct {
 	Matched   int
