@@ -31,6 +31,8 @@ type Options struct {
 	Devices    *fleet.Devices
 	Calls      *fleet.Calls
 	FanOuts    *fleet.FanOuts
+	Firmware   *fleet.Firmware
+	Campaigns  *fleet.Campaigns
 	Enrolments *fleet.Enrolments
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
