@@ -213,19 +213,19 @@ type Campaign struct {
 
 	// Digest names exactly what was approved: images, targets and their waves,
 	// rules, windows and times. Any edit changes it.
-	Digest       string
-	Targets      int // devices with a deployment that is not skipped, as planned
-	Skipped      int
-	Approval     *Approval
-	RollbackOf   uuid.UUID // zero unless it is a rollback
-	CreatedBy    Actor
-	CreatedAt    time.Time
-	EditedBy     Actor // who made the plan what it is
-	EditedAt     time.Time
-	StartedBy    *Actor // who asked it to start
-	StartedAt    *time.Time
-	FinishedAt   *time.Time
-	Revision     int64 // of the row: a change to an older one is refused
+	Digest     string
+	Targets    int // devices with a deployment that is not skipped, as planned
+	Skipped    int
+	Approval   *Approval
+	RollbackOf uuid.UUID // zero unless it is a rollback
+	CreatedBy  Actor
+	CreatedAt  time.Time
+	EditedBy   Actor // who made the plan what it is
+	EditedAt   time.Time
+	StartedBy  *Actor // who asked it to start
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+	Revision   int64 // of the row: a change to an older one is refused
 	// RollbackWanted says that the devices it updated shall be taken back when
 	// it has stopped; RollbackWith is the campaign that does.
 	RollbackWanted bool
