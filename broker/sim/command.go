@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -22,11 +23,37 @@ type Command struct {
 	FirstMAC    string        `name:"first-mac" placeholder:"MAC" help:"Address of the first device; the others count up."`
 	LocalAddrs  []string      `placeholder:"IP" help:"Source addresses to connect from, in turn; one has about 28000 ports."`
 	Progress    time.Duration `default:"5s" help:"Time between lines of progress on stderr; 0 for none."`
+
+	Images       string `placeholder:"DIR" help:"Write an app image for each of the boards into this directory, to upload as firmware, and end."`
+	ImageVersion string `default:"2.5.0" help:"Version of these images."`
+	ImageSize    int    `default:"1500000" help:"Their size in bytes, about."`
+}
+
+// writeImages makes firmware that the simulated devices take.
+func (c *Command) writeImages() error {
+	if err := os.MkdirAll(c.Images, 0o755); err != nil {
+		return err
+	}
+	for _, board := range c.Boards {
+		image, err := AppImage(board, c.ImageVersion, c.ImageSize)
+		if err != nil {
+			return err
+		}
+		name := filepath.Join(c.Images, board+"-"+c.ImageVersion+".bin")
+		if err := os.WriteFile(name, image, 0o644); err != nil {
+			return err
+		}
+		fmt.Println(name)
+	}
+	return nil
 }
 
 // Run makes the fleet and runs it until ctx ends, with a line of progress on
 // stderr now and then.
 func (c *Command) Run(ctx context.Context) error {
+	if c.Images != "" {
+		return c.writeImages()
+	}
 	faults, err := ParseFaults(c.Faults)
 	if err != nil {
 		return err
