@@ -163,3 +163,14 @@ func faultsOf(faults []Fault, seed uint64, mac string) faultSet {
 	}
 	return s
 }
+
+// Faults lists what is wrong with the device, in no particular order.
+func (d *Device) Faults() []FaultKind {
+	var kinds []FaultKind
+	for i, f := range faultDefaults {
+		if d.faults&(1<<i) != 0 {
+			kinds = append(kinds, f.Kind)
+		}
+	}
+	return kinds
+}
