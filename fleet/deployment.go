@@ -168,7 +168,9 @@ type Deployment struct {
 	Reason     string     // a sentence: why it failed, or what it waits for
 	NotBefore  *time.Time // queued: back-off or jitter
 	Deadline   *time.Time // active: when the step under way is judged by time
+	GetAt      *time.Time // of the attempt under way: its link was first used
 	BytesSent  int64      // of the attempt under way
+	Booted     bool       // a boot poll named the image: it took hold
 	Baseline   Baseline
 	Reconnects int  // verifying: connections lost and found since
 	Away       bool // verifying: not connected
