@@ -100,6 +100,7 @@ type Evidence struct {
 	At     time.Time    `json:"at"`
 	Kind   EvidenceKind `json:"kind"`
 	Detail string       `json:"detail,omitempty"`
+	ELF    string       `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
 }
 
 // EvidenceKind names what was observed.

@@ -51,10 +51,14 @@ type FirmwareOrder struct {
 	URL       string // one-time link of the attempt
 	ELFSHA256 string // of the image
 	// Told sees that the call was sent, answered or not sent, as it happens; it
-	// must not block. Kinds: sent, answer, refused, late_answer, not_sent.
+	// must not block. Kinds: sent, answer, refused, late_answer, not_sent. Every
+	// order gets sent or not_sent, also if [Calls.Call] fails; the detail of
+	// not_sent and refused is "code: message".
 	Told func(Evidence)
 	// Patience is how long the call waits for its evidence.
 	Patience time.Duration
+	// Done ends the call when the attempt was judged otherwise; may be nil.
+	Done <-chan struct{}
 }
 
 func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }

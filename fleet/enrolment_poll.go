@@ -43,12 +43,14 @@ func (e *Enrolments) decidePoll(p BootPoll) (answer PollAnswer, changed bool, er
 		st = newStanding(p.ClientID)
 	}
 	asked, enrolment, bound := st.request, st.enrolment, st.clientID
+	first := st.firstBoot(p)
 	if answer, err = e.admit(st, p); err != nil {
 		return PollAnswer{}, false, err
 	}
 	if !known {
 		s.devices[DeviceID(strings.Clone(string(p.Device)))] = st
 	}
+	answer.FirstBoot = first
 	changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
 	return answer, st.learn(p) || changed, nil
 }
@@ -57,6 +59,16 @@ func newStanding(clientID string) *standing {
 	none := unique.Make("")
 	return &standing{enrolment: EnrolmentWaiting, clientID: strings.Clone(clientID),
 		elf: none, version: none, inventoryELF: none}
+}
+
+// firstBoot reports whether the poll names another build than the one before.
+// Where that one is not known, it might: what is not confirmed yet must not be
+// offered anything.
+func (st *standing) firstBoot(p BootPoll) bool {
+	if p.ELFSHA256 == "" {
+		return st.elf.Value() == "" || p.Version != st.version.Value()
+	}
+	return p.ELFSHA256 != st.elf.Value()
 }
 
 // learn takes the build from a poll, and reports whether it is another one. A

@@ -15,6 +15,9 @@ type PresenceOptions struct {
 	Log    *slog.Logger
 	Events *Events // nil: nobody is told
 	Node   string  // this process, as its connections name it
+	// Tap sees all evidence about devices as watchers do, in order for each
+	// device. It is called under a lock: it must not block, nor call back.
+	Tap func(DeviceID, Evidence)
 
 	Now         func() time.Time // default: time.Now
 	WriteEvery  time.Duration    // how long changes are gathered. Default: 250ms
@@ -86,11 +89,11 @@ func (p *Presences) Connected(c Connection) {
 			return // a newer connection was faster
 		}
 		if r.connected() {
-			p.watchers.tell(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
+			p.tell(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
 		}
 		r.epoch = c.Epoch
 		r.lastSeen = c.At.UnixMilli()
-		p.watchers.tell(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
+		p.tell(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
 		p.change(c.Device, r, PresenceOnline, "connected from "+c.RemoteAddr, &c)
 	})
 }
@@ -109,7 +112,7 @@ func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
 		if reason != "" {
 			words += ": " + CleanText(reason, 120)
 		}
-		p.watchers.tell(c.Device, p.evidence(kind, CleanText(reason, 120)))
+		p.tell(c.Device, p.evidence(kind, CleanText(reason, 120)))
 		p.change(c.Device, r, PresenceOffline, words, nil)
 	})
 }
@@ -139,19 +142,20 @@ func (p *Presences) Seen(id DeviceID) {
 	p.with(id, func(r *reachability) { p.seen(id, r) })
 }
 
-// Polled notes a boot poll by the device. Devices poll only when they start, so
-// it is evidence of a restart; it says nothing of the MQTT connection.
-func (p *Presences) Polled(id DeviceID, at time.Time) {
+// Polled notes a boot poll by the device, which names the build it runs. Devices
+// poll only when they start, so it is evidence of a restart; it says nothing of
+// the MQTT connection.
+func (p *Presences) Polled(id DeviceID, at time.Time, elfSHA256 string) {
 	p.with(id, func(r *reachability) {
 		r.lastSeen = max(r.lastSeen, at.UnixMilli())
-		p.watchers.tell(id, Evidence{At: at, Kind: EvidenceBootPoll})
+		p.tell(id, Evidence{At: at, Kind: EvidenceBootPoll, ELF: elfSHA256})
 	})
 }
 
 // Observed passes other evidence about a device, such as an upload, to those
 // who watch it.
 func (p *Presences) Observed(id DeviceID, e Evidence) {
-	p.with(id, func(*reachability) { p.watchers.tell(id, e) })
+	p.with(id, func(*reachability) { p.tell(id, e) })
 }
 
 // State returns the presence of a device, since when, and what it was
@@ -258,6 +262,14 @@ func (p *Presences) with(id DeviceID, f func(*reachability)) {
 		s.devices[id] = r
 	}
 	f(r)
+}
+
+// tell must run under the lock of the device's shard.
+func (p *Presences) tell(id DeviceID, e Evidence) {
+	p.watchers.tell(id, e)
+	if p.opts.Tap != nil {
+		p.opts.Tap(id, e)
+	}
 }
 
 func (p *Presences) evidence(kind EvidenceKind, detail string) Evidence {

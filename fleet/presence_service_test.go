@@ -110,7 +110,7 @@ func TestPresenceFollowsTheNewestConnection(t *testing.T) {
 		want fleet.Presence
 	}{
 		{"never heard of", func() {}, ""},
-		{"a poll says nothing of MQTT", func() { p.Polled(unit, time.Now()) }, ""},
+		{"a poll says nothing of MQTT", func() { p.Polled(unit, time.Now(), "") }, ""},
 		{"connected", func() { p.Connected(c1) }, fleet.PresenceOnline},
 		{"no answer", func() { p.Unresponsive(c1, "no answer to tools/list") }, fleet.PresenceUnresponsive},
 		{"a ping is no answer", func() { p.Seen(unit) }, fleet.PresenceUnresponsive},
@@ -157,15 +157,15 @@ func TestWatchDeliversEvidenceInOrder(t *testing.T) {
 	other, stopOther := p.Watch("b00000000001")
 	defer stopOther()
 	p.Disconnected(connection(1), true, "")
-	p.Polled(unit, time.Now())
+	p.Polled(unit, time.Now(), "")
 	p.Connected(connection(2))
 	p.Connected(connection(3))
 	for range 200 { // nobody reads: it must not block
-		p.Polled(unit, time.Now())
+		p.Polled(unit, time.Now(), "")
 	}
 	stop()
 	stop()
-	p.Polled(unit, time.Now())
+	p.Polled(unit, time.Now(), "")
 	var kinds []fleet.EvidenceKind
 	for e := range seen {
 		kinds = append(kinds, e.Kind)
@@ -221,7 +221,7 @@ func TestPresenceMemoryPerDevice(t *testing.T) {
 	const n = 50_000
 	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore)})
 	per := heapPer(n, func(i int) {
-		p.Polled(fleet.DeviceID(fmt.Sprintf("%012x", i)), time.Now())
+		p.Polled(fleet.DeviceID(fmt.Sprintf("%012x", i)), time.Now(), "")
 	})
 	t.Logf("%d bytes per device, its id included", per)
 	if per > 250 {

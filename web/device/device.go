@@ -31,7 +31,7 @@ type Enrolments interface {
 
 // Presences is what is needed of [fleet.Presences].
 type Presences interface {
-	Polled(id fleet.DeviceID, at time.Time)
+	Polled(id fleet.DeviceID, at time.Time, elfSHA256 string)
 }
 
 // Snapshots is what is needed of [fleet.Snapshots].
@@ -40,12 +40,22 @@ type Snapshots interface {
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
 }
 
+// Firmware decides what a polling device is offered; the campaign engine does.
+type Firmware interface {
+	// Poll sees the boot poll of an enrolled device, and returns the firmware it
+	// shall install now, nil for none. firstBoot says that the poll names another
+	// build than the one before.
+	Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer
+}
+
 // Options configures a [Handler]. The services and Answers are required.
 type Options struct {
 	Enrolments Enrolments
 	Presences  Presences
 	Snapshots  Snapshots
 	Answers    *fleet.PollAnswers
+	Firmware   Firmware         // nil: no device is offered any
+	Downloads  *fleet.Downloads // nil: no firmware is served
 	Log        *slog.Logger
 	Now        func() time.Time // default: time.Now
 

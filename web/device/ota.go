@@ -33,7 +33,7 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if answer.Session != nil {
-		h.o.Presences.Polled(id, p.At) // of others it would be a stranger's word
+		h.o.Presences.Polled(id, p.At, p.ELFSHA256) // of others it would be a stranger's word
 	}
 	body, err := h.o.Answers.Body(answer, p.At)
 	if err != nil {

@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	downloadBuffer = 32 << 10
+	progressEvery  = 500 * time.Millisecond
+)
+
+// Why downloads end before their last byte, in words for the evidence.
+var (
+	errAskedAgain = errors.New("the device asked again over another connection")
+	errRevoked    = errors.New("the link was revoked")
+	errUnreadable = errors.New("fleetd could not read the image")
+)
+
+var downloadBuffers = sync.Pool{New: func() any { return new([downloadBuffer]byte) }}
+
+// A Download is one GET of a link: from [Downloads.Begin] to [Download.End].
+type Download struct {
+	Link FirmwareLink
+
+	downloads *Downloads
+	key       linkKey
+	ctx       context.Context // ends when the download is cut
+	cancel    context.CancelCauseFunc
+	placed    bool
+
+	began    atomic.Bool
+	sent     atomic.Int64 // offset behind the last byte that was sent
+	complete atomic.Bool  // the image's last byte was sent
+}
+
+// Done is closed when the download is cut, by a revocation or a newer GET.
+func (t *Download) Done() <-chan struct{} { return t.ctx.Done() }
+
+// Open opens the part of the image to be sent, and notes the GET. Errors mean
+// that nothing was noted.
+func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+	r, err := t.downloads.open(ctx, t.Link, offset, length)
+	if err != nil {
+		return nil, err
+	}
+	t.sent.Store(offset)
+	t.began.Store(true)
+	detail := ""
+	if offset > 0 {
+		detail = fmt.Sprintf("from byte %d on", offset)
+	}
+	t.observe(EvidenceGet, detail)
+	return r, nil
+}
+
+// Send copies what Open opened to the device, and says how that ended: evidence
+// of the last byte, or that the transfer was cut. What w has taken counts as
+// sent; no piece is larger than 32 KiB.
+func (t *Download) Send(ctx context.Context, w io.Writer, r io.Reader) error {
+	err := t.stream(ctx, w, r)
+	if cause := context.Cause(t.ctx); cause != nil {
+		err = cause
+	}
+	switch {
+	case errors.Is(err, errAskedAgain): // what becomes of the newer one counts
+	case err != nil:
+		t.observe(EvidenceCut, cutReason(err))
+	case t.sent.Load() >= t.Link.Size:
+		t.finish(ctx)
+	default: // a part was asked for, and not the last one
+		t.observe(EvidenceBytes, "")
+	}
+	return err
+}
+
+func cutReason(err error) string {
+	switch {
+	case errors.Is(err, errRevoked), errors.Is(err, errUnreadable):
+		return err.Error()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "the device took no more bytes"
+	}
+	return "the connection ended"
+}
+
+func (t *Download) stream(ctx context.Context, w io.Writer, r io.Reader) error {
+	buffer := downloadBuffers.Get().(*[downloadBuffer]byte)
+	defer downloadBuffers.Put(buffer)
+	told := t.downloads.o.Now()
+	for {
+		n, err := r.Read(buffer[:t.downloads.chunk])
+		if n > 0 {
+			if err := t.write(ctx, w, buffer[:n]); err != nil {
+				return err
+			}
+			if now := t.downloads.o.Now(); now.Sub(told) >= progressEvery {
+				told = now
+				t.observe(EvidenceBytes, "")
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			t.downloads.o.Log.Error("image not read to its end", "image", t.Link.Image, "device", t.Link.Device, "err", err)
+			return errUnreadable
+		}
+	}
+}
+
+func (t *Download) write(ctx context.Context, w io.Writer, piece []byte) error {
+	if err := t.await(ctx, len(piece)); err != nil {
+		return err
+	}
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	n, err := w.Write(piece)
+	t.sent.Add(int64(n))
+	return err
+}
+
+// await waits until the shared rate allows n more bytes.
+func (t *Download) await(ctx context.Context, n int) error {
+	pace := t.downloads.pace
+	if pace == nil {
+		return nil
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	return pace.WaitN(both, n)
+}
+
+// finish notes that the whole image was sent. The store hears of it after
+// those who watch: the link is dead here already, and a device restarts soon.
+func (t *Download) finish(ctx context.Context) {
+	t.complete.Store(true)
+	t.observe(EvidenceDownloaded, "")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultCallTimeout)
+	defer cancel()
+	if err := t.downloads.o.Links.FinishFirmwareLink(ctx, t.Link.TokenHash, t.downloads.o.Now().UTC()); err != nil {
+		t.downloads.o.Log.Error("used link not marked so", "device", t.Link.Device, "deployment", t.Link.Deployment, "err", err)
+	}
+}
+
+// End gives the download's place to another.
+func (t *Download) End() { t.leave() }
+
+func (t *Download) leave() {
+	d := t.downloads
+	d.mu.Lock()
+	if d.active[t.key] == t {
+		delete(d.active, t.key)
+	}
+	d.mu.Unlock()
+	t.cancel(nil)
+	if t.placed {
+		<-d.places
+	}
+}
+
+func (t *Download) observe(kind EvidenceKind, detail string) {
+	t.downloads.o.Observe(t.Link.Deployment, Observation{At: t.downloads.o.Now().UTC(), Kind: kind, Detail: detail,
+		Attempt: t.Link.Attempt, Bytes: t.sent.Load()})
+}
