@@ -50,7 +50,7 @@ func (e *Enrolments) decidePoll(p BootPoll) (answer PollAnswer, changed bool, er
 	if !known {
 		s.devices[DeviceID(strings.Clone(string(p.Device)))] = st
 	}
-	answer.FirstBoot = first
+	answer.FirstBoot = first && answer.Session != nil
 	changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
 	return answer, st.learn(p) || changed, nil
 }
