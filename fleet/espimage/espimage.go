@@ -1,0 +1,153 @@
+// Package espimage reads ESP32 application images, as esp_ota_end and the
+// bootloader of the device will read them, and says in one sentence what is
+// wrong with a file that is none.
+//
+// It takes an [io.ReaderAt] and holds a few KiB at a time, whatever the size
+// of the file and whatever the file claims. It knows nothing of devices: which
+// of them an image fits is decided in package fleet. Offsets and sizes are in
+// bytes; everything in an image is little-endian.
+package espimage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Sizes of the format.
+const (
+	headerSize     = 24
+	segmentHeader  = 8
+	descriptorSize = 256
+	descriptorAt   = headerSize + segmentHeader
+	minSize        = descriptorAt + descriptorSize
+	maxSegments    = 16
+	maxSegmentSize = 16 << 20 // the bootloader refuses more
+	sectorSize     = 4096
+
+	appMagic        = 0xE9
+	descriptorMagic = 0xABCD5432
+)
+
+// An Image is an application image that a device can take.
+type Image struct {
+	// Offset and Size say where in the file the image lies. An image that was
+	// uploaded by itself is the whole file, with whatever follows its end; one
+	// inside a merged binary ends with its hash or signature.
+	Offset, Size int64
+	// Length is the image's own, from its header to its checksum or hash.
+	Length int64
+	// Merged is the partition that it was found in; nil if the file is the image.
+	Merged *Partition
+
+	Header     Header
+	Descriptor Descriptor
+	Chip       string // as devices name it: "esp32s3"
+	Segments   []Segment
+	Checksum   byte
+	SHA256     string // appended hash, hex; "" if there is none
+	Signatures []Signature
+}
+
+// A Segment is a stretch of the image that goes to one place in memory.
+type Segment struct {
+	LoadAddr uint32
+	Offset   int64 // of its data in the image
+	Size     uint32
+}
+
+// Parse reads the image in the first size bytes of r: one by itself, or the
+// first application of a merged binary. Its signatures are held against the
+// keys. The error is a [*Fault] unless r cannot be read.
+func Parse(r io.ReaderAt, size int64, keys ...Key) (*Image, error) {
+	start, err := readStart(r, size)
+	if err != nil {
+		return nil, err
+	}
+	table, err := findMerged(r, size, start)
+	if err != nil {
+		return nil, err
+	}
+	if table != nil {
+		return parseMerged(r, size, table, keys)
+	}
+	if f := foreign(start, size); f != nil {
+		return nil, f
+	}
+	img, err := parseApp(r, size, keys)
+	if err != nil {
+		return nil, err
+	}
+	img.Size = size
+	return img, nil
+}
+
+// parseApp reads an image that begins at the first byte of r and ends within limit.
+func parseApp(r io.ReaderAt, limit int64, keys []Key) (*Image, error) {
+	start, err := readStart(r, limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(start) < minSize {
+		return nil, faultf(ReasonSize, "the file has %d bytes; an app image has at least %d", limit, minSize)
+	}
+	img := &Image{Header: decodeHeader(start), Descriptor: decodeDescriptor(start[descriptorAt:])}
+	if err := img.checkStart(start); err != nil {
+		return nil, err
+	}
+	if err := img.readSegments(r, limit); err != nil {
+		return nil, err
+	}
+	if err := img.verify(r, limit); err != nil {
+		return nil, err
+	}
+	img.Signatures, err = readSignatures(r, img.Length, limit, keys)
+	return img, err
+}
+
+// checkStart judges what stands in the header and the descriptor.
+func (img *Image) checkStart(start []byte) error {
+	if start[0] != appMagic {
+		return faultf(ReasonMagic, "the file begins with the byte %#02x; an app image begins with 0xe9", start[0])
+	}
+	if binary.LittleEndian.Uint32(start[descriptorAt:]) != descriptorMagic {
+		return noDescriptor(start)
+	}
+	chip, ok := chips[img.Header.ChipID]
+	if !ok {
+		return faultf(ReasonChip, "the image is for the chip with the id %#04x, which fleetd does not know", img.Header.ChipID)
+	}
+	img.Chip = chip
+	return nil
+}
+
+func noDescriptor(start []byte) error {
+	const bootloaderDescriptor = 0x50 // first byte of esp_bootloader_desc_t
+	if start[descriptorAt] == bootloaderDescriptor {
+		return faultf(ReasonDescriptor, "this is a bootloader (no app descriptor at 32); upload the application, such as xiaozhi.bin, or the merged-binary.bin of a release")
+	}
+	return faultf(ReasonDescriptor, "the image has no app descriptor at 32: it may be a bootloader, or built without ESP-IDF; upload the application, such as xiaozhi.bin")
+}
+
+// readStart reads the header and the descriptor, or what there is of them.
+func readStart(r io.ReaderAt, size int64) ([]byte, error) {
+	if size <= 0 {
+		return nil, faultf(ReasonSize, "the file is empty")
+	}
+	start := make([]byte, min(size, minSize))
+	return start, readAt(r, start, 0)
+}
+
+// readAt fills p. A reader that ends early lied about its size: that is no
+// fault of the image.
+func readAt(r io.ReaderAt, p []byte, off int64) error {
+	n, err := r.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("reading the image at %d: %w", off, err)
+}

@@ -1,0 +1,120 @@
+package espimage
+
+import (
+	"bytes"
+	"crypto/md5"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// A Partition is one entry of a partition table.
+type Partition struct {
+	Label         string
+	Type, Subtype uint8
+	Offset, Size  int64 // in flash, hence in a merged binary
+}
+
+const (
+	partitionEntry = 32
+	tableEntries   = 96 // 3 KiB, with the end mark
+	firstTable     = 0x8000
+	lastTable      = 0x20000 // projects with large bootloaders move the table
+	typeApp        = 0
+)
+
+var (
+	entryMagic = []byte{0xAA, 0x50}
+	sumMagic   = []byte{0xEB, 0xEB} // its entry holds the MD5 of those before it
+	endMagic   = []byte{0xFF, 0xFF}
+)
+
+// findMerged returns the partition table of a file that holds a whole flash,
+// nil if the file is none: an application image by itself, or anything else.
+func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
+	if isApp(start) || !mayBeFlash(start) {
+		return nil, nil
+	}
+	for at := int64(firstTable); at <= lastTable && at+2*partitionEntry <= size; at += sectorSize {
+		table := make([]byte, min(size-at, tableEntries*partitionEntry))
+		if err := readAt(r, table, at); err != nil {
+			return nil, err
+		}
+		if isTable(table) {
+			return readTable(table)
+		}
+	}
+	return nil, nil
+}
+
+func isApp(start []byte) bool {
+	return len(start) == minSize && start[0] == appMagic && binary.LittleEndian.Uint32(start[descriptorAt:]) == descriptorMagic
+}
+
+// mayBeFlash: the bootloader lies at 0, or at 0x1000 or 0x2000 behind erased flash.
+func mayBeFlash(start []byte) bool { return start[0] == appMagic || start[0] == 0xFF }
+
+func isTable(b []byte) bool {
+	second := b[partitionEntry:][:2]
+	return bytes.HasPrefix(b, entryMagic) &&
+		(bytes.Equal(second, entryMagic) || bytes.Equal(second, sumMagic) || bytes.Equal(second, endMagic))
+}
+
+// readTable reads entries up to the end mark, and holds them against their MD5
+// if the table has one.
+func readTable(b []byte) ([]Partition, error) {
+	var table []Partition
+	for at := 0; at+partitionEntry <= len(b); at += partitionEntry {
+		e := b[at : at+partitionEntry]
+		switch {
+		case bytes.HasPrefix(e, entryMagic):
+			table = append(table, Partition{Type: e[2], Subtype: e[3], Label: text(e[12:28]),
+				Offset: int64(binary.LittleEndian.Uint32(e[4:])), Size: int64(binary.LittleEndian.Uint32(e[8:]))})
+		case bytes.HasPrefix(e, sumMagic):
+			if sum := md5.Sum(b[:at]); !bytes.Equal(sum[:], e[16:]) {
+				return nil, faultf(ReasonPartitions, "the partition table of this merged binary does not match its MD5; the file is damaged")
+			}
+			return table, nil
+		case bytes.HasPrefix(e, endMagic):
+			return table, nil
+		default:
+			return nil, faultf(ReasonPartitions, "the partition table of this merged binary is damaged at its entry %d", at/partitionEntry+1)
+		}
+	}
+	return table, nil
+}
+
+// parseMerged reads the first application that the table names.
+func parseMerged(r io.ReaderAt, size int64, table []Partition, keys []Key) (*Image, error) {
+	for _, p := range table {
+		if p.Type == typeApp {
+			return parsePartition(r, size, p, keys)
+		}
+	}
+	return nil, faultf(ReasonPartitions, "this is a merged binary whose partition table names no application")
+}
+
+func parsePartition(r io.ReaderAt, size int64, p Partition, keys []Key) (*Image, error) {
+	limit := min(p.Size, size-p.Offset)
+	if limit <= 0 {
+		return nil, faultf(ReasonTruncated, "this is a merged binary that ends before its application, which lies at %#x", p.Offset)
+	}
+	img, err := parseApp(io.NewSectionReader(r, p.Offset, limit), limit, keys)
+	if err != nil {
+		return nil, inPartition(err, p)
+	}
+	img.Merged, img.Offset, img.Size = &p, p.Offset, img.Length
+	if len(img.Signatures) > 0 {
+		img.Size = min(signatureSector(img.Length)+sectorSize, limit)
+	}
+	return img, nil
+}
+
+func inPartition(err error, p Partition) error {
+	f, ok := err.(*Fault)
+	if !ok {
+		return err
+	}
+	return &Fault{Reason: f.Reason, Found: f.Found,
+		Message: fmt.Sprintf("this is a merged binary, and the application in its partition %.16q at %#x is not good: %s", p.Label, p.Offset, f.Message)}
+}
