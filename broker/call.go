@@ -14,6 +14,10 @@ import (
 // forever stands for "as long as the caller's context": mcp wants a limit.
 const forever = 24 * time.Hour
 
+// writtenKey is the context key of a channel to be closed once the message was
+// handed over for writing: the session knows no such moment.
+type writtenKey struct{}
+
 // Send writes the call and waits for the answer until ctx ends.
 func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage, late func(fleet.Answer)) (fleet.Answer, error) {
 	if t.used {
@@ -23,6 +27,9 @@ func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage,
 	c := t.c
 	call := &sentCall{id: t.id, tool: tool, late: late}
 	c.device.remember(call)
+	if t.written != nil {
+		ctx = context.WithValue(ctx, writtenKey{}, t.written)
+	}
 	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: tool, Arguments: arguments, Timeout: forever})
 	if !gaveUp(err) {
 		c.device.settle(call)

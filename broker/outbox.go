@@ -28,8 +28,12 @@ type outbox struct {
 func (o *outbox) clear() { o.waiting = nil }
 
 // Send makes a connection the transport of its MCP session.
-func (c *connection) Send(_ context.Context, msg []byte) error {
-	return c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+32), msg))
+func (c *connection) Send(ctx context.Context, msg []byte) error {
+	err := c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+32), msg))
+	if written, ok := ctx.Value(writtenKey{}).(chan struct{}); ok && err == nil {
+		close(written)
+	}
+	return err
 }
 
 // deliver queues a message to the device, or says that it was not sent. That it

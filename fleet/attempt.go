@@ -15,6 +15,8 @@ type attempt struct {
 	call  *Call
 	turn  Turn            // nil if the call is not to be sent
 	wire  json.RawMessage // the arguments as they go to the device
+	order *FirmwareOrder  // of an upgrade; else nil
+	wrote bool            // the order was told that its call was sent
 }
 
 // queue joins the device's line. A call that need not wait is put on record as
@@ -55,6 +57,7 @@ func (a *attempt) markSent() {
 
 // run takes the call to its outcome and stores it.
 func (a *attempt) run() error {
+	defer a.tellNotSent()
 	if a.turn == nil {
 		a.calls.o.Observe(a.call)
 		return nil
@@ -85,6 +88,8 @@ func (a *attempt) await() error {
 			return fmt.Errorf("call %s was not sent: %w", a.call.ID, err)
 		}
 		a.calls.announce(a.call)
+	case <-a.order.done():
+		a.close(CallCanceled, &CallError{codeAttemptOver, "the campaign gave the attempt up before the device's turn came; nothing was sent"})
 	case <-a.turn.Lost():
 		a.close(CallCanceled, &CallError{CodeOffline, "the device disconnected before its turn came; nothing was sent"})
 	case <-wait.C:
@@ -105,7 +110,11 @@ func (a *attempt) send() {
 		return
 	}
 	a.call.SentAt = &now
-	if a.call.Tool == ToolReboot {
+	switch {
+	case a.order != nil:
+		a.sendUpgrade(ctx)
+		return
+	case a.call.Tool == ToolReboot:
 		a.sendReboot(ctx)
 		return
 	}
@@ -183,6 +192,7 @@ func (a *attempt) store() error {
 
 // late keeps an answer that came after the call was given up.
 func (a *attempt) late(answer Answer) {
+	a.tellLate(answer)
 	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result}
 	if answer.Err != nil {
 		l.Error = &CallError{CodeToolError, answer.Err.Message}

@@ -178,6 +178,14 @@ func (s *Calls) enter() error {
 // made, sent if the device is idle, else pending. On success the caller owes
 // run and running.Done.
 func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
+	a, err := s.record(ctx, r)
+	if err != nil {
+		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(), maxToldDetail)})
+	}
+	return a, err
+}
+
+func (s *Calls) record(ctx context.Context, r CallRequest) (*attempt, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
@@ -205,7 +213,7 @@ func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments}
+	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments, order: r.Firmware}
 	if no := s.admit(ctx, a, t, r); no != nil {
 		a.close(no.state, &no.err)
 		return a, nil
@@ -225,6 +233,8 @@ func checkRequest(r CallRequest) error {
 		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments), MaxArgumentBytes)
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
 		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
+	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
+		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
 		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v", MaxCallTimeout)
 	}
@@ -233,6 +243,9 @@ func checkRequest(r CallRequest) error {
 
 // admit fills in the url argument that fleetd owns and asks the gate.
 func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest) *refusal {
+	if r.Firmware != nil {
+		r.Arguments = a.fillOrder()
+	}
 	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
 		given, err := decodeObject(r.Arguments)
 		if err != nil {
@@ -262,6 +275,9 @@ func newCall(r CallRequest) *Call {
 		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
+	}
+	if r.Firmware != nil {
+		c.Timeout = r.Firmware.Patience
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultCallTimeout

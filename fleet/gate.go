@@ -96,7 +96,7 @@ func checkTool(tool Tool, r CallRequest) *refusal {
 	switch {
 	case tool.UserOnly() && r.Actor.Kind == ActorLLM:
 		return refuse("user_only", "%s is for people; a language model may not call it", tool.Name)
-	case tool.Name == ToolUpgradeFirmware:
+	case tool.Name == ToolUpgradeFirmware && (r.Actor.Kind != ActorCampaign || r.Firmware == nil):
 		return refuse("use_campaign", "firmware is installed by a campaign, which checks the image and watches the outcome")
 	case tool.Name == ToolSetAssetsURL:
 		return refuse("url_not_served", "fleetd serves no assets, and hands devices no addresses but its own")

@@ -64,6 +64,7 @@ type pollAnswerBody struct {
 	Activation *activationSection `json:"activation,omitempty"`
 	MQTT       *mqttSection       `json:"mqtt,omitempty"`
 	ServerTime serverTimeSection  `json:"server_time"`
+	Firmware   *firmwareSection   `json:"firmware,omitempty"`
 }
 
 type activationSection struct {
@@ -89,10 +90,41 @@ type serverTimeSection struct {
 	TimezoneOffset int   `json:"timezone_offset"` // minutes
 }
 
-// Body returns the JSON to send at the given time. It never offers firmware.
-// On error there is still a body, which tells the device nothing but the time:
-// a known device must be answered 200, or a new image of it is rolled back.
+// firmwareSection must be left out unless an upgrade is due: a device compares
+// every version that it is told, and installs what is newer.
+type firmwareSection struct {
+	Version string `json:"version"`
+	URL     string `json:"url"`
+	Force   int    `json:"force"` // a number: true is ignored
+}
+
+// Body returns the JSON to send at the given time. On error there is still a
+// body, without the offer or with nothing but the time: a known device must be
+// answered 200, or a new image of it is rolled back.
 func (o *PollAnswers) Body(a PollAnswer, now time.Time) ([]byte, error) {
+	body := o.body(a, now)
+	text, err := checked(body)
+	if err != nil && body.Firmware != nil {
+		body.Firmware = nil
+		if text, rest := checked(body); rest == nil {
+			return text, fmt.Errorf("no firmware offered: %w", err)
+		}
+	}
+	if err != nil {
+		text, _ = json.Marshal(pollAnswerBody{ServerTime: body.ServerTime}) // numbers only
+	}
+	return text, err
+}
+
+func checked(body pollAnswerBody) ([]byte, error) {
+	text, err := json.Marshal(body)
+	if err == nil {
+		err = CheckPollAnswer(text)
+	}
+	return text, err
+}
+
+func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
 	body := pollAnswerBody{ServerTime: o.serverTime(now)}
 	if act := a.Activation; act != nil {
 		body.Activation = &activationSection{act.Code, act.Message, act.Challenge, 30_000}
@@ -100,14 +132,13 @@ func (o *PollAnswers) Body(a PollAnswer, now time.Time) ([]byte, error) {
 	if c := a.Session; c != nil {
 		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
 	}
-	text, err := json.Marshal(body)
-	if err == nil {
-		err = CheckPollAnswer(text)
+	if f := a.Offer; f != nil && a.Session != nil {
+		body.Firmware = &firmwareSection{Version: f.Version, URL: f.URL}
+		if f.Force {
+			body.Firmware.Force = 1
+		}
 	}
-	if err != nil {
-		text, _ = json.Marshal(pollAnswerBody{ServerTime: body.ServerTime}) // numbers only
-	}
-	return text, err
+	return body
 }
 
 func (o *PollAnswers) serverTime(now time.Time) serverTimeSection {

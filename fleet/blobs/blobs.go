@@ -2,7 +2,8 @@
 // bytes, in a directory.
 //
 // What is read back is checked against its key: a damaged file is an error,
-// never a wrong picture or image. Equal bytes are kept once.
+// never a wrong picture or image. Equal bytes are kept once. Files that are too
+// large for memory are checked before their first reading, not at each one.
 package blobs
 
 import (
@@ -14,16 +15,19 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
-	"gocloud.dev/gcerrors"
 
 	"fleetd/fleet"
 )
 
 // A Store keeps blobs. It is safe for concurrent use, also by several processes.
-type Store struct{ bucket *blob.Bucket }
+type Store struct {
+	bucket *blob.Bucket
+	checks checks
+}
 
 var _ fleet.Blobs = (*Store)(nil)
 
@@ -59,14 +63,18 @@ func OpenDir(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
 	}
-	return &Store{bucket}, nil
+	s := &Store{bucket: bucket}
+	if err := s.sweep(context.Background(), time.Now().Add(-incomingTTL)); err != nil {
+		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
+	}
+	return s, nil
 }
 
 // Put stores data and returns its key. Stored again, a damaged blob is whole again.
 func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
 	key := keyOf(data)
 	if err := s.bucket.WriteAll(ctx, path(key), data, nil); err != nil {
-		return "", fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not stored: %v", key, err)
+		return "", notStored(key, err)
 	}
 	return key, nil
 }
@@ -76,16 +84,14 @@ var keyPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // Get returns the bytes of a blob, or [fleet.ErrNotFound].
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	if !keyPattern.MatchString(key) {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "unknown_blob", "%.80q is no key of a blob", key)
+		return nil, unknown(key)
 	}
 	data, err := s.bucket.ReadAll(ctx, path(key))
 	switch {
-	case gcerrors.Code(err) == gcerrors.NotFound:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "unknown_blob", "there is no blob %s", key)
 	case err != nil:
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not read: %v", key, err)
+		return nil, notRead(key, err)
 	case keyOf(data) != key:
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "blob_damaged", "blob %s is damaged on disk", key)
+		return nil, damaged(key)
 	}
 	return data, nil
 }

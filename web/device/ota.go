@@ -34,10 +34,11 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 	}
 	if answer.Session != nil {
 		h.o.Presences.Polled(id, p.At, p.ELFSHA256) // of others it would be a stranger's word
+		answer.Offer = h.offer(r.Context(), p, answer.FirstBoot)
 	}
 	body, err := h.o.Answers.Body(answer, p.At)
 	if err != nil {
-		h.o.Log.Error("answer withheld: it would harm the device", "device", id, "err", err)
+		h.o.Log.Error("a part of the answer withheld: it would harm the device", "device", id, "err", err)
 	}
 	send(w, http.StatusOK, "application/json", body)
 }

@@ -40,6 +40,7 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fle
 	p.IDFVersion = facts.text("application", "idf_version")
 	p.Slot = facts.text("ota", "label")
 	p.BodyMAC = facts.text("mac_address")
+	p.Layout = facts.layout()
 	fromUserAgent(&p)
 	return p
 }

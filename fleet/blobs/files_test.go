@@ -1,0 +1,172 @@
+package blobs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func readRange(t *testing.T, s *Store, key string, offset, length int64) (string, error) {
+	t.Helper()
+	r, err := s.OpenRange(t.Context(), key, offset, length)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	return string(data), err
+}
+
+func files(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	filepath.WalkDir(dir, func(name string, d os.DirEntry, _ error) error {
+		if !d.IsDir() {
+			names = append(names, name)
+		}
+		return nil
+	})
+	return names
+}
+
+func TestPutFileAndRanges(t *testing.T) {
+	s, dir := open(t)
+	for range 2 { // equal bytes are kept once
+		key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
+		if err != nil || key != keyOf([]byte("hello")) {
+			t.Fatalf("key %s, %v", key, err)
+		}
+	}
+	if got := files(t, dir); len(got) != 1 {
+		t.Errorf("files %v, want the blob alone", got)
+	}
+	key := keyOf([]byte("hello"))
+	for _, tt := range []struct {
+		offset, length int64
+		want           string
+	}{{0, -1, "hello"}, {0, 5, "hello"}, {1, 3, "ell"}, {4, -1, "o"}, {5, -1, ""}, {0, 0, ""}} {
+		if got, err := readRange(t, s, key, tt.offset, tt.length); err != nil || got != tt.want {
+			t.Errorf("%d bytes from %d: %q, %v; want %q", tt.length, tt.offset, got, err, tt.want)
+		}
+	}
+	if err := errors.Join(s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(), "../x")); err != nil {
+		t.Error(err)
+	}
+	for _, gone := range []string{key, "", "../../etc/passwd"} {
+		if _, err := readRange(t, s, gone, 0, -1); !errors.Is(err, fleet.ErrNotFound) {
+			t.Errorf("blob %q: %v", gone, err)
+		}
+	}
+}
+
+func TestPutFileRefuses(t *testing.T) {
+	s, dir := open(t)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	tests := map[string]struct {
+		ctx  context.Context
+		r    io.Reader
+		size int64
+		kind error
+	}{
+		"too short":  {t.Context(), strings.NewReader("hell"), 5, fleet.ErrInvalid},
+		"too long":   {t.Context(), strings.NewReader("hello!"), 5, fleet.ErrInvalid},
+		"breaks off": {t.Context(), io.MultiReader(strings.NewReader("he"), iotest.ErrReader(io.ErrUnexpectedEOF)), 5, fleet.ErrInvalid},
+		"canceled":   {canceled, strings.NewReader("hello"), 5, fleet.ErrUnavailable},
+	}
+	for name, tt := range tests {
+		if key, err := s.PutFile(tt.ctx, tt.r, tt.size); !errors.Is(err, tt.kind) {
+			t.Errorf("%s: stored as %q, %v; want %v", name, key, err, tt.kind)
+		}
+	}
+	if left := files(t, dir); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestDamagedFileIsNotServed changes a blob on disk before it was read, and
+// after: the second is found by the file's time.
+func TestDamagedFileIsNotServed(t *testing.T) {
+	s, dir := open(t)
+	key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, key[:2], key)
+	write := func(text string, at time.Time) {
+		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chtimes(file, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		write("hellO", time.Now().Add(-time.Hour))
+		if got, err := readRange(t, s, key, 0, -1); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Errorf("a damaged blob was served: %q, %v", got, err)
+		}
+		if _, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readRange(t, s, key, 0, -1); err != nil || got != "hello" {
+			t.Errorf("stored again: %q, %v", got, err)
+		}
+	}
+}
+
+func TestManyFirstReadingsCheckOnce(t *testing.T) {
+	s, _ := open(t)
+	data := bytes.Repeat([]byte("x"), 8<<20)
+	key, err := s.PutFile(t.Context(), bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if got, err := readRange(t, s, key, int64(len(data))-3, -1); err != nil || got != "xxx" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 4<<20 {
+		t.Errorf("50 openings of an 8 MiB blob allocated %d KiB", grown>>10)
+	}
+}
+
+func TestSweepTakesWhatIsOld(t *testing.T) {
+	s, dir := open(t)
+	for name, age := range map[string]time.Duration{"OLD": 25 * time.Hour, "NEW": time.Hour} {
+		file, at := filepath.Join(dir, incoming, name), time.Now().Add(-age)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Chtimes(file, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, err := s.Put(t.Context(), []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if left := files(t, dir); len(left) != 2 || !strings.HasSuffix(left[0]+left[1], filepath.Join(incoming, "NEW")) {
+		t.Errorf("left: %v", left)
+	}
+	if got, err := readRange(t, again, key, 0, -1); err != nil || got != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
+}

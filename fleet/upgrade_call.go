@@ -1,0 +1,190 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Codes of [CallError] for upgrades.
+const (
+	codeNotInstalled = "not_installed" // the device came back with another build
+	codeAttemptOver  = "attempt_over"  // the campaign judged the attempt by other evidence
+)
+
+// maxUpgradeEvidence bounds the record of a call to a device that connects
+// again and again.
+const maxUpgradeEvidence = 64
+
+// maxToldDetail bounds what an order is told about a call.
+const maxToldDetail = 200
+
+// A WrittenTurn can tell when the bytes of its call have left, which Send does
+// not: it waits for the answer.
+type WrittenTurn interface {
+	Turn
+	// Written is closed when Send has handed the call over to the connection.
+	// Ask for it before Send.
+	Written() <-chan struct{}
+}
+
+// done is nil, which never ends, for a call that is no upgrade.
+func (o *FirmwareOrder) done() <-chan struct{} {
+	if o == nil {
+		return nil
+	}
+	return o.Done
+}
+
+func (o *FirmwareOrder) tell(e Evidence) {
+	if o != nil && o.Told != nil {
+		o.Told(e)
+	}
+}
+
+// fillOrder gives an upgrade its arguments: the link and nothing else. They are
+// returned as the gate shall see them, without the secret.
+func (a *attempt) fillOrder() json.RawMessage {
+	a.wire, _ = json.Marshal(map[string]string{"url": a.order.URL}) // strings only
+	a.call.Arguments, _ = json.Marshal(map[string]string{"url": redactToken(a.order.URL)})
+	return json.RawMessage(`{"url":"http://fleetd.invalid/"}`)
+}
+
+// sendUpgrade sends self.upgrade_firmware and judges it by evidence: a device
+// that upgrades restarts without a reply, and a reply of true may come before
+// the download, or after one that failed (protocol 4.7).
+func (a *attempt) sendUpgrade(ctx context.Context) {
+	seen, stop := a.calls.o.Watcher.Watch(a.call.Device)
+	defer stop()
+	written := a.written()
+	replied := make(chan upgradeReply, 1)
+	go func() {
+		answer, err := a.turn.Send(ctx, a.call.Tool, a.wire, a.late)
+		replied <- upgradeReply{answer, err}
+	}()
+	for a.call.State == CallSent {
+		select {
+		case <-written:
+			written = nil
+			a.tellSent()
+		case r := <-replied:
+			a.upgradeReplied(r)
+		case e := <-seen:
+			a.upgradeSaw(e)
+		case <-a.order.done():
+			a.close(CallUnknown, &CallError{codeAttemptOver, "the campaign judged the attempt by other evidence; its time line tells"})
+		case <-ctx.Done():
+			a.missingUpgrade()
+		}
+	}
+}
+
+type upgradeReply struct {
+	answer Answer
+	err    error
+}
+
+// written is closed from the start for a link that cannot tell.
+func (a *attempt) written() <-chan struct{} {
+	if t, ok := a.turn.(WrittenTurn); ok {
+		return t.Written()
+	}
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// upgradeReplied takes the reply, or what became of the sending. Only a
+// refusal, and a call that was not sent, end the call.
+func (a *attempt) upgradeReplied(r upgradeReply) {
+	if errors.Is(r.err, ErrInvalid) || errors.Is(r.err, ErrOffline) {
+		a.wrote = false // whatever the link seemed to say
+		a.judge(r.answer, r.err)
+		return
+	}
+	a.tellSent()
+	var refused *ToolError
+	switch {
+	case errors.As(r.err, &refused):
+		a.judge(r.answer, r.err)
+		a.tellRefused()
+	case r.err != nil: // the connection ended, as it should
+	case r.answer.IsError || r.answer.Text == "false":
+		a.answered(r.answer)
+		a.tellRefused()
+	default:
+		a.call.Result = r.answer.Result
+		a.observed(EvidenceAnswer, r.answer.Text)
+	}
+}
+
+// upgradeSaw takes evidence about the device. Another build proves a failure
+// only of a device whose connection ended too: polls alone can be forged.
+func (a *attempt) upgradeSaw(e Evidence) {
+	if len(a.call.Evidence) < maxUpgradeEvidence {
+		a.call.Evidence = append(a.call.Evidence, e)
+	}
+	polled := func(e Evidence) bool { return e.Kind == EvidenceBootPoll && e.ELF != "" }
+	switch {
+	case polled(e) && e.ELF == a.order.ELFSHA256:
+		a.tellSent() // whether or not the link has said so
+		a.close(CallSucceeded, nil)
+	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
+		a.tellSent()
+		a.close(CallToolError, &CallError{codeNotInstalled, "the device restarted and runs another build than it was given"})
+	}
+}
+
+func endsConnection(e Evidence) bool {
+	return e.Kind == EvidenceDisconnect || e.Kind == EvidenceConnectionLost
+}
+
+// missingUpgrade closes an upgrade for which the evidence did not come in time.
+func (a *attempt) missingUpgrade() {
+	if a.calls.life.Err() != nil {
+		a.close(CallUnknown, &CallError{CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"})
+		return
+	}
+	a.close(CallTimedOut, &CallError{CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v", a.call.Timeout)})
+}
+
+// observed puts evidence on the call's record and tells the order.
+func (a *attempt) observed(kind EvidenceKind, detail string) {
+	a.witness(kind, detail)
+	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
+}
+
+func (a *attempt) tellSent() {
+	if !a.wrote {
+		a.wrote = true
+		a.observed(EvidenceSent, "")
+	}
+}
+
+func (a *attempt) tellRefused() {
+	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceRefused, Detail: callErrorDetail(a.call.Error)})
+}
+
+// tellNotSent tells the order of a call that ended before it was sent.
+func (a *attempt) tellNotSent() {
+	if a.order != nil && !a.wrote {
+		a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Detail: callErrorDetail(a.call.Error)})
+	}
+}
+
+func (a *attempt) tellLate(answer Answer) {
+	detail := answer.Text
+	if answer.Err != nil {
+		detail = answer.Err.Message
+	}
+	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxToldDetail)})
+}
+
+func callErrorDetail(e *CallError) string {
+	if e == nil {
+		return "not_recorded: the database did not take the record"
+	}
+	return CleanText(e.Code+": "+e.Message, maxToldDetail)
+}

@@ -1,0 +1,248 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+)
+
+var campaign = fleet.Actor{Kind: fleet.ActorCampaign, ID: "c1", Name: "2.5 for the lab", Role: fleet.RoleOperator}
+
+const (
+	newBuild = "aa11"
+	oldBuild = "bb22"
+	fwURL    = "http://h/d/secret/firmware.bin"
+)
+
+// told is what an order hears, without times.
+type told struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (t *told) add(e fleet.Evidence) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	code, _, _ := strings.Cut(e.Detail, ":")
+	t.all = append(t.all, strings.TrimSpace(string(e.Kind)+" "+code))
+}
+
+func (t *told) list() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all
+}
+
+func upgradeRequest(heard *told) fleet.CallRequest {
+	return fleet.CallRequest{Actor: campaign, Tool: fleet.ToolUpgradeFirmware,
+		Firmware: &fleet.FirmwareOrder{URL: fwURL, ELFSHA256: newBuild, Told: heard.add, Patience: 20 * time.Minute}}
+}
+
+// after answers when the device has got round to it.
+func after(d time.Duration, s fleettest.Script) fleettest.Script {
+	return func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error) {
+		time.Sleep(d)
+		return s(ctx, tool, arguments)
+	}
+}
+
+func TestUpgradeIsJudgedByEvidence(t *testing.T) {
+	end := fleet.Evidence{Kind: fleet.EvidenceDisconnect}
+	lost := fleet.Evidence{Kind: fleet.EvidenceConnectionLost}
+	back := fleet.Evidence{Kind: fleet.EvidenceConnect}
+	poll := func(elf string) fleet.Evidence { return fleet.Evidence{Kind: fleet.EvidenceBootPoll, ELF: elf} }
+	tests := []struct {
+		name   string
+		script fleettest.Script
+		seen   []fleet.Evidence
+		want   fleet.CallState
+		code   string
+		told   []string
+	}{
+		{"goodbye and the new build", silent, []fleet.Evidence{end, poll(newBuild), back}, fleet.CallSucceeded, "", []string{"sent"}},
+		{"the new build, goodbye not seen", silent, []fleet.Evidence{poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent"}},
+		{"an early true means nothing", answer("true"), []fleet.Evidence{end, poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent", "answer true"}},
+		{"an early true alone", answer("true"), nil, fleet.CallTimedOut, "no_answer", []string{"sent", "answer true"}},
+		{"a late true", after(10*time.Minute, answer("true")), nil, fleet.CallTimedOut, "no_answer", []string{"sent", "answer true"}},
+		{"rolled back", silent, []fleet.Evidence{end, poll(oldBuild)}, fleet.CallToolError, "not_installed", []string{"sent"}},
+		{"the poll before the end of the socket", silent, []fleet.Evidence{poll(oldBuild), lost, back}, fleet.CallToolError, "not_installed", []string{"sent"}},
+		{"polls of another build can be forged", silent, []fleet.Evidence{poll(oldBuild), poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent"}},
+		{"a poll that names no build", silent, []fleet.Evidence{end, poll(""), back}, fleet.CallTimedOut, "no_answer", []string{"sent"}},
+		{"gone", silent, []fleet.Evidence{lost}, fleet.CallTimedOut, "no_answer", []string{"sent"}},
+		{"refused", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{}, &fleet.ToolError{Message: "Invalid arguments"}
+		}, nil, fleet.CallToolError, "tool_error", []string{"sent", "refused tool_error"}},
+		{"answered false", answer("false"), nil, fleet.CallToolError, "answered_false", []string{"sent", "refused answered_false"}},
+		{"connection gone before the call", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{}, fleet.ErrOffline
+		}, nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot tell
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.link.Connect(unit, tt.script)
+				go func() {
+					time.Sleep(2 * time.Minute)
+					b.seen.mu.Lock()
+					defer b.seen.mu.Unlock()
+					for _, e := range tt.seen {
+						b.seen.seen <- e
+					}
+				}()
+				var heard told
+				c := b.call(t, upgradeRequest(&heard))
+				if c.State != tt.want || code(c) != tt.code {
+					t.Errorf("state %s, code %q; want %s, %q; evidence %v", c.State, code(c), tt.want, tt.code, c.Evidence)
+				}
+				if d := cmp.Diff(tt.told, heard.list()); d != "" {
+					t.Errorf("the order heard (-want +got)\n%s", d)
+				}
+				time.Sleep(30 * time.Minute)
+			})
+		})
+	}
+}
+
+func TestUpgradeIsSentWithItsLinkAlone(t *testing.T) {
+	schemas := map[string]string{
+		"stock":       `{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`,
+		"with sha256": `{"type":"object","properties":{"url":{"type":"string"},"sha256":{"type":"string"}},"required":["url"]}`,
+	}
+	for name, schema := range schemas {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			b.devices.PutInventory(fleet.Inventory{ID: "inv2", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(schema)}}})
+			b.put(func(d *fleet.Device) { d.InventoryID = "inv2" })
+			var wire string
+			b.link.Connect(unit, func(_ context.Context, _ string, arguments json.RawMessage) (fleet.Answer, error) {
+				wire = string(arguments)
+				return fleet.Answer{}, &fleet.ToolError{Message: "enough"}
+			})
+			r := upgradeRequest(&told{})
+			r.Arguments = json.RawMessage(`{"url":"http://evil/"}`)
+			c := b.call(t, r)
+			if wire != `{"url":"`+fwURL+`"}` || strings.Contains(string(c.Arguments), "secret") || !strings.Contains(string(c.Arguments), "http://h/d/…/firmware.bin") {
+				t.Errorf("%s: sent %s, recorded %s, %+v", name, wire, c.Arguments, c.Error)
+			}
+		})
+	}
+}
+
+// TestUpgradeIsForCampaignsAlone tries every other way to the tool.
+func TestUpgradeIsForCampaignsAlone(t *testing.T) {
+	llm := fleet.Actor{Kind: fleet.ActorLLM, ID: "m", Name: "model", Role: fleet.RoleOperator}
+	order := func(heard *told) *fleet.FirmwareOrder { return upgradeRequest(heard).Firmware }
+	tests := []struct {
+		name   string
+		change func(*fleet.CallRequest, *bench)
+		state  fleet.CallState
+		code   string
+	}{
+		{"an operator", func(r *fleet.CallRequest, _ *bench) { r.Actor = ann }, fleet.CallRefused, "use_campaign"},
+		{"an admin without an order", func(r *fleet.CallRequest, _ *bench) { r.Actor, r.Firmware = bob, nil }, fleet.CallRefused, "use_campaign"},
+		{"a campaign without an order", func(r *fleet.CallRequest, _ *bench) { r.Firmware = nil }, fleet.CallRefused, "use_campaign"},
+		{"a model with an order", func(r *fleet.CallRequest, _ *bench) { r.Actor = llm }, fleet.CallRefused, "user_only"},
+		{"a viewer's campaign", func(r *fleet.CallRequest, _ *bench) { r.Actor.Role = fleet.RoleViewer }, fleet.CallRefused, "forbidden"},
+		{"a held device", func(_ *fleet.CallRequest, b *bench) {
+			b.put(func(d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "desk", By: bob} })
+		}, fleet.CallRefused, "device_held"},
+		{"no inventory", func(_ *fleet.CallRequest, b *bench) { b.put(func(d *fleet.Device) { d.InventoryID = "" }) }, fleet.CallInvalid, "no_inventory"},
+		{"offline", func(_ *fleet.CallRequest, b *bench) { b.link.Disconnect(unit) }, fleet.CallOffline, "device_offline"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.link.Connect(unit, answer("must not be asked"))
+			var heard told
+			r := upgradeRequest(&heard)
+			r.Firmware = order(&heard)
+			tt.change(&r, b)
+			c := b.call(t, r)
+			if c.State != tt.state || code(c) != tt.code {
+				t.Errorf("state %s, %+v; want %s, %s", c.State, c.Error, tt.state, tt.code)
+			}
+			want := []string{"not_sent " + tt.code}
+			if r.Firmware == nil {
+				want = nil
+			}
+			if d := cmp.Diff(want, heard.list()); d != "" {
+				t.Errorf("the order heard (-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+func TestUpgradeThatGetsNoRecordWasNotSent(t *testing.T) {
+	b := newBench(t)
+	b.Shutdown()
+	var heard told
+	r := upgradeRequest(&heard)
+	r.Device = unit
+	if _, err := b.Call(t.Context(), r); err == nil {
+		t.Error("a stopped service took a call")
+	}
+	if d := cmp.Diff([]string{"not_sent not_recorded"}, heard.list()); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	r.Tool = fleet.ToolReboot
+	if _, err := b.Call(t.Context(), r); err == nil {
+		t.Error("a firmware order was taken for another tool")
+	}
+}
+
+// TestUpgradeEndsWithItsAttempt closes Done while the call waits for its turn,
+// and while it waits for evidence; the late answer still reaches the order.
+func TestUpgradeEndsWithItsAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.link.Connect(unit, after(10*time.Minute, answer("true")))
+		var first, second told
+		start := func(heard *told) (chan struct{}, fleet.Call) {
+			done := make(chan struct{})
+			r := upgradeRequest(heard)
+			r.Device, r.Firmware.Done = unit, done
+			c, err := b.Start(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done, c
+		}
+		state := func(c fleet.Call) string {
+			got, err := b.store.Call(t.Context(), c.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(got.State) + " " + code(got)
+		}
+		doneFirst, c1 := start(&first)
+		time.Sleep(time.Second)
+		doneSecond, c2 := start(&second)
+		close(doneSecond)
+		synctest.Wait()
+		if got := state(c2); got != "canceled attempt_over" {
+			t.Errorf("the call in line: %s", got)
+		}
+		close(doneFirst)
+		synctest.Wait()
+		if got := state(c1); got != "unknown attempt_over" {
+			t.Errorf("the call that was sent: %s", got)
+		}
+		time.Sleep(11 * time.Minute)
+		if d := cmp.Diff([]string{"sent", "late_answer true"}, first.list()); d != "" {
+			t.Errorf("the first order heard (-want +got)\n%s", d)
+		}
+		if d := cmp.Diff([]string{"not_sent attempt_over"}, second.list()); d != "" {
+			t.Errorf("the second order heard (-want +got)\n%s", d)
+		}
+	})
+}
