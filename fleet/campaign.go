@@ -232,9 +232,6 @@ type Campaign struct {
 	RollbackWith   uuid.UUID
 }
 
-// defaultLife is how long a campaign without an end goes on after its start.
-const defaultLife = 7 * 24 * time.Hour
-
 // Ends returns when the campaign ends, whatever its devices do; false before
 // its start if the plan names no time.
 func (c Campaign) Ends() (time.Time, bool) {
@@ -242,7 +239,7 @@ func (c Campaign) Ends() (time.Time, bool) {
 	case c.Plan.EndAt != nil:
 		return *c.Plan.EndAt, true
 	case c.StartedAt != nil:
-		return c.StartedAt.Add(defaultLife), true
+		return c.StartedAt.Add(planLife), true
 	}
 	return time.Time{}, false
 }

@@ -2,24 +2,26 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// CampaignsOptions configures [Campaigns]. Store, Firmware and Devices are required.
+// CampaignsOptions configures [Campaigns]. Store, Firmware, Devices,
+// Inventories and Quarantines are required.
 type CampaignsOptions struct {
 	Store       CampaignStore
 	Firmware    ReleaseStore
 	Devices     DeviceStore
 	Inventories InventoryStore
 	Quarantines QuarantineStore
-	// Requeue and the like are the engine's; see [RolloutStore.Requeue].
+	// Requeue queues ended deployments again; see [RolloutStore].
 	Requeue func(ctx context.Context, by Actor, campaign uuid.UUID, states []DeploymentState, devices []DeviceID, at time.Time) (int, error)
 	Events  *Events
-	Wake    func() // tells the engine that a row changed
-	Zone    *time.Location
+	Wake    func()         // tells the engine that a row changed
+	Zone    *time.Location // of devices that have none of their own. Default: UTC
 	Log     *slog.Logger
 	Now     func() time.Time
 }
@@ -35,152 +37,149 @@ type Campaigns struct {
 
 // NewCampaigns returns the service.
 func NewCampaigns(o CampaignsOptions) *Campaigns {
+	if o.Events == nil {
+		o.Events = new(Events)
+	}
+	if o.Wake == nil {
+		o.Wake = func() {}
+	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
 	return &Campaigns{CampaignStore: o.Store, QuarantineStore: o.Quarantines, o: o}
-}
-
-// CampaignsOf names the campaign that each device has a live part in.
-func (s *Campaigns) CampaignsOf(ctx context.Context, ids []DeviceID) (map[DeviceID]uuid.UUID, error) {
-	return nil, errNotBuilt
-}
-
-// A DryRun says what a campaign would do, before it does.
-type DryRun struct {
-	Matched   int
-	Targets   int
-	Offline   int // of the targets
-	Waves     []PlannedWave
-	Images    []PlannedImage
-	Skipped   []Misfits // most first
-	Conflicts []PlannedConflict
-	Warnings  []PlanWarning
-	Digest    string
-	// FirstDispatch is when the first device could be told: now, the start, or
-	// when the first window opens; nil if no window opens before the end.
-	FirstDispatch *time.Time
-	Estimate      time.Duration // of the whole, if every device were online; 0 if unknown
-}
-
-// A PlannedWave is a wave with its devices.
-type PlannedWave struct {
-	WavePlan
-	Size    int
-	ByBoard []DeviceCount
-	Sample  []DeviceID
-}
-
-// A PlannedImage is an image and how many devices are to get it.
-type PlannedImage struct {
-	Image Image
-	Count int
-}
-
-// A PlannedConflict is another campaign that has part of the audience.
-type PlannedConflict struct {
-	Campaign uuid.UUID
-	Name     string
-	Waiting  int // these can be taken over
-	Active   int // these cannot
-	Sample   []DeviceID
-}
-
-// A PlanWarning is something to think of before the start, by a stable code:
-// "board_not_stated", "unsigned", "single_wave", "no_window", ...
-type PlanWarning struct {
-	Code   string
-	Detail string
 }
 
 // DryRun plans without keeping anything.
 func (s *Campaigns) DryRun(ctx context.Context, by Actor, p CampaignPlan) (DryRun, error) {
-	return DryRun{}, errNotBuilt
+	if err := by.May(RoleViewer, "planning a campaign"); err != nil {
+		return DryRun{}, err
+	}
+	made, err := s.plan(ctx, uuid.Must(uuid.NewV7()), p)
+	return made.dry, err
 }
 
 // Create keeps a plan, with the audience as it is now, as a draft.
 func (s *Campaigns) Create(ctx context.Context, by Actor, p CampaignPlan) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+	if err := by.May(RoleOperator, "a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	now := s.o.Now()
+	c := Campaign{ID: uuid.Must(uuid.NewV7()), State: CampaignDraft, CreatedBy: by, CreatedAt: now, EditedBy: by, EditedAt: now}
+	made, err := s.plan(ctx, c.ID, p)
+	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.fill(&c); err != nil {
+		return Campaign{}, err
+	}
+	if err := s.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+		return Campaign{}, err
+	}
+	s.announce(c.ID)
+	return c, nil
 }
 
 // Edit replaces the plan of a campaign that was not started, and resolves its
 // audience again; an approval ends. Of one that runs, only pace, windows,
-// thresholds and the end can change, and if it was approved, only be tightened.
+// thresholds and the end can change, and if it needed approval, only be tightened.
 func (s *Campaigns) Edit(ctx context.Context, by Actor, id uuid.UUID, p CampaignPlan) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+	if err := by.May(RoleOperator, "changing a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	c, err := s.Campaign(ctx, id)
+	if err != nil {
+		return Campaign{}, err
+	}
+	switch c.State {
+	case CampaignDraft, CampaignAwaitingApproval, CampaignDenied, CampaignScheduled:
+		return s.replan(ctx, by, c, p)
+	case CampaignRunning, CampaignPaused:
+		return s.editRunning(ctx, by, c, p)
+	}
+	return Campaign{}, errState(c, "changed")
 }
 
-// Start starts a draft, or asks for its approval if it needs one.
-func (s *Campaigns) Start(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+func (s *Campaigns) replan(ctx context.Context, by Actor, c Campaign, p CampaignPlan) (Campaign, error) {
+	if c.RollbackOf != uuid.Nil {
+		return Campaign{}, Errorf(ErrConflict, "rollback_is_fixed", "a rollback is what it is; discard it and make another")
+	}
+	made, err := s.plan(ctx, c.ID, p)
+	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.fill(&c); err != nil {
+		return Campaign{}, err
+	}
+	c.State, c.Reason, c.Approval, c.StartedBy = CampaignDraft, "", nil, nil
+	c.EditedBy, c.EditedAt = by, s.o.Now()
+	if err := s.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+		return Campaign{}, err
+	}
+	s.announce(c.ID)
+	return c, nil
 }
 
-// Approve gives a second person's word for the plan with this digest. A
-// campaign that waits for it starts.
-func (s *Campaigns) Approve(ctx context.Context, by Actor, id uuid.UUID, digest string) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+// editRunning leaves the digest as it was approved: what may change while a
+// campaign runs only makes it more careful, or needed no approval.
+func (s *Campaigns) editRunning(ctx context.Context, by Actor, c Campaign, p CampaignPlan) (Campaign, error) {
+	if err := p.Normalize(s.o.Now()); err != nil {
+		return Campaign{}, err
+	}
+	if err := RunningEdit(c.Plan, p); err != nil {
+		return Campaign{}, err
+	}
+	if c.Plan.ApprovalRequired && Loosens(c.Plan, p) {
+		return Campaign{}, Errorf(ErrConflict, "loosening_needs_approval",
+			"%s was approved as it is: while it runs its limits can only be made stricter; for looser ones abort it and make another", c.Plan.Name)
+	}
+	return s.change(ctx, by, c.ID, "campaign.edit", func(c *Campaign) error {
+		if c.State != CampaignRunning && c.State != CampaignPaused {
+			return errState(*c, "changed")
+		}
+		c.Plan = p
+		return nil
+	})
 }
 
-// Deny refuses to approve, with a reason.
-func (s *Campaigns) Deny(ctx context.Context, by Actor, id uuid.UUID, reason string) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+// changeTries is how often a change is tried again because the engine was
+// faster.
+const changeTries = 5
+
+// change reads a campaign, changes it and stores it.
+func (s *Campaigns) change(ctx context.Context, by Actor, id uuid.UUID, action string, f func(*Campaign) error) (Campaign, error) {
+	if err := by.May(RoleOperator, "steering a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	for try := 1; ; try++ {
+		c, err := s.Campaign(ctx, id)
+		if err != nil {
+			return Campaign{}, err
+		}
+		if err := f(&c); err != nil {
+			return Campaign{}, err
+		}
+		err = s.ChangeCampaign(ctx, by, action, &c)
+		if err == nil {
+			s.announce(id)
+			return c, nil
+		}
+		if !errors.Is(err, ErrConflict) || try == changeTries {
+			return Campaign{}, err
+		}
+	}
 }
 
-// Discard ends a campaign that was not started.
-func (s *Campaigns) Discard(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
+func (s *Campaigns) announce(id uuid.UUID) {
+	s.o.Wake()
+	s.o.Events.Publish(Event{Kind: EventCampaign, At: s.o.Now(), Subject: id.String()})
 }
 
-// Pause stops dispatching; what is in flight goes on.
-func (s *Campaigns) Pause(ctx context.Context, by Actor, id uuid.UUID, reason string) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// Resume goes on with a paused campaign.
-func (s *Campaigns) Resume(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// Advance opens the next wave: past a gate, or without waiting for the rest of
-// the open wave.
-func (s *Campaigns) Advance(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// Abort ends a campaign: links of attempts under way are revoked; devices that
-// have downloaded run to their natural end. rollback then takes the devices
-// that were updated back.
-func (s *Campaigns) Abort(ctx context.Context, by Actor, id uuid.UUID, rollback bool) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// Retry queues devices again that failed; no states means all failures, no
-// devices means all of them. It returns how many.
-func (s *Campaigns) Retry(ctx context.Context, by Actor, id uuid.UUID, states []DeploymentState, devices []DeviceID) (Campaign, int, error) {
-	return Campaign{}, 0, errNotBuilt
-}
-
-// Rollback makes a campaign that takes every device that this one updated back
-// to the build it had before, and starts it unless it needs approval.
-func (s *Campaigns) Rollback(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// PullNow reboots the online devices that wait for a boot poll.
-func (s *Campaigns) PullNow(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
-	return Campaign{}, errNotBuilt
-}
-
-// A FirmwareOutlook answers "why is this device not updating?".
-type FirmwareOutlook struct {
-	Deployment *Deployment // its latest; nil if it has none
-	Campaign   *Campaign
-	// Hindrance is what it waits for now; "" if nothing, or if there is no deployment.
-	Hindrance  Hindrance
-	Until      *time.Time // when the hindrance ends by itself, if that is known
-	Quarantine *Quarantine
-	// Newer are released releases with an image that would fit and is not the running build.
-	Newer []Release
-}
-
-// Outlook says what is to be expected of a device's firmware.
-func (s *Campaigns) Outlook(ctx context.Context, device DeviceID) (FirmwareOutlook, error) {
-	return FirmwareOutlook{}, errNotBuilt
+func errState(c Campaign, verb string) error {
+	return Errorf(ErrConflict, "wrong_state", "%s is %s; it cannot be %s", c.Plan.Name, c.State, verb)
 }
