@@ -1,0 +1,406 @@
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// TestAdvanceStory follows one push from dispatch to success, with the rows it
+// leaves.
+func TestAdvanceStory(t *testing.T) {
+	p := newPatient(t)
+	p.begin(fleet.ModePush)
+	var kinds []fleet.EvidenceKind
+	for _, k := range []fleet.EvidenceKind{"sent", "get", "bytes", "downloaded", "disconnect", "boot_poll", "connect", "initialize", "healthy"} {
+		if step := p.sees(p.observation(k)); step.Event != nil {
+			kinds = append(kinds, step.Event.Kind)
+		}
+	}
+	p.mustBe(fleet.DeploymentVerifying)
+	p.expire()
+	p.mustBe(fleet.DeploymentSucceeded)
+	want := []fleet.EvidenceKind{"sent", "get", "downloaded", "disconnect", "boot_poll", "connect", "initialize", "healthy"}
+	if !slices.Equal(kinds, want) {
+		t.Errorf("rows %v, want %v: bytes make none", kinds, want)
+	}
+	if p.d.Late || p.d.Failures != 0 || p.d.BytesSent != imageSize || !p.d.Booted {
+		t.Errorf("succeeded as %+v", p.d)
+	}
+}
+
+func TestAdvanceDeadlines(t *testing.T) {
+	size := int64(imageSize) // at 8 KiB/s: 325 s
+	slow := time.Duration(size) * time.Second / (8 << 10)
+	tests := []struct {
+		state fleet.DeploymentState
+		want  time.Duration // after the evidence that led there
+	}{
+		{"dispatching", timers.Get}, {"sent", timers.Get}, {"offered", timers.Get}, {"ambiguous", slow},
+		{"downloading", timers.Stall}, {"downloaded", timers.Goodbye}, {"rebooting", timers.BootPoll - time.Second},
+		{"booted", timers.Connect}, {"verifying", soakTime},
+	}
+	for _, tt := range tests {
+		if p := walk(t, tt.state); p.d.Deadline.Sub(p.now) != tt.want {
+			t.Errorf("%s: deadline after %v, want %v", tt.state, p.d.Deadline.Sub(p.now), tt.want)
+		}
+	}
+}
+
+// TestAdvanceWholeDownload: bytes renew the stall deadline, up to a bound.
+func TestAdvanceWholeDownload(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloading)
+	began := p.now
+	bound := 3 * time.Duration(imageSize) * time.Second / (8 << 10) // 975 s, more than the 10 min
+	for i := int64(1); p.d.State == fleet.DeploymentDownloading; i++ {
+		p.now = p.now.Add(time.Minute)
+		if p.now.Sub(began) > bound {
+			p.now = began.Add(bound)
+			p.sees(fleet.Observation{Kind: "timer"})
+			break
+		}
+		p.sees(fleet.Observation{Kind: "bytes", Attempt: 1, Bytes: i << 10})
+	}
+	p.mustBe(fleet.DeploymentQueued)
+	if want := "the download took longer than 16m15s; 16 of 2600 KiB were sent"; p.d.Reason != want {
+		t.Errorf("reason %q, want %q", p.d.Reason, want)
+	}
+}
+
+func TestAdvanceOldByteDoesNotShortenDeadline(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloading)
+	p.sees(fleet.Observation{Kind: "bytes", Attempt: 1, Bytes: 4096})
+	before := *p.d.Deadline
+	fleet.Advance(&p.d, fleet.Observation{Kind: "bytes", Attempt: 1, Bytes: 2048, At: p.now.Add(-30 * time.Second)}, &plan, soakTime, timers)
+	if !p.d.Deadline.Equal(before) || p.d.BytesSent != 4096 {
+		t.Errorf("an overtaken observation moved the deadline to %v or the bytes to %d", p.d.Deadline, p.d.BytesSent)
+	}
+}
+
+// TestAdvanceRetries: three failed attempts, longer pauses between them, then
+// a verdict. An attempt that never left is not counted.
+func TestAdvanceRetries(t *testing.T) {
+	p := newPatient(t)
+	p.begin(fleet.ModePush)
+	p.sees(fleet.Observation{Kind: "not_sent", Attempt: 1, Detail: fleet.CodeOffline})
+	p.mustBe(fleet.DeploymentQueued)
+	if p.d.Failures != 0 || p.last.Event.Kind != fleet.EvidenceNotSent {
+		t.Fatalf("a call that did not leave is a failure: %+v", p.d)
+	}
+	for i, base := range []time.Duration{timers.Backoff, 4 * timers.Backoff, 0} {
+		p.begin(fleet.ModePush)
+		p.kinds("sent", "get", "cut")
+		if p.d.Failures != i+1 || p.d.Attempt != i+2 {
+			t.Fatalf("attempt %d, failures %d", p.d.Attempt, p.d.Failures)
+		}
+		if base == 0 {
+			break
+		}
+		p.mustBe(fleet.DeploymentQueued)
+		if wait := p.d.NotBefore.Sub(p.now); wait < base*8/10 || wait > base*12/10 {
+			t.Errorf("waits %v after failure %d, want %v ± 20 %%", wait, i+1, base)
+		}
+		if p.last.Event.Kind != fleet.EvidenceRetry || p.last.Act != fleet.ActRevoke {
+			t.Errorf("event %s, act %q", p.last.Event.Kind, p.last.Act)
+		}
+	}
+	p.mustBe(fleet.DeploymentFailed)
+	if p.d.Class != fleet.FailureDownload {
+		t.Errorf("class %s", p.d.Class)
+	}
+}
+
+// TestAdvanceSilentDevice: told three times, never a GET: timed out.
+func TestAdvanceSilentDevice(t *testing.T) {
+	p := newPatient(t)
+	for range 3 {
+		p.begin(fleet.ModePush)
+		p.kinds("sent", "answer")
+		p.expire() // ambiguous
+		p.expire()
+	}
+	p.mustBe(fleet.DeploymentTimedOut)
+}
+
+// TestAdvanceBootsAfterCut: rule 1 also holds for an attempt that was given up.
+func TestAdvanceBootsAfterCut(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloading)
+	p.kinds("cut")
+	p.mustBe(fleet.DeploymentQueued)
+	p.kinds("boot_poll")
+	p.mustBe(fleet.DeploymentBooted)
+}
+
+func TestAdvanceFoundInstalled(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloading)
+	p.kinds("cut")
+	p.sees(fleet.Observation{Kind: "unfit", Detail: string(fleet.SkipInstalled)})
+	p.mustBe(fleet.DeploymentBooted)
+}
+
+// TestAdvanceLateSuccess: given up after the download, then it came after all.
+func TestAdvanceLateSuccess(t *testing.T) {
+	p := walk(t, fleet.DeploymentTimedOut)
+	p.now = p.now.Add(time.Hour)
+	p.kinds("boot_poll", "connect", "initialize", "healthy")
+	p.expire()
+	p.mustBe(fleet.DeploymentSucceeded)
+	if !p.d.Late {
+		t.Error("not recorded as late")
+	}
+
+	p = walk(t, fleet.DeploymentTimedOut)
+	p.kinds("boot_poll", "initialize", "unhealthy")
+	p.mustBe(fleet.DeploymentUnhealthy)
+	if p.d.Late {
+		t.Error("Late is for successes")
+	}
+}
+
+// TestAdvancePollsAndNeverConnects, and then does, an hour later.
+func TestAdvancePollsAndNeverConnects(t *testing.T) {
+	p := walk(t, fleet.DeploymentBooted)
+	if step := p.expire(); step.Act != fleet.ActProbe {
+		t.Fatalf("act %q before giving up", step.Act)
+	}
+	p.expire()
+	p.mustBe(fleet.DeploymentTimedOut)
+	if p.d.Reason != "connect: polled with the new build and never connected" {
+		t.Errorf("reason %q", p.d.Reason)
+	}
+	p.now = p.now.Add(time.Hour)
+	p.kinds("connect", "initialize", "healthy")
+	p.expire()
+	p.mustBe(fleet.DeploymentSucceeded)
+	if !p.d.Late {
+		t.Error("not recorded as late")
+	}
+}
+
+// TestAdvanceConnectsWithoutInitialize: the tools are known, so the device is
+// asked for its build instead.
+func TestAdvanceConnectsWithoutInitialize(t *testing.T) {
+	p := walk(t, fleet.DeploymentBooted)
+	p.kinds("connect")
+	if wait := p.d.Deadline.Sub(p.now); wait != timers.Probe {
+		t.Errorf("asks after %v, want %v", wait, timers.Probe)
+	}
+	if step := p.expire(); step.Act != fleet.ActProbe {
+		t.Fatalf("act %q", step.Act)
+	}
+	p.kinds("probe")
+	p.mustBe(fleet.DeploymentVerifying)
+}
+
+// TestAdvanceConnectsWithoutPoll: MQTT without a boot poll. The image runs, but
+// falls back at the next restart; it is no success.
+func TestAdvanceConnectsWithoutPoll(t *testing.T) {
+	p := walk(t, fleet.DeploymentRebooting)
+	p.kinds("connect", "initialize", "probe", "healthy")
+	p.mustBe(fleet.DeploymentRebooting)
+	p.expire()
+	p.mustBe(fleet.DeploymentTimedOut)
+}
+
+// TestAdvanceGoodbyeAfterProbe: silence after the last byte, a probe without
+// an answer, then the goodbye: all deadlines count from the last byte.
+func TestAdvanceGoodbyeAfterProbe(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloaded)
+	lastByte := p.now
+	p.expire()
+	p.mustBe(fleet.DeploymentDownloaded)
+	p.kinds("disconnect")
+	p.mustBe(fleet.DeploymentRebooting)
+	if got := p.d.Deadline.Sub(lastByte); got != timers.BootPoll {
+		t.Errorf("waits %v from the last byte, want %v", got, timers.BootPoll)
+	}
+}
+
+// TestAdvanceEarlyAnswer: firmware before 2.1 answers true at once; its answer
+// may be read after the last byte.
+func TestAdvanceEarlyAnswer(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloaded)
+	fleet.Advance(&p.d, fleet.Observation{Kind: "answer", Attempt: 1, At: p.now.Add(-time.Minute)}, &plan, soakTime, timers)
+	p.mustBe(fleet.DeploymentDownloaded)
+}
+
+// TestAdvanceStaleEvidence: what was observed before the deployment moved says
+// nothing against it, such as the very poll that carried the offer.
+func TestAdvanceStaleEvidence(t *testing.T) {
+	for _, s := range []fleet.DeploymentState{"offered", "sent", "downloading", "downloaded", "rebooting", "booted", "verifying"} {
+		p := walk(t, s)
+		before := p.d
+		for _, elf := range []string{oldELF, otherELF} {
+			fleet.Advance(&p.d, fleet.Observation{Kind: "boot_poll", ELF: elf, At: noon}, &plan, soakTime, timers)
+			p.mustBe(s)
+		}
+		if p.d.Failures != before.Failures {
+			t.Errorf("%s: a poll from before counts as failure", s)
+		}
+	}
+}
+
+// TestAdvanceOtherAttempt: what belongs to an earlier attempt moves nothing.
+func TestAdvanceOtherAttempt(t *testing.T) {
+	p := walk(t, fleet.DeploymentDownloading)
+	p.kinds("cut")
+	p.begin(fleet.ModePush)
+	p.kinds("sent")
+	for _, k := range []fleet.EvidenceKind{"get", "bytes", "cut", "downloaded", "refused", "late_answer", "not_sent", "timer"} {
+		p.sees(fleet.Observation{Kind: k, Attempt: 1})
+		p.mustBe(fleet.DeploymentSent)
+		if p.last.Changed || p.last.Act != "" {
+			t.Errorf("%s of an earlier attempt changes the deployment", k)
+		}
+	}
+}
+
+func TestAdvanceTimerBeforeDeadline(t *testing.T) {
+	for _, s := range fleet.DeploymentStates {
+		if !s.Active() {
+			continue
+		}
+		p := walk(t, s)
+		if step := p.sees(fleet.Observation{Kind: "timer"}); step.Changed || step.Event != nil || step.Act != "" {
+			t.Errorf("%s: a timer before its time led to %+v", s, step)
+		}
+	}
+}
+
+// TestAdvanceSoak: checks and connection are both needed at its end.
+func TestAdvanceSoak(t *testing.T) {
+	t.Run("away at the end", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.kinds("healthy", "connection_lost")
+		p.expire()
+		p.mustBe(fleet.DeploymentVerifying)
+		p.kinds("connect")
+		p.expire()
+		p.mustBe(fleet.DeploymentSucceeded)
+	})
+	t.Run("away for good", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.kinds("healthy", "connection_lost")
+		p.expire()
+		p.expire()
+		p.mustBe(fleet.DeploymentTimedOut)
+		if p.d.Reason != "verifying: no connection: the device went away during the soak" {
+			t.Errorf("reason %q", p.d.Reason)
+		}
+	})
+	t.Run("checks late", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.expire()
+		p.kinds("healthy")
+		p.mustBe(fleet.DeploymentSucceeded)
+	})
+	t.Run("checks never", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.expire()
+		p.expire()
+		p.mustBe(fleet.DeploymentTimedOut)
+	})
+	t.Run("checks while away are run again", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.kinds("connection_lost", "unhealthy")
+		p.mustBe(fleet.DeploymentVerifying)
+		if step := p.sees(p.observation("connect")); step.Act != fleet.ActVerify {
+			t.Errorf("act %q", step.Act)
+		}
+	})
+	t.Run("no soak", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentBooted)
+		p.now = p.now.Add(time.Second)
+		fleet.Advance(&p.d, fleet.Observation{Kind: "initialize", At: p.now}, &plan, 0, timers)
+		p.kinds("healthy")
+		p.mustBe(fleet.DeploymentSucceeded)
+	})
+}
+
+// TestAdvanceFlapping: a restart is one loss, whether or not the disconnect
+// was seen.
+func TestAdvanceFlapping(t *testing.T) {
+	p := walk(t, fleet.DeploymentVerifying)
+	p.kinds("connection_lost", "boot_poll", "connect", "initialize")
+	p.mustBe(fleet.DeploymentVerifying)
+	if p.d.Reconnects != 1 || p.d.Checked {
+		t.Fatalf("%d reconnects after one restart", p.d.Reconnects)
+	}
+	p.kinds("connect", "connection_lost", "connect")
+	if p.d.Reconnects != 3 {
+		t.Fatalf("%d reconnects, want 3", p.d.Reconnects)
+	}
+	p.kinds("connection_lost", "connect")
+	p.mustBe(fleet.DeploymentUnhealthy)
+	if p.d.Reason != "reconnected 4 times in the soak, at most 3 are allowed" {
+		t.Errorf("reason %q", p.d.Reason)
+	}
+}
+
+func TestAdvanceBootLoop(t *testing.T) {
+	p := walk(t, fleet.DeploymentBooted)
+	p.kinds("boot_poll", "boot_poll", "boot_poll")
+	p.mustBe(fleet.DeploymentBooted)
+	p.kinds("boot_poll")
+	p.mustBe(fleet.DeploymentUnhealthy)
+}
+
+// TestAdvanceDuplicatePoll: the same poll told twice is no restart.
+func TestAdvanceDuplicatePoll(t *testing.T) {
+	p := walk(t, fleet.DeploymentBooted)
+	o := fleet.Observation{Kind: "boot_poll", ELF: newELF, At: p.now}
+	if step := fleet.Advance(&p.d, o, &plan, soakTime, timers); step.Changed || step.Event != nil {
+		t.Errorf("a duplicate led to %+v", step)
+	}
+}
+
+// TestAdvanceRestart: what passed while fleetd was down does not count.
+func TestAdvanceRestart(t *testing.T) {
+	for _, s := range fleet.DeploymentStates {
+		if !s.Active() {
+			continue
+		}
+		p := walk(t, s)
+		p.now = p.now.Add(24 * time.Hour)
+		p.sees(fleet.Observation{Kind: "fleetd_start"})
+		if p.d.State.Final() || p.d.Failures != 0 {
+			t.Errorf("%s became %s by a restart", s, p.d.State)
+		}
+		if p.d.Deadline != nil && p.d.Deadline.Sub(p.now) < timers.Goodbye {
+			t.Errorf("%s has only %v left", s, p.d.Deadline.Sub(p.now))
+		}
+		if p.d.State.Waiting() && !p.d.NotBefore.After(p.now) {
+			t.Errorf("%s is dispatched again at once", s)
+		}
+	}
+}
+
+// TestAdvanceVersionOnly: a device that never names its build is believed its
+// version; one that does is not.
+func TestAdvanceVersionOnly(t *testing.T) {
+	p := walk(t, fleet.DeploymentRebooting)
+	p.d.FromELF = ""
+	p.sees(fleet.Observation{Kind: "boot_poll", Version: "2.4.3"})
+	p.mustBe(fleet.DeploymentBooted)
+
+	p = walk(t, fleet.DeploymentRebooting)
+	p.d.FromELF = ""
+	p.sees(fleet.Observation{Kind: "boot_poll", Version: "2.4.2"})
+	p.mustBe(fleet.DeploymentRolledBack)
+
+	p = walk(t, fleet.DeploymentRebooting)
+	p.d.FromELF, p.d.FromVersion = "", "2.4.3"
+	p.sees(fleet.Observation{Kind: "boot_poll", Version: "2.4.3"})
+	p.mustBe(fleet.DeploymentRebooting)
+}
+
+// TestAdvanceForeignText: what devices say is bounded and cleaned.
+func TestAdvanceForeignText(t *testing.T) {
+	p := walk(t, fleet.DeploymentSent)
+	p.sees(fleet.Observation{Kind: "refused", Attempt: 1, Detail: "no\x00\x1b[31m" + string(make([]byte, 100_000)) + string(slices.Repeat([]byte("ä"), 2000))})
+	if len(p.d.Reason) > 500 || len(p.last.Event.Detail) > 500 || p.d.Reason[:2] != "no" || p.d.Reason[2] < ' ' {
+		t.Errorf("reason of %d bytes: %.20q", len(p.d.Reason), p.d.Reason)
+	}
+}
