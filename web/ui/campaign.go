@@ -1,0 +1,405 @@
+package ui
+
+import (
+	"context"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// A CampaignBoard is one campaign as it goes: GET [CampaignPath]. A live
+// stream sends those of its parts that changed; see [CampaignBoard.Parts].
+type CampaignBoard struct {
+	Campaign  fleet.Campaign
+	Release   *fleet.Release // nil for a rollback
+	Waves     []fleet.Wave
+	Progress  fleet.CampaignProgress
+	Downloads []Download // some of those under way
+	Viewer    string     // operator who reads
+	CanAct    bool
+	From, To  time.Time // of the chart
+}
+
+// A Download is a transfer under way.
+type Download struct {
+	Device      fleet.DeviceID
+	Sent, Total int64
+	Since       *time.Time
+}
+
+func (b CampaignBoard) id() string { return b.Campaign.ID.String() }
+
+func (b CampaignBoard) path(parts ...string) string { return CampaignPath(b.id(), parts...) }
+
+func (b CampaignBoard) eventsURL() string {
+	return EventsURL(ViewCampaign, url.Values{"id": {b.id()}})
+}
+
+func (b CampaignBoard) version() string {
+	if b.Release == nil {
+		return ""
+	}
+	return b.Release.Version
+}
+
+func (b CampaignBoard) tally() CampaignTally { return NewCampaignTally(b.Progress.ByState) }
+
+// started reports whether there is anything to be seen of it.
+func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
+
+// Parts are the live parts of the board, each with an id of its own.
+func (b CampaignBoard) Parts() []templ.Component {
+	all := []templ.Component{b.Head(), b.Actions()}
+	if !b.started() {
+		return all
+	}
+	for i := range b.Waves {
+		all = append(all, b.WaveRow(i))
+	}
+	return append(all, b.Funnel(), b.Rate(), b.Failures(), b.Boards(), b.Skips(), b.DownloadList(), b.Rules())
+}
+
+// acts says which acts are offered, by the state.
+type acts struct {
+	pause, resume, advance, start, abort, retry, rollback, pullNow, approve, edit, discard bool
+}
+
+func (b CampaignBoard) acts() (a acts) {
+	c, tally := b.Campaign, b.tally()
+	switch c.State {
+	case fleet.CampaignDraft, fleet.CampaignDenied:
+		a.start, a.discard, a.edit = true, true, true
+	case fleet.CampaignAwaitingApproval:
+		a.approve, a.discard, a.edit = true, true, true
+	case fleet.CampaignScheduled:
+		a.pause, a.abort, a.edit = true, true, true
+	case fleet.CampaignRunning:
+		a.pause, a.abort, a.edit = true, true, true
+		a.pullNow = c.Plan.Mode != fleet.ModePush && !c.Plan.PullNow
+		a.advance = c.Wave+1 < len(b.Waves)
+	case fleet.CampaignPaused:
+		a.resume, a.abort, a.edit = true, true, true
+		a.advance = c.Wave+1 < len(b.Waves)
+		if c.PauseReason == fleet.PausedByGate {
+			a.resume = false // the way on is past the gate
+		}
+	}
+	if b.started() {
+		a.retry = tally.Failed > 0 && c.State != fleet.CampaignStopping
+		a.rollback = tally.Succeeded > 0 && c.State.Final() && c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
+	}
+	return a
+}
+
+// own reports whether the reader made the plan what it is, and so cannot be
+// the second person that it needs.
+func (b CampaignBoard) own() bool {
+	by := b.Campaign.EditedBy
+	return by.Kind == fleet.ActorOperator && by.Name == b.Viewer
+}
+
+// saying is the sentence at the head of the board: what it does, and why.
+func (b CampaignBoard) saying(ctx context.Context) string {
+	c := b.Campaign
+	switch {
+	case c.State == fleet.CampaignPaused && c.PauseReason != "":
+		return t(ctx, "campaign.say.paused."+string(c.PauseReason), "i", c.Wave+1, "n", len(b.Waves))
+	case c.State == fleet.CampaignScheduled && c.Plan.StartAt != nil:
+		return t(ctx, "campaign.say.scheduled_at", "at", *c.Plan.StartAt)
+	case c.State == fleet.CampaignRunning:
+		return t(ctx, "campaign.say.running", "i", c.Wave+1, "n", len(b.Waves))
+	}
+	return t(ctx, "campaign.say."+string(c.State), "n", c.Targets)
+}
+
+// A funnelStep is one bar of the funnel.
+type funnelStep struct {
+	step  fleet.FunnelStep
+	count int    // that came so far, or further
+	here  int    // of those, under way at this step
+	lost  int    // of those, neither here nor further
+	share float64 // of the first step
+}
+
+// stepOf is the step that a deployment under way has reached.
+var stepOf = map[fleet.DeploymentState]fleet.FunnelStep{
+	fleet.DeploymentDispatching: fleet.FunnelPlanned, fleet.DeploymentPending: fleet.FunnelPlanned, fleet.DeploymentQueued: fleet.FunnelPlanned,
+	fleet.DeploymentSent: fleet.FunnelTold, fleet.DeploymentOffered: fleet.FunnelTold, fleet.DeploymentAmbiguous: fleet.FunnelTold,
+	fleet.DeploymentDownloading: fleet.FunnelGet, fleet.DeploymentDownloaded: fleet.FunnelDownloaded, fleet.DeploymentRebooting: fleet.FunnelGoodbye,
+	fleet.DeploymentBooted: fleet.FunnelBootPoll, fleet.DeploymentVerifying: fleet.FunnelInitialize,
+}
+
+// funnel counts how far the deployments came by evidence. Steps can be
+// skipped: whoever polls with the new build has downloaded it.
+func (b CampaignBoard) funnel() []funnelStep {
+	here := map[fleet.FunnelStep]int{}
+	for s, n := range b.Progress.ByState {
+		if step, ok := stepOf[s]; ok {
+			here[step] += n
+		}
+	}
+	steps := make([]funnelStep, len(fleet.FunnelSteps))
+	further := 0
+	for i := len(steps) - 1; i >= 0; i-- {
+		step := fleet.FunnelSteps[i]
+		at := b.Progress.Reached[step]
+		further += at
+		steps[i] = funnelStep{step: step, count: further, here: min(here[step], at), lost: max(0, at-here[step])}
+	}
+	steps[len(steps)-1].lost = 0 // the last step is where they belong
+	for i := range steps {
+		steps[i].share = ratio(steps[i].count, steps[0].count)
+	}
+	return steps
+}
+
+func ratio(n, of int) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(n) / float64(of)
+}
+
+// wilson is the 95 % confidence interval of a share, which is honest for few
+// devices and for shares near 0 and 1, too.
+func wilson(ok, of int) (lo, hi float64) {
+	if of == 0 {
+		return 0, 1
+	}
+	const z = 1.959964
+	n, p := float64(of), ratio(ok, of)
+	middle := (p + z*z/(2*n)) / (1 + z*z/n)
+	half := z / (1 + z*z/n) * math.Sqrt(p*(1-p)/n+z*z/(4*n*n))
+	return max(0, middle-half), min(1, middle+half)
+}
+
+// A boardShare is how one board takes the image.
+type boardShare struct {
+	board  string
+	tally  CampaignTally
+	lo, hi float64
+}
+
+const mostBoards = 20
+
+// shares are the boards with a verdict, most devices first.
+func (b CampaignBoard) shares() []boardShare {
+	var all []boardShare
+	for board, states := range b.Progress.ByBoard {
+		s := boardShare{board: board, tally: NewCampaignTally(states)}
+		if s.tally.total() == 0 {
+			continue
+		}
+		s.lo, s.hi = wilson(s.tally.Succeeded, s.tally.verdicts())
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(x, y boardShare) int {
+		if d := y.tally.total() - x.tally.total(); d != 0 {
+			return d
+		}
+		return strings.Compare(x.board, y.board)
+	})
+	return all[:min(len(all), mostBoards)]
+}
+
+// A skipCount is the devices left out for one reason.
+type skipCount struct {
+	reason fleet.SkipReason
+	count  int
+}
+
+func (b CampaignBoard) skips() []skipCount {
+	var all []skipCount
+	for _, r := range fleet.SkipReasons {
+		if n := b.Progress.Skipped[r]; n > 0 {
+			all = append(all, skipCount{r, n})
+		}
+	}
+	slices.SortStableFunc(all, func(x, y skipCount) int { return y.count - x.count })
+	return all
+}
+
+func (b CampaignBoard) skipped() (n int) {
+	for _, s := range b.skips() {
+		n += s.count
+	}
+	return n
+}
+
+// devicesURL lists deployments, narrowed by pairs of name and value.
+func (b CampaignBoard) devicesURL(pairs ...string) string { return deploymentsURL(b.id(), pairs...) }
+
+func deploymentsURL(campaign string, pairs ...string) string {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		q.Set(pairs[i], pairs[i+1])
+	}
+	path := CampaignPath(campaign, "devices")
+	if len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	return path
+}
+
+// rateChart draws the outcomes by minute.
+func (b CampaignBoard) rateChart(ctx context.Context) chart {
+	c := chart{Time: t(ctx, "chart.time"), From: b.From.Unix(), To: b.To.Unix(), Step: 60, Series: []series{
+		{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
+		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
+	}}
+	known := make(map[int64]fleet.RateBucket, len(b.Progress.Rate))
+	for _, r := range b.Progress.Rate {
+		known[r.At.Unix()] = r
+	}
+	for at := b.From; at.Before(b.To); at = at.Add(time.Minute) {
+		r := known[at.Unix()]
+		c.X = append(c.X, at.Unix())
+		c.Series[0].Values = append(c.Series[0].Values, r.Succeeded)
+		c.Series[1].Values = append(c.Series[1].Values, r.Failed)
+	}
+	return c
+}
+
+// width is a share as the width of a bar of 100.
+func width(share float64) string { return strconv.FormatFloat(100*share, 'f', 1, 64) }
+
+// finePercent writes a share to a tenth of a percent.
+func finePercent(share float64) string {
+	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
+}
+
+// waveTally is where the deployments of a wave stand.
+func (b CampaignBoard) waveTally(number int) CampaignTally {
+	if number < len(b.Progress.ByWave) {
+		return NewCampaignTally(b.Progress.ByWave[number])
+	}
+	return CampaignTally{}
+}
+
+// waveSaying is what there is to say of a wave, in a sentence.
+func (b CampaignBoard) waveSaying(ctx context.Context, w fleet.Wave) string {
+	c := b.waveTally(w.Number)
+	need := trimFloat(w.Plan.SuccessPercent)
+	switch w.State {
+	case fleet.WavePending:
+		return b.waveOpens(ctx, w)
+	case fleet.WaveRunning:
+		return t(ctx, "campaign.wave_say.running", "v", c.verdicts(), "n", w.Size, "need", need, "sample", min(w.Plan.MinSample, w.Size))
+	case fleet.WaveSoaking:
+		return t(ctx, "campaign.wave_say.soaking", "n", c.InFlight, "d", w.Plan.Soak)
+	}
+	return t(ctx, "campaign.wave_say."+string(w.State), "ok", c.Succeeded, "n", c.verdicts(), "need", need)
+}
+
+// waveOpens says what has to happen before a wave opens.
+func (b CampaignBoard) waveOpens(ctx context.Context, w fleet.Wave) string {
+	switch {
+	case w.Number == 0:
+		return t(ctx, "campaign.wave_say.first")
+	case w.Number <= len(b.Waves) && b.Waves[w.Number-1].Plan.Gate == fleet.GateManual:
+		return t(ctx, "campaign.wave_say.after_gate", "i", w.Number)
+	}
+	return t(ctx, "campaign.wave_say.after", "i", w.Number)
+}
+
+// A ruleState is an abort rule with what it counts now.
+type ruleState struct {
+	rule        fleet.AbortRule
+	count, of   int    // failures of its class, verdicts: where it is nearest to firing
+	where       string // board or wave of those numbers; "" for the whole campaign
+	armed, hits bool   // has enough verdicts; would fire
+}
+
+// rules says how near each abort rule is.
+func (b CampaignBoard) rules(ctx context.Context) []ruleState {
+	var all []ruleState
+	for _, r := range b.Campaign.Plan.AbortRules {
+		all = append(all, b.ruleState(ctx, r))
+	}
+	return all
+}
+
+func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleState {
+	worst := ruleState{rule: r}
+	look := func(where string, states map[fleet.DeploymentState]int) {
+		s := judge(r, states)
+		s.where = where
+		if worst.of == 0 || ratio(s.count, s.of) > ratio(worst.count, worst.of) {
+			worst = s
+		}
+	}
+	switch {
+	case r.Wave > 0:
+		if r.Wave <= len(b.Progress.ByWave) {
+			look(t(ctx, "campaign.wave_n", "i", r.Wave), b.Progress.ByWave[r.Wave-1])
+		}
+	case r.Scope == fleet.ScopeWave:
+		for i, states := range b.Progress.ByWave {
+			look(t(ctx, "campaign.wave_n", "i", i+1), states)
+		}
+	case r.Scope == fleet.ScopeBoard:
+		for _, board := range b.boardNames() {
+			look(board, b.Progress.ByBoard[board])
+		}
+	default:
+		look("", b.Progress.ByState)
+	}
+	return worst
+}
+
+func (b CampaignBoard) boardNames() []string {
+	names := make([]string, 0, len(b.Progress.ByBoard))
+	for name := range b.Progress.ByBoard {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// judge counts what an abort rule counts.
+func judge(r fleet.AbortRule, states map[fleet.DeploymentState]int) ruleState {
+	s := ruleState{rule: r}
+	for state, n := range states {
+		if state.Verdict() {
+			s.of += n
+		}
+		if state.Failed() && (r.Class == fleet.ClassAny || r.Class == string(state)) {
+			s.count += n
+		}
+	}
+	s.armed = s.of >= r.MinExecuted
+	s.hits = s.armed && s.count > 0 && 100*ratio(s.count, s.of) >= r.Percent
+	return s
+}
+
+// ruleText says what a rule is, in a sentence.
+func ruleText(ctx context.Context, r fleet.AbortRule) string {
+	what := t(ctx, "campaign.class.any")
+	if r.Class != fleet.ClassAny {
+		what = t(ctx, "campaign.dep."+r.Class)
+	}
+	where := t(ctx, "campaign.scope."+string(r.Scope))
+	if r.Wave > 0 {
+		where = t(ctx, "campaign.wave_n", "i", r.Wave)
+	}
+	args := []any{"what", what, "p", trimFloat(r.Percent), "min", r.MinExecuted, "where", where, "do", t(ctx, "campaign.action."+string(r.Action))}
+	if r.Percent == 0 {
+		return t(ctx, "campaign.rule.say_any", args...)
+	}
+	return t(ctx, "campaign.rule.say", args...)
+}
+
+// copyURL opens the wizard with this plan, for another campaign.
+func (b CampaignBoard) copyURL(ctx context.Context) string {
+	p := b.Campaign.Plan
+	p.StartAt, p.EndAt = nil, nil
+	return PathCampaignNew + "?" + FillPlan(p, page(ctx).Zone).Values.Encode()
+}

@@ -1,0 +1,110 @@
+package ui
+
+import (
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// FillPlan is the form of a plan that is there already; [PlanForm.Plan] reads
+// the same plan back.
+func FillPlan(p fleet.CampaignPlan, zone *time.Location) PlanForm {
+	f := PlanForm{Values: url.Values{filled: {"1"}}, Zone: zone}
+	f.set("name", p.Name)
+	f.set("q", p.Query)
+	if p.Release != uuid.Nil {
+		f.set("release", p.Release.String())
+	}
+	for _, id := range p.Devices {
+		f.Values.Add("d", string(id))
+	}
+	f.set("mode", string(p.Mode))
+	f.set("end_behavior", string(p.EndBehavior))
+	for name, on := range map[string]bool{"pull_now": p.PullNow, "supersede": p.Supersede, "downgrade": p.AllowDowngrade,
+		"continuous": p.Continuous, "approval": p.ApprovalRequired} {
+		if on {
+			f.set(name, "1")
+		}
+	}
+	for name, n := range map[string]int{"max_devices": p.MaxDevices, "in_flight": p.MaxInFlight, "per_minute": p.MaxPerMinute,
+		"heap": p.MinHeapPercent, "reconnects": p.MaxReconnects, "attempts": p.MaxAttempts} {
+		if n != 0 || name == "heap" || name == "reconnects" {
+			f.set(name, strconv.Itoa(n))
+		}
+	}
+	f.set("forbid", strings.Join(p.ForbidRemoved, " "))
+	if p.Jitter > 0 {
+		f.set("jitter", SpanText(p.Jitter))
+	}
+	f.setTime("start", p.StartAt)
+	f.setTime("end", p.EndAt)
+	f.fillTables(p)
+	return f
+}
+
+func (f PlanForm) set(name, value string) {
+	if value != "" {
+		f.Values.Set(name, value)
+	}
+}
+
+func (f PlanForm) setTime(name string, at *time.Time) {
+	if at != nil {
+		f.set(name, at.In(f.zone()).Format(localTime))
+	}
+}
+
+func (f PlanForm) fillTables(p fleet.CampaignPlan) {
+	for _, w := range p.Waves {
+		unit, size := waveSize(w)
+		f.addRow("wave", w.Name, unit, size, trimFloat(w.SuccessPercent), strconv.Itoa(w.MinSample), SpanText(w.Soak), string(w.Gate))
+	}
+	for _, r := range p.AbortRules {
+		wave := ""
+		if r.Wave > 0 {
+			wave = strconv.Itoa(r.Wave)
+		}
+		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), trimFloat(r.Percent), string(r.Scope), wave, string(r.Action))
+	}
+	for _, w := range p.Windows {
+		f.addRow("win", w.Cron, SpanText(w.Duration), w.TimeZone)
+	}
+	for _, c := range p.HealthChecks {
+		if len(c.Assert) == 0 {
+			f.addRow("check", c.Tool, string(c.Arguments), "", "eq", "", strconv.Itoa(c.Retries))
+		}
+		for _, a := range c.Assert {
+			f.addRow("check", c.Tool, string(c.Arguments), a.Path, a.Op, valueText(a.Value), strconv.Itoa(c.Retries))
+		}
+	}
+}
+
+func waveSize(w fleet.WavePlan) (unit, size string) {
+	switch {
+	case len(w.Devices) > 0:
+		ids := make([]string, len(w.Devices))
+		for i, id := range w.Devices {
+			ids[i] = string(id)
+		}
+		return "devices", strings.Join(ids, " ")
+	case w.Count > 0:
+		return "count", strconv.Itoa(w.Count)
+	}
+	return "percent", trimFloat(w.Percent)
+}
+
+// valueText writes an assertion's value as [looseJSON] reads it: a string
+// without its quotes, unless it would then be something else.
+func valueText(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) && strings.TrimSpace(s) == s {
+		return s
+	}
+	return string(raw)
+}

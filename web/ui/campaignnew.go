@@ -1,0 +1,186 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// A CampaignNewPage is the wizard: release, audience, waves, rules and
+// schedule on one page, beside what would happen. GET [PathCampaignNew] with
+// the plan's fields shows it, and POST [PathCampaigns] with the same fields
+// keeps it, as "do" says: draft or start. Of a campaign that is there already
+// it is its "edit".
+type CampaignNewPage struct {
+	Form     PlanForm
+	Campaign *fleet.Campaign // that is edited; nil for a new one
+	Releases []fleet.Release // that may be chosen, newest first
+	Tools    []fleet.Tool    // of the audience, for the health checks
+	Run      *fleet.DryRun   // nil until there is something to plan
+	Problem  string          // why there is none, in the page's language
+	Zones    []string        // offered for windows
+}
+
+// running reports whether only what steers a campaign under way can change.
+func (v CampaignNewPage) running() bool {
+	return v.Campaign != nil && v.Campaign.State.Open()
+}
+
+func (v CampaignNewPage) path() string {
+	if v.Campaign != nil {
+		return CampaignPath(v.Campaign.ID.String(), "edit")
+	}
+	return PathCampaignNew
+}
+
+func (v CampaignNewPage) postPath() string {
+	if v.Campaign != nil {
+		return v.path()
+	}
+	return PathCampaigns
+}
+
+func (v CampaignNewPage) head(ctx context.Context) head {
+	h := head{Title: t(ctx, "campaign.new"), Crumbs: []link{{t(ctx, "campaign.title"), PathCampaigns}}}
+	if v.Campaign != nil {
+		h.Title = t(ctx, "campaign.edit")
+		h.Crumbs = append(h.Crumbs, link{v.Campaign.Plan.Name, CampaignPath(v.Campaign.ID.String())})
+	}
+	return h
+}
+
+// release is the chosen one.
+func (v CampaignNewPage) release() *fleet.Release {
+	id, err := uuid.Parse(v.Form.val("release"))
+	if i := slices.IndexFunc(v.Releases, func(r fleet.Release) bool { return r.ID == id }); err == nil && i >= 0 {
+		return &v.Releases[i]
+	}
+	return nil
+}
+
+// An option is a choice of a select.
+type option struct{ value, text string }
+
+func options[T ~string](ctx context.Context, prefix string, values ...T) []option {
+	out := make([]option, len(values))
+	for i, v := range values {
+		out[i] = option{string(v), t(ctx, prefix+string(v))}
+	}
+	return out
+}
+
+func ruleClasses(ctx context.Context) []option {
+	all := options(ctx, "campaign.dep.", fleet.DeploymentFailed, fleet.DeploymentTimedOut, fleet.DeploymentRolledBack,
+		fleet.DeploymentWrongBuild, fleet.DeploymentUnhealthy, fleet.DeploymentRejected)
+	return append([]option{{fleet.ClassAny, t(ctx, "campaign.class.any")}}, all...)
+}
+
+func checkOps(ctx context.Context) []option {
+	return options(ctx, "campaign.op.", "eq", "ne", "lt", "le", "gt", "ge", "matches", "exists", "unchanged")
+}
+
+func waveUnits(ctx context.Context) []option {
+	return options(ctx, "campaign.unit.", "percent", "count", "devices")
+}
+
+// zones are the choices for a window: each device's own, then by name.
+func (v CampaignNewPage) zones(ctx context.Context, chosen string) []option {
+	out := []option{{fleet.DeviceZone, t(ctx, "campaign.zone.device")}}
+	for _, z := range v.Zones {
+		out = append(out, option{z, z})
+	}
+	if chosen != "" && !slices.Contains(v.Zones, chosen) && chosen != fleet.DeviceZone {
+		out = append(out, option{chosen, chosen})
+	}
+	return out
+}
+
+// windowText reads a window's cron line back in words where it says no more
+// than days and an hour.
+func windowText(ctx context.Context, w fleet.Window) string {
+	zone := w.TimeZone
+	if zone == fleet.DeviceZone || zone == "" {
+		zone = t(ctx, "campaign.zone.device")
+	}
+	f := strings.Fields(w.Cron)
+	days := ""
+	if len(f) == 5 && f[2] == "*" && f[3] == "*" {
+		days = map[string]string{"*": "campaign.days.all", "1-5": "campaign.days.work", "6,0": "campaign.days.weekend", "0,6": "campaign.days.weekend"}[f[4]]
+	}
+	if days == "" {
+		return t(ctx, "campaign.win.cron", "cron", w.Cron, "d", w.Duration, "zone", zone)
+	}
+	minute, err1 := strconv.Atoi(f[0])
+	hour, err2 := strconv.Atoi(f[1])
+	if err1 != nil || err2 != nil {
+		return t(ctx, "campaign.win.cron", "cron", w.Cron, "d", w.Duration, "zone", zone)
+	}
+	from := time.Date(2000, 1, 1, hour, minute, 0, 0, time.UTC)
+	return t(ctx, "campaign.win.say", "days", t(ctx, days), "from", from.Format("15:04"), "to", from.Add(w.Duration).Format("15:04"), "zone", zone)
+}
+
+// left is how many devices of the audience are left out.
+func left(r fleet.DryRun) (n int) {
+	for _, m := range r.Skipped {
+		n += m.Count
+	}
+	return n
+}
+
+// skipText says why devices are left out.
+func skipText(ctx context.Context, reason fleet.SkipReason) string {
+	if reason == fleet.SkipNone {
+		return ""
+	}
+	return t(ctx, "campaign.skip."+string(reason))
+}
+
+func warningText(ctx context.Context, w fleet.PlanWarning) string {
+	if key := "campaign.warn." + w.Code; i18n.Has(key) {
+		return t(ctx, key)
+	}
+	if w.Detail != "" {
+		return w.Detail
+	}
+	return w.Code
+}
+
+// carried are the devices that were ticked, which have no field of their own.
+func (v CampaignNewPage) carried() []string { return v.Form.Values["d"] }
+
+// withoutTicked is the wizard for everybody whom the filter finds.
+func (v CampaignNewPage) withoutTicked() string {
+	q := url.Values{}
+	for k, vals := range v.Form.Values {
+		if k != "d" {
+			q[k] = vals
+		}
+	}
+	return v.path() + "?" + q.Encode()
+}
+
+func waveSizeText(ctx context.Context, w fleet.WavePlan) string {
+	switch {
+	case len(w.Devices) > 0:
+		return t(ctx, "campaign.size.named", "n", len(w.Devices))
+	case w.Count > 0:
+		return t(ctx, "campaign.size.count", "n", w.Count)
+	}
+	return t(ctx, "campaign.size.percent", "p", trimFloat(w.Percent))
+}
+
+// boardText names the boards that an image or a count is for.
+func boardText(ctx context.Context, board string) string {
+	if board == "" {
+		return t(ctx, "campaign.any_board")
+	}
+	return board
+}

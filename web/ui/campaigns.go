@@ -1,0 +1,234 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// PathCampaigns lists campaigns; PathCampaignNew is the wizard.
+const (
+	PathCampaigns   = "/campaigns"     // GET state, limit, cursor; POST creates
+	PathCampaignNew = "/campaigns/new" // GET with the plan's fields
+)
+
+// CampaignPath is the board of a campaign, or one of its parts: "edit",
+// "devices", an act, or "devices" and a device.
+func CampaignPath(id string, parts ...string) string {
+	path := PathCampaigns + "/" + url.PathEscape(id)
+	for _, p := range parts {
+		path += "/" + url.PathEscape(p)
+	}
+	return path
+}
+
+// A CampaignsPage lists campaigns: GET [PathCampaigns].
+type CampaignsPage struct {
+	List   ListURL // with state
+	Rows   []CampaignRow
+	Next   string
+	CanAct bool
+}
+
+// A CampaignRow is one campaign in a list. A live stream sends it as a patch.
+type CampaignRow struct {
+	Campaign fleet.Campaign
+	Version  string // of the release; "" for a rollback
+	Waves    int
+	Tally    CampaignTally
+}
+
+func (r CampaignRow) id() string { return r.Campaign.ID.String() }
+
+// campaignFilters are the groups of states that a click shows, as the state
+// parameter names them.
+var campaignFilters = []struct {
+	name, key string
+	states    []fleet.CampaignState
+}{
+	{"", "campaign.filter.all", nil},
+	{"open", "campaign.filter.open", []fleet.CampaignState{fleet.CampaignScheduled, fleet.CampaignRunning, fleet.CampaignPaused, fleet.CampaignStopping}},
+	{"awaiting_approval", "campaign.filter.awaiting_approval", []fleet.CampaignState{fleet.CampaignAwaitingApproval}},
+	{"paused", "campaign.filter.paused", []fleet.CampaignState{fleet.CampaignPaused}},
+	{"draft", "campaign.filter.draft", []fleet.CampaignState{fleet.CampaignDraft, fleet.CampaignDenied}},
+	{"done", "campaign.filter.done", []fleet.CampaignState{fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors,
+		fleet.CampaignAborted, fleet.CampaignExpired, fleet.CampaignDiscarded}},
+}
+
+// CampaignStates reads the state parameter of the list: the name of a group,
+// or states with commas between them. Others are no filter.
+func CampaignStates(param string) []fleet.CampaignState {
+	for _, f := range campaignFilters {
+		if f.name == param {
+			return f.states
+		}
+	}
+	var states []fleet.CampaignState
+	for _, name := range strings.Split(param, ",") {
+		for _, s := range fleet.CampaignStates {
+			if string(s) == name {
+				states = append(states, s)
+			}
+		}
+	}
+	return states
+}
+
+func (v CampaignsPage) filters(ctx context.Context) []filterChip {
+	var chips []filterChip
+	for _, f := range campaignFilters {
+		chips = append(chips, filterChip{Text: t(ctx, f.key), URL: v.List.With("state", f.name), On: v.List.Get("state") == f.name})
+	}
+	return chips
+}
+
+func (v CampaignsPage) eventsURL() string { return EventsURL(ViewCampaigns, v.List.Values) }
+
+// A CampaignTally says where the deployments of a campaign, or of a part of
+// it, stand, in the four numbers that people ask for.
+type CampaignTally struct {
+	Succeeded, Failed, InFlight, Waiting int
+	Other                                int // ended without a verdict: canceled, expired, aborted, removed
+}
+
+// NewCampaignTally sums deployments up. Skipped ones had no part in it.
+func NewCampaignTally(byState map[fleet.DeploymentState]int) (c CampaignTally) {
+	for s, n := range byState {
+		switch {
+		case s == fleet.DeploymentSkipped:
+		case s == fleet.DeploymentSucceeded:
+			c.Succeeded += n
+		case s.Failed():
+			c.Failed += n
+		case s.Active():
+			c.InFlight += n
+		case s.Waiting():
+			c.Waiting += n
+		default:
+			c.Other += n
+		}
+	}
+	return c
+}
+
+func (c CampaignTally) total() int {
+	return c.Succeeded + c.Failed + c.InFlight + c.Waiting + c.Other
+}
+
+// verdicts are the deployments that say something about the image.
+func (c CampaignTally) verdicts() int { return c.Succeeded + c.Failed }
+
+// ended is how far it is.
+func (c CampaignTally) ended() int { return c.Succeeded + c.Failed + c.Other }
+
+func (c CampaignTally) parts() []part {
+	var out []part
+	from := 0
+	for _, p := range []struct {
+		tone tone
+		n    int
+	}{{toneGood, c.Succeeded}, {toneBad, c.Failed}, {toneNone, c.Other}, {toneBusy, c.InFlight}} {
+		if p.n > 0 {
+			out = append(out, part{p.tone, from, p.n})
+			from += p.n
+		}
+	}
+	return out
+}
+
+// A tallyEntry is one of the numbers under a progress bar.
+type tallyEntry struct {
+	key   string
+	tone  tone
+	count int
+	group string // of deployment states, for the list that it leads to
+}
+
+func (c CampaignTally) entries() []tallyEntry {
+	all := []tallyEntry{
+		{"campaign.tally.succeeded", toneGood, c.Succeeded, "succeeded"},
+		{"campaign.tally.failed", toneBad, c.Failed, "failed_any"},
+		{"campaign.tally.in_flight", toneBusy, c.InFlight, "active"},
+		{"campaign.tally.waiting", toneNone, c.Waiting, "waiting"},
+	}
+	if c.Other > 0 {
+		all = append(all, tallyEntry{"campaign.tally.other", toneNone, c.Other, "other"})
+	}
+	return all
+}
+
+var campaignTones = map[fleet.CampaignState]tone{
+	fleet.CampaignAwaitingApproval: toneWarn, fleet.CampaignDenied: toneBad, fleet.CampaignScheduled: toneBusy,
+	fleet.CampaignRunning: toneBusy, fleet.CampaignPaused: toneWarn, fleet.CampaignStopping: toneWarn,
+	fleet.CampaignCompleted: toneGood, fleet.CampaignCompletedWithErrors: toneBad, fleet.CampaignAborted: toneBad,
+	fleet.CampaignExpired: toneWarn,
+}
+
+func campaignTone(s fleet.CampaignState) tone {
+	if tn, ok := campaignTones[s]; ok {
+		return tn
+	}
+	return toneNone
+}
+
+// deploymentTone says what a deployment's state means to a person on call.
+func deploymentTone(s fleet.DeploymentState) tone {
+	switch {
+	case s == fleet.DeploymentSucceeded:
+		return toneGood
+	case s.Failed():
+		return toneBad
+	case s == fleet.DeploymentAmbiguous:
+		return toneWarn
+	case s.Active():
+		return toneBusy
+	}
+	return toneNone
+}
+
+var waveTones = map[fleet.WaveState]tone{
+	fleet.WaveRunning: toneBusy, fleet.WaveSoaking: toneBusy, fleet.WaveGated: toneWarn,
+	fleet.WaveFinished: toneGood, fleet.WaveFailed: toneBad, fleet.WavePending: toneNone,
+}
+
+// versionText names what a campaign brings: a version, or each device's own
+// earlier build.
+func versionText(ctx context.Context, c fleet.Campaign, version string) string {
+	if version == "" {
+		return t(ctx, "campaign.earlier_build")
+	}
+	return version
+}
+
+// waveText says which wave of how many is open.
+func (r CampaignRow) waveText(ctx context.Context) string {
+	if r.Waves == 0 {
+		return ""
+	}
+	return t(ctx, "campaign.wave_of", "i", min(r.Campaign.Wave+1, r.Waves), "n", r.Waves)
+}
+
+// since is when the campaign was started, or made.
+func (r CampaignRow) since() (key string, at time.Time, by fleet.Actor) {
+	c := r.Campaign
+	if c.StartedAt != nil && c.StartedBy != nil {
+		return "campaign.started_by", *c.StartedAt, *c.StartedBy
+	}
+	return "campaign.created_by", c.CreatedAt, c.CreatedBy
+}
+
+// trimFloat writes a percentage without needless digits.
+func trimFloat(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+
+// say puts the progress bar's numbers in words.
+func (r CampaignRow) say(ctx context.Context) string {
+	c := r.Tally
+	if r.Campaign.StartedAt == nil {
+		return t(ctx, "campaign.targets", "n", r.Campaign.Targets)
+	}
+	return t(ctx, "campaign.bar_say", "ok", c.Succeeded, "bad", c.Failed, "fly", c.InFlight, "wait", c.Waiting)
+}

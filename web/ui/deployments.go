@@ -1,0 +1,214 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// A DeploymentsPage lists the devices of a campaign: GET the campaign's
+// "devices" with state, class, board, wave, skip, device.
+type DeploymentsPage struct {
+	Campaign fleet.Campaign
+	List     ListURL
+	Rows     []DeploymentRow
+	Next     string
+	Waves    []fleet.Wave
+	Boards   []string
+	CanAct   bool
+}
+
+// A DeploymentRow is one device's part in a list. A live stream sends it as a patch.
+type DeploymentRow struct {
+	Deployment fleet.Deployment
+	Name       string // of the device
+}
+
+// A deploymentGroup is a choice of the state filter that stands for several states.
+type deploymentGroup struct {
+	name, key string
+	in        func(fleet.DeploymentState) bool
+}
+
+var deploymentGroups = []deploymentGroup{
+	{"active", "campaign.group.active", fleet.DeploymentState.Active},
+	{"waiting", "campaign.group.waiting", fleet.DeploymentState.Waiting},
+	{"failed_any", "campaign.group.failed_any", fleet.DeploymentState.Failed},
+	{"other", "campaign.group.other", func(s fleet.DeploymentState) bool {
+		return s.Final() && !s.Verdict() && s != fleet.DeploymentSkipped
+	}},
+}
+
+// DeploymentStates reads the state parameter: a group, or one state.
+func DeploymentStates(param string) (states []fleet.DeploymentState) {
+	for _, g := range deploymentGroups {
+		if g.name != param {
+			continue
+		}
+		for _, s := range fleet.DeploymentStates {
+			if g.in(s) {
+				states = append(states, s)
+			}
+		}
+		return states
+	}
+	for _, s := range fleet.DeploymentStates {
+		if string(s) == param {
+			return []fleet.DeploymentState{s}
+		}
+	}
+	return nil
+}
+
+func stateOptions(ctx context.Context) []option {
+	out := []option{{"", t(ctx, "calls.any_state")}}
+	for _, g := range deploymentGroups {
+		out = append(out, option{g.name, t(ctx, g.key)})
+	}
+	return append(out, options(ctx, "campaign.dep.", fleet.DeploymentStates...)...)
+}
+
+func classOptions(ctx context.Context) []option {
+	return append([]option{{"", t(ctx, "campaign.any")}}, options(ctx, "campaign.fail.", fleet.FailureClasses...)...)
+}
+
+func (v DeploymentsPage) boardOptions(ctx context.Context) []option {
+	out := []option{{"", t(ctx, "campaign.any")}}
+	for _, b := range v.Boards {
+		if b != "" {
+			out = append(out, option{b, b})
+		}
+	}
+	return out
+}
+
+func (v DeploymentsPage) waveOptions(ctx context.Context) []option {
+	out := []option{{"", t(ctx, "campaign.any")}}
+	for _, w := range v.Waves {
+		out = append(out, option{strconv.Itoa(w.Number + 1), t(ctx, "campaign.wave_named", "i", w.Number+1, "name", w.Plan.Name)})
+	}
+	return out
+}
+
+func (v DeploymentsPage) eventsURL() string {
+	q := url.Values{"id": {v.Campaign.ID.String()}}
+	for k, vals := range v.List.Values {
+		q[k] = vals
+	}
+	return EventsURL(ViewDeployments, q)
+}
+
+func (r DeploymentRow) path() string {
+	return CampaignPath(r.Deployment.Campaign.String(), "devices", string(r.Deployment.Device))
+}
+
+// detail is the one line that says more than the state.
+func (r DeploymentRow) detail(ctx context.Context) string {
+	d := r.Deployment
+	switch {
+	case d.State == fleet.DeploymentSkipped:
+		return skipText(ctx, d.Skip)
+	case d.State == fleet.DeploymentDownloading:
+		return t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, d.BytesSent), "total", bytesText(ctx, d.ImageSize), "p", percentText(ctx, ratio(int(d.BytesSent), int(d.ImageSize))))
+	case d.State == fleet.DeploymentSucceeded:
+		return ""
+	case d.Class != "" && d.Reason == "":
+		return t(ctx, "campaign.fail."+string(d.Class))
+	}
+	return d.Reason
+}
+
+// A DeploymentPage is one device's part in a campaign, with everything that
+// was observed: GET the campaign's "devices" and the device.
+type DeploymentPage struct {
+	View   DeploymentView
+	CanAct bool
+}
+
+// A DeploymentView is the moving part of the page; a live stream sends it as a patch.
+type DeploymentView struct {
+	Campaign   fleet.Campaign
+	Deployment fleet.Deployment
+	Name       string // of the device
+	Events     []fleet.DeploymentEvent
+	Hindrance  fleet.Hindrance // why it is not dispatched now
+	Until      *time.Time      // when that ends by itself
+	Quarantine *fleet.Quarantine
+	CanAct     bool
+}
+
+func (v DeploymentView) path(parts ...string) string {
+	return CampaignPath(v.Campaign.ID.String(), append([]string{"devices", string(v.Deployment.Device)}, parts...)...)
+}
+
+func (v DeploymentPage) eventsURL() string {
+	d := v.View.Deployment
+	return EventsURL(ViewDeployment, url.Values{"id": {d.Campaign.String()}, "device": {string(d.Device)}})
+}
+
+// verdict is what has become of the device, in a sentence.
+func (v DeploymentView) verdict(ctx context.Context) string {
+	d := v.Deployment
+	args := []any{"version", d.ToVersion, "from", d.FromVersion, "n", d.Attempt, "i", d.Wave + 1}
+	switch {
+	case d.Late && d.State == fleet.DeploymentSucceeded:
+		return t(ctx, "campaign.verdict.late", args...)
+	case d.State == fleet.DeploymentSkipped:
+		return t(ctx, "campaign.verdict.skipped", "why", skipText(ctx, d.Skip))
+	case d.State == fleet.DeploymentQueued && d.Attempt > 0:
+		return t(ctx, "campaign.verdict.retry", args...)
+	case d.State == fleet.DeploymentFailed && d.Class != "":
+		return t(ctx, "campaign.verdict.class."+string(d.Class), args...)
+	}
+	return t(ctx, "campaign.verdict."+string(d.State), args...)
+}
+
+// waits says what a device that was not told yet is waiting for.
+func (v DeploymentView) waits(ctx context.Context) string {
+	if key := "campaign.hinder." + string(v.Hindrance); v.Hindrance != "" && i18n.Has(key) {
+		return t(ctx, key)
+	}
+	return ""
+}
+
+// A deploymentStep is one line of the time line.
+type deploymentStep struct {
+	event   fleet.DeploymentEvent
+	after   time.Duration // since the line before
+	attempt bool          // the first of its attempt
+}
+
+func (v DeploymentView) steps() []deploymentStep {
+	steps := make([]deploymentStep, len(v.Events))
+	for i, e := range v.Events {
+		steps[i] = deploymentStep{event: e, attempt: e.Attempt > 0 && (i == 0 || v.Events[i-1].Attempt != e.Attempt)}
+		if i > 0 {
+			steps[i].after = e.At.Sub(v.Events[i-1].At)
+		}
+	}
+	return steps
+}
+
+func evidenceText(ctx context.Context, k fleet.EvidenceKind) string {
+	if key := "campaign.ev." + string(k); i18n.Has(key) {
+		return t(ctx, key)
+	}
+	return string(k)
+}
+
+// detailOf is what an event says beside its kind; a skip reason in words.
+func detailOf(ctx context.Context, e fleet.DeploymentEvent) string {
+	if e.Kind == fleet.EvidenceUnfit && i18n.Has("campaign.skip."+e.Detail) {
+		return skipText(ctx, fleet.SkipReason(e.Detail))
+	}
+	return e.Detail
+}
+
+// callsURL lists the calls that told the device.
+func (v DeploymentView) callsURL() string {
+	return PathCalls + "?" + url.Values{"device": {string(v.Deployment.Device)}, "tool": {fleet.ToolUpgradeFirmware}}.Encode()
+}
