@@ -2,16 +2,26 @@ package fleet
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
-	"github.com/google/uuid"
+	"fleetd/fleet/espimage"
 )
 
-// MaxImageBytes is the largest upload: a merged binary holds a whole flash.
-const MaxImageBytes = 64 << 20
+// Limits of firmware and what is said about it.
+const (
+	MaxImageBytes     = 64 << 20 // of an upload: a merged binary holds a whole flash
+	maxReleaseImages  = 500
+	maxFirmwareNotes  = 32 << 10
+	maxFirmwareReason = 500
+	maxBoardBytes     = 100
+	maxFileNameBytes  = 200
+)
 
 // FirmwareOptions configures [Firmware]. Store, Blobs and Devices are required.
 type FirmwareOptions struct {
@@ -24,6 +34,12 @@ type FirmwareOptions struct {
 	Events      *Events
 	// Revoked is told of images that must not be served from now on.
 	Revoked func(sha256 []string)
+	// Keys are those that signatures of images are trusted of.
+	Keys []espimage.Key
+	// RequireSigned refuses images without a good signature of one of the keys.
+	RequireSigned bool
+	// TempDir is where uploads wait while they are read. Default: the system's.
+	TempDir string
 	Log     *slog.Logger
 	Now     func() time.Time
 }
@@ -32,87 +48,64 @@ type FirmwareOptions struct {
 type Firmware struct {
 	ReleaseStore
 	o FirmwareOptions
+	// stored keeps a blob from being deleted between the upload of its bytes
+	// and their going on record.
+	stored sync.RWMutex
 }
 
 // NewFirmware returns the service.
-func NewFirmware(o FirmwareOptions) *Firmware { return &Firmware{ReleaseStore: o.Store, o: o} }
-
-// An ImageUpload is a file that somebody hands in as firmware.
-type ImageUpload struct {
-	Body     io.Reader // at most [MaxImageBytes]
-	FileName string
-	Board    string // "" if not stated
-	Notes    string
+func NewFirmware(o FirmwareOptions) *Firmware {
+	if o.Events == nil {
+		o.Events = new(Events)
+	}
+	if o.Revoked == nil {
+		o.Revoked = func([]string) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	return &Firmware{ReleaseStore: o.Store, o: o}
 }
 
-// A ReleaseRequest asks for a release.
-type ReleaseRequest struct {
-	Version string // "" takes the images'
-	Notes   string
-	Images  []string // SHA-256
-	Draft   bool
+func (f *Firmware) announce(subject string) {
+	f.o.Events.Publish(Event{Kind: EventRelease, At: f.o.Now(), Subject: subject})
 }
 
-// A FitQuery asks which devices an image or release fits.
-type FitQuery struct {
-	Release uuid.UUID // or
-	Image   string    // SHA-256
-	Query   string
-	Options FitOptions
+var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
+
+// cleanBoard takes a board as boot polls name it, or "" for any.
+func cleanBoard(board string) (string, error) {
+	board = strings.TrimSpace(board)
+	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
+		e := Errorf(ErrInvalid, "invalid_board",
+			"%.60q is no name of a board: devices write it in small letters, digits, dots and dashes, such as bread-compact-wifi", board)
+		e.Field = "board"
+		return "", e
+	}
+	return board, nil
 }
 
-// A FitReport says which devices fit, which do not, and why.
-type FitReport struct {
-	Matched, Fit int
-	Sample       []DeviceID // of those that fit
-	Misfits      []Misfits  // most first
+// cleanFirmwareNotes keeps lines and tabs, and nothing that a page cannot show.
+func cleanFirmwareNotes(notes string) (string, error) {
+	if len(notes) > maxFirmwareNotes {
+		return "", &Error{Kind: ErrInvalid, Code: "invalid_notes", Field: "notes", Message: "notes are text of at most 32 KiB"}
+	}
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return -1
+		}
+		return r
+	}, notes)), nil
 }
 
-// Misfits are the devices that do not fit for one reason.
-type Misfits struct {
-	Reason SkipReason
-	Detail string // of one of them: "slot of 1,536 KiB, image of 2,600 KiB"
-	Count  int
-	Sample []DeviceID
-}
-
-var errNotBuilt = errors.New("not built")
-
-// Upload reads, checks and stores an image. An upload of bytes that are there
-// already returns that image and false.
-func (f *Firmware) Upload(ctx context.Context, by Actor, u ImageUpload) (Image, bool, error) {
-	return Image{}, false, errNotBuilt
-}
-
-// Update changes what operators say about an image; nil stays.
-func (f *Firmware) Update(ctx context.Context, by Actor, sha256 string, board, notes *string) (Image, error) {
-	return Image{}, errNotBuilt
-}
-
-// Revoke withdraws an image: it is never served again, not even to a link in use.
-func (f *Firmware) Revoke(ctx context.Context, by Actor, sha256, reason string) (Image, error) {
-	return Image{}, errNotBuilt
-}
-
-// Delete forgets an image that nothing names, and its bytes.
-func (f *Firmware) Delete(ctx context.Context, by Actor, sha256 string) error { return errNotBuilt }
-
-// Create makes a release of images.
-func (f *Firmware) Create(ctx context.Context, by Actor, r ReleaseRequest) (Release, error) {
-	return Release{}, errNotBuilt
-}
-
-// Edit changes a draft.
-func (f *Firmware) Edit(ctx context.Context, by Actor, id uuid.UUID, r ReleaseRequest) (Release, error) {
-	return Release{}, errNotBuilt
-}
-
-// SetState releases a draft, deprecates or revokes. Revoking needs a reason.
-func (f *Firmware) SetState(ctx context.Context, by Actor, id uuid.UUID, to ReleaseState, reason string) (Release, error) {
-	return Release{}, errNotBuilt
-}
-
-// Fit says which devices an image or release fits. It changes nothing.
-func (f *Firmware) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
-	return FitReport{}, errNotBuilt
+// cleanReason takes an operator's reason, which revoking must have.
+func cleanReason(reason string) (string, error) {
+	reason, err := cleanLine("reason", reason, maxFirmwareReason)
+	if err == nil && reason == "" {
+		return "", &Error{Kind: ErrInvalid, Code: "invalid_reason", Field: "reason", Message: "say why it is revoked; whoever looks for it will ask"}
+	}
+	return reason, err
 }

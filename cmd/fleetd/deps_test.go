@@ -16,6 +16,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet", "fleetd/web", "the domain knows no pages"},
 	{"fleetd/fleet", "github.com/jackc/pgx/v5", "SQL lives in fleet/postgres"},
 	{"fleetd/fleet", "github.com/mochi-mqtt/server/v2", "MQTT lives in broker"},
+	{"fleetd/fleet/espimage", "fleetd/", "a byte format knows no fleet"},
+	{"fleetd/fleet/espimage", "github.com/", "a byte format needs the standard library alone"},
 	{"fleetd/mcp", "fleetd/fleet", "mcp is a protocol and knows no fleet"},
 	{"fleetd/mcp", "github.com/", "mcp needs the standard library alone"},
 	{"fleetd/broker", "fleetd/web", "siblings meet in cmd/fleetd"},
