@@ -35,13 +35,14 @@ type Download struct {
 	cancel    context.CancelCauseFunc
 	placed    bool
 
+	end      int64 // offset behind the last byte that was asked for
 	began    atomic.Bool
 	sent     atomic.Int64 // offset behind the last byte that was sent
 	complete atomic.Bool  // the image's last byte was sent
 }
 
-// Done is closed when the download is cut, by a revocation or a newer GET.
-func (t *Download) Done() <-chan struct{} { return t.ctx.Done() }
+// Context ends when the download is cut, by a revocation or a newer GET.
+func (t *Download) Context() context.Context { return t.ctx }
 
 // Open opens the part of the image to be sent, and notes the GET. Errors mean
 // that nothing was noted.
@@ -49,6 +50,9 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 	r, err := t.downloads.open(ctx, t.Link, offset, length)
 	if err != nil {
 		return nil, err
+	}
+	if t.end = offset + length; length < 0 {
+		t.end = t.Link.Size
 	}
 	t.sent.Store(offset)
 	t.began.Store(true)
@@ -63,8 +67,8 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 // Send copies what Open opened to the device, and says how that ended: evidence
 // of the last byte, or that the transfer was cut. What w has taken counts as
 // sent; no piece is larger than 32 KiB.
-func (t *Download) Send(ctx context.Context, w io.Writer, r io.Reader) error {
-	err := t.stream(ctx, w, r)
+func (t *Download) Send(w io.Writer, r io.Reader) error {
+	err := t.stream(w, r)
 	if cause := context.Cause(t.ctx); cause != nil {
 		err = cause
 	}
@@ -73,7 +77,7 @@ func (t *Download) Send(ctx context.Context, w io.Writer, r io.Reader) error {
 	case err != nil:
 		t.observe(EvidenceCut, cutReason(err))
 	case t.sent.Load() >= t.Link.Size:
-		t.finish(ctx)
+		t.finish()
 	default: // a part was asked for, and not the last one
 		t.observe(EvidenceBytes, "")
 	}
@@ -90,14 +94,14 @@ func cutReason(err error) string {
 	return "the connection ended"
 }
 
-func (t *Download) stream(ctx context.Context, w io.Writer, r io.Reader) error {
+func (t *Download) stream(w io.Writer, r io.Reader) error {
 	buffer := downloadBuffers.Get().(*[downloadBuffer]byte)
 	defer downloadBuffers.Put(buffer)
 	told := t.downloads.o.Now()
 	for {
 		n, err := r.Read(buffer[:t.downloads.chunk])
 		if n > 0 {
-			if err := t.write(ctx, w, buffer[:n]); err != nil {
+			if err := t.write(w, buffer[:n]); err != nil {
 				return err
 			}
 			if now := t.downloads.o.Now(); now.Sub(told) >= progressEvery {
@@ -105,7 +109,7 @@ func (t *Download) stream(ctx context.Context, w io.Writer, r io.Reader) error {
 				t.observe(EvidenceBytes, "")
 			}
 		}
-		if err == io.EOF {
+		if err == io.EOF && t.sent.Load() == t.end {
 			return nil
 		}
 		if err != nil {
@@ -115,9 +119,12 @@ func (t *Download) stream(ctx context.Context, w io.Writer, r io.Reader) error {
 	}
 }
 
-func (t *Download) write(ctx context.Context, w io.Writer, piece []byte) error {
-	if err := t.await(ctx, len(piece)); err != nil {
-		return err
+// write waits until the shared rate allows the piece, and writes it.
+func (t *Download) write(w io.Writer, piece []byte) error {
+	if pace := t.downloads.pace; pace != nil {
+		if err := pace.WaitN(t.ctx, len(piece)); err != nil {
+			return err
+		}
 	}
 	if err := t.ctx.Err(); err != nil {
 		return err
@@ -127,24 +134,12 @@ func (t *Download) write(ctx context.Context, w io.Writer, piece []byte) error {
 	return err
 }
 
-// await waits until the shared rate allows n more bytes.
-func (t *Download) await(ctx context.Context, n int) error {
-	pace := t.downloads.pace
-	if pace == nil {
-		return nil
-	}
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(t.ctx, cancel)()
-	return pace.WaitN(both, n)
-}
-
 // finish notes that the whole image was sent. The store hears of it after
 // those who watch: the link is dead here already, and a device restarts soon.
-func (t *Download) finish(ctx context.Context) {
+func (t *Download) finish() {
 	t.complete.Store(true)
 	t.observe(EvidenceDownloaded, "")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultCallTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), DefaultCallTimeout)
 	defer cancel()
 	if err := t.downloads.o.Links.FinishFirmwareLink(ctx, t.Link.TokenHash, t.downloads.o.Now().UTC()); err != nil {
 		t.downloads.o.Log.Error("used link not marked so", "device", t.Link.Device, "deployment", t.Link.Deployment, "err", err)

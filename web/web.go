@@ -45,6 +45,8 @@ type Options struct {
 
 	API          http.Handler     // mounted at /api/v1; it authenticates for itself
 	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules
+	// ConnContext is that of the HTTP server; what devices ask for may want the connection. May be nil.
+	ConnContext func(ctx context.Context, c net.Conn) context.Context
 
 	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
 	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/
@@ -104,6 +106,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
+		ConnContext:       s.ConnContext,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	srv.RegisterOnShutdown(s.streams.close) // they never finish by themselves

@@ -1,5 +1,6 @@
 // Package device serves what devices ask for over HTTP: the boot poll, the
-// question whether they were let in, and the exchange of pictures for a call.
+// question whether they were let in, firmware, and the exchange of pictures for
+// a call.
 //
 // Devices are crude clients: they want exactly status 200, an explicit
 // Content-Length and short bodies, and no redirects. All that they send is
@@ -99,6 +100,8 @@ func (h *Handler) Routes(r chi.Router) {
 	r.Post("/xiaozhi/ota/activate", h.activate)
 	r.Post("/u/{token}", h.receiveSnapshot)
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
+	r.Get("/d/{token}/firmware.bin", h.sendFirmware)
+	r.Head("/d/{token}/firmware.bin", h.describeFirmware)
 }
 
 // send writes a short answer in one piece, with its length: devices read no

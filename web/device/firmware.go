@@ -1,0 +1,101 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+)
+
+const (
+	// placePatience is how long a GET waits for a place among the downloads: a
+	// stock device waits 30 seconds for the headers.
+	placePatience = 20 * time.Second
+	// stallPatience ends a download whose device takes no further 32 KiB. A
+	// stock device gives up after 30 seconds without a byte.
+	stallPatience = 30 * time.Second
+)
+
+// sendFirmware streams the image of a one-time link. Stock devices identify
+// themselves by nothing but the link, and want status 200 with a length; other
+// clients can resume.
+func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
+	if h.o.Downloads == nil {
+		http.NotFound(w, r)
+		return
+	}
+	// The deadline it has would end the request's context during the download.
+	http.NewResponseController(w).SetReadDeadline(time.Time{})
+	t, err := h.beginDownload(r)
+	if err != nil {
+		h.refuseFirmware(w, err)
+		return
+	}
+	defer t.End()
+	p, ok := partOf(r, t.Link)
+	if !ok {
+		w.Header().Set("Content-Range", "bytes */"+strconv.FormatInt(t.Link.Size, 10))
+		sendText(w, http.StatusRequestedRangeNotSatisfiable, "the image has no such bytes")
+		return
+	}
+	image, err := t.Open(r.Context(), p.offset, p.length)
+	if err != nil {
+		h.o.Log.Error("image not served", "device", t.Link.Device, "image", t.Link.Image, "err", err)
+		sendText(w, http.StatusServiceUnavailable, "fleetd cannot serve this image right now")
+		return
+	}
+	defer image.Close()
+	p.announce(w, t.Link)
+	h.streamFirmware(newDeviceWriter(w, r, t.Context()), t, image)
+}
+
+func (h *Handler) beginDownload(r *http.Request) (*fleet.Download, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), placePatience)
+	defer cancel()
+	return h.o.Downloads.Begin(ctx, chi.URLParam(r, "token"))
+}
+
+// streamFirmware breaks the connection if the transfer did not complete: a
+// short image is no image, and the device shall know at once.
+func (h *Handler) streamFirmware(w *deviceWriter, t *fleet.Download, image io.Reader) {
+	err := t.Send(w, image)
+	w.release()
+	if err != nil {
+		h.o.Log.Debug("download cut", "device", t.Link.Device, "deployment", t.Link.Deployment, "err", err)
+		w.discard()
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// describeFirmware answers a HEAD, which is no use of the link.
+func (h *Handler) describeFirmware(w http.ResponseWriter, r *http.Request) {
+	if h.o.Downloads == nil {
+		http.NotFound(w, r)
+		return
+	}
+	l, err := h.o.Downloads.Link(r.Context(), chi.URLParam(r, "token"))
+	if err != nil {
+		h.refuseFirmware(w, err)
+		return
+	}
+	whole(l).announce(w, l)
+}
+
+// refuseFirmware tells links that are unknown, used, expired and revoked alike.
+func (h *Handler) refuseFirmware(w http.ResponseWriter, err error) {
+	if errors.Is(err, fleet.ErrNotFound) {
+		sendText(w, http.StatusNotFound, "this link is not good, or not any more")
+		return
+	}
+	if !errors.Is(err, fleet.ErrUnavailable) {
+		h.o.Log.Error("firmware not served", "err", err)
+	}
+	w.Header().Set("Retry-After", "10")
+	sendText(w, http.StatusServiceUnavailable, "fleetd cannot serve another download right now")
+}

@@ -1,0 +1,593 @@
+package device_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/web/device"
+)
+
+// firmwareLinks keeps links as the database does.
+type firmwareLinks struct {
+	mu    sync.Mutex
+	links map[string]fleet.FirmwareLink
+}
+
+func (s *firmwareLinks) FirmwareLink(_ context.Context, hash []byte, now time.Time) (fleet.FirmwareLink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.links[string(hash)]
+	if !ok || !now.Before(l.ExpiresAt) {
+		return fleet.FirmwareLink{}, fleet.ErrNotFound
+	}
+	return l, nil
+}
+
+func (s *firmwareLinks) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Time) error {
+	time.Sleep(20 * time.Millisecond) // a database takes its time
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.links, string(hash))
+	return nil
+}
+
+func (s *firmwareLinks) revoke(deployment uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for hash, l := range s.links {
+		if l.Deployment == deployment {
+			delete(s.links, hash)
+		}
+	}
+}
+
+// depot serves images over a real socket.
+type depot struct {
+	*httptest.Server
+	t         testing.TB
+	links     firmwareLinks
+	blobs     *blobs.Store
+	downloads *fleet.Downloads
+
+	mu   sync.Mutex
+	seen map[uuid.UUID][]fleet.Observation
+}
+
+func newDepot(t testing.TB, o fleet.DownloadsOptions) *depot {
+	t.Helper()
+	d := &depot{t: t, links: firmwareLinks{links: map[string]fleet.FirmwareLink{}}, seen: map[uuid.UUID][]fleet.Observation{}}
+	var err error
+	if d.blobs, err = blobs.OpenDir(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.blobs.Close() })
+	o.Links, o.Blobs, o.Observe = &d.links, d.blobs, d.observe
+	d.downloads = fleet.NewDownloads(o)
+	router := chi.NewRouter()
+	device.New(device.Options{Downloads: d.downloads}).Routes(router)
+	d.Server = httptest.NewUnstartedServer(router)
+	d.Config.ConnContext = device.WithConn
+	d.Start()
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *depot) observe(deployment uuid.UUID, o fleet.Observation) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen[deployment] = append(d.seen[deployment], o)
+}
+
+// story is what was observed, as kind@bytes, without progress.
+func (d *depot) story(deployment uuid.UUID) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []string
+	for _, o := range d.seen[deployment] {
+		if o.Kind != fleet.EvidenceBytes {
+			all = append(all, fmt.Sprintf("%s@%d", o.Kind, o.Bytes))
+		}
+	}
+	return all
+}
+
+// image stores size bytes that no compression makes smaller.
+func (d *depot) image(size int) (content []byte, key string) {
+	d.t.Helper()
+	content = make([]byte, size)
+	rand.NewChaCha8([32]byte{byte(size)}).Read(content)
+	key, err := d.blobs.PutFile(context.Background(), bytes.NewReader(content), int64(size))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return content, key
+}
+
+// link makes a link to the image for a new deployment.
+func (d *depot) link(key string, size int, ttl time.Duration) (fleet.FirmwareLink, string) {
+	deployment := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Device: unit, Attempt: 2, Image: key, ImageSize: int64(size)}
+	l, address := fleet.NewFirmwareLink(d.URL+"/", deployment, ttl, time.Now())
+	d.links.mu.Lock()
+	defer d.links.mu.Unlock()
+	d.links.links[string(l.TokenHash)] = l
+	return l, address
+}
+
+func get(t testing.TB, address string, headers ...string) (*http.Response, []byte) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Logf("reading the body: %v", err)
+	}
+	return resp, body
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within ten seconds", what)
+		}
+	}
+}
+
+// TestStockDownload asks as a stock device does, with Host and Connection alone,
+// and looks at the answer byte by byte.
+func TestStockDownload(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	content, key := d.image(300_000)
+	l, address := d.link(key, len(content), time.Minute)
+	u, _ := url.Parse(address)
+	c, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", u.Path, u.Host)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Equal(body, content) {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+	if resp.StatusCode != 200 || resp.ContentLength != int64(len(content)) || len(resp.TransferEncoding) > 0 || resp.Header.Get("Content-Encoding") != "" {
+		t.Errorf("status %s, length %d, %v, %v", resp.Status, resp.ContentLength, resp.TransferEncoding, resp.Header)
+	}
+	if resp, body := get(t, address); resp.StatusCode != 404 || len(body) > 100 {
+		t.Errorf("a second time: %s, %s", resp.Status, body)
+	}
+	if diff := cmp.Diff([]string{"get@0", "downloaded@300000"}, d.story(l.Deployment)); diff != "" {
+		t.Errorf("observed (-want +got)\n%s", diff)
+	}
+	for _, o := range d.seen[l.Deployment] {
+		if o.Attempt != 2 || o.At.IsZero() {
+			t.Errorf("observation %+v", o)
+		}
+	}
+	eventually(t, "an idle service", func() bool { return d.downloads.Room() == 500 && len(d.downloads.Active()) == 0 })
+}
+
+func TestRanges(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	content, key := d.image(1000)
+	tag := `"` + key + `"`
+	tests := []struct {
+		header, ifRange string
+		status          int
+		from, to        int // of the content
+		used            bool
+	}{
+		{"", "", 200, 0, 1000, true},
+		{"bytes=0-", "", 206, 0, 1000, true},
+		{"bytes=400-", "", 206, 400, 1000, true},
+		{"bytes=400-", tag, 206, 400, 1000, true},
+		{"bytes=400-", `"another"`, 200, 0, 1000, true},
+		{"bytes=100-199", "", 206, 100, 200, false},
+		{"bytes=900-5000", "", 206, 900, 1000, true},
+		{"bytes=-10", "", 206, 990, 1000, true},
+		{"bytes=-5000", "", 206, 0, 1000, true},
+		{"bytes=999-999", "", 206, 999, 1000, true},
+		{"bytes=1000-", "", 416, 0, 0, false},
+		{"bytes=-0", "", 416, 0, 0, false},
+		{"bytes=0-1,5-6", "", 200, 0, 1000, true},
+		{"bytes=5-2", "", 200, 0, 1000, true},
+		{"bytes=+5-", "", 200, 0, 1000, true},
+		{"bytes=--5", "", 200, 0, 1000, true},
+		{"bytes=", "", 200, 0, 1000, true},
+		{"bytes=99999999999999999999-", "", 200, 0, 1000, true},
+		{"lines=1-2", "", 200, 0, 1000, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.header+" "+tt.ifRange, func(t *testing.T) {
+			l, address := d.link(key, 1000, time.Minute)
+			headers := []string{"Range", tt.header}
+			if tt.ifRange != "" {
+				headers = append(headers, "If-Range", tt.ifRange)
+			}
+			resp, body := get(t, address, headers...)
+			if resp.StatusCode != tt.status || tt.status != 416 && !bytes.Equal(body, content[tt.from:tt.to]) {
+				t.Errorf("%s, %d bytes", resp.Status, len(body))
+			}
+			if want := strconv.Itoa(len(body)); resp.Header.Get("Content-Length") != want {
+				t.Errorf("Content-Length %q, want %s", resp.Header.Get("Content-Length"), want)
+			}
+			switch want := map[int]string{206: fmt.Sprintf("bytes %d-%d/1000", tt.from, tt.to-1), 416: "bytes */1000"}[tt.status]; {
+			case resp.Header.Get("Content-Range") != want:
+				t.Errorf("Content-Range %q, want %q", resp.Header.Get("Content-Range"), want)
+			}
+			if again, _ := get(t, address); (again.StatusCode == 404) != tt.used {
+				t.Errorf("afterwards %s; used up should be %v", again.Status, tt.used)
+			}
+			if story := d.story(l.Deployment); tt.used && story[len(story)-1] != "downloaded@1000" {
+				t.Errorf("observed %v", story)
+			}
+		})
+	}
+}
+
+// FuzzRange holds our reading of Range against that of net/http.
+func FuzzRange(f *testing.F) {
+	for _, s := range []string{"bytes=0-", "bytes=5-7", "bytes=-3", "bytes=9-", "bytes=1-2,3-4", "bytes= 1-2", "bytes=a-b"} {
+		f.Add(s)
+	}
+	d := newDepot(f, fleet.DownloadsOptions{})
+	content, key := d.image(1000)
+	f.Fuzz(func(t *testing.T, header string) {
+		if strings.ContainsFunc(header, func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Skip("no header")
+		}
+		_, address := d.link(key, len(content), time.Minute)
+		resp, body := get(t, address, "Range", header)
+		oracle := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		req.Header.Set("Range", header)
+		http.ServeContent(oracle, req, "", time.Time{}, bytes.NewReader(content))
+		if resp.StatusCode == 206 && (oracle.Code != 206 || !bytes.Equal(body, oracle.Body.Bytes())) {
+			t.Errorf("%q: %s, %d bytes; net/http says %d", header, resp.Header.Get("Content-Range"), len(body), oracle.Code)
+		}
+		if resp.StatusCode == 200 && !bytes.Equal(body, content) {
+			t.Errorf("%q: 200 with %d bytes", header, len(body))
+		}
+	})
+}
+
+func TestDeadFirmwareLinks(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	content, key := d.image(1000)
+	_, expired := d.link(key, len(content), -time.Second)
+	revoked, address := d.link(key, len(content), time.Minute)
+	d.links.revoke(revoked.Deployment)
+	good, other := d.link(key, len(content), time.Minute)
+	token := strings.Split(other, "/")[4]
+	bodies := map[string]bool{}
+	for name, address := range map[string]string{
+		"expired": expired, "revoked": address, "of another form": d.URL + "/d/x/firmware.bin",
+		"wrong":      d.URL + "/d/" + strings.Repeat("A", 43) + "/firmware.bin",
+		"other case": strings.Replace(other, token, strings.ToUpper(token), 1),
+	} {
+		resp, body := get(t, address)
+		if resp.StatusCode != 404 || resp.ContentLength < 1 || resp.ContentLength > 100 {
+			t.Errorf("%s: %s, %s", name, resp.Status, body)
+		}
+		bodies[string(body)] = true
+	}
+	if len(bodies) != 1 {
+		t.Errorf("dead links are told apart: %v", bodies)
+	}
+	resp, err := client.Head(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 || resp.ContentLength != 1000 || len(d.story(good.Deployment)) > 0 {
+		t.Errorf("HEAD: %s, length %d, observed %v", resp.Status, resp.ContentLength, d.story(good.Deployment))
+	}
+	if resp, _ := get(t, other); resp.StatusCode != 200 {
+		t.Errorf("after a HEAD: %s", resp.Status)
+	}
+}
+
+// slow begins a download and reads its headers, but no more than that.
+func slow(t *testing.T, address string) *http.Response {
+	t.Helper()
+	resp, err := client.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// TestCutAtOnce revokes what is being downloaded by devices that read nothing:
+// the server must not wait for them.
+func TestCutAtOnce(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	const size = 16 << 20
+	_, key := d.image(size)
+	ways := map[string]func(fleet.FirmwareLink){
+		"deployment": func(l fleet.FirmwareLink) {
+			d.links.revoke(l.Deployment)
+			d.downloads.Revoke(uuid.New(), l.Deployment)
+		},
+		"image": func(l fleet.FirmwareLink) {
+			d.links.revoke(l.Deployment)
+			d.downloads.RevokeImages([]string{l.Image})
+		},
+	}
+	for name, revoke := range ways {
+		t.Run(name, func(t *testing.T) {
+			l, address := d.link(key, size, time.Minute)
+			resp := slow(t, address)
+			eventually(t, "progress", func() bool { return d.downloads.Active()[l.Deployment] > 0 })
+			began := time.Now()
+			revoke(l)
+			eventually(t, "the end", func() bool { return len(d.downloads.Active()) == 0 && d.downloads.Room() == 500 })
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("cut after %v", took)
+			}
+			n, err := io.Copy(io.Discard, resp.Body)
+			if err == nil || n > size/2 {
+				t.Errorf("the device got %d bytes, %v", n, err)
+			}
+			story := d.story(l.Deployment)
+			if len(story) != 2 || !strings.HasPrefix(story[1], "cut@") {
+				t.Errorf("observed %v", story)
+			}
+			if detail := d.seen[l.Deployment][len(d.seen[l.Deployment])-1].Detail; detail != "the link was revoked" {
+				t.Errorf("detail %q", detail)
+			}
+			if resp, _ := get(t, address); resp.StatusCode != 404 {
+				t.Errorf("afterwards %s", resp.Status)
+			}
+		})
+	}
+}
+
+// TestDeviceLeaves closes the socket in the middle, and resumes from there.
+func TestDeviceLeavesAndResumes(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	const size = 16 << 20
+	content, key := d.image(size)
+	l, address := d.link(key, size, time.Minute)
+	resp := slow(t, address)
+	got := make([]byte, 1<<20)
+	if _, err := io.ReadFull(resp.Body, got); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+	if resp, rest := get(t, address, "Range", fmt.Sprintf("bytes=%d-", len(got)), "If-Range", resp.Header.Get("ETag")); resp.StatusCode != 206 || !bytes.Equal(append(got, rest...), content) {
+		t.Errorf("%s, %d bytes", resp.Status, len(rest))
+	}
+	story := d.story(l.Deployment)
+	if len(story) != 4 || !strings.HasPrefix(story[1], "cut@") || story[2] != fmt.Sprintf("get@%d", len(got)) || story[3] != fmt.Sprintf("downloaded@%d", size) {
+		t.Errorf("observed %v", story)
+	}
+}
+
+// TestNewestGetWins: a device that restarts asks again while its old connection
+// still seems to stand. The old one's end is no evidence of anything.
+func TestNewestGetWins(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	const size = 16 << 20
+	content, key := d.image(size)
+	l, address := d.link(key, size, time.Minute)
+	slow(t, address)
+	if resp, body := get(t, address); resp.StatusCode != 200 || !bytes.Equal(body, content) {
+		t.Errorf("%s, %d bytes", resp.Status, len(body))
+	}
+	if diff := cmp.Diff([]string{"get@0", "get@0", fmt.Sprintf("downloaded@%d", size)}, d.story(l.Deployment)); diff != "" {
+		t.Errorf("observed (-want +got)\n%s", diff)
+	}
+}
+
+func TestDownloadsWaitForAPlace(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	const size = 16 << 20
+	content, key := d.image(size)
+	_, first := d.link(key, size, time.Minute)
+	resp := slow(t, first)
+	if d.downloads.Room() != 0 {
+		t.Errorf("room for %d", d.downloads.Room())
+	}
+	l, second := d.link(key, size, time.Minute)
+	done := make(chan []byte)
+	go func() {
+		_, body := get(t, second)
+		done <- body
+	}()
+	time.Sleep(50 * time.Millisecond)
+	if len(d.story(l.Deployment)) > 0 {
+		t.Error("a download that waits is no GET yet")
+	}
+	resp.Body.Close()
+	if body := <-done; !bytes.Equal(body, content) {
+		t.Errorf("%d bytes", len(body))
+	}
+}
+
+func TestNoPlaceInTime(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	const size = 16 << 20
+	_, key := d.image(size)
+	_, first := d.link(key, size, time.Minute)
+	slow(t, first)
+	_, second := d.link(key, size, time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := d.downloads.Begin(ctx, strings.Split(second, "/")[4])
+	if err == nil || !strings.Contains(err.Error(), "try again") {
+		t.Errorf("no place: %v", err)
+	}
+	if len(d.downloads.Active()) != 1 {
+		t.Errorf("active: %v", d.downloads.Active())
+	}
+}
+
+func TestDamagedImageIsNotServed(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	missing := hex.EncodeToString(sha256.New().Sum(nil))
+	l, address := d.link(missing, 1000, time.Minute)
+	if resp, _ := get(t, address); resp.StatusCode != 503 || len(d.story(l.Deployment)) > 0 {
+		t.Errorf("an image that is gone: %s, observed %v", resp.Status, d.story(l.Deployment))
+	}
+	content, key := d.image(1000)
+	l, address = d.link(key, len(content)+5, time.Minute) // the record says more than there is
+	u, _ := url.Parse(address)
+	resp, err := client.Get(u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("a short image came as a whole one of %d bytes", len(body))
+	}
+	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+}
+
+func TestBandwidthIsShared(t *testing.T) {
+	const size, rate = 200_000, 1_000_000
+	d := newDepot(t, fleet.DownloadsOptions{BytesPerSecond: rate, MaxConcurrent: 8})
+	_, key := d.image(size)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 5 {
+		l, address := d.link(key, size, time.Minute)
+		wg.Go(func() {
+			if resp, body := get(t, address); resp.StatusCode != 200 || len(body) != size {
+				t.Errorf("%s, %d bytes", resp.Status, len(body))
+			}
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			progress := slices.DeleteFunc(slices.Clone(d.seen[l.Deployment]), func(o fleet.Observation) bool { return o.Kind != fleet.EvidenceBytes })
+			if len(progress) > 3 {
+				t.Errorf("%d reports of progress in a second", len(progress))
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took < 900*time.Millisecond || took > 3*time.Second {
+		t.Errorf("1 MB at 1 MB/s took %v", took)
+	}
+}
+
+// TestManyDownloadsTakeLittleMemory lets 500 devices download 4 MiB at once.
+func TestManyDownloadsTakeLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2 GB over loopback")
+	}
+	const devices, size = 500, 4 << 20
+	d := newDepot(t, fleet.DownloadsOptions{})
+	_, key := d.image(size)
+	var wg, reading sync.WaitGroup
+	peak := watchMemory(t)
+	reading.Add(1)
+	for range devices {
+		_, address := d.link(key, size, time.Minute)
+		wg.Go(func() {
+			if err := download(address, size, &reading); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "500 downloads at once", func() bool { return len(d.downloads.Active()) == devices })
+	reading.Done()
+	wg.Wait()
+	heap, rss := peak()
+	t.Logf("%d downloads of %d MiB at once: heap grew %d MiB, RSS %d MiB at most (clients included)", devices, size>>20, heap>>20, rss>>20)
+	if heap > 64<<20 {
+		t.Errorf("the heap grew by %d MiB", heap>>20)
+	}
+}
+
+// download reads the image once all others have begun.
+func download(address string, size int64, reading *sync.WaitGroup) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	c, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", u.Path, u.Host)
+	reading.Wait()
+	n, err := io.Copy(io.Discard, struct{ io.Reader }{c})
+	if err == nil && n < size {
+		err = fmt.Errorf("got %d bytes", n)
+	}
+	return err
+}
+
+// watchMemory returns the growth of heap and resident memory since now, at its
+// highest.
+func watchMemory(t *testing.T) func() (heap, rss int64) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	heap0, rss0 := int64(m.HeapInuse), residentBytes(t)
+	var heap, rss int64
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			runtime.ReadMemStats(&m)
+			heap, rss = max(heap, int64(m.HeapInuse)-heap0), max(rss, residentBytes(t)-rss0)
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return func() (int64, int64) { close(stop); <-stopped; return heap, rss }
+}
+
+func residentBytes(t *testing.T) int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	pages, _ := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}
