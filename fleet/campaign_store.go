@@ -33,8 +33,9 @@ type CampaignProgress struct {
 	ByState map[DeploymentState]int
 	ByWave  []map[DeploymentState]int // by wave number
 	ByBoard map[string]map[DeploymentState]int
-	// Reached counts deployments by the furthest step their latest attempt has
-	// evidence of: told, get, downloaded, goodbye, boot_poll, initialize, succeeded.
+	// Reached counts for each step the deployments whose latest attempt has
+	// evidence of it or of a later one: planned (all but those skipped at
+	// planning), told, get, downloaded, goodbye, boot_poll, initialize, succeeded.
 	Reached  map[FunnelStep]int
 	Skipped  map[SkipReason]int
 	Failures []FailureGroup // most first
@@ -121,7 +122,7 @@ type CampaignStore interface {
 	// ReplanCampaign replaces plan, digest, waves and deployments of one that was
 	// not started.
 	ReplanCampaign(ctx context.Context, by Actor, c *Campaign, waves []Wave, targets []Deployment) error
-	// ChangeCampaign stores everything of c but its targets, with an audit entry
+	// ChangeCampaign stores everything of c but its targets and their counts, with an audit entry
 	// for the action ("campaign.start"; "" writes none), and raises c.Revision.
 	ChangeCampaign(ctx context.Context, by Actor, action string, c *Campaign) error
 	Campaign(ctx context.Context, id uuid.UUID) (Campaign, error)
@@ -155,24 +156,29 @@ type RolloutStore interface {
 	LiveDeployments(ctx context.Context) ([]Deployment, error)
 	// OpenWave turns the pending deployments of a wave to queued, and returns
 	// them. Those whose device is active or queued in another open campaign
-	// become skipped (busy); if the plan supersedes, queued ones of other
-	// campaigns become canceled instead (superseded).
+	// become skipped (busy); if the plan supersedes, those that wait in other
+	// open campaigns, queued or pending, become canceled instead (superseded).
 	OpenWave(ctx context.Context, c *Campaign, wave int, at time.Time) ([]Deployment, error)
 	// SaveDeployments stores changes, each with its events or not at all, and
-	// returns the ids of those that moved on meanwhile and were not stored.
+	// returns the ids of those that were not stored: they moved on meanwhile, or
+	// would be active while their device is in another campaign. Image and target
+	// of a deployment never change. If a row is refused by itself, the others are
+	// stored and the error is about that one.
 	SaveDeployments(ctx context.Context, changes []DeploymentChange) (stale []uuid.UUID, err error)
 	// DispatchDeployments stores dispatches and their links in one transaction.
-	// It leaves out, and returns, those that moved on meanwhile or whose device
-	// is active in another campaign.
+	// It leaves out, and returns, those that moved on meanwhile, whose campaign is
+	// not running, or whose device is active in another campaign.
 	DispatchDeployments(ctx context.Context, all []Dispatch) (refused []uuid.UUID, err error)
 	// EndWaiting turns all pending and queued deployments of a campaign to a
-	// final state, with one event each, and returns how many. pendingOnly spares
+	// final state, with one event each, and returns how many. untriedOnly spares
 	// those that were dispatched before and wait for another attempt.
 	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error)
 	// AddTargets adds deployments to a running continuous campaign; devices that
 	// have one in it already are left out.
 	AddTargets(ctx context.Context, campaign uuid.UUID, targets []Deployment) (int, error)
-	// Requeue puts final deployments of a campaign back to queued, for a retry.
+	// Requeue puts final deployments of a campaign back to queued, for a retry; no
+	// states means all failures, no devices all of them. Those that succeeded or
+	// were skipped at planning stay.
 	Requeue(ctx context.Context, by Actor, campaign uuid.UUID, states []DeploymentState, devices []DeviceID, at time.Time) (int, error)
 	// RevokeLinks ends the links of deployments; no GET is served after it returned.
 	RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error
@@ -183,8 +189,8 @@ type RolloutStore interface {
 	OffersSince(ctx context.Context, devices []DeviceID, since time.Time) (map[DeviceID]int, error)
 
 	// Lead waits until this process may run the engine, alone in the database,
-	// and calls run; ctx of run ends when that right is lost. It returns when
-	// run returned or ctx ended.
+	// and calls run; ctx of run ends when that right is lost, and Lead waits for
+	// its turn again. It returns when run returned by itself or ctx ended.
 	Lead(ctx context.Context, run func(ctx context.Context) error) error
 }
 

@@ -55,7 +55,7 @@ func NewDevices(o DevicesOptions) *Devices {
 		kick: o.Kick, retiring: o.Retiring, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
 }
 
-// Update changes name, notes or tags.
+// Update changes name, notes, tags or time zone.
 func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePatch) (Device, error) {
 	if err := by.May(RoleOperator, "changing a device"); err != nil {
 		return Device{}, err
@@ -222,9 +222,28 @@ func (p *DevicePatch) clean() (err error) {
 		return &Error{Kind: ErrInvalid, Code: "invalid_notes", Field: "notes", Message: "notes are text of at most 8 KiB"}
 	}
 	if p.Tags != nil {
-		*p.Tags, err = cleanTags(*p.Tags)
+		if *p.Tags, err = cleanTags(*p.Tags); err != nil {
+			return err
+		}
+	}
+	if p.TimeZone != nil {
+		*p.TimeZone, err = cleanZone(*p.TimeZone)
 	}
 	return err
+}
+
+// cleanZone takes names of the time zone database. "Local" would be the
+// server's, whatever that is.
+func cleanZone(name string) (string, error) {
+	name = strings.TrimSpace(name)
+	if name == "" {
+		return "", nil
+	}
+	if _, err := time.LoadLocation(name); err != nil || name == "Local" || len(name) > maxTagBytes {
+		return "", &Error{Kind: ErrInvalid, Code: "invalid_time_zone", Field: "time_zone",
+			Message: "a time zone is named as in the tz database: Asia/Shanghai, Europe/Berlin, UTC"}
+	}
+	return name, nil
 }
 
 // cleanLine trims a single line of text and holds it to what every page and

@@ -76,3 +76,23 @@ func orNull(t time.Time) *time.Time {
 	}
 	return &t
 }
+
+// storableJSON returns v as text for a json or jsonb column: without NUL, which
+// jsonb refuses. Nil is null.
+func storableJSON(v any) *string {
+	b, err := json.Marshal(v)
+	if err != nil || string(b) == "null" {
+		return nil
+	}
+	text := cleanJSON(b)
+	clean := withoutNUL(*text)
+	return &clean
+}
+
+func cleanTextPtr(s *string) *string {
+	if s == nil {
+		return nil
+	}
+	clean := cleanText(*s)
+	return &clean
+}

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet"
 )
 
-// UpdateDevice changes name, notes or tags.
+// UpdateDevice changes name, notes, tags or time zone.
 func (s *Store) UpdateDevice(ctx context.Context, by fleet.Actor, id fleet.DeviceID, p fleet.DevicePatch) error {
 	set := where{args: []any{id}}
 	detail := map[string]any{}
@@ -28,6 +28,10 @@ func (s *Store) UpdateDevice(ctx context.Context, by fleet.Actor, id fleet.Devic
 		set.and("tags = ?", tags)
 		set.and("tags_key = ?", tagsKey(tags))
 		detail["tags"] = tags
+	}
+	if p.TimeZone != nil {
+		set.and("time_zone = ?", cleanText(*p.TimeZone))
+		detail["time_zone"] = *p.TimeZone
 	}
 	if len(set.conds) == 0 {
 		_, err := s.Device(ctx, id)
@@ -88,8 +92,8 @@ func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	return fleet.Errorf(fleet.ErrConflict, "device_retired", "device %s is retired already", id)
 }
 
-// ReplaceDevice retires old and gives its name, tags, notes and hold to its
-// successor, which must be in service.
+// ReplaceDevice retires old and gives its name, tags, notes, time zone and
+// hold to its successor, which must be in service.
 func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successor fleet.DeviceID, at time.Time) error {
 	if old == successor {
 		return fleet.Errorf(fleet.ErrInvalid, "invalid_successor", "a device cannot replace itself")
@@ -98,7 +102,7 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successo
 	return s.audited(ctx, by, "device.replace", string(old), detail, func(tx pgx.Tx) error {
 		err := changeOne(ctx, tx, `
 			UPDATE devices new
-			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes,
+			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes, time_zone = o.time_zone,
 				hold_reason = o.hold_reason, hold_kind = o.hold_kind, hold_id = o.hold_id, hold_name = o.hold_name,
 				hold_role = o.hold_role, hold_since = o.hold_since, hold_until = o.hold_until
 			FROM devices o

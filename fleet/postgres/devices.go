@@ -21,13 +21,17 @@ const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, s
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
 	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,
+	time_zone, ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes,
 	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by`
 
-// A deviceRow is a device as stored: its hold is a row of columns.
+// A deviceRow is a device as stored: its hold and its layout are columns.
 type deviceRow struct {
 	fleet.Device
 	HoldReason, HoldKind, HoldID, HoldName, HoldRole *string
 	HoldSince, HoldUntil                             *time.Time
+	OTASlotSize, FreeHeap, FlashBytes                *int64
+	PartitionLabels                                  []string
+	ChipRev                                          *int
 	SortKey                                          string
 }
 
@@ -37,10 +41,13 @@ func (r deviceRow) device() fleet.Device {
 		d.Hold = &fleet.Hold{Reason: *r.HoldReason, Since: *r.HoldSince, Until: r.HoldUntil,
 			By: fleet.Actor{Kind: fleet.ActorKind(*r.HoldKind), ID: *r.HoldID, Name: *r.HoldName, Role: fleet.Role(*r.HoldRole)}}
 	}
+	if r.OTASlotSize != nil {
+		d.Layout = &fleet.FlashLayout{SlotSize: *r.OTASlotSize, Labels: r.PartitionLabels, ChipRev: *r.ChipRev, FreeHeap: *r.FreeHeap, FlashBytes: *r.FlashBytes}
+	}
 	return d
 }
 
-// scanDevice is lax because Hold is no column, and SortKey one of lists only.
+// scanDevice is lax because Hold and Layout are no columns, and SortKey one of lists only.
 var scanDevice = pgx.RowToStructByNameLax[deviceRow]
 
 func scanPlainDevice(row pgx.CollectableRow) (fleet.Device, error) {

@@ -47,13 +47,17 @@ func newestPolls(polls []fleet.PollRecord) []fleet.PollRecord {
 // what is known. But a build of another version is another build.
 const upsertDevices = `
 	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language, remote_addr,
-		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen, last_poll, created_at)
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen, last_poll, created_at,
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
-		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END, at, at, at, at
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END, at, at, at, at,
+		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[])
+		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
+		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
-		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment)
+		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes)
 	ON CONFLICT (id) DO UPDATE SET
 		board = coalesce(nullif(excluded.board, ''), devices.board),
 		board_key = coalesce(nullif(excluded.board_key, ''), devices.board_key),
@@ -71,7 +75,12 @@ const upsertDevices = `
 		claim_code = excluded.claim_code, challenge = excluded.challenge, enrolment = excluded.enrolment,
 		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at, excluded.enrolled_at) ELSE devices.enrolled_at END,
 		last_seen = greatest(devices.last_seen, excluded.last_seen),
-		last_poll = excluded.last_poll`
+		last_poll = excluded.last_poll,
+		ota_slot_size = coalesce(excluded.ota_slot_size, devices.ota_slot_size),
+		partition_labels = coalesce(excluded.partition_labels, devices.partition_labels),
+		chip_rev = coalesce(excluded.chip_rev, devices.chip_rev),
+		free_heap = coalesce(excluded.free_heap, devices.free_heap),
+		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes)`
 
 const upsertFacts = `
 	INSERT INTO device_facts (device_id, polled_at, body, broken, serial_number, user_agent, body_mac)
@@ -129,7 +138,12 @@ func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
 		pollColumn(polls, func(r *fleet.PollRecord) int32 { return r.Admission.Serial }),
 		text(func(r *fleet.PollRecord) string { return r.Admission.ClaimCode }),
 		text(func(r *fleet.PollRecord) string { return r.Admission.Challenge }),
-		text(func(r *fleet.PollRecord) string { return string(r.Admission.Enrolment) }))
+		text(func(r *fleet.PollRecord) string { return string(r.Admission.Enrolment) }),
+		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.SlotSize }),
+		layoutColumn(polls, func(l *fleet.FlashLayout) string { return cleanText(strings.Join(l.Labels, labelSeparator)) }),
+		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
+		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
+		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }))
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *fleet.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *fleet.PollRecord) bool { return r.Poll.Broken }),
@@ -147,6 +161,22 @@ func pollColumn[T any](polls []fleet.PollRecord, of func(*fleet.PollRecord) T) [
 		out[i] = of(&polls[i])
 	}
 	return out
+}
+
+// labelSeparator joins partition labels for unnest, which would flatten an
+// array of arrays. No label has it: foreign text comes without control characters.
+const labelSeparator = "\x01"
+
+// layoutColumn is null for polls that told no layout; all of its columns are or
+// none.
+func layoutColumn[T any](polls []fleet.PollRecord, of func(*fleet.FlashLayout) T) []*T {
+	return pollColumn(polls, func(r *fleet.PollRecord) *T {
+		if r.Poll.Layout == nil {
+			return nil
+		}
+		v := of(r.Poll.Layout)
+		return &v
+	})
 }
 
 // bigints writes a version key as an array literal: unnest would flatten an

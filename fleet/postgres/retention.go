@@ -64,12 +64,17 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	return removed, nil
 }
 
-// DeleteExpired removes links, sessions and idempotency keys that have ended.
+// quarantineMemory is how long a quarantine is remembered after its end.
+const quarantineMemory = 30 * 24 * time.Hour
+
+// DeleteExpired removes links, sessions, idempotency keys and quarantines that
+// have ended.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
 		before       time.Time
-	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"sessions", "expiry", now}, {"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}} {
+	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)}, {"sessions", "expiry", now},
+		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err
 		}

@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"fleetd/fleet"
+)
+
+// orNoUUID turns the zero id into SQL's null.
+func orNoUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
+
+// CreateCampaign puts a campaign on record with its waves and deployments.
+func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason, reason, wave, advance, digest,
+				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, targets, skipped)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
+			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf), storableJSON(c.CreatedBy), c.CreatedAt},
+				campaignState(c), []any{c.Targets, c.Skipped})...)
+		if err != nil {
+			return err
+		}
+		return plan(ctx, tx, c, waves, targets)
+	})
+	if err == nil {
+		c.Revision = 1
+	}
+	return err
+}
+
+// campaignState are the values of the columns that change after planning.
+func campaignState(c *fleet.Campaign) []any {
+	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason), c.Wave, c.Advance, cleanText(c.Digest),
+		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
+		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt}
+}
+
+func campaignDetail(c *fleet.Campaign) map[string]any {
+	detail := map[string]any{"name": c.Plan.Name, "state": c.State, "digest": c.Digest, "targets": c.Targets, "skipped": c.Skipped}
+	if c.Reason != "" {
+		detail["reason"] = c.Reason
+	}
+	return detail
+}
+
+// plan stores waves and deployments of a campaign that has none.
+func plan(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO waves (campaign_id, number, plan, size, state, verdict, started_at, finished_at)
+		SELECT $1, number, plan::json, size, state, verdict, started_at, finished_at
+		FROM unnest($2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+			AS u (number, plan, size, state, verdict, started_at, finished_at)`, c.ID,
+		collect(waves, func(w fleet.Wave) int { return w.Number }), collect(waves, func(w fleet.Wave) *string { return storableJSON(w.Plan) }),
+		collect(waves, func(w fleet.Wave) int { return w.Size }), collect(waves, func(w fleet.Wave) string { return string(w.State) }),
+		collect(waves, func(w fleet.Wave) string { return cleanText(w.Verdict) }),
+		collect(waves, func(w fleet.Wave) *time.Time { return w.StartedAt }), collect(waves, func(w fleet.Wave) *time.Time { return w.FinishedAt }))
+	if err != nil {
+		return fmt.Errorf("waves: %w", err)
+	}
+	_, total, err := insertTargets(ctx, tx, c.ID, targets)
+	if err == nil && total != len(targets) {
+		err = fleet.Errorf(fleet.ErrInvalid, "device_twice", "%d devices of the campaign are named twice", len(targets)-total)
+	}
+	return err
+}
+
+// ReplanCampaign replaces plan, digest, waves and deployments of a campaign
+// that was not started.
+func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
+		if err := changeCampaign(ctx, tx, c, `, targets = $19, skipped = $20, release_id = $21`,
+			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped, orNoUUID(c.Plan.Release)); err != nil {
+			return err
+		}
+		for _, sql := range []string{
+			`DELETE FROM deployment_events e USING deployments d WHERE d.id = e.deployment_id AND d.campaign_id = $1`,
+			`DELETE FROM deployments WHERE campaign_id = $1`,
+			`DELETE FROM campaign_images WHERE campaign_id = $1`,
+			`DELETE FROM waves WHERE campaign_id = $1`,
+		} {
+			if _, err := tx.Exec(ctx, sql, c.ID); err != nil {
+				return err
+			}
+		}
+		return plan(ctx, tx, c, waves, targets)
+	})
+	if err == nil {
+		c.Revision++
+	}
+	return err
+}
+
+// ChangeCampaign stores everything of c but its targets and their counts, and
+// raises c.Revision. Without an action there is no audit entry.
+func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *fleet.Campaign) error {
+	change := func(tx pgx.Tx) error { return changeCampaign(ctx, tx, c, "", "") }
+	var err error
+	if action != "" {
+		err = s.audited(ctx, by, action, c.ID.String(), campaignDetail(c), change)
+	} else if err = pgx.BeginFunc(ctx, s.db, change); err != nil {
+		err = fmt.Errorf("campaign %s: %w", c.ID, domainError(err))
+	}
+	if err == nil {
+		c.Revision++
+	}
+	return err
+}
+
+func changeCampaign(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, set, only string, more ...any) error {
+	err := changeOne(ctx, tx, `
+		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason = $6, wave = $7, advance = $8, digest = $9,
+			approval = $10, rollback_wanted = $11, rollback_with = $12, edited_by = $13, edited_at = $14, started_by = $15, started_at = $16,
+			finished_at = $17, name = $18`+set+`
+		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c), []any{cleanText(c.Plan.Name)}, more)...)
+	if !isNotFound(err) {
+		return err
+	}
+	var now string
+	if err := tx.QueryRow(ctx, `SELECT state FROM campaigns WHERE id = $1`, c.ID).Scan(&now); err != nil {
+		return err
+	}
+	return fleet.Errorf(fleet.ErrConflict, "campaign_changed", "the campaign changed meanwhile and is %s now; look at it again", now)
+}

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.CampaignStore = (*Store)(nil)
+
+const noUUID = `'00000000-0000-0000-0000-000000000000'`
+
+const campaignColumns = `id, plan, state, pause_reason, reason, wave, advance, digest, targets, skipped, approval,
+	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` + noUUID + `) AS rollback_with,
+	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, revision`
+
+var scanCampaign = pgx.RowToStructByName[fleet.Campaign]
+
+// texts gives a list of named strings as PostgreSQL takes it.
+func texts[S ~string](list []S) []string {
+	return collect(list, func(s S) string { return string(s) })
+}
+
+// filtered returns those of a list that fit.
+func filtered[S ~string](list []S, fits func(S) bool) (out []string) {
+	for _, s := range list {
+		if fits(s) {
+			out = append(out, string(s))
+		}
+	}
+	return out
+}
+
+var openCampaigns = filtered(fleet.CampaignStates, fleet.CampaignState.Open)
+
+// Campaign returns one campaign, or [fleet.ErrNotFound].
+func (s *Store) Campaign(ctx context.Context, id uuid.UUID) (fleet.Campaign, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns WHERE id = $1`, id)
+	c, err := pgx.CollectExactlyOneRow(rows, scanCampaign)
+	if err != nil {
+		return fleet.Campaign{}, fmt.Errorf("campaign %s: %w", id, domainError(err))
+	}
+	return c, nil
+}
+
+// Campaigns lists campaigns, newest first.
+func (s *Store) Campaigns(ctx context.Context, f fleet.CampaignFilter) (fleet.Page[fleet.Campaign], error) {
+	none := fleet.Page[fleet.Campaign]{}
+	at, err := parseCursor(f.Cursor, "campaigns")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	if len(f.States) > 0 {
+		w.and("state = ANY (?)", texts(f.States))
+	}
+	if f.Release != uuid.Nil {
+		w.and("release_id = ?", f.Release)
+	}
+	order := w.newestFirst(at, "id", "uuid")
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	list, err := pgx.CollectRows(rows, scanCampaign)
+	if err != nil {
+		return none, cursorError(at, fmt.Errorf("campaigns: %w", domainError(err)))
+	}
+	return makePage(list, limit, at, func(c fleet.Campaign) cursor { return newestPlace("campaigns", c.CreatedAt, c.ID.String()) }), nil
+}
+
+// OpenCampaigns lists the campaigns that the engine has to look after, oldest first.
+func (s *Store) OpenCampaigns(ctx context.Context) ([]fleet.Campaign, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT `+campaignColumns+` FROM campaigns
+		WHERE state IN ('scheduled', 'running', 'paused', 'stopping') ORDER BY created_at, id`)
+	list, err := pgx.CollectRows(rows, scanCampaign)
+	if err != nil {
+		return nil, fmt.Errorf("open campaigns: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// Waves lists a campaign's waves in order.
+func (s *Store) Waves(ctx context.Context, campaign uuid.UUID) ([]fleet.Wave, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT campaign_id AS campaign, number, plan, size, state, verdict, started_at, finished_at
+		FROM waves WHERE campaign_id = $1 ORDER BY number`, campaign)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Wave])
+	if err != nil {
+		return nil, fmt.Errorf("waves of campaign %s: %w", campaign, domainError(err))
+	}
+	return list, nil
+}
+
+// SaveWave stores where a wave stands, and its plan; its size only AddTargets changes.
+func (s *Store) SaveWave(ctx context.Context, w fleet.Wave) error {
+	err := changeOne(ctx, s.db, `
+		UPDATE waves SET plan = $3, state = $4, verdict = $5, started_at = $6, finished_at = $7
+		WHERE campaign_id = $1 AND number = $2`,
+		w.Campaign, w.Number, storableJSON(w.Plan), w.State, cleanText(w.Verdict), w.StartedAt, w.FinishedAt)
+	if err != nil {
+		return fmt.Errorf("wave %d of campaign %s: %w", w.Number+1, w.Campaign, domainError(err))
+	}
+	return nil
+}

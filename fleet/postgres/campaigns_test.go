@@ -1,0 +1,240 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/postgres"
+)
+
+func wantCode(t testing.TB, err error, code string) {
+	t.Helper()
+	var e *fleet.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Errorf("error %v, want code %s", err, code)
+	}
+}
+
+// A rig is a store with a release to deploy.
+type rig struct {
+	*postgres.Store
+	t       testing.TB
+	image   fleet.Image
+	release fleet.Release
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	s := newStore(t)
+	img := addImage(t, s, "target")
+	return &rig{Store: s, t: t, image: img, release: addRelease(t, s, img)}
+}
+
+// newCampaign returns a campaign with every field set, and its waves.
+func (r *rig) newCampaign(state fleet.CampaignState) (*fleet.Campaign, []fleet.Wave) {
+	at := now()
+	plan := fleet.CampaignPlan{Name: "spring \u2713", Release: r.release.ID, Query: "tag:lab", Devices: []fleet.DeviceID{"d0"}, Mode: fleet.ModeAuto,
+		PullNow: true, AllowDowngrade: true, Continuous: true, MaxDevices: 10, MaxInFlight: 7, MaxPerMinute: 60,
+		Waves: []fleet.WavePlan{{Name: "canary", Count: 1, SuccessPercent: 90, MinSample: 1, Soak: time.Minute, Gate: fleet.GateManual},
+			{Name: "rest", Percent: 100, SuccessPercent: 97.5, Gate: fleet.GateAuto}},
+		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 5, Percent: 10, Scope: fleet.ScopeBoard, Action: fleet.AbortPause}},
+		Windows:    []fleet.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: fleet.DeviceZone}}, Jitter: time.Second, StartAt: &at, EndAt: &at,
+		EndBehavior: fleet.EndCancelQueued, ForbidRemoved: []string{"*"}, MinHeapPercent: 50, MaxReconnects: 3, ApprovalRequired: true, MaxAttempts: 3,
+		HealthChecks: []fleet.HealthCheck{{Tool: "self.get_device_status", Arguments: []byte(`{"b":1,"a":"\u00e9"}`), Retries: 2,
+			Assert: []fleet.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
+	c := &fleet.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: fleet.PausedByGate, Reason: "why", Wave: 1, Advance: true,
+		Digest: "d1", Targets: 3, Skipped: 1, Approval: &fleet.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin, CreatedAt: at,
+		EditedBy: admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true}
+	var waves []fleet.Wave
+	for i, w := range plan.Waves {
+		waves = append(waves, fleet.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: fleet.WavePending, Verdict: "none", StartedAt: &at})
+	}
+	return c, waves
+}
+
+// target is a deployment as planning makes it.
+func (r *rig) target(device fleet.DeviceID, wave int, state fleet.DeploymentState) fleet.Deployment {
+	at := now()
+	d := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Device: device, Board: "bread-compact-wifi", Wave: wave, State: state, Image: r.image.SHA256,
+		ImageSize: r.image.Size, TargetELF: r.image.ELFSHA256, ToVersion: "2.5.0", FromELF: "9f2c", FromVersion: "2.4.0", CreatedAt: at, UpdatedAt: at, Revision: 1}
+	if state.Final() {
+		d.FinishedAt = &at
+	}
+	if state == fleet.DeploymentSkipped {
+		d.Skip, d.Wave = fleet.SkipHeld, -1
+	}
+	return d
+}
+
+// campaign makes a running campaign of queued devices, all in its first wave.
+func (r *rig) campaign(devices ...fleet.DeviceID) (*fleet.Campaign, []fleet.Deployment) {
+	r.t.Helper()
+	return r.campaignOf(fleet.DeploymentQueued, devices...)
+}
+
+func (r *rig) campaignOf(state fleet.DeploymentState, devices ...fleet.DeviceID) (*fleet.Campaign, []fleet.Deployment) {
+	r.t.Helper()
+	c, waves := r.newCampaign(fleet.CampaignRunning)
+	c.PauseReason, c.FinishedAt = "", nil
+	var targets []fleet.Deployment
+	for _, id := range devices {
+		d := r.target(id, 0, state)
+		d.Campaign = c.ID
+		targets = append(targets, d)
+	}
+	c.Targets, c.Skipped = len(targets), 0
+	check(r.t, r.CreateCampaign(r.t.Context(), admin, c, waves, targets))
+	return c, targets
+}
+
+func devices(n int) []fleet.DeviceID {
+	ids := make([]fleet.DeviceID, n)
+	for i := range ids {
+		ids[i] = fleet.DeviceID(fmt.Sprintf("d%05d", i))
+	}
+	return ids
+}
+
+func (r *rig) deployment(id uuid.UUID) fleet.Deployment {
+	r.t.Helper()
+	d, err := r.DeploymentByID(r.t.Context(), id)
+	check(r.t, err)
+	return d
+}
+
+// history is the transitions of a deployment as text.
+func (r *rig) history(id uuid.UUID) (list []string) {
+	r.t.Helper()
+	events, err := r.DeploymentEvents(r.t.Context(), id)
+	check(r.t, err)
+	for _, e := range events {
+		list = append(list, fmt.Sprintf("%s %s>%s %s", e.Kind, e.From, e.To, e.Detail))
+	}
+	return list
+}
+
+func TestCampaignRoundTrip(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	c, waves := r.newCampaign(fleet.CampaignDraft)
+	targets := []fleet.Deployment{r.target("d0", 0, fleet.DeploymentPending), r.target("d1", 1, fleet.DeploymentPending), r.target("d2", -1, fleet.DeploymentSkipped)}
+	targets[2].Image = ""
+	for i := range targets {
+		targets[i].Campaign = c.ID
+	}
+	check(t, r.CreateCampaign(ctx, admin, c, waves, targets))
+	got, err := r.Campaign(ctx, c.ID)
+	check(t, err)
+	same(t, got, *c)
+	gotWaves, err := r.Waves(ctx, c.ID)
+	check(t, err)
+	same(t, gotWaves, waves)
+	p, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID})
+	check(t, err)
+	same(t, p.Items, targets)
+	same(t, r.history(targets[2].ID), []string{"planned skipped>skipped held"})
+
+	waves[1].State, waves[1].Verdict, waves[1].Plan.SuccessPercent, waves[1].FinishedAt = fleet.WaveFailed, "bad\x00", 50, ptr(now())
+	check(t, r.SaveWave(ctx, waves[1]))
+	waves[1].Verdict = "bad"
+	gotWaves, err = r.Waves(ctx, c.ID)
+	check(t, err)
+	same(t, gotWaves, waves)
+
+	before := *c
+	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = fleet.CampaignScheduled, "go", "autumn", nil, nil
+	check(t, r.ChangeCampaign(ctx, admin, "campaign.start", c))
+	check(t, r.ChangeCampaign(ctx, admin, "", c))
+	got, err = r.Campaign(ctx, c.ID)
+	check(t, err)
+	same(t, got, *c)
+	if c.Revision != 3 {
+		t.Errorf("revision %d", c.Revision)
+	}
+	wantCode(t, r.ChangeCampaign(ctx, admin, "campaign.pause", &before), "campaign_changed")
+	wantAudit(t, r.Store, c.ID.String(), "campaign.create", "campaign.start")
+
+	c.Plan.Query, c.Digest, c.Targets, c.Skipped = "tag:other", "d2", 1, 0
+	check(t, r.ReplanCampaign(ctx, admin, c, waves[:1], []fleet.Deployment{r.target("d9", 0, fleet.DeploymentPending)}))
+	got, err = r.Campaign(ctx, c.ID)
+	check(t, err)
+	same(t, got, *c)
+	p, err = r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID})
+	check(t, err)
+	if len(p.Items) != 1 || p.Items[0].Device != "d9" {
+		t.Errorf("replanned to %+v", p.Items)
+	}
+	c.State = fleet.CampaignRunning
+	check(t, r.ChangeCampaign(ctx, admin, "campaign.start", c))
+	wantCode(t, r.ReplanCampaign(ctx, admin, c, waves, nil), "campaign_changed")
+	wantCode(t, r.DeleteImage(ctx, admin, r.image.SHA256), "image_in_use")
+}
+
+func TestCampaignLists(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	a, _ := r.campaign("d1")
+	b, _ := r.newCampaign(fleet.CampaignDraft)
+	b.RollbackOf, b.Plan.Release = a.ID, uuid.Nil
+	check(t, r.CreateCampaign(ctx, admin, b, nil, nil))
+	first, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1})
+	check(t, err)
+	second, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1, Cursor: first.Next})
+	check(t, err)
+	back, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1, Cursor: second.Prev})
+	check(t, err)
+	same(t, append(first.Items, second.Items...), []fleet.Campaign{*b, *a})
+	same(t, back.Items, first.Items)
+	some, err := r.Campaigns(ctx, fleet.CampaignFilter{States: []fleet.CampaignState{fleet.CampaignRunning}, Release: r.release.ID})
+	check(t, err)
+	same(t, some.Items, []fleet.Campaign{*a})
+	open, err := r.OpenCampaigns(ctx)
+	check(t, err)
+	same(t, open, []fleet.Campaign{*a})
+	_, err = r.Campaigns(ctx, fleet.CampaignFilter{Cursor: first.Next + "x"})
+	wantKind(t, err, fleet.ErrInvalid)
+	_, err = r.Campaign(ctx, uuid.New())
+	wantKind(t, err, fleet.ErrNotFound)
+	_, err = r.CampaignProgress(ctx, uuid.New())
+	wantKind(t, err, fleet.ErrNotFound)
+
+	twice, _ := r.newCampaign(fleet.CampaignDraft)
+	wantCode(t, r.CreateCampaign(ctx, admin, twice, nil, []fleet.Deployment{r.target("d1", 0, "pending"), r.target("d1", 0, "pending")}), "device_twice")
+}
+
+func TestDeploymentPages(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	c, all := r.campaign(devices(7)...)
+	var got []fleet.Deployment
+	f := fleet.DeploymentFilter{Campaign: c.ID, Limit: 3, Wave: ptr(0), States: []fleet.DeploymentState{"queued"}, Board: "bread-compact-wifi"}
+	for range 3 {
+		p, err := r.Deployments(ctx, f)
+		check(t, err)
+		got = append(got, p.Items...)
+		f.Cursor = p.Next
+	}
+	same(t, got, all)
+	if f.Cursor != "" {
+		t.Error("the last page has a next one")
+	}
+	for _, f := range []fleet.DeploymentFilter{{Wave: ptr(1)}, {Skip: fleet.SkipBusy}, {Class: fleet.FailureBusy}, {Device: "d9"}, {Board: "x"}} {
+		f.Campaign = c.ID
+		if p, err := r.Deployments(ctx, f); err != nil || len(p.Items) != 0 {
+			t.Errorf("%+v finds %d, %v", f, len(p.Items), err)
+		}
+	}
+	d, err := r.Deployment(ctx, c.ID, all[3].Device)
+	check(t, err)
+	same(t, d, all[3])
+	_, err = r.Deployment(ctx, c.ID, "nobody")
+	wantKind(t, err, fleet.ErrNotFound)
+	other, _ := r.campaignOf(fleet.DeploymentPending, all[3].Device)
+	of, err := r.DeviceDeployments(ctx, all[3].Device, 10)
+	check(t, err)
+	if len(of) != 2 || of[0].Campaign != other.ID || of[1].Campaign != c.ID {
+		t.Errorf("deployments of the device %+v", of)
+	}
+}

@@ -1,0 +1,204 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.RolloutStore = (*Store)(nil)
+
+// changeChunk bounds the changes of one statement.
+const changeChunk = 1000
+
+// u are the changes of a batch: each names the row it was made from by id and
+// revision. A new attempt begins the funnel anew; within one, reached only
+// rises. A baseline that stays is not written again: it may lie outside the row.
+var saveStart = `
+	WITH u AS (SELECT * FROM ` + unnest(append([]deploymentField{revisionField, idField}, changeFields...), 1) + `),
+	saved AS (
+		UPDATE deployments d SET revision = d.revision + 1, attempt = u.attempt,
+			reached = CASE WHEN u.attempt > d.attempt THEN u.reached ELSE greatest(d.reached, u.reached) END,
+			baseline = CASE WHEN d.baseline::text = u.baseline THEN d.baseline ELSE u.baseline::json END` + setChanged(changeFields[3:]) + `
+		FROM u WHERE d.id = u.id AND d.revision = u.revision`
+
+var revisionField = field("revision", "bigint", func(d deploymentRow) int64 { return d.Revision })
+
+func setChanged(fields []deploymentField) string {
+	var set strings.Builder
+	for _, f := range fields {
+		set.WriteString(", " + f.name + " = u." + f.name)
+	}
+	return set.String()
+}
+
+// Events are put on record for the changes that were.
+var saveEnd = fmt.Sprintf(`
+		RETURNING d.id, d.campaign_id, d.device_id, d.attempt),
+	noted AS (
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
+		SELECT e.deployment_id, e.id, e.at, e.attempt, e.kind, e.from_state, e.to_state, e.detail
+		FROM unnest($%d::uuid[], $%d::uuid[], $%d::timestamptz[], $%d::int[], $%d::text[], $%d::text[], $%d::text[], $%d::text[]) WITH ORDINALITY
+			AS e (deployment_id, id, at, attempt, kind, from_state, to_state, detail, ordinal)
+		WHERE e.deployment_id IN (SELECT id FROM saved)
+		ORDER BY e.ordinal)`, args(len(changeFields)+3, eventArgs)...)
+
+const eventArgs = 8
+
+// args are n placeholders from the given number on, for Sprintf.
+func args(from, n int) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = from + i
+	}
+	return list
+}
+
+var saveDeployments = saveStart + saveEnd + ` SELECT id FROM saved`
+
+// SaveDeployments stores changes, each with its events or not at all. It
+// returns the ids of those that were not stored: they moved on meanwhile, or
+// would be active while their device is active in another campaign.
+func (s *Store) SaveDeployments(ctx context.Context, changes []fleet.DeploymentChange) (stale []uuid.UUID, err error) {
+	all := collect(changes, func(c fleet.DeploymentChange) fleet.Dispatch { return fleet.Dispatch{DeploymentChange: c} })
+	return s.saveAll(ctx, all, func(chunk []fleet.Dispatch) (string, []any) { return saveDeployments, saveArgs(chunk) })
+}
+
+// A saveStatement is the statement that stores some changes.
+type saveStatement func([]fleet.Dispatch) (sql string, args []any)
+
+// saveAll stores changes chunk by chunk. Of a deployment whose change was not
+// stored, none that comes after it is.
+func (s *Store) saveAll(ctx context.Context, all []fleet.Dispatch, statement saveStatement) (left []uuid.UUID, err error) {
+	var bad []error
+	for _, chunk := range distinctChunks(all) {
+		chunk = slices.DeleteFunc(chunk, func(c fleet.Dispatch) bool { return slices.Contains(left, c.Deployment.ID) })
+		out, err := s.saveChunk(ctx, chunk, statement)
+		left = append(left, out...)
+		if err != nil {
+			bad = append(bad, err)
+		}
+	}
+	return left, errors.Join(bad...)
+}
+
+// distinctChunks cuts changes into chunks that have no deployment twice, and
+// keeps the order of those of one deployment.
+func distinctChunks(all []fleet.Dispatch) (chunks [][]fleet.Dispatch) {
+	next := make(map[uuid.UUID]int, len(all)) // the first chunk that may hold another change of it
+	open := 0                                 // no chunk before this one has room
+	for _, c := range all {
+		n := max(next[c.Deployment.ID], open)
+		for n < len(chunks) && len(chunks[n]) >= changeChunk {
+			n++
+		}
+		if n == len(chunks) {
+			chunks = append(chunks, nil)
+		}
+		chunks[n] = append(chunks[n], c)
+		next[c.Deployment.ID] = n + 1
+		for open < len(chunks) && len(chunks[open]) >= changeChunk {
+			open++
+		}
+	}
+	return chunks
+}
+
+// saveChunk stores changes in one statement; if one of them cannot be, each by
+// itself.
+func (s *Store) saveChunk(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (left []uuid.UUID, err error) {
+	if len(chunk) == 0 {
+		return nil, nil
+	}
+	stored, err := s.runSave(ctx, chunk, statement)
+	taken := violates(err, "deployments_one_active")
+	switch {
+	case err == nil:
+		return notStored(chunk, stored), nil
+	case len(chunk) == 1 && taken:
+		return []uuid.UUID{chunk[0].Deployment.ID}, nil
+	case len(chunk) > 1 && (taken || rowIsBad(err)):
+		var bad []error
+		for i := range chunk {
+			out, err := s.saveChunk(ctx, chunk[i:i+1], statement)
+			left = append(left, out...)
+			if err != nil {
+				bad = append(bad, err)
+			}
+		}
+		return left, errors.Join(bad...)
+	}
+	first := chunk[0].Deployment
+	return nil, fmt.Errorf("store %d deployments, the first of device %s: %w", len(chunk), first.Device, domainError(err))
+}
+
+func notStored(chunk []fleet.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
+	if len(stored) == len(chunk) {
+		return nil
+	}
+	is := make(map[uuid.UUID]bool, len(stored))
+	for _, id := range stored {
+		is[id] = true
+	}
+	for _, c := range chunk {
+		if !is[c.Deployment.ID] {
+			left = append(left, c.Deployment.ID)
+		}
+	}
+	return left
+}
+
+// runSave runs the statement, again if it met another one in the middle of its rows.
+func (s *Store) runSave(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (stored []uuid.UUID, err error) {
+	sql, values := statement(chunk)
+	for range 3 {
+		rows, _ := s.db.Query(ctx, sql, values...)
+		stored, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if !hasCode(err, "40P01") { // deadlock_detected
+			break
+		}
+	}
+	return stored, err
+}
+
+// saveArgs are the arguments of saveStart and saveEnd.
+func saveArgs(chunk []fleet.Dispatch) []any {
+	rows := make([]deploymentRow, len(chunk))
+	var events []fleet.DeploymentEvent
+	for i, c := range chunk {
+		d := c.Deployment
+		for _, e := range c.Events {
+			e.Deployment = d.ID
+			if e.ID == uuid.Nil {
+				e.ID = uuid.Must(uuid.NewV7())
+			}
+			if e.At.After(d.UpdatedAt) {
+				d.UpdatedAt = e.At // questions about late events go by it
+			}
+			events = append(events, e)
+		}
+		rows[i] = deploymentRow{&d, reached(c.DeploymentChange)}
+	}
+	return slices.Concat(fieldValues([]deploymentField{revisionField, idField}, rows), fieldValues(changeFields, rows), eventValues(events))
+}
+
+func eventValues(events []fleet.DeploymentEvent) []any {
+	return []any{
+		collect(events, func(e fleet.DeploymentEvent) uuid.UUID { return e.Deployment }),
+		collect(events, func(e fleet.DeploymentEvent) uuid.UUID { return e.ID }),
+		collect(events, func(e fleet.DeploymentEvent) time.Time { return e.At }),
+		collect(events, func(e fleet.DeploymentEvent) int { return e.Attempt }),
+		collect(events, func(e fleet.DeploymentEvent) string { return cleanText(string(e.Kind)) }),
+		collect(events, func(e fleet.DeploymentEvent) string { return string(e.From) }),
+		collect(events, func(e fleet.DeploymentEvent) string { return string(e.To) }),
+		collect(events, func(e fleet.DeploymentEvent) string { return cleanText(e.Detail) }),
+	}
+}

@@ -1,0 +1,157 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+const deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
+	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force, d.attempt, d.failures, d.offers,
+	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, coalesce(d.baseline, '{}') AS baseline, d.reconnects, d.away, d.checked,
+	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.finished_at, d.revision`
+
+var scanDeployment = pgx.RowToStructByName[fleet.Deployment]
+
+// States as the SQL of this package lists them.
+var (
+	activeStates  = filtered(fleet.DeploymentStates, fleet.DeploymentState.Active)
+	failedStates  = filtered(fleet.DeploymentStates, fleet.DeploymentState.Failed)
+	waitingStates = filtered(fleet.DeploymentStates, fleet.DeploymentState.Waiting)
+)
+
+// isActive repeats the predicate of the index deployments_one_active, so that
+// it can be used. Of a deployment that the text in front names.
+const isActive = `state IN ('offered', 'dispatching', 'sent', 'ambiguous', 'downloading', 'downloaded', 'rebooting', 'booted', 'verifying')`
+
+// collectDeployments runs a question about deployments d.
+func (s *Store) collectDeployments(ctx context.Context, what, rest string, args ...any) ([]fleet.Deployment, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+deploymentColumns+` FROM deployments d `+rest, args...)
+	list, err := pgx.CollectRows(rows, scanDeployment)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, domainError(err))
+	}
+	return list, nil
+}
+
+func (s *Store) oneDeployment(ctx context.Context, what, rest string, args ...any) (fleet.Deployment, error) {
+	list, err := s.collectDeployments(ctx, what, rest, args...)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("%s: %w", what, fleet.ErrNotFound)
+	}
+	if err != nil {
+		return fleet.Deployment{}, err
+	}
+	return list[0], nil
+}
+
+// Deployment returns a device's part in a campaign, or [fleet.ErrNotFound].
+func (s *Store) Deployment(ctx context.Context, campaign uuid.UUID, device fleet.DeviceID) (fleet.Deployment, error) {
+	return s.oneDeployment(ctx, fmt.Sprintf("deployment of device %s in campaign %s", device, campaign),
+		`WHERE d.campaign_id = $1 AND d.device_id = $2`, campaign, cleanText(string(device)))
+}
+
+// DeploymentByID returns one deployment, or [fleet.ErrNotFound].
+func (s *Store) DeploymentByID(ctx context.Context, id uuid.UUID) (fleet.Deployment, error) {
+	return s.oneDeployment(ctx, "deployment "+id.String(), `WHERE d.id = $1`, id)
+}
+
+// DeviceDeployments lists a device's deployments, newest first.
+func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Deployment, error) {
+	return s.collectDeployments(ctx, "deployments of device "+string(device),
+		`WHERE d.device_id = $1 ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
+}
+
+// Deployments lists the deployments of a campaign in device order.
+func (s *Store) Deployments(ctx context.Context, f fleet.DeploymentFilter) (fleet.Page[fleet.Deployment], error) {
+	none := fleet.Page[fleet.Deployment]{}
+	at, err := parseCursor(f.Cursor, "deployments")
+	if err != nil {
+		return none, err
+	}
+	w := deploymentsWhere(f)
+	direction, compare := "", ">"
+	if at.back() {
+		direction, compare = " DESC", "<"
+	}
+	if at != nil {
+		w.and("(d.device_id, d.id) "+compare+" (?, ?::text::uuid)", at.Key, at.ID)
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	list, err := s.collectDeployments(ctx, "deployments",
+		w.String()+` ORDER BY d.device_id`+direction+`, d.id`+direction+` LIMIT `+w.arg(limit+1), w.args...)
+	if err != nil {
+		return none, cursorError(at, err)
+	}
+	return makePage(list, limit, at, func(d fleet.Deployment) cursor {
+		return cursor{List: "deployments", Key: string(d.Device), ID: d.ID.String()}
+	}), nil
+}
+
+func deploymentsWhere(f fleet.DeploymentFilter) where {
+	var w where
+	if f.Campaign != uuid.Nil {
+		w.and("d.campaign_id = ?", f.Campaign)
+	}
+	if len(f.States) > 0 {
+		w.and("d.state = ANY (?)", texts(f.States))
+	}
+	w.andText("d.class = ?", string(f.Class))
+	w.andText("d.skip = ?", string(f.Skip))
+	w.andText("d.board = ?", f.Board)
+	w.andText("d.device_id = ?", string(f.Device))
+	if f.Wave != nil {
+		w.and("d.wave = ?", *f.Wave)
+	}
+	return w
+}
+
+// DeploymentEvents lists what was observed of a deployment in the order it was
+// put on record, the latest [maxHistory].
+func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]fleet.DeploymentEvent, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT id, deployment_id AS deployment, at, attempt, kind, detail, from_state AS "from", to_state AS "to"
+		FROM deployment_events WHERE deployment_id = $1 ORDER BY seq DESC LIMIT $2`, deployment, maxHistory)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentEvent])
+	if err != nil {
+		return nil, fmt.Errorf("events of deployment %s: %w", deployment, domainError(err))
+	}
+	slices.Reverse(list)
+	return list, nil
+}
+
+// LiveDeployments returns those that are queued or active in open campaigns.
+func (s *Store) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error) {
+	return s.collectDeployments(ctx, "live deployments", `
+		JOIN campaigns c ON c.id = d.campaign_id AND c.state IN ('scheduled', 'running', 'paused', 'stopping')
+		WHERE d.state = 'queued' OR d.`+isActive+` ORDER BY d.campaign_id, d.wave, d.device_id`)
+}
+
+// Conflicts returns which of the devices have a deployment that is active, or
+// waits in an open campaign, other than the given one.
+func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT d.device_id AS device, d.campaign_id AS campaign, c.name, d.state
+		FROM deployments d JOIN campaigns c ON c.id = d.campaign_id
+		WHERE d.device_id = ANY ($1) AND d.campaign_id <> $2
+			AND (d.`+isActive+` OR d.state = ANY ($3) AND c.state = ANY ($4))
+		ORDER BY d.device_id, c.created_at, c.id`, texts(devices), except, waitingStates, openCampaigns)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentConflict])
+	if err != nil {
+		return nil, fmt.Errorf("conflicts of %d devices: %w", len(devices), domainError(err))
+	}
+	return list, nil
+}
+
+// Rollbacks returns the deployments of a campaign that took hold: the device
+// booted the image, and did not leave it by itself.
+func (s *Store) Rollbacks(ctx context.Context, campaign uuid.UUID) ([]fleet.Deployment, error) {
+	return s.collectDeployments(ctx, "devices updated by campaign "+campaign.String(), `
+		WHERE d.campaign_id = $1 AND (d.booted OR d.reached >= $2) AND d.state NOT IN ('rolled_back', 'wrong_build') ORDER BY d.device_id`,
+		campaign, stepNumber(fleet.FunnelBootPoll))
+}

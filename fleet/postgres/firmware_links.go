@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.FirmwareLinkStore = (*Store)(nil)
+
+// FirmwareLink returns a link that may be used at the given time: not expired,
+// not revoked, not used up, its image not revoked; else [fleet.ErrNotFound].
+func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (fleet.FirmwareLink, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt, l.image, l.size, l.expires_at
+		FROM firmware_links l JOIN images i ON i.sha256 = l.image AND i.revoked_at IS NULL
+		WHERE l.token_hash = $1 AND l.expires_at > $2 AND l.revoked_at IS NULL AND l.finished_at IS NULL`, tokenHash, now)
+	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.FirmwareLink])
+	if err != nil {
+		return fleet.FirmwareLink{}, fmt.Errorf("firmware link: %w", domainError(err))
+	}
+	return l, nil
+}
+
+// FinishFirmwareLink uses a link up: every byte was sent.
+func (s *Store) FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error {
+	err := changeOne(ctx, s.db, `UPDATE firmware_links SET finished_at = coalesce(finished_at, $2) WHERE token_hash = $1`, tokenHash, at)
+	if err != nil {
+		return fmt.Errorf("finish firmware link: %w", domainError(err))
+	}
+	return nil
+}
+
+// RevokeLinks ends the links of deployments; none is found after it returned.
+func (s *Store) RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error {
+	_, err := s.db.Exec(ctx, `
+		UPDATE firmware_links SET revoked_at = $2
+		WHERE deployment_id = ANY ($1) AND revoked_at IS NULL AND finished_at IS NULL`, deployments, at)
+	if err != nil {
+		return fmt.Errorf("revoke the links of %d deployments: %w", len(deployments), domainError(err))
+	}
+	return nil
+}
+
+// OffersSince counts the offers made to devices since the given time.
+func (s *Store) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT d.device_id AS value, count(*) AS count
+		FROM deployments d JOIN deployment_events e ON e.deployment_id = d.id
+		WHERE d.device_id = ANY ($1) AND d.updated_at >= $2 AND e.at >= $2 AND e.kind = 'offered'
+		GROUP BY 1`, texts(devices), since)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
+	if err != nil {
+		return nil, fmt.Errorf("offers to %d devices: %w", len(devices), domainError(err))
+	}
+	made := make(map[fleet.DeviceID]int, len(list))
+	for _, c := range list {
+		made[fleet.DeviceID(c.Value)] = c.Count
+	}
+	return made, nil
+}

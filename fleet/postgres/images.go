@@ -1,0 +1,178 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.ReleaseStore = (*Store)(nil)
+
+const imageColumns = `sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at, secure_version,
+	min_chip_rev, max_chip_rev, flash_size, merged_binary, coalesce(signatures, '[]') AS signatures, not_offerable, uploaded_by, created_at,
+	revoked_at, revoked_by, revoke_reason`
+
+var scanImage = pgx.RowToStructByName[fleet.Image]
+
+// CreateImage puts an image on record. If there is one of that SHA-256, it
+// returns that one and false.
+func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img fleet.Image) (stored fleet.Image, created bool, err error) {
+	known := errors.New("known")
+	detail := map[string]any{"file_name": img.FileName, "version": img.Version, "chip": img.Chip, "board": img.Board, "size": img.Size}
+	err = s.audited(ctx, by, "image.upload", img.SHA256, detail, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO images (sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at,
+				secure_version, min_chip_rev, max_chip_rev, flash_size, merged_binary, signatures, not_offerable, uploaded_by, created_at,
+				revoked_at, revoked_by, revoke_reason)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+			ON CONFLICT (sha256) DO NOTHING`,
+			img.SHA256, img.Size, cleanText(img.FileName), cleanText(img.Board), cleanText(img.Notes), cleanText(img.Chip), cleanText(img.Version),
+			cleanText(img.Project), cleanText(img.IDFVersion), cleanText(img.ELFSHA256), cleanText(img.CompiledAt), img.SecureVersion, img.MinChipRev,
+			img.MaxChipRev, img.FlashSize, img.MergedBinary, storableJSON(img.Signatures), cleanText(img.NotOfferable), storableJSON(img.UploadedBy),
+			img.CreatedAt, img.RevokedAt, cleanText(img.RevokedBy), cleanText(img.RevokeReason))
+		if err == nil && tag.RowsAffected() == 0 {
+			return known
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, known) {
+		return fleet.Image{}, false, err
+	}
+	stored, readErr := s.Image(ctx, img.SHA256)
+	return stored, err == nil, readErr
+}
+
+// Image returns one image, or [fleet.ErrNotFound].
+func (s *Store) Image(ctx context.Context, sha256 string) (fleet.Image, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+imageColumns+` FROM images WHERE sha256 = $1`, cleanText(sha256))
+	img, err := pgx.CollectExactlyOneRow(rows, scanImage)
+	if err != nil {
+		return fleet.Image{}, fmt.Errorf("image %.12s: %w", sha256, domainError(err))
+	}
+	return img, nil
+}
+
+// ImagesByELF returns the images of builds that are not revoked, newest first.
+func (s *Store) ImagesByELF(ctx context.Context, elfSHA256 []string) ([]fleet.Image, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT `+imageColumns+` FROM images WHERE elf_sha256 = ANY ($1) AND elf_sha256 <> '' AND revoked_at IS NULL
+		ORDER BY created_at DESC, sha256 DESC`, cleanTexts(elfSHA256))
+	list, err := pgx.CollectRows(rows, scanImage)
+	if err != nil {
+		return nil, fmt.Errorf("images by build: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// Images lists images, newest first.
+func (s *Store) Images(ctx context.Context, f fleet.ImageFilter) (fleet.Page[fleet.Image], error) {
+	none := fleet.Page[fleet.Image]{}
+	at, err := parseCursor(f.Cursor, "images")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	w.andText("chip = ?", f.Chip)
+	w.andText("board = ?", f.Board)
+	w.andText("version = ?", f.Version)
+	order := w.newestFirst(at, "sha256", "text")
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `SELECT `+imageColumns+` FROM images`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	list, err := pgx.CollectRows(rows, scanImage)
+	if err != nil {
+		return none, cursorError(at, fmt.Errorf("images: %w", domainError(err)))
+	}
+	return makePage(list, limit, at, func(img fleet.Image) cursor { return newestPlace("images", img.CreatedAt, img.SHA256) }), nil
+}
+
+// UpdateImage changes what operators say about an image; nil stays. Releases
+// follow its board.
+func (s *Store) UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) error {
+	detail := map[string]any{}
+	if board != nil {
+		detail["board"] = *board
+	}
+	if notes != nil {
+		detail["notes"] = *notes
+	}
+	return s.audited(ctx, by, "image.update", sha256, detail, func(tx pgx.Tx) error {
+		return boardTaken(changeOne(ctx, tx, `UPDATE images SET board = coalesce($2, board), notes = coalesce($3, notes) WHERE sha256 = $1`,
+			sha256, cleanTextPtr(board), cleanTextPtr(notes)))
+	})
+}
+
+// RunningByELF counts devices in service by the build they run.
+func (s *Store) RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT elf_sha256 AS value, count(*) AS count FROM devices
+		WHERE in_service AND elf_sha256 = ANY ($1) AND elf_sha256 <> '' GROUP BY 1`, cleanTexts(elfSHA256))
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
+	if err != nil {
+		return nil, fmt.Errorf("devices by build: %w", domainError(err))
+	}
+	running := make(map[string]int, len(list))
+	for _, c := range list {
+		running[c.Value] = c.Count
+	}
+	return running, nil
+}
+
+// RevokeImages revokes those that are not yet, with an audit entry each.
+func (s *Store) RevokeImages(ctx context.Context, by fleet.Actor, sha256 []string, reason string, at time.Time) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return revokeImages(ctx, tx, by, sha256, reason, at) })
+	if err != nil {
+		return fmt.Errorf("revoke %d images: %w", len(sha256), domainError(err))
+	}
+	return nil
+}
+
+func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Actor, sha256 []string, reason string, at time.Time) error {
+	rows, _ := tx.Query(ctx, `
+		UPDATE images SET revoked_at = $2, revoked_by = $3, revoke_reason = $4
+		WHERE sha256 = ANY ($1) AND revoked_at IS NULL RETURNING sha256`, cleanTexts(sha256), at, cleanText(by.Name), cleanText(reason))
+	revoked, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, sha := range revoked {
+		if err := audit(ctx, tx, by, "image.revoke", sha, map[string]any{"reason": reason}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteImage forgets an image that no release and no deployment names.
+func (s *Store) DeleteImage(ctx context.Context, by fleet.Actor, sha256 string) error {
+	return s.audited(ctx, by, "image.delete", sha256, nil, func(tx pgx.Tx) error {
+		if err := imageUnused(ctx, tx, sha256); err != nil {
+			return err
+		}
+		err := changeOne(ctx, tx, `DELETE FROM images WHERE sha256 = $1`, cleanText(sha256))
+		if hasCode(err, "23503") { // foreign_key_violation: named by somebody just now
+			return fleet.Errorf(fleet.ErrConflict, "image_in_use", "image %.12s was just put to use; revoke it instead", sha256)
+		}
+		return err
+	})
+}
+
+func imageUnused(ctx context.Context, tx pgx.Tx, sha256 string) error {
+	var user string
+	err := tx.QueryRow(ctx, `
+		SELECT 'release ' || r.version FROM release_images i JOIN releases r ON r.id = i.release_id WHERE i.image = $1
+		UNION ALL
+		SELECT 'campaign ' || c.name FROM campaign_images i JOIN campaigns c ON c.id = i.campaign_id WHERE i.image = $1
+		LIMIT 1`, cleanText(sha256)).Scan(&user)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fleet.Errorf(fleet.ErrConflict, "image_in_use", "image %.12s is part of %s; revoke it instead", sha256, user)
+}

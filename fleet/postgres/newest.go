@@ -1,0 +1,25 @@
+package postgres
+
+import (
+	"fmt"
+	"time"
+)
+
+// newestFirst continues a list that runs from the newest row to the oldest,
+// and returns its order. id is the column that tells rows of one moment apart,
+// typ its type.
+func (w *where) newestFirst(at *cursor, id, typ string) (order string) {
+	direction, compare := " DESC", "<"
+	if at.back() {
+		direction, compare = " ASC", ">"
+	}
+	if at != nil {
+		w.and(fmt.Sprintf("(created_at, %s) %s (?::text::timestamptz, ?::text::%s)", id, compare, typ), at.Key, at.ID)
+	}
+	return " ORDER BY created_at" + direction + ", " + id + direction
+}
+
+// newestPlace is where a row of such a list lies.
+func newestPlace(list string, created time.Time, id string) cursor {
+	return cursor{List: list, Key: created.Format(time.RFC3339Nano), ID: id}
+}

@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+// failureSample is how many devices stand for a group of failures.
+const failureSample = 5
+
+// countDeployments reads each deployment of a campaign once.
+const countDeployments = `
+	SELECT state, wave, board, reached, skip, class, late, count(*) AS count
+	FROM deployments WHERE campaign_id = $1 GROUP BY 1, 2, 3, 4, 5, 6, 7`
+
+type progressRow struct {
+	State   fleet.DeploymentState
+	Wave    int
+	Board   string
+	Reached int16
+	Skip    fleet.SkipReason
+	Class   fleet.FailureClass
+	Late    bool
+	Count   int
+}
+
+// CampaignProgress says where the deployments of a campaign stand, in numbers.
+// The rate is that of the last hour or, of a campaign that is over, of its last.
+func (s *Store) CampaignProgress(ctx context.Context, campaign uuid.UUID) (fleet.CampaignProgress, error) {
+	p := fleet.CampaignProgress{ByState: map[fleet.DeploymentState]int{}, ByBoard: map[string]map[fleet.DeploymentState]int{},
+		Reached: map[fleet.FunnelStep]int{}, Skipped: map[fleet.SkipReason]int{}}
+	until := time.Now()
+	var waves int
+	err := s.db.QueryRow(ctx, `
+		SELECT least($2, finished_at), (SELECT count(*) FROM waves WHERE campaign_id = id) FROM campaigns WHERE id = $1`, campaign, until).
+		Scan(&until, &waves)
+	if err != nil {
+		return fleet.CampaignProgress{}, fmt.Errorf("progress of campaign %s: %w", campaign, domainError(err))
+	}
+	for range waves {
+		p.ByWave = append(p.ByWave, map[fleet.DeploymentState]int{})
+	}
+	failures := map[failureKey]*fleet.FailureGroup{}
+	var b pgx.Batch
+	b.Queue(countDeployments, campaign).Query(func(rows pgx.Rows) error {
+		list, err := pgx.CollectRows(rows, pgx.RowToStructByName[progressRow])
+		for _, r := range list {
+			addProgress(&p, r)
+			addFailure(failures, r)
+		}
+		return err
+	})
+	b.Queue(outcomesByMinute, campaign, until.Add(-time.Hour), until).Query(func(rows pgx.Rows) (err error) {
+		p.Rate, err = pgx.CollectRows(rows, pgx.RowToStructByName[fleet.RateBucket])
+		return err
+	})
+	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
+		return fleet.CampaignProgress{}, fmt.Errorf("progress of campaign %s: %w", campaign, domainError(err))
+	}
+	p.Failures, err = s.sampleFailures(ctx, campaign, failures)
+	return p, err
+}
+
+// addProgress counts a deployment in every step of the funnel up to its
+// furthest; those skipped at planning in none.
+func addProgress(p *fleet.CampaignProgress, r progressRow) {
+	p.ByState[r.State] += r.Count
+	if r.Wave >= 0 {
+		for _, step := range fleet.FunnelSteps[:r.Reached+1] {
+			p.Reached[step] += r.Count
+		}
+		if r.Wave < len(p.ByWave) {
+			p.ByWave[r.Wave][r.State] += r.Count
+		}
+		if p.ByBoard[r.Board] == nil {
+			p.ByBoard[r.Board] = map[fleet.DeploymentState]int{}
+		}
+		p.ByBoard[r.Board][r.State] += r.Count
+	}
+	if r.Skip != fleet.SkipNone {
+		p.Skipped[r.Skip] += r.Count
+	}
+	if r.Late {
+		p.Late += r.Count
+	}
+}
+
+type failureKey struct {
+	state fleet.DeploymentState
+	class fleet.FailureClass
+}
+
+func addFailure(failures map[failureKey]*fleet.FailureGroup, r progressRow) {
+	if !r.State.Failed() {
+		return
+	}
+	key := failureKey{r.State, r.Class}
+	if failures[key] == nil {
+		failures[key] = &fleet.FailureGroup{State: r.State, Class: r.Class}
+	}
+	failures[key].Count += r.Count
+}
+
+const outcomesByMinute = `
+	SELECT date_trunc('minute', finished_at) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+		count(*) FILTER (WHERE state <> 'succeeded') AS failed
+	FROM deployments
+	WHERE campaign_id = $1 AND finished_at > $2 AND finished_at <= $3
+		AND state IN ('succeeded', 'failed', 'timed_out', 'rolled_back', 'wrong_build', 'unhealthy', 'rejected')
+	GROUP BY 1 ORDER BY 1`
+
+// sampleFailures adds to each group the devices that failed last.
+func (s *Store) sampleFailures(ctx context.Context, campaign uuid.UUID, failures map[failureKey]*fleet.FailureGroup) ([]fleet.FailureGroup, error) {
+	var b pgx.Batch
+	var list []fleet.FailureGroup
+	for _, group := range failures {
+		b.Queue(`
+			SELECT device_id, reason FROM deployments
+			WHERE campaign_id = $1 AND state = $2 AND class = $3 ORDER BY finished_at DESC, device_id LIMIT $4`,
+			campaign, group.State, group.Class, failureSample).Query(func(rows pgx.Rows) error {
+			var device fleet.DeviceID
+			var reason string
+			_, err := pgx.ForEachRow(rows, []any{&device, &reason}, func() error {
+				group.Reason = cmp.Or(group.Reason, reason)
+				group.Sample = append(group.Sample, device)
+				return nil
+			})
+			list = append(list, *group)
+			return err
+		})
+	}
+	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
+		return nil, fmt.Errorf("failures of campaign %s: %w", campaign, domainError(err))
+	}
+	slices.SortFunc(list, func(a, b fleet.FailureGroup) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.State, b.State), cmp.Compare(a.Class, b.Class))
+	})
+	return list, nil
+}

@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.QuarantineStore = (*Store)(nil)
+
+const quarantineColumns = `device_id AS device, reason, since, until`
+
+// standing is a quarantine that keeps its device out at the time of $1.
+const standing = `cleared_at IS NULL AND until > $1`
+
+// Quarantine keeps a device out of all campaigns for a while.
+func (s *Store) Quarantine(ctx context.Context, q fleet.Quarantine) error {
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO quarantines (device_id, reason, since, until) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (device_id) DO UPDATE SET reason = excluded.reason, since = excluded.since, until = excluded.until, cleared_at = NULL`,
+		cleanText(string(q.Device)), cleanText(q.Reason), q.Since, q.Until)
+	if err != nil {
+		return fmt.Errorf("quarantine device %s: %w", q.Device, domainError(err))
+	}
+	return nil
+}
+
+// Quarantines lists the quarantines that stand, latest first.
+func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]fleet.Quarantine, error) {
+	return s.collectQuarantines(ctx, `WHERE `+standing+` ORDER BY since DESC, device_id LIMIT 10000`, now)
+}
+
+// QuarantineOf returns a device's quarantine, nil if none stands.
+func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*fleet.Quarantine, error) {
+	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = $2`, now, cleanText(string(device)))
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return &list[0], nil
+}
+
+// QuarantinesOf returns those of the devices that stand.
+func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]fleet.Quarantine, error) {
+	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = ANY ($2)`, now, texts(devices))
+	of := make(map[fleet.DeviceID]fleet.Quarantine, len(list))
+	for _, q := range list {
+		of[q.Device] = q
+	}
+	return of, err
+}
+
+func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any) ([]fleet.Quarantine, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+quarantineColumns+` FROM quarantines `+rest, args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Quarantine])
+	if err != nil {
+		return nil, fmt.Errorf("quarantines: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// ClearQuarantine lets a device take part again. Its failures before count no
+// more: see [Store.FailedAttempts].
+func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error {
+	return s.audited(ctx, by, "quarantine.clear", string(device), nil, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(), cleanText(string(device)))
+	})
+}
+
+// FailedAttempts counts a device's failed attempts since the given time, in all
+// campaigns: those that ended as a failure, and those to be repeated. A call
+// that did not leave, and what fleetd or an operator withdrew, is none. Those
+// before the device's quarantine was cleared do not count.
+func (s *Store) FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (n int, err error) {
+	err = s.db.QueryRow(ctx, `
+		SELECT count(DISTINCT (e.deployment_id, e.attempt))
+		FROM deployments d JOIN deployment_events e ON e.deployment_id = d.id
+		WHERE d.device_id = $1 AND d.updated_at >= $2 AND e.at >= $2 AND e.attempt > 0
+			AND e.at > coalesce((SELECT cleared_at FROM quarantines WHERE device_id = $1), '-infinity')
+			AND e.from_state = ANY ($3)
+			AND (e.to_state = ANY ($4) OR e.to_state = 'queued' AND e.kind = 'retry')`,
+		cleanText(string(device)), since, activeStates, failedStates).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("failed attempts of device %s: %w", device, domainError(err))
+	}
+	return n, nil
+}
