@@ -123,9 +123,9 @@ func (b CampaignBoard) saying(ctx context.Context) string {
 // A funnelStep is one bar of the funnel.
 type funnelStep struct {
 	step  fleet.FunnelStep
-	count int    // that came so far, or further
-	here  int    // of those, under way at this step
-	lost  int    // of those, neither here nor further
+	count int     // that came so far, or further
+	here  int     // of those, under way at this step
+	lost  int     // of those, neither here nor further
 	share float64 // of the first step
 }
 

@@ -10,6 +10,13 @@ const (
 	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call
 	ViewCall     = "call"     // id; patches: CallView
 	ViewFanOut   = "fanout"   // id; patches: FanOutProgress
+	ViewFirmware = "firmware" // patches: ReleaseRow, ImageRow; "new" for each new one
+	ViewRelease  = "release"  // id; patches: the head of FirmwareReleasePage
+
+	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow
+	ViewCampaign    = "campaign"    // id; patches: the parts of CampaignBoard
+	ViewDeployments = "deployments" // id, and the list's filter; patches: DeploymentRow
+	ViewDeployment  = "deployment"  // id, device; patches: DeploymentView
 )
 
 // EventsURL is the address of the stream of a view. It says which page of a
