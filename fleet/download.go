@@ -34,6 +34,8 @@ type Download struct {
 	ctx       context.Context // ends when the download is cut
 	cancel    context.CancelCauseFunc
 	placed    bool
+	older     *Download     // over the same link, when this one began
+	ended     chan struct{} // closed by End
 
 	end      int64 // offset behind the last byte that was asked for
 	began    atomic.Bool
@@ -69,7 +71,7 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 // sent; no piece is larger than 32 KiB.
 func (t *Download) Send(w io.Writer, r io.Reader) error {
 	err := t.stream(w, r)
-	if cause := context.Cause(t.ctx); cause != nil {
+	if cause := context.Cause(t.ctx); cause != nil && err != nil {
 		err = cause
 	}
 	switch {
@@ -160,6 +162,7 @@ func (t *Download) leave() {
 	if t.placed {
 		<-d.places
 	}
+	close(t.ended)
 }
 
 func (t *Download) observe(kind EvidenceKind, detail string) {

@@ -124,20 +124,25 @@ func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) 
 
 // enter puts the download among those under way, in place of an older one.
 func (d *Downloads) enter(l FirmwareLink) *Download {
-	t := &Download{Link: l, downloads: d, key: linkKey(l.TokenHash)}
+	t := &Download{Link: l, downloads: d, key: linkKey(l.TokenHash), ended: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if older := d.active[t.key]; older != nil {
-		older.cancel(errAskedAgain)
+	if t.older = d.active[t.key]; t.older != nil {
+		t.older.cancel(errAskedAgain)
 	}
 	d.active[t.key] = t
 	return t
 }
 
-// admit waits for a place and looks at the link once more: a revocation before
-// enter was not told to this download, and one after it cancels it.
+// admit waits for the older download's end and for a place, and looks at the
+// link once more: the older one may have used it up, and a revocation before
+// enter was not told to this one; a later one cancels it.
 func (d *Downloads) admit(ctx context.Context, t *Download, token string) error {
+	if t.older != nil {
+		<-t.older.ended // soon: it was cut
+		t.older = nil
+	}
 	select {
 	case d.places <- struct{}{}:
 		t.placed = true

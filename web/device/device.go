@@ -71,6 +71,8 @@ type Handler struct {
 	o       Options
 	unknown *httprate.RateLimiter
 	doubts  *httprate.RateLimiter // of log lines about suspicious polls
+
+	placePatience, stallPatience time.Duration // of downloads
 }
 
 // New makes a handler; mount it with [Handler.Routes].
@@ -87,7 +89,9 @@ func New(o Options) *Handler {
 	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
 	return &Handler{o: o,
 		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
-		doubts:  httprate.NewRateLimiter(10, time.Minute)}
+		doubts:  httprate.NewRateLimiter(10, time.Minute),
+
+		placePatience: placePatience, stallPatience: stallPatience}
 }
 
 // Routes adds the handler's routes to r. They must stand outside of all that

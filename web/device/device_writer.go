@@ -42,13 +42,15 @@ type deviceWriter struct {
 	rc     *http.ResponseController
 	socket socket // nil if not known
 	life   context.Context
+	stall  time.Duration
 	stop   func() bool
 	ended  chan struct{}
 }
 
 // newDeviceWriter returns a writer, which is to be released.
-func newDeviceWriter(w http.ResponseWriter, r *http.Request, life context.Context) *deviceWriter {
-	d := &deviceWriter{w: w, rc: http.NewResponseController(w), socket: socketOf(r.Context()), life: life, ended: make(chan struct{})}
+func newDeviceWriter(life context.Context, w http.ResponseWriter, r *http.Request, stall time.Duration) *deviceWriter {
+	d := &deviceWriter{w: w, rc: http.NewResponseController(w), socket: socketOf(r.Context()), life: life, stall: stall,
+		ended: make(chan struct{})}
 	if d.socket != nil {
 		d.socket.SetWriteBuffer(sendBuffer) // an error leaves the kernel's own size
 	}
@@ -60,7 +62,7 @@ func newDeviceWriter(w http.ResponseWriter, r *http.Request, life context.Contex
 }
 
 func (d *deviceWriter) Write(p []byte) (int, error) {
-	if err := d.rc.SetWriteDeadline(time.Now().Add(stallPatience)); err != nil {
+	if err := d.rc.SetWriteDeadline(time.Now().Add(d.stall)); err != nil {
 		return 0, err
 	}
 	if err := d.life.Err(); err != nil { // after the deadline, which its end sets too

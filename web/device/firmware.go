@@ -52,11 +52,11 @@ func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 	}
 	defer image.Close()
 	p.announce(w, t.Link)
-	h.streamFirmware(newDeviceWriter(w, r, t.Context()), t, image)
+	h.streamFirmware(newDeviceWriter(t.Context(), w, r, h.stallPatience), t, image)
 }
 
 func (h *Handler) beginDownload(r *http.Request) (*fleet.Download, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), placePatience)
+	ctx, cancel := context.WithTimeout(r.Context(), h.placePatience)
 	defer cancel()
 	return h.o.Downloads.Begin(ctx, chi.URLParam(r, "token"))
 }

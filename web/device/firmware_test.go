@@ -72,6 +72,7 @@ type depot struct {
 	links     firmwareLinks
 	blobs     *blobs.Store
 	downloads *fleet.Downloads
+	handler   *device.Handler
 
 	mu   sync.Mutex
 	seen map[uuid.UUID][]fleet.Observation
@@ -88,7 +89,8 @@ func newDepot(t testing.TB, o fleet.DownloadsOptions) *depot {
 	o.Links, o.Blobs, o.Observe = &d.links, d.blobs, d.observe
 	d.downloads = fleet.NewDownloads(o)
 	router := chi.NewRouter()
-	device.New(device.Options{Downloads: d.downloads}).Routes(router)
+	d.handler = device.New(device.Options{Downloads: d.downloads})
+	d.handler.Routes(router)
 	d.Server = httptest.NewUnstartedServer(router)
 	d.Config.ConnContext = device.WithConn
 	d.Start()
@@ -451,16 +453,32 @@ func TestNoPlaceInTime(t *testing.T) {
 	_, key := d.image(size)
 	_, first := d.link(key, size, time.Minute)
 	slow(t, first)
-	_, second := d.link(key, size, time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := d.downloads.Begin(ctx, strings.Split(second, "/")[4])
-	if err == nil || !strings.Contains(err.Error(), "try again") {
-		t.Errorf("no place: %v", err)
+	l, second := d.link(key, size, time.Minute)
+	d.handler.SetPatience(50*time.Millisecond, time.Minute)
+	if resp, body := get(t, second); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || len(d.story(l.Deployment)) > 0 {
+		t.Errorf("no place: %s, %v, %s", resp.Status, resp.Header, body)
 	}
 	if len(d.downloads.Active()) != 1 {
 		t.Errorf("active: %v", d.downloads.Active())
 	}
+}
+
+// TestStalledDeviceLosesItsPlace has a device that reads nothing, and says so.
+func TestStalledDeviceLosesItsPlace(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	const size = 16 << 20
+	_, key := d.image(size)
+	d.handler.SetPatience(time.Second, 300*time.Millisecond)
+	l, address := d.link(key, size, time.Minute)
+	slow(t, address)
+	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+	d.mu.Lock()
+	last := d.seen[l.Deployment][len(d.seen[l.Deployment])-1]
+	d.mu.Unlock()
+	if last.Kind != fleet.EvidenceCut || last.Detail != "the device took no more bytes" {
+		t.Errorf("observed %+v", last)
+	}
+	eventually(t, "a free place", func() bool { return d.downloads.Room() == 1 })
 }
 
 func TestDamagedImageIsNotServed(t *testing.T) {
