@@ -242,3 +242,28 @@ func heapPer(n int, add func(int)) int64 {
 	runtime.ReadMemStats(&after)
 	return (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(n)
 }
+
+func TestTapSeesWhatWatchersSee(t *testing.T) {
+	var tapped []fleet.Evidence
+	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore), Tap: func(id fleet.DeviceID, e fleet.Evidence) {
+		if id == unit {
+			tapped = append(tapped, e)
+		}
+	}})
+	seen, stop := p.Watch(unit)
+	p.Connected(connection(1))
+	p.Connected(connection(2))
+	p.Disconnected(connection(1), false, "") // of the older one: says nothing
+	p.Disconnected(connection(2), true, "")
+	p.Polled(unit, time.Now(), "aa11")
+	p.Observed(unit, fleet.Evidence{Kind: fleet.EvidenceUpload})
+	p.Seen(unit)
+	stop()
+	var watched []fleet.Evidence
+	for e := range seen {
+		watched = append(watched, e)
+	}
+	if diff := cmp.Diff(watched, tapped); diff != "" || len(tapped) != 6 || tapped[4].ELF != "aa11" {
+		t.Errorf("%d tapped (-watched +tapped)\n%s", len(tapped), diff)
+	}
+}
