@@ -160,10 +160,11 @@ type RolloutStore interface {
 	// open campaigns, queued or pending, become canceled instead (superseded).
 	OpenWave(ctx context.Context, c *Campaign, wave int, at time.Time) ([]Deployment, error)
 	// SaveDeployments stores changes, each with its events or not at all, and
-	// returns the ids of those that were not stored: they moved on meanwhile, or
-	// would be active while their device is in another campaign. Image and target
-	// of a deployment never change. If a row is refused by itself, the others are
-	// stored and the error is about that one.
+	// returns the ids of those that moved on meanwhile and were not stored. Image
+	// and target of a deployment never change. A row that is refused takes no
+	// other with it, and the error is about that one: [ErrConflict]
+	// (device_active) if it would be active while its device is active in another
+	// campaign.
 	SaveDeployments(ctx context.Context, changes []DeploymentChange) (stale []uuid.UUID, err error)
 	// DispatchDeployments stores dispatches and their links in one transaction.
 	// It leaves out, and returns, those that moved on meanwhile, whose campaign is

@@ -65,15 +65,22 @@ func args(from, n int) []any {
 var saveDeployments = saveStart + saveEnd + ` SELECT id FROM saved`
 
 // SaveDeployments stores changes, each with its events or not at all. It
-// returns the ids of those that were not stored: they moved on meanwhile, or
-// would be active while their device is active in another campaign.
+// returns the ids of those that moved on meanwhile and were not stored. A row
+// that is refused takes no other with it; the error is about that one. One that
+// would be active while its device is active in another campaign is
+// [fleet.ErrConflict] (device_active).
 func (s *Store) SaveDeployments(ctx context.Context, changes []fleet.DeploymentChange) (stale []uuid.UUID, err error) {
 	all := collect(changes, func(c fleet.DeploymentChange) fleet.Dispatch { return fleet.Dispatch{DeploymentChange: c} })
-	return s.saveAll(ctx, all, func(chunk []fleet.Dispatch) (string, []any) { return saveDeployments, saveArgs(chunk) })
+	return s.saveAll(ctx, all, saveStatement{sql: saveDeployments, args: saveArgs})
 }
 
-// A saveStatement is the statement that stores some changes.
-type saveStatement func([]fleet.Dispatch) (sql string, args []any)
+// A saveStatement stores some changes.
+type saveStatement struct {
+	sql  string
+	args func([]fleet.Dispatch) []any
+	// leavesActive: a device that is active elsewhere is no error.
+	leavesActive bool
+}
 
 // saveAll stores changes chunk by chunk. Of a deployment whose change was not
 // stored, none that comes after it is.
@@ -123,8 +130,11 @@ func (s *Store) saveChunk(ctx context.Context, chunk []fleet.Dispatch, statement
 	switch {
 	case err == nil:
 		return notStored(chunk, stored), nil
-	case len(chunk) == 1 && taken:
+	case len(chunk) == 1 && taken && statement.leavesActive:
 		return []uuid.UUID{chunk[0].Deployment.ID}, nil
+	case len(chunk) == 1 && taken:
+		return nil, fleet.Errorf(fleet.ErrConflict, "device_active", "device %s cannot become %s in campaign %s: it is being updated by another one",
+			chunk[0].Deployment.Device, chunk[0].Deployment.State, chunk[0].Deployment.Campaign)
 	case len(chunk) > 1 && (taken || rowIsBad(err)):
 		var bad []error
 		for i := range chunk {
@@ -158,9 +168,9 @@ func notStored(chunk []fleet.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
 
 // runSave runs the statement, again if it met another one in the middle of its rows.
 func (s *Store) runSave(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (stored []uuid.UUID, err error) {
-	sql, values := statement(chunk)
+	values := statement.args(chunk)
 	for range 3 {
-		rows, _ := s.db.Query(ctx, sql, values...)
+		rows, _ := s.db.Query(ctx, statement.sql, values...)
 		stored, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 		if !hasCode(err, "40P01") { // deadlock_detected
 			break

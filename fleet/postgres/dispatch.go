@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,17 +29,14 @@ var dispatchDeployments = saveStart + `
 // out, and returns, those that moved on meanwhile, whose campaign is not
 // running, or whose device is active in another campaign.
 func (s *Store) DispatchDeployments(ctx context.Context, all []fleet.Dispatch) (refused []uuid.UUID, err error) {
-	return s.saveAll(ctx, all, func(chunk []fleet.Dispatch) (string, []any) {
-		return dispatchDeployments, slices.Concat(saveArgs(chunk), linkValues(chunk))
-	})
+	return s.saveAll(ctx, all, saveStatement{sql: dispatchDeployments, args: dispatchArgs, leavesActive: true})
 }
 
-func linkValues(chunk []fleet.Dispatch) []any {
-	return []any{
+func dispatchArgs(chunk []fleet.Dispatch) []any {
+	return append(saveArgs(chunk),
 		collect(chunk, func(d fleet.Dispatch) uuid.UUID { return d.Deployment.ID }),
 		collect(chunk, func(d fleet.Dispatch) []byte { return d.Link.TokenHash }),
 		collect(chunk, func(d fleet.Dispatch) string { return cleanText(d.Link.Image) }),
 		collect(chunk, func(d fleet.Dispatch) int64 { return d.Link.Size }),
-		collect(chunk, func(d fleet.Dispatch) time.Time { return d.Link.ExpiresAt }),
-	}
+		collect(chunk, func(d fleet.Dispatch) time.Time { return d.Link.ExpiresAt }))
 }

@@ -1,0 +1,329 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// change moves a deployment on by one event. The caller's copy becomes what is stored.
+func change(d *fleet.Deployment, kind fleet.EvidenceKind, to fleet.DeploymentState) fleet.DeploymentChange {
+	at := now()
+	e := fleet.DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind, From: d.State, To: to}
+	d.State, d.UpdatedAt, d.FinishedAt = to, at, nil
+	if to.Final() {
+		d.FinishedAt = &at
+	}
+	c := fleet.DeploymentChange{Deployment: *d, Events: []fleet.DeploymentEvent{e}}
+	d.Revision++
+	return c
+}
+
+// dispatch begins an attempt.
+func dispatch(d *fleet.Deployment) fleet.Dispatch {
+	d.Attempt++
+	c := change(d, fleet.EvidenceDispatched, fleet.DeploymentDispatching)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", d.ID, d.Attempt))
+	return fleet.Dispatch{DeploymentChange: c, Link: fleet.FirmwareLink{TokenHash: sum[:], Deployment: d.ID, Campaign: d.Campaign, Device: d.Device,
+		Attempt: d.Attempt, Image: d.Image, Size: d.ImageSize, ExpiresAt: now().Add(time.Hour)}}
+}
+
+func (r *rig) dispatch(want int, all ...fleet.Dispatch) []uuid.UUID {
+	r.t.Helper()
+	refused, err := r.DispatchDeployments(r.t.Context(), all)
+	check(r.t, err)
+	if len(all)-len(refused) != want {
+		r.t.Errorf("%d of %d dispatched, want %d", len(all)-len(refused), len(all), want)
+	}
+	return refused
+}
+
+func (r *rig) save(changes ...fleet.DeploymentChange) {
+	r.t.Helper()
+	stale, err := r.SaveDeployments(r.t.Context(), changes)
+	check(r.t, err)
+	if len(stale) > 0 {
+		r.t.Errorf("%d of %d changes were not stored", len(stale), len(changes))
+	}
+}
+
+// Every field that may change comes back as it was stored, foreign text cleaned.
+func TestSaveDeployments(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1", "d2")
+	d, at := all[0], now()
+	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = fleet.SkipSuperseded, true, "f", "1", true, 2, 1, 3
+	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = fleet.FailureBusy, "no \x00room\xff", &at, &at, &at, &at
+	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
+	d.Baseline = fleet.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1", Answers: map[string]string{"0": `{"a":"b"}`}}
+	c := change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled)
+	c.Events[0].Detail = "by \x00ada\xff"
+	c.Events = append(c.Events, fleet.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State, To: d.State})
+	r.save(c)
+	d.Reason = "no room\uFFFD"
+	same(t, r.deployment(d.ID), d)
+	same(t, r.history(d.ID), []string{"planned queued>queued ", "canceled queued>canceled by ada\uFFFD", "revoked canceled>canceled "})
+	events, err := r.DeploymentEvents(ctx, d.ID)
+	check(t, err)
+	c.Events[0].Detail = "by ada\uFFFD"
+	same(t, events[1], c.Events[0])
+
+	d.Baseline = fleet.Baseline{}
+	r.save(change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled))
+	same(t, r.deployment(d.ID).Baseline, fleet.Baseline{})
+	same(t, r.deployment(all[1].ID), all[1])
+}
+
+// A change to a row that moved on is left out with its events, and so is what
+// builds on it.
+func TestSaveStale(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1", "d2", "d3")
+	a, b, c := all[0], all[1], all[2]
+	old := change(&a, fleet.EvidenceSent, fleet.DeploymentSent)
+	r.save(old)
+	twice := []fleet.DeploymentChange{change(&b, fleet.EvidenceDispatched, fleet.DeploymentDispatching), change(&b, fleet.EvidenceSent, fleet.DeploymentSent)}
+	follows := old
+	follows.Deployment.Revision++ // the stored row's: it must not slip in behind the one it follows
+	stale, err := r.SaveDeployments(ctx, append(twice, old, follows, change(&c, fleet.EvidenceSent, fleet.DeploymentSent)))
+	check(t, err)
+	same(t, stale, []uuid.UUID{a.ID})
+	same(t, r.deployment(a.ID), a)
+	same(t, r.deployment(b.ID), b)
+	same(t, r.deployment(c.ID), c)
+	if n := len(r.history(a.ID)); n != 2 {
+		t.Errorf("%d events of the deployment that moved on", n)
+	}
+}
+
+// A row that the database refuses takes no other with it.
+func TestSaveBadRow(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1", "d2", "d3")
+	bad := change(&all[1], fleet.EvidenceTimer, fleet.DeploymentTimedOut)
+	bad.Deployment.FinishedAt = nil
+	_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(&all[0], fleet.EvidenceSent, fleet.DeploymentSent), bad,
+		change(&all[2], fleet.EvidenceSent, fleet.DeploymentSent)})
+	wantKind(t, err, fleet.ErrInvalid)
+	for i, want := range []fleet.DeploymentState{fleet.DeploymentSent, fleet.DeploymentQueued, fleet.DeploymentSent} {
+		if got := r.deployment(all[i].ID).State; got != want {
+			t.Errorf("deployment %d is %s, want %s", i, got, want)
+		}
+	}
+}
+
+// The index holds exactly the states that the rules call active.
+func TestOneActive(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	for i, state := range fleet.DeploymentStates {
+		device := fleet.DeviceID(fmt.Sprintf("d%d", i))
+		_, first := r.campaign(device)
+		_, second := r.campaign(device)
+		set := func(d *fleet.Deployment, to fleet.DeploymentState) error {
+			if d.Skip = fleet.SkipNone; to == fleet.DeploymentSkipped {
+				d.Skip = fleet.SkipHeld
+			}
+			_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(d, fleet.EvidenceTimer, to)})
+			return err
+		}
+		check(t, set(&first[0], state))
+		err := set(&second[0], fleet.DeploymentBooted)
+		if state.Active() {
+			wantCode(t, err, "device_active")
+		} else if err != nil {
+			t.Errorf("with one %s, another cannot be active: %v", state, err)
+		}
+	}
+}
+
+func TestDispatch(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, first := r.campaign(devices(5)...)
+	_, second := r.campaign(devices(5)...)
+	a := dispatch(&first[0])
+	r.dispatch(1, a)
+	same(t, r.deployment(first[0].ID), first[0])
+	link, err := r.FirmwareLink(ctx, a.Link.TokenHash, now())
+	check(t, err)
+	same(t, link, a.Link)
+
+	var batch []fleet.Dispatch
+	for i := range second {
+		batch = append(batch, dispatch(&second[i]))
+	}
+	batch[4].Deployment.Revision-- // moved on
+	refused := r.dispatch(3, batch...)
+	slices.SortFunc(refused, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	same(t, refused, []uuid.UUID{second[0].ID, second[4].ID})
+	_, err = r.FirmwareLink(ctx, batch[0].Link.TokenHash, now())
+	wantKind(t, err, fleet.ErrNotFound)
+	same(t, r.history(second[0].ID), []string{"planned queued>queued "})
+
+	// Two of one device in one batch meet at the index.
+	_, third := r.campaign("x1", "x2")
+	_, fourth := r.campaign("x1", "x3")
+	r.dispatch(3, dispatch(&third[0]), dispatch(&fourth[0]), dispatch(&third[1]), dispatch(&fourth[1]))
+
+	paused, waiting := r.campaign("y1")
+	paused.State = fleet.CampaignPaused
+	check(t, r.ChangeCampaign(ctx, admin, "campaign.pause", paused))
+	r.dispatch(0, dispatch(&waiting[0]))
+}
+
+// Of two campaigns that dispatch the same devices at the same moment, one gets each.
+func TestDispatchTogether(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	ids := devices(200)
+	var sent [2]int
+	var wg sync.WaitGroup
+	for n := range sent {
+		_, all := r.campaign(ids...)
+		wg.Go(func() {
+			for chunk := range slices.Chunk(all, 20) {
+				var batch []fleet.Dispatch
+				for i := range chunk {
+					batch = append(batch, dispatch(&chunk[i]))
+				}
+				refused, err := r.DispatchDeployments(ctx, batch)
+				if err != nil {
+					t.Error(err)
+				}
+				sent[n] += len(batch) - len(refused)
+			}
+		})
+	}
+	wg.Wait()
+	if sent[0]+sent[1] != len(ids) {
+		t.Errorf("%d and %d dispatched to %d devices", sent[0], sent[1], len(ids))
+	}
+	live, err := r.LiveDeployments(ctx)
+	check(t, err)
+	active := map[fleet.DeviceID]int{}
+	for _, d := range live {
+		if d.State.Active() {
+			active[d.Device]++
+		}
+	}
+	for _, id := range ids {
+		if active[id] != 1 {
+			t.Errorf("device %s has %d active deployments", id, active[id])
+		}
+	}
+}
+
+func TestFirmwareLinks(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1", "d2", "d3", "d4")
+	var links []fleet.FirmwareLink
+	for i := range all {
+		d := dispatch(&all[i])
+		r.dispatch(1, d)
+		links = append(links, d.Link)
+	}
+	found := func(i int, at time.Time) bool {
+		t.Helper()
+		_, err := r.FirmwareLink(ctx, links[i].TokenHash, at)
+		if err != nil {
+			wantKind(t, err, fleet.ErrNotFound)
+		}
+		return err == nil
+	}
+	if !found(0, now()) || found(0, now().Add(2*time.Hour)) {
+		t.Error("a link is good until it expires")
+	}
+	check(t, r.FinishFirmwareLink(ctx, links[0].TokenHash, now()))
+	check(t, r.RevokeLinks(ctx, []uuid.UUID{all[0].ID, all[1].ID}, now()))
+	if found(0, now()) || found(1, now()) || !found(2, now()) {
+		t.Error("a link ends when it is used up or revoked")
+	}
+	check(t, r.RevokeImages(ctx, admin, []string{r.image.SHA256}, "burns", now()))
+	if found(2, now()) || found(3, now()) {
+		t.Error("a link of a revoked image is good")
+	}
+	wantKind(t, r.FinishFirmwareLink(ctx, make([]byte, 32), now()), fleet.ErrNotFound)
+	check(t, r.DeleteExpired(ctx, now().Add(3*time.Hour)))
+	wantKind(t, r.FinishFirmwareLink(ctx, links[3].TokenHash, now()), fleet.ErrNotFound)
+}
+
+func TestQuarantine(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1")
+	d, began := all[0], now()
+	for range 3 { // fails, to be repeated; then for good
+		r.dispatch(1, dispatch(&d))
+		r.save(change(&d, fleet.EvidenceNotSent, fleet.DeploymentQueued)) // no failure
+		r.dispatch(1, dispatch(&d))
+		r.save(change(&d, fleet.EvidenceGet, fleet.DeploymentDownloading), change(&d, fleet.EvidenceRetry, fleet.DeploymentQueued))
+	}
+	r.dispatch(1, dispatch(&d))
+	r.save(change(&d, fleet.EvidenceTimer, fleet.DeploymentTimedOut), change(&d, fleet.EvidenceLateAnswer, fleet.DeploymentTimedOut))
+	failed := func(since time.Time) int {
+		t.Helper()
+		n, err := r.FailedAttempts(ctx, "d1", since)
+		check(t, err)
+		return n
+	}
+	if n, later := failed(began), failed(now()); n != 4 || later != 0 {
+		t.Errorf("%d failed attempts, %d of them after the last", n, later)
+	}
+
+	q := fleet.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
+	check(t, r.Quarantine(ctx, q))
+	check(t, r.Quarantine(ctx, fleet.Quarantine{Device: "d2", Since: now(), Until: now().Add(time.Minute)}))
+	list, err := r.Quarantines(ctx, now().Add(2*time.Minute))
+	check(t, err)
+	same(t, list, []fleet.Quarantine{q})
+	of, err := r.QuarantinesOf(ctx, []fleet.DeviceID{"d1", "d3"}, now())
+	check(t, err)
+	same(t, of, map[fleet.DeviceID]fleet.Quarantine{"d1": q})
+	check(t, r.ClearQuarantine(ctx, admin, "d1"))
+	wantKind(t, r.ClearQuarantine(ctx, admin, "d1"), fleet.ErrNotFound)
+	if one, err := r.QuarantineOf(ctx, "d1", now()); err != nil || one != nil || failed(began) != 0 {
+		t.Errorf("after it was cleared: %+v, %v, %d failures", one, err, failed(began))
+	}
+	wantAudit(t, r.Store, "d1", "quarantine.clear")
+	check(t, r.Quarantine(ctx, q))
+	if one, err := r.QuarantineOf(ctx, "d1", now()); err != nil || one == nil {
+		t.Errorf("again: %+v, %v", one, err)
+	}
+}
+
+func TestOffersSince(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	_, all := r.campaign("d1", "d2")
+	began := now()
+	for i := range 2 {
+		offer := dispatch(&all[0])
+		offer.Deployment.State, offer.Events[0].To, offer.Events[0].Kind = fleet.DeploymentOffered, fleet.DeploymentOffered, fleet.EvidenceOffered
+		offer.Deployment.Offers = i + 1
+		r.dispatch(1, offer)
+		all[0].State = fleet.DeploymentOffered
+	}
+	got, err := r.OffersSince(ctx, []fleet.DeviceID{"d1", "d2"}, began)
+	check(t, err)
+	same(t, got, map[fleet.DeviceID]int{"d1": 2})
+	got, err = r.OffersSince(ctx, []fleet.DeviceID{"d1", "d2"}, now())
+	check(t, err)
+	same(t, got, map[fleet.DeviceID]int{})
+}
+
+// A batch that ends in the middle stores nothing of the statement under way.
+func TestSaveCanceled(t *testing.T) {
+	r := newRig(t)
+	_, all := r.campaign("d1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(&all[0], fleet.EvidenceSent, fleet.DeploymentSent)})
+	wantKind(t, err, context.Canceled)
+	if got := r.deployment(all[0].ID); got.State != fleet.DeploymentQueued || len(r.history(got.ID)) != 1 {
+		t.Errorf("stored %+v", got)
+	}
+}
