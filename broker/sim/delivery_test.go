@@ -1,0 +1,311 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/fleet/fleettest"
+	"fleetd/web/device"
+)
+
+// A delivery is the server's side of an upgrade, from the broker to the link,
+// over stores in memory, before one simulated device.
+type delivery struct {
+	t          *testing.T
+	http       *httptest.Server
+	broker     *broker.Broker
+	enrolments *fleet.Enrolments
+	presences  *fleet.Presences
+	devices    fleettest.Devices
+	calls      *fleet.Calls
+	downloads  *fleet.Downloads
+	device     *Device
+	deployment fleet.Deployment
+
+	mu    sync.Mutex
+	links map[string]fleet.FirmwareLink
+	story []string // evidence of any kind, as it came; without progress
+	offer func(fleet.BootPoll, bool) *fleet.FirmwareOffer
+}
+
+func (d *delivery) note(kind fleet.EvidenceKind) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if kind != fleet.EvidenceBytes {
+		d.story = append(d.story, string(kind))
+	}
+}
+
+func (d *delivery) told() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.story)
+}
+
+func (d *delivery) saw(kind fleet.EvidenceKind) bool { return slices.Contains(d.told(), string(kind)) }
+
+// newDelivery runs it with a 300 KB image of version 2.9.0 for an S3 board.
+func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
+	d = &delivery{t: t, links: map[string]fleet.FirmwareLink{}, offer: func(fleet.BootPoll, bool) *fleet.FirmwareOffer { return nil }}
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	d.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: memory{}, Mode: fleet.EnrolOpen, Key: make([]byte, fleet.KeySize)})
+	must(err)
+	d.presences = fleet.NewPresences(fleet.PresenceOptions{Store: memory{}, Tap: func(_ fleet.DeviceID, e fleet.Evidence) { d.note(e.Kind) }})
+	d.broker, err = broker.New(broker.Options{Addr: "127.0.0.1:0", Devices: deviceSide{d}, Node: "test"})
+	must(err)
+	store, err := blobs.OpenDir(t.TempDir())
+	must(err)
+	t.Cleanup(func() { store.Close() })
+	image, elf := makeImage(esp32s3.imageID, "2.9.0", 300_000)
+	key, err := store.PutFile(t.Context(), bytes.NewReader(image), int64(len(image)))
+	must(err)
+	d.downloads = fleet.NewDownloads(fleet.DownloadsOptions{Links: d, Blobs: store,
+		Observe: func(_ uuid.UUID, o fleet.Observation) { d.note(o.Kind) }})
+	d.calls = fleet.NewCalls(fleet.CallsOptions{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices, &d.devices),
+		Link: d.broker, Watcher: d.presences, Events: &fleet.Events{}})
+	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
+	must(err)
+	router := chi.NewRouter()
+	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d, Downloads: d.downloads}).Routes(router)
+	d.http = httptest.NewUnstartedServer(router)
+	d.http.Config.ConnContext = device.WithConn
+	d.http.Start()
+	t.Cleanup(d.http.Close)
+	d.deployment = fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Attempt: 1, Image: key, ImageSize: int64(len(image)), TargetELF: elf}
+	d.run(fault)
+	return d, elf
+}
+
+func (d *delivery) run(fault string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := d.broker.Run(ctx); err != nil {
+			d.t.Error(err)
+		}
+	})
+	faults, err := ParseFaults(fault)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	f, err := New(Options{OTAURL: d.http.URL + "/xiaozhi/ota/", Boards: []string{"bread-compact-wifi"}, TimeScale: 0.02, Faults: faults})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.device = f.Device(0)
+	simulated, off := context.WithCancel(context.Background())
+	var devices sync.WaitGroup
+	devices.Go(func() {
+		if err := f.Run(simulated); err != nil {
+			d.t.Error(err)
+		}
+	})
+	d.t.Cleanup(func() {
+		off()
+		devices.Wait()
+		d.calls.Shutdown()
+		cancel()
+		wg.Wait()
+	})
+	id := d.id()
+	eventually(d.t, "a device with tools", func() bool {
+		got, err := d.devices.Device(context.Background(), id)
+		return err == nil && got.InventoryID != ""
+	})
+}
+
+func (d *delivery) id() fleet.DeviceID {
+	id, err := fleet.ParseDeviceID(d.device.id.mac)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return id
+}
+
+// newLink is an attempt's link.
+func (d *delivery) newLink() (url string) {
+	l, url := fleet.NewFirmwareLink(d.http.URL, d.deployment, time.Minute, time.Now())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.links[string(l.TokenHash)] = l
+	return url
+}
+
+func (d *delivery) Poll(_ context.Context, p fleet.BootPoll, first bool) *fleet.FirmwareOffer {
+	d.mu.Lock()
+	offer := d.offer
+	d.mu.Unlock()
+	return offer(p, first)
+}
+
+func (d *delivery) FirmwareLink(_ context.Context, hash []byte, _ time.Time) (fleet.FirmwareLink, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, ok := d.links[string(hash)]
+	if !ok {
+		return l, fleet.ErrNotFound
+	}
+	return l, nil
+}
+
+func (d *delivery) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.links, string(hash))
+	return nil
+}
+
+// deviceSide shows the domain to the broker, as fleetd does.
+type deviceSide struct{ *delivery }
+
+func (s deviceSide) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
+	return s.enrolments.Authenticate(clientID, username, password)
+}
+func (s deviceSide) Connected(c fleet.Connection) { s.presences.Connected(c) }
+func (s deviceSide) Disconnected(c fleet.Connection, clean bool, reason string) {
+	s.presences.Disconnected(c, clean, reason)
+}
+func (s deviceSide) Seen(id fleet.DeviceID)                           { s.presences.Seen(id) }
+func (s deviceSide) Responded(id fleet.DeviceID)                      { s.presences.Responded(id) }
+func (s deviceSide) Unresponsive(c fleet.Connection, why string)      { s.presences.Unresponsive(c, why) }
+func (s deviceSide) NeedsListing(fleet.DeviceID) bool                 { return true }
+func (s deviceSide) Notified(fleet.DeviceID, string, json.RawMessage) {}
+func (s deviceSide) SaveListing(_ context.Context, l fleet.ToolListing) error {
+	s.devices.PutInventory(l.Inventory)
+	s.devices.Put(fleet.Device{ID: l.Device, Enrolment: fleet.EnrolmentEnrolled, InventoryID: l.Inventory.ID})
+	return nil
+}
+
+// memory stores nothing: the services have it in memory.
+type memory struct{}
+
+func (memory) Admissions(context.Context) ([]fleet.Admission, error)                   { return nil, nil }
+func (memory) SavePolls(context.Context, []fleet.PollRecord) error                     { return nil }
+func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error)      { return nil, nil }
+func (memory) SavePresence(context.Context, []fleet.PresenceChange) error              { return nil }
+func (memory) SavePresenceSample(context.Context, time.Time) error                     { return nil }
+func (memory) ResetPresence(context.Context, string, string, time.Time) (int64, error) { return 0, nil }
+func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
+	return nil, nil
+}
+func (memory) SaveAdmission(context.Context, fleet.Actor, string, fleet.Admission, time.Time) error {
+	return nil
+}
+
+// TestPushedUpgrade has a campaign call self.upgrade_firmware, and looks at all
+// the evidence that the server comes by.
+func TestPushedUpgrade(t *testing.T) {
+	success := "sent get downloaded disconnect boot_poll connect"
+	tests := []struct {
+		fault string
+		story string // what must have been observed, in this order
+		want  fleet.CallState
+		code  string
+	}{
+		{"", success, fleet.CallSucceeded, ""},
+		{"silent-accept", "sent", fleet.CallUnknown, "attempt_over"},
+		{"no-get", "sent answer", fleet.CallUnknown, "attempt_over"},
+		{"cut=30", "sent get cut answer", fleet.CallUnknown, "attempt_over"},
+		{"late-true", "sent get downloaded answer", fleet.CallUnknown, "attempt_over"},
+		{"wrong-build", success, fleet.CallToolError, "not_installed"},
+		{"rollback", success, fleet.CallToolError, "not_installed"},
+		{"poll-without-mqtt", "sent get downloaded disconnect boot_poll", fleet.CallSucceeded, ""},
+		{"mqtt-without-poll", "sent get downloaded disconnect connect", fleet.CallUnknown, "attempt_over"},
+		{"error", "sent refused", fleet.CallToolError, "tool_error"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.fault, func(t *testing.T) {
+			t.Parallel()
+			d, elf := newDelivery(t, tt.fault)
+			d.mu.Lock()
+			d.story = nil // boot and first connection
+			d.mu.Unlock()
+			over := make(chan struct{})
+			c, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolUpgradeFirmware,
+				Actor: fleet.Actor{Kind: fleet.ActorCampaign, ID: "c", Name: "2.9", Role: fleet.RoleOperator},
+				Firmware: &fleet.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Patience: time.Minute, Done: over,
+					Told: func(e fleet.Evidence) { d.note(e.Kind) }}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := strings.Fields(tt.story)
+			eventually(t, tt.story, func() bool { return len(d.told()) >= len(want) })
+			time.Sleep(100 * time.Millisecond) // nothing more may come
+			close(over)
+			eventually(t, "the outcome", func() bool {
+				c, err = d.calls.CallStore.Call(t.Context(), c.ID)
+				return err != nil || c.State.Final()
+			})
+			code := ""
+			if c.Error != nil {
+				code = c.Error.Code
+			}
+			if err != nil || c.State != tt.want || code != tt.code {
+				t.Errorf("%s %q, %v; want %s %q", c.State, code, err, tt.want, tt.code)
+			}
+			if diff := cmp.Diff(want, d.told()); diff != "" {
+				t.Errorf("observed (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOfferedDelivery makes the offer in the answer to a boot poll, once the
+// running build is confirmed.
+func TestOfferedDelivery(t *testing.T) {
+	tests := []struct {
+		fault, story string
+		installed    bool
+	}{
+		{"", "disconnect boot_poll get downloaded boot_poll connect", true},
+		{"cut=30", "disconnect boot_poll get cut connect", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.fault, func(t *testing.T) {
+			t.Parallel()
+			d, elf := newDelivery(t, tt.fault)
+			d.mu.Lock()
+			d.story = nil
+			d.offer = func(p fleet.BootPoll, first bool) *fleet.FirmwareOffer {
+				if first != (p.ELFSHA256 == elf) {
+					t.Errorf("first boot %v of %s", first, p.Version)
+				}
+				if first {
+					return nil
+				}
+				return &fleet.FirmwareOffer{Version: "2.9.0", URL: d.newLink()}
+			}
+			d.mu.Unlock()
+			if _, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolReboot,
+				Actor: fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the device on MQTT again", func() bool { return d.saw(fleet.EvidenceConnect) })
+			if diff := cmp.Diff(strings.Fields(tt.story), d.told()); diff != "" {
+				t.Errorf("observed (-want +got)\n%s", diff)
+			}
+			if runs := d.device.Firmware(); (runs.ElfSHA256 == elf) != tt.installed || runs.Pending {
+				t.Errorf("runs %+v", runs)
+			}
+		})
+	}
+}
