@@ -52,6 +52,8 @@ type console struct {
 	enrolments *fleet.Enrolments
 	operators  *fleet.Operators
 	snapshots  *fleet.Snapshots
+	firmware   *fleet.Firmware
+	campaigns  *fleet.Campaigns
 	logged     *logBuffer
 }
 
@@ -113,10 +115,16 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log})
 	c.operators = fleet.NewOperators(c.store)
+	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Events: c.events, Log: log,
+		TempDir: c.t.TempDir(), Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return c.store.Conflicts(ctx, uuid.Nil, ids)
+		}})
+	c.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
+		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
 	fanOuts := fleet.NewFanOuts(c.store, c.store, calls, c.events, log)
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run)
 	c.t.Cleanup(calls.Shutdown)
-	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences,
+	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
 		Operators: c.operators, Snapshots: c.snapshots, Pictures: c.store, Stats: c.store, Samples: c.store, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
 }

@@ -110,6 +110,9 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
+	if page.Updates, err = s.deviceUpdates(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
 	if page.Firmware, err = s.Devices.FirmwareHistory(ctx, d.ID); err != nil {
 		return answer{}, err
 	}

@@ -48,6 +48,14 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			return nil, errNoPage
 		}
 		return fanOutView{s, id}, nil
+	case ui.ViewFirmware:
+		return &firmwareView{server: s, began: s.now(), seen: make(map[string]bool)}, nil
+	case ui.ViewRelease:
+		id, err := uuid.Parse(q.Get("id"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return releaseView{s, id}, nil
 	}
 	return nil, errNoPage
 }
@@ -138,6 +146,8 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 			err = v.call(ctx, *e.Call, &u)
 		case fleet.EventSnapshot:
 			err = v.snapshot(ctx, e.Subject, &u)
+		case fleet.EventDeployed:
+			err = v.deployed(ctx, &u)
 		default:
 			head = true
 		}
@@ -154,6 +164,16 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 		u.patches = append(u.patches, patches...)
 	}
 	return u, nil
+}
+
+// deployed shows what became of a deployment on the tab that tells of them.
+func (v *deviceView) deployed(ctx context.Context, u *updates) error {
+	if v.tab != "firmware" {
+		return nil
+	}
+	told, err := v.server.deviceUpdates(ctx, v.id)
+	u.patches = append(u.patches, told.View())
+	return err
 }
 
 // call shows a call in the tables and beside the form that made it. The

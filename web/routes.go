@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *Server) table() []route {
 	device := ui.PathDevices + "/{device}"
 	call := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
-	return []route{
+	return slices.Concat(s.firmwareRoutes(), []route{
 		{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
 		{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
 		{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},
@@ -87,7 +88,7 @@ func (s *Server) table() []route {
 		{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, page: s.setOperatorPassword},
 		{method: post, pattern: ui.PathSettings + "/tokens", role: admin, page: s.createToken},
 		{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, page: s.revokeToken},
-	}
+	})
 }
 
 // routes puts everything that shares the address together. Devices and

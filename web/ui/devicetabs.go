@@ -20,6 +20,7 @@ type ActivityPage struct {
 // GET DevicePath(id, "firmware"), with from and to for a difference.
 type FirmwarePage struct {
 	Head        DeviceHead
+	Updates     DeviceUpdates
 	Firmware    []fleet.FirmwareRecord  // newest first
 	Inventories []fleet.InventoryRecord // newest first
 	Diff        *fleet.InventoryDiff    // what from and to ask for

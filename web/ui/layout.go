@@ -14,6 +14,7 @@ type head struct {
 	Crumbs []link // the way here, without the page itself
 	Here   string // short title at the end of the way; "" is Title
 	Events string // address of the live stream; "" for none
+	Script string // name of a script that this page alone needs
 	Charts bool   // may need the chart library, which the script fetches once a chart comes into view
 }
 
@@ -34,6 +35,7 @@ var nav = []navItem{
 	{"devices", "nav.devices", PathDevices},
 	{"calls", "nav.calls", PathCalls},
 	{"fanouts", "nav.fanouts", PathFanOuts},
+	{"firmware", "firmware.nav", PathFirmware},
 	{"settings", "nav.settings", PathSettings},
 }
 

@@ -81,7 +81,8 @@ func head(tab string) ui.DeviceHead {
 
 func firmwarePage() templ.Component {
 	return ui.FirmwarePage{
-		Head: head("firmware"),
+		Head:    head("firmware"),
+		Updates: deviceUpdates(),
 		Firmware: []fleet.FirmwareRecord{
 			{Version: "2.4.2", Slot: "ota_1", ELFSHA256: strings.Repeat("9f2c41", 10) + "01ab", IDFVersion: "v6.0.2", FirstSeen: now.AddDate(0, 0, -3), LastSeen: now},
 			{Version: "2.4.1", Slot: "ota_0", ELFSHA256: strings.Repeat("77aa00", 10) + "01ab", IDFVersion: "v6.0.1", FirstSeen: now.AddDate(0, -2, 0), LastSeen: now.AddDate(0, 0, -3)},

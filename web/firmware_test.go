@@ -1,0 +1,249 @@
+package web_test
+
+import (
+	"bytes"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/net/html"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage/esptest"
+	"fleetd/web/ui"
+)
+
+// A file is what a browser sends of one.
+type file struct {
+	name string
+	data []byte
+}
+
+// upload sends files as the form does.
+func (b *browser) upload(board, notes string, files ...file) *page {
+	b.t.Helper()
+	var body bytes.Buffer
+	w := multipart.NewWriter(&body)
+	_ = w.WriteField("board", board)
+	_ = w.WriteField("notes", notes)
+	for _, f := range files {
+		part, _ := w.CreateFormFile("file", f.name)
+		_, _ = part.Write(f.data)
+	}
+	w.Close()
+	return b.do(http.MethodPost, ui.PathImages, w.FormDataContentType(), &body)
+}
+
+// chosen are the values of the checkboxes in an element.
+func chosen(p *page, selector string) (values []string) {
+	for _, n := range p.find(selector) {
+		for d := range n.Descendants() {
+			if d.Type == html.ElementNode && d.Data == "input" && attribute(d, "name") == "image" {
+				values = append(values, attribute(d, "value"))
+			}
+		}
+	}
+	return values
+}
+
+// anImage uploads an image and returns its SHA-256.
+func (b *browser) anImage(app esptest.App, board string) string {
+	b.t.Helper()
+	p := b.upload(board, "", file{"xiaozhi.bin", app.Bytes()}).wantStatus(http.StatusOK)
+	sums := chosen(p, "#upload-results")
+	if len(sums) != 1 {
+		b.t.Fatalf("the upload brought %v: %s", sums, p.text("#upload"))
+	}
+	return sums[0]
+}
+
+func TestUpload(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	b.get("/firmware").wantStatus(200).wantText("#main", "merged-binary.bin").wantText("#main", "fleetd image push")
+	good, small := esptest.App{Version: "2.4.3"}.Bytes(), esptest.App{Chip: "esp32c3", Version: "2.4.3"}.Bytes()
+	broken := bytes.Clone(good)
+	broken[len(broken)-1] ^= 1
+
+	p := b.upload("", "from the lab", file{"xiaozhi.bin", good}, file{`C:\fw\<b>c3</b>.bin`, small}, file{"broken.bin", broken}, file{"page.html", []byte("<!doctype html>")})
+	p.wantStatus(http.StatusUnprocessableEntity).wantText("#upload-results", "2.4.3").wantText("#upload-results", "esp32c3").
+		wantText("#upload-results", "SHA-256").wantText("#upload-results", "page.html")
+	if got := chosen(p, "#upload-results"); len(got) != 2 {
+		t.Errorf("%d files were taken, want 2: %s", len(got), p.text("#upload-results"))
+	}
+	if len(p.find("b")) != 0 {
+		t.Error("a file name is shown as markup")
+	}
+	if n := strings.Count(b.get("/firmware/images").text("tbody"), "2.4.3"); n != 2 {
+		t.Errorf("%d images are listed, want 2", n)
+	}
+	again := b.upload("esp-box-3", "", file{"same.bin", good}).wantStatus(200)
+	again.wantText("#upload-results", "was here already")
+	b.get("/firmware/images?chip=esp32c3").wantText("tbody", "esp32c3")
+
+	merged := esptest.Merged(esptest.App{Version: "2.5.0"}.Bytes(), []esptest.Partition{{Label: "ota_0", Type: 0, Subtype: 0x10, Offset: 0x20000, Size: 0x100000}}, 0)
+	b.upload("esp-box-3", "", file{"merged-binary.bin", merged}).wantStatus(200).wantText("#upload-results", "cut out").wantText("#upload-results", "2.5.0")
+}
+
+func TestUploadRefuses(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	b.upload("", "").wantStatus(422).wantText("#upload", "at least one file")
+	b.post("/firmware/images", url.Values{"file": {"x"}}).wantStatus(422).wantText("#upload", "cannot be read")
+	b.upload("NO BOARD!", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(422).wantText("#upload-results", "no board's name")
+	b.upload("", "", file{"empty.bin", nil}).wantStatus(422).wantText("#upload-results", "empty.bin")
+	p := b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", strings.NewReader("--x\r\nbroken"))
+	if p.status < 400 || p.status >= 500 {
+		t.Errorf("a broken form: %d", p.status)
+	}
+	for _, role := range []fleet.Role{fleet.RoleViewer} {
+		c.as(role).upload("", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(http.StatusForbidden)
+	}
+	if got, err := c.store.Images(t.Context(), fleet.ImageFilter{}); err != nil || len(got.Items) != 0 {
+		t.Errorf("stored %d images, %v", len(got.Items), err)
+	}
+}
+
+// zeros is an endless file.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// What is too large is read to its end, and the answer arrives: the browser
+// that sent it would see a broken connection otherwise.
+func TestUploadTooLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("sends 80 MiB")
+	}
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	head := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"disk.img\"\r\n\r\n"
+	body := io.MultiReader(strings.NewReader(head), io.LimitReader(zeros{}, 80<<20), strings.NewReader("\r\n--x--\r\n"))
+	b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", body).
+		wantStatus(422).wantText("#upload-results", "disk.img").wantText("#upload-results", "64 MiB")
+}
+
+func TestImagePage(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233", "a085e3112244")
+	b := c.as(fleet.RoleAdmin)
+	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
+	path := ui.ImagePath(sum)
+	p := b.get(path).wantStatus(200).wantText("#main", "any esp32s3 board").wantText("#main", sum[:16]).wantText("#main", "v6.0.2")
+	p.wantText("#fit", "do not fit") // the devices never told their flash layout
+	if strings.Contains(p.body, "⟦") {
+		t.Error("a message is missing")
+	}
+	b.get(path+"?q=nope:x").wantStatus(200).wantText("#fit", "no field")
+	b.get(path+"?q=id:a085e3112244&mode=pull&downgrade=1").wantStatus(200).wantText("#fit", "1 device")
+	b.get(path + "?q=%00&mode=nope").wantStatus(200)
+
+	b.post(path+"/edit", url.Values{"board": {"bread-compact-wifi"}, "notes": {"a\r\nb"}}).wantRedirect(path)
+	b.get(path).wantText("#flash", "Saved").wantText("h1", "2.4.3 for bread-compact-wifi")
+	b.post(path+"/edit", url.Values{"board": {"Nope Nope"}, "notes": {"kept"}}).wantStatus(422).wantText("textarea", "kept").wantText("#edit", "no board's name")
+	for _, form := range []url.Values{{"confirm": {"2.4"}, "reason": {"x"}}, {"confirm": {"2.4.3"}, "reason": {" "}}} {
+		b.post(path+"/revoke", form).wantStatus(422)
+	}
+	b.post(path+"/revoke", url.Values{"confirm": {"2.4.3"}, "reason": {"leaks <b>keys</b>"}}).wantRedirect(path)
+	p = b.get(path).wantText("#main", "leaks <b>keys</b>").wantText("#main", "Revoked by")
+	if len(p.find("b")) != 0 {
+		t.Error("a reason is shown as markup")
+	}
+	b.get("/firmware/images").wantText("tbody", "revoked")
+
+	spare := b.anImage(esptest.App{Version: "2.5.0"}, "")
+	b.post(ui.ImagePath(spare, "delete"), nil).wantRedirect("/firmware/images")
+	b.get(ui.ImagePath(spare)).wantStatus(404)
+	for _, bad := range []string{"x", strings.Repeat("g", 64), strings.Repeat("A", 64), "..%2f..%2fetc"} {
+		b.get("/firmware/images/" + bad).wantStatus(404)
+	}
+}
+
+func TestReleasePages(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	b := c.as(fleet.RoleAdmin)
+	s3, c3 := b.anImage(esptest.App{Version: "2.4.3"}, "bread-compact-wifi"), b.anImage(esptest.App{Chip: "esp32c3", Version: "2.4.3"}, "")
+	newer := b.anImage(esptest.App{Version: "2.5.0"}, "esp-box-3")
+	p := b.get("/firmware/releases/new?image=" + s3 + "&image=" + c3 + "&image=nope").wantStatus(200)
+	if got := attribute(p.find("input[name=version]")[0], "value"); got != "2.4.3" {
+		t.Errorf("the version offered is %q", got)
+	}
+	b.post("/firmware/releases", url.Values{"to": {"released"}}).wantStatus(422).wantText("#main", "No image")
+	b.post("/firmware/releases", url.Values{"image": {s3, newer}, "notes": {"kept"}, "to": {"released"}}).wantStatus(422).wantText("#main", "different versions").wantText("textarea", "kept")
+	b.post("/firmware/releases", url.Values{"image": {strings.Repeat("ab", 32)}, "to": {"released"}}).wantStatus(422)
+
+	location := b.post("/firmware/releases", url.Values{"image": {s3}, "notes": {"first\r\nline"}, "to": {"draft"}}).wantRedirect("/firmware/releases/")
+	b.get(location).wantText("#flash", "draft of 2.4.3").wantText("#release-head", "draft")
+	b.get(location+"/edit").wantStatus(200).wantText("textarea", "first")
+	b.post(location+"/edit", url.Values{"image": {s3, c3}, "version": {"2.4.3"}, "to": {"draft"}}).wantRedirect(location)
+	b.get(location).wantText("#main", "any esp32c3 board")
+	b.post(location+"/state", url.Values{"to": {"revoked"}, "reason": {"x"}}).wantStatus(422)
+	s := b.stream("/events?view=release&id=" + strings.TrimPrefix(location, "/firmware/releases/"))
+	b.post(location+"/state", url.Values{"to": {"released"}}).wantRedirect(location)
+	s.want("patch", `id="release-head"`, "Start a campaign")
+	b.get(location + "/edit").wantRedirect(location) // only drafts change
+	b.post(location+"/edit", url.Values{"image": {s3}, "to": {"draft"}}).wantStatus(422).wantText("#main", "Only drafts")
+	b.get("/firmware").wantText("tbody", "released").wantText("tbody", "bread-compact-wifi")
+	b.get("/firmware?state=draft").wantText("#list", "No release here")
+	b.get(ui.ImagePath(s3)).wantText("#main", "released")
+	b.post(ui.ImagePath(s3, "delete"), nil).wantRedirect(ui.ImagePath(s3))
+	b.get(ui.ImagePath(s3)).wantText("#flash", "cannot be deleted")
+
+	b.post(location+"/state", url.Values{"to": {"deprecated"}, "reason": {"a newer one is out"}}).wantRedirect(location)
+	b.get(location).wantText("#release-head", "a newer one is out")
+	b.post(location+"/state", url.Values{"to": {"draft"}}).wantStatus(422)
+	b.post(location+"/revoke", url.Values{"reason": {"x"}, "confirm": {"2.4"}}).wantStatus(422)
+	b.post(location+"/revoke", url.Values{"reason": {"burns"}, "confirm": {"2.4.3"}}).wantRedirect(location)
+	b.get(location).wantText("#release-head", "revoked").wantText("#release-head", "burns")
+	b.post(location+"/state", url.Values{"to": {"released"}}).wantRedirect(location)
+	b.get(location).wantText("#flash", "cannot go there")
+	for _, path := range []string{"/firmware/releases/x", "/firmware/releases/" + uuid.NewString()} {
+		b.get(path).wantStatus(404)
+	}
+}
+
+// The lists tell of what others bring, and of what changes.
+func TestFirmwareStream(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	first := b.anImage(esptest.App{Version: "2.4.3"}, "")
+	s := b.stream("/events?view=firmware")
+	b.anImage(esptest.App{Version: "2.4.4"}, "")
+	s.want("new", "1")
+	b.post(ui.ImagePath(first, "edit"), url.Values{"board": {"esp-box-3"}}).wantStatus(303)
+	s.want("patch", `id="image-`+first, "esp-box-3")
+	b.post("/firmware/releases", url.Values{"image": {first}, "to": {"draft"}}).wantStatus(303)
+	s.want("new", "1")
+}
+
+// What runs is counted where it is listed.
+func TestRunningIsCounted(t *testing.T) {
+	c := newConsole(t)
+	app := esptest.App{Version: "2.4.3", ELFOf: "this build"}
+	b := c.as(fleet.RoleOperator)
+	sum := b.anImage(app, "")
+	img, err := c.store.Image(t.Context(), sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.store.SavePolls(t.Context(), []fleet.PollRecord{{
+		Poll: fleet.BootPoll{Device: "a085e3112233", ClientID: "c1", Board: "esp-box-3", Chip: "esp32s3", Version: "2.4.3", ELFSHA256: img.ELFSHA256, Slot: "ota_0", At: time.Now().UTC(),
+			Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}}},
+		Admission: fleet.Admission{Device: "a085e3112233", Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	location := b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
+	b.get(location).wantText("#adoption", "100%").wantText("#adoption", "1 of 1")
+	b.get(ui.ImagePath(sum)).wantText("#adoption", "100%")
+	p := b.get("/firmware")
+	if got := p.text("tbody"); !strings.Contains(got, "1") {
+		t.Errorf("the list reads %q", got)
+	}
+}

@@ -1,0 +1,146 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// uploadsBytes bounds one request with files. It is far more than they may
+// have: a browser shows an answer only after it has sent everything, so what
+// is too large is read to its end and thrown away.
+const uploadsBytes = 4 << 30
+
+// uploadPatience is how long a browser may send nothing.
+const uploadPatience = time.Minute
+
+// fieldBytes bounds a text field beside the files.
+const fieldBytes = 16 << 10
+
+// uploadImages takes files as they arrive; none is in memory as a whole. The
+// answer is the list of images with what became of each file.
+func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	r.Body = patientBody{r.Body, http.NewResponseController(w)}
+	a, err := s.takeImages(r)
+	extend(w, time.Minute, time.Minute)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.render(w, r, a)
+}
+
+// A patientBody gives a slow network its time, and none to a dead one.
+type patientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b patientBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(uploadPatience)) // a writer without deadlines is a test's
+	return b.ReadCloser.Read(p)
+}
+
+func (s *Server) takeImages(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page, err := s.imagesPage(ctx, ui.ListURL{Path: ui.PathImages})
+	if err != nil {
+		return answer{}, err
+	}
+	bad, err := s.readImages(r, &page.Upload)
+	if err != nil {
+		return answer{}, err
+	}
+	if len(page.Upload.Results) > 0 { // the list was read before they came
+		box := page.Upload
+		if page, err = s.imagesPage(ctx, page.List); err != nil {
+			return answer{}, err
+		}
+		page.Upload.Results, page.Empty = box.Results, false
+	}
+	a := answer{page: page.Page(), whole: true}
+	if bad {
+		a.status = http.StatusUnprocessableEntity
+	}
+	return a, nil
+}
+
+// readImages reads the form's parts in turn. The fields stand before the
+// files, as the form has them.
+func (s *Server) readImages(r *http.Request, box *ui.UploadBox) (bad bool, err error) {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		box.Problem = text(r.Context(), "firmware.upload.no_form")
+		return true, nil
+	}
+	for {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return true, formError(err)
+		}
+		if err := s.readPart(r.Context(), part, box); err != nil {
+			return true, err
+		}
+	}
+	for _, result := range box.Results {
+		bad = bad || result.Image == nil
+	}
+	if len(box.Results) == 0 {
+		box.Problem = text(r.Context(), "firmware.upload.none")
+		return true, nil
+	}
+	return bad, nil
+}
+
+func (s *Server) readPart(ctx context.Context, part *multipart.Part, box *ui.UploadBox) error {
+	switch part.FormName() {
+	case "board":
+		return readField(part, &box.Board)
+	case "notes":
+		return readField(part, &box.Notes)
+	case "file":
+		if part.FileName() == "" { // no file was chosen
+			return nil
+		}
+		result, err := s.takeImage(ctx, part, *box)
+		if err != nil {
+			return err
+		}
+		box.Results = append(box.Results, result)
+	}
+	return nil
+}
+
+func readField(part *multipart.Part, into *string) error {
+	b, err := io.ReadAll(io.LimitReader(part, fieldBytes))
+	if err != nil {
+		return formError(err)
+	}
+	*into = string(b)
+	return nil
+}
+
+// takeImage stores one file, or says what is wrong with it.
+func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
+	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
+	image, created, err := s.Firmware.Upload(ctx, viewerOf(ctx).actor(), fleet.ImageUpload{Body: part, FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
+	switch {
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
+		result.Fault = fault(ctx, err)
+		return result, nil
+	case err != nil:
+		return result, err
+	}
+	result.Image, result.New = &image, created
+	return result, nil
+}

@@ -1,0 +1,51 @@
+package ui
+
+import (
+	"context"
+
+	"fleetd/fleet"
+)
+
+// DeviceUpdates answers on a device's firmware tab why it is, or is not, being
+// updated; a live stream sends it as a patch. POST DevicePath(id,
+// "quarantine") lets a device back into campaigns.
+type DeviceUpdates struct {
+	Device      fleet.DeviceID
+	Outlook     fleet.FirmwareOutlook
+	Deployments []DeploymentView // newest first
+	More        bool             // there are older ones than are shown
+	CanAct      bool
+}
+
+// latest is the part in a campaign that the outlook speaks of.
+func (v DeviceUpdates) latest() (DeploymentView, bool) {
+	if v.Outlook.Deployment == nil || v.Outlook.Campaign == nil {
+		return DeploymentView{}, false
+	}
+	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment, Hindrance: v.Outlook.Hindrance, Until: v.Outlook.Until}, true
+}
+
+// saying is the answer in one sentence.
+func (v DeviceUpdates) saying(ctx context.Context) string {
+	if latest, ok := v.latest(); ok {
+		return latest.verdict(ctx)
+	}
+	if len(v.Outlook.Newer) > 0 {
+		return t(ctx, "firmware.why.no_campaign")
+	}
+	return t(ctx, "firmware.why.nothing")
+}
+
+// waiting says what a queued device waits for now; "" if it is not queued.
+func (v DeviceUpdates) waiting(ctx context.Context) string {
+	latest, ok := v.latest()
+	if !ok || latest.Deployment.State.Final() {
+		return ""
+	}
+	return latest.waits(ctx)
+}
+
+// folded leaves time lines of the past closed.
+func (v DeviceUpdates) folded(i int) bool {
+	return i > 0 && v.Deployments[i].Deployment.State.Final()
+}

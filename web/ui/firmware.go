@@ -1,0 +1,195 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// The addresses of images and releases.
+const (
+	PathFirmware   = "/firmware"              // GET releases: state, limit, cursor
+	PathImages     = "/firmware/images"       // GET images: chip, board, limit, cursor; POST file (repeated), board, notes
+	PathReleases   = "/firmware/releases"     // POST image (repeated), version, notes, to
+	PathReleaseNew = "/firmware/releases/new" // GET with image (repeated)
+)
+
+// ImagePath is the page of an image, or one of its acts: "edit", "revoke", "delete".
+func ImagePath(sha256 string, parts ...string) string { return firmwarePath(PathImages, sha256, parts) }
+
+// ReleasePath is the page of a release, or one of its parts: "edit", "state", "revoke".
+func ReleasePath(id string, parts ...string) string { return firmwarePath(PathReleases, id, parts) }
+
+func firmwarePath(path, id string, parts []string) string {
+	path += "/" + url.PathEscape(id)
+	for _, p := range parts {
+		path += "/" + url.PathEscape(p)
+	}
+	return path
+}
+
+// releaseURL opens the form for a release of the images.
+func releaseURL(sha256 ...string) string {
+	return PathReleaseNew + "?" + url.Values{"image": sha256}.Encode()
+}
+
+// campaignURL opens the wizard with the release chosen.
+func campaignURL(release string) string {
+	return PathCampaignNew + "?" + url.Values{"release": {release}}.Encode()
+}
+
+// Running says how many of the fleet's devices run something.
+type Running struct{ Count, Fleet int }
+
+// width is the share as the width of a bar of 100.
+func (r Running) width() string {
+	if r.Count == 0 || r.Fleet <= 0 {
+		return "0"
+	}
+	return strconv.FormatFloat(max(1.5, 100*float64(min(r.Count, r.Fleet))/float64(r.Fleet)), 'f', 1, 64)
+}
+
+// A ReleasesPage lists releases: GET [PathFirmware].
+type ReleasesPage struct {
+	List   ListURL // with state
+	Rows   []ReleaseRow
+	Next   string
+	Empty  bool // there is neither a release nor an image yet
+	Upload UploadBox
+	CanAct bool
+}
+
+// A ReleaseRow is one release in a list. A live stream sends it as a patch.
+type ReleaseRow struct {
+	ID        string
+	Version   string
+	Notes     string
+	State     fleet.ReleaseState
+	Images    []ImageRef
+	Running   Running
+	Campaigns int
+	CreatedAt time.Time
+	By        fleet.Actor
+}
+
+// An ImageRef names an image by what it is for.
+type ImageRef struct {
+	SHA256, Chip string
+	Board        string // "" fits any board with the chip
+	Version      string
+	Size         int64
+	Signed       Signed
+	Revoked      bool
+}
+
+// Ref is how an image is named in other pages.
+func Ref(i fleet.Image) ImageRef {
+	return ImageRef{SHA256: i.SHA256, Chip: i.Chip, Board: i.Board, Version: i.Version, Size: i.Size,
+		Signed: signedOf(i), Revoked: i.RevokedAt != nil}
+}
+
+// NewReleaseRow shows a release as a row.
+func NewReleaseRow(r fleet.Release, running Running, campaigns int) ReleaseRow {
+	row := ReleaseRow{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Running: running,
+		Campaigns: campaigns, CreatedAt: r.CreatedAt, By: r.CreatedBy}
+	for _, img := range r.Images {
+		row.Images = append(row.Images, Ref(img))
+	}
+	return row
+}
+
+// shownRefs keeps a row to a few images; the rest is counted.
+const shownRefs = 3
+
+func (r ReleaseRow) refs() []ImageRef { return r.Images[:min(len(r.Images), shownRefs)] }
+
+// An ImagesPage lists images: GET [PathImages].
+type ImagesPage struct {
+	List   ListURL // with chip, board
+	Rows   []ImageRow
+	Next   string
+	Chips  []string // offered as filters
+	Empty  bool
+	Upload UploadBox
+	CanAct bool
+}
+
+// An ImageRow is one image in a list. A live stream sends it as a patch.
+type ImageRow struct {
+	ImageRef
+	Project   string
+	FileName  string
+	ELFSHA256 string
+	Running   Running
+	CreatedAt time.Time
+	CanAct    bool
+}
+
+// NewImageRow shows an image as a row.
+func NewImageRow(i fleet.Image, running Running, canAct bool) ImageRow {
+	return ImageRow{ImageRef: Ref(i), Project: i.Project, FileName: i.FileName, ELFSHA256: i.ELFSHA256,
+		Running: running, CreatedAt: i.CreatedAt, CanAct: canAct}
+}
+
+// Signed says whose word stands for an image.
+type Signed string
+
+// What is known of an image's signatures, from least to most.
+const (
+	Unsigned      Signed = "unsigned"
+	SignedBroken  Signed = "broken"  // a block whose own checks do not hold
+	SignedUnknown Signed = "signed"  // by a key that fleetd was not given
+	SignedTrusted Signed = "trusted" // by a key that it was
+)
+
+func signedOf(i fleet.Image) Signed {
+	best := Unsigned
+	for _, s := range i.Signatures {
+		switch {
+		case s.Valid && s.Trusted:
+			return SignedTrusted
+		case s.Valid:
+			best = SignedUnknown
+		case best == Unsigned:
+			best = SignedBroken
+		}
+	}
+	return best
+}
+
+var signedTones = map[Signed]tone{SignedTrusted: toneGood, SignedUnknown: toneBusy, SignedBroken: toneBad, Unsigned: toneNone}
+
+var releaseTones = map[fleet.ReleaseState]tone{
+	fleet.ReleaseDraft: toneNone, fleet.ReleaseReleased: toneGood, fleet.ReleaseDeprecated: toneWarn, fleet.ReleaseRevoked: toneBad,
+}
+
+// releaseFilters are the states that a click shows.
+func (v ReleasesPage) filters(ctx context.Context) []filterChip {
+	chips := []filterChip{{Text: t(ctx, "firmware.all"), URL: v.List.With("state", ""), On: v.List.Get("state") == ""}}
+	for _, s := range fleet.ReleaseStates {
+		chips = append(chips, filterChip{Text: t(ctx, "firmware.release."+string(s)), URL: v.List.With("state", string(s)), On: v.List.Get("state") == string(s)})
+	}
+	return chips
+}
+
+func (v ImagesPage) filters(ctx context.Context) []filterChip {
+	chips := []filterChip{{Text: t(ctx, "firmware.all"), URL: v.List.With("chip", ""), On: v.List.Get("chip") == ""}}
+	for _, c := range v.Chips {
+		chips = append(chips, filterChip{Text: c, URL: v.List.With("chip", c), On: v.List.Get("chip") == c})
+	}
+	return chips
+}
+
+// boardText is what an image is for.
+func (r ImageRef) boardText(ctx context.Context) string {
+	if r.Board == "" {
+		return t(ctx, "firmware.any_board", "chip", r.Chip)
+	}
+	return r.Board
+}
+
+// runningURL lists the devices that run one of the builds.
+func runningURL(elf string) string { return QueryPath(Term("elf", elf)) }

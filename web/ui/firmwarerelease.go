@@ -1,0 +1,67 @@
+package ui
+
+import (
+	"slices"
+
+	"fleetd/fleet"
+)
+
+// A FirmwareReleasePage is one release: GET [ReleasePath]. Its forms post to
+// "state" with to and reason, and to "revoke" with reason and confirm = the version.
+type FirmwareReleasePage struct {
+	Release   fleet.Release
+	Running   map[string]int   // devices by the build they run
+	Campaigns []fleet.Campaign // that used it, newest first
+	Adoption  Adoption
+	Fit       FitView
+	CanAct    bool
+	CanRevoke bool
+}
+
+func (v FirmwareReleasePage) id() string { return v.Release.ID.String() }
+
+func (v FirmwareReleasePage) path(parts ...string) string { return ReleasePath(v.id(), parts...) }
+
+// open reports whether the release can still be withdrawn.
+func (v FirmwareReleasePage) open() bool { return v.Release.State != fleet.ReleaseRevoked }
+
+// A ReleaseFormPage makes a release, or changes a draft: GET [PathReleaseNew]
+// with image (repeated), POST [PathReleases]; GET and POST ReleasePath(id,
+// "edit"). Fields: image (repeated), version, notes, to ("draft", "released").
+type ReleaseFormPage struct {
+	ID      string     // of the draft; "" for a new one
+	Images  []ImageRow // to choose from, newest first
+	Chosen  []string   // SHA-256
+	Version string
+	Notes   string
+	Fault   Fault // why it was not accepted
+	More    bool  // there are older images than are shown
+}
+
+func (v ReleaseFormPage) chosen(sha256 string) bool { return slices.Contains(v.Chosen, sha256) }
+
+func (v ReleaseFormPage) action() string {
+	if v.ID == "" {
+		return PathReleases
+	}
+	return ReleasePath(v.ID, "edit")
+}
+
+// versions are those of the images to choose from, newest image first.
+func (v ReleaseFormPage) versions() (all []string) {
+	for _, i := range v.Images {
+		if !slices.Contains(all, i.Version) {
+			all = append(all, i.Version)
+		}
+	}
+	return all
+}
+
+func (v ReleaseFormPage) of(version string) (rows []ImageRow) {
+	for _, i := range v.Images {
+		if i.Version == version {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}

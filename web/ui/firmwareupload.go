@@ -1,0 +1,61 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// An UploadBox takes firmware files: POST [PathImages] with file (repeated),
+// board and notes. The script sends each file by itself and shows its progress.
+type UploadBox struct {
+	Boards  []string // of the fleet, offered for the board
+	Board   string   // as typed
+	Notes   string   // as typed
+	Results []UploadResult
+	Problem string // why nothing was taken, in the page's language
+}
+
+// An UploadResult is what became of one file.
+type UploadResult struct {
+	FileName string // foreign text
+	Image    *fleet.Image
+	New      bool  // the bytes were not here before
+	Fault    Fault // what is wrong with it
+}
+
+// A Fault is why something was not accepted: what sort of fault in the page's
+// language, and the details in the domain's own words. The zero value is none.
+type Fault struct{ Title, Detail string }
+
+func (f Fault) any() bool { return f != Fault{} }
+
+// uploadKeys are the messages that the upload's script fills in.
+var uploadKeys = map[string]string{
+	"waiting": "firmware.upload.waiting", "sending": "firmware.upload.sending", "checking": "firmware.upload.checking",
+	"cancel": "firmware.upload.cancel", "canceled": "firmware.upload.canceled", "too_large": "firmware.upload.too_large",
+	"broken": "firmware.upload.broken", "empty": "firmware.upload.empty", "progress": "firmware.upload.progress",
+}
+
+// uploadTexts are those messages as JSON, placeholders unfilled.
+func uploadTexts(ctx context.Context) string {
+	l := page(ctx).Lang
+	texts := make(map[string]string, len(uploadKeys))
+	for name, key := range uploadKeys {
+		texts[name] = i18n.Raw(l, key, 2)
+	}
+	b, _ := json.Marshal(texts) // strings always marshal
+	return string(b)
+}
+
+// stored are the images that came of the upload.
+func (u UploadBox) stored() (sha256 []string) {
+	for _, r := range u.Results {
+		if r.Image != nil {
+			sha256 = append(sha256, r.Image.SHA256)
+		}
+	}
+	return sha256
+}
