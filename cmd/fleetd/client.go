@@ -34,7 +34,11 @@ func (c *clientFlags) do(ctx context.Context, method, path string, body any) (js
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Timeout: 6 * time.Minute} // a call may take five
+	return c.send(&http.Client{Timeout: 6 * time.Minute}, req) // a call may take five
+}
+
+// send sends a request and returns the JSON of the answer.
+func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMessage, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)

@@ -22,7 +22,7 @@ func (s *server) serveHTTP(ctx context.Context) error {
 		Answers: answers, Log: s.log})
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Presences: s.presences,
-		Operators: s.operators, Snapshots: s.snapshots, Pictures: s.store, Stats: s.store, Samples: s.store, Events: s.events,
+		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Events: s.events,
 		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, PublicURL: s.cfg.PublicURL,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: buildVersion(), System: s.systemFacts(ctx), Log: s.log,
 	})
@@ -49,6 +49,6 @@ func (s *server) systemFacts(ctx context.Context) []ui.SystemFact {
 
 func (s *server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments, Presence: s.presences,
-		Operators: s.operators, Snapshots: s.snapshots, SnapshotStore: s.store, Stats: s.store, Samples: s.store, Audit: s.store,
+		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, SnapshotStore: s.store, Stats: s.store, Samples: s.store, Audit: s.store,
 		Idempotency: s.store, Events: s.events, Version: buildVersion(), Log: s.log})
 }

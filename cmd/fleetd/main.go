@@ -25,14 +25,17 @@ const (
 )
 
 type cli struct {
-	Serve   serveCommand   `cmd:"" default:"withargs" help:"Run the server (the default command)."`
-	Sim     simCommand     `cmd:"" help:"Run simulated devices against a server."`
-	Migrate migrateCommand `cmd:"" help:"Bring the database to this version's schema and exit."`
-	User    userCommand    `cmd:"" help:"Manage operators, straight on the server's database."`
-	Token   tokenCommand   `cmd:"" help:"Manage API tokens, straight on the server's database."`
-	Device  deviceCommand  `cmd:"" help:"List, show, call and manage devices over REST."`
-	Config  configCommand  `cmd:"" help:"Check or print the server's configuration."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Serve    serveCommand    `cmd:"" default:"withargs" help:"Run the server (the default command)."`
+	Sim      simCommand      `cmd:"" help:"Run simulated devices against a server."`
+	Migrate  migrateCommand  `cmd:"" help:"Bring the database to this version's schema and exit."`
+	User     userCommand     `cmd:"" help:"Manage operators, straight on the server's database."`
+	Token    tokenCommand    `cmd:"" help:"Manage API tokens, straight on the server's database."`
+	Device   deviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
+	Image    imageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
+	Release  releaseCommand  `cmd:"" help:"Make and manage releases over REST."`
+	Campaign campaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	Config   configCommand   `cmd:"" help:"Check or print the server's configuration."`
+	Version  versionCommand  `cmd:"" help:"Print the version."`
 }
 
 func main() {

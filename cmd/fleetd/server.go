@@ -46,6 +46,8 @@ type server struct {
 	broker     *broker.Broker
 	calls      *fleet.Calls
 	fanOuts    *fleet.FanOuts
+	firmware   *fleet.Firmware
+	campaigns  *fleet.Campaigns
 
 	firstPassword string // of the operator made at the first start; "" later
 }
@@ -60,7 +62,7 @@ func startServer(ctx context.Context, cfg *config, log *slog.Logger) (_ *server,
 		}
 	}()
 	steps := []func(context.Context) error{
-		s.listen, s.openStore, s.openDomain, s.openBroker, s.openCalls, s.firstOperator, s.serveHTTP,
+		s.listen, s.openStore, s.openDomain, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator, s.serveHTTP,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {

@@ -1,5 +1,6 @@
 // Package api is the REST interface, /api/v1: devices, their tools, the calls
-// made to them, and who may do what, for programs that carry a token.
+// made to them, the firmware they are to run, and who may do what, for programs
+// that carry a token.
 //
 // It holds no rules of the fleet. It reads a request, asks package fleet, and
 // puts the answer into the words of the contract: snake_case JSON, times in
@@ -36,6 +37,8 @@ type Options struct {
 	Presence      *fleet.Presences
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
+	Firmware      *fleet.Firmware
+	Campaigns     *fleet.Campaigns
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
@@ -85,6 +88,11 @@ func newAPI(o Options) *api {
 	a.registerFirmware()
 	a.registerCalls()
 	a.registerFanOuts()
+	a.registerImages()
+	a.registerReleases()
+	a.registerCampaigns()
+	a.registerCampaignActs()
+	a.registerDeployments()
 	a.registerSnapshots()
 	a.registerTokens()
 	a.registerOperators()

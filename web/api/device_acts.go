@@ -33,7 +33,8 @@ func (a *api) claim(ctx context.Context, by fleet.Actor, in *claimInput) (*answe
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(a.Devices.Device(ctx, id))
+	d, err := a.Devices.Device(ctx, id)
+	return a.shown(ctx, d, err)
 }
 
 type holdInput struct {
@@ -49,7 +50,8 @@ func (a *api) hold(ctx context.Context, by fleet.Actor, in *holdInput) (*answer[
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(a.Devices.Hold(ctx, by, id, in.Body.Reason, utcOrNil(in.Body.Until)))
+	d, err := a.Devices.Hold(ctx, by, id, in.Body.Reason, utcOrNil(in.Body.Until))
+	return a.shown(ctx, d, err)
 }
 
 func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
@@ -57,7 +59,8 @@ func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*ans
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(a.Devices.Release(ctx, by, id))
+	d, err := a.Devices.Release(ctx, by, id)
+	return a.shown(ctx, d, err)
 }
 
 func (a *api) approve(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
@@ -78,7 +81,8 @@ func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide
 	if err := decide(ctx, by, id); err != nil {
 		return nil, err
 	}
-	return a.shown(a.Devices.Device(ctx, id))
+	d, err := a.Devices.Device(ctx, id)
+	return a.shown(ctx, d, err)
 }
 
 type replaceInput struct {
@@ -103,7 +107,8 @@ func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*a
 	if _, err := a.Devices.Device(ctx, successor); err != nil {
 		return nil, missingIn(err, "successor", "device", in.Body.Successor)
 	}
-	return a.shown(a.Devices.Replace(ctx, by, id, successor))
+	d, err := a.Devices.Replace(ctx, by, id, successor)
+	return a.shown(ctx, d, err)
 }
 
 // missingIn blames a field of the body, not the path, for what does not exist.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 )
@@ -35,7 +36,8 @@ type deviceView struct {
 	InventoryID      string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
 	InventoryAt      *time.Time      `json:"inventory_at"`
 	ToolsCount       int             `json:"tools_count"`
-	Campaign         *string         `json:"campaign" doc:"Id of the campaign that the device is part of"`
+	TimeZone         string          `json:"time_zone" doc:"IANA name, of its maintenance windows; empty is the server's"`
+	Campaign         *uuid.UUID      `json:"campaign" format:"uuid" nullable:"true" doc:"Id of the campaign in which the device waits or works"`
 	CreatedAt        time.Time       `json:"created_at"`
 	RetiredAt        *time.Time      `json:"retired_at"`
 	ReplacedBy       *fleet.DeviceID `json:"replaced_by"`
@@ -53,16 +55,16 @@ type holdView struct {
 	Until  *time.Time `json:"until" doc:"null holds until released"`
 }
 
-// device shows a device. What memory knows of its presence may be newer than
-// what the store does.
-func (a *api) device(d fleet.Device) deviceView {
+// device shows a device that is part of the given campaign, if any. What memory
+// knows of its presence may be newer than what the store does.
+func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
 		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
 		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: d.PresenceEvidence,
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport, RemoteAddr: d.RemoteAddr,
 		Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags), Notes: d.Notes, Hold: hold(d.Hold),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
-		CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
+		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
 	if d.ReplacedBy != "" {
 		v.ReplacedBy = &d.ReplacedBy
 	}

@@ -14,7 +14,7 @@ func (a *api) registerDevices() {
 	register(a, operation{id: "get-device", method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer, noun: "device",
 		summary: "Show a device"}, a.getDevice)
 	register(a, operation{id: "update-device", method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator, noun: "device",
-		summary: "Change a device's name, notes or tags", about: "What is left out stays."}, a.updateDevice)
+		summary: "Change a device's name, notes, tags or time zone", about: "What is left out stays."}, a.updateDevice)
 	register(a, operation{id: "retire-device", method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin, noun: "device",
 		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."}, a.retireDevice)
 }
@@ -46,12 +46,16 @@ func (a *api) listDevices(ctx context.Context, _ fleet.Actor, in *listDevicesInp
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, a.device), nil
+	of, err := a.Campaigns.CampaignsOf(ctx, viewed(page.Items, func(d fleet.Device) fleet.DeviceID { return d.ID }))
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, func(d fleet.Device) deviceView { return a.device(d, of[d.ID]) }), nil
 }
 
 func (a *api) getDevice(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
 	d, err := a.find(ctx, *in)
-	return a.shown(d, err)
+	return a.shown(ctx, d, err)
 }
 
 // find returns the device that a path names.
@@ -64,11 +68,15 @@ func (a *api) find(ctx context.Context, in DevicePath) (fleet.Device, error) {
 }
 
 // shown is the answer of operations that end with a device.
-func (a *api) shown(d fleet.Device, err error) (*answer[deviceView], error) {
+func (a *api) shown(ctx context.Context, d fleet.Device, err error) (*answer[deviceView], error) {
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(a.device(d)), nil
+	of, err := a.Campaigns.CampaignsOf(ctx, []fleet.DeviceID{d.ID})
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(a.device(d, of[d.ID])), nil
 }
 
 type updateDeviceInput struct {
@@ -77,6 +85,7 @@ type updateDeviceInput struct {
 		Name  *string   `json:"name,omitempty" doc:"Need not be unique; empty shows the MAC address instead"`
 		Notes *string   `json:"notes,omitempty"`
 		Tags  *[]string `json:"tags,omitempty" nullable:"false" doc:"Takes the place of all present tags"`
+		Zone  *string   `json:"time_zone,omitempty" maxLength:"100" example:"Europe/Berlin" doc:"IANA name; empty is the server's"`
 	}
 }
 
@@ -85,7 +94,8 @@ func (a *api) updateDevice(ctx context.Context, by fleet.Actor, in *updateDevice
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags}))
+	d, err := a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags, TimeZone: in.Body.Zone})
+	return a.shown(ctx, d, err)
 }
 
 func (a *api) retireDevice(ctx context.Context, by fleet.Actor, in *DevicePath) (*empty, error) {

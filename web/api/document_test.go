@@ -22,7 +22,7 @@ func TestOperationsAreTheContract(t *testing.T) {
 	var b strings.Builder
 	for _, op := range w.routes() {
 		o := operationsOf(w.api.huma.OpenAPI().Paths[op.path])[op.method]
-		fmt.Fprintf(&b, "%-6s %-36s %-20s %s\n", op.method, op.path, op.id, o.Security[0]["token"][0])
+		fmt.Fprintf(&b, "%-6s %-42s %-24s %s\n", op.method, op.path, op.id, o.Security[0]["token"][0])
 	}
 	const golden = "testdata/operations.txt"
 	if *update {
@@ -53,7 +53,8 @@ func TestDocument(t *testing.T) {
 			t.Errorf("%s leads nowhere", ref[1])
 		}
 	}
-	for _, name := range []string{"Device", "DeviceList", "Call", "CallList", "FanOut", "FanOutProgress", "Token", "Problem", "Event"} {
+	for _, name := range []string{"Device", "DeviceList", "Call", "CallList", "FanOut", "FanOutProgress", "Token", "Problem", "Event",
+		"Image", "ImageList", "Release", "Campaign", "CampaignItemList", "Deployment", "DeploymentList", "DeploymentDetail", "DryRun", "Fit"} {
 		if schemas[name] == nil {
 			t.Errorf("there is no schema %s", name)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 )
@@ -27,19 +28,22 @@ func (a *api) registerEvents() {
 }
 
 type eventsInput struct {
-	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout" doc:"One or several, with commas; all, if left out"`
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release" doc:"One or several, with commas; all, if left out"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
 }
 
 // eventView is the data of one event.
 type eventView struct {
-	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout"`
+	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release"`
 	At         time.Time       `json:"at"`
 	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
 	Presence   fleet.Presence  `json:"presence,omitempty"`
 	Call       *callView       `json:"call,omitempty"`
 	SnapshotID string          `json:"snapshot_id,omitempty"`
 	FanOutID   string          `json:"fanout_id,omitempty"`
+	CampaignID string          `json:"campaign_id,omitempty" doc:"Of a campaign, or of a device's part in it"`
+	ReleaseID  string          `json:"release_id,omitempty"`
+	Image      string          `json:"image,omitempty" doc:"SHA-256 of a firmware image"`
 }
 
 func event(e fleet.Event) eventView {
@@ -52,8 +56,20 @@ func event(e fleet.Event) eventView {
 		v.SnapshotID = e.Subject
 	case fleet.EventFanOut:
 		v.FanOutID = e.Subject
+	case fleet.EventCampaign, fleet.EventDeployed:
+		v.CampaignID = e.Subject
+	case fleet.EventRelease:
+		v.ReleaseID, v.Image = releaseOrImage(e.Subject)
 	}
 	return v
+}
+
+// releaseOrImage tells the two things apart that events about releases name.
+func releaseOrImage(subject string) (release, image string) {
+	if _, err := uuid.Parse(subject); err == nil {
+		return subject, ""
+	}
+	return "", subject
 }
 
 // Bounds of a stream.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -41,11 +42,11 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
-	if op.Method == http.MethodPost {
-		next = a.once(next)
-	}
-	if op.Method == http.MethodPost || op.Method == http.MethodPatch {
-		next = readBody(next)
+	if streams, _ := op.Metadata[streamsKey].(bool); !streams && op.Method != http.MethodGet && op.Method != http.MethodDelete {
+		if op.Method == http.MethodPost {
+			next = a.once(next)
+		}
+		next = readBody(op.MaxBodyBytes-1, next)
 	}
 	return a.authenticated(need, op.Summary, next)
 }
@@ -97,6 +98,7 @@ func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, code, deta
 // Bounds of a request's body.
 const (
 	maxBody     = 64 << 10
+	maxPlan     = 2 << 20 // a campaign may name its devices one by one
 	bodyTimeout = 10 * time.Second
 )
 
@@ -110,12 +112,12 @@ func (*bufferedBody) Close() error { return nil }
 
 // readBody reads the whole body before anything is done. The deadline ends
 // with it: a call may well take longer than its arguments took to arrive.
-func readBody(next http.Handler) http.Handler {
+func readBody(limit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := new(bufferedBody)
 		if r.Body != nil && r.Body != http.NoBody {
 			var p *problem
-			if body.data, p = readAll(w, r); p != nil {
+			if body.data, p = readAll(w, r, limit); p != nil {
 				p.write(w)
 				return
 			}
@@ -126,15 +128,15 @@ func readBody(next http.Handler) http.Handler {
 	})
 }
 
-func readAll(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // not every writer is a connection's
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: "the body is larger than 64 KiB"}
+		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
 	case err != nil:
 		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body", Detail: "the body broke off or took longer than ten seconds"}
 	}

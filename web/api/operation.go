@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -22,12 +23,17 @@ type operation struct {
 	about   string // more, for the document
 	noun    string // what the request names, and may not exist
 	created bool   // answers 201
+	body    int64  // most bytes of its body; 0 takes maxBody
+	streams bool   // reads its body itself, as it comes
 
 	more func(*huma.Operation) // adds to the document what the types do not say
 }
 
-// roleKey is where an operation's role is found in huma's metadata.
-const roleKey = "role"
+// What the guard finds in huma's metadata of an operation.
+const (
+	roleKey    = "role"
+	streamsKey = "streams"
+)
 
 // register makes an operation part of the router and of the document.
 func register[I, O any](a *api, op operation, handle func(context.Context, fleet.Actor, *I) (*O, error)) {
@@ -47,14 +53,14 @@ func (op operation) describe() huma.Operation {
 		Description:     strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
 		Security:        []map[string][]string{{"token": {string(op.role)}}},
 		Errors:          op.failures(),
-		Metadata:        map[string]any{roleKey: op.role},
+		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams},
 		BodyReadTimeout: -1, // the guard has read the body
-		MaxBodyBytes:    maxBody + 1,
+		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,
 	}
 	if op.created {
 		h.DefaultStatus = http.StatusCreated
 	}
-	if op.method == http.MethodPost {
+	if op.method == http.MethodPost && !op.streams {
 		h.Parameters = []*huma.Param{{Name: "Idempotency-Key", In: "header", Description: "Repeated with the same key, the request is answered and not acted on again.",
 			Schema: &huma.Schema{Type: huma.TypeString, MaxLength: ptr(maxKey), MinLength: ptr(1)}}}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
@@ -50,6 +51,8 @@ type world struct {
 	devices   *fleet.Devices
 	operators *fleet.Operators
 	snapshots *fleet.Snapshots
+	firmware  *fleet.Firmware
+	campaigns *fleet.Campaigns
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
 }
@@ -99,12 +102,22 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
 		URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
+	w.openFirmware(dir, log)
 	fanOuts := fleet.NewFanOuts(w.store, w.store, calls, w.events, log)
 	w.run(t, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,
-		Operators: w.operators, Snapshots: w.snapshots, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Audit: w.store,
+		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
+}
+
+func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
+	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store, Quarantines: w.store, Events: w.events, Log: log,
+		Busy: func(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return w.store.Conflicts(ctx, uuid.Nil, devices)
+		}})
+	w.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: w.store, Firmware: w.store, Devices: w.store, Inventories: w.store,
+		Quarantines: w.store, Requeue: w.store.Requeue, Events: w.events, Wake: func() {}, Zone: time.UTC, Log: log})
 }
 
 func (w *world) run(t testing.TB, services ...func(context.Context) error) {
@@ -161,7 +174,8 @@ func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
 	t.Helper()
 	answer, err := w.enrolment.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(), Board: "bread-compact-wifi",
 		BoardType: "bread", Chip: "esp32s3", Version: "2.0.3", Slot: "ota_0", ELFSHA256: strings.Repeat("ab", 32),
-		Facts: json.RawMessage(`{"flash_size":16777216}`)})
+		Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}, FreeHeap: 100_000, FlashBytes: 16 << 20},
+		Facts:  json.RawMessage(`{"flash_size":16777216}`)})
 	if err != nil {
 		t.Fatal(err)
 	}

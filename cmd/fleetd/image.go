@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+
+	"golang.org/x/term"
+)
+
+type imageCommand struct {
+	Push   imagePush   `cmd:"" help:"Upload a firmware image: the app image of a build, or its merged-binary.bin."`
+	List   imageList   `cmd:"" help:"List firmware images."`
+	Show   imageShow   `cmd:"" help:"Show one firmware image."`
+	Revoke imageRevoke `cmd:"" help:"Withdraw an image: it is never served again."`
+	Delete imageDelete `cmd:"" help:"Delete an image that nothing names."`
+}
+
+// imageView is what the commands print of an image for a person.
+type imageView struct {
+	SHA256, Board, Chip, Version, Project string
+	Size                                  int64
+	FileName                              string     `json:"file_name"`
+	ELFSHA256                             string     `json:"elf_sha256"`
+	IDFVersion                            string     `json:"idf_version"`
+	NotOfferable                          string     `json:"not_offerable"`
+	MergedBinary                          bool       `json:"merged_binary"`
+	CreatedAt                             time.Time  `json:"created_at"`
+	RevokedAt                             *time.Time `json:"revoked_at"`
+	RevokeReason                          string     `json:"revoke_reason"`
+	Signatures                            []struct {
+		KeyDigest      string `json:"key_digest"`
+		Valid, Trusted bool
+	}
+}
+
+func (i imageView) row() []string {
+	state := "ready"
+	if i.RevokedAt != nil {
+		state = "revoked"
+	}
+	return []string{i.SHA256, i.Version, i.Chip, i.Board, kib(i.Size), state}
+}
+
+const imageHeading = "SHA256 VERSION CHIP BOARD SIZE STATE"
+
+func kib(n int64) string { return strconv.FormatInt((n+1023)/1024, 10) + " KiB" }
+
+type imagePush struct {
+	clientFlags
+	File  string `arg:"" help:"The file." type:"existingfile"`
+	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
+	Notes string `help:"What is to be known about it."`
+}
+
+func (c *imagePush) Run(ctx context.Context) error {
+	file, err := os.Open(c.File)
+	if err != nil {
+		return usageError{err}
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > fleet.MaxImageBytes {
+		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()), kib(fleet.MaxImageBytes))
+	}
+	answer, err := c.upload(ctx, file, info.Size())
+	return showImage(&c.clientFlags, answer, err)
+}
+
+func (c *imagePush) upload(ctx context.Context, file io.Reader, size int64) (json.RawMessage, error) {
+	params := url.Values{"file_name": {filepath.Base(c.File)}, "board": {c.Board}, "notes": {c.Notes}}
+	req, err := c.request(ctx, http.MethodPost, "/images?"+params.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	body := &progressReader{r: file, size: size, show: c.human()}
+	req.Body, req.ContentLength = io.NopCloser(body), size
+	if size == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	req.Header.Set("Expect", "100-continue") // a refusal comes before the bytes go
+	defer body.done()
+	return c.send(&http.Client{}, req)
+}
+
+// progressReader shows on a terminal how far an upload is.
+type progressReader struct {
+	r         io.Reader
+	size, n   int64
+	show      bool
+	displayed time.Time
+}
+
+func (p *progressReader) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.n += int64(n)
+	if p.show && term.IsTerminal(int(os.Stderr.Fd())) && time.Since(p.displayed) > 100*time.Millisecond {
+		p.displayed = time.Now()
+		fmt.Fprintf(os.Stderr, "\r%s of %s, %d %%", kib(p.n), kib(p.size), p.n*100/max(p.size, 1))
+	}
+	return n, err
+}
+
+// done clears the line.
+func (p *progressReader) done() {
+	if !p.displayed.IsZero() {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+}
+
+// showImage prints one image.
+func showImage(c *clientFlags, answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return printJSON(answer)
+	}
+	var i imageView
+	if err := json.Unmarshal(answer, &i); err != nil {
+		return err
+	}
+	if err := table(imageHeading, [][]string{i.row()}); err != nil {
+		return err
+	}
+	fmt.Printf("\n%s, project %s, IDF %s, build %s\n", printable(i.FileName), printable(i.Project), printable(i.IDFVersion), printable(i.ELFSHA256))
+	if i.MergedBinary {
+		fmt.Println("The app was cut out of a merged binary.")
+	}
+	for _, s := range i.Signatures {
+		fmt.Printf("Signed with the key %s (valid: %t, known here: %t)\n", printable(s.KeyDigest), s.Valid, s.Trusted)
+	}
+	if i.NotOfferable != "" {
+		fmt.Println("Can only be pushed:", printable(i.NotOfferable))
+	}
+	if i.RevokedAt != nil {
+		fmt.Println("Revoked:", printable(i.RevokeReason))
+	}
+	return nil
+}
+
+type imageList struct {
+	clientFlags
+	Chip    string `help:"Only for this chip."`
+	Board   string `help:"Only for this board."`
+	Version string `help:"Only of this version."`
+	Limit   int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *imageList) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/images", url.Values{"chip": {c.Chip}, "board": {c.Board}, "version": {c.Version}}, c.Limit)
+	if err != nil {
+		return err
+	}
+	return listed(&c.clientFlags, items, imageHeading, imageView.row)
+}
+
+// listed prints a list: as JSON, or as a table with a row for each item.
+func listed[T any](c *clientFlags, items []json.RawMessage, heading string, row func(T) []string) error {
+	if !c.human() {
+		return printJSON(items)
+	}
+	var rows [][]string
+	for _, item := range items {
+		var v T
+		if err := json.Unmarshal(item, &v); err != nil {
+			return err
+		}
+		rows = append(rows, row(v))
+	}
+	return table(heading, rows)
+}
+
+type imageShow struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+}
+
+func (c *imageShow) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/images/"+url.PathEscape(c.SHA256), nil)
+	return showImage(&c.clientFlags, answer, err)
+}
+
+type imageRevoke struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+	Reason string `arg:"" help:"Why."`
+}
+
+func (c *imageRevoke) Run(ctx context.Context) error {
+	if c.Reason == "" {
+		return usageError{errors.New("say why: fleetd image revoke SHA256 REASON")}
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke", map[string]any{"reason": c.Reason})
+	return showImage(&c.clientFlags, answer, err)
+}
+
+type imageDelete struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+}
+
+func (c *imageDelete) Run(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, "/images/"+url.PathEscape(c.SHA256), nil)
+	return err
+}

@@ -1,0 +1,240 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// CampaignFields are the parts of a plan that may be left out: a new campaign
+// then takes the default, and one that is changed keeps what it has.
+type CampaignFields struct {
+	Query            *string             `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; an empty one means every device"`
+	Devices          *[]string           `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
+	Mode             *fleet.DispatchMode `json:"mode,omitempty" enum:"auto,push,pull" doc:"push calls a tool of the device, pull offers at its next boot, auto takes push where it can"`
+	PullNow          *bool               `json:"pull_now,omitempty" doc:"With pull: restart devices that are online, so that they ask"`
+	Waves            *[]WavePlanView     `json:"waves,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"Steps, each judged before the next"`
+	Supersede        *bool               `json:"supersede,omitempty" doc:"Take devices over that wait in other campaigns"`
+	AllowDowngrade   *bool               `json:"allow_downgrade,omitempty" doc:"Also devices that run something newer, or another build of the same version"`
+	Continuous       *bool               `json:"continuous,omitempty" doc:"Add devices that come to match; needs max_devices and end_at"`
+	MaxDevices       *int                `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
+	MaxInFlight      *int                `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time"`
+	MaxPerMinute     *int                `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices told in a minute; 0 is no limit"`
+	AbortRules       *[]AbortRuleView    `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop by itself"`
+	Windows          *[]WindowView       `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be told; none is always"`
+	JitterMs         *int64              `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
+	StartAt          maybeTime           `json:"start_at,omitempty" doc:"Not before; null starts when told to"`
+	EndAt            maybeTime           `json:"end_at,omitempty" doc:"null is a week after the start"`
+	EndBehavior      *fleet.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"What becomes of devices that are not done at the end"`
+	HealthChecks     *[]HealthCheckView  `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must go well after the upgrade; each is made before it, too, for comparison"`
+	ForbidRemoved    *[]string           `json:"forbid_removed,omitempty" nullable:"false" maxItems:"500" doc:"Tools that must still be offered; [\"*\"] is every one"`
+	MinHeapPercent   *int                `json:"min_heap_percent,omitempty" minimum:"0" maximum:"100" doc:"Of the free heap before; 0 does not check"`
+	MaxReconnects    *int                `json:"max_reconnects,omitempty" minimum:"0" maximum:"1000000" doc:"While the device is watched"`
+	ApprovalRequired *bool               `json:"approval_required,omitempty" doc:"A second person must approve before it starts"`
+	MaxAttempts      *int                `json:"max_attempts,omitempty" minimum:"0" maximum:"1000"`
+}
+
+// WavePlanView is a step of a campaign as planned.
+type WavePlanView struct {
+	Name           string           `json:"name" required:"false" maxLength:"100"`
+	Percent        float64          `json:"percent,omitempty" minimum:"0" maximum:"100" doc:"Of the audience that has had its turn after this wave: 1, 10, 100"`
+	Count          int              `json:"count,omitempty" minimum:"0" maximum:"10000000" doc:"Or the number of its devices"`
+	Devices        []fleet.DeviceID `json:"devices,omitempty" nullable:"false" doc:"Or these devices"`
+	SuccessPercent float64          `json:"success_percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices with a verdict; needed for the next wave to open"`
+	MinSample      int              `json:"min_sample" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts needed to judge"`
+	SoakMs         *int64           `json:"soak_ms" required:"false" nullable:"false" minimum:"0" maximum:"31536000000" doc:"How long each device must stay well; by default ten minutes in the first of several waves, else two"`
+	Gate           fleet.WaveGate   `json:"gate" required:"false" enum:"auto,manual" doc:"manual: an operator opens the next wave"`
+}
+
+// AbortRuleView stops a campaign that goes wrong.
+type AbortRuleView struct {
+	Class       string            `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
+	MinExecuted int               `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts before the rule may fire"`
+	Percent     float64           `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the verdicts; 0 fires at the first"`
+	Scope       fleet.AbortScope  `json:"scope" required:"false" enum:"wave,campaign,board"`
+	Wave        int               `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
+	Action      fleet.AbortAction `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
+}
+
+// WindowView is a recurring time in which devices may be told.
+type WindowView struct {
+	Cron       string `json:"cron" maxLength:"100" example:"0 2 * * *" doc:"When it opens: minute, hour, day of month, month, day of week"`
+	DurationMs int64  `json:"duration_ms" minimum:"1" maximum:"31536000000"`
+	TimeZone   string `json:"time_zone" required:"false" maxLength:"100" example:"Europe/Berlin" doc:"IANA name, or device: each device's own"`
+}
+
+// HealthCheckView is a call that must go well.
+type HealthCheckView struct {
+	Tool      string          `json:"tool" minLength:"1" maxLength:"200" example:"self.get_device_status"`
+	Arguments arguments       `json:"arguments,omitempty"`
+	Assert    []AssertionView `json:"assert,omitempty" nullable:"false" maxItems:"50" doc:"About its answer; none: it must answer without an error"`
+	Retries   int             `json:"retries" required:"false" minimum:"0" maximum:"100"`
+}
+
+// AssertionView holds a part of an answer against a value.
+type AssertionView struct {
+	Path  string          `json:"path" minLength:"1" maxLength:"500" example:"$.battery.level"`
+	Op    string          `json:"op" enum:"eq,ne,lt,le,gt,ge,exists,matches,unchanged"`
+	Value json.RawMessage `json:"value,omitempty" doc:"Not for exists and unchanged"`
+}
+
+// maybeTime is a time that may be left out, or be null.
+type maybeTime struct {
+	Set bool
+	At  *time.Time
+}
+
+// Schema says that null is meant.
+func (maybeTime) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Format: "date-time", Nullable: true}
+}
+
+// UnmarshalJSON is not called for what is left out.
+func (m *maybeTime) UnmarshalJSON(data []byte) error {
+	m.Set = true
+	return json.Unmarshal(data, &m.At)
+}
+
+// apply puts what the request names into a plan.
+func (f *CampaignFields) apply(p *fleet.CampaignPlan) error {
+	if err := f.applyAudience(p); err != nil {
+		return err
+	}
+	set(&p.Mode, f.Mode)
+	set(&p.PullNow, f.PullNow)
+	set(&p.Supersede, f.Supersede)
+	set(&p.AllowDowngrade, f.AllowDowngrade)
+	set(&p.Continuous, f.Continuous)
+	set(&p.MaxDevices, f.MaxDevices)
+	set(&p.MaxInFlight, f.MaxInFlight)
+	set(&p.MaxPerMinute, f.MaxPerMinute)
+	set(&p.EndBehavior, f.EndBehavior)
+	set(&p.ForbidRemoved, f.ForbidRemoved)
+	set(&p.MinHeapPercent, f.MinHeapPercent)
+	set(&p.MaxReconnects, f.MaxReconnects)
+	set(&p.ApprovalRequired, f.ApprovalRequired)
+	set(&p.MaxAttempts, f.MaxAttempts)
+	f.applyLists(p)
+	f.applyTimes(p)
+	return nil
+}
+
+// applyAudience lets a filter take the place of named devices, and the other
+// way round.
+func (f *CampaignFields) applyAudience(p *fleet.CampaignPlan) error {
+	switch {
+	case f.Query != nil && f.Devices != nil:
+		return fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+	case f.Query != nil:
+		p.Query, p.Devices = *f.Query, nil
+	case f.Devices != nil:
+		ids, err := deviceIDs(*f.Devices)
+		if err != nil {
+			return err
+		}
+		p.Query, p.Devices = "", ids
+	}
+	return nil
+}
+
+// deviceIDs reads ids in any form.
+func deviceIDs(list []string) ([]fleet.DeviceID, error) {
+	ids := make([]fleet.DeviceID, 0, len(list))
+	for _, s := range list {
+		id, err := fleet.ParseDeviceID(s)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func (f *CampaignFields) applyLists(p *fleet.CampaignPlan) {
+	if f.Waves != nil {
+		p.Waves = wavePlans(*f.Waves)
+	}
+	if f.AbortRules != nil {
+		p.AbortRules = viewed(*f.AbortRules, func(r AbortRuleView) fleet.AbortRule { return fleet.AbortRule(r) })
+	}
+	if f.Windows != nil {
+		p.Windows = viewed(*f.Windows, func(w WindowView) fleet.Window {
+			return fleet.Window{Cron: w.Cron, Duration: fromMs(w.DurationMs), TimeZone: w.TimeZone}
+		})
+	}
+	if f.HealthChecks != nil {
+		p.HealthChecks = viewed(*f.HealthChecks, HealthCheckView.check)
+	}
+}
+
+func (f *CampaignFields) applyTimes(p *fleet.CampaignPlan) {
+	if f.JitterMs != nil {
+		p.Jitter = fromMs(*f.JitterMs)
+	}
+	if f.StartAt.Set {
+		p.StartAt = utcOrNil(f.StartAt.At)
+	}
+	if f.EndAt.Set {
+		p.EndAt = utcOrNil(f.EndAt.At)
+	}
+}
+
+func fromMs(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// wavePlans reads waves. One that does not say how long devices must stay well
+// gets what the first and later ones of [fleet.DefaultWaves] have: in the domain
+// zero means not at all.
+func wavePlans(views []WavePlanView) []fleet.WavePlan {
+	usual := fleet.DefaultWaves()
+	waves := make([]fleet.WavePlan, len(views))
+	for i, v := range views {
+		soak := usual[len(usual)-1].Soak
+		if i == 0 && len(views) > 1 {
+			soak = usual[0].Soak
+		}
+		if v.SoakMs != nil {
+			soak = fromMs(*v.SoakMs)
+		}
+		waves[i] = fleet.WavePlan{Name: v.Name, Percent: v.Percent, Count: v.Count, Devices: v.Devices, SuccessPercent: v.SuccessPercent,
+			MinSample: v.MinSample, Soak: soak, Gate: v.Gate}
+	}
+	return waves
+}
+
+func wavePlan(p fleet.WavePlan) WavePlanView {
+	return WavePlanView{Name: p.Name, Percent: p.Percent, Count: p.Count, Devices: p.Devices, SuccessPercent: p.SuccessPercent,
+		MinSample: p.MinSample, SoakMs: ptr(p.Soak.Milliseconds()), Gate: p.Gate}
+}
+
+func (v HealthCheckView) check() fleet.HealthCheck {
+	return fleet.HealthCheck{Tool: v.Tool, Arguments: json.RawMessage(v.Arguments), Retries: v.Retries,
+		Assert: viewed(v.Assert, func(s AssertionView) fleet.Assertion { return fleet.Assertion(s) })}
+}
+
+func healthCheck(c fleet.HealthCheck) HealthCheckView {
+	return HealthCheckView{Tool: c.Tool, Arguments: arguments(c.Arguments), Retries: c.Retries,
+		Assert: viewed(c.Assert, func(s fleet.Assertion) AssertionView { return AssertionView(s) })}
+}
+
+func window(w fleet.Window) WindowView {
+	return WindowView{Cron: w.Cron, DurationMs: w.Duration.Milliseconds(), TimeZone: w.TimeZone}
+}
+
+// CampaignBody is the plan of a new campaign.
+type CampaignBody struct {
+	Name      string    `json:"name" minLength:"1" maxLength:"200"`
+	ReleaseID uuid.UUID `json:"release_id" format:"uuid"`
+	CampaignFields
+}
+
+func (b *CampaignBody) plan() (fleet.CampaignPlan, error) {
+	p := fleet.CampaignPlan{Name: b.Name, Release: b.ReleaseID}
+	if (b.Query == nil) == (b.Devices == nil) {
+		return p, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+	}
+	return p, b.apply(&p)
+}

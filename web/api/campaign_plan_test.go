@@ -1,0 +1,163 @@
+package api
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// wholePlan names every field of the contract, none with its default.
+const wholePlan = `{"name":"spring","release_id":"01a1fc6b-6015-711c-9d5d-5b739ab112aa","q":"tag:lab -hold","mode":"pull","pull_now":true,
+	"waves":[{"name":"canary","count":2,"success_percent":100,"min_sample":2,"soak_ms":60000,"gate":"manual"},
+		{"name":"named","devices":["a085e3112233"],"success_percent":95,"min_sample":3,"soak_ms":0,"gate":"auto"},
+		{"name":"rest","percent":100,"success_percent":80,"min_sample":5,"soak_ms":1000,"gate":"auto"}],
+	"supersede":true,"allow_downgrade":true,"continuous":true,"max_devices":500,"max_in_flight":20,"max_per_minute":60,
+	"abort_rules":[{"class":"rolled_back","min_executed":2,"percent":12.5,"scope":"wave","wave":1,"action":"abort_and_rollback"}],
+	"windows":[{"cron":"0 2 * * *","duration_ms":7200000,"time_zone":"Europe/Berlin"}],"jitter_ms":90000,
+	"start_at":"2026-12-01T10:00:00+01:00","end_at":"2026-12-08T09:00:00Z","end_behavior":"abort_in_flight",
+	"health_checks":[{"tool":"self.get_device_status","arguments":{"a":1},"assert":[{"path":"$.battery.level","op":"gt","value":20},{"path":"$.x","op":"exists"}],"retries":2}],
+	"forbid_removed":["*"],"min_heap_percent":70,"max_reconnects":4,"approval_required":true,"max_attempts":5}`
+
+// What is asked for is what is planned, and what is planned is shown in the
+// same words.
+func TestPlanRoundTrip(t *testing.T) {
+	var body CampaignBody
+	if err := json.Unmarshal([]byte(wholePlan), &body); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := body.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, end := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC), time.Date(2026, 12, 8, 9, 0, 0, 0, time.UTC)
+	want := fleet.CampaignPlan{Name: "spring", Release: uuid.MustParse("01a1fc6b-6015-711c-9d5d-5b739ab112aa"), Query: "tag:lab -hold",
+		Mode: fleet.ModePull, PullNow: true, Supersede: true, AllowDowngrade: true, Continuous: true, MaxDevices: 500, MaxInFlight: 20,
+		MaxPerMinute: 60, Jitter: 90 * time.Second, StartAt: &start, EndAt: &end, EndBehavior: fleet.EndAbortInFlight,
+		Waves: []fleet.WavePlan{
+			{Name: "canary", Count: 2, SuccessPercent: 100, MinSample: 2, Soak: time.Minute, Gate: fleet.GateManual},
+			{Name: "named", Devices: []fleet.DeviceID{unit}, SuccessPercent: 95, MinSample: 3, Gate: fleet.GateAuto},
+			{Name: "rest", Percent: 100, SuccessPercent: 80, MinSample: 5, Soak: time.Second, Gate: fleet.GateAuto}},
+		AbortRules: []fleet.AbortRule{{Class: "rolled_back", MinExecuted: 2, Percent: 12.5, Scope: fleet.ScopeWave, Wave: 1, Action: fleet.AbortAndRollback}},
+		Windows:    []fleet.Window{{Cron: "0 2 * * *", Duration: 2 * time.Hour, TimeZone: "Europe/Berlin"}},
+		HealthChecks: []fleet.HealthCheck{{Tool: "self.get_device_status", Arguments: json.RawMessage(`{"a":1}`), Retries: 2,
+			Assert: []fleet.Assertion{{Path: "$.battery.level", Op: "gt", Value: json.RawMessage("20")}, {Path: "$.x", Op: "exists"}}}},
+		ForbidRemoved: []string{"*"}, MinHeapPercent: 70, MaxReconnects: 4, ApprovalRequired: true, MaxAttempts: 5}
+	if diff := cmp.Diff(want, plan); diff != "" {
+		t.Errorf("planned (-want +got):\n%s", diff)
+	}
+	checkShown(t, plan)
+}
+
+// checkShown holds what an answer says of a plan against what was asked for.
+func checkShown(t *testing.T, plan fleet.CampaignPlan) {
+	t.Helper()
+	data, err := json.Marshal(campaignItem(fleet.Campaign{Plan: plan}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked, shown map[string]any
+	if err := json.Unmarshal([]byte(wholePlan), &asked); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &shown); err != nil {
+		t.Fatal(err)
+	}
+	asked["start_at"] = "2026-12-01T09:00:00Z"
+	for name, want := range asked {
+		if diff := cmp.Diff(want, shown[name]); diff != "" {
+			t.Errorf("%s is shown otherwise (-asked +shown):\n%s", name, diff)
+		}
+	}
+}
+
+// A change leaves alone what it does not name; null takes a time away, and an
+// empty list is one.
+func TestPlanPatch(t *testing.T) {
+	at := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
+	before := fleet.CampaignPlan{Name: "spring", Query: "tag:lab", MaxInFlight: 7, StartAt: &at, EndAt: &at, AbortRules: fleet.DefaultAbortRules(), Waves: fleet.DefaultWaves()}
+	tests := []struct {
+		body string
+		want func(*fleet.CampaignPlan)
+	}{
+		{`{}`, func(*fleet.CampaignPlan) {}},
+		{`{"start_at":null}`, func(p *fleet.CampaignPlan) { p.StartAt = nil }},
+		{`{"abort_rules":[]}`, func(p *fleet.CampaignPlan) { p.AbortRules = []fleet.AbortRule{} }},
+		{`{"max_in_flight":0,"q":""}`, func(p *fleet.CampaignPlan) { p.MaxInFlight, p.Query = 0, "" }},
+		{`{"devices":["A0:85:E3:11:22:33"]}`, func(p *fleet.CampaignPlan) { p.Query, p.Devices = "", []fleet.DeviceID{unit} }},
+		{`{"waves":[{"percent":1},{"percent":100}]}`, func(p *fleet.CampaignPlan) {
+			p.Waves = []fleet.WavePlan{{Percent: 1, Soak: 10 * time.Minute}, {Percent: 100, Soak: 2 * time.Minute}}
+		}},
+		{`{"waves":[{"percent":100}]}`, func(p *fleet.CampaignPlan) { p.Waves = []fleet.WavePlan{{Percent: 100, Soak: 2 * time.Minute}} }},
+		{`{"waves":[{"percent":100,"soak_ms":0}]}`, func(p *fleet.CampaignPlan) { p.Waves = []fleet.WavePlan{{Percent: 100}} }},
+	}
+	for _, tt := range tests {
+		var fields CampaignFields
+		if err := json.Unmarshal([]byte(tt.body), &fields); err != nil {
+			t.Fatal(err)
+		}
+		got, want := before, before
+		tt.want(&want)
+		if err := fields.apply(&got); err != nil {
+			t.Errorf("%s: %v", tt.body, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.body, diff)
+		}
+	}
+}
+
+// The enumerations of the document are those of the domain.
+func TestEnumerations(t *testing.T) {
+	schemas := newAPI(Options{}).huma.OpenAPI().Components.Schemas.Map()
+	tests := []struct {
+		schema, property string
+		want             []string
+	}{
+		{"Campaign", "state", stringsOf(fleet.CampaignStates)},
+		{"Deployment", "state", stringsOf(fleet.DeploymentStates)},
+		{"Deployment", "failure_class", stringsOf(fleet.FailureClasses)},
+		{"Release", "state", stringsOf(fleet.ReleaseStates)},
+		{"Funnel", "step", stringsOf(fleet.FunnelSteps)},
+		{"AbortRule", "class", append(fleet.AbortClasses[1:len(fleet.AbortClasses):len(fleet.AbortClasses)], fleet.AbortClasses[0])},
+	}
+	for _, tt := range tests {
+		var got []string
+		if s := schemas[tt.schema]; s != nil {
+			got = enumOf(s.Properties[tt.property])
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s.%s (-domain +document):\n%s", tt.schema, tt.property, diff)
+		}
+	}
+}
+
+func stringsOf[T ~string](list []T) []string {
+	return viewed(list, func(v T) string { return string(v) })
+}
+
+func enumOf(s *huma.Schema) []string {
+	var all []string
+	for _, v := range s.Enum {
+		if text, ok := v.(string); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+// Who got further counts in every step before.
+func TestFunnel(t *testing.T) {
+	got := funnel(map[fleet.FunnelStep]int{fleet.FunnelPlanned: 5, fleet.FunnelGet: 3, fleet.FunnelSucceeded: 2})
+	want := []int{10, 5, 5, 2, 2, 2, 2, 2}
+	for i, step := range got {
+		if step.Step != fleet.FunnelSteps[i] || step.Count != want[i] {
+			t.Errorf("step %d is %+v, want %s with %d", i, step, fleet.FunnelSteps[i], want[i])
+		}
+	}
+}

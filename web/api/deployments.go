@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerDeployments() {
+	register(a, operation{id: "list-deployments", method: http.MethodGet, path: "/campaigns/{id}/deployments", role: fleet.RoleViewer, noun: "campaign",
+		summary: "List the devices of a campaign and where each stands"}, a.listDeployments)
+	register(a, operation{id: "get-deployment", method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}", role: fleet.RoleViewer, noun: "deployment",
+		summary: "Show a device's part in a campaign, with the evidence"}, a.getDeployment)
+	register(a, operation{id: "list-device-deployments", method: http.MethodGet, path: "/devices/{id}/deployments", role: fleet.RoleViewer, noun: "device",
+		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
+	register(a, operation{id: "get-outlook", method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer, noun: "device",
+		summary: "Tell why a device is not updating"}, a.getOutlook)
+	register(a, operation{id: "list-quarantines", method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
+		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
+	register(a, operation{id: "clear-quarantine", method: http.MethodDelete, path: "/devices/{id}/quarantine", role: fleet.RoleOperator, noun: "device",
+		summary: "End a device's quarantine"}, a.clearQuarantine)
+}
+
+type listDeploymentsInput struct {
+	IDPath
+	Paging
+	State  []string           `query:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed" doc:"One or several, with commas"`
+	Class  fleet.FailureClass `query:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Skip   fleet.SkipReason   `query:"skip" maxLength:"50" doc:"Why devices were left out"`
+	Board  string             `query:"board" maxLength:"200"`
+	Wave   int                `query:"wave" minimum:"-1" maximum:"1000" default:"-1" doc:"Counted from 0; -1 is all"`
+	Device string             `query:"device" maxLength:"80"`
+}
+
+func (in *listDeploymentsInput) filter() (fleet.DeploymentFilter, error) {
+	f := fleet.DeploymentFilter{Campaign: in.uuid(), Class: in.Class, Skip: in.Skip, Board: in.Board, Limit: in.Limit, Cursor: in.Cursor,
+		States: viewed(in.State, func(s string) fleet.DeploymentState { return fleet.DeploymentState(s) })}
+	if in.Wave >= 0 {
+		f.Wave = &in.Wave
+	}
+	var err error
+	f.Device, err = deviceParam(in.Device)
+	return f, err
+}
+
+func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploymentsInput) (*answer[list[DeploymentView]], error) {
+	f, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.Campaigns.Campaign(ctx, f.Campaign); err != nil {
+		return nil, err
+	}
+	page, err := a.Campaigns.Deployments(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, deployment), nil
+}
+
+// deploymentPath is the input of operations on a device's part in a campaign.
+type deploymentPath struct {
+	IDPath
+	Device string `path:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+}
+
+func (p deploymentPath) pathID() string { return p.Device }
+
+// deploymentDetailView is a deployment with its evidence.
+type deploymentDetailView struct {
+	DeploymentView
+	Evidence []observedView `json:"evidence" nullable:"false" doc:"What was observed, oldest first"`
+}
+
+type observedView struct {
+	At      time.Time             `json:"at"`
+	Kind    fleet.EvidenceKind    `json:"kind"`
+	Detail  string                `json:"detail"`
+	Attempt int                   `json:"attempt"`
+	From    fleet.DeploymentState `json:"from"`
+	To      fleet.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
+}
+
+func observed(e fleet.DeploymentEvent) observedView {
+	return observedView{At: utc(e.At), Kind: e.Kind, Detail: e.Detail, Attempt: e.Attempt, From: e.From, To: e.To}
+}
+
+func (a *api) getDeployment(ctx context.Context, _ fleet.Actor, in *deploymentPath) (*answer[deploymentDetailView], error) {
+	device, err := fleet.ParseDeviceID(in.Device)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.Campaigns.Deployment(ctx, in.uuid(), device)
+	if err != nil {
+		return nil, err
+	}
+	events, err := a.Campaigns.DeploymentEvents(ctx, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(deploymentDetailView{deployment(d), viewed(events, observed)}), nil
+}
+
+type deviceDeploymentsInput struct {
+	DevicePath
+	Limit int `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *deviceDeploymentsInput) (*answer[list[DeploymentView]], error) {
+	d, err := a.find(ctx, in.DevicePath)
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.Campaigns.DeviceDeployments(ctx, d.ID, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(all, deployment), nil
+}
+
+func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[outlookView], error) {
+	d, err := a.find(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	o, err := a.Campaigns.Outlook(ctx, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(outlook(o)), nil
+}
+
+func (a *api) listQuarantines(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[quarantineView]], error) {
+	all, err := a.Campaigns.Quarantines(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return listOf(all, quarantine), nil
+}
+
+func (a *api) clearQuarantine(ctx context.Context, by fleet.Actor, in *DevicePath) (*empty, error) {
+	d, err := a.find(ctx, *in)
+	if err != nil {
+		return nil, err
+	}
+	return &empty{}, a.Campaigns.ClearQuarantine(ctx, by, d.ID)
+}

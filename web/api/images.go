@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerImages() {
+	register(a, operation{id: "upload-image", method: http.MethodPost, path: "/images", role: fleet.RoleOperator, created: true, streams: true,
+		summary: "Upload a firmware image",
+		about: "An app image, or a merged-binary.bin, out of which the app is cut. Send the file as the body, with ?board= and ?notes=, or as multipart/form-data. " +
+			"Images are known by their SHA-256: the same one again is answered 200, so a repetition does no harm and needs no Idempotency-Key.",
+		more: func(h *huma.Operation) { describeUpload(a, h) }}, a.uploadImage)
+	describeUploadBody(a.huma.OpenAPI().Paths["/images"].Post)
+	register(a, operation{id: "list-images", method: http.MethodGet, path: "/images", role: fleet.RoleViewer,
+		summary: "List firmware images, newest first"}, a.listImages)
+	register(a, operation{id: "get-image", method: http.MethodGet, path: "/images/{sha256}", role: fleet.RoleViewer, noun: "image",
+		summary: "Show a firmware image"}, a.getImage)
+	register(a, operation{id: "update-image", method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
+		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
+	register(a, operation{id: "delete-image", method: http.MethodDelete, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
+		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
+	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke", role: fleet.RoleOperator, noun: "image",
+		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
+	register(a, operation{id: "fit-image", method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer, noun: "image",
+		summary: "Tell which devices an image fits, which not, and why"}, a.fitImage)
+}
+
+// ImagePath is the input of operations on one image.
+type ImagePath struct {
+	SHA256 string `path:"sha256" pattern:"^[0-9a-fA-F]{64}$" patternDescription:"64 hex digits"`
+}
+
+func (p ImagePath) pathID() string { return p.SHA256 }
+func (p ImagePath) sha256() string { return strings.ToLower(p.SHA256) }
+
+type listImagesInput struct {
+	Paging
+	Chip    string `query:"chip" maxLength:"100"`
+	Board   string `query:"board" maxLength:"200"`
+	Version string `query:"version" maxLength:"100"`
+}
+
+func (a *api) listImages(ctx context.Context, _ fleet.Actor, in *listImagesInput) (*answer[list[imageView]], error) {
+	page, err := a.Firmware.Images(ctx, fleet.ImageFilter{Chip: in.Chip, Board: in.Board, Version: in.Version, Limit: in.Limit, Cursor: in.Cursor})
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, firmware), nil
+}
+
+// shownImage is the answer of operations that end with an image.
+func shownImage(i fleet.Image, err error) (*answer[imageView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(firmware(i)), nil
+}
+
+func (a *api) getImage(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[imageView], error) {
+	return shownImage(a.Firmware.Image(ctx, in.sha256()))
+}
+
+type updateImageInput struct {
+	ImagePath
+	Body struct {
+		Board *string `json:"board,omitempty" maxLength:"200" doc:"Empty fits every board with the chip"`
+		Notes *string `json:"notes,omitempty" maxLength:"10000"`
+	}
+}
+
+func (a *api) updateImage(ctx context.Context, by fleet.Actor, in *updateImageInput) (*answer[imageView], error) {
+	return shownImage(a.Firmware.Update(ctx, by, in.sha256(), in.Body.Board, in.Body.Notes))
+}
+
+func (a *api) deleteImage(ctx context.Context, by fleet.Actor, in *ImagePath) (*empty, error) {
+	return &empty{}, a.Firmware.Delete(ctx, by, in.sha256())
+}
+
+// ReasonBody is a body that must say why.
+type ReasonBody struct {
+	Body struct {
+		Reason string `json:"reason" minLength:"1" maxLength:"500"`
+	}
+}
+
+type revokeImageInput struct {
+	ImagePath
+	ReasonBody
+}
+
+func (a *api) revokeImage(ctx context.Context, by fleet.Actor, in *revokeImageInput) (*answer[imageView], error) {
+	return shownImage(a.Firmware.Revoke(ctx, by, in.sha256(), in.Body.Reason))
+}
+
+type fitImageInput struct {
+	ImagePath
+	FitInput
+}
+
+func (a *api) fitImage(ctx context.Context, _ fleet.Actor, in *fitImageInput) (*answer[fitView], error) {
+	q := in.query()
+	q.Image = in.sha256()
+	return a.fit(ctx, q)
+}
+
+func (a *api) fit(ctx context.Context, q fleet.FitQuery) (*answer[fitView], error) {
+	report, err := a.Firmware.Fit(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(fit(report)), nil
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// stateCounts counts deployments by state.
+type stateCounts map[fleet.DeploymentState]int
+
+// Schema lists the states: each is always there, so that a script need not ask.
+func (stateCounts) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeObject, Properties: map[string]*huma.Schema{}, AdditionalProperties: false}
+	for _, state := range fleet.DeploymentStates {
+		s.Properties[string(state)] = &huma.Schema{Type: huma.TypeInteger}
+		s.Required = append(s.Required, string(state))
+	}
+	return s
+}
+
+// MarshalJSON adds the states that no deployment is in.
+func (n stateCounts) MarshalJSON() ([]byte, error) {
+	all := make(map[fleet.DeploymentState]int, len(fleet.DeploymentStates))
+	for _, state := range fleet.DeploymentStates {
+		all[state] = n[state]
+	}
+	return json.Marshal(all)
+}
+
+// progressView says where the devices of a campaign stand.
+type progressView struct {
+	Funnel   []funnelView   `json:"funnel" nullable:"false" doc:"Devices by the evidence there is, step by step; each counts in every step up to its furthest"`
+	ByBoard  []boardView    `json:"by_board" nullable:"false"`
+	Failures []failuresView `json:"failures" nullable:"false" doc:"Devices by how they failed, most first"`
+	Skipped  []reasonView   `json:"skipped" nullable:"false" doc:"Devices that were left out, by reason, most first"`
+	Late     int            `json:"late" doc:"Devices that succeeded after they had been given up"`
+	Rate     []callBucket   `json:"rate" nullable:"false" doc:"Outcomes by minute, the last hour"`
+}
+
+func progress(p fleet.CampaignProgress) progressView {
+	return progressView{Funnel: funnel(p.Reached), ByBoard: byBoard(p.ByBoard), Failures: viewed(p.Failures, failures),
+		Skipped: skipped(p.Skipped), Late: p.Late,
+		Rate: viewed(p.Rate, func(b fleet.RateBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} })}
+}
+
+type funnelView struct {
+	Step  fleet.FunnelStep `json:"step" enum:"planned,told,get,downloaded,goodbye,boot_poll,initialize,succeeded"`
+	Count int              `json:"count"`
+}
+
+// funnel adds up: who got further got here.
+func funnel(reached map[fleet.FunnelStep]int) []funnelView {
+	steps := make([]funnelView, len(fleet.FunnelSteps))
+	for i, step := range slices.Backward(fleet.FunnelSteps) {
+		steps[i] = funnelView{step, reached[step]}
+		if i+1 < len(steps) {
+			steps[i].Count += steps[i+1].Count
+		}
+	}
+	return steps
+}
+
+type boardView struct {
+	Board     string      `json:"board"`
+	Succeeded int         `json:"succeeded"`
+	Failed    int         `json:"failed"`
+	Counts    stateCounts `json:"counts"`
+}
+
+func byBoard(boards map[string]map[fleet.DeploymentState]int) []boardView {
+	all := []boardView{}
+	for board, counts := range boards {
+		v := boardView{Board: board, Succeeded: counts[fleet.DeploymentSucceeded], Counts: counts}
+		for state, n := range counts {
+			if state.Failed() {
+				v.Failed += n
+			}
+		}
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b boardView) int { return strings.Compare(a.Board, b.Board) })
+	return all
+}
+
+type failuresView struct {
+	State  fleet.DeploymentState `json:"state"`
+	Class  *fleet.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Reason string                `json:"reason" doc:"Of one of them"`
+	Count  int                   `json:"count"`
+	Sample []fleet.DeviceID      `json:"sample" nullable:"false" doc:"A few of the devices"`
+}
+
+func failures(g fleet.FailureGroup) failuresView {
+	return failuresView{State: g.State, Class: orNil(g.Class), Reason: g.Reason, Count: g.Count, Sample: orEmpty(g.Sample)}
+}
+
+func skipped(reasons map[fleet.SkipReason]int) []reasonView {
+	all := []reasonView{}
+	for reason, n := range reasons {
+		all = append(all, reasonView{Reason: string(reason), Count: n})
+	}
+	slices.SortFunc(all, func(a, b reasonView) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(a.Reason, b.Reason)
+	})
+	return all
+}
+
+// dryRunView says what a campaign would do.
+type dryRunView struct {
+	Matched       int                `json:"matched"`
+	Targets       int                `json:"targets" doc:"Devices that would get an image"`
+	Offline       int                `json:"offline" doc:"Of these, not connected now"`
+	Waves         []plannedWaveView  `json:"waves" nullable:"false"`
+	Images        []plannedImageView `json:"images" nullable:"false"`
+	Skipped       []misfitsView      `json:"skipped" nullable:"false" doc:"Devices that match but would be left out, by reason, most first"`
+	Conflicts     []conflictView     `json:"conflicts" nullable:"false" doc:"Other campaigns that have part of the audience"`
+	Warnings      []warningView      `json:"warnings" nullable:"false" doc:"To think of before the start"`
+	Digest        string             `json:"digest"`
+	FirstDispatch *time.Time         `json:"first_dispatch" doc:"When the first device could be told; null if no window opens before the end"`
+	EstimateMs    int64              `json:"estimate_ms" doc:"Of the whole, if every device were online; 0 if unknown"`
+}
+
+type plannedWaveView struct {
+	WavePlanView
+	Size    int              `json:"size"`
+	ByBoard []countView      `json:"by_board" nullable:"false"`
+	Sample  []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices"`
+}
+
+type plannedImageView struct {
+	Image imageView `json:"image"`
+	Count int       `json:"count" doc:"Devices that would get it"`
+}
+
+type conflictView struct {
+	CampaignID uuid.UUID        `json:"campaign_id" format:"uuid"`
+	Name       string           `json:"name"`
+	Waiting    int              `json:"waiting" doc:"Devices that can be taken over, with supersede"`
+	Active     int              `json:"active" doc:"Devices that cannot"`
+	Sample     []fleet.DeviceID `json:"sample" nullable:"false"`
+}
+
+type warningView struct {
+	Code   string `json:"code" example:"single_wave"`
+	Detail string `json:"detail"`
+}
+
+func dryRun(d fleet.DryRun) dryRunView {
+	return dryRunView{Matched: d.Matched, Targets: d.Targets, Offline: d.Offline,
+		Waves: viewed(d.Waves, func(w fleet.PlannedWave) plannedWaveView {
+			return plannedWaveView{wavePlan(w.WavePlan), w.Size,
+				viewed(w.ByBoard, func(c fleet.DeviceCount) countView { return countView(c) }), orEmpty(w.Sample)}
+		}),
+		Images: viewed(d.Images, func(i fleet.PlannedImage) plannedImageView { return plannedImageView{firmware(i.Image), i.Count} }),
+		Conflicts: viewed(d.Conflicts, func(c fleet.PlannedConflict) conflictView {
+			return conflictView{c.Campaign, c.Name, c.Waiting, c.Active, orEmpty(c.Sample)}
+		}),
+		Warnings: viewed(d.Warnings, func(w fleet.PlanWarning) warningView { return warningView(w) }),
+		Skipped:  viewed(d.Skipped, misfits), Digest: d.Digest, FirstDispatch: utcOrNil(d.FirstDispatch), EstimateMs: d.Estimate.Milliseconds()}
+}

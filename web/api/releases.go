@@ -1,0 +1,151 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"fleetd/fleet"
+)
+
+func (a *api) registerReleases() {
+	register(a, operation{id: "create-release", method: http.MethodPost, path: "/releases", role: fleet.RoleOperator, created: true,
+		summary: "Make a release of images", about: "One image per board and chip. It is released at once unless it is to be a draft."}, a.createRelease)
+	register(a, operation{id: "list-releases", method: http.MethodGet, path: "/releases", role: fleet.RoleViewer,
+		summary: "List releases, newest first"}, a.listReleases)
+	register(a, operation{id: "get-release", method: http.MethodGet, path: "/releases/{id}", role: fleet.RoleViewer, noun: "release",
+		summary: "Show a release with its images"}, a.getRelease)
+	register(a, operation{id: "update-release", method: http.MethodPatch, path: "/releases/{id}", role: fleet.RoleOperator, noun: "release",
+		summary: "Change a draft", about: "What is left out stays."}, a.updateRelease)
+	register(a, operation{id: "release-release", method: http.MethodPost, path: "/releases/{id}/release", role: fleet.RoleOperator, noun: "release",
+		summary: "Release a draft: it may go to devices"}, a.releaseRelease)
+	register(a, operation{id: "deprecate-release", method: http.MethodPost, path: "/releases/{id}/deprecate", role: fleet.RoleOperator, noun: "release",
+		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."}, a.deprecateRelease)
+	register(a, operation{id: "revoke-release", method: http.MethodPost, path: "/releases/{id}/revoke", role: fleet.RoleOperator, noun: "release",
+		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."}, a.revokeRelease)
+	register(a, operation{id: "fit-release", method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer, noun: "release",
+		summary: "Tell which devices a release fits, which not, and why"}, a.fitRelease)
+}
+
+type createReleaseInput struct {
+	Body struct {
+		Version string   `json:"version,omitempty" maxLength:"100" doc:"The images' own, if left out"`
+		Notes   string   `json:"notes,omitempty" maxLength:"10000"`
+		Images  []string `json:"images" nullable:"false" maxItems:"500" doc:"SHA-256 of each"`
+		Draft   bool     `json:"draft,omitempty" doc:"Keep it as a draft, which no campaign can start with"`
+	}
+}
+
+type createReleaseOutput struct {
+	Location string `header:"Location"`
+	Body     releaseView
+}
+
+func (a *api) createRelease(ctx context.Context, by fleet.Actor, in *createReleaseInput) (*createReleaseOutput, error) {
+	b := in.Body
+	r, err := a.Firmware.Create(ctx, by, fleet.ReleaseRequest{Version: b.Version, Notes: b.Notes, Images: b.Images, Draft: b.Draft})
+	if err != nil {
+		return nil, err
+	}
+	return &createReleaseOutput{prefix + "/releases/" + r.ID.String(), release(r)}, nil
+}
+
+type listReleasesInput struct {
+	Paging
+	State fleet.ReleaseState `query:"state" enum:"draft,released,deprecated,revoked"`
+}
+
+func (a *api) listReleases(ctx context.Context, _ fleet.Actor, in *listReleasesInput) (*answer[list[releaseView]], error) {
+	page, err := a.Firmware.Releases(ctx, fleet.ReleaseFilter{State: in.State, Limit: in.Limit, Cursor: in.Cursor})
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, release), nil
+}
+
+// shownRelease is the answer of operations that end with a release.
+func shownRelease(r fleet.Release, err error) (*answer[releaseView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(release(r)), nil
+}
+
+func (a *api) getRelease(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[releaseView], error) {
+	return shownRelease(a.Firmware.Release(ctx, in.uuid()))
+}
+
+type updateReleaseInput struct {
+	IDPath
+	Body struct {
+		Version *string   `json:"version,omitempty" maxLength:"100" doc:"Empty takes the images' own"`
+		Notes   *string   `json:"notes,omitempty" maxLength:"10000"`
+		Images  *[]string `json:"images,omitempty" nullable:"false" maxItems:"500" doc:"Take the place of all present ones"`
+	}
+}
+
+func (a *api) updateRelease(ctx context.Context, by fleet.Actor, in *updateReleaseInput) (*answer[releaseView], error) {
+	old, err := a.Firmware.Release(ctx, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	r := fleet.ReleaseRequest{Version: old.Version, Notes: old.Notes,
+		Images: viewed(old.Images, func(i fleet.Image) string { return i.SHA256 })}
+	set(&r.Version, in.Body.Version)
+	set(&r.Notes, in.Body.Notes)
+	set(&r.Images, in.Body.Images)
+	return shownRelease(a.Firmware.Edit(ctx, by, old.ID, r))
+}
+
+// set changes what a request names; the rest stays.
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+func (a *api) releaseRelease(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[releaseView], error) {
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseReleased, ""))
+}
+
+// MayReasonBody is a body that may say why, and may be left out.
+type MayReasonBody struct {
+	Body *struct {
+		Reason string `json:"reason,omitempty" maxLength:"500"`
+	}
+}
+
+func (b MayReasonBody) reason() string {
+	if b.Body == nil {
+		return ""
+	}
+	return b.Body.Reason
+}
+
+type deprecateReleaseInput struct {
+	IDPath
+	MayReasonBody
+}
+
+func (a *api) deprecateRelease(ctx context.Context, by fleet.Actor, in *deprecateReleaseInput) (*answer[releaseView], error) {
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseDeprecated, in.reason()))
+}
+
+type revokeReleaseInput struct {
+	IDPath
+	ReasonBody
+}
+
+func (a *api) revokeRelease(ctx context.Context, by fleet.Actor, in *revokeReleaseInput) (*answer[releaseView], error) {
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseRevoked, in.Body.Reason))
+}
+
+type fitReleaseInput struct {
+	IDPath
+	FitInput
+}
+
+func (a *api) fitRelease(ctx context.Context, _ fleet.Actor, in *fitReleaseInput) (*answer[fitView], error) {
+	q := in.query()
+	q.Release = in.uuid()
+	return a.fit(ctx, q)
+}

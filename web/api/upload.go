@@ -1,0 +1,191 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"fleetd/fleet"
+)
+
+// Bounds of an upload.
+const (
+	formExtra     = 1 << 20          // what a form wraps around its file
+	formMemory    = 1 << 20          // of a form; the rest of its file waits on disk
+	uploadStall   = 30 * time.Second // without a byte
+	uploadTimeout = 30 * time.Minute // of the whole: a modem's pace
+	answerTimeout = time.Minute
+)
+
+// uploadInput holds the request itself: its body can be as large as a flash
+// chip, and is read as it comes.
+type uploadInput struct {
+	Board    string `query:"board" maxLength:"200" doc:"Board that the image was built for, as its devices name it; without it, every board with the image's chip"`
+	Notes    string `query:"notes" maxLength:"10000"`
+	FileName string `query:"file_name" maxLength:"300" doc:"Name of the file, of a raw body"`
+
+	r *http.Request
+	w http.ResponseWriter
+}
+
+// Resolve keeps the request for the handler; the document has no words for it.
+func (in *uploadInput) Resolve(ctx huma.Context) []error {
+	in.r, in.w = humachi.Unwrap(ctx)
+	return nil
+}
+
+func (in *uploadInput) form() bool {
+	mediaType, _, _ := mime.ParseMediaType(in.r.Header.Get("Content-Type"))
+	return strings.HasPrefix(mediaType, "multipart/")
+}
+
+func (in *uploadInput) limit() int64 {
+	if in.form() {
+		return fleet.MaxImageBytes + formExtra
+	}
+	return fleet.MaxImageBytes
+}
+
+type uploadOutput struct {
+	Status   int
+	Location string `header:"Location"`
+	Body     imageView
+}
+
+func describeUpload(a *api, h *huma.Operation) {
+	also[imageView](a, h, "200", "The very same image is on record already; nothing was changed")
+	also[imageView](a, h, "201", "The image is on record")
+}
+
+// describeUploadBody is for after the registration: told of a body before,
+// huma would read it whole.
+func describeUploadBody(op *huma.Operation) {
+	file := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	text := &huma.Schema{Type: huma.TypeString}
+	op.RequestBody = &huma.RequestBody{Required: true, Description: "The file, at most 64 MiB", Content: map[string]*huma.MediaType{
+		"application/octet-stream": {Schema: file},
+		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"},
+			Properties: map[string]*huma.Schema{"file": file, "board": text, "notes": text}}},
+	}}
+}
+
+func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) (*uploadOutput, error) {
+	if in.r.ContentLength > in.limit() {
+		in.w.Header().Set("Connection", "close") // the rest is not read
+		return nil, imageTooLarge()
+	}
+	body := newUploadBody(in.w, in.r.Body, in.limit())
+	defer body.finish()
+	img, created, err := a.receive(ctx, by, in, body)
+	if p := body.fault(); p != nil {
+		in.w.Header().Set("Connection", "close")
+		return nil, p
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &uploadOutput{http.StatusOK, prefix + "/images/" + img.SHA256, firmware(img)}
+	if created {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+// receive hands the body on, or the file of the form in it.
+func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body *uploadBody) (fleet.Image, bool, error) {
+	u := fleet.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
+	if !in.form() {
+		return a.Firmware.Upload(ctx, by, u)
+	}
+	in.r.Body = body
+	if err := in.r.ParseMultipartForm(formMemory); err != nil {
+		return fleet.Image{}, false, &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest), Code: "broken_body",
+			Detail: "the form cannot be read; send multipart/form-data with the file as \"file\", or the file as the body itself"}
+	}
+	defer func() { _ = in.r.MultipartForm.RemoveAll() }()
+	return a.receiveForm(ctx, by, in.r, u)
+}
+
+func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, u fleet.ImageUpload) (fleet.Image, bool, error) {
+	file, header, err := r.FormFile("file")
+	if err != nil {
+		e := fleet.Errorf(fleet.ErrInvalid, "file_missing", "the form has no file; name the part \"file\"")
+		e.Field = "file"
+		return fleet.Image{}, false, e
+	}
+	defer file.Close()
+	if header.Size > fleet.MaxImageBytes {
+		return fleet.Image{}, false, imageTooLarge()
+	}
+	u.Body, u.FileName = file, header.Filename
+	for name, to := range map[string]*string{"board": &u.Board, "notes": &u.Notes} {
+		if v := r.MultipartForm.Value[name]; len(v) > 0 {
+			*to = v[0]
+		}
+	}
+	return a.Firmware.Upload(ctx, by, u)
+}
+
+func imageTooLarge() *problem {
+	return &problem{Status: http.StatusRequestEntityTooLarge, Title: http.StatusText(http.StatusRequestEntityTooLarge), Code: "image_too_large",
+		Detail: "the upload is larger than 64 MiB, more than the flash of any board holds; upload the app image that the build left, or its merged-binary.bin"}
+}
+
+// uploadBody reads a body as long as bytes keep coming, up to a bound, and
+// remembers how reading failed: what lies between may lose the cause.
+type uploadBody struct {
+	body  io.ReadCloser
+	conn  *http.ResponseController
+	until time.Time
+	err   error
+}
+
+func newUploadBody(w http.ResponseWriter, body io.ReadCloser, limit int64) *uploadBody {
+	return &uploadBody{body: http.MaxBytesReader(w, body, limit), conn: http.NewResponseController(w), until: time.Now().Add(uploadTimeout)}
+}
+
+func (b *uploadBody) Read(p []byte) (int, error) {
+	deadline := time.Now().Add(uploadStall)
+	if deadline.After(b.until) {
+		deadline = b.until
+	}
+	_ = b.conn.SetReadDeadline(deadline) // not every writer is a connection's
+	n, err := b.body.Read(p)
+	if err != nil {
+		b.err = err
+	}
+	return n, err
+}
+
+func (b *uploadBody) Close() error { return b.body.Close() }
+
+// fault is what was wrong with the body as such; nil if nothing, or if it was
+// not read to its end.
+func (b *uploadBody) fault() *problem {
+	var large *http.MaxBytesError
+	switch {
+	case b.err == nil, errors.Is(b.err, io.EOF):
+		return nil
+	case errors.As(b.err, &large):
+		return imageTooLarge()
+	}
+	return &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest), Code: "broken_body",
+		Detail: "the upload broke off, or stood still for half a minute; nothing was stored; send it again"}
+}
+
+// finish takes the rest of a body that was refused early, since many clients
+// read no answer before they have said all, and gives the answer its time.
+func (b *uploadBody) finish() {
+	if b.err == nil {
+		_, _ = io.Copy(io.Discard, b)
+	}
+	_ = b.conn.SetReadDeadline(time.Time{})
+	_ = b.conn.SetWriteDeadline(time.Now().Add(answerTimeout))
+}

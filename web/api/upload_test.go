@@ -1,0 +1,262 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage/esptest"
+)
+
+// upload sends a body as it is.
+func (w *world) upload(t testing.TB, path, mediaType string, body io.Reader) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+prefix+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+w.tokens[fleet.RoleOperator])
+	req.Header.Set("Content-Type", mediaType)
+	resp, err := w.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.conforms(t, http.MethodPost, path, resp, data)
+	return reply{resp.StatusCode, resp.Header, data}
+}
+
+func (w *world) push(t testing.TB, app esptest.App) imageView {
+	t.Helper()
+	r := w.upload(t, "/images", "application/octet-stream", bytes.NewReader(app.Bytes()))
+	return decode[imageView](t, r, min(max(r.status, 200), 201)) // it may be there already
+}
+
+func TestUpload(t *testing.T) {
+	w := newWorld(t)
+	app := esptest.App{Version: "2.4.3", Size: 300_000}
+	r := w.upload(t, "/images?board=bread-compact-wifi&notes=a%0Ab&file_name=app.bin", "", bytes.NewReader(app.Bytes()))
+	i := decode[imageView](t, r, 201)
+	if i.Version != "2.4.3" || i.Chip != "esp32s3" || i.Board != "bread-compact-wifi" || i.Notes != "a\nb" || i.FileName != "app.bin" ||
+		i.Size != int64(len(app.Bytes())) || i.ELFSHA256 != fmt.Sprintf("%x", app.ELFSHA256()) || i.UploadedBy.Name != "operator-script" ||
+		r.header.Get("Location") != prefix+"/images/"+i.SHA256 {
+		t.Errorf("answered %v %s", r.header, r.body)
+	}
+	again := w.upload(t, "/images?board=esp-box-3", "application/x-www-form-urlencoded", bytes.NewReader(app.Bytes()))
+	if second := decode[imageView](t, again, 200); second.Board != "bread-compact-wifi" || second.SHA256 != i.SHA256 {
+		t.Errorf("the same image again is answered %s", again.body)
+	}
+	if got := w.get(t, "/images/"+strings.ToUpper(i.SHA256)); string(got.body) != string(r.body) {
+		t.Errorf("the record is\n%s, the answer was\n%s", got.body, r.body)
+	}
+}
+
+// A form may name the board after the file, as curl -F does.
+func TestUploadForm(t *testing.T) {
+	w := newWorld(t)
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	file, _ := form.CreateFormFile("file", "../../xiaozhi.bin")
+	_, _ = file.Write(esptest.App{Size: 3 << 20}.Bytes()) // more than is kept in memory
+	_ = form.WriteField("board", "bread-compact-wifi")
+	_ = form.WriteField("notes", "from a form")
+	_ = form.Close()
+	i := decode[imageView](t, w.upload(t, "/images", form.FormDataContentType(), &body), 201)
+	if i.Board != "bread-compact-wifi" || i.Notes != "from a form" || i.FileName != "xiaozhi.bin" || i.Size < 3_000_000 {
+		t.Errorf("answered %+v", i)
+	}
+}
+
+func TestBadUploads(t *testing.T) {
+	w := newWorld(t)
+	good := esptest.App{}.Bytes()
+	broken := bytes.Clone(good)
+	broken[len(broken)-100] ^= 1
+	form := func(field string) (string, io.Reader) {
+		var body bytes.Buffer
+		f := multipart.NewWriter(&body)
+		file, _ := f.CreateFormFile(field, "x.bin")
+		_, _ = file.Write(good)
+		_ = f.Close()
+		return f.FormDataContentType(), &body
+	}
+	otherField, otherForm := form("firmware")
+	tests := []struct {
+		name, mediaType string
+		body            io.Reader
+		status          int
+		code            string // "" takes any: package espimage names the fault
+	}{
+		{"nothing", "application/octet-stream", http.NoBody, 422, ""},
+		{"a text", "application/octet-stream", strings.NewReader("hello"), 422, ""},
+		{"half an image", "application/octet-stream", bytes.NewReader(good[:len(good)/2]), 422, ""},
+		{"a bit flipped", "application/octet-stream", bytes.NewReader(broken), 422, ""},
+		{"noise of 2 MB", "application/octet-stream", bytes.NewReader(bytes.Repeat([]byte{0xE9, 1}, 1<<20)), 422, ""},
+		{"a form without a file", otherField, otherForm, 422, "file_missing"},
+		{"a form without a boundary", "multipart/form-data", bytes.NewReader(good), 400, "broken_body"},
+		{"no form", "multipart/form-data; boundary=x", bytes.NewReader(good), 400, "broken_body"},
+	}
+	for _, tt := range tests {
+		r := w.upload(t, "/images", tt.mediaType, tt.body)
+		if p := r.problem(t); p.Status != tt.status || (tt.code != "" && p.Code != tt.code) || p.Code == "invalid_request" {
+			t.Errorf("%s: answered %s", tt.name, r.body)
+		}
+	}
+	if all := decode[list[imageView]](t, w.get(t, "/images"), 200); len(all.Items) != 0 {
+		t.Errorf("bad uploads left %+v", all.Items)
+	}
+	if log := w.log.String(); strings.Contains(log, "request failed") {
+		t.Errorf("bad input was logged as a failure: %s", log)
+	}
+}
+
+// zeros is an endless file that begins like an image.
+type zeros struct{ n int64 }
+
+func (z *zeros) Read(p []byte) (int, error) {
+	clear(p)
+	if z.n == 0 && len(p) > 0 {
+		p[0] = 0xE9
+	}
+	z.n += int64(len(p))
+	return len(p), nil
+}
+
+// A claim of 2 GB is refused before a byte of it is read.
+func TestUploadClaimsTooMuch(t *testing.T) {
+	w := newWorld(t)
+	conn, err := net.Dial("tcp", w.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintf(conn, "POST %s/images HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n\xe9\x01", prefix, w.tokens[fleet.RoleOperator], 2<<30)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var p problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != 413 || p.Code != "image_too_large" || !resp.Close {
+		t.Errorf("answered %d %+v, closing %t (%v)", resp.StatusCode, p, resp.Close, err)
+	}
+}
+
+// 2 GB that come without a word about it end at the bound, a form's file too.
+func TestUploadStreamsTooMuch(t *testing.T) {
+	w := newWorld(t)
+	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
+	for mediaType, head := range map[string]string{"application/octet-stream": "", "multipart/form-data; boundary=b": formHead} {
+		sent := &zeros{}
+		r := w.upload(t, "/images", mediaType, io.MultiReader(strings.NewReader(head), io.LimitReader(sent, 2<<30)))
+		if p := r.problem(t); p.Status != 413 || p.Code != "image_too_large" {
+			t.Errorf("%s: answered %s", mediaType, r.body)
+		}
+		if sent.n > 100<<20 {
+			t.Errorf("%s: %d MiB were taken", mediaType, sent.n>>20)
+		}
+	}
+	if all := decode[list[imageView]](t, w.get(t, "/images"), 200); len(all.Items) != 0 {
+		t.Errorf("what was too large left %+v", all.Items)
+	}
+}
+
+// No upload is held in memory. The test does not run beside others, whose
+// memory it would count.
+func TestUploadMemory(t *testing.T) {
+	a := newAPI(Options{Operators: fleet.NewOperators(tokenStore{}), Firmware: fleet.NewFirmware(fleet.FirmwareOptions{})})
+	server := httptest.NewServer(mounted(a))
+	defer server.Close()
+	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
+	for mediaType, form := range map[string][2]string{"application/octet-stream": {}, "multipart/form-data; boundary=b": {formHead, "\r\n--b--\r\n"}} {
+		body := io.MultiReader(strings.NewReader(form[0]), io.LimitReader(&zeros{}, 60<<20), strings.NewReader(form[1]))
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+prefix+"/images", body)
+		req.Header.Set("Authorization", "Bearer flt_bench")
+		req.Header.Set("Content-Type", mediaType)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		resp.Body.Close()
+		if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; resp.StatusCode != 422 || grown > 8 {
+			t.Errorf("%s: answered %d, and allocated %d MiB", mediaType, resp.StatusCode, grown)
+		}
+	}
+}
+
+// An upload may take longer than any other request, as long as it goes on.
+func TestSlowUpload(t *testing.T) {
+	w := newWorld(t)
+	slow := httptest.NewUnstartedServer(mounted(w.api))
+	slow.Config.ReadTimeout, slow.Config.WriteTimeout = 200*time.Millisecond, 300*time.Millisecond
+	slow.Start()
+	defer slow.Close()
+	w.URL = slow.URL
+	app := esptest.App{Size: 200_000}.Bytes()
+	r, pipe := io.Pipe()
+	go func() {
+		for part := range len(app)/20_000 + 1 {
+			_, _ = pipe.Write(app[part*20_000 : min(len(app), (part+1)*20_000)])
+			time.Sleep(60 * time.Millisecond)
+		}
+		_ = pipe.Close()
+	}()
+	decode[imageView](t, w.upload(t, "/images", "", r), 201)
+}
+
+// A client that goes away in the middle leaves nothing.
+func TestUploadBreaksOff(t *testing.T) {
+	w := newWorld(t)
+	app := esptest.App{Size: 500_000}.Bytes()
+	conn, err := net.Dial("tcp", w.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST %s/images HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", prefix, w.tokens[fleet.RoleOperator], len(app))
+	_, _ = conn.Write(app[:250_000])
+	_ = conn.(*net.TCPConn).CloseWrite()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var p problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || p.Code != "broken_body" || p.Status != 400 {
+		t.Errorf("answered %+v (%v)", p, err)
+	}
+	if all := decode[list[imageView]](t, w.get(t, "/images"), 200); len(all.Items) != 0 {
+		t.Errorf("half an upload left %+v", all.Items)
+	}
+	if log := w.log.String(); strings.Contains(log, "request failed") {
+		t.Errorf("a client that left was logged as a failure: %s", log)
+	}
+}
+
+// Who may not upload is told so before the body is read.
+func TestUploadNeedsARole(t *testing.T) {
+	w := newWorld(t)
+	r := w.as(t, fleet.RoleViewer, http.MethodPost, "/images", strings.Repeat("x", 100_000))
+	if p := r.problem(t); p.Status != 403 {
+		t.Errorf("a viewer is answered %s", r.body)
+	}
+}
