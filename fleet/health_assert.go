@@ -16,6 +16,9 @@ import (
 // AssertionOps lists what an [Assertion] can demand.
 var AssertionOps = []string{"eq", "ne", "lt", "le", "gt", "ge", "exists", "matches", "unchanged"}
 
+var opPhrases = map[string]string{"eq": "be", "ne": "not be", "lt": "be below", "le": "be at most", "gt": "be above",
+	"ge": "be at least", "matches": "match"}
+
 // CheckAssertions holds the text of a tool's answer against assertions; the
 // first that fails is the error. baseline is the text of the answer before the
 // upgrade, "" if there is none. Both are foreign text.
@@ -90,15 +93,17 @@ func (a Assertion) holds(got, want any) error {
 			return fmt.Errorf("%s matches no pattern: %w", a.Path, err)
 		}
 		ok = re.MatchString(textOf(got))
-	default:
+	case "lt", "le", "gt", "ge":
 		order, comparable := compareValues(got, want)
 		if !comparable {
 			return fmt.Errorf("%s is %s, which cannot be compared with %s", a.Path, shown(got), shown(want))
 		}
 		ok = a.ordered(order)
+	default:
+		return fmt.Errorf("%s: %.20q is not a comparison", a.Path, a.Op)
 	}
 	if !ok {
-		return fmt.Errorf("%s is %s, must be %s %s", a.Path, shown(got), a.Op, shown(want))
+		return fmt.Errorf("%s is %s, must %s %s", a.Path, shown(got), opPhrases[a.Op], shown(want))
 	}
 	return nil
 }
@@ -111,10 +116,8 @@ func (a Assertion) ordered(order int) bool {
 		return order <= 0
 	case "gt":
 		return order > 0
-	case "ge":
-		return order >= 0
 	}
-	return false // an unknown op never holds
+	return order >= 0
 }
 
 // compareValues compares numbers; devices write some of them as text.
