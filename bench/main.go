@@ -17,6 +17,9 @@ type cli struct {
 	Run     runCommand     `cmd:"" default:"withargs" help:"Measure, print and write the table."`
 	Profile profileCommand `cmd:"" help:"Profile in-process calls."`
 	Devices devicesCommand `cmd:"" hidden:"" help:"Play devices; used by run."`
+
+	Downloads downloadsCommand `cmd:"" help:"Measure the memory that many firmware downloads take at once."`
+	Fetch     fetchCommand     `cmd:"" hidden:"" help:"Play downloading devices; used by downloads."`
 }
 
 type runCommand struct {
