@@ -36,6 +36,9 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("tags") {
 		patch.Tags = new(splitTags(r.PostFormValue("tags")))
 	}
+	if r.PostForm.Has("time_zone") {
+		patch.TimeZone = new(strings.TrimSpace(r.PostFormValue("time_zone")))
+	}
 	_, err = s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
 	if errors.Is(err, fleet.ErrInvalid) {
 		return s.editAgain(r, d, patch, err)
@@ -52,6 +55,9 @@ func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch,
 	}
 	if p.Tags != nil {
 		d.Tags = *p.Tags
+	}
+	if p.TimeZone != nil {
+		d.TimeZone = *p.TimeZone
 	}
 	page, err := s.devicePage(r, d)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/net/html"
@@ -232,13 +231,7 @@ func TestRunningIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.store.SavePolls(t.Context(), []fleet.PollRecord{{
-		Poll: fleet.BootPoll{Device: "a085e3112233", ClientID: "c1", Board: "esp-box-3", Chip: "esp32s3", Version: "2.4.3", ELFSHA256: img.ELFSHA256, Slot: "ota_0", At: time.Now().UTC(),
-			Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}}},
-		Admission: fleet.Admission{Device: "a085e3112233", Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	c.bootPoll("a085e3112233", img.ELFSHA256)
 	location := b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
 	b.get(location).wantText("#adoption", "100%").wantText("#adoption", "1 of 1")
 	b.get(ui.ImagePath(sum)).wantText("#adoption", "100%")

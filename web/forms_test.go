@@ -133,6 +133,11 @@ func TestDeviceActs(t *testing.T) {
 	if b.get(dev).text("#flash") != "" {
 		t.Error("the outcome is told twice")
 	}
+	b.post(dev+"/edit", url.Values{"time_zone": {"Asia/Shanghai"}}).wantRedirect(dev)
+	if d := device(); d.TimeZone != "Asia/Shanghai" || d.Name == "" {
+		t.Errorf("stored the zone %q and the name %q", d.TimeZone, d.Name)
+	}
+	b.post(dev+"/edit", url.Values{"time_zone": {"Mars/Olympus"}}).wantStatus(422).wantText("#main", "no time zone")
 	p = b.post(dev+"/edit", url.Values{"name": {"x"}, "tags": {"a:b"}, "notes": {"kept"}}).wantStatus(422)
 	p.wantText("textarea", "kept")
 

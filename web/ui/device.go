@@ -84,7 +84,7 @@ func (h DeviceHead) frame(ctx context.Context) head {
 }
 
 // A DevicePage is a device's first tab: GET DevicePath(id). Its forms post to
-// DevicePath(id, "edit") with name, tags, notes; "hold" with reason and hours;
+// DevicePath(id, "edit") with name, tags, notes, time_zone; "hold" with reason and hours;
 // "release"; "approve"; "reject"; "retire" with confirm = the device's id.
 type DevicePage struct {
 	Head       DeviceHead
@@ -94,6 +94,7 @@ type DevicePage struct {
 	Transport  string
 	RemoteAddr string
 	Language   string
+	TimeZone   string // IANA name; "" is the server's
 	LastSeen   *time.Time
 	LastPoll   *time.Time
 	EnrolledAt *time.Time
@@ -111,7 +112,7 @@ type DevicePage struct {
 func NewDevicePage(d fleet.Device, now time.Time, canAct bool) DevicePage {
 	return DevicePage{
 		Head: NewDeviceHead(d, "", now, canAct), Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256,
-		Transport: d.Transport, RemoteAddr: d.RemoteAddr, Language: d.Language, LastSeen: d.LastSeen,
+		Transport: d.Transport, RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, LastSeen: d.LastSeen,
 		LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt, ToolsAt: d.InventoryAt,
 		Tags: d.Tags, Notes: d.Notes,
 	}

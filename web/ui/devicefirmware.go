@@ -25,15 +25,21 @@ func (v DeviceUpdates) latest() (DeploymentView, bool) {
 	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment, Hindrance: v.Outlook.Hindrance, Until: v.Outlook.Until}, true
 }
 
-// saying is the answer in one sentence.
-func (v DeviceUpdates) saying(ctx context.Context) string {
-	if latest, ok := v.latest(); ok {
-		return latest.verdict(ctx)
+// sayings are the answer: what became of its latest part in a campaign, and
+// whether there is anything to come.
+func (v DeviceUpdates) sayings(ctx context.Context) (all []string) {
+	latest, ok := v.latest()
+	if ok {
+		all = append(all, latest.verdict(ctx))
 	}
-	if len(v.Outlook.Newer) > 0 {
-		return t(ctx, "firmware.why.no_campaign")
+	switch {
+	case ok && !latest.Deployment.State.Final():
+	case len(v.Outlook.Newer) > 0:
+		all = append(all, t(ctx, "firmware.why.no_campaign"))
+	default:
+		all = append(all, t(ctx, "firmware.why.nothing"))
 	}
-	return t(ctx, "firmware.why.nothing")
+	return all
 }
 
 // waiting says what a queued device waits for now; "" if it is not queued.

@@ -211,6 +211,14 @@
     recolourCharts()
   }
 
+  // The browser knows all time zones; the server offers only two.
+  document.addEventListener('focusin', e => {
+    const list = e.target.list
+    if (!list?.hasAttribute('data-zones')) return
+    list.removeAttribute('data-zones')
+    for (const name of Intl.supportedValuesOf('timeZone')) list.append(new Option('', name))
+  })
+
   // ---- keys
   let pending = ''
   const places = { d: '/devices', c: '/calls', o: '/', f: '/fanouts' }

@@ -1,0 +1,66 @@
+package web_test
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage/esptest"
+	"fleetd/web/ui"
+)
+
+// bootPoll records that a device started, as it says where firmware can go.
+func (c *console) bootPoll(id fleet.DeviceID, elf string) {
+	c.t.Helper()
+	if err := c.store.SavePolls(c.t.Context(), []fleet.PollRecord{{
+		Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "esp-box-3", Chip: "esp32s3", Version: "2.4.2", ELFSHA256: elf, Slot: "ota_0",
+			At: time.Now().UTC(), Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}}},
+		Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+	}}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// A device's firmware tab says what keeps it from being updated, and tells of
+// what changes while it is looked at.
+func TestWhyNotUpdating(t *testing.T) {
+	const id = "a085e3112233"
+	c := newConsole(t)
+	c.bootPoll(id, "9f2c")
+	b := c.as(fleet.RoleOperator)
+	tab := ui.DevicePath(id, "firmware")
+	b.get(tab).wantStatus(200).wantText("#updates", "no release would be newer")
+	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
+	release, err := c.firmware.Create(t.Context(), anna, fleet.ReleaseRequest{Images: []string{sum}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "2.4.3")
+	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
+	s.want("patch", "device-head") // it is connected: what follows is told
+
+	campaign, err := c.campaigns.Create(t.Context(), anna, fleet.CampaignPlan{Name: "to the <b>lab</b>", Release: release.ID, Query: "id:" + id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := b.get(tab).wantText("#updates", "to the <b>lab</b>").wantText("#updates", "2.4.2")
+	if len(p.find("b")) != 0 {
+		t.Error("a campaign's name is shown as markup")
+	}
+	c.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: id, Subject: campaign.ID.String()})
+	s.want("patch", `id="updates"`, "to the &lt;b&gt;lab")
+
+	now := time.Now().UTC()
+	if err := c.store.Quarantine(t.Context(), fleet.Quarantine{Device: id, Reason: "three downloads stalled", Since: now, Until: now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	b.get(tab).wantText("#updates", "three downloads stalled").wantText("#updates", "Let it back in")
+	b.post(ui.DevicePath(id, "quarantine"), url.Values{}).wantRedirect(tab)
+	b.get(tab).wantText("#flash", "may take part")
+	if q, err := c.store.QuarantineOf(t.Context(), id, now); err != nil || q != nil {
+		t.Errorf("quarantine %+v, %v", q, err)
+	}
+}
+
+var anna = fleet.Actor{Kind: fleet.ActorOperator, Name: "anna", Role: fleet.RoleAdmin}
