@@ -1,0 +1,61 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+
+	"fleetd/fleet"
+)
+
+// prepare takes the baseline of a device whose campaign checks its health, and
+// reports whether that is under way: it is told of the image after it. A device
+// that is not connected cannot be asked.
+func (l *loop) prepare(d *deployment) bool {
+	checks := d.camp.Plan.HealthChecks
+	if len(checks) == 0 || d.prepared || d.saw != fleet.PresenceOnline {
+		return false
+	}
+	d.busy = true
+	d.camp.preparing++ // it has a place already
+	e, device, actor := l.e, d.Device, d.camp.actor()
+	l.inBackground(func(ctx context.Context) {
+		answers, err := e.checkHealth(ctx, actor, device, checks, nil)
+		e.inbox.put(input{do: func(l *loop) { l.prepared(d, answers, err) }})
+	})
+	return true
+}
+
+// prepared lets a device with a baseline go on. One that fails its checks
+// before the upgrade would fail them after it too, and prove nothing.
+func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
+	d.busy = false
+	d.camp.preparing--
+	if l.byID[d.ID] != d || d.State != fleet.DeploymentQueued {
+		return
+	}
+	l.unplace(d)
+	switch {
+	case errors.Is(err, errAbsent):
+		d.saw = ""
+		l.timers.set(d, l.now.Add(busyPause))
+	case err != nil:
+		l.o.Log.Info("device fails its health checks before the upgrade", "device", d.Device, "campaign", d.Campaign, "err", err)
+		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(fleet.SkipUnhealthy)})
+	default:
+		d.prepared, d.Baseline.Answers = true, answers
+		d.waitIn(&d.camp.ready, true)
+	}
+}
+
+// inBackground runs what asks devices, a bounded number at a time.
+func (l *loop) inBackground(do func(ctx context.Context)) {
+	e, ctx := l.e, l.life
+	go func() {
+		select {
+		case e.checks <- struct{}{}:
+			defer func() { <-e.checks }()
+			do(ctx)
+		case <-ctx.Done():
+		}
+	}()
+}

@@ -1,0 +1,184 @@
+package rollout
+
+import (
+	"container/list"
+	"math"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+	"golang.org/x/time/rate"
+)
+
+// A campaign is an open one in memory, or one that ended a while ago whose
+// devices may still bring late proof.
+type campaign struct {
+	fleet.Campaign
+	waves   []fleet.Wave
+	tallies fleet.AbortTallies
+	pace    *rate.Limiter
+
+	held     map[uuid.UUID]*deployment
+	ready    list.List // queued: to be examined as places get free
+	parked   list.List // queued: their devices cannot be reached
+	inFlight int
+	queued   int
+	active   int
+
+	preparing  int         // devices whose baseline is being taken
+	restarting int         // devices told to restart so that they poll
+	stuck      map[int]int // queued deployments by wave whose devices hinder them
+	stale      bool        // its rows changed by what another campaign did
+	wordAt     time.Time   // when the word about its wave was last stored
+	judged     bool        // nothing changed since wave and rules were looked at
+	overruled  int         // failures when an operator went on in spite of a rule; -1 if nobody did
+	zones      map[*time.Location]int
+	known      map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
+	grownAt    time.Time                   // continuous: when devices were last added
+	checkedAt  time.Time                   // when its images were last looked at
+	asked      int                         // see images
+	retryAt    time.Time                   // after a failure of the store
+	news       news
+}
+
+func newCampaign(row fleet.Campaign) *campaign {
+	c := &campaign{held: make(map[uuid.UUID]*deployment), stuck: make(map[int]int), zones: make(map[*time.Location]int), overruled: -1}
+	c.ready.Init()
+	c.parked.Init()
+	c.take(row)
+	return c
+}
+
+// take replaces the row. What an operator decided about a rule that had fired
+// is known from the step out of the pause.
+func (c *campaign) take(row fleet.Campaign) {
+	resumed := c.State == fleet.CampaignPaused && row.State == fleet.CampaignRunning
+	pace := c.Plan.MaxPerMinute
+	c.Campaign = row
+	c.judged = false
+	if resumed {
+		c.overruled = c.failures()
+	}
+	if c.pace == nil || pace != row.Plan.MaxPerMinute {
+		c.pace = newPace(row.Plan.MaxPerMinute)
+	}
+}
+
+// newPace spreads a minute's devices over it.
+func newPace(perMinute int) *rate.Limiter {
+	if perMinute <= 0 {
+		return rate.NewLimiter(rate.Inf, 0)
+	}
+	perSecond := float64(perMinute) / 60
+	return rate.NewLimiter(rate.Limit(perSecond), max(1, int(math.Ceil(perSecond))))
+}
+
+// tokens is how many devices the pace lets go now.
+func (c *campaign) tokens(now time.Time) int {
+	if c.pace.Limit() == rate.Inf {
+		return math.MaxInt
+	}
+	return int(c.pace.TokensAt(now))
+}
+
+// count keeps the numbers of held deployments.
+func (c *campaign) count(s fleet.DeploymentState, n int) {
+	if s.InFlight() {
+		c.inFlight += n
+	}
+	if s.Active() {
+		c.active += n
+	}
+	if s == fleet.DeploymentQueued {
+		c.queued += n
+	}
+}
+
+// moved takes a deployment from one state to another in the numbers.
+func (c *campaign) moved(d *deployment, from fleet.DeploymentState) {
+	if from == d.State {
+		return
+	}
+	c.count(from, -1)
+	c.count(d.State, 1)
+	c.tally(d.Board, d.Wave, from, -1)
+	c.tally(d.Board, d.Wave, d.State, 1)
+	c.judged = false
+}
+
+func (c *campaign) tally(board string, wave int, s fleet.DeploymentState, n int) {
+	t := &c.tallies
+	add(&t.ByState, s, n)
+	if wave >= 0 && wave < len(t.ByWave) {
+		add(&t.ByWave[wave], s, n)
+	}
+	if t.ByBoard == nil {
+		t.ByBoard = make(map[string]map[fleet.DeploymentState]int)
+	}
+	byState := t.ByBoard[board]
+	add(&byState, s, n)
+	t.ByBoard[board] = byState
+}
+
+func add(m *map[fleet.DeploymentState]int, s fleet.DeploymentState, n int) {
+	if *m == nil {
+		*m = make(map[fleet.DeploymentState]int)
+	}
+	(*m)[s] += n
+}
+
+func (c *campaign) failures() int {
+	n := 0
+	for s, count := range c.tallies.ByState {
+		if s.Failed() {
+			n += count
+		}
+	}
+	return n
+}
+
+// open returns how many deployments have no outcome, those included whose wave
+// has not opened.
+func (c *campaign) open() int {
+	n := 0
+	for s, count := range c.tallies.ByState {
+		if !s.Final() {
+			n += count
+		}
+	}
+	return n
+}
+
+// wave is the open one; nil before the first.
+func (c *campaign) wave() *fleet.Wave {
+	if c.Wave < 0 || c.Wave >= len(c.waves) {
+		return nil
+	}
+	return &c.waves[c.Wave]
+}
+
+func (c *campaign) lastWave() bool { return c.Wave >= len(c.waves)-1 }
+
+// soak is how long a device of the wave must stay well.
+func (c *campaign) soak(wave int) time.Duration {
+	if wave >= 0 && wave < len(c.waves) {
+		return c.waves[wave].Plan.Soak
+	}
+	return 0
+}
+
+// actor is the campaign as the subject of calls and audit entries.
+func (c *campaign) actor() fleet.Actor {
+	return fleet.Actor{Kind: fleet.ActorCampaign, ID: c.ID.String(), Name: c.Plan.Name, Role: fleet.RoleOperator}
+}
+
+// byDeviceTime reports whether a window follows the devices' own time zones.
+func (c *campaign) byDeviceTime() bool {
+	for _, w := range c.Plan.Windows {
+		if w.TimeZone == fleet.DeviceZone {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,145 @@
+package rollout
+
+import (
+	"container/list"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A deployment is one that the engine holds in memory: queued, active, or given
+// up and still open to late proof.
+type deployment struct {
+	fleet.Deployment
+	camp *campaign
+
+	// What the store does not know yet.
+	events []fleet.DeploymentEvent
+	seen   []fleet.Observation // since the row was stored
+	acts   []fleet.Act
+	dirty  bool
+	lazy   bool // only the progress of its download changed: that can wait
+
+	// Where it waits: in a list of its campaign, for a time, or neither.
+	in    *list.List
+	place *list.Element
+	at    time.Time // for which it is in the timers
+	timer int       // its index there; -1 if it is not
+	stuck bool      // its device is what hinders it, and nobody knows until when
+	saw   fleet.Presence
+
+	zone       *time.Location // of the device; nil if not read yet
+	prepared   bool           // its baseline was taken, for the attempt to come
+	busy       bool           // a baseline or its health checks are being taken
+	restarting bool           // was told to restart, so that it polls
+	afterStart bool           // verifying since before this engine: its reconnection is our doing
+	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
+	heap       int64          // free heap that its latest boot poll told, bytes
+	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
+}
+
+// late reports whether a later proof can still re-open the deployment.
+func late(s fleet.DeploymentState) bool {
+	return s == fleet.DeploymentTimedOut || s == fleet.DeploymentFailed || s == fleet.DeploymentAborted
+}
+
+// attach takes a row into memory, and puts it where it waits.
+func (l *loop) attach(c *campaign, row fleet.Deployment) *deployment {
+	d := &deployment{Deployment: row, camp: c, timer: -1}
+	l.byID[d.ID] = d
+	l.byDevice[d.Device] = append(l.byDevice[d.Device], d)
+	l.e.index.add(d)
+	c.held[d.ID] = d
+	c.count(d.State, 1)
+	l.settle(d)
+	return d
+}
+
+// detach forgets a deployment: its row is all that is left of it.
+func (l *loop) detach(d *deployment) {
+	if l.byID[d.ID] != d {
+		return
+	}
+	l.unplace(d)
+	d.endAttempt()
+	d.camp.count(d.State, -1)
+	delete(d.camp.held, d.ID)
+	delete(l.byID, d.ID)
+	rest := slices.DeleteFunc(l.byDevice[d.Device], func(other *deployment) bool { return other == d })
+	if l.byDevice[d.Device] = rest; len(rest) == 0 {
+		delete(l.byDevice, d.Device)
+	}
+	l.e.index.remove(d)
+}
+
+// settle puts a deployment where it waits for what comes next.
+func (l *loop) settle(d *deployment) {
+	l.unplace(d)
+	switch {
+	case d.State.Active():
+		d.prepared = false
+		if d.Deadline != nil {
+			l.timers.set(d, *d.Deadline)
+		}
+		return
+	case d.State == fleet.DeploymentQueued && d.NotBefore != nil && d.NotBefore.After(l.now):
+		l.timers.set(d, *d.NotBefore)
+	case d.State == fleet.DeploymentQueued:
+		d.waitIn(&d.camp.ready, false)
+	case d.State.Final() && !d.dirty && !late(d.State):
+		l.detach(d)
+	}
+	d.endAttempt()
+}
+
+func (l *loop) unplace(d *deployment) {
+	l.timers.remove(d)
+	if d.in != nil {
+		d.in.Remove(d.place)
+		d.in, d.place = nil, nil
+	}
+	d.setStuck(false)
+	if d.restarting {
+		d.restarting = false
+		d.camp.restarting--
+	}
+}
+
+func (d *deployment) waitIn(in *list.List, front bool) {
+	d.in = in
+	if front {
+		d.place = in.PushFront(d)
+	} else {
+		d.place = in.PushBack(d)
+	}
+}
+
+func (d *deployment) setStuck(stuck bool) {
+	if d.stuck == stuck {
+		return
+	}
+	d.stuck = stuck
+	n := -1
+	if stuck {
+		n = 1
+	}
+	d.camp.stuck[d.Wave] += n
+	d.camp.judged = false
+}
+
+// endAttempt tells the attempt's call that nobody waits for it.
+func (d *deployment) endAttempt() {
+	if d.attemptEnd != nil {
+		close(d.attemptEnd)
+		d.attemptEnd = nil
+	}
+}
+
+// activeElsewhere reports whether the device is being updated by another
+// deployment that the engine knows.
+func (l *loop) activeElsewhere(d *deployment) bool {
+	return slices.ContainsFunc(l.byDevice[d.Device], func(other *deployment) bool {
+		return other != d && other.State.Active()
+	})
+}

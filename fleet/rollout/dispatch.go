@@ -1,0 +1,249 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+const (
+	lookAhead     = 256              // queued devices looked at beyond the free places, for those that cannot be reached
+	parkedLook    = 64               // parked devices looked at per tick, in case word of one got lost
+	busyPause     = 10 * time.Second // before a device that another campaign has is looked at again
+	presenceGrace = 2 * time.Minute  // for a fleet to come back after a start of fleetd
+	unsurePause   = 15 * time.Second // before a device whose build is unconfirmed is
+)
+
+// A telling is a deployment that is about to be told, and how.
+type telling struct {
+	d    *deployment
+	mode fleet.DispatchMode
+	poll *pollRequest // by pull: the poll that is answered
+	link fleet.FirmwareLink
+	url  string
+}
+
+// dispatch tells as many devices as places, pace and windows let go: first
+// those whose boot poll waits for the answer. Link and intent are stored in one
+// transaction; only then is anybody told.
+func (l *loop) dispatch(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	room := l.room()
+	tellings := l.answerPolls(ctx, &room)
+	budget := l.o.MaxDispatchBatch
+	for i := range l.order {
+		c := l.order[(i+l.turns)%len(l.order)] // none is always the first
+		if c.State != fleet.CampaignRunning || l.now.Before(c.retryAt) {
+			continue
+		}
+		picked := l.pick(ctx, c, min(budget, room))
+		budget, room = budget-len(picked), room-len(picked)
+		tellings = append(tellings, picked...)
+	}
+	l.again = l.again || len(tellings) > 0
+	l.save(ctx) // what examining led to, such as devices that do not fit any more
+	l.tellAll(ctx, tellings)
+}
+
+// room is how many devices more may be told before downloads have no place:
+// those who were told and have not come for the image will.
+func (l *loop) room() int {
+	told := 0
+	for _, c := range l.order {
+		for _, s := range []fleet.DeploymentState{fleet.DeploymentDispatching, fleet.DeploymentSent, fleet.DeploymentOffered} {
+			told += c.tallies.ByState[s]
+		}
+	}
+	return max(0, l.o.Downloads.Room()-told)
+}
+
+// places is how many devices of the campaign may be told now.
+func (l *loop) places(c *campaign, budget int) int {
+	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.preparing-c.restarting, c.tokens(l.now)))
+}
+
+// pick takes from the queue as many devices as may be told. No turn looks at
+// more of it than that and a bounded part of those that cannot be reached.
+func (l *loop) pick(ctx context.Context, c *campaign, budget int) []telling {
+	l.lookAtParked(c)
+	free := l.places(c, budget)
+	if free == 0 {
+		return nil
+	}
+	candidates := l.candidates(c, free)
+	if len(candidates) == 0 {
+		return nil
+	}
+	picked, err := l.examine(ctx, c, candidates)
+	if err != nil {
+		for _, d := range candidates {
+			if d.State == fleet.DeploymentQueued && d.in == nil && d.timer < 0 && !d.busy {
+				d.waitIn(&c.ready, true)
+			}
+		}
+		l.trouble(ctx, c, err)
+		return nil
+	}
+	for range picked {
+		c.pace.AllowN(l.now, 1)
+	}
+	return picked
+}
+
+// candidates takes devices off the front of the queue. Those that are plainly
+// out of reach are parked at once.
+func (l *loop) candidates(c *campaign, n int) (all []*deployment) {
+	for range n + lookAhead {
+		front := c.ready.Front()
+		if front == nil || len(all) == n {
+			break
+		}
+		d := front.Value.(*deployment)
+		l.unplace(d)
+		d.saw, _, _ = l.o.Presence.State(d.Device)
+		if d.saw == fleet.PresenceOnline || d.saw == fleet.PresenceUnresponsive {
+			all = append(all, d)
+			continue
+		}
+		l.park(d)
+	}
+	if c.ready.Len() > 0 && len(all) < n {
+		l.again = true
+	}
+	return all
+}
+
+// park puts a deployment aside until its device is heard of. That nothing was
+// heard of it says little while the fleet comes back after a start of fleetd.
+func (l *loop) park(d *deployment) {
+	d.waitIn(&d.camp.parked, false)
+	d.setStuck(d.saw != "" || l.settled)
+}
+
+// giveUpSilent counts the devices that did not come back after a start.
+func (l *loop) giveUpSilent() {
+	if l.settled || l.now.Sub(l.startedAt) < presenceGrace {
+		return
+	}
+	l.settled = true
+	for _, c := range l.order {
+		for e := c.parked.Front(); e != nil; e = e.Next() {
+			e.Value.(*deployment).setStuck(true)
+		}
+	}
+}
+
+// lookAtParked goes round the parked devices, a few at a time: word of one that
+// came back may have been lost with a former engine.
+func (l *loop) lookAtParked(c *campaign) {
+	for range min(parkedLook, c.parked.Len()) {
+		d := c.parked.Front().Value.(*deployment)
+		presence, _, _ := l.o.Presence.State(d.Device)
+		if presence != d.saw {
+			l.unplace(d)
+			d.waitIn(&c.ready, false)
+			continue
+		}
+		c.parked.MoveToBack(d.place)
+	}
+}
+
+// tellAll stores the beginning of attempts, and tells the devices.
+func (l *loop) tellAll(ctx context.Context, tellings []telling) {
+	if len(tellings) == 0 {
+		return
+	}
+	dispatches := make([]fleet.Dispatch, len(tellings))
+	for i := range tellings {
+		dispatches[i] = l.beginAttempt(&tellings[i])
+	}
+	var refused []uuid.UUID
+	err := l.persist(ctx, "dispatches", func(ctx context.Context) (err error) {
+		refused, err = l.o.Store.DispatchDeployments(ctx, dispatches)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		l.o.Log.Error("devices not told of their images", "count", len(tellings), "err", err)
+	}
+	isRefused := make(map[uuid.UUID]bool, len(refused))
+	for _, id := range refused {
+		isRefused[id] = true
+	}
+	for _, t := range tellings {
+		if ctx.Err() != nil || err != nil || isRefused[t.d.ID] {
+			l.refused(ctx, t)
+			continue
+		}
+		l.begun(ctx, t)
+	}
+}
+
+// beginAttempt moves the deployment to its next attempt, in memory, and makes
+// the link that goes with it.
+func (l *loop) beginAttempt(t *telling) fleet.Dispatch {
+	d := t.d
+	from := d.State
+	event := fleet.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
+	t.link, t.url = fleet.NewFirmwareLink(l.o.PublicURL, d.Deployment, l.patience(d), l.now)
+	d.camp.moved(d, from)
+	l.settle(d)
+	return fleet.Dispatch{DeploymentChange: fleet.DeploymentChange{Deployment: d.Deployment, Events: []fleet.DeploymentEvent{event}}, Link: t.link}
+}
+
+// patience is how long an attempt may take until its device has polled.
+func (l *loop) patience(d *deployment) time.Duration {
+	t := l.o.Timers
+	slowest := time.Duration(0)
+	if t.SlowestRate > 0 {
+		slowest = time.Duration(d.ImageSize) * time.Second / time.Duration(t.SlowestRate)
+	}
+	return t.Get + max(t.Resend, slowest) + max(t.Download, 3*slowest) + t.BootPoll + time.Minute
+}
+
+// begun tells a device whose attempt is on record.
+func (l *loop) begun(ctx context.Context, t telling) {
+	l.stored(t.d)
+	t.d.epoch = 0
+	if t.mode == fleet.ModePull {
+		l.tellByPoll(t)
+		return
+	}
+	l.tellByCall(ctx, t)
+}
+
+// refused looks at a deployment whose attempt was not stored: it moved on, or
+// its device is active in another campaign, or an operator paused this one.
+func (l *loop) refused(ctx context.Context, t telling) {
+	if t.poll != nil {
+		t.poll.answer(nil)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	d := t.d
+	var row fleet.Deployment
+	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
+		row, err = l.o.Store.DeploymentByID(ctx, d.ID)
+		return err
+	})
+	if err != nil {
+		d.camp.tally(d.Board, d.Wave, d.State, -1)
+		l.detach(d)
+		return
+	}
+	if row.Revision == d.Revision+1 && row.State == d.State && row.Attempt == d.Attempt {
+		l.begun(ctx, t) // it was stored: only the word of it got lost
+		return
+	}
+	l.reload = true
+	l.replace(d, row)
+	if l.byID[d.ID] == d && d.State == fleet.DeploymentQueued {
+		l.unplace(d)
+		l.timers.set(d, l.now.Add(busyPause))
+	}
+}

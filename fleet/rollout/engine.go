@@ -1,0 +1,221 @@
+package rollout
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// Calls makes tool calls; [fleet.Calls] does.
+type Calls interface {
+	Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+}
+
+// Link asks devices for a sign of life; the broker does.
+type Link interface {
+	// Ping returns the epoch of the connection over which the device answered.
+	Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err error)
+	// Epoch returns the epoch of the connection that stands; false if none does.
+	Epoch(id fleet.DeviceID) (int64, bool)
+}
+
+// Presence knows which devices can be reached; [fleet.Presences] does.
+type Presence interface {
+	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence string)
+}
+
+// Downloads hands images out; [fleet.Downloads] does.
+type Downloads interface {
+	Revoke(deployments ...uuid.UUID)
+	Room() int
+}
+
+// Options configures [Engine]. Those without a default are required.
+type Options struct {
+	Store       fleet.RolloutStore
+	Inventories fleet.InventoryStore
+	Quarantines fleet.QuarantineStore
+	Calls       Calls
+	Link        Link
+	Presence    Presence
+	Downloads   Downloads
+	// Rollback takes the devices that an aborted campaign updated back to the
+	// builds they had.
+	Rollback func(ctx context.Context, campaign uuid.UUID) error
+	// PublicURL is where devices fetch images.
+	PublicURL string
+	Events    *fleet.Events // nil: nobody is told
+	Log       *slog.Logger  // nil: silent
+
+	Zone             *time.Location         // of devices without one. Default: UTC
+	Timers           fleet.DeploymentTimers // Default: fleet.DefaultTimers
+	Tick             time.Duration          // how often time is looked at. Default: 1s
+	MaxDispatchBatch int                    // devices told in one transaction. Default: 256
+	MaxChecks        int                    // devices whose health is checked at once. Default: 64
+	RetryPause       time.Duration          // between tries of a health check. Default: 3s
+	Now              func() time.Time       // Default: time.Now
+}
+
+func (o *Options) fill() {
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	if o.Timers == (fleet.DeploymentTimers{}) {
+		o.Timers = fleet.DefaultTimers
+	}
+	if o.Tick == 0 {
+		o.Tick = time.Second
+	}
+	if o.MaxDispatchBatch == 0 {
+		o.MaxDispatchBatch = 256
+	}
+	if o.MaxChecks == 0 {
+		o.MaxChecks = 64
+	}
+	if o.RetryPause == 0 {
+		o.RetryPause = 3 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Engine carries campaigns out. Its methods may be called from any goroutine,
+// before Run and after it; they never block, but for Poll.
+type Engine struct {
+	o      Options
+	inbox  *inbox
+	index  index
+	stuck  atomic.Bool   // the store does not take what the engine knows
+	checks chan struct{} // places for health checks
+}
+
+// New returns an engine that does nothing until Run.
+func New(o Options) *Engine {
+	o.fill()
+	return &Engine{o: o, inbox: newInbox(), checks: make(chan struct{}, o.MaxChecks)}
+}
+
+// leadAgain is the pause before the engine tries to lead again.
+const leadAgain = time.Second
+
+// Run waits until this process may carry campaigns out, and does until ctx
+// ends. Calls that are under way then end with [fleet.Calls.Shutdown].
+func (e *Engine) Run(ctx context.Context) error {
+	defer e.followReleases(ctx)()
+	for ctx.Err() == nil {
+		err := e.o.Store.Lead(ctx, e.lead)
+		if ctx.Err() != nil {
+			break
+		}
+		e.o.Log.Warn("campaigns are not carried out by this process now; trying again", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(leadAgain):
+		}
+	}
+	return nil
+}
+
+// lead works from the rows up until ctx ends: then another may lead.
+func (e *Engine) lead(ctx context.Context) error {
+	l := newLoop(ctx, e)
+	e.index.open()
+	defer func() {
+		e.index.close()
+		e.inbox.clear()
+		e.stuck.Store(false)
+	}()
+	if err := l.load(ctx); err != nil {
+		return err
+	}
+	return l.run(ctx)
+}
+
+// Wake makes the engine read the campaigns again: one changed.
+func (e *Engine) Wake() { e.inbox.wake() }
+
+// Evidence takes what is observed about devices. Boot polls come by Poll, with
+// the build that they name.
+func (e *Engine) Evidence(id fleet.DeviceID, seen fleet.Evidence) {
+	switch seen.Kind {
+	case fleet.EvidenceConnect, fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
+		e.about(id, fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail})
+	}
+}
+
+// Download takes what is observed about a deployment's download.
+func (e *Engine) Download(deployment uuid.UUID, o fleet.Observation) {
+	device, ok := e.index.deviceOf(deployment)
+	if !ok {
+		return
+	}
+	in := input{deployment: deployment, seen: o}
+	if o.Kind == fleet.EvidenceDownloaded {
+		in.epoch, _ = e.o.Link.Epoch(device)
+	}
+	e.inbox.put(in)
+}
+
+// Listed takes that a device answered initialize and tools/list. The build that
+// the listing was taken from is what the latest boot poll named, and thus no
+// evidence of its own.
+func (e *Engine) Listed(id fleet.DeviceID, l fleet.ToolListing) {
+	e.about(id, fleet.Observation{At: l.At, Kind: fleet.EvidenceInitialize})
+}
+
+// Retired takes that a device left service.
+func (e *Engine) Retired(id fleet.DeviceID) {
+	e.about(id, fleet.Observation{At: e.now(), Kind: fleet.EvidenceRetired})
+}
+
+func (e *Engine) about(id fleet.DeviceID, o fleet.Observation) {
+	if e.index.has(id) {
+		e.inbox.put(input{device: id, seen: o})
+	}
+}
+
+func (e *Engine) now() time.Time { return e.o.Now().UTC() }
+
+// followReleases wakes the engine when an image or release changed: it may have
+// been revoked.
+func (e *Engine) followReleases(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			e.watchReleases(ctx)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (e *Engine) watchReleases(ctx context.Context) {
+	sub := e.o.Events.Subscribe(64, func(ev *fleet.Event) bool { return ev.Kind == fleet.EventRelease })
+	defer sub.Close()
+	for {
+		select {
+		case _, ok := <-sub.C:
+			e.inbox.put(input{do: func(l *loop) { l.images.forget() }})
+			e.inbox.wake()
+			if !ok {
+				time.Sleep(100 * time.Millisecond) // closed: too slow, or fleetd stops
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+
+	"fleetd/fleet"
+)
+
+// examine asks of each candidate what hinders it. Those that nothing hinders
+// are returned; the others are put where they wait for the hindrance to end.
+func (l *loop) examine(ctx context.Context, c *campaign, candidates []*deployment) (picked []telling, err error) {
+	devices, quarantines, err := l.facts(ctx, candidates)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range candidates {
+		device := devices[d.Device]
+		reason, err := l.unfit(ctx, d, device, quarantines)
+		if err != nil {
+			return nil, err
+		}
+		if reason != fleet.SkipNone {
+			l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(reason)})
+			continue
+		}
+		hindrance, mode, err := l.hindrance(ctx, d, device, c.inFlight+len(picked))
+		if err != nil {
+			return nil, err
+		}
+		if hindrance != fleet.HinderNone {
+			l.waitFor(d, device, hindrance)
+			continue
+		}
+		if t, ok := l.ready(d, device, mode); ok {
+			picked = append(picked, t)
+		}
+	}
+	return picked, nil
+}
+
+// facts reads what the registry knows of the devices, and which of them failed
+// too often.
+func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device, map[fleet.DeviceID]fleet.Quarantine, error) {
+	devices, err := l.devices(ctx, all)
+	if err != nil || l.o.Quarantines == nil {
+		return devices, nil, err
+	}
+	ids := make([]fleet.DeviceID, len(all))
+	for i, d := range all {
+		ids[i] = d.Device
+	}
+	quarantines, err := l.o.Quarantines.QuarantinesOf(ctx, ids, l.now)
+	return devices, quarantines, err
+}
+
+// unfit says why the device does not fit any more.
+func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device, quarantines map[fleet.DeviceID]fleet.Quarantine) (fleet.SkipReason, error) {
+	if device.ID == "" {
+		return fleet.SkipRetired, nil
+	}
+	if _, out := quarantines[d.Device]; out {
+		return fleet.SkipQuarantined, nil
+	}
+	img, err := l.image(ctx, d.Image)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return fleet.SkipNoImage, nil
+	case err != nil:
+		return fleet.SkipNone, err
+	}
+	plan := &d.camp.Plan
+	reason, _ := fleet.FitImage(device, img, fleet.FitOptions{Mode: plan.Mode, AllowDowngrade: plan.AllowDowngrade}, l.now)
+	if reason == fleet.SkipNone && plan.Mode == fleet.ModePush {
+		offers, err := l.offersUpgrade(ctx, device)
+		if err == nil && !offers && device.InventoryID != "" {
+			reason = fleet.SkipNoTool
+		}
+		return reason, err
+	}
+	return reason, nil
+}
+
+func (l *loop) offersUpgrade(ctx context.Context, device fleet.Device) (bool, error) {
+	inv, err := l.inventories.get(ctx, l.o.Inventories, device.InventoryID)
+	if err != nil {
+		return false, err
+	}
+	_, offers := inv.Tool(fleet.ToolUpgradeFirmware)
+	return offers, nil
+}
+
+// hindrance asks the rules.
+func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (fleet.Hindrance, fleet.DispatchMode, error) {
+	offers, err := l.offersUpgrade(ctx, device)
+	if err != nil {
+		return "", "", err
+	}
+	c := d.camp
+	h, mode := fleet.Hinder(fleet.ReadySituation{
+		Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: d.Deployment, Mode: c.Plan.Mode, PullNow: c.Plan.PullNow,
+		WindowOpen: l.windowOpen(d, l.zoneOf(d, device)), Presence: d.saw, OffersTool: offers, Confirmed: confirmed(device),
+		Busy: l.activeElsewhere(d), InFlight: inFlight, MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: l.now,
+	})
+	return h, mode, nil
+}
+
+// confirmed reports whether a boot poll named the build that the device runs:
+// it was answered, and so the device counts the build as good.
+func confirmed(device fleet.Device) bool { return device.LastPoll != nil && device.ELFSHA256 != "" }
+
+// waitFor puts a deployment where it waits for its hindrance to end.
+func (l *loop) waitFor(d *deployment, device fleet.Device, h fleet.Hindrance) {
+	switch h {
+	case fleet.HinderBackoff:
+		l.timers.set(d, *d.NotBefore)
+	case fleet.HinderWindow:
+		at, ok := l.nextTurn(d, l.zoneOf(d, device))
+		if !ok || !at.After(l.now) {
+			at = l.now.Add(refreshEvery)
+		}
+		l.timers.set(d, at)
+	case fleet.HinderBusy, fleet.HinderOldPresence:
+		l.timers.set(d, l.now.Add(busyPause))
+	case fleet.HinderUnconfirmed:
+		l.timers.set(d, l.now.Add(unsurePause))
+	case fleet.HinderOffline, fleet.HinderAwaitsPoll, fleet.HinderUnresponsive:
+		if h == fleet.HinderAwaitsPoll && l.prepare(d) {
+			return
+		}
+		d.waitIn(&d.camp.parked, false)
+	default:
+		d.waitIn(&d.camp.ready, true)
+	}
+	d.setStuck(h.Stuck())
+}
+
+// ready takes the last steps before a device that nothing hinders is told: its
+// baseline, or the restart after which it will ask.
+func (l *loop) ready(d *deployment, device fleet.Device, mode fleet.DispatchMode) (telling, bool) {
+	if l.prepare(d) {
+		return telling{}, false
+	}
+	if mode == fleet.ModePull {
+		l.restart(d)
+		return telling{}, false
+	}
+	takeFacts(d, device)
+	return telling{d: d, mode: mode}, true
+}
+
+// takeFacts renews what the deployment remembers of the device before.
+func takeFacts(d *deployment, device fleet.Device) {
+	d.FromELF, d.FromVersion = device.ELFSHA256, device.Version
+	d.Baseline.Inventory, d.Baseline.Slot = device.InventoryID, device.Slot
+	if device.Layout != nil {
+		d.Baseline.FreeHeap = device.Layout.FreeHeap
+	}
+}

@@ -1,0 +1,82 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// errAbsent means that the device was not there to be checked: no verdict.
+var errAbsent = errors.New("the device is not connected")
+
+// checkHealth calls the tools of health checks, each again as often as it
+// allows, and returns their answers by index. baseline are the answers from
+// before; nil takes them: then nothing is compared with before.
+func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.DeviceID, checks []fleet.HealthCheck, baseline map[string]string) (map[string]string, error) {
+	answers := make(map[string]string, len(checks))
+	for i, check := range checks {
+		key := strconv.Itoa(i)
+		text, err := e.tryCheck(ctx, by, device, check, baseline, baseline[key])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", check.Tool, err)
+		}
+		answers[key] = text
+	}
+	return answers, nil
+}
+
+func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check fleet.HealthCheck, baseline map[string]string, before string) (text string, err error) {
+	for try := 0; ; try++ {
+		text, err = e.runCheck(ctx, by, device, check)
+		if err == nil {
+			asserts := check.Assert
+			if baseline == nil {
+				asserts = absolute(asserts)
+			}
+			err = fleet.CheckAssertions(asserts, text, before)
+		}
+		if err == nil || errors.Is(err, errAbsent) || try >= check.Retries {
+			return text, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", errAbsent
+		case <-time.After(e.o.RetryPause):
+		}
+	}
+}
+
+// absolute leaves out what can only hold after the upgrade.
+func absolute(all []fleet.Assertion) (out []fleet.Assertion) {
+	for _, a := range all {
+		if a.Op != "unchanged" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check fleet.HealthCheck) (string, error) {
+	call, err := e.o.Calls.Call(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool, Arguments: check.Arguments})
+	if err != nil {
+		e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)
+		return "", errAbsent
+	}
+	switch call.State {
+	case fleet.CallSucceeded:
+		return answerText(call.Result), nil
+	case fleet.CallOffline, fleet.CallUnknown, fleet.CallCanceled:
+		return "", errAbsent
+	}
+	if call.Error == nil {
+		return "", fmt.Errorf("the call ended %s", call.State)
+	}
+	if call.Error.Code == fleet.CodeBusy {
+		return "", errAbsent
+	}
+	return "", errors.New(call.Error.Message)
+}

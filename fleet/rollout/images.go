@@ -1,0 +1,117 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// imagesEvery is how often images are looked at again without being told.
+const imagesEvery = 30 * time.Second
+
+// images keeps what the engine needs to know of images. Revocation is told by
+// events, and looked for anyway.
+type images struct {
+	bySHA  map[string]fleet.Image
+	readAt time.Time
+	asked  int // raised when all has to be read again
+}
+
+func (m *images) forget() {
+	m.bySHA = nil
+	m.asked++
+}
+
+func (l *loop) image(ctx context.Context, sha string) (fleet.Image, error) {
+	if l.now.Sub(l.images.readAt) > imagesEvery || l.images.bySHA == nil {
+		l.images.bySHA, l.images.readAt = make(map[string]fleet.Image), l.now
+	}
+	if img, ok := l.images.bySHA[sha]; ok {
+		return img, nil
+	}
+	img, err := l.o.Store.Image(ctx, sha)
+	if err == nil {
+		l.images.bySHA[sha] = img
+	}
+	return img, err
+}
+
+// checkImages stops a campaign whose release or one of whose images was
+// revoked: what is being fetched is cut, and who waits for the image is let go.
+func (l *loop) checkImages(ctx context.Context, c *campaign) error {
+	if c.asked == l.images.asked && l.now.Sub(c.checkedAt) < imagesEvery {
+		return nil
+	}
+	asked := l.images.asked
+	reason, err := l.releaseRevoked(ctx, c)
+	if err != nil {
+		return err
+	}
+	revoked, err := l.revokedImages(ctx, c)
+	if err != nil {
+		return err
+	}
+	c.asked, c.checkedAt = asked, l.now
+	l.cut(ctx, c, "the image was revoked", func(d *deployment) bool { return reason != "" || revoked[d.Image] != "" })
+	for sha, why := range revoked {
+		reason = cmp.Or(reason, why)
+		l.dropWaiting(c, sha)
+	}
+	l.save(ctx)
+	if reason == "" || c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedBySystem {
+		return nil
+	}
+	return l.pause(ctx, c, fleet.PausedBySystem, reason)
+}
+
+// revokedImages returns those of the images under way that were revoked, and why.
+func (l *loop) revokedImages(ctx context.Context, c *campaign) (map[string]string, error) {
+	seen, revoked := make(map[string]bool), make(map[string]string)
+	for _, d := range c.held {
+		if d.State.Final() || seen[d.Image] {
+			continue
+		}
+		seen[d.Image] = true
+		img, err := l.image(ctx, d.Image)
+		switch {
+		case errors.Is(err, fleet.ErrNotFound):
+			revoked[d.Image] = "the image " + short(d.Image) + " is gone"
+		case err != nil:
+			return nil, err
+		case img.RevokedAt != nil:
+			revoked[d.Image] = "the image " + short(d.Image) + " was revoked: " + img.RevokeReason
+		}
+	}
+	return revoked, nil
+}
+
+func (l *loop) dropWaiting(c *campaign, sha string) {
+	for _, d := range c.held {
+		if d.State == fleet.DeploymentQueued && d.Image == sha {
+			l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(fleet.SkipRevoked)})
+		}
+	}
+}
+
+func (l *loop) releaseRevoked(ctx context.Context, c *campaign) (string, error) {
+	if c.Plan.Release == uuid.Nil {
+		return "", nil
+	}
+	r, err := l.o.Store.Release(ctx, c.Plan.Release)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return "the release is gone", nil
+	case err != nil:
+		return "", err
+	case r.State == fleet.ReleaseRevoked:
+		return "release " + r.Version + " was revoked: " + r.Reason, nil
+	}
+	return "", nil
+}
+
+func short(sha string) string { return fleet.CleanText(sha, 12) }

@@ -1,0 +1,88 @@
+package rollout
+
+import (
+	"sync"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// An input is one thing for the loop to look at: an observation about a device
+// or a deployment, a boot poll that waits for an answer, or something to do.
+type input struct {
+	device     fleet.DeviceID
+	deployment uuid.UUID
+	seen       fleet.Observation
+	poll       *pollRequest
+	epoch      int64 // downloaded: of the connection that stood
+	do         func(*loop)
+}
+
+// inbox takes inputs without ever blocking who brings them. Evidence is never
+// dropped: while the database is away it piles up here. Only the progress of a
+// download is superseded by newer progress.
+type inbox struct {
+	mu       sync.Mutex
+	inputs   []input
+	progress map[uuid.UUID]int // where the latest bytes of a deployment are, if nothing came after them
+	reload   bool              // campaigns changed
+	signal   chan struct{}     // has room for one
+}
+
+func newInbox() *inbox {
+	return &inbox{progress: make(map[uuid.UUID]int), signal: make(chan struct{}, 1)}
+}
+
+func (b *inbox) put(in input) {
+	b.mu.Lock()
+	b.add(in)
+	b.mu.Unlock()
+	b.notify()
+}
+
+func (b *inbox) add(in input) {
+	if in.seen.Kind != fleet.EvidenceBytes {
+		delete(b.progress, in.deployment)
+	} else if at, ok := b.progress[in.deployment]; ok && b.inputs[at].seen.Attempt == in.seen.Attempt {
+		b.inputs[at] = in
+		return
+	} else {
+		b.progress[in.deployment] = len(b.inputs)
+	}
+	b.inputs = append(b.inputs, in)
+}
+
+func (b *inbox) wake() {
+	b.mu.Lock()
+	b.reload = true
+	b.mu.Unlock()
+	b.notify()
+}
+
+func (b *inbox) notify() {
+	select {
+	case b.signal <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all inputs, in order, and whether campaigns changed.
+func (b *inbox) take() (inputs []input, reload bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	inputs, reload = b.inputs, b.reload
+	b.inputs, b.reload = nil, false
+	clear(b.progress)
+	return inputs, reload
+}
+
+// clear forgets everything: another engine will read the rows.
+func (b *inbox) clear() {
+	inputs, _ := b.take()
+	for _, in := range inputs {
+		if in.poll != nil {
+			in.poll.answer(nil)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package rollout
+
+import (
+	"sync"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// index is what senders of evidence may know of the loop: which devices it
+// waits to hear of. All others cost one look at a map.
+type index struct {
+	mu      sync.RWMutex
+	loading bool                   // the rows are being read: everything counts
+	devices map[fleet.DeviceID]int // deployments; nil while no engine works here
+	of      map[uuid.UUID]fleet.DeviceID
+}
+
+func (x *index) open() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.loading = true
+	x.devices, x.of = make(map[fleet.DeviceID]int), make(map[uuid.UUID]fleet.DeviceID)
+}
+
+func (x *index) loaded() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.loading = false
+}
+
+func (x *index) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.loading, x.devices, x.of = false, nil, nil
+}
+
+// deviceOf returns whose deployment it is; false if nobody asks for evidence of it.
+func (x *index) deviceOf(deployment uuid.UUID) (fleet.DeviceID, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	id, ok := x.of[deployment]
+	return id, ok || x.loading
+}
+
+func (x *index) has(id fleet.DeviceID) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.loading || x.devices[id] > 0
+}
+
+func (x *index) add(d *deployment) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.devices != nil {
+		x.devices[d.Device]++
+		x.of[d.ID] = d.Device
+	}
+}
+
+func (x *index) remove(d *deployment) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.devices == nil {
+		return
+	}
+	delete(x.of, d.ID)
+	if x.devices[d.Device]--; x.devices[d.Device] <= 0 {
+		delete(x.devices, d.Device)
+	}
+}

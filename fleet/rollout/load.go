@@ -1,0 +1,222 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// lateFor is how long after the end of a campaign late proof of its devices is
+// still looked for.
+const lateFor = time.Hour
+
+// lateStates are the outcomes that late proof changes.
+var lateStates = slices.DeleteFunc(slices.Clone(fleet.DeploymentStates), func(s fleet.DeploymentState) bool { return !late(s) })
+
+// heldStates are what the engine holds of a campaign that is over.
+var heldStates = slices.DeleteFunc(slices.Clone(fleet.DeploymentStates), func(s fleet.DeploymentState) bool { return !late(s) && !s.Active() })
+
+// load reads what a former engine left, and continues it: rows are all there is.
+func (l *loop) load(ctx context.Context) error {
+	l.now = l.e.now()
+	rows, err := l.o.Store.OpenCampaigns(ctx)
+	if err != nil {
+		return fmt.Errorf("load campaigns: %w", err)
+	}
+	for _, row := range rows {
+		if _, err := l.open(ctx, row); err != nil {
+			return fmt.Errorf("load campaign %s: %w", row.ID, err)
+		}
+	}
+	live, err := l.o.Store.LiveDeployments(ctx)
+	if err != nil {
+		return fmt.Errorf("load deployments: %w", err)
+	}
+	if err := l.takeLive(ctx, live); err != nil {
+		return err
+	}
+	if err := l.loadEnded(ctx); err != nil {
+		return fmt.Errorf("load campaigns that ended lately: %w", err)
+	}
+	if err := l.resume(ctx); err != nil {
+		return fmt.Errorf("compare deployments with their devices: %w", err)
+	}
+	l.refreshedAt = l.now
+	l.e.index.loaded()
+	l.o.Log.Info("campaigns are carried out by this process", "campaigns", len(l.order), "deployments", len(l.byID))
+	return nil
+}
+
+// open takes a campaign into memory, with its numbers, but for its deployments.
+func (l *loop) open(ctx context.Context, row fleet.Campaign) (*campaign, error) {
+	c := newCampaign(row)
+	if err := l.recount(ctx, c); err != nil {
+		return nil, err
+	}
+	if c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByThreshold {
+		c.overruled = c.failures()
+	}
+	l.campaigns[c.ID] = c
+	l.order = append(l.order, c)
+	return c, nil
+}
+
+// recount reads waves and numbers of a campaign. Between turns memory holds
+// nothing that the store does not.
+func (l *loop) recount(ctx context.Context, c *campaign) error {
+	waves, err := l.o.Store.Waves(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	p, err := l.o.Store.CampaignProgress(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	c.waves = waves
+	c.tallies = fleet.AbortTallies{ByState: p.ByState, ByWave: p.ByWave, ByBoard: p.ByBoard}
+	for _, w := range waves {
+		c.tallies.WaveNames = append(c.tallies.WaveNames, w.Plan.Name)
+	}
+	for len(c.tallies.ByWave) < len(waves) {
+		c.tallies.ByWave = append(c.tallies.ByWave, nil)
+	}
+	c.judged = false
+	return nil
+}
+
+func (l *loop) takeLive(ctx context.Context, rows []fleet.Deployment) error {
+	byCampaign := make(map[*campaign][]fleet.Deployment)
+	for _, row := range rows {
+		if c := l.campaigns[row.Campaign]; c != nil {
+			byCampaign[c] = append(byCampaign[c], row)
+		}
+	}
+	for c, rows := range byCampaign {
+		if err := l.enqueue(ctx, c, rows); err != nil {
+			return fmt.Errorf("devices of campaign %s: %w", c.ID, err)
+		}
+	}
+	for _, c := range l.order {
+		if err := l.holdStates(ctx, c, lateStates); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadEnded takes in campaigns that ended lately: what is active in them, and
+// what late proof may change.
+func (l *loop) loadEnded(ctx context.Context) error {
+	ended := slices.DeleteFunc(slices.Clone(fleet.CampaignStates), func(s fleet.CampaignState) bool { return !s.Final() || s == fleet.CampaignDiscarded })
+	page, err := l.o.Store.Campaigns(ctx, fleet.CampaignFilter{States: ended, Limit: fleet.MaxLimit})
+	if err != nil {
+		return err
+	}
+	for _, row := range page.Items {
+		if row.FinishedAt == nil || l.now.Sub(*row.FinishedAt) > 2*lateFor || l.campaigns[row.ID] != nil {
+			continue
+		}
+		c, err := l.open(ctx, row)
+		if err != nil {
+			return err
+		}
+		if err := l.holdStates(ctx, c, heldStates); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdStates reads the deployments of a campaign in some states, and holds
+// those that memory does not.
+func (l *loop) holdStates(ctx context.Context, c *campaign, states []fleet.DeploymentState) error {
+	rows, err := l.deployments(ctx, c.ID, states)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if l.byID[row.ID] == nil {
+			l.attach(c, row)
+		}
+	}
+	return nil
+}
+
+func (l *loop) deployments(ctx context.Context, campaign uuid.UUID, states []fleet.DeploymentState) (all []fleet.Deployment, err error) {
+	f := fleet.DeploymentFilter{Campaign: campaign, States: states, Limit: fleet.MaxLimit}
+	for {
+		page, err := l.o.Store.Deployments(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" {
+			return all, nil
+		}
+		f.Cursor = page.Next
+	}
+}
+
+// resume tells every active deployment that nobody watched for a while. What
+// the registry learned of its device meanwhile comes first: it is older.
+func (l *loop) resume(ctx context.Context) error {
+	var active []*deployment
+	for _, d := range l.byID {
+		if d.State.Active() {
+			active = append(active, d)
+		}
+	}
+	for chunk := range slices.Chunk(active, saveBatch) {
+		devices, err := l.devices(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, d := range chunk {
+			l.resumeOne(d, devices[d.Device])
+		}
+	}
+	return nil
+}
+
+func (l *loop) resumeOne(d *deployment, device fleet.Device) {
+	if at := device.LastPoll; at != nil && device.ID != "" {
+		proves := device.ELFSHA256 == d.TargetELF && d.SentAt != nil && at.After(*d.SentAt)
+		if proves || at.After(d.UpdatedAt) {
+			l.observe(d, fleet.Observation{At: *at, Kind: fleet.EvidenceBootPoll, ELF: device.ELFSHA256, Version: device.Version})
+		}
+	}
+	d.afterStart = d.State == fleet.DeploymentVerifying
+	l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
+	if presence, since, _ := l.o.Presence.State(d.Device); presence == fleet.PresenceOnline {
+		l.observeDevice(d.Device, fleet.Observation{At: later(since, l.now), Kind: fleet.EvidenceConnect})
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// devices reads the registry's word for the devices of deployments.
+func (l *loop) devices(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device, error) {
+	ids := make([]fleet.DeviceID, len(all))
+	for i, d := range all {
+		ids[i] = d.Device
+	}
+	rows, err := l.o.Store.DevicesByID(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	devices := make(map[fleet.DeviceID]fleet.Device, len(rows))
+	for _, row := range rows {
+		devices[row.ID] = row
+	}
+	return devices, nil
+}

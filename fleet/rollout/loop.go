@@ -1,0 +1,155 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+const (
+	refreshEvery = 5 * time.Second         // how often campaigns are read again without being told
+	lazyEvery    = 2500 * time.Millisecond // how often the progress of downloads is stored
+	stormPause   = 5 * time.Second         // after a timer that changed nothing
+	inputsAtOnce = 5000                    // inputs looked at before what they led to is stored
+)
+
+// loop is the engine at work: all that it holds in memory belongs to its one
+// goroutine. Each turn takes evidence in, stores what it means, acts on what is
+// stored, judges, and only then tells further devices. So within a turn memory
+// and rows agree, and while the database is away nothing is told to anybody.
+type loop struct {
+	e    *Engine
+	o    *Options
+	now  time.Time       // of the turn
+	life context.Context // ends when this engine does
+
+	campaigns map[uuid.UUID]*campaign
+	order     []*campaign // oldest first
+	byID      map[uuid.UUID]*deployment
+	byDevice  map[fleet.DeviceID][]*deployment
+	timers    timers
+
+	inputs []input
+	dirty  []*deployment
+	lazy   []*deployment
+	polls  []*pollRequest // of queued devices: may be answered with an offer
+	failed []*deployment  // had an attempt fail in this turn
+
+	images      images
+	inventories inventories
+	zones       zoneCache
+	offers      offerLog
+	turns       int
+	startedAt   time.Time
+	settled     bool // the fleet had time to come back since
+	reload      bool
+	again       bool // there is more to do at once
+	refreshedAt time.Time
+	lazyAt      time.Time
+}
+
+func newLoop(ctx context.Context, e *Engine) *loop {
+	now := e.now()
+	return &loop{e: e, o: &e.o, life: ctx, now: now, startedAt: now, campaigns: make(map[uuid.UUID]*campaign), byID: make(map[uuid.UUID]*deployment),
+		byDevice: make(map[fleet.DeviceID][]*deployment), offers: make(offerLog)}
+}
+
+// run works until ctx ends.
+func (l *loop) run(ctx context.Context) error {
+	tick := time.NewTicker(l.o.Tick)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		l.turn(ctx)
+		if l.again {
+			continue
+		}
+		due := l.alarm()
+		select {
+		case <-ctx.Done():
+		case <-l.e.inbox.signal:
+		case <-tick.C:
+		case <-due.C:
+		}
+		due.Stop()
+	}
+	return ctx.Err()
+}
+
+// alarm rings when the next deployment is due.
+func (l *loop) alarm() *time.Timer {
+	wait := l.o.Tick
+	if at, ok := l.timers.next(); ok {
+		wait = min(wait, max(at.Sub(l.e.now()), time.Millisecond))
+	}
+	return time.NewTimer(wait)
+}
+
+// turn is one round of the engine. Every error of the store is waited out, or
+// leaves the campaign for the next turn; only the end of ctx ends it early.
+func (l *loop) turn(ctx context.Context) {
+	l.now, l.again = l.e.now(), false
+	l.turns++
+	l.takeInputs()
+	l.fireTimers()
+	l.giveUpSilent()
+	l.save(ctx)
+	l.refresh(ctx)
+	for _, c := range l.order {
+		l.steer(ctx, c)
+	}
+	l.save(ctx)
+	l.dispatch(ctx)
+	l.announce()
+}
+
+// takeInputs looks at what was brought since, a bounded part at a time.
+func (l *loop) takeInputs() {
+	inputs, reload := l.e.inbox.take()
+	l.inputs = append(l.inputs, inputs...)
+	l.reload = l.reload || reload
+	n := min(len(l.inputs), inputsAtOnce)
+	for _, in := range l.inputs[:n] {
+		l.takeInput(in)
+	}
+	l.inputs = l.inputs[n:]
+	if len(l.inputs) == 0 {
+		l.inputs = nil
+	} else {
+		l.again = true
+	}
+}
+
+func (l *loop) takeInput(in input) {
+	switch {
+	case in.do != nil:
+		in.do(l)
+	case in.poll != nil:
+		l.takePoll(in)
+	case in.device != "":
+		l.observeDevice(in.device, in.seen)
+	default:
+		if d := l.byID[in.deployment]; d != nil {
+			if in.seen.Kind == fleet.EvidenceDownloaded {
+				d.epoch = in.epoch
+			}
+			l.observe(d, in.seen)
+		}
+	}
+}
+
+// fireTimers looks at the deployments whose time has come.
+func (l *loop) fireTimers() {
+	for d := l.timers.due(l.now); d != nil; d = l.timers.due(l.now) {
+		if !d.State.Active() {
+			l.settle(d)
+			continue
+		}
+		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
+		if d.State.Active() && d.timer < 0 || d.timer >= 0 && !d.at.After(l.now) {
+			l.timers.set(d, l.now.Add(stormPause))
+		}
+	}
+}

@@ -1,0 +1,473 @@
+package rollout_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// memStore is a rollout store in memory with the promises of the real one:
+// optimistic revisions, one active deployment per device, dispatches only of
+// running campaigns. What tests do not use panics.
+type memStore struct {
+	fleet.RolloutStore
+
+	// fail is asked before each write, and lost after it: the change is then
+	// stored, and the word of it lost.
+	fail, lost func(op string) error
+
+	mu          sync.Mutex
+	lead        sync.Mutex
+	campaigns   map[uuid.UUID]fleet.Campaign
+	waves       map[uuid.UUID][]fleet.Wave
+	deployments map[uuid.UUID]fleet.Deployment
+	events      map[uuid.UUID][]fleet.DeploymentEvent
+	links       map[string]fleet.FirmwareLink
+	revoked     map[uuid.UUID]int // links of deployments that were revoked, by attempt
+	devices     map[fleet.DeviceID]fleet.Device
+	images      map[string]fleet.Image
+	releases    map[uuid.UUID]fleet.Release
+	quarantines map[fleet.DeviceID]fleet.Quarantine
+	dispatches  []fleet.Dispatch
+}
+
+func newMemStore() *memStore {
+	return &memStore{campaigns: map[uuid.UUID]fleet.Campaign{}, waves: map[uuid.UUID][]fleet.Wave{}, deployments: map[uuid.UUID]fleet.Deployment{},
+		events: map[uuid.UUID][]fleet.DeploymentEvent{}, links: map[string]fleet.FirmwareLink{}, revoked: map[uuid.UUID]int{},
+		devices: map[fleet.DeviceID]fleet.Device{}, images: map[string]fleet.Image{}, releases: map[uuid.UUID]fleet.Release{},
+		quarantines: map[fleet.DeviceID]fleet.Quarantine{}}
+}
+
+// write runs a change unless the test wants it to fail.
+func (s *memStore) write(ctx context.Context, op string, do func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.fail != nil {
+		if err := s.fail(op); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	err := do()
+	s.mu.Unlock()
+	if err == nil && s.lost != nil {
+		err = s.lost(op)
+	}
+	return err
+}
+
+func (s *memStore) Lead(ctx context.Context, run func(context.Context) error) error {
+	for !s.lead.TryLock() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	defer s.lead.Unlock()
+	return run(ctx)
+}
+
+func (s *memStore) OpenCampaigns(ctx context.Context) ([]fleet.Campaign, error) {
+	return s.campaignsWhere(func(c fleet.Campaign) bool { return c.State.Open() }), nil
+}
+
+func (s *memStore) campaignsWhere(which func(fleet.Campaign) bool) (list []fleet.Campaign) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.campaigns {
+		if which(c) {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b fleet.Campaign) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID.String(), b.ID.String()))
+	})
+	return list
+}
+
+func (s *memStore) Campaigns(ctx context.Context, f fleet.CampaignFilter) (fleet.Page[fleet.Campaign], error) {
+	return fleet.Page[fleet.Campaign]{Items: s.campaignsWhere(func(c fleet.Campaign) bool { return slices.Contains(f.States, c.State) })}, nil
+}
+
+func (s *memStore) Campaign(ctx context.Context, id uuid.UUID) (fleet.Campaign, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.campaigns[id]
+	if !ok {
+		return c, fleet.ErrNotFound
+	}
+	return c, nil
+}
+
+func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *fleet.Campaign) error {
+	return s.write(ctx, "campaign", func() error {
+		row := s.campaigns[c.ID]
+		if row.Revision != c.Revision {
+			return fleet.Errorf(fleet.ErrConflict, "campaign_changed", "the campaign changed meanwhile")
+		}
+		targets, skipped := row.Targets, row.Skipped
+		row = *c
+		row.Targets, row.Skipped = targets, skipped
+		row.Revision++
+		s.campaigns[c.ID] = row
+		c.Revision++
+		return nil
+	})
+}
+
+func (s *memStore) Waves(ctx context.Context, id uuid.UUID) ([]fleet.Wave, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.waves[id]), nil
+}
+
+func (s *memStore) SaveWave(ctx context.Context, w fleet.Wave) error {
+	return s.write(ctx, "wave", func() error {
+		w.Size = s.waves[w.Campaign][w.Number].Size
+		s.waves[w.Campaign][w.Number] = w
+		return nil
+	})
+}
+
+func (s *memStore) CampaignProgress(ctx context.Context, id uuid.UUID) (fleet.CampaignProgress, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := fleet.CampaignProgress{ByState: map[fleet.DeploymentState]int{}, ByBoard: map[string]map[fleet.DeploymentState]int{}}
+	for range s.waves[id] {
+		p.ByWave = append(p.ByWave, map[fleet.DeploymentState]int{})
+	}
+	for _, d := range s.deployments {
+		if d.Campaign != id {
+			continue
+		}
+		p.ByState[d.State]++
+		if d.Wave >= 0 {
+			p.ByWave[d.Wave][d.State]++
+		}
+		if p.ByBoard[d.Board] == nil {
+			p.ByBoard[d.Board] = map[fleet.DeploymentState]int{}
+		}
+		p.ByBoard[d.Board][d.State]++
+	}
+	return p, nil
+}
+
+func (s *memStore) where(which func(fleet.Deployment) bool) (list []fleet.Deployment) {
+	for _, d := range s.deployments {
+		if which(d) {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b fleet.Deployment) int {
+		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Device, b.Device), cmp.Compare(a.ID.String(), b.ID.String()))
+	})
+	return list
+}
+
+func (s *memStore) Deployments(ctx context.Context, f fleet.DeploymentFilter) (fleet.Page[fleet.Deployment], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fleet.Page[fleet.Deployment]{Items: s.where(func(d fleet.Deployment) bool {
+		return d.Campaign == f.Campaign && (len(f.States) == 0 || slices.Contains(f.States, d.State))
+	})}, nil
+}
+
+func (s *memStore) DeploymentByID(ctx context.Context, id uuid.UUID) (fleet.Deployment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, ok := s.deployments[id]
+	if !ok {
+		return d, fleet.ErrNotFound
+	}
+	return d, nil
+}
+
+func (s *memStore) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.where(func(d fleet.Deployment) bool {
+		return s.campaigns[d.Campaign].State.Open() && (d.State == fleet.DeploymentQueued || d.State.Active())
+	}), nil
+}
+
+func (s *memStore) activeElsewhere(d fleet.Deployment) bool {
+	for _, o := range s.deployments {
+		if o.Device == d.Device && o.ID != d.ID && o.State.Active() {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *memStore) event(d fleet.Deployment, kind fleet.EvidenceKind, from fleet.DeploymentState, at time.Time) {
+	s.events[d.ID] = append(s.events[d.ID], fleet.DeploymentEvent{ID: uuid.New(), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind, From: from, To: d.State})
+}
+
+func (s *memStore) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at time.Time) (opened []fleet.Deployment, err error) {
+	err = s.write(ctx, "open wave", func() error {
+		pending := s.where(func(d fleet.Deployment) bool {
+			return d.Campaign == c.ID && d.Wave == wave && d.State == fleet.DeploymentPending
+		})
+		for _, d := range pending {
+			d.State, d.UpdatedAt = fleet.DeploymentQueued, at
+			d.Revision++
+			if s.hasPart(d, c.Plan.Supersede) {
+				d.State, d.Skip, d.FinishedAt = fleet.DeploymentSkipped, fleet.SkipBusy, &at
+			} else {
+				s.supersede(d, at)
+				opened = append(opened, d)
+			}
+			s.deployments[d.ID] = d
+			s.event(d, fleet.EvidenceWaveOpened, fleet.DeploymentPending, at)
+		}
+		return nil
+	})
+	return opened, err
+}
+
+func (s *memStore) hasPart(d fleet.Deployment, supersede bool) bool {
+	for _, o := range s.deployments {
+		if o.Device == d.Device && o.Campaign != d.Campaign &&
+			(o.State.Active() || o.State == fleet.DeploymentQueued && !supersede && s.campaigns[o.Campaign].State.Open()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *memStore) supersede(d fleet.Deployment, at time.Time) {
+	for id, o := range s.deployments {
+		if o.Device == d.Device && o.Campaign != d.Campaign && o.State.Waiting() && s.campaigns[o.Campaign].State.Open() {
+			from := o.State
+			o.State, o.Skip, o.FinishedAt = fleet.DeploymentCanceled, fleet.SkipSuperseded, &at
+			o.Revision++
+			s.deployments[id] = o
+			s.event(o, fleet.EvidenceCanceled, from, at)
+		}
+	}
+}
+
+func (s *memStore) SaveDeployments(ctx context.Context, changes []fleet.DeploymentChange) (stale []uuid.UUID, err error) {
+	err = s.write(ctx, "save", func() error {
+		stale = nil
+		for _, c := range changes {
+			if !s.store(c) {
+				stale = append(stale, c.Deployment.ID)
+			}
+		}
+		return nil
+	})
+	return stale, err
+}
+
+func (s *memStore) store(c fleet.DeploymentChange) bool {
+	d := c.Deployment
+	row, ok := s.deployments[d.ID]
+	if !ok || row.Revision != d.Revision || d.State.Active() && s.activeElsewhere(d) {
+		return false
+	}
+	d.Revision++
+	s.deployments[d.ID] = d
+	s.events[d.ID] = append(s.events[d.ID], c.Events...)
+	return true
+}
+
+func (s *memStore) DispatchDeployments(ctx context.Context, all []fleet.Dispatch) (refused []uuid.UUID, err error) {
+	err = s.write(ctx, "dispatch", func() error {
+		refused = nil
+		for _, d := range all {
+			if s.campaigns[d.Deployment.Campaign].State != fleet.CampaignRunning || !s.store(d.DeploymentChange) {
+				refused = append(refused, d.Deployment.ID)
+				continue
+			}
+			s.links[string(d.Link.TokenHash)] = d.Link
+			s.dispatches = append(s.dispatches, d)
+		}
+		return nil
+	})
+	return refused, err
+}
+
+func (s *memStore) EndWaiting(ctx context.Context, campaign uuid.UUID, to fleet.DeploymentState, kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (n int, err error) {
+	err = s.write(ctx, "end waiting", func() error {
+		n = 0
+		for id, d := range s.deployments {
+			if d.Campaign != campaign || !d.State.Waiting() || untriedOnly && d.Attempt > 0 {
+				continue
+			}
+			from := d.State
+			d.State, d.Reason, d.FinishedAt, d.NotBefore, d.Deadline = to, reason, &at, nil, nil
+			d.Revision++
+			s.deployments[id] = d
+			s.event(d, kind, from, at)
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+func (s *memStore) AddTargets(ctx context.Context, campaign uuid.UUID, targets []fleet.Deployment) (n int, err error) {
+	err = s.write(ctx, "add targets", func() error {
+		n = 0
+		for _, t := range targets {
+			if len(s.where(func(d fleet.Deployment) bool { return d.Campaign == campaign && d.Device == t.Device })) > 0 {
+				continue
+			}
+			t.Revision = 1
+			s.deployments[t.ID] = t
+			s.waves[campaign][t.Wave].Size++
+			n++
+		}
+		c := s.campaigns[campaign]
+		c.Targets += n
+		s.campaigns[campaign] = c
+		return nil
+	})
+	return n, err
+}
+
+func (s *memStore) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []fleet.DeploymentState, devices []fleet.DeviceID, at time.Time) (n int, err error) {
+	err = s.write(ctx, "requeue", func() error {
+		for id, d := range s.deployments {
+			if d.Campaign != campaign || !d.State.Failed() {
+				continue
+			}
+			from := d.State
+			d.State, d.Class, d.Reason, d.NotBefore, d.FinishedAt, d.Failures = fleet.DeploymentQueued, "", "", nil, nil, 0
+			d.Revision++
+			s.deployments[id] = d
+			s.event(d, fleet.EvidenceRetry, from, at)
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+func (s *memStore) RevokeLinks(ctx context.Context, ids []uuid.UUID, at time.Time) error {
+	return s.write(ctx, "revoke", func() error {
+		for _, id := range ids {
+			s.revoked[id] = s.deployments[id].Attempt
+		}
+		return nil
+	})
+}
+
+// served reports whether the web server would serve the attempt's link.
+func (s *memStore) served(id uuid.UUID, attempt int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.deployments[id]
+	return s.revoked[id] < attempt && s.images[d.Image].RevokedAt == nil
+}
+
+func (s *memStore) FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for id, events := range s.events {
+		for _, e := range events {
+			if s.deployments[id].Device == device && e.At.After(since) && e.From.Active() && (e.To.Failed() || e.Kind == fleet.EvidenceRetry) {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+func (s *memStore) Quarantine(ctx context.Context, q fleet.Quarantine) error {
+	return s.write(ctx, "quarantine", func() error { s.quarantines[q.Device] = q; return nil })
+}
+
+func (s *memStore) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := map[fleet.DeviceID]int{}
+	for id, events := range s.events {
+		for _, e := range events {
+			if d := s.deployments[id].Device; e.Kind == fleet.EvidenceOffered && e.At.After(since) && slices.Contains(devices, d) {
+				counts[d]++
+			}
+		}
+	}
+	return counts, nil
+}
+
+func (s *memStore) DevicesByID(ctx context.Context, ids []fleet.DeviceID) (list []fleet.Device, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if d, ok := s.devices[id]; ok {
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
+func (s *memStore) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.devices)), nil
+}
+
+func (s *memStore) Image(ctx context.Context, sha string) (fleet.Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	img, ok := s.images[sha]
+	if !ok {
+		return img, fleet.ErrNotFound
+	}
+	return img, nil
+}
+
+func (s *memStore) Release(ctx context.Context, id uuid.UUID) (fleet.Release, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.releases[id]
+	if !ok {
+		return r, fleet.ErrNotFound
+	}
+	return r, nil
+}
+
+// quarantineStore and inventoryStore give the store's other faces.
+type quarantineStore struct {
+	fleet.QuarantineStore
+	s *memStore
+}
+
+func (q quarantineStore) QuarantinesOf(ctx context.Context, ids []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]fleet.Quarantine, error) {
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	of := map[fleet.DeviceID]fleet.Quarantine{}
+	for _, id := range ids {
+		if row, ok := q.s.quarantines[id]; ok && now.Before(row.Until) {
+			of[id] = row
+		}
+	}
+	return of, nil
+}
+
+type inventoryStore struct {
+	fleet.InventoryStore
+	byID map[string]*fleet.Inventory
+}
+
+func (i inventoryStore) Inventory(ctx context.Context, id string) (*fleet.Inventory, error) {
+	inv, ok := i.byID[id]
+	if !ok {
+		return nil, fmt.Errorf("inventory %s: %w", id, fleet.ErrNotFound)
+	}
+	return inv, nil
+}

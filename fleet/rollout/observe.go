@@ -1,0 +1,100 @@
+package rollout
+
+import (
+	"slices"
+
+	"fleetd/fleet"
+)
+
+// observeDevice takes evidence about a device to its deployments. Of several,
+// those without an outcome come first: a device that was given up by one
+// campaign and is updated by another proves nothing for the first.
+func (l *loop) observeDevice(id fleet.DeviceID, o fleet.Observation) {
+	all := slices.Clone(l.byDevice[id])
+	live := slices.ContainsFunc(all, func(d *deployment) bool { return !d.State.Final() })
+	for _, d := range all {
+		switch {
+		case d.State.Final() && live:
+		case d.State == fleet.DeploymentQueued:
+			l.observeQueued(d, o)
+		case o.Kind == fleet.EvidenceConnect && d.afterStart && d.State == fleet.DeploymentVerifying && !d.Away:
+			d.afterStart = false // fleetd's restart is no fault of the device
+			l.verify(d)
+		default:
+			l.observe(d, o)
+		}
+	}
+}
+
+// observeQueued takes evidence about a device that waits to be told: it may be
+// reachable now.
+func (l *loop) observeQueued(d *deployment, o fleet.Observation) {
+	l.observe(d, o)
+	switch o.Kind {
+	case fleet.EvidenceConnect, fleet.EvidenceInitialize, fleet.EvidenceBootPoll:
+		if d.State == fleet.DeploymentQueued && (d.in == &d.camp.parked || d.stuck || d.restarting) {
+			l.unplace(d)
+			d.waitIn(&d.camp.ready, true)
+		}
+	}
+}
+
+// observe asks the rules what an observation means, and keeps what they say to
+// be stored.
+func (l *loop) observe(d *deployment, o fleet.Observation) {
+	from, failures := d.State, d.Failures
+	step := fleet.Advance(&d.Deployment, o, &d.camp.Plan, d.camp.soak(d.Wave), l.o.Timers)
+	if step.Event == nil && !step.Changed && step.Act == fleet.ActNone {
+		return
+	}
+	d.seen = append(d.seen, o)
+	if step.Event != nil {
+		d.events = append(d.events, *step.Event)
+	}
+	if step.Act != fleet.ActNone {
+		d.acts = append(d.acts, step.Act)
+	}
+	if d.Failures > failures {
+		l.failed = append(l.failed, d)
+	}
+	if o.Kind == fleet.EvidenceBytes && step.Event == nil && d.State == from {
+		l.markLazy(d)
+	} else {
+		l.mark(d)
+	}
+	d.camp.moved(d, from)
+	if d.State != from || step.Changed {
+		l.settle(d)
+	}
+}
+
+// mark has the deployment stored at the end of the turn.
+func (l *loop) mark(d *deployment) {
+	d.camp.news.pending = true
+	if !d.dirty {
+		d.dirty = true
+		l.dirty = append(l.dirty, d)
+	}
+}
+
+// markLazy has it stored with the next real change, or within seconds.
+func (l *loop) markLazy(d *deployment) {
+	if !d.dirty && !d.lazy {
+		d.lazy = true
+		l.lazy = append(l.lazy, d)
+	}
+}
+
+func (l *loop) markLazies() {
+	if len(l.lazy) == 0 || l.now.Sub(l.lazyAt) < lazyEvery {
+		return
+	}
+	l.lazyAt = l.now
+	for _, d := range l.lazy {
+		if d.lazy && l.byID[d.ID] == d {
+			l.mark(d)
+		}
+		d.lazy = false
+	}
+	l.lazy = l.lazy[:0]
+}

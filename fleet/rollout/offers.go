@@ -1,0 +1,214 @@
+package rollout
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// offerPatience is how long a boot poll waits for the engine: the device waits
+// for the answer to start.
+const offerPatience = 2 * time.Second
+
+// freshPoll is how old a poll may be when its offer goes on record: the rest of
+// the patience is for the database.
+const freshPoll = offerPatience / 2
+
+// A pollRequest is a boot poll that waits to hear whether firmware is offered.
+type pollRequest struct {
+	poll      fleet.BootPoll
+	firstBoot bool
+	at        time.Time
+	reply     chan *fleet.FirmwareOffer // has room for the answer
+	settled   atomic.Bool               // answered, or not waited for any more
+}
+
+// answer gives the answer, and reports whether somebody will hear it.
+func (r *pollRequest) answer(offer *fleet.FirmwareOffer) bool {
+	if !r.settled.CompareAndSwap(false, true) {
+		return false
+	}
+	r.reply <- offer
+	return true
+}
+
+// Poll takes a boot poll as evidence, and returns what to offer: nil, unless an
+// offer is due and on record. The poll must be of an enrolled device that asks
+// with its own Client-Id. For all but devices that campaigns wait for it takes
+// no time; for those it waits at most 2 s, or until ctx ends.
+func (e *Engine) Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
+	if !e.index.has(p.Device) {
+		return nil
+	}
+	r := &pollRequest{poll: p, firstBoot: firstBoot, at: e.now(), reply: make(chan *fleet.FirmwareOffer, 1)}
+	e.inbox.put(input{device: p.Device, poll: r,
+		seen: fleet.Observation{At: p.At, Kind: fleet.EvidenceBootPoll, ELF: p.ELFSHA256, Version: p.Version}})
+	if e.stuck.Load() && r.settled.CompareAndSwap(false, true) {
+		return nil // the database is away: nothing can be offered
+	}
+	patience := time.NewTimer(offerPatience)
+	defer patience.Stop()
+	select {
+	case offer := <-r.reply:
+		return offer
+	case <-ctx.Done():
+	case <-patience.C:
+	}
+	if r.settled.CompareAndSwap(false, true) {
+		return nil
+	}
+	return <-r.reply // it came at the last moment, and is on record as made
+}
+
+// takePoll takes a boot poll as evidence, and keeps it if it may be answered
+// with an offer.
+func (l *loop) takePoll(in input) {
+	r := in.poll
+	for _, d := range l.byDevice[in.device] {
+		if layout := r.poll.Layout; layout != nil && layout.FreeHeap > 0 {
+			d.heap = layout.FreeHeap
+		}
+	}
+	l.observeDevice(in.device, in.seen)
+	if d := l.waiting(in.device); d != nil && !r.settled.Load() {
+		if s := l.offerSituation(d, r); fleet.DecideOffer(s).Offer {
+			l.polls = append(l.polls, r)
+			return
+		}
+	}
+	r.answer(nil)
+}
+
+// waiting returns the deployment of the device that waits for its turn.
+func (l *loop) waiting(id fleet.DeviceID) *deployment {
+	for _, d := range l.byDevice[id] {
+		if d.State == fleet.DeploymentQueued {
+			return d
+		}
+	}
+	return nil
+}
+
+// offerSituation is what memory knows; the registry's word comes later.
+func (l *loop) offerSituation(d *deployment, r *pollRequest) fleet.OfferSituation {
+	c := d.camp
+	return fleet.OfferSituation{
+		Bound: true, Mode: c.Plan.Mode, State: d.State, Running: c.State == fleet.CampaignRunning, WindowOpen: true,
+		Due: (d.NotBefore == nil || !l.now.Before(*d.NotBefore)) && !d.busy && !l.activeElsewhere(d), FirstBoot: r.firstBoot,
+		OffersInHour: l.offers.count(d.Device, l.now), DeviceVersion: r.poll.Version, ImageVersion: d.ToVersion,
+		SameBuild: r.poll.ELFSHA256 != "" && r.poll.ELFSHA256 == d.TargetELF, AllowOlder: c.Plan.AllowDowngrade,
+		ForcedBefore: d.Force && d.Offers > 0,
+	}
+}
+
+// answerPolls decides about the boot polls that may be answered with an offer.
+func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) {
+	polls := l.polls
+	l.polls = nil
+	var asked []*deployment
+	requests := make(map[*deployment]*pollRequest)
+	for _, r := range polls {
+		d := l.waiting(r.poll.Device)
+		if d == nil || requests[d] != nil || l.e.now().Sub(r.at) > freshPoll {
+			r.answer(nil)
+			continue
+		}
+		asked = append(asked, d)
+		requests[d] = r
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	devices, quarantines, err := l.facts(ctx, asked)
+	if err != nil {
+		l.trouble(ctx, nil, err)
+	}
+	for _, d := range asked {
+		r := requests[d]
+		force, ok := false, false
+		if err == nil && *room > 0 && l.places(d.camp, 1) > 0 {
+			force, ok = l.decideOffer(ctx, d, r, devices[d.Device], quarantines)
+		}
+		if !ok {
+			r.answer(nil)
+			continue
+		}
+		*room--
+		d.camp.pace.AllowN(l.now, 1)
+		d.Force = force
+		l.unplace(d)
+		takeFacts(d, devices[d.Device])
+		tellings = append(tellings, telling{d: d, mode: fleet.ModePull, poll: r})
+	}
+	return tellings
+}
+
+// decideOffer asks the rules, with all that is known.
+func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, device fleet.Device, quarantines map[fleet.DeviceID]fleet.Quarantine) (force, ok bool) {
+	device.ELFSHA256, device.Version = r.poll.ELFSHA256, r.poll.Version // the registry hears of the poll later
+	if r.poll.Layout != nil {
+		device.Layout = r.poll.Layout
+	}
+	reason, err := l.unfit(ctx, d, device, quarantines)
+	if err != nil {
+		l.trouble(ctx, d.camp, err)
+		return false, false
+	}
+	s := l.offerSituation(d, r)
+	s.Fits, s.Held = reason, device.Hold.Active(l.now)
+	s.WindowOpen = l.windowOpen(d, l.zoneOf(d, device))
+	decision := fleet.DecideOffer(s)
+	return decision.Force, decision.Offer
+}
+
+// tellByPoll answers the poll with the offer that is on record.
+func (l *loop) tellByPoll(t telling) {
+	d := t.d
+	l.offers.add(d.Device, l.now)
+	if !t.poll.answer(&fleet.FirmwareOffer{Version: d.ToVersion, URL: t.url, Force: d.Force}) {
+		l.o.Log.Warn("an offer came too late for its boot poll; it fails by its timer", "device", d.Device, "deployment", d.ID)
+	}
+}
+
+// offerLog knows when devices were last offered firmware.
+type offerLog map[fleet.DeviceID][]time.Time
+
+const offerHour = time.Hour
+
+func (o offerLog) count(id fleet.DeviceID, now time.Time) int {
+	times := o[id]
+	for len(times) > 0 && now.Sub(times[0]) >= offerHour {
+		times = times[1:]
+	}
+	if len(times) == 0 {
+		delete(o, id)
+	} else {
+		o[id] = times
+	}
+	return len(times)
+}
+
+func (o offerLog) add(id fleet.DeviceID, at time.Time) { o[id] = append(o[id], at) }
+
+// learn reads the offers that a former engine made.
+func (o offerLog) learn(ctx context.Context, l *loop, all []*deployment) error {
+	if l.now.Sub(l.startedAt) > offerHour || len(all) == 0 {
+		return nil
+	}
+	ids := make([]fleet.DeviceID, len(all))
+	for i, d := range all {
+		ids[i] = d.Device
+	}
+	counts, err := l.o.Store.OffersSince(ctx, ids, l.now.Add(-offerHour))
+	if err != nil {
+		return err
+	}
+	for id, n := range counts {
+		for len(o[id]) < n {
+			o.add(id, l.now)
+		}
+	}
+	return nil
+}

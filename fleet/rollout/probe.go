@@ -1,0 +1,69 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+
+	"fleetd/fleet"
+)
+
+// toolSystemInfo tells what a boot poll tells, when asked (protocol 4.6).
+const toolSystemInfo = "self.get_system_info"
+
+// elfPattern finds the build in a text that is JSON only if no Wi-Fi name in
+// the neighbourhood has a quote in it (protocol 1.3).
+var elfPattern = regexp.MustCompile(`"elf_sha256"\s*:\s*"([0-9a-f]{16,64})"`)
+
+// probe asks the device something that one which restarts cannot answer, and
+// which build it runs. Silence is no evidence.
+func (l *loop) probe(ctx context.Context, d *deployment) {
+	e, id, device, attempt, epoch := l.e, d.ID, d.Device, d.Attempt, d.epoch
+	actor, patience := d.camp.actor(), l.o.Timers.Probe
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		over, err := e.o.Link.Ping(ctx, device)
+		if err != nil {
+			return
+		}
+		o := fleet.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 && over == epoch}
+		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
+			o.ELF = e.askBuild(ctx, actor, device)
+			o.At = e.now()
+		}
+		e.inbox.put(input{deployment: id, seen: o})
+	}()
+}
+
+// askBuild returns the build that the device says it runs; "" if it does not say.
+func (e *Engine) askBuild(ctx context.Context, by fleet.Actor, device fleet.DeviceID) string {
+	call, err := e.o.Calls.Call(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: toolSystemInfo})
+	if err != nil || call.State != fleet.CallSucceeded {
+		return ""
+	}
+	match := elfPattern.FindStringSubmatch(answerText(call.Result))
+	if match == nil {
+		return ""
+	}
+	return match[1]
+}
+
+// answerText is the first text of a tool's result.
+func answerText(result json.RawMessage) string {
+	var r struct {
+		Content []struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		} `json:"content"`
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return ""
+	}
+	for _, c := range r.Content {
+		if c.Type == "text" {
+			return c.Text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,173 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// refresh reads the campaigns again if one changed, and now and then anyway.
+func (l *loop) refresh(ctx context.Context) {
+	if !l.reload && l.now.Sub(l.refreshedAt) < refreshEvery {
+		return
+	}
+	rows, err := l.o.Store.OpenCampaigns(ctx)
+	if err != nil {
+		l.trouble(ctx, nil, err)
+		return
+	}
+	l.reload, l.refreshedAt = false, l.now
+	for _, row := range rows {
+		if err := l.refreshOne(ctx, row); err != nil {
+			l.reload = true
+			l.trouble(ctx, l.campaigns[row.ID], fmt.Errorf("campaign %s: %w", row.ID, err))
+		}
+	}
+	l.forgetEnded(ctx, rows)
+}
+
+func (l *loop) refreshOne(ctx context.Context, row fleet.Campaign) error {
+	c := l.campaigns[row.ID]
+	if c != nil && c.Revision == row.Revision && c.Targets == row.Targets && !c.stale {
+		return nil
+	}
+	if c == nil {
+		var err error
+		if c, err = l.open(ctx, row); err != nil {
+			return err
+		}
+	} else {
+		c.take(row)
+	}
+	return l.resync(ctx, c)
+}
+
+// resync reads what others may have changed of a campaign: its waves, its
+// numbers, and which of its deployments wait. Memory holds nothing that is not
+// stored when this is called.
+func (l *loop) resync(ctx context.Context, c *campaign) error {
+	rows, err := l.deployments(ctx, c.ID, []fleet.DeploymentState{fleet.DeploymentQueued})
+	if err != nil {
+		return err
+	}
+	if err := l.recount(ctx, c); err != nil {
+		return err
+	}
+	c.stale = false
+	waiting := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		waiting[row.ID.String()] = true
+		if d := l.byID[row.ID]; d != nil && d.Revision != row.Revision {
+			l.supplant(d, row)
+		}
+	}
+	for _, d := range c.held {
+		if d.State == fleet.DeploymentQueued && !waiting[d.ID.String()] {
+			l.detach(d)
+		}
+	}
+	rows = slices.DeleteFunc(rows, func(row fleet.Deployment) bool { return l.byID[row.ID] != nil })
+	return l.enqueue(ctx, c, rows)
+}
+
+// supplant puts a row in the place of what memory holds, where the numbers
+// count the row already.
+func (l *loop) supplant(d *deployment, row fleet.Deployment) {
+	d.camp.count(d.State, -1)
+	d.Deployment = row
+	d.camp.count(d.State, 1)
+	d.prepared = false
+	l.settle(d)
+}
+
+// enqueue takes rows of waiting devices into memory, and what must be known of
+// the devices from the start.
+func (l *loop) enqueue(ctx context.Context, c *campaign, rows []fleet.Deployment) error {
+	added := make([]*deployment, 0, len(rows))
+	for _, row := range rows {
+		if l.byID[row.ID] == nil {
+			row.NotBefore = l.delayed(c, row)
+			added = append(added, l.attach(c, row))
+		}
+	}
+	c.judged = false
+	if c.Plan.Mode != fleet.ModePush {
+		if err := l.offers.learn(ctx, l, added); err != nil {
+			return err
+		}
+	}
+	if !c.byDeviceTime() {
+		return nil
+	}
+	for chunk := range slices.Chunk(added, saveBatch) {
+		devices, err := l.devices(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, d := range chunk {
+			l.zoneOf(d, devices[d.Device])
+		}
+	}
+	return nil
+}
+
+// delayed gives each device of a wave its delay, where no window does.
+func (l *loop) delayed(c *campaign, row fleet.Deployment) *time.Time {
+	w := c.wave()
+	if row.NotBefore != nil || row.Attempt > 0 || c.Plan.Jitter <= 0 || len(c.Plan.Windows) > 0 || w == nil || w.StartedAt == nil {
+		return row.NotBefore
+	}
+	at := w.StartedAt.Add(fleet.JitterFor(c.ID, row.Device, c.Plan.Jitter))
+	return &at
+}
+
+// forgetEnded looks at campaigns that are not open any more. They are held on
+// for a while: a device may still prove that it was updated after all.
+func (l *loop) forgetEnded(ctx context.Context, open []fleet.Campaign) {
+	for _, c := range slices.Clone(l.order) {
+		if slices.ContainsFunc(open, func(row fleet.Campaign) bool { return row.ID == c.ID }) {
+			continue
+		}
+		if !c.State.Final() {
+			row, err := l.o.Store.Campaign(ctx, c.ID)
+			if err != nil {
+				if errors.Is(err, fleet.ErrNotFound) {
+					l.forget(c)
+				}
+				continue
+			}
+			c.take(row)
+		}
+		if c.active == 0 && (c.FinishedAt == nil || l.now.Sub(*c.FinishedAt) > lateFor) {
+			l.forget(c)
+		}
+	}
+}
+
+func (l *loop) forget(c *campaign) {
+	for _, d := range c.held {
+		l.detach(d)
+	}
+	delete(l.campaigns, c.ID)
+	l.order = slices.DeleteFunc(l.order, func(other *campaign) bool { return other == c })
+}
+
+// trouble leaves a campaign alone for a moment after the store failed.
+func (l *loop) trouble(ctx context.Context, c *campaign, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	l.o.Log.Error("campaigns wait for the database", "err", err)
+	if c != nil {
+		c.retryAt = l.now.Add(time.Second)
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(firstPause):
+	}
+}

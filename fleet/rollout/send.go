@@ -1,0 +1,81 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// tellByCall has the device called. The call lasts as long as the attempt; what
+// is heard of it comes back as evidence.
+func (l *loop) tellByCall(ctx context.Context, t telling) {
+	d, e := t.d, l.e
+	d.attemptEnd = make(chan struct{})
+	id, attempt := d.ID, d.Attempt
+	order := &fleet.FirmwareOrder{
+		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.patience(d), Done: d.attemptEnd,
+		Told: func(seen fleet.Evidence) {
+			e.inbox.put(input{deployment: id, seen: fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}})
+		},
+	}
+	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order}
+	go func() {
+		if _, err := e.o.Calls.Call(context.WithoutCancel(ctx), request); err != nil {
+			e.o.Log.Warn("upgrade call has no record of its outcome", "device", request.Device, "deployment", id, "err", err)
+		}
+	}()
+}
+
+// restartPatience is how long a device may take from the order to restart to
+// its boot poll before its place goes to another.
+const restartPatience = 3 * time.Minute
+
+// restartReason is on the row of a deployment whose device was told to restart:
+// that happens once per attempt.
+const restartReason = "was told to restart, so that it asks for its firmware"
+
+// restart makes a device poll now. The order is on record before it is given.
+func (l *loop) restart(d *deployment) {
+	if d.Reason == restartReason {
+		d.waitIn(&d.camp.parked, false)
+		d.setStuck(true)
+		return
+	}
+	d.Reason = restartReason
+	d.acts = append(d.acts, actRestart)
+	l.mark(d)
+	d.restarting = true
+	d.camp.restarting++
+	d.camp.pace.AllowN(l.now, 1)
+	l.timers.set(d, l.now.Add(restartPatience))
+}
+
+// actRestart is the engine's own: the rules know nothing of it.
+const actRestart fleet.Act = "restart"
+
+func (l *loop) tellToRestart(ctx context.Context, d *deployment) {
+	e, id := l.e, d.ID
+	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolReboot}
+	go func() {
+		call, err := e.o.Calls.Call(context.WithoutCancel(ctx), request)
+		if err == nil && call.SentAt != nil {
+			return
+		}
+		e.inbox.put(input{do: func(l *loop) { l.notRestarted(id) }})
+	}()
+}
+
+// notRestarted lets a device have another order, later: this one did not leave.
+func (l *loop) notRestarted(id uuid.UUID) {
+	d := l.byID[id]
+	if d == nil || d.State != fleet.DeploymentQueued || d.Reason != restartReason {
+		return
+	}
+	d.Reason = ""
+	l.mark(d)
+	l.unplace(d)
+	l.timers.set(d, l.now.Add(busyPause))
+}

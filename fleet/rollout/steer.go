@@ -1,0 +1,150 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// steer takes a campaign as far as it can go without telling devices: it
+// starts, stops, waits for windows, judges, and opens waves.
+func (l *loop) steer(ctx context.Context, c *campaign) {
+	if ctx.Err() != nil || l.now.Before(c.retryAt) {
+		return
+	}
+	if err := l.steerState(ctx, c); errors.Is(err, fleet.ErrConflict) {
+		l.reload = true // an operator was faster: look at what was decided
+		l.again = true
+		l.rereadCampaign(ctx, c)
+	} else if err != nil {
+		l.trouble(ctx, c, fmt.Errorf("campaign %s: %w", c.ID, err))
+	}
+}
+
+func (l *loop) steerState(ctx context.Context, c *campaign) error {
+	switch c.State {
+	case fleet.CampaignScheduled:
+		return l.begin(ctx, c)
+	case fleet.CampaignStopping:
+		return l.stop(ctx, c)
+	case fleet.CampaignRunning, fleet.CampaignPaused:
+		return l.proceed(ctx, c)
+	}
+	return nil
+}
+
+// proceed looks after a campaign that runs, or would if it were not paused. The
+// first step that changes the campaign ends it: the next turn goes on.
+func (l *loop) proceed(ctx context.Context, c *campaign) error {
+	steps := []func(context.Context, *campaign) error{l.expire, l.checkImages, l.judgeRules, l.followWindows, l.followWave, l.complete, l.grow}
+	before := c.Revision
+	for _, step := range steps {
+		if err := step(ctx, c); err != nil || c.Revision != before {
+			l.again = l.again || err == nil
+			return err
+		}
+	}
+	return nil
+}
+
+// change stores a change of the campaign; memory takes it only then.
+func (l *loop) change(ctx context.Context, c *campaign, action string, with func(*fleet.Campaign)) error {
+	row := c.Campaign
+	with(&row)
+	if err := l.o.Store.ChangeCampaign(ctx, c.actor(), action, &row); err != nil {
+		return err
+	}
+	c.Campaign = row
+	c.judged = false
+	c.news.pending = true
+	c.news.at = time.Time{}
+	return nil
+}
+
+func (l *loop) rereadCampaign(ctx context.Context, c *campaign) {
+	row, err := l.o.Store.Campaign(ctx, c.ID)
+	if err != nil {
+		l.trouble(ctx, c, err)
+		return
+	}
+	c.take(row)
+}
+
+// begin starts a scheduled campaign when its time has come. One whose end came
+// first never ran.
+func (l *loop) begin(ctx context.Context, c *campaign) error {
+	if end, ok := c.Ends(); ok && !l.now.Before(end) {
+		return l.expire(ctx, c)
+	}
+	if at := c.Plan.StartAt; at != nil && l.now.Before(*at) {
+		return nil
+	}
+	l.o.Log.Info("campaign runs", "campaign", c.ID, "name", c.Plan.Name)
+	l.again = true
+	return l.change(ctx, c, "campaign.run", func(row *fleet.Campaign) {
+		now := l.now
+		row.State, row.PauseReason, row.Reason, row.StartedAt = fleet.CampaignRunning, "", "", &now
+	})
+}
+
+// pause stops dispatching. What is in flight goes on.
+func (l *loop) pause(ctx context.Context, c *campaign, why fleet.PauseReason, reason string) error {
+	action := "campaign.pause"
+	if why == fleet.PausedByWindow {
+		action = "" // every night anew
+	}
+	l.o.Log.Info("campaign paused", "campaign", c.ID, "name", c.Plan.Name, "why", string(why), "reason", reason)
+	return l.change(ctx, c, action, func(row *fleet.Campaign) {
+		row.State, row.PauseReason, row.Reason = fleet.CampaignPaused, why, reason
+	})
+}
+
+// complete ends a campaign of which every device has its outcome.
+func (l *loop) complete(ctx context.Context, c *campaign) error {
+	if c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow || c.open() > 0 || c.Plan.Continuous {
+		return nil
+	}
+	if w := c.wave(); w == nil || !c.lastWave() || w.State == fleet.WavePending {
+		return nil
+	}
+	return l.finish(ctx, c, l.outcome(c), "campaign.complete")
+}
+
+// outcome is how a campaign ends whose devices are all done.
+func (l *loop) outcome(c *campaign) fleet.CampaignState {
+	if c.failures() > 0 || c.tallies.ByState[fleet.DeploymentSucceeded] == 0 {
+		return fleet.CampaignCompletedWithErrors
+	}
+	return fleet.CampaignCompleted
+}
+
+func (l *loop) finish(ctx context.Context, c *campaign, as fleet.CampaignState, action string) error {
+	if err := l.closeWave(ctx, c); err != nil {
+		return err
+	}
+	l.o.Log.Info("campaign is over", "campaign", c.ID, "name", c.Plan.Name, "state", string(as))
+	return l.change(ctx, c, action, func(row *fleet.Campaign) {
+		now := l.now
+		row.State, row.PauseReason, row.FinishedAt = as, "", &now
+		if as == fleet.CampaignCompleted || as == fleet.CampaignCompletedWithErrors {
+			row.Reason = ""
+		}
+	})
+}
+
+// closeWave gives the open wave its final word.
+func (l *loop) closeWave(ctx context.Context, c *campaign) error {
+	w := c.wave()
+	if w == nil || w.State == fleet.WavePending || w.FinishedAt != nil {
+		return nil
+	}
+	v := l.judgeWave(c, *w)
+	state := fleet.WaveFinished
+	if v.State == fleet.WaveFailed {
+		state = fleet.WaveFailed
+	}
+	return l.saveWave(ctx, c, state, v.Sentence)
+}

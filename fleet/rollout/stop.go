@@ -1,0 +1,120 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// retryGrace is how long after a campaign's end devices whose attempt failed
+// may still have their next one, if the campaign lets what it began finish.
+const retryGrace = time.Hour
+
+// stop winds an aborted campaign up: links are revoked, those who wait are let
+// go, and devices that have the image run to their natural end.
+func (l *loop) stop(ctx context.Context, c *campaign) error {
+	l.cutInFlight(ctx, c, "the campaign was aborted")
+	if err := l.endWaiting(ctx, c, fleet.DeploymentCanceled, "the campaign was aborted", false); err != nil {
+		return err
+	}
+	if c.active > 0 {
+		return nil
+	}
+	wanted := c.RollbackWanted && c.RollbackWith == uuid.Nil
+	if err := l.finish(ctx, c, fleet.CampaignAborted, "campaign.aborted"); err != nil || !wanted || l.o.Rollback == nil {
+		return err
+	}
+	if err := l.o.Rollback(ctx, c.ID); err != nil {
+		l.o.Log.Error("the devices of an aborted campaign are not taken back; do it by hand", "campaign", c.ID, "name", c.Plan.Name, "err", err)
+	}
+	l.reload = true
+	return nil
+}
+
+// expire ends a campaign whose time is up. Nothing new is told; the plan says
+// what becomes of the rest.
+func (l *loop) expire(ctx context.Context, c *campaign) error {
+	end, ok := c.Ends()
+	if !ok || l.now.Before(end) {
+		return nil
+	}
+	const reason = "the campaign's time was up"
+	retries := c.Plan.EndBehavior == fleet.EndStopRollout && c.State == fleet.CampaignRunning && l.now.Before(end.Add(retryGrace))
+	if err := l.endWaiting(ctx, c, fleet.DeploymentExpired, reason, retries); err != nil {
+		return err
+	}
+	if c.Plan.EndBehavior == fleet.EndAbortInFlight {
+		l.cutInFlight(ctx, c, reason)
+	}
+	if c.open() > 0 {
+		return nil
+	}
+	if c.tallies.ByState[fleet.DeploymentExpired]+c.tallies.ByState[fleet.DeploymentAborted] == 0 && c.State == fleet.CampaignRunning {
+		return l.finish(ctx, c, l.outcome(c), "campaign.complete")
+	}
+	return l.finish(ctx, c, fleet.CampaignExpired, "campaign.expire")
+}
+
+// ended reports whether the campaign's time is up: only devices that had an
+// attempt may have another.
+func (l *loop) ended(c *campaign) bool {
+	end, ok := c.Ends()
+	return ok && !l.now.Before(end)
+}
+
+// cutInFlight revokes the links of all who have not got the whole image, and
+// cuts their downloads.
+func (l *loop) cutInFlight(ctx context.Context, c *campaign, reason string) {
+	l.cut(ctx, c, reason, func(*deployment) bool { return true })
+}
+
+func (l *loop) cut(ctx context.Context, c *campaign, reason string, which func(*deployment) bool) {
+	var all []*deployment
+	var ids []uuid.UUID
+	for _, d := range c.held {
+		if stoppable(d.State) && which(d) {
+			all, ids = append(all, d), append(ids, d.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	l.revokeLinks(ctx, ids)
+	for _, d := range all {
+		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceRevoked, Detail: reason})
+	}
+	l.save(ctx)
+}
+
+// stoppable reports whether a device in this state can still be kept from
+// installing: after the last byte it decides alone.
+func stoppable(s fleet.DeploymentState) bool {
+	switch s {
+	case fleet.DeploymentDispatching, fleet.DeploymentSent, fleet.DeploymentOffered, fleet.DeploymentAmbiguous, fleet.DeploymentDownloading:
+		return true
+	}
+	return false
+}
+
+// endWaiting gives all who wait an outcome.
+func (l *loop) endWaiting(ctx context.Context, c *campaign, to fleet.DeploymentState, reason string, untriedOnly bool) error {
+	waiting := c.tallies.ByState[fleet.DeploymentPending]
+	for _, d := range c.held {
+		if d.State == fleet.DeploymentQueued && (d.Attempt == 0 || !untriedOnly) {
+			waiting++
+		}
+	}
+	if waiting == 0 {
+		return nil
+	}
+	n, err := l.o.Store.EndWaiting(ctx, c.ID, to, fleet.EvidenceCanceled, reason, l.now, untriedOnly)
+	if err != nil {
+		return err
+	}
+	l.o.Log.Info("devices that waited are let go", "campaign", c.ID, "count", n, "state", string(to))
+	c.news.pending = true
+	return l.resync(ctx, c)
+}

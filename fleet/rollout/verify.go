@@ -1,0 +1,126 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// checkAgain is the pause after checks that found nobody home.
+const checkAgain = 10 * time.Second
+
+// verify checks a device that came back with the image: its tools, its memory,
+// and the plan's health checks. The verdict comes back as evidence.
+func (l *loop) verify(d *deployment) {
+	if d.busy {
+		return
+	}
+	d.busy = true
+	e, row, heap, plan, actor := l.e, d.Deployment, d.heap, d.camp.Plan, d.camp.actor()
+	l.inBackground(func(ctx context.Context) {
+		err := e.verdict(ctx, row, heap, plan, actor)
+		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, err) }})
+	})
+}
+
+func (l *loop) verified(d *deployment, attempt int, err error) {
+	d.busy = false
+	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != fleet.DeploymentVerifying {
+		return
+	}
+	o := fleet.Observation{At: l.now, Kind: fleet.EvidenceHealthy, Attempt: attempt}
+	switch {
+	case errors.Is(err, errAbsent):
+		e := l.e
+		time.AfterFunc(checkAgain, func() {
+			e.inbox.put(input{do: func(l *loop) { l.verifyAgain(d, attempt) }})
+		})
+		return
+	case err != nil:
+		o.Kind, o.Detail = fleet.EvidenceUnhealthy, err.Error()
+	}
+	l.observe(d, o)
+}
+
+func (l *loop) verifyAgain(d *deployment, attempt int) {
+	if l.byID[d.ID] == d && d.Attempt == attempt && d.State == fleet.DeploymentVerifying && !d.Checked {
+		l.verify(d)
+	}
+}
+
+// verdict is nil for a device that is well, [errAbsent] if it could not be
+// asked, else what is wrong with it.
+func (e *Engine) verdict(ctx context.Context, d fleet.Deployment, heap int64, plan fleet.CampaignPlan, by fleet.Actor) error {
+	if err := e.checkTools(ctx, d, plan); err != nil {
+		return err
+	}
+	if err := e.checkHeap(ctx, d, heap, plan); err != nil {
+		return err
+	}
+	baseline := d.Baseline.Answers
+	if baseline == nil {
+		baseline = map[string]string{}
+	}
+	_, err := e.checkHealth(ctx, by, d.Device, plan.HealthChecks, baseline)
+	return err
+}
+
+func (e *Engine) checkTools(ctx context.Context, d fleet.Deployment, plan fleet.CampaignPlan) error {
+	if len(plan.ForbidRemoved) == 0 || d.Baseline.Inventory == "" {
+		return nil
+	}
+	device, err := e.device(ctx, d.Device)
+	if err != nil {
+		return err
+	}
+	if device.InventoryID == "" || device.InventoryID == d.Baseline.Inventory {
+		return nil
+	}
+	before, err := e.o.Inventories.Inventory(ctx, d.Baseline.Inventory)
+	if err != nil {
+		return e.unknown(d.Device, err)
+	}
+	after, err := e.o.Inventories.Inventory(ctx, device.InventoryID)
+	if err != nil {
+		return e.unknown(d.Device, err)
+	}
+	return fleet.InventoryGate(before, after, plan.ForbidRemoved)
+}
+
+// checkHeap compares what boot polls told; the registry knows the latest if this
+// engine has not seen it.
+func (e *Engine) checkHeap(ctx context.Context, d fleet.Deployment, heap int64, plan fleet.CampaignPlan) error {
+	if plan.MinHeapPercent <= 0 || d.Baseline.FreeHeap <= 0 {
+		return nil
+	}
+	if heap == 0 {
+		device, err := e.device(ctx, d.Device)
+		if err != nil {
+			return err
+		}
+		if device.Layout != nil && device.ELFSHA256 == d.TargetELF {
+			heap = device.Layout.FreeHeap
+		}
+	}
+	return fleet.HeapGate(d.Baseline.FreeHeap, heap, plan.MinHeapPercent)
+}
+
+func (e *Engine) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {
+	rows, err := e.o.Store.DevicesByID(ctx, []fleet.DeviceID{id})
+	if err == nil && len(rows) == 0 {
+		err = fleet.ErrNotFound
+	}
+	if err != nil {
+		return fleet.Device{}, e.unknown(id, err)
+	}
+	return rows[0], nil
+}
+
+// unknown turns a failure of the store into no verdict.
+func (e *Engine) unknown(id fleet.DeviceID, err error) error {
+	e.o.Log.Warn("device not checked", "device", id, "err", err)
+	return fmt.Errorf("%w: %w", errAbsent, err)
+}

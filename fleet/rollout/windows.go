@@ -1,0 +1,140 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A download is expected to run at the speed of stock boards in the field; the
+// rest of an upgrade takes a minute or so.
+const (
+	expectedRate = 32 << 10 // bytes per second
+	expectedRest = time.Minute
+)
+
+// need is how long a device is expected to be busy with its upgrade: that must
+// fit into what is left of a window.
+func need(d *deployment) time.Duration {
+	return time.Duration(d.ImageSize)*time.Second/expectedRate + expectedRest
+}
+
+// followWindows pauses a campaign when no device's window is open, and goes on
+// when one is.
+func (l *loop) followWindows(ctx context.Context, c *campaign) error {
+	paused := c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByWindow
+	if len(c.Plan.Windows) == 0 && !paused {
+		return nil
+	}
+	open, next := l.anyWindow(c)
+	switch {
+	case open && paused:
+		return l.change(ctx, c, "", func(row *fleet.Campaign) {
+			row.State, row.PauseReason, row.Reason = fleet.CampaignRunning, "", ""
+		})
+	case open || c.State != fleet.CampaignRunning || c.open() == c.active:
+		return nil
+	}
+	reason := "no window opens within the next 400 days"
+	if !next.IsZero() {
+		reason = "the next window opens at " + next.In(l.o.Zone).Format("2006-01-02 15:04 MST")
+	}
+	return l.pause(ctx, c, fleet.PausedByWindow, reason)
+}
+
+// anyWindow reports whether the window of any device is open, else when the
+// first one opens.
+func (l *loop) anyWindow(c *campaign) (open bool, next time.Time) {
+	zones := c.zones
+	if len(zones) == 0 {
+		zones = map[*time.Location]int{l.o.Zone: 1}
+	}
+	for zone := range zones {
+		at, ok := fleet.NextWindow(c.Plan.Windows, zone, l.now, 0)
+		switch {
+		case ok && !at.After(l.now):
+			return true, at
+		case ok && (next.IsZero() || at.Before(next)):
+			next = at
+		}
+	}
+	return false, next
+}
+
+// zoneOf returns the device's time zone, and remembers it for the windows of
+// the campaign.
+func (l *loop) zoneOf(d *deployment, device fleet.Device) *time.Location {
+	if d.zone == nil {
+		d.zone = l.o.Zone
+		if device.TimeZone != "" {
+			if zone, err := l.zones.load(device.TimeZone); err == nil {
+				d.zone = zone
+			}
+		}
+		d.camp.zones[d.zone]++
+	}
+	return d.zone
+}
+
+// windowOpen reports whether the device may be told now. Its jitter spreads the
+// devices over the beginning of the window: half of it at most, so that all
+// have their turn in it.
+func (l *loop) windowOpen(d *deployment, zone *time.Location) bool {
+	return fleet.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) && l.now.Sub(l.openedAt(d, zone)) >= windowJitter(d)
+}
+
+// openedAt is when the window began that is open, as far as the jitter cares.
+func (l *loop) openedAt(d *deployment, zone *time.Location) time.Time {
+	most := windowJitter(d)
+	if most == 0 {
+		return l.now
+	}
+	before := l.now.Add(-most)
+	if fleet.WindowOpen(d.camp.Plan.Windows, zone, before, 0) {
+		return before
+	}
+	at, ok := fleet.NextWindow(d.camp.Plan.Windows, zone, before, 0)
+	if !ok || at.After(l.now) {
+		return l.now
+	}
+	return at
+}
+
+// nextTurn returns when the device's window opens for it; false if never.
+func (l *loop) nextTurn(d *deployment, zone *time.Location) (time.Time, bool) {
+	if fleet.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) {
+		return l.openedAt(d, zone).Add(windowJitter(d)), true
+	}
+	at, ok := fleet.NextWindow(d.camp.Plan.Windows, zone, l.now, need(d))
+	return at.Add(windowJitter(d)), ok
+}
+
+func windowJitter(d *deployment) time.Duration {
+	most := d.camp.Plan.Jitter
+	for _, w := range d.camp.Plan.Windows {
+		most = min(most, max(0, (w.Duration-need(d))/2))
+	}
+	if len(d.camp.Plan.Windows) == 0 {
+		return 0 // the delay counts from the start of the wave
+	}
+	return fleet.JitterFor(d.Campaign, d.Device, most)
+}
+
+// zoneCache keeps time zones by name: reading one opens a file.
+type zoneCache map[string]*time.Location
+
+func (z *zoneCache) load(name string) (*time.Location, error) {
+	if zone, ok := (*z)[name]; ok {
+		return zone, nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, err
+	}
+	if *z == nil || len(*z) > 1000 {
+		*z = make(zoneCache)
+	}
+	(*z)[name] = zone
+	return zone, nil
+}

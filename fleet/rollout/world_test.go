@@ -1,0 +1,329 @@
+package rollout_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/rollout"
+
+	"github.com/google/uuid"
+)
+
+const (
+	oldELF    = "0000000000000000000000000000000000000000000000000000000000000001"
+	newELF    = "0000000000000000000000000000000000000000000000000000000000000002"
+	otherELF  = "0000000000000000000000000000000000000000000000000000000000000003"
+	imageSHA  = "aa00000000000000000000000000000000000000000000000000000000000000"
+	imageSize = 1 << 20
+	tools     = "tools"
+)
+
+// world is a fleet of scripted devices around an engine: registry, broker, web
+// server and calls as the engine sees them.
+type world struct {
+	t     testing.TB
+	store *memStore
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	engine  *rollout.Engine // the one that runs now
+	devices map[fleet.DeviceID]*device
+	sent    map[string]bool // attempts that were sent: "deployment/attempt"
+	epochs  int64
+	room    int
+	over    chan struct{} // closed at the end of the test
+	bad     []string      // what must never happen and did
+	reboots int
+	rolled  []uuid.UUID
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500, over: make(chan struct{}),
+		log: slog.New(slog.DiscardHandler)}
+	w.store.images[imageSHA] = fleet.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1", Project: "demo",
+		ELFSHA256: newELF, MaxChipRev: 65535}
+	return w
+}
+
+func (w *world) options() rollout.Options {
+	return rollout.Options{
+		Store: w.store, Quarantines: quarantineStore{s: w.store}, Calls: w, Link: w, Presence: w, Downloads: w,
+		Inventories: inventoryStore{byID: map[string]*fleet.Inventory{tools: {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}}}},
+		Rollback:    func(_ context.Context, id uuid.UUID) error { w.rolled = append(w.rolled, id); return nil },
+		PublicURL:   "http://fleet.example.org", Log: w.log,
+	}
+}
+
+// start runs an engine; stop ends it as a crash would, but for its goroutines.
+func (w *world) start() (stop func()) {
+	e := rollout.New(w.options())
+	w.mu.Lock()
+	w.engine = e
+	w.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := e.Run(ctx); err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (w *world) current() *rollout.Engine {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.engine
+}
+
+func (w *world) violated(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bad = append(w.bad, fmt.Sprintf(format, args...))
+}
+
+// add puts a device into the fleet.
+func (w *world) add(id fleet.DeviceID, fault string) *device {
+	d := &device{w: w, id: id, fault: fault, elf: oldELF, online: true}
+	w.epochs++
+	d.epoch = w.epochs
+	w.devices[id] = d
+	polled := time.Now().Add(-time.Hour)
+	w.store.devices[id] = fleet.Device{ID: id, Board: "board-" + string(id[len(id)-1:]), Chip: "esp32s3", Version: "2.0.0", ELFSHA256: oldELF, Enrolment: fleet.EnrolmentEnrolled,
+		InventoryID: tools, LastPoll: &polled, Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 100 << 10, Labels: []string{"assets"}}}
+	return d
+}
+
+// plan puts a campaign over all devices on record, in waves of the given sizes.
+func (w *world) plan(change func(*fleet.CampaignPlan), sizes ...int) fleet.Campaign {
+	now := time.Now().UTC()
+	p := fleet.CampaignPlan{Name: "test", Mode: fleet.ModeAuto, MaxInFlight: 10, MaxAttempts: 3, MaxReconnects: 2}
+	for range sizes {
+		p.Waves = append(p.Waves, fleet.WavePlan{MinSample: 1, Soak: time.Minute, Gate: fleet.GateAuto})
+	}
+	if change != nil {
+		change(&p)
+	}
+	c := fleet.Campaign{ID: uuid.New(), Plan: p, State: fleet.CampaignScheduled, CreatedAt: now, Revision: 1}
+	wave, left := 0, sizes[0]
+	for _, id := range w.ids() {
+		for left == 0 && wave < len(sizes)-1 {
+			wave++
+			left = sizes[wave]
+		}
+		left--
+		device := w.store.devices[id]
+		d := fleet.Deployment{ID: uuid.New(), Campaign: c.ID, Device: id, Board: device.Board, Wave: wave, State: fleet.DeploymentPending, Image: imageSHA,
+			ImageSize: imageSize, TargetELF: newELF, ToVersion: "2.0.1", FromELF: oldELF, FromVersion: "2.0.0", CreatedAt: now, UpdatedAt: now, Revision: 1}
+		w.store.deployments[d.ID] = d
+		c.Targets++
+	}
+	for i, n := range sizes {
+		w.store.waves[c.ID] = append(w.store.waves[c.ID], fleet.Wave{Campaign: c.ID, Number: i, Plan: p.Waves[i], Size: n, State: fleet.WavePending})
+	}
+	w.store.campaigns[c.ID] = c
+	return c
+}
+
+func (w *world) ids() []fleet.DeviceID {
+	ids, _ := w.store.DeviceIDs(context.Background(), fleet.Query{})
+	return ids
+}
+
+// edit changes a campaign's row as an operator does.
+func (w *world) edit(id uuid.UUID, change func(*fleet.Campaign)) {
+	w.store.mu.Lock()
+	c := w.store.campaigns[id]
+	change(&c)
+	c.Revision++
+	w.store.campaigns[id] = c
+	w.store.mu.Unlock()
+	w.current().Wake()
+}
+
+// await waits until the campaign is in one of the states.
+func (w *world) await(id uuid.UUID, within time.Duration, states ...fleet.CampaignState) fleet.Campaign {
+	w.t.Helper()
+	var c fleet.Campaign
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(time.Second) {
+		c, _ = w.store.Campaign(context.Background(), id)
+		for _, s := range states {
+			if c.State == s {
+				return c
+			}
+		}
+	}
+	w.t.Fatalf("campaign is %s (%s: %s) after %v, want %v; deployments: %v", c.State, c.PauseReason, c.Reason, within, states, w.outcomes(id))
+	return c
+}
+
+// outcomes are the states of a campaign's deployments by device.
+func (w *world) outcomes(id uuid.UUID) map[fleet.DeviceID]fleet.DeploymentState {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	all := map[fleet.DeviceID]fleet.DeploymentState{}
+	for _, d := range w.store.deployments {
+		if d.Campaign == id {
+			all[d.Device] = d.State
+		}
+	}
+	return all
+}
+
+func (w *world) deployment(campaign uuid.UUID, id fleet.DeviceID) fleet.Deployment {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	for _, d := range w.store.deployments {
+		if d.Campaign == campaign && d.Device == id {
+			return d
+		}
+	}
+	w.t.Fatalf("device %s has no deployment", id)
+	return fleet.Deployment{}
+}
+
+// Call is the path of calls.
+func (w *world) Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+	w.mu.Lock()
+	d := w.devices[r.Device]
+	w.mu.Unlock()
+	now := time.Now().UTC()
+	c := fleet.Call{ID: uuid.New(), Device: r.Device, Tool: r.Tool, State: fleet.CallSucceeded, SentAt: &now}
+	if r.Tool == fleet.ToolUpgradeFirmware {
+		return w.upgrade(d, r, c)
+	}
+	if !d.isOnline() {
+		c.State, c.SentAt = fleet.CallOffline, nil
+		return c, nil
+	}
+	switch r.Tool {
+	case fleet.ToolReboot:
+		w.mu.Lock()
+		w.reboots++
+		w.mu.Unlock()
+		go d.reboot(time.Second)
+		return c, nil
+	case "self.get_system_info":
+		time.Sleep(100 * time.Millisecond)
+		c.Result = text(fmt.Sprintf(`{"ssid":"a"b","application":{"elf_sha256":"%s"}}`, d.running()))
+	default:
+		time.Sleep(100 * time.Millisecond)
+		if d.fault == "unhealthy" && d.running() == newELF || d.fault == "unhealthy before" {
+			c.State, c.Error = fleet.CallToolError, &fleet.CallError{Code: fleet.CodeToolError, Message: "speaker gone"}
+		}
+		c.Result = text(`{"ok":true}`)
+	}
+	return c, nil
+}
+
+func text(s string) json.RawMessage {
+	raw, _ := json.Marshal(map[string]any{"content": []any{map[string]string{"type": "text", "text": s}}})
+	return raw
+}
+
+func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Call, error) {
+	told := func(kind fleet.EvidenceKind, detail string) {
+		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
+	}
+	l := w.linkOf(r.Firmware.URL)
+	w.checkSend(l)
+	switch {
+	case !d.isOnline():
+		told(fleet.EvidenceNotSent, "device_offline: not connected")
+		c.State = fleet.CallOffline
+		return c, nil
+	case d.fault == "busy":
+		told(fleet.EvidenceNotSent, fleet.CodeBusy+": line full")
+		return c, nil
+	case d.fault == "refuses call":
+		told(fleet.EvidenceSent, "")
+		told(fleet.EvidenceRefused, "no such tool")
+		return c, nil
+	}
+	told(fleet.EvidenceSent, "")
+	go d.install(l, told)
+	select {
+	case <-r.Firmware.Done:
+	case <-w.over:
+	}
+	return c, nil
+}
+
+func (w *world) linkOf(url string) fleet.FirmwareLink {
+	token := strings.TrimSuffix(strings.TrimPrefix(url, "http://fleet.example.org/d/"), "/firmware.bin")
+	sum := sha256.Sum256([]byte(token))
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	l, ok := w.store.links[string(sum[:])]
+	if !ok {
+		w.t.Errorf("link %s is not on record", url)
+	}
+	return l
+}
+
+// checkSend holds a call against what must be on record before it.
+func (w *world) checkSend(l fleet.FirmwareLink) {
+	w.store.mu.Lock()
+	row := w.store.deployments[l.Deployment]
+	w.store.mu.Unlock()
+	if row.Attempt < l.Attempt {
+		w.violated("attempt %d of %s was sent while its row says %s, attempt %d", l.Attempt, l.Device, row.State, row.Attempt)
+	}
+	key := fmt.Sprintf("%s/%d", l.Deployment, l.Attempt)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sent[key] {
+		w.bad = append(w.bad, "sent twice: "+key)
+	}
+	w.sent[key] = true
+}
+
+// Ping is the broker's.
+func (w *world) Ping(ctx context.Context, id fleet.DeviceID) (int64, error) {
+	time.Sleep(50 * time.Millisecond)
+	w.mu.Lock()
+	d := w.devices[id]
+	w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.online {
+		return 0, fleet.ErrOffline
+	}
+	return d.epoch, nil
+}
+
+// Epoch is the broker's.
+func (w *world) Epoch(id fleet.DeviceID) (int64, bool) {
+	w.mu.Lock()
+	d := w.devices[id]
+	w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.epoch, d.online
+}
+
+// State is presence.
+func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, string) {
+	w.mu.Lock()
+	d := w.devices[id]
+	w.mu.Unlock()
+	if d.isOnline() {
+		return fleet.PresenceOnline, d.since, ""
+	}
+	return fleet.PresenceOffline, d.since, ""
+}
+
+// Revoke cuts downloads: the devices look at the store's word after each piece.
+func (w *world) Revoke(...uuid.UUID) {}
+
+// Room is how many downloads have a place.
+func (w *world) Room() int { return w.room }

@@ -1,0 +1,184 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+const (
+	saveBatch    = 1000
+	firstPause   = 50 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
+// save stores all that the turn changed, and then does what the stored changes
+// ask for. It waits as long as the store is away: what is not on record must
+// not be acted upon.
+func (l *loop) save(ctx context.Context) {
+	l.markLazies()
+	for len(l.dirty) > 0 && ctx.Err() == nil {
+		n := min(len(l.dirty), saveBatch)
+		batch := slices.Clone(l.dirty[:n])
+		l.dirty = l.dirty[n:]
+		l.saveBatch(ctx, batch)
+		l.act(ctx, batch)
+	}
+	l.quarantineFailed(ctx)
+}
+
+func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
+	changes := make([]fleet.DeploymentChange, len(batch))
+	for i, d := range batch {
+		changes[i] = fleet.DeploymentChange{Deployment: d.Deployment, Events: d.events}
+	}
+	var stale []uuid.UUID
+	err := l.persist(ctx, "deployments", func(ctx context.Context) (err error) {
+		stale, err = l.o.Store.SaveDeployments(ctx, changes)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		l.saved(ctx, batch, stale)
+	case len(batch) > 1:
+		for i := range batch { // find the one that is refused
+			l.saveBatch(ctx, batch[i:i+1])
+		}
+	default:
+		l.o.Log.Error("what was observed of a deployment cannot be stored, and is dropped", "deployment", batch[0].ID,
+			"device", batch[0].Device, "err", err)
+		batch[0].seen = nil
+		l.reread(ctx, batch[0])
+	}
+}
+
+// saved notes what the store took, and looks at what it did not.
+func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID) {
+	refused := make(map[uuid.UUID]bool, len(stale))
+	for _, id := range stale {
+		refused[id] = true
+	}
+	for _, d := range batch {
+		if refused[d.ID] {
+			l.reread(ctx, d)
+			continue
+		}
+		l.stored(d)
+	}
+}
+
+func (l *loop) stored(d *deployment) {
+	d.Revision++
+	l.tell(d)
+	d.events, d.seen, d.dirty, d.lazy = nil, nil, false, false
+	if d.State.Final() {
+		l.settle(d)
+	}
+}
+
+// reread takes the row of a deployment that moved on without the engine, and
+// looks at what was observed once more, in its light. It may be that the very
+// change was stored, and only the word of it got lost.
+func (l *loop) reread(ctx context.Context, d *deployment) {
+	var row fleet.Deployment
+	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
+		row, err = l.o.Store.DeploymentByID(ctx, d.ID)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		l.o.Log.Warn("a deployment is gone", "deployment", d.ID, "device", d.Device, "err", err)
+		d.camp.tally(d.Board, d.Wave, d.State, -1)
+		l.detach(d)
+		return
+	case row.Revision == d.Revision+1 && row.State == d.State && row.Attempt == d.Attempt && len(d.seen) > 0:
+		l.stored(d)
+		return
+	}
+	l.replace(d, row)
+}
+
+// replace puts a row in the place of what memory holds of it.
+func (l *loop) replace(d *deployment, row fleet.Deployment) {
+	seen, from := d.seen, d.State
+	d.Deployment = row
+	d.events, d.seen, d.acts, d.dirty, d.lazy = nil, nil, nil, false, false
+	d.camp.moved(d, from)
+	l.settle(d)
+	for _, o := range seen {
+		if l.byID[d.ID] != d {
+			return
+		}
+		l.observe(d, o)
+	}
+}
+
+// persist calls the store until it takes part: while the database is away the
+// engine waits. An error that is the row's own is returned.
+func (l *loop) persist(ctx context.Context, what string, do func(context.Context) error) error {
+	defer l.e.stuck.Store(false)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := do(ctx)
+		if err == nil || ctx.Err() != nil || rowIsBad(err) {
+			return err
+		}
+		l.e.stuck.Store(true)
+		l.o.Log.Error("campaigns wait for the database", "what", what, "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func rowIsBad(err error) bool {
+	return errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound)
+}
+
+// act does what the stored changes ask for.
+func (l *loop) act(ctx context.Context, batch []*deployment) {
+	var revoked []uuid.UUID
+	for _, d := range batch {
+		if d.dirty {
+			continue // changed again: first that has to be stored
+		}
+		acts := d.acts
+		d.acts = nil
+		for _, a := range acts {
+			switch a {
+			case fleet.ActRevoke:
+				revoked = append(revoked, d.ID)
+			case fleet.ActProbe:
+				l.probe(ctx, d)
+			case fleet.ActVerify:
+				l.verify(d)
+			case actRestart:
+				l.tellToRestart(ctx, d)
+			}
+		}
+	}
+	l.revokeLinks(ctx, revoked)
+}
+
+// revokeLinks ends the links of deployments, and the downloads over them.
+func (l *loop) revokeLinks(ctx context.Context, ids []uuid.UUID) {
+	if len(ids) == 0 {
+		return
+	}
+	err := l.persist(ctx, "links", func(ctx context.Context) error {
+		return l.o.Store.RevokeLinks(ctx, ids, l.now)
+	})
+	if err != nil && ctx.Err() == nil {
+		l.o.Log.Error("links not revoked", "count", len(ids), "err", err)
+	}
+	l.o.Downloads.Revoke(ids...)
+}
