@@ -108,9 +108,13 @@ func (a *advance) connectivity() {
 	}
 }
 
-// enter moves on to an active state, which a deadline bounds.
+// enter moves on to an active state, which a deadline bounds. An attempt that
+// had been given up, as its class tells, goes on: it did not fail after all.
 func (a *advance) enter(s DeploymentState, patience time.Duration) {
 	a.record = true
+	if a.d.Class != "" {
+		a.d.Failures = max(0, a.d.Failures-1)
+	}
 	a.d.State, a.d.Probed = s, false
 	a.d.Class, a.d.Reason = "", ""
 	a.d.NotBefore, a.d.FinishedAt = nil, nil
@@ -122,9 +126,12 @@ func (a *advance) setDeadline(at time.Time) {
 	a.changed = true
 }
 
-// finish ends the deployment.
+// finish ends the deployment, and with it the attempt under way.
 func (a *advance) finish(s DeploymentState, class FailureClass, reason string) {
 	a.record, a.changed = true, true
+	if s.Failed() {
+		a.d.Failures++
+	}
 	at := a.o.At
 	a.d.State, a.d.Class, a.d.Reason = s, class, CleanText(reason, maxReason)
 	a.d.Deadline, a.d.NotBefore, a.d.FinishedAt = nil, nil, &at

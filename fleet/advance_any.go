@@ -83,7 +83,7 @@ func (a *advance) restarted() {
 		a.renew(t.Get)
 	case DeploymentDownloading:
 		a.act = ActRevoke
-		a.requeue(FailureDownload, "fleetd restarted during the download", t.Backoff)
+		a.requeue("", "fleetd restarted during the download", t.Backoff)
 	case DeploymentDownloaded:
 		a.renew(t.Goodbye)
 		if a.d.Probed {

@@ -15,17 +15,18 @@ const longestBackoff = 6 * time.Hour
 // and attempts are left.
 func (a *advance) failAttempt(class FailureClass, reason string) {
 	a.act = ActRevoke
-	a.d.Failures++
-	if !class.Retried() || a.d.Failures >= a.plan.MaxAttempts {
+	if !class.Retried() || a.d.Failures+1 >= a.plan.MaxAttempts {
 		a.finish(stateOfFailure(class), class, reason)
 		return
 	}
+	a.d.Failures++
 	wait := backoff(a.timers.Backoff, a.d.Failures)
 	a.requeue(class, reason, wait)
 	a.kind, a.detail = EvidenceRetry, a.d.Reason
 }
 
-// requeue puts the deployment back to wait for its next attempt.
+// requeue puts the deployment back to wait for its next attempt. The class is
+// that of the attempt that failed; "" if none did.
 func (a *advance) requeue(class FailureClass, reason string, wait time.Duration) {
 	a.record, a.changed = true, true
 	at := a.o.At.Add(jittered(wait, a.d.ID, a.d.Attempt))

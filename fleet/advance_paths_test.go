@@ -131,6 +131,9 @@ func TestAdvanceBootsAfterCut(t *testing.T) {
 	p.mustBe(fleet.DeploymentQueued)
 	p.kinds("boot_poll")
 	p.mustBe(fleet.DeploymentBooted)
+	if p.d.Failures != 0 {
+		t.Error("the attempt still counts as failed")
+	}
 }
 
 func TestAdvanceFoundInstalled(t *testing.T) {
@@ -151,11 +154,18 @@ func TestAdvanceLateSuccess(t *testing.T) {
 		t.Error("not recorded as late")
 	}
 
+	if p.d.Failures != 0 {
+		t.Errorf("%d failures after the only attempt succeeded", p.d.Failures)
+	}
+
 	p = walk(t, fleet.DeploymentTimedOut)
 	p.kinds("boot_poll", "initialize", "unhealthy")
 	p.mustBe(fleet.DeploymentUnhealthy)
 	if p.d.Late {
 		t.Error("Late is for successes")
+	}
+	if p.d.Failures != 1 {
+		t.Errorf("%d failures of one attempt", p.d.Failures)
 	}
 }
 

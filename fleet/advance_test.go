@@ -262,7 +262,7 @@ func TestAdvance(t *testing.T) {
 		{"downloading", kind("answer"), "downloading", "", "", ""},
 		{"downloading", poll(oldELF), "queued", "revoke", "download", "restarted during the download"},
 		{"downloading", poll(newELF), "booted", "", "", ""},
-		{"downloading", kind("fleetd_start"), "queued", "revoke", "download", "fleetd restarted"},
+		{"downloading", kind("fleetd_start"), "queued", "revoke", "", "fleetd restarted"},
 		{"downloading", kind("revoked"), "aborted", "revoke", "", ""},
 		{"downloading", probe(newELF, false), "rebooting", "", "", "unconfirmed"},
 

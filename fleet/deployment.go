@@ -162,8 +162,8 @@ type Deployment struct {
 	Force       bool // a boot poll must offer it with force: the version is not newer
 
 	Attempt    int // attempts begun; the one under way has this number
-	Failures   int // attempts that were made and failed; [CampaignPlan.MaxAttempts] bounds these, not attempts that never left
-	Offers     int // offers made in the attempt under way
+	Failures   int // attempts that were made and failed, the last included; [CampaignPlan.MaxAttempts] bounds these, not attempts that never left
+	Offers     int // made in answers to boot polls, over all attempts
 	Class      FailureClass
 	Reason     string     // a sentence: why it failed, or what it waits for
 	NotBefore  *time.Time // queued: back-off or jitter
