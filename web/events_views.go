@@ -48,6 +48,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			return nil, errNoPage
 		}
 		return fanOutView{s, id}, nil
+	case ui.ViewCampaigns, ui.ViewCampaign, ui.ViewDeployments, ui.ViewDeployment:
+		return s.newCampaignView(r)
 	case ui.ViewFirmware:
 		return &firmwareView{server: s, began: s.now(), seen: make(map[string]bool)}, nil
 	case ui.ViewRelease:

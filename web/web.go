@@ -67,6 +67,7 @@ type Server struct {
 	limits   limits
 	waiting  waitingCount
 	glances  glances
+	progress progresses
 	started  time.Time
 }
 

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"maps"
 	"math"
 	"net/url"
 	"slices"
@@ -23,7 +24,7 @@ type CampaignBoard struct {
 	Waves     []fleet.Wave
 	Progress  fleet.CampaignProgress
 	Downloads []Download // some of those under way
-	Viewer    string     // operator who reads
+	Viewer    fleet.Actor
 	CanAct    bool
 	From, To  time.Time // of the chart
 }
@@ -55,16 +56,24 @@ func (b CampaignBoard) tally() CampaignTally { return NewCampaignTally(b.Progres
 // started reports whether there is anything to be seen of it.
 func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
 
-// Parts are the live parts of the board, each with an id of its own.
-func (b CampaignBoard) Parts() []templ.Component {
-	all := []templ.Component{b.Head(), b.Actions()}
-	if !b.started() {
-		return all
-	}
+// Parts are the live parts of the board by name, each with an id of its own.
+func (b CampaignBoard) Parts() map[string]templ.Component {
+	all := map[string]templ.Component{"head": b.Head(), "acts": b.Actions(), "skips": b.Skips()}
 	for i := range b.Waves {
-		all = append(all, b.WaveRow(i))
+		all["wave "+strconv.Itoa(i)] = b.WaveRow(i)
 	}
-	return append(all, b.Funnel(), b.Rate(), b.Failures(), b.Boards(), b.Skips(), b.DownloadList(), b.Rules())
+	if b.started() {
+		all["funnel"], all["rate"], all["failures"], all["boards"] = b.Funnel(), b.Rate(), b.Failures(), b.Boards()
+		all["downloads"], all["rules"] = b.DownloadList(), b.Rules()
+	}
+	return all
+}
+
+// Shape changes when parts come or go: then the whole body has to be shown anew.
+func (b CampaignBoard) Shape() string {
+	c := b.Campaign
+	waits := c.State == fleet.CampaignAwaitingApproval
+	return strings.Join([]string{strconv.FormatBool(b.started()), strconv.FormatBool(waits), c.Digest, c.EditedAt.String(), strconv.Itoa(len(b.Waves))}, " ")
 }
 
 // acts says which acts are offered, by the state.
@@ -74,36 +83,48 @@ type acts struct {
 
 func (b CampaignBoard) acts() (a acts) {
 	c, tally := b.Campaign, b.tally()
+	a.edit = c.RollbackOf == uuid.Nil
 	switch c.State {
-	case fleet.CampaignDraft, fleet.CampaignDenied:
-		a.start, a.discard, a.edit = true, true, true
+	case fleet.CampaignDraft:
+		a.start, a.discard = true, true
+	case fleet.CampaignDenied:
+		a.discard = true
 	case fleet.CampaignAwaitingApproval:
-		a.approve, a.discard, a.edit = true, true, true
+		a.approve, a.discard = true, true
 	case fleet.CampaignScheduled:
-		a.pause, a.abort, a.edit = true, true, true
+		a.abort = true
 	case fleet.CampaignRunning:
-		a.pause, a.abort, a.edit = true, true, true
+		a.pause, a.abort = true, true
 		a.pullNow = c.Plan.Mode != fleet.ModePush && !c.Plan.PullNow
 		a.advance = c.Wave+1 < len(b.Waves)
 	case fleet.CampaignPaused:
-		a.resume, a.abort, a.edit = true, true, true
-		a.advance = c.Wave+1 < len(b.Waves)
-		if c.PauseReason == fleet.PausedByGate {
-			a.resume = false // the way on is past the gate
-		}
+		a.abort = true
+		a.pause = c.PauseReason == fleet.PausedByWindow // it would go on by itself
+		a.advance = c.PauseReason == fleet.PausedByGate && c.Wave+1 < len(b.Waves)
+		a.resume = c.PauseReason != fleet.PausedByGate // the way on is past the gate
+	default:
+		a.edit = false
 	}
-	if b.started() {
-		a.retry = tally.Failed > 0 && c.State != fleet.CampaignStopping
-		a.rollback = tally.Succeeded > 0 && c.State.Final() && c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
-	}
+	b.after(&a, tally)
 	return a
+}
+
+// after offers what can follow on the first outcomes.
+func (b CampaignBoard) after(a *acts, tally CampaignTally) {
+	switch b.Campaign.State {
+	case fleet.CampaignRunning, fleet.CampaignPaused, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors:
+		a.retry = b.started() && tally.Failed > 0
+	}
+	c := b.Campaign
+	still := c.State == fleet.CampaignPaused || c.State.Final()
+	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight > 0 && c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
 }
 
 // own reports whether the reader made the plan what it is, and so cannot be
 // the second person that it needs.
 func (b CampaignBoard) own() bool {
-	by := b.Campaign.EditedBy
-	return by.Kind == fleet.ActorOperator && by.Name == b.Viewer
+	c := b.Campaign
+	return c.CreatedBy.Same(b.Viewer) || c.EditedBy.Same(b.Viewer)
 }
 
 // saying is the sentence at the head of the board: what it does, and why.
@@ -346,7 +367,7 @@ func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleSta
 			look(t(ctx, "campaign.wave_n", "i", i+1), states)
 		}
 	case r.Scope == fleet.ScopeBoard:
-		for _, board := range b.boardNames() {
+		for _, board := range BoardNames(b.Progress) {
 			look(board, b.Progress.ByBoard[board])
 		}
 	default:
@@ -355,14 +376,8 @@ func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleSta
 	return worst
 }
 
-func (b CampaignBoard) boardNames() []string {
-	names := make([]string, 0, len(b.Progress.ByBoard))
-	for name := range b.Progress.ByBoard {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+// BoardNames are the boards of a campaign, by name.
+func BoardNames(p fleet.CampaignProgress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
 
 // judge counts what an abort rule counts.
 func judge(r fleet.AbortRule, states map[fleet.DeploymentState]int) ruleState {

@@ -29,9 +29,9 @@ type CampaignNewPage struct {
 	Zones    []string        // offered for windows
 }
 
-// running reports whether only what steers a campaign under way can change.
-func (v CampaignNewPage) running() bool {
-	return v.Campaign != nil && v.Campaign.State.Open()
+// Steers reports whether only what steers a campaign under way can change.
+func (v CampaignNewPage) Steers() bool {
+	return v.Campaign != nil && (v.Campaign.State == fleet.CampaignRunning || v.Campaign.State == fleet.CampaignPaused)
 }
 
 func (v CampaignNewPage) path() string {
@@ -88,7 +88,7 @@ func checkOps(ctx context.Context) []option {
 }
 
 func waveUnits(ctx context.Context) []option {
-	return options(ctx, "campaign.unit.", "percent", "count", "devices")
+	return []option{{"percent", t(ctx, "campaign.unit.percent")}, {"count", t(ctx, "campaign.unit.count")}, {"devices", t(ctx, "campaign.unit.devices")}}
 }
 
 // zones are the choices for a window: each device's own, then by name.
@@ -145,7 +145,7 @@ func skipText(ctx context.Context, reason fleet.SkipReason) string {
 
 func warningText(ctx context.Context, w fleet.PlanWarning) string {
 	if key := "campaign.warn." + w.Code; i18n.Has(key) {
-		return t(ctx, key)
+		return t(ctx, key, "detail", w.Detail)
 	}
 	if w.Detail != "" {
 		return w.Detail
