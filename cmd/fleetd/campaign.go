@@ -126,16 +126,16 @@ func (c *campaignRetry) Run(ctx context.Context) error {
 
 type campaignCreate struct {
 	clientFlags
-	Plan        string `help:"JSON file with the plan, as POST /campaigns takes it; the other flags go before what it says." type:"existingfile" placeholder:"FILE"`
-	Name        string `help:"Name of the campaign."`
-	Release     string `help:"Id of the release." placeholder:"ID"`
-	Query       string `name:"q" help:"Filter that picks the devices, for example: board:bread-compact-wifi tag:lab; \"\" in the plan is every device." placeholder:"FILTER"`
-	Canary      string `help:"Devices of a first wave, the others follow: 5, or 2%." placeholder:"N|P%"`
-	MaxInFlight int    `help:"Devices under way at one time." placeholder:"N"`
-	Mode        string `help:"How devices are told." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
-	Approval    bool   `help:"A second person must approve."`
-	Start       bool   `help:"Start it at once, or ask for its approval."`
-	DryRun      bool   `help:"Only say what it would do."`
+	Plan        string  `help:"JSON file with the plan, as POST /campaigns takes it; the other flags go before what it says." type:"existingfile" placeholder:"FILE"`
+	Name        string  `help:"Name of the campaign."`
+	Release     string  `help:"Id of the release." placeholder:"ID"`
+	Query       *string `name:"q" help:"Filter that picks the devices: board:bread-compact-wifi tag:lab; an empty one is every device." placeholder:"FILTER"`
+	Canary      string  `help:"Devices of a first wave, the others follow: 5, or 2%." placeholder:"N|P%"`
+	MaxInFlight int     `help:"Devices under way at one time." placeholder:"N"`
+	Mode        string  `help:"How devices are told." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
+	Approval    bool    `help:"A second person must approve."`
+	Start       bool    `help:"Start it at once, or ask for its approval."`
+	DryRun      bool    `help:"Only say what it would do."`
 }
 
 func (c *campaignCreate) Run(ctx context.Context) error {
@@ -175,14 +175,21 @@ func (c *campaignCreate) body() (map[string]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := json.Unmarshal(data, &plan); err != nil || plan == nil {
-			return nil, fmt.Errorf("--plan %s is no JSON object: %w", c.Plan, errors.Join(err))
+		if err := json.Unmarshal(data, &plan); err != nil {
+			return nil, fmt.Errorf("--plan %s is no JSON object: %w", c.Plan, err)
+		}
+		if plan == nil {
+			return nil, fmt.Errorf("--plan %s says null", c.Plan)
 		}
 	}
-	for name, v := range map[string]string{"name": c.Name, "release_id": c.Release, "q": c.Query, "mode": c.Mode} {
+	for name, v := range map[string]string{"name": c.Name, "release_id": c.Release, "mode": c.Mode} {
 		if v != "" {
 			plan[name] = v
 		}
+	}
+	if c.Query != nil {
+		plan["q"] = *c.Query
+		delete(plan, "devices")
 	}
 	if c.MaxInFlight != 0 {
 		plan["max_in_flight"] = c.MaxInFlight
@@ -204,7 +211,7 @@ func (c *campaignCreate) canary(plan map[string]any) error {
 	first := map[string]any{"name": "canary"}
 	if p, ok := strings.CutSuffix(c.Canary, "%"); ok {
 		n, err := strconv.ParseFloat(p, 64)
-		if err != nil || n <= 0 || n >= 100 {
+		if err != nil || !(n > 0 && n < 100) {
 			return fmt.Errorf("--canary %q is no share: write for example 2%%", c.Canary)
 		}
 		first["percent"] = n

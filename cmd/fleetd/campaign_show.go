@@ -183,7 +183,7 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 		fmt.Printf("\n%s has %d of these devices waiting and %d under way", printable(conflict.Name), conflict.Waiting, conflict.Active)
 	}
 	for _, w := range v.Warnings {
-		fmt.Printf("\nwarning: %s (%s)", printable(w.Detail), printable(w.Code))
+		fmt.Printf("\nwarning: %s: %s", printable(w.Code), printable(w.Detail))
 	}
 	if len(v.Conflicts)+len(v.Warnings) > 0 {
 		fmt.Println()
