@@ -22,11 +22,21 @@ func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 	if e.polls.pending() > keptFacts {
 		p.Facts = nil
 	}
+	if answer.Session == nil && e.Known(p.Device) {
+		p = withoutBuild(p)
+	}
 	e.polls.put(p.Device, p)
 	if changed {
 		e.changed(p.Device)
 	}
 	return answer, nil
+}
+
+// withoutBuild is the poll of somebody who is not known to be the enrolled
+// device: what it says to run must not pass for what the device runs.
+func withoutBuild(p BootPoll) BootPoll {
+	p.Version, p.ELFSHA256, p.Slot, p.IDFVersion, p.Layout = "", "", "", "", nil
+	return p
 }
 
 // decidePoll reports, beside the answer, whether views of the device need to
@@ -52,7 +62,10 @@ func (e *Enrolments) decidePoll(p BootPoll) (answer PollAnswer, changed bool, er
 	}
 	answer.FirstBoot = first && answer.Session != nil
 	changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
-	return answer, st.learn(p) || changed, nil
+	if answer.Session != nil || !st.enrolled() {
+		changed = st.learn(p) || changed
+	}
+	return answer, changed, nil
 }
 
 func newStanding(clientID string) *standing {

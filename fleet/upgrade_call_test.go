@@ -82,9 +82,9 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 			return fleet.Answer{}, &fleet.ToolError{Message: "Invalid arguments"}
 		}, nil, fleet.CallToolError, "tool_error", []string{"sent", "refused tool_error"}},
 		{"answered false", answer("false"), nil, fleet.CallToolError, "answered_false", []string{"sent", "refused answered_false"}},
-		{"connection gone before the call", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		{"connection gone before the call", after(time.Second, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, fleet.ErrOffline
-		}, nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot tell
+		}), nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot tell
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -101,6 +101,39 @@ func TestOffers(t *testing.T) {
 		}
 	})
 
+	t.Run("a stranger changes nothing", func(t *testing.T) {
+		s := newSite(t, fleet.EnrolByApproval)
+		first := func(answer fleet.PollAnswer, err error) bool {
+			if err != nil || answer.Session == nil {
+				t.Fatalf("%+v, %v", answer, err)
+			}
+			return answer.FirstBoot
+		}
+		polled := func(client, elf string) fleet.BootPoll {
+			return fleet.BootPoll{Device: unit, ClientID: client, Version: "2.4.2", ELFSHA256: elf, At: time.Now()}
+		}
+		if _, err := s.enrolments.Poll(polled(uuid1, a)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.enrolments.Approve(t.Context(), fleet.Actor{Kind: fleet.ActorOperator, Name: "ann", Role: fleet.RoleOperator}, unit, ""); err != nil {
+			t.Fatal(err)
+		}
+		first(s.enrolments.Poll(polled(uuid1, a)))
+		if answer, err := s.enrolments.Poll(polled("another", b)); err != nil || answer.Session != nil {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		if runs := s.enrolments.Running(unit).ELFSHA256; runs != a {
+			t.Errorf("a stranger says that the device runs %s", runs)
+		}
+		s.flush(t)
+		if stored := s.stored(unit).Poll.ELFSHA256; stored == b {
+			t.Error("a stranger's build is on record")
+		}
+		if !first(s.enrolments.Poll(polled(uuid1, b))) {
+			t.Error("the first boot was taken for a later one")
+		}
+	})
+
 	t.Run("strangers", func(t *testing.T) {
 		s := newSite(t, fleet.EnrolByCode)
 		asked := false
