@@ -130,6 +130,8 @@ func TestCampaignRoundTrip(t *testing.T) {
 	got, err := r.Campaign(ctx, c.ID)
 	check(t, err)
 	same(t, got, *c)
+	wantAllSet(t, *c, "RollbackOf", "RollbackWith")
+	wantAllSet(t, c.Plan, "Supersede")
 	gotWaves, err := r.Waves(ctx, c.ID)
 	check(t, err)
 	same(t, gotWaves, waves)
@@ -144,6 +146,8 @@ func TestCampaignRoundTrip(t *testing.T) {
 	gotWaves, err = r.Waves(ctx, c.ID)
 	check(t, err)
 	same(t, gotWaves, waves)
+	wantAllSet(t, waves[1])
+	wantAllSet(t, waves[1].Plan, "Count", "Devices", "MinSample", "Soak")
 
 	before := *c
 	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = fleet.CampaignScheduled, "go", "autumn", nil, nil

@@ -65,6 +65,8 @@ func TestSaveDeployments(t *testing.T) {
 	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
 	d.Baseline = fleet.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1", Answers: map[string]string{"0": `{"a":"b"}`}}
 	c := change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled)
+	wantAllSet(t, d, "Wave")
+	wantAllSet(t, d.Baseline)
 	c.Events[0].Detail = "by \x00ada\xff"
 	c.Events = append(c.Events, fleet.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State, To: d.State})
 	r.save(c)
@@ -154,6 +156,7 @@ func TestDispatch(t *testing.T) {
 	link, err := r.FirmwareLink(ctx, a.Link.TokenHash, now())
 	check(t, err)
 	same(t, link, a.Link)
+	wantAllSet(t, link)
 
 	var batch []fleet.Dispatch
 	for i := range second {
@@ -276,6 +279,7 @@ func TestQuarantine(t *testing.T) {
 	}
 
 	q := fleet.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
+	wantAllSet(t, q)
 	check(t, r.Quarantine(ctx, q))
 	check(t, r.Quarantine(ctx, fleet.Quarantine{Device: "d2", Since: now(), Until: now().Add(time.Minute)}))
 	list, err := r.Quarantines(ctx, now().Add(2*time.Minute))

@@ -51,8 +51,9 @@ func (s *Store) RevokeLinks(ctx context.Context, deployments []uuid.UUID, at tim
 func (s *Store) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT d.device_id AS value, count(*) AS count
-		FROM deployments d JOIN deployment_events e ON e.deployment_id = d.id
-		WHERE d.device_id = ANY ($1) AND d.updated_at >= $2 AND e.at >= $2 AND e.kind = 'offered'
+		FROM deployments d, LATERAL (
+			SELECT FROM deployment_events WHERE deployment_id = d.id AND at >= $2 AND kind = 'offered' OFFSET 0) e
+		WHERE d.device_id = ANY ($1) AND d.updated_at >= $2
 		GROUP BY 1`, texts(devices), since)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
 	if err != nil {

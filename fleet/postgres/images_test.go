@@ -66,6 +66,7 @@ func wantAudit(t testing.TB, s *postgres.Store, subject string, actions ...strin
 func TestImages(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	img := addImage(t, s, "a")
+	wantAllSet(t, img, "Board", "RevokedAt", "RevokedBy", "RevokeReason")
 	got, err := s.Image(ctx, img.SHA256)
 	check(t, err)
 	same(t, got, img)
@@ -121,6 +122,7 @@ func TestReleases(t *testing.T) {
 	a := addImage(t, s, "a")
 	b := addImage(t, s, "b", func(img *fleet.Image) { img.Board = "lichuang-dev" })
 	r := addRelease(t, s, a, b)
+	wantAllSet(t, r, "Reason")
 	got, err := s.Release(ctx, r.ID)
 	check(t, err)
 	same(t, got, r)

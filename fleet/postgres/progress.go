@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,10 +17,12 @@ import (
 // failureSample is how many devices stand for a group of failures.
 const failureSample = 5
 
-// countDeployments reads each deployment of a campaign once.
+// countDeployments reads each deployment of a campaign once. Outcomes of the
+// hour before $3 are told apart by their minute.
 const countDeployments = `
-	SELECT state, wave, board, reached, skip, class, late, count(*) AS count
-	FROM deployments WHERE campaign_id = $1 GROUP BY 1, 2, 3, 4, 5, 6, 7`
+	SELECT state, wave, board, reached, skip, class, late,
+		CASE WHEN finished_at > $2 AND finished_at <= $3 THEN date_bin('1 minute', finished_at, '2000-01-01') END AS minute, count(*) AS count
+	FROM deployments WHERE campaign_id = $1 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`
 
 type progressRow struct {
 	State   fleet.DeploymentState
@@ -29,6 +32,7 @@ type progressRow struct {
 	Skip    fleet.SkipReason
 	Class   fleet.FailureClass
 	Late    bool
+	Minute  *time.Time
 	Count   int
 }
 
@@ -48,22 +52,20 @@ func (s *Store) CampaignProgress(ctx context.Context, campaign uuid.UUID) (fleet
 	for range waves {
 		p.ByWave = append(p.ByWave, map[fleet.DeploymentState]int{})
 	}
-	failures := map[failureKey]*fleet.FailureGroup{}
-	var b pgx.Batch
-	b.Queue(countDeployments, campaign).Query(func(rows pgx.Rows) error {
-		list, err := pgx.CollectRows(rows, pgx.RowToStructByName[progressRow])
-		for _, r := range list {
-			addProgress(&p, r)
-			addFailure(failures, r)
-		}
-		return err
-	})
-	b.Queue(outcomesByMinute, campaign, until.Add(-time.Hour), until).Query(func(rows pgx.Rows) (err error) {
-		p.Rate, err = pgx.CollectRows(rows, pgx.RowToStructByName[fleet.RateBucket])
-		return err
-	})
-	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
+	rows, _ := s.db.Query(ctx, countDeployments, campaign, until.Add(-time.Hour), until)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[progressRow])
+	if err != nil {
 		return fleet.CampaignProgress{}, fmt.Errorf("progress of campaign %s: %w", campaign, domainError(err))
+	}
+	failures := map[failureKey]*fleet.FailureGroup{}
+	rate := map[time.Time]*fleet.RateBucket{}
+	for _, r := range list {
+		addProgress(&p, r)
+		addFailure(failures, r)
+		addOutcome(rate, r)
+	}
+	for _, minute := range slices.SortedFunc(maps.Keys(rate), time.Time.Compare) {
+		p.Rate = append(p.Rate, *rate[minute])
 	}
 	p.Failures, err = s.sampleFailures(ctx, campaign, failures)
 	return p, err
@@ -109,13 +111,19 @@ func addFailure(failures map[failureKey]*fleet.FailureGroup, r progressRow) {
 	failures[key].Count += r.Count
 }
 
-const outcomesByMinute = `
-	SELECT date_trunc('minute', finished_at) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
-		count(*) FILTER (WHERE state <> 'succeeded') AS failed
-	FROM deployments
-	WHERE campaign_id = $1 AND finished_at > $2 AND finished_at <= $3
-		AND state IN ('succeeded', 'failed', 'timed_out', 'rolled_back', 'wrong_build', 'unhealthy', 'rejected')
-	GROUP BY 1 ORDER BY 1`
+func addOutcome(rate map[time.Time]*fleet.RateBucket, r progressRow) {
+	if r.Minute == nil || !r.State.Verdict() {
+		return
+	}
+	if rate[*r.Minute] == nil {
+		rate[*r.Minute] = &fleet.RateBucket{At: *r.Minute}
+	}
+	if r.State.Failed() {
+		rate[*r.Minute].Failed += r.Count
+	} else {
+		rate[*r.Minute].Succeeded += r.Count
+	}
+}
 
 // sampleFailures adds to each group the devices that failed last.
 func (s *Store) sampleFailures(ctx context.Context, campaign uuid.UUID, failures map[failureKey]*fleet.FailureGroup) ([]fleet.FailureGroup, error) {

@@ -3,6 +3,8 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +61,18 @@ func same[T any](t testing.TB, got, want T, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, append(opts, cmpopts.EquateEmpty())...); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+}
+
+// wantAllSet keeps a round trip honest: a field that the test leaves at zero
+// would pass without being stored. Fields named are let off.
+func wantAllSet(t testing.TB, v any, except ...string) {
+	t.Helper()
+	r := reflect.ValueOf(v)
+	for i := range r.NumField() {
+		if name := r.Type().Field(i).Name; r.Field(i).IsZero() && !slices.Contains(except, name) {
+			t.Errorf("the test leaves %T.%s at zero", v, name)
+		}
 	}
 }
 
