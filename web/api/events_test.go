@@ -80,6 +80,27 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+func TestFirmwareEvents(t *testing.T) {
+	w := newWorld(t)
+	lines := w.listen(t, "?kind=campaign,deployment,release", w.tokens[fleet.RoleViewer])
+	c := w.planned(t, "") // and with it an image and a release
+	tests := []struct {
+		kind string
+		want func(eventView) bool
+	}{
+		{"release", func(e eventView) bool { return len(e.Image) == 64 && e.ReleaseID == "" }},
+		{"release", func(e eventView) bool { return e.ReleaseID == c.ReleaseID.String() && e.Image == "" }},
+		{"campaign", func(e eventView) bool { return e.CampaignID == c.ID.String() }},
+		{"deployment", func(e eventView) bool { return e.CampaignID == c.ID.String() && e.DeviceID == unit }},
+	}
+	w.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: unit, Subject: c.ID.String()}) // as the engine does
+	for _, tt := range tests {
+		if kind, e := next(t, lines); kind != tt.kind || !tt.want(e) {
+			t.Errorf("%s %+v, want a %s", kind, e, tt.kind)
+		}
+	}
+}
+
 func TestEventsEndWithTheToken(t *testing.T) {
 	w := newWorld(t)
 	made, secret, err := w.operators.NewToken(t.Context(), root, "short", fleet.RoleViewer, nil)
