@@ -49,6 +49,9 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 	if !l.Partial {
 		d.enrolments.Listed(l.Device, l.ELFSHA256, l.At)
 	}
+	if engine := d.engine.Load(); engine != nil {
+		engine.Listed(l.Device, l)
+	}
 	return nil
 }
 

@@ -39,7 +39,16 @@ type config struct {
 	LogLevel      string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
 	NodeName      string        `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
 	Retention     time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
+	TimeZone      string        `help:"Time zone of devices that have none of their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
+	MaxDownloads  int           `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
+	DownloadRate  int64         `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
+	ImageKeys     []string      `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
+	RequireSigned bool          `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 	Demo          int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+
+	// For tests, whose devices are quicker than real ones.
+	timers     fleet.DeploymentTimers
+	engineTick time.Duration
 }
 
 // check fills in what follows from other settings and refuses what could not
@@ -59,6 +68,12 @@ func (c *config) check() error {
 	}
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
 		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
+	}
+	if c.MaxDownloads < 0 || c.DownloadRate < 0 {
+		return errors.New("--max-downloads and --download-rate cannot be negative")
+	}
+	if c.RequireSigned && len(c.ImageKeys) == 0 {
+		return errors.New("--require-signed needs to know whose signatures: give --image-key")
 	}
 	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
 		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)

@@ -2,21 +2,66 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+	"fleetd/fleet/rollout"
+
+	"github.com/google/uuid"
 )
 
-// openFirmware makes the services of images, releases and campaigns.
+// openFirmware starts what brings firmware to devices: images and releases,
+// their downloads, and campaigns with the engine that carries them out.
 func (s *server) openFirmware(context.Context) error {
-	busy := func(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-		return s.store.Conflicts(ctx, uuid.Nil, devices)
+	keys, err := imageKeys(s.cfg.ImageKeys)
+	if err != nil {
+		return err
 	}
-	s.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: s.store, Blobs: s.blobs, Devices: s.store, Busy: busy,
-		Quarantines: s.store, Events: s.events, Log: s.log})
+	if s.zone, err = time.LoadLocation(s.cfg.TimeZone); err != nil {
+		return fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai", s.cfg.TimeZone)
+	}
+	s.downloads = fleet.NewDownloads(fleet.DownloadsOptions{Links: s.store, Blobs: s.blobs, MaxConcurrent: s.cfg.MaxDownloads,
+		BytesPerSecond: s.cfg.DownloadRate, Log: s.log,
+		Observe: func(deployment uuid.UUID, o fleet.Observation) { s.engine.Load().Download(deployment, o) }})
+	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls, Link: s.broker,
+		Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL, Events: s.events, Log: s.log,
+		Zone: s.zone, Timers: s.cfg.timers, Tick: s.cfg.engineTick})
+	s.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: s.store, Blobs: s.blobs, Devices: s.store, Quarantines: s.store,
+		Events: s.events, Revoked: s.downloads.RevokeImages, Keys: keys, RequireSigned: s.cfg.RequireSigned, Log: s.log,
+		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return s.store.Conflicts(ctx, uuid.Nil, ids)
+		}})
 	s.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, Events: s.events, Zone: time.Local, Log: s.log})
+		Quarantines: s.store, Requeue: s.store.Requeue, Events: s.events, Wake: engine.Wake, Zone: s.zone, Log: s.log})
+	s.engine.Store(engine)
+	s.stages.run("campaigns", engine.Run)
 	return nil
+}
+
+// rollBack is what an abort rule or an operator asked for when a campaign
+// stopped.
+func (s *server) rollBack(ctx context.Context, campaign uuid.UUID) error {
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
+	_, err := s.campaigns.Rollback(ctx, by, campaign)
+	return err
+}
+
+// imageKeys reads the public keys that signatures of images are trusted of.
+func imageKeys(files []string) ([]espimage.Key, error) {
+	var keys []espimage.Key
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("--image-key: %w", err)
+		}
+		some, err := espimage.ParseKeys(text)
+		if err != nil {
+			return nil, fmt.Errorf("--image-key %s: %w", name, err)
+		}
+		keys = append(keys, some...)
+	}
+	return keys, nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"fleetd/fleet"
 	"fleetd/web"
@@ -14,12 +13,12 @@ import (
 
 // serveHTTP opens the console, REST and the device endpoints.
 func (s *server) serveHTTP(ctx context.Context) error {
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: time.Local})
+	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
 	if err != nil {
 		return err
 	}
 	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
-		Answers: answers, Log: s.log})
+		Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Presences: s.presences,
 		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Events: s.events,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 
@@ -27,7 +26,9 @@ func (c *serveCommand) Run(ctx context.Context) error {
 	defer s.stop()
 	s.greet(os.Stdout)
 	if c.Demo > 0 {
-		s.runDemo(c.Demo)
+		if err := s.runDemo(ctx, c.Demo); err != nil {
+			return err
+		}
 	}
 	err = s.wait(ctx)
 	log.Info("stopping")
@@ -50,18 +51,6 @@ func (s *server) greet(w io.Writer) {
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
 	fmt.Fprintf(w, "  Enrolment  %s\n\n", s.cfg.Enrolment)
-}
-
-// runDemo adds simulated devices, which reach fleetd as real ones do.
-func (s *server) runDemo(devices int) {
-	s.stages.run("demo fleet", func(ctx context.Context) error {
-		f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: devices,
-			Boards: []string{"bread-compact-wifi", "esp-box-3", "xmini-c3"}, Seed: 1, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			return err
-		}
-		return f.Run(ctx)
-	})
 }
 
 // localURL is where this machine reaches the HTTP listener.

@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"fleetd/broker"
 	"fleetd/fleet"
@@ -18,6 +20,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
+	"fleetd/fleet/rollout"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -48,8 +51,11 @@ type server struct {
 	fanOuts    *fleet.FanOuts
 	firmware   *fleet.Firmware
 	campaigns  *fleet.Campaigns
+	downloads  *fleet.Downloads
+	engine     atomic.Pointer[rollout.Engine] // set while the broker runs already
 
-	firstPassword string // of the operator made at the first start; "" later
+	zone          *time.Location // of devices that have none of their own
+	firstPassword string         // of the operator made at the first start; "" later
 }
 
 // startServer brings all parts up. On an error nothing is left running, and
@@ -187,7 +193,8 @@ func (s *server) openDomain(ctx context.Context) error {
 	}
 	s.operators = fleet.NewOperators(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName})
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
+		Tap: s.evidence})
 	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
 		Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
 	if err != nil {
@@ -197,7 +204,7 @@ func (s *server) openDomain(ctx context.Context) error {
 		return err
 	}
 	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Events: s.events,
-		Kick: s.kick, Retiring: s.enrolments.Retired, Log: s.log})
+		Kick: s.kick, Retiring: s.retiring, Log: s.log})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
 	s.stages.run("enrolment", s.enrolments.Run)
@@ -209,6 +216,21 @@ func (s *server) kick(id fleet.DeviceID, reason string) {
 	s.targets.Forget(id)
 	if s.broker != nil {
 		s.broker.Kick(id, reason)
+	}
+}
+
+// evidence passes what is observed of devices to the campaigns. The engine
+// comes up after the broker, whose first connections it finds in the records.
+func (s *server) evidence(id fleet.DeviceID, e fleet.Evidence) {
+	if engine := s.engine.Load(); engine != nil {
+		engine.Evidence(id, e)
+	}
+}
+
+func (s *server) retiring(id fleet.DeviceID) {
+	s.enrolments.Retired(id)
+	if engine := s.engine.Load(); engine != nil {
+		engine.Retired(id)
 	}
 }
 
