@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+	"fleetd/fleet/postgres/pgtest"
+)
+
+// quickTimers judge devices whose waits are a hundredth of real ones, and
+// leave room for a machine that has ten thousand of them to simulate.
+var quickTimers = fleet.DeploymentTimers{
+	Get: 8 * time.Second, Resend: 8 * time.Second, Stall: 8 * time.Second, Download: 30 * time.Second, SlowestRate: 8 << 10,
+	Goodbye: 2 * time.Second, BootPoll: 30 * time.Second, Connect: 15 * time.Second, Probe: 4 * time.Second, Backoff: 500 * time.Millisecond,
+}
+
+// verdicts are what a device with each fault must end as, as the one who
+// watches it from outside can know.
+var verdicts = map[sim.FaultKind]fleet.DeploymentState{
+	sim.FaultSilentAccept:    fleet.DeploymentTimedOut,
+	sim.FaultNoGet:           fleet.DeploymentTimedOut,
+	sim.FaultCut:             fleet.DeploymentFailed,
+	sim.FaultLateTrue:        fleet.DeploymentFailed,
+	sim.FaultWrongBuild:      fleet.DeploymentWrongBuild,
+	sim.FaultRollback:        fleet.DeploymentRolledBack,
+	sim.FaultPollWithoutMQTT: fleet.DeploymentTimedOut,
+	sim.FaultMQTTWithoutPoll: fleet.DeploymentTimedOut,
+}
+
+// TestCampaignOverSimulatedFleet takes a fleet through a campaign of three
+// waves while 3 % of it misbehaves in every way the simulator knows, over real
+// sockets and a real database, and looks at each verdict.
+func TestCampaignOverSimulatedFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	devices := 600
+	if n, err := strconv.Atoi(os.Getenv("FLEETD_CAMPAIGN_DEVICES")); err == nil {
+		devices = n
+	}
+	s := startTestServer(t)
+	fleetOf := startSim(t, s, devices)
+	release := releaseForSim(t, s, "2.5.0")
+
+	plan := fleet.CampaignPlan{Name: "three waves", Release: release.ID, MaxInFlight: 500, MaxAttempts: 2,
+		Waves: []fleet.WavePlan{
+			{Name: "canary", Percent: 1, SuccessPercent: 50, MinSample: 1, Soak: time.Second},
+			{Name: "early", Percent: 10, SuccessPercent: 80, MinSample: 5, Soak: time.Second},
+			{Name: "rest", Percent: 100, SuccessPercent: 80, MinSample: 5, Soak: time.Second}},
+		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 100, Percent: 20, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}}
+	ctx := t.Context()
+	c, err := s.campaigns.Create(ctx, testOperator, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if c, err = s.campaigns.Start(ctx, testOperator, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, 8*time.Minute, "the end of the campaign", func() bool {
+		c, err = s.campaigns.Campaign(ctx, c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.State == fleet.CampaignPaused {
+			t.Fatalf("paused: %s, %s", c.PauseReason, c.Reason)
+		}
+		return c.State.Final()
+	})
+	t.Logf("%d devices in %v, %s", devices, time.Since(begin).Round(100*time.Millisecond), c.State)
+	checkVerdicts(t, s, c, fleetOf)
+	if c.State != fleet.CampaignCompletedWithErrors && devices >= 600 {
+		t.Errorf("the campaign ended %s, want completed_with_errors", c.State)
+	}
+}
+
+func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet) {
+	t.Helper()
+	got := map[fleet.DeviceID]fleet.Deployment{}
+	for cursor := ""; ; {
+		page, err := s.campaigns.Deployments(t.Context(), fleet.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range page.Items {
+			got[d.Device] = d
+		}
+		if cursor = page.Next; cursor == "" {
+			break
+		}
+	}
+	tally := map[fleet.DeploymentState]int{}
+	wrong := 0
+	for i := range fleetOf.Len() {
+		d := fleetOf.Device(i)
+		id, err := fleet.ParseDeviceID(d.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		dep := got[id]
+		tally[dep.State]++
+		if want, ok := expected(d); ok && dep.State != want {
+			if wrong++; wrong <= 20 {
+				events, _ := s.campaigns.DeploymentEvents(t.Context(), dep.ID)
+				t.Errorf("%s with %v: %s (%s: %s), want %s; %v", id, d.Faults(), dep.State, dep.Class, dep.Reason, want, events)
+			}
+		}
+	}
+	t.Logf("verdicts: %v", tally)
+	if wrong > 0 {
+		t.Errorf("%d of %d verdicts are wrong", wrong, fleetOf.Len())
+	}
+}
+
+// expected is the right verdict; of a device with several faults any failure
+// will do, so it is not looked at.
+func expected(d *sim.Device) (fleet.DeploymentState, bool) {
+	switch faults := d.Faults(); len(faults) {
+	case 0:
+		return fleet.DeploymentSucceeded, true
+	case 1:
+		return verdicts[faults[0]], true
+	}
+	return "", false
+}
+
+var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
+
+func startTestServer(t *testing.T) *server {
+	t.Helper()
+	cfg := &config{HTTPAddr: "127.0.0.1:0", MQTTAddr: freeAddr(t), AdminAddr: "127.0.0.1:0", Enrolment: "open", NodeName: "test",
+		timers: quickTimers, engineTick: 50 * time.Millisecond}
+	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
+	cfg.HTTPAddr = freeAddr(t)
+	if err := cfg.check(); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if os.Getenv("FLEETD_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	s, err := startServer(t.Context(), cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+func startSim(t *testing.T, s *server, devices int) *sim.Fleet {
+	t.Helper()
+	const each = 0.03 / 8
+	var faults []sim.Fault
+	for _, kind := range slices.Sorted(maps.Keys(verdicts)) {
+		faults = append(faults, sim.Fault{Kind: kind, Rate: each, Percent: 50})
+	}
+	f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: devices, Seed: 7, Faults: faults,
+		TimeScale: 0.01, ConnectRate: 1000, LocalAddrs: []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = f.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	waitFor(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
+		q, _ := fleet.ParseQuery("presence:online tool:self.upgrade_firmware")
+		n, err := s.devices.CountDevices(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == devices
+	})
+	return f
+}
+
+func releaseForSim(t *testing.T, s *server, version string) fleet.Release {
+	t.Helper()
+	var images []string
+	for _, board := range sim.DefaultBoards {
+		data, err := sim.AppImage(board, version, 40_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, _, err := s.firmware.Upload(t.Context(), testOperator, fleet.ImageUpload{Body: bytes.NewReader(data), Board: board})
+		if err != nil {
+			t.Fatal(err)
+		}
+		images = append(images, img.SHA256)
+	}
+	r, err := s.firmware.Create(t.Context(), testOperator, fleet.ReleaseRequest{Images: images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func waitFor(t *testing.T, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", limit, what)
+		}
+	}
+}
