@@ -68,7 +68,7 @@ type overviewView struct{ server *Server }
 func (v overviewView) pace() time.Duration { return paceCounts }
 
 func (v overviewView) wants(e *fleet.Event) bool {
-	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut
+	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut || ofCampaign(e)
 }
 
 func (v overviewView) begin(context.Context) (updates, error) { return updates{}, nil }
@@ -77,7 +77,7 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 	devices := false
 	for _, e := range events {
 		if e.Kind != fleet.EventFanOut {
-			devices = true
+			devices = true // or what needs a person
 			continue
 		}
 		row, err := v.fanOut(ctx, e.Subject)
@@ -85,6 +85,11 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 			return u, err
 		}
 		u.patches = append(u.patches, row)
+	}
+	for subject := range subjects(events) {
+		if err := v.campaign(ctx, subject, &u); err != nil {
+			return u, err
+		}
 	}
 	if devices {
 		now, needs, err := v.server.fleetNow(ctx)
@@ -95,6 +100,16 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 		u.later = true // presence reaches the store a moment after the event
 	}
 	return u, nil
+}
+
+func (v overviewView) campaign(ctx context.Context, subject string, u *updates) error {
+	c, err := v.server.campaignOf(ctx, subject)
+	if err != nil {
+		return err
+	}
+	row, err := v.server.campaignRow(ctx, c)
+	u.patches = append(u.patches, row.Row())
+	return err
 }
 
 func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Component, error) {

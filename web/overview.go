@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -37,6 +38,9 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	if page.Running, err = s.runningFanOuts(ctx); err != nil {
 		return answer{}, err
 	}
+	if page.Campaigns, err = s.openCampaigns(ctx); err != nil {
+		return answer{}, err
+	}
 	return show(page.Page())
 }
 
@@ -69,7 +73,31 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 	if err == nil {
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)
 	}
+	if err == nil {
+		needs.Campaigns, err = s.campaignNeeds(ctx)
+	}
 	return now, needs, err
+}
+
+// campaignNeeds are the campaigns that wait for a person.
+func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
+	found, err := s.Campaigns.Campaigns(ctx, fleet.CampaignFilter{States: []fleet.CampaignState{fleet.CampaignPaused, fleet.CampaignAwaitingApproval}, Limit: 2 * overviewRows})
+	for _, c := range found.Items {
+		if n, ok := ui.NewCampaignNeed(c); ok && len(needs) < overviewRows {
+			needs = append(needs, n)
+		}
+	}
+	return needs, err
+}
+
+// openCampaigns are those under way, the newest first.
+func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
+	open, err := s.Campaigns.OpenCampaigns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(open)
+	return s.campaignRows(ctx, open[:min(len(open), overviewRows)])
 }
 
 func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {

@@ -1920,7 +1920,7 @@ func (b CampaignBoard) Rules() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			var templ_7745c5c3_Var98 = []any{"small", "num", templ.KV("tone-bad", r.hits), templ.KV("muted", !r.hits)}
+			var templ_7745c5c3_Var98 = []any{"small", templ.KV("tone-bad", r.hits), templ.KV("muted", !r.hits)}
 			templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var98...)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -180,14 +180,19 @@ type deploymentStep struct {
 	event   fleet.DeploymentEvent
 	after   time.Duration // since the line before
 	attempt bool          // the first of its attempt
+	day     bool          // the first of its day
 }
 
-func (v DeploymentView) steps() []deploymentStep {
+func (v DeploymentView) steps(zone *time.Location) []deploymentStep {
 	steps := make([]deploymentStep, len(v.Events))
+	last := ""
 	for i, e := range v.Events {
 		steps[i] = deploymentStep{event: e, attempt: e.Attempt > 0 && (i == 0 || v.Events[i-1].Attempt != e.Attempt)}
 		if i > 0 {
 			steps[i].after = e.At.Sub(v.Events[i-1].At)
+		}
+		if day := e.At.In(zone).Format(time.DateOnly); day != last {
+			steps[i].day, last = true, day
 		}
 	}
 	return steps

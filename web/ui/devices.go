@@ -137,6 +137,11 @@ func (v DevicesPage) callAllURL() string {
 	return PathFanOutNew + "?" + url.Values{"q": {v.Query}}.Encode()
 }
 
+// upgradeAllURL opens the campaign wizard for every device that matches.
+func (v DevicesPage) upgradeAllURL() string {
+	return PathCampaignNew + "?" + url.Values{"q": {v.Query}}.Encode()
+}
+
 func (v DevicesPage) callAllKey() string {
 	if v.Query == "" {
 		return "devices.call_all"

@@ -9,29 +9,30 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 var icons = map[string]string{
-	"overview": "M3 12a9 9 0 1 1 18 0M12 12l4-4M6 18h12",
-	"devices":  "M7 3h10a1 1 0 0 1 1 1v16a1 1 0 0 1-1 1H7a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1zM10 18h4",
-	"calls":    "M4 6h16M4 12h10M4 18h7M17 15l3 3-3 3",
-	"fanouts":  "M4 12h5M9 12 17 5M9 12h8M9 12l8 7M20 5h.01M20 12h.01M20 19h.01",
-	"firmware": "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
-	"settings": "M4 7h9M19 7h1M4 17h1M11 17h9M16 4.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5zM8 14.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5z",
-	"person":   "M12 4a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM4 20c1-4 4-5 8-5s7 1 8 5",
-	"theme":    "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18",
-	"language": "M3 12h18M12 3c3 3 3.5 6 3.5 9s-.5 6-3.5 9c-3-3-3.5-6-3.5-9S9 6 12 3zM12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18z",
-	"copy":     "M9 9h10a1 1 0 0 1 1 1v10a1 1 0 0 1-1 1H9a1 1 0 0 1-1-1V10a1 1 0 0 1 1-1zM5 15H4a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1h10a1 1 0 0 1 1 1v1",
-	"hold":     "M9 5v14M15 5v14",
-	"search":   "M11 4a7 7 0 1 1 0 14 7 7 0 0 1 0-14zM16 16l5 5",
-	"up":       "M12 19V6M6 11l6-6 6 6",
-	"down":     "M12 5v13M6 13l6 6 6-6",
-	"left":     "M15 5l-7 7 7 7",
-	"right":    "M9 5l7 7-7 7",
-	"warn":     "M12 4 2.5 20h19zM12 10v5M12 17.5v.01",
-	"check":    "M4 12l5 6L20 6",
-	"cross":    "M5 5l14 14M19 5 5 19",
-	"help":     "M12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18zM9.5 9.5a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M12 17v.01",
-	"lock":     "M6 11h12v9H6zM8.5 11V8a3.5 3.5 0 0 1 7 0v3",
-	"plus":     "M12 5v14M5 12h14",
-	"picture":  "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9v.01",
+	"overview":  "M3 12a9 9 0 1 1 18 0M12 12l4-4M6 18h12",
+	"devices":   "M7 3h10a1 1 0 0 1 1 1v16a1 1 0 0 1-1 1H7a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1zM10 18h4",
+	"calls":     "M4 6h16M4 12h10M4 18h7M17 15l3 3-3 3",
+	"fanouts":   "M4 12h5M9 12 17 5M9 12h8M9 12l8 7M20 5h.01M20 12h.01M20 19h.01",
+	"firmware":  "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
+	"campaigns": "M4 5h4v4H4zM10 7h10M4 11h4v4H4zM10 13h7M4 17h4v4H4zM10 19h4",
+	"settings":  "M4 7h9M19 7h1M4 17h1M11 17h9M16 4.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5zM8 14.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5z",
+	"person":    "M12 4a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM4 20c1-4 4-5 8-5s7 1 8 5",
+	"theme":     "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18",
+	"language":  "M3 12h18M12 3c3 3 3.5 6 3.5 9s-.5 6-3.5 9c-3-3-3.5-6-3.5-9S9 6 12 3zM12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18z",
+	"copy":      "M9 9h10a1 1 0 0 1 1 1v10a1 1 0 0 1-1 1H9a1 1 0 0 1-1-1V10a1 1 0 0 1 1-1zM5 15H4a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1h10a1 1 0 0 1 1 1v1",
+	"hold":      "M9 5v14M15 5v14",
+	"search":    "M11 4a7 7 0 1 1 0 14 7 7 0 0 1 0-14zM16 16l5 5",
+	"up":        "M12 19V6M6 11l6-6 6 6",
+	"down":      "M12 5v13M6 13l6 6 6-6",
+	"left":      "M15 5l-7 7 7 7",
+	"right":     "M9 5l7 7-7 7",
+	"warn":      "M12 4 2.5 20h19zM12 10v5M12 17.5v.01",
+	"check":     "M4 12l5 6L20 6",
+	"cross":     "M5 5l14 14M19 5 5 19",
+	"help":      "M12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18zM9.5 9.5a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M12 17v.01",
+	"lock":      "M6 11h12v9H6zM8.5 11V8a3.5 3.5 0 0 1 7 0v3",
+	"plus":      "M12 5v14M5 12h14",
+	"picture":   "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9v.01",
 }
 
 // icon draws a line icon; the words beside it, or its button's label, say what it means.
@@ -63,7 +64,7 @@ func icon(name string) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(icons[name])
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 31, Col: 79}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 32, Col: 79}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 		if templ_7745c5c3_Err != nil {

@@ -28,15 +28,21 @@ func (h head) here() string {
 	return h.Title
 }
 
-type navItem struct{ icon, key, path string }
+// A navItem is a place of the console. Minor ones stand in the account menu on
+// a phone, whose bar has room for five.
+type navItem struct {
+	icon, key, path string
+	minor           bool
+}
 
 var nav = []navItem{
-	{"overview", "nav.overview", PathHome},
-	{"devices", "nav.devices", PathDevices},
-	{"calls", "nav.calls", PathCalls},
-	{"fanouts", "nav.fanouts", PathFanOuts},
-	{"firmware", "firmware.nav", PathFirmware},
-	{"settings", "nav.settings", PathSettings},
+	{"overview", "nav.overview", PathHome, false},
+	{"devices", "nav.devices", PathDevices, false},
+	{"calls", "nav.calls", PathCalls, false},
+	{"fanouts", "nav.fanouts", PathFanOuts, true},
+	{"firmware", "firmware.nav", PathFirmware, false},
+	{"campaigns", "campaign.title", PathCampaigns, false},
+	{"settings", "nav.settings", PathSettings, true},
 }
 
 // current reports whether the page lies under the item, as aria-current has it.

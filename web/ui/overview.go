@@ -13,18 +13,19 @@ import (
 // An Overview is the first page: is the fleet well, and does it need anybody?
 // GET [PathHome].
 type Overview struct {
-	Fleet    int // devices in service; 0 teaches how to add the first
-	Now      PresenceNow
-	Presence []fleet.PresenceSample // the last 24 h, oldest first
-	Calls    []fleet.CallBucket     // the last 24 h, oldest first
-	Step     time.Duration          // width of a bucket
-	From, To time.Time              // what the charts show, with data or without
-	Versions []fleet.DeviceCount    // largest first
-	Boards   []fleet.DeviceCount
-	Needs    Attention
-	Failures []CallRow
-	Running  []FanOutRow
-	Setup    Setup
+	Fleet     int // devices in service; 0 teaches how to add the first
+	Now       PresenceNow
+	Presence  []fleet.PresenceSample // the last 24 h, oldest first
+	Calls     []fleet.CallBucket     // the last 24 h, oldest first
+	Step      time.Duration          // width of a bucket
+	From, To  time.Time              // what the charts show, with data or without
+	Versions  []fleet.DeviceCount    // largest first
+	Boards    []fleet.DeviceCount
+	Needs     Attention
+	Failures  []CallRow
+	Running   []FanOutRow
+	Campaigns []CampaignRow // under way
+	Setup     Setup
 }
 
 // refresh is how many seconds pass until the script fetches the page again:
@@ -46,9 +47,30 @@ type Attention struct {
 	Claims    int // devices that show a code
 	Approvals int // devices in the approval queue
 	Holds     int
+	Campaigns []CampaignNeed
 }
 
-func (a Attention) none() bool { return a.Claims+a.Approvals+a.Holds == 0 }
+// A CampaignNeed is a campaign that waits for a person: for an approval, at a
+// gate, or since a rule or fleetd itself stopped it.
+type CampaignNeed struct {
+	ID, Name, Why string
+}
+
+// NewCampaignNeed says what a campaign waits for; ok is false if for nobody.
+func NewCampaignNeed(c fleet.Campaign) (n CampaignNeed, ok bool) {
+	n = CampaignNeed{ID: c.ID.String(), Name: c.Plan.Name}
+	switch {
+	case c.State == fleet.CampaignAwaitingApproval:
+		n.Why = "approval"
+	case c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow && c.PauseReason != fleet.PausedByOperator:
+		n.Why = string(c.PauseReason)
+	}
+	return n, n.Why != ""
+}
+
+func (a Attention) none() bool {
+	return a.Claims+a.Approvals+a.Holds+len(a.Campaigns) == 0
+}
 
 type presenceCount struct {
 	presence fleet.Presence

@@ -116,6 +116,14 @@ func overview(n int) templ.Component {
 	v.Needs = ui.Attention{Claims: 1, Approvals: 3, Holds: 2}
 	v.Failures = callRows(6)[1:]
 	v.Running = []ui.FanOutRow{fanOutRow(fleet.FanOutRunning)}
+	running, gated := sampleBoard(fleet.CampaignRunning, "Echo fix for the lobby 🦊", 412), sampleBoard(fleet.CampaignPaused, hostile[2], 43)
+	for _, b := range []ui.CampaignBoard{running, gated} {
+		b.Campaign.ID = uuid.NewSHA1(uuid.Nil, []byte(b.Campaign.State))
+		v.Campaigns = append(v.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3, Tally: ui.NewCampaignTally(b.Progress.ByState)})
+		if n, ok := ui.NewCampaignNeed(b.Campaign); ok {
+			v.Needs.Campaigns = append(v.Needs.Campaigns, n)
+		}
+	}
 	return v.Page()
 }
 

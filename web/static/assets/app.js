@@ -221,7 +221,7 @@
 
   // ---- keys
   let pending = ''
-  const places = { d: '/devices', c: '/calls', o: '/', f: '/fanouts' }
+  const places = { d: '/devices', c: '/campaigns', w: '/firmware', l: '/calls', o: '/', f: '/fanouts' }
   document.addEventListener('keydown', e => {
     if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, select, textarea, dialog[open]')) return
     if (pending === 'g' && places[e.key]) location.assign(places[e.key])
