@@ -277,6 +277,11 @@ func TestQuarantine(t *testing.T) {
 	if n, later := failed(began), failed(now()); n != 4 || later != 0 {
 		t.Errorf("%d failed attempts, %d of them after the last", n, later)
 	}
+	d.Late = true
+	r.save(change(&d, fleet.EvidenceBootPoll, fleet.DeploymentBooted))
+	if n := failed(began); n != 3 {
+		t.Errorf("%d failed attempts after the last succeeded late", n)
+	}
 
 	q := fleet.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
 	wantAllSet(t, q)

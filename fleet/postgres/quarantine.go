@@ -73,14 +73,15 @@ func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Actor, device flee
 // FailedAttempts counts a device's failed attempts since the given time, in all
 // campaigns: those that ended as a failure, and those to be repeated. A call
 // that did not leave, and what fleetd or an operator withdrew, is none. Those
-// before the device's quarantine was cleared do not count. Events are looked up
+// before the device's quarantine was cleared do not count, nor does one that
+// was given up and then succeeded late. Events are looked up
 // deployment by deployment (OFFSET 0): there are millions of them.
 func (s *Store) FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (n int, err error) {
 	err = s.db.QueryRow(ctx, `
 		SELECT count(DISTINCT (d.id, e.attempt))
 		FROM deployments d, LATERAL (
 			SELECT attempt FROM deployment_events
-			WHERE deployment_id = d.id AND at >= $2 AND attempt > 0 AND from_state = ANY ($3)
+			WHERE deployment_id = d.id AND at >= $2 AND attempt > 0 AND NOT (d.late AND attempt = d.attempt) AND from_state = ANY ($3)
 				AND at > coalesce((SELECT cleared_at FROM quarantines WHERE device_id = $1), '-infinity')
 				AND (to_state = ANY ($4) OR to_state = 'queued' AND kind = 'retry') OFFSET 0) e
 		WHERE d.device_id = $1 AND d.updated_at >= $2`,

@@ -63,7 +63,7 @@ const requeue = `
 		WHERE campaign_id = $1 AND state = ANY ($2) AND finished_at IS NOT NULL AND state <> 'succeeded' AND wave >= 0 AND image IS NOT NULL
 			AND (cardinality($3::text[]) = 0 OR device_id = ANY ($3)) FOR UPDATE),
 	queued AS (
-		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '', late = false, failures = 0, offers = 0,
+		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '', late = false, failures = 0,
 			bytes_sent = 0, reconnects = 0, away = false, checked = false, probed = false, booted = false, not_before = NULL, deadline = NULL,
 			sent_at = NULL, get_at = NULL, finished_at = NULL, updated_at = $4
 		FROM final f WHERE d.id = f.id
