@@ -26,6 +26,7 @@ type campaign struct {
 	queued   int
 	active   int
 
+	picked     int         // devices about to be told
 	preparing  int         // devices whose baseline is being taken
 	restarting int         // devices told to restart so that they poll
 	stuck      map[int]int // queued deployments by wave whose devices hinder them

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -21,6 +22,8 @@ type device struct {
 	epoch  int64
 	since  time.Time
 	tries  int
+	life   int    // raised by a power cut: what ran before it does not go on
+	next   string // the build that the bootloader starts; "" is elf
 }
 
 func (d *device) isOnline() bool {
@@ -35,8 +38,39 @@ func (d *device) running() string {
 	return d.elf
 }
 
+// pause lets time pass, and reports whether the power stayed on.
+func (d *device) pause(t time.Duration, life int) bool {
+	time.Sleep(t)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.life == life
+}
+
+func (d *device) lives() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.life
+}
+
+// powerCycle cuts the power, whatever the device does.
+func (d *device) powerCycle(off time.Duration) {
+	d.mu.Lock()
+	d.life++
+	d.mu.Unlock()
+	d.leave(false)
+	time.Sleep(off)
+	d.mu.Lock()
+	elf := cmp.Or(d.next, d.elf)
+	d.next = ""
+	d.mu.Unlock()
+	d.boot(elf)
+}
+
 func (d *device) observed(l fleet.FirmwareLink, kind fleet.EvidenceKind, bytes int64) {
-	d.w.current().Download(l.Deployment, fleet.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes})
+	o := fleet.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes}
+	for range d.w.copies {
+		d.w.current().Download(l.Deployment, o)
+	}
 }
 
 // install is what the device does when it is told of an image. told is nil if
@@ -44,80 +78,93 @@ func (d *device) observed(l fleet.FirmwareLink, kind fleet.EvidenceKind, bytes i
 func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, string)) {
 	d.mu.Lock()
 	d.tries++
-	try := d.tries
+	try, life := d.tries, d.life
 	d.mu.Unlock()
-	time.Sleep(4 * time.Second)
+	if !d.pause(4*time.Second, life) {
+		return
+	}
 	if d.fault == "silent" {
 		if told != nil {
 			told(fleet.EvidenceAnswer, "true")
 		}
 		return
 	}
-	if !d.download(l, try) {
+	if !d.download(l, try, life) {
 		return
 	}
 	switch d.fault {
 	case "refuses image":
-		time.Sleep(3 * time.Second)
-		told(fleet.EvidenceLateAnswer, "true")
+		if d.pause(3*time.Second, life) && told != nil {
+			told(fleet.EvidenceLateAnswer, "true")
+		}
 		return
 	case "refuses image silently":
 		return
 	}
-	time.Sleep(time.Second)
-	d.leave(true)
-	time.Sleep(6 * time.Second)
-	switch d.fault {
-	case "dead":
-	case "rolled back":
-		d.boot(oldELF)
-	case "wrong build":
-		d.boot(otherELF)
-	case "slow":
-		time.Sleep(20 * time.Minute)
-		d.boot(newELF)
-	case "rolled back later":
-		d.boot(newELF)
-		time.Sleep(20 * time.Second)
-		d.leave(false)
-		time.Sleep(3 * time.Second)
-		d.boot(oldELF)
-	default:
-		d.boot(newELF)
+	if !d.pause(time.Second, life) {
+		return
 	}
+	d.restartInto(life)
 }
 
-func (d *device) download(l fleet.FirmwareLink, try int) bool {
+// restartInto ends the old build and starts the new one, or what the fault
+// makes of it.
+func (d *device) restartInto(life int) {
+	build := map[string]string{"rolled back": oldELF, "wrong build": otherELF}[d.fault]
+	d.mu.Lock()
+	d.next = cmp.Or(build, newELF)
+	next := d.next
+	d.mu.Unlock()
+	d.leave(true)
+	if !d.pause(6*time.Second, life) || d.fault == "dead" || d.fault == "slow" && !d.pause(20*time.Minute, life) {
+		return
+	}
+	d.mu.Lock()
+	d.next = ""
+	d.mu.Unlock()
+	d.boot(next)
+	if d.fault != "rolled back later" || !d.pause(20*time.Second, life) {
+		return
+	}
+	d.leave(false)
+	time.Sleep(3 * time.Second)
+	d.boot(oldELF)
+}
+
+func (d *device) download(l fleet.FirmwareLink, try, life int) bool {
 	if !d.w.store.served(l.Deployment, l.Attempt) {
 		return false
 	}
 	d.observed(l, fleet.EvidenceGet, 0)
 	const pieces = 8
 	for i := range int64(pieces) {
-		time.Sleep(time.Second)
+		alive := d.pause(time.Second, life)
 		sent := imageSize / pieces * (i + 1)
 		cut := d.fault == "cut" || d.fault == "cut once" && try == 1
-		if !d.w.store.served(l.Deployment, l.Attempt) || cut && i == 3 {
+		if !alive || !d.w.store.served(l.Deployment, l.Attempt) || cut && i == 3 {
 			d.observed(l, fleet.EvidenceCut, sent)
 			return false
 		}
 		if d.fault == "stalls" && i == 3 {
 			return false
 		}
-		if i == pieces-1 {
-			d.observed(l, fleet.EvidenceDownloaded, imageSize)
-			break
+		if i < pieces-1 {
+			d.observed(l, fleet.EvidenceBytes, sent)
 		}
-		d.observed(l, fleet.EvidenceBytes, sent)
 	}
+	d.observed(l, fleet.EvidenceDownloaded, imageSize)
 	return true
 }
 
 func (d *device) reboot(after time.Duration) {
-	time.Sleep(after)
+	life := d.lives()
+	if !d.pause(after, life) {
+		return
+	}
 	d.leave(true)
-	time.Sleep(5 * time.Second)
-	d.boot(d.running())
+	if d.pause(5*time.Second, life) {
+		d.boot(d.running())
+	}
 }
 
 func (d *device) leave(clean bool) {
@@ -132,30 +179,37 @@ func (d *device) leave(clean bool) {
 	if clean {
 		kind = fleet.EvidenceDisconnect
 	}
-	d.w.current().Evidence(d.id, fleet.Evidence{At: time.Now().UTC(), Kind: kind})
+	d.tell(kind)
+}
+
+func (d *device) tell(kind fleet.EvidenceKind) {
+	seen := fleet.Evidence{At: time.Now().UTC(), Kind: kind}
+	for range d.w.copies {
+		d.w.current().Evidence(d.id, seen)
+	}
 }
 
 // boot starts the device with a build: it polls, connects, and lists its tools.
 func (d *device) boot(elf string) {
 	d.mu.Lock()
-	changed := d.elf != elf
+	changed, life := d.elf != elf, d.life
 	d.elf = elf
 	d.mu.Unlock()
-	if d.fault != "no poll" {
+	if d.fault != "no poll" || !changed {
 		if l, offered := d.poll(changed); offered {
 			d.install(l, nil)
-			if d.running() == newELF {
+			if d.lives() != life || d.running() == newELF {
 				return
 			}
 		}
 	}
-	if d.fault == "no MQTT" {
+	if d.fault == "no MQTT" && elf == newELF || !d.pause(2*time.Second, life) {
 		return
 	}
-	time.Sleep(2 * time.Second)
 	d.connect()
-	time.Sleep(time.Second)
-	d.w.current().Listed(d.id, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: d.registered().ELFSHA256})
+	if d.pause(time.Second, life) {
+		d.w.current().Listed(d.id, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: d.registered().ELFSHA256})
+	}
 }
 
 func (d *device) registered() fleet.Device {
@@ -197,5 +251,5 @@ func (d *device) connect() {
 	d.mu.Lock()
 	d.online, d.epoch, d.since = true, epoch, time.Now().UTC()
 	d.mu.Unlock()
-	d.w.current().Evidence(d.id, fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceConnect})
+	d.tell(fleet.EvidenceConnect)
 }

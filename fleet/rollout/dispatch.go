@@ -64,7 +64,7 @@ func (l *loop) room() int {
 
 // places is how many devices of the campaign may be told now.
 func (l *loop) places(c *campaign, budget int) int {
-	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.preparing-c.restarting, c.tokens(l.now)))
+	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.picked-c.preparing-c.restarting, c.tokens(l.now)))
 }
 
 // pick takes from the queue as many devices as may be told. No turn looks at
@@ -89,9 +89,8 @@ func (l *loop) pick(ctx context.Context, c *campaign, budget int) []telling {
 		l.trouble(ctx, c, err)
 		return nil
 	}
-	for range picked {
-		c.pace.AllowN(l.now, 1)
-	}
+	c.picked += len(picked)
+	c.pace.AllowN(l.now, len(picked))
 	return picked
 }
 
@@ -158,6 +157,11 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 	if len(tellings) == 0 {
 		return
 	}
+	defer func() {
+		for _, c := range l.order {
+			c.picked = 0
+		}
+	}()
 	dispatches := make([]fleet.Dispatch, len(tellings))
 	for i := range tellings {
 		dispatches[i] = l.beginAttempt(&tellings[i])

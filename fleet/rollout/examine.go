@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"fleetd/fleet"
+
+	"github.com/google/uuid"
 )
 
 // examine asks of each candidate what hinders it. Those that nothing hinders
@@ -59,7 +61,7 @@ func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device, qu
 	if device.ID == "" {
 		return fleet.SkipRetired, nil
 	}
-	if _, out := quarantines[d.Device]; out {
+	if _, out := quarantines[d.Device]; out && d.camp.RollbackOf == uuid.Nil { // a way to safety is open to it
 		return fleet.SkipQuarantined, nil
 	}
 	img, err := l.image(ctx, d.Image)

@@ -109,6 +109,9 @@ func (l *loop) passWave(ctx context.Context, c *campaign, v fleet.WaveVerdict) e
 		}
 		return l.pause(ctx, c, fleet.PausedByGate, "wave "+label(*w)+" was judged good: "+v.Sentence+"; the next one waits for an operator")
 	}
+	if err := l.saveWave(ctx, c, fleet.WaveFinished, v.Sentence); err != nil {
+		return err
+	}
 	return l.openNext(ctx, c, v.Sentence)
 }
 

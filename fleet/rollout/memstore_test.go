@@ -23,6 +23,8 @@ type memStore struct {
 	// fail is asked before each write, and lost after it: the change is then
 	// stored, and the word of it lost.
 	fail, lost func(op string) error
+	// watch sees the state of the store after each dispatch and opened wave.
+	watch func(op string, campaign uuid.UUID, device fleet.DeviceID)
 
 	mu          sync.Mutex
 	lead        sync.Mutex
@@ -63,6 +65,12 @@ func (s *memStore) write(ctx context.Context, op string, do func() error) error 
 		err = s.lost(op)
 	}
 	return err
+}
+
+func (s *memStore) saw(op string, campaign uuid.UUID, device fleet.DeviceID) {
+	if s.watch != nil {
+		s.watch(op, campaign, device)
+	}
 }
 
 func (s *memStore) Lead(ctx context.Context, run func(context.Context) error) error {
@@ -224,12 +232,15 @@ func (s *memStore) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at
 			if s.hasPart(d, c.Plan.Supersede) {
 				d.State, d.Skip, d.FinishedAt = fleet.DeploymentSkipped, fleet.SkipBusy, &at
 			} else {
-				s.supersede(d, at)
+				if c.Plan.Supersede {
+					s.supersede(d, at)
+				}
 				opened = append(opened, d)
 			}
 			s.deployments[d.ID] = d
 			s.event(d, fleet.EvidenceWaveOpened, fleet.DeploymentPending, at)
 		}
+		s.saw("open wave", c.ID, "")
 		return nil
 	})
 	return opened, err
@@ -292,6 +303,7 @@ func (s *memStore) DispatchDeployments(ctx context.Context, all []fleet.Dispatch
 			}
 			s.links[string(d.Link.TokenHash)] = d.Link
 			s.dispatches = append(s.dispatches, d)
+			s.saw("dispatch", d.Deployment.Campaign, d.Deployment.Device)
 		}
 		return nil
 	})

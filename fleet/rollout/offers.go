@@ -21,6 +21,7 @@ type pollRequest struct {
 	poll      fleet.BootPoll
 	firstBoot bool
 	at        time.Time
+	restarted bool                      // the engine made the device restart, and keeps a place for it
 	reply     chan *fleet.FirmwareOffer // has room for the answer
 	settled   atomic.Bool               // answered, or not waited for any more
 }
@@ -70,6 +71,7 @@ func (l *loop) takePoll(in input) {
 		if layout := r.poll.Layout; layout != nil && layout.FreeHeap > 0 {
 			d.heap = layout.FreeHeap
 		}
+		r.restarted = r.restarted || d.restarting
 	}
 	l.observeDevice(in.device, in.seen)
 	if d := l.waiting(in.device); d != nil && !r.settled.Load() {
@@ -127,22 +129,36 @@ func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) 
 	}
 	for _, d := range asked {
 		r := requests[d]
-		force, ok := false, false
-		if err == nil && *room > 0 && l.places(d.camp, 1) > 0 {
-			force, ok = l.decideOffer(ctx, d, r, devices[d.Device], quarantines)
+		if err != nil || *room <= 0 || !r.restarted && l.places(d.camp, 1) == 0 {
+			l.noPlace(d, r)
+			continue
 		}
+		force, ok := l.decideOffer(ctx, d, r, devices[d.Device], quarantines)
 		if !ok {
 			r.answer(nil)
 			continue
 		}
 		*room--
-		d.camp.pace.AllowN(l.now, 1)
+		d.camp.picked++
+		if !r.restarted {
+			d.camp.pace.AllowN(l.now, 1)
+		}
 		d.Force = force
 		l.unplace(d)
 		takeFacts(d, devices[d.Device])
 		tellings = append(tellings, telling{d: d, mode: fleet.ModePull, poll: r})
 	}
 	return tellings
+}
+
+// noPlace sends a device on its way that could have been offered its firmware.
+// One that restarted for it may be told to once more.
+func (l *loop) noPlace(d *deployment, r *pollRequest) {
+	r.answer(nil)
+	if r.restarted && d.Reason == restartReason {
+		d.Reason = ""
+		l.mark(d)
+	}
 }
 
 // decideOffer asks the rules, with all that is known.

@@ -70,8 +70,18 @@ func (l *loop) resync(ctx context.Context, c *campaign) error {
 			l.detach(d)
 		}
 	}
-	rows = slices.DeleteFunc(rows, func(row fleet.Deployment) bool { return l.byID[row.ID] != nil })
+	l.lookAnew(c)
 	return l.enqueue(ctx, c, rows)
+}
+
+// lookAnew has all who wait for a window examined again: windows, pace and mode
+// may be others now.
+func (l *loop) lookAnew(c *campaign) {
+	for _, d := range c.held {
+		if d.State == fleet.DeploymentQueued && d.timer >= 0 && !d.restarting {
+			l.settle(d)
+		}
+	}
 }
 
 // supplant puts a row in the place of what memory holds, where the numbers
@@ -100,19 +110,7 @@ func (l *loop) enqueue(ctx context.Context, c *campaign, rows []fleet.Deployment
 			return err
 		}
 	}
-	if !c.byDeviceTime() {
-		return nil
-	}
-	for chunk := range slices.Chunk(added, saveBatch) {
-		devices, err := l.devices(ctx, chunk)
-		if err != nil {
-			return err
-		}
-		for _, d := range chunk {
-			l.zoneOf(d, devices[d.Device])
-		}
-	}
-	return nil
+	return l.learnZones(ctx, c)
 }
 
 // delayed gives each device of a wave its delay, where no window does.

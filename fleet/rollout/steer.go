@@ -32,6 +32,8 @@ func (l *loop) steerState(ctx context.Context, c *campaign) error {
 		return l.stop(ctx, c)
 	case fleet.CampaignRunning, fleet.CampaignPaused:
 		return l.proceed(ctx, c)
+	case fleet.CampaignAborted:
+		return l.takeBack(ctx, c)
 	}
 	return nil
 }

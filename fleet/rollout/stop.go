@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"fleetd/fleet"
@@ -23,14 +24,30 @@ func (l *loop) stop(ctx context.Context, c *campaign) error {
 	if c.active > 0 {
 		return nil
 	}
-	wanted := c.RollbackWanted && c.RollbackWith == uuid.Nil
-	if err := l.finish(ctx, c, fleet.CampaignAborted, "campaign.aborted"); err != nil || !wanted || l.o.Rollback == nil {
-		return err
+	return l.finish(ctx, c, fleet.CampaignAborted, "campaign.aborted")
+}
+
+// takeBackAgain is the pause before a rollback that could not be made is tried
+// again.
+const takeBackAgain = time.Minute
+
+// takeBack has the devices that an aborted campaign updated taken back, if that
+// was asked for. The row says so until it is done: a crash forgets nothing.
+func (l *loop) takeBack(ctx context.Context, c *campaign) error {
+	if !c.RollbackWanted || c.RollbackWith != uuid.Nil || l.o.Rollback == nil {
+		return nil
 	}
-	if err := l.o.Rollback(ctx, c.ID); err != nil {
-		l.o.Log.Error("the devices of an aborted campaign are not taken back; do it by hand", "campaign", c.ID, "name", c.Plan.Name, "err", err)
+	err := l.o.Rollback(ctx, c.ID)
+	switch {
+	case err == nil:
+		c.RollbackWanted, l.reload = false, true
+	case errors.Is(err, fleet.ErrConflict):
+		c.RollbackWanted = false // nothing to take back, or somebody did
+		l.o.Log.Info("no rollback", "campaign", c.ID, "name", c.Plan.Name, "err", err)
+	default:
+		c.retryAt = l.now.Add(takeBackAgain)
+		l.o.Log.Error("the devices of an aborted campaign are not taken back yet", "campaign", c.ID, "name", c.Plan.Name, "err", err)
 	}
-	l.reload = true
 	return nil
 }
 

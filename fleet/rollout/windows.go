@@ -2,23 +2,15 @@ package rollout
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
 )
 
-// A download is expected to run at the speed of stock boards in the field; the
-// rest of an upgrade takes a minute or so.
-const (
-	expectedRate = 32 << 10 // bytes per second
-	expectedRest = time.Minute
-)
-
 // need is how long a device is expected to be busy with its upgrade: that must
 // fit into what is left of a window.
-func need(d *deployment) time.Duration {
-	return time.Duration(d.ImageSize)*time.Second/expectedRate + expectedRest
-}
+func need(d *deployment) time.Duration { return fleet.ExpectedDuration(d.ImageSize) }
 
 // followWindows pauses a campaign when no device's window is open, and goes on
 // when one is.
@@ -75,6 +67,29 @@ func (l *loop) zoneOf(d *deployment, device fleet.Device) *time.Location {
 		d.camp.zones[d.zone]++
 	}
 	return d.zone
+}
+
+// learnZones reads the time zones of all who wait, if windows follow them.
+func (l *loop) learnZones(ctx context.Context, c *campaign) error {
+	if !c.byDeviceTime() {
+		return nil
+	}
+	var unknown []*deployment
+	for _, d := range c.held {
+		if d.zone == nil && d.State == fleet.DeploymentQueued {
+			unknown = append(unknown, d)
+		}
+	}
+	for chunk := range slices.Chunk(unknown, saveBatch) {
+		devices, err := l.devices(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, d := range chunk {
+			l.zoneOf(d, devices[d.Device])
+		}
+	}
+	return nil
 }
 
 // windowOpen reports whether the device may be told now. Its jitter spreads the

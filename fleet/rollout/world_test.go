@@ -39,6 +39,8 @@ type world struct {
 	sent    map[string]bool // attempts that were sent: "deployment/attempt"
 	epochs  int64
 	room    int
+	tick    time.Duration
+	copies  int           // how often evidence arrives
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
 	reboots int
@@ -46,7 +48,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500, over: make(chan struct{}),
+	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500, copies: 1, over: make(chan struct{}),
 		log: slog.New(slog.DiscardHandler)}
 	w.store.images[imageSHA] = fleet.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1", Project: "demo",
 		ELFSHA256: newELF, MaxChipRev: 65535}
@@ -58,7 +60,7 @@ func (w *world) options() rollout.Options {
 		Store: w.store, Quarantines: quarantineStore{s: w.store}, Calls: w, Link: w, Presence: w, Downloads: w,
 		Inventories: inventoryStore{byID: map[string]*fleet.Inventory{tools: {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}}}},
 		Rollback:    func(_ context.Context, id uuid.UUID) error { w.rolled = append(w.rolled, id); return nil },
-		PublicURL:   "http://fleet.example.org", Log: w.log,
+		PublicURL:   "http://fleet.example.org", Log: w.log, Tick: w.tick,
 	}
 }
 

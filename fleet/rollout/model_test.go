@@ -1,0 +1,308 @@
+package rollout_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+)
+
+// A scenario is a campaign over devices with faults, and what befalls them and
+// the engine meanwhile. All of it is drawn before it runs.
+type scenario struct {
+	Faults    []string
+	Waves     []int
+	Mode      fleet.DispatchMode
+	InFlight  int
+	Pace      int
+	Rules     bool
+	Windows   bool
+	Gate      bool
+	Copies    int
+	Disasters []disaster
+}
+
+// A disaster comes at a time: a crash between commit and sending, a power cut,
+// a database that goes away, an operator who changes his mind.
+type disaster struct {
+	At     time.Duration
+	Kind   string
+	Device int
+	For    time.Duration
+}
+
+var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "word lost", "pause", "reload"}
+
+func drawScenario(t *rapid.T) scenario {
+	s := scenario{
+		Faults:   rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(verdicts))), 1, 14).Draw(t, "faults"),
+		Mode:     rapid.SampledFrom([]fleet.DispatchMode{fleet.ModeAuto, fleet.ModePush, fleet.ModePull}).Draw(t, "mode"),
+		InFlight: rapid.IntRange(1, 6).Draw(t, "in flight"),
+		Pace:     rapid.SampledFrom([]int{0, 0, 20}).Draw(t, "pace"),
+		Rules:    rapid.Bool().Draw(t, "rules"),
+		Windows:  rapid.Bool().Draw(t, "windows"),
+		Gate:     rapid.Bool().Draw(t, "gate"),
+		Copies:   rapid.IntRange(1, 2).Draw(t, "copies"),
+	}
+	for left := len(s.Faults); left > 0; {
+		n := rapid.IntRange(1, left).Draw(t, "wave")
+		if len(s.Waves) == 2 {
+			n = left
+		}
+		s.Waves = append(s.Waves, n)
+		left -= n
+	}
+	s.Disasters = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) disaster {
+		return disaster{
+			At:     time.Duration(rapid.IntRange(0, 400).Draw(t, "at")) * 500 * time.Millisecond,
+			Kind:   rapid.SampledFrom(disasters).Draw(t, "kind"),
+			Device: rapid.IntRange(0, len(s.Faults)-1).Draw(t, "device"),
+			For:    time.Duration(rapid.IntRange(1, 60).Draw(t, "for")) * time.Second,
+		}
+	}), 0, 6).Draw(t, "disasters")
+	return s
+}
+
+// calm reports that nothing but the faults of the devices happens: then every
+// verdict is known beforehand.
+func (s scenario) calm() bool { return len(s.Disasters) == 0 && !s.Rules && s.Mode != fleet.ModePull }
+
+func TestEngineAgainstItsModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := drawScenario(rt)
+		var bad []string
+		synctest.Test(t, func(t *testing.T) { bad = s.run(t) })
+		if len(bad) > 0 {
+			rt.Fatalf("%d violations, the first: %s", len(bad), bad[0])
+		}
+	})
+}
+
+// A hook decides about the store's writes, from one moment to the next.
+type hook struct {
+	f atomic.Pointer[func(op string) error]
+}
+
+func (h *hook) set(f func(op string) error) { h.f.Store(&f) }
+
+func (h *hook) ask(op string) error {
+	if f := h.f.Load(); f != nil && *f != nil {
+		return (*f)(op)
+	}
+	return nil
+}
+
+// A run is a scenario at work.
+type run struct {
+	scenario
+	w    *world
+	c    fleet.Campaign
+	stop func()
+	fail hook
+	lost hook
+	// byHand says that the operator opened a wave.
+	byHand bool
+}
+
+func (s scenario) run(t *testing.T) []string {
+	r := &run{scenario: s, w: newWorld(t)}
+	r.w.copies, r.w.tick = s.Copies, 5*time.Second
+	for i, fault := range s.Faults {
+		r.w.add(fleet.DeviceID(fmt.Sprintf("device%02d", i)), fault)
+	}
+	r.c = r.w.plan(r.plan, s.Waves...)
+	r.w.store.watch = r.watch
+	r.w.store.fail, r.w.store.lost = r.fail.ask, r.lost.ask
+	r.stop = r.w.start()
+	r.happen()
+	r.settle()
+	r.stop()
+	close(r.w.over)
+	r.check()
+	return r.w.bad
+}
+
+func (s scenario) plan(p *fleet.CampaignPlan) {
+	healthPlan(p)
+	p.Mode, p.PullNow, p.MaxInFlight, p.MaxPerMinute, p.MaxReconnects = s.Mode, s.Mode == fleet.ModePull, s.InFlight, s.Pace, 10
+	end := time.Now().Add(12 * time.Hour)
+	p.EndAt, p.EndBehavior = &end, fleet.EndStopRollout
+	if s.Rules {
+		p.AbortRules = []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 3, Percent: 60, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}
+	}
+	if s.Windows {
+		p.Windows = []fleet.Window{{Cron: "*/20 * * * *", Duration: 10 * time.Minute, TimeZone: "UTC"}}
+	}
+	for i := range p.Waves {
+		p.Waves[i].SuccessPercent = 40
+		if s.Gate {
+			p.Waves[i].Gate = fleet.GateManual
+		}
+	}
+}
+
+// happen lets time pass, and disasters come.
+func (r *run) happen() {
+	slices.SortStableFunc(r.Disasters, func(a, b disaster) int { return int(a.At - b.At) })
+	start := time.Now()
+	for _, d := range r.Disasters {
+		time.Sleep(time.Until(start.Add(d.At)))
+		r.befall(d)
+	}
+}
+
+func (r *run) befall(d disaster) {
+	device := r.w.devices[fleet.DeviceID(fmt.Sprintf("device%02d", d.Device))]
+	switch d.Kind {
+	case "crash":
+		r.stop()
+		time.Sleep(d.For / 4)
+		r.stop = r.w.start()
+	case "crash after dispatch", "crash after save":
+		r.crashAfter(map[string]string{"crash after dispatch": "dispatch", "crash after save": "save"}[d.Kind], d.For)
+	case "power cut":
+		go device.powerCycle(d.For)
+	case "database away":
+		until := time.Now().Add(d.For)
+		r.fail.set(func(string) error {
+			if time.Now().Before(until) {
+				return fmt.Errorf("%w: away", fleet.ErrUnavailable)
+			}
+			return nil
+		})
+	case "word lost":
+		until := time.Now().Add(d.For)
+		r.lost.set(func(string) error {
+			if time.Now().Before(until) && time.Now().UnixMilli()%3 != 0 {
+				return fmt.Errorf("%w: broken pipe", fleet.ErrUnavailable)
+			}
+			return nil
+		})
+	case "pause":
+		r.w.edit(r.c.ID, func(c *fleet.Campaign) {
+			if c.State == fleet.CampaignRunning {
+				c.State, c.PauseReason = fleet.CampaignPaused, fleet.PausedByOperator
+			}
+		})
+	case "reload":
+		r.w.current().Wake()
+	}
+}
+
+// crashAfter ends the engine when the next write of the kind is stored, before
+// anything can follow from it.
+func (r *run) crashAfter(op string, within time.Duration) {
+	stop, hit := r.stop, make(chan struct{})
+	r.lost.set(func(got string) error {
+		if got != op {
+			return nil
+		}
+		r.lost.set(nil)
+		go stop() // ctx ends while this write waits to return
+		time.Sleep(time.Millisecond)
+		close(hit)
+		return context.Canceled
+	})
+	select {
+	case <-hit:
+	case <-time.After(within):
+		r.lost.set(nil)
+		stop()
+	}
+	r.stop = r.w.start()
+}
+
+// settle plays an operator who goes on whatever happens, until the campaign is over.
+func (r *run) settle() {
+	for range 24 * 20 {
+		time.Sleep(3 * time.Minute)
+		c, _ := r.w.store.Campaign(context.Background(), r.c.ID)
+		switch {
+		case c.State.Final():
+			time.Sleep(30 * time.Minute) // late proof
+			return
+		case c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByGate:
+			r.byHand = true
+			r.w.edit(r.c.ID, func(c *fleet.Campaign) { c.Advance = true })
+		case c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow:
+			r.w.edit(r.c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+		}
+	}
+	r.w.violated("the campaign has no end: %+v %v", r.w.store.campaigns[r.c.ID].State, r.w.outcomes(r.c.ID))
+}
+
+// watch holds each dispatch, and each wave that opens, against the rules. The
+// store is locked.
+func (r *run) watch(op string, campaign uuid.UUID, device fleet.DeviceID) {
+	s := r.w.store
+	c := s.campaigns[campaign]
+	if op == "open wave" {
+		for _, w := range s.waves[campaign][:c.Wave] {
+			if w.State != fleet.WaveFinished && w.State != fleet.WaveFailed {
+				r.w.violated("wave %d opened while wave %d is %s", c.Wave, w.Number, w.State)
+			}
+			if w.State == fleet.WaveFailed && !r.byHand {
+				r.w.violated("wave %d opened after wave %d had failed, and nobody said so", c.Wave, w.Number)
+			}
+		}
+		return
+	}
+	inFlight, active := 0, 0
+	for _, d := range s.deployments {
+		if d.State.InFlight() {
+			inFlight++
+		}
+		if d.Device == device && d.State.Active() {
+			active++
+			if d.Wave > c.Wave {
+				r.w.violated("%s of wave %d told in wave %d", device, d.Wave, c.Wave)
+			}
+		}
+	}
+	if inFlight > r.InFlight {
+		r.w.violated("%d in flight, at most %d may be", inFlight, r.InFlight)
+	}
+	if active != 1 {
+		r.w.violated("%s has %d active deployments", device, active)
+	}
+	if c.State != fleet.CampaignRunning || !r.windowOpen(c) {
+		r.w.violated("%s told at %v by a campaign that is %s", device, time.Now().UTC(), c.State)
+	}
+}
+
+// windowOpen allows for a dispatch whose commit took a while.
+func (r *run) windowOpen(c fleet.Campaign) bool {
+	now := time.Now()
+	return fleet.WindowOpen(c.Plan.Windows, time.UTC, now, 0) || fleet.WindowOpen(c.Plan.Windows, time.UTC, now.Add(-time.Minute), 0)
+}
+
+// check holds the verdicts against what really happened to the devices.
+func (r *run) check() {
+	for id, d := range r.w.devices {
+		row := r.w.deployment(r.c.ID, id)
+		if !row.State.Final() {
+			r.w.violated("%s ended %s: %v", id, row.State, r.w.story(row))
+		}
+		if want := verdicts[d.fault]; r.calm() && row.State != want {
+			r.w.violated("%s with fault %q ended %s, want %s: %v", id, d.fault, row.State, want, r.w.story(row))
+		}
+		if row.State == fleet.DeploymentSucceeded && d.running() != newELF {
+			r.w.violated("%s succeeded and runs %s: %v", id, d.running(), r.w.story(row))
+		}
+		if row.State == fleet.DeploymentRolledBack && d.running() == newELF || row.State == fleet.DeploymentWrongBuild && d.running() != otherELF {
+			r.w.violated("%s ended %s and runs %s: %v", id, row.State, d.running(), r.w.story(row))
+		}
+		if row.Attempt == 0 && d.tries > 0 {
+			r.w.violated("%s was told without an attempt", id)
+		}
+	}
+}

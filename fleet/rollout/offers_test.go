@@ -1,0 +1,83 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+func TestPullOffersAtTheNextBoot(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(6, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Mode = fleet.ModePull }, 6)
+		stop := w.start()
+		defer stop()
+		time.Sleep(time.Hour)
+		if n := w.count(c.ID, fleet.DeploymentQueued); n != 6 {
+			t.Fatalf("%d devices wait for their boot poll: %v", n, w.outcomes(c.ID))
+		}
+		for _, d := range w.devices {
+			go d.reboot(0)
+		}
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+func TestPullNowRestartsEachDeviceOnce(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(8, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Mode, p.PullNow, p.MaxInFlight = fleet.ModePull, true, 3 }, 8)
+		stop := w.start()
+		defer stop()
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		if w.reboots != 8 {
+			t.Errorf("%d restarts for 8 devices", w.reboots)
+		}
+	})
+}
+
+// A device that never fetches what it was offered is left alone after two offers
+// in an hour, however often it polls.
+func TestNoMoreThanTwoOffersAnHour(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		d := w.add("device0", "silent")
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Mode, p.MaxAttempts = fleet.ModePull, 10 }, 1)
+		stop := w.start()
+		defer stop()
+		offers := func(window time.Duration) int {
+			n := 0
+			for _, e := range w.store.events[w.deployment(c.ID, d.id).ID] {
+				if e.Kind == fleet.EvidenceOffered && time.Since(e.At) < window {
+					n++
+				}
+			}
+			return n
+		}
+		for range 60 {
+			d.poll(false)
+			time.Sleep(2 * time.Minute)
+			if n := offers(time.Hour); n > fleet.MaxOffersPerHour {
+				t.Fatalf("%d offers within an hour", n)
+			}
+		}
+		if offers(10*time.Hour) < 3 {
+			t.Errorf("%d offers in two hours", offers(10*time.Hour))
+		}
+	})
+}
+
+func TestPollOfAStrangerIsAnsweredAtOnce(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		stop := w.start()
+		defer stop()
+		time.Sleep(time.Second)
+		before := time.Now()
+		if offer := w.current().Poll(t.Context(), fleet.BootPoll{Device: "stranger", At: before}, false); offer != nil {
+			t.Errorf("offered %v", offer)
+		}
+		if time.Since(before) != 0 {
+			t.Errorf("waited %v", time.Since(before))
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package rollout_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// An engine that dies at any moment is followed by one that reads the rows, and
+// every device has its verdict all the same.
+func TestANewEngineContinuesFromTheRows(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second, 15 * time.Second, 20 * time.Second, 40 * time.Second, 2 * time.Minute} {
+		t.Run(after.String(), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(9, nil)
+				c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 5; healthPlan(p) }, 3, 6)
+				stop := w.start()
+				time.Sleep(after)
+				stop()
+				stop = w.start()
+				defer func() { stop() }()
+				w.await(c.ID, 5*time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+				want := map[fleet.DeviceID]fleet.DeploymentState{}
+				for _, id := range w.ids() {
+					want[id] = fleet.DeploymentSucceeded
+				}
+				if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
+					t.Errorf("verdicts (-want +got):\n%s", diff)
+					for id, got := range w.outcomes(c.ID) {
+						if got != fleet.DeploymentSucceeded {
+							t.Logf("%s: %v", id, w.story(w.deployment(c.ID, id)))
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// While the database is away nothing is told to anybody, nothing that is
+// observed gets lost, and polls are answered at once.
+func TestDatabaseAway(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var away atomic.Bool
+		w.store.fail = func(string) error {
+			if away.Load() {
+				return fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
+			}
+			return nil
+		}
+		w.fill(12, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
+		stop := w.start()
+		defer stop()
+		time.Sleep(7 * time.Second)
+		away.Store(true)
+		time.Sleep(time.Second)
+		told := w.dispatched()
+		time.Sleep(40 * time.Second)
+		if n := w.dispatched(); n != told {
+			t.Errorf("%d devices told without a database", n-told)
+		}
+		away.Store(false)
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+// A change that was stored, while the word of it got lost, is neither repeated
+// nor forgotten.
+func TestLostWordOfACommit(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var n atomic.Int64
+		w.store.lost = func(op string) error {
+			if (op == "save" || op == "dispatch") && n.Add(1)%3 == 0 {
+				return fmt.Errorf("%w: %w", fleet.ErrUnavailable, errors.New("broken pipe"))
+			}
+			return nil
+		}
+		w.fill(20, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 20)
+		stop := w.start()
+		defer stop()
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		for id := range w.devices {
+			if row := w.deployment(c.ID, id); row.Attempt != 1 {
+				t.Errorf("%s took %d attempts: %v", id, row.Attempt, w.story(row))
+			}
+		}
+	})
+}

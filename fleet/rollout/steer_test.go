@@ -1,0 +1,380 @@
+package rollout_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// fill adds n devices; fault says what is wrong with the i-th.
+func (w *world) fill(n int, fault func(i int) string) {
+	for i := range n {
+		f := ""
+		if fault != nil {
+			f = fault(i)
+		}
+		w.add(fleet.DeviceID(fmt.Sprintf("device%03d", i)), f)
+	}
+}
+
+// count is how many deployments of a campaign are in one of the states.
+func (w *world) count(id uuid.UUID, states ...fleet.DeploymentState) (n int) {
+	for _, s := range w.outcomes(id) {
+		for _, want := range states {
+			if s == want {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (w *world) dispatched() int {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return len(w.store.dispatches)
+}
+
+func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(40, func(i int) string { return "rolled back" })
+		c := w.plan(func(p *fleet.CampaignPlan) {
+			p.MaxInFlight = 4
+			p.AbortRules = []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 2, Percent: 10, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}
+		}, 40)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		told := w.dispatched()
+		if c.PauseReason != fleet.PausedByThreshold || !strings.Contains(c.Reason, "rolled_back") && !strings.Contains(c.Reason, "failed") {
+			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
+		}
+		time.Sleep(time.Hour)
+		if told > 5 || w.dispatched() != told {
+			t.Errorf("%d devices told before the pause, %d after an hour more", told, w.dispatched())
+		}
+
+		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+		time.Sleep(10 * time.Second)
+		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		if more := w.dispatched() - told; more == 0 || more > 8 {
+			t.Errorf("%d devices more were told after an operator went on; want some, until the next failure", more)
+		}
+	})
+}
+
+func TestAbortAndRollback(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(20, func(i int) string {
+			if i == 3 {
+				return "unhealthy"
+			}
+			return ""
+		})
+		c := w.plan(func(p *fleet.CampaignPlan) {
+			healthPlan(p)
+			p.MaxInFlight = 4
+			p.AbortRules = []fleet.AbortRule{{Class: "unhealthy", Scope: fleet.ScopeBoard, Action: fleet.AbortAndRollback}}
+		}, 20)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Hour, fleet.CampaignAborted)
+		time.Sleep(time.Minute)
+		if len(w.rolled) != 1 || w.rolled[0] != c.ID || !c.RollbackWanted {
+			t.Errorf("rollbacks asked for: %v, wanted %v", w.rolled, c.RollbackWanted)
+		}
+		if n := w.count(c.ID, fleet.DeploymentCanceled); n < 10 {
+			t.Errorf("%d devices canceled, want all that waited", n)
+		}
+	})
+}
+
+func TestAbortCutsDownloads(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(12, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
+		stop := w.start()
+		defer stop()
+		time.Sleep(8 * time.Second) // in the middle of the downloads
+		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
+		w.await(c.ID, time.Minute, fleet.CampaignAborted)
+		if a, n := w.count(c.ID, fleet.DeploymentAborted), w.count(c.ID, fleet.DeploymentCanceled); a != 6 || n != 6 {
+			t.Errorf("%d aborted, %d canceled, want 6 and 6: %v", a, n, w.outcomes(c.ID))
+		}
+		time.Sleep(time.Hour)
+		for id, d := range w.devices {
+			if d.running() != oldELF {
+				t.Errorf("%s was updated after the abort", id)
+			}
+		}
+	})
+}
+
+func TestAbortLetsDownloadedDevicesFinish(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(4, nil)
+		c := w.plan(nil, 4)
+		stop := w.start()
+		defer stop()
+		time.Sleep(15 * time.Second) // all have the image, and restart
+		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
+		w.await(c.ID, time.Hour, fleet.CampaignAborted)
+		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 4 {
+			t.Errorf("%d devices succeeded, want 4: %v", n, w.outcomes(c.ID))
+		}
+	})
+}
+
+func TestManualGateWaitsForAnOperator(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(10, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].Gate = fleet.GateManual }, 2, 8)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		time.Sleep(3 * time.Hour)
+		if c.PauseReason != fleet.PausedByGate || w.store.waves[c.ID][0].State != fleet.WaveGated || w.count(c.ID, fleet.DeploymentPending) != 8 {
+			t.Errorf("paused by %s, wave is %s, %v", c.PauseReason, w.store.waves[c.ID][0].State, w.outcomes(c.ID))
+		}
+		w.edit(c.ID, func(c *fleet.Campaign) { c.Advance = true })
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+func TestFailedWaveStopsTheNext(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(10, func(i int) string {
+			if i < 2 {
+				return "wrong build"
+			}
+			return ""
+		})
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].SuccessPercent = 100 }, 2, 8)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		if w.store.waves[c.ID][0].State != fleet.WaveFailed || c.PauseReason != fleet.PausedByThreshold {
+			t.Errorf("wave is %s, campaign paused by %s: %s", w.store.waves[c.ID][0].State, c.PauseReason, c.Reason)
+		}
+		// Going on does not open the next wave; advancing does.
+		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+		time.Sleep(time.Minute)
+		c = w.await(c.ID, time.Minute, fleet.CampaignPaused)
+		if c.PauseReason != fleet.PausedByGate || w.count(c.ID, fleet.DeploymentPending) != 8 {
+			t.Errorf("paused by %s, %v", c.PauseReason, w.outcomes(c.ID))
+		}
+		w.edit(c.ID, func(c *fleet.Campaign) { c.Advance = true })
+		c = w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
+		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 8 {
+			t.Errorf("%d succeeded", n)
+		}
+	})
+}
+
+func TestWindowsAndJitter(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) { // it is midnight, 2000-01-01 UTC
+		w.fill(30, nil)
+		for i, id := range w.ids() {
+			if i >= 15 {
+				row := w.store.devices[id]
+				row.TimeZone = "Asia/Shanghai" // eight hours ahead
+				w.store.devices[id] = row
+			}
+		}
+		c := w.plan(func(p *fleet.CampaignPlan) {
+			p.MaxInFlight = 100
+			p.Windows = []fleet.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: fleet.DeviceZone}}
+			p.Jitter = 20 * time.Minute
+		}, 30)
+		stop := w.start()
+		defer stop()
+		time.Sleep(time.Minute)
+		got, _ := w.store.Campaign(t.Context(), c.ID)
+		if got.State != fleet.CampaignPaused || got.PauseReason != fleet.PausedByWindow {
+			t.Errorf("outside all windows the campaign is %s by %s", got.State, got.PauseReason)
+		}
+		w.await(c.ID, 48*time.Hour, fleet.CampaignCompleted)
+		minutes := map[int]int{}
+		for _, d := range w.store.dispatches {
+			zone := time.UTC
+			if w.store.devices[d.Deployment.Device].TimeZone != "" {
+				zone, _ = time.LoadLocation("Asia/Shanghai")
+			}
+			at := d.Deployment.UpdatedAt.In(zone)
+			if at.Hour() != 2 {
+				t.Errorf("%s told at %v", d.Deployment.Device, at)
+			}
+			minutes[at.Minute()]++
+		}
+		if len(minutes) < 10 {
+			t.Errorf("30 devices were told in %d different minutes: no jitter", len(minutes))
+		}
+	})
+}
+
+func TestWindowThatNeverOpens(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(3, nil)
+		end := time.Now().Add(24 * time.Hour)
+		c := w.plan(func(p *fleet.CampaignPlan) {
+			p.Windows = []fleet.Window{{Cron: "0 2 30 2 *", Duration: time.Hour, TimeZone: "UTC"}}
+			p.EndAt = &end
+		}, 3)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Minute, fleet.CampaignPaused)
+		if !strings.Contains(c.Reason, "no window opens") {
+			t.Errorf("reason %q", c.Reason)
+		}
+		w.await(c.ID, 25*time.Hour, fleet.CampaignExpired)
+		if n := w.count(c.ID, fleet.DeploymentExpired); n != 3 {
+			t.Errorf("%d expired: %v", n, w.outcomes(c.ID))
+		}
+	})
+}
+
+func TestPace(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(100, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.MaxPerMinute = 1000, 30 }, 100)
+		stop := w.start()
+		defer stop()
+		time.Sleep(time.Minute)
+		if n := w.dispatched(); n < 25 || n > 32 {
+			t.Errorf("%d devices told in the first minute, want 30", n)
+		}
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+func TestEndBehavior(t *testing.T) {
+	tests := []struct {
+		end      fleet.EndBehavior
+		finished fleet.DeploymentState // of the device in flight
+	}{
+		{fleet.EndStopRollout, fleet.DeploymentSucceeded},
+		{fleet.EndAbortInFlight, fleet.DeploymentAborted},
+	}
+	for _, tt := range tests {
+		t.Run(string(tt.end), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(2, nil)
+				end := time.Now().Add(8 * time.Second)
+				c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.EndAt, p.EndBehavior = 1, &end, tt.end }, 2)
+				stop := w.start()
+				defer stop()
+				w.await(c.ID, time.Hour, fleet.CampaignExpired)
+				if w.count(c.ID, tt.finished) != 1 || w.count(c.ID, fleet.DeploymentExpired) != 1 {
+					t.Errorf("outcomes %v, want one %s and one expired", w.outcomes(c.ID), tt.finished)
+				}
+			})
+		})
+	}
+}
+
+func TestRevokedImageIsCutAndPauses(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(8, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 4 }, 8)
+		stop := w.start()
+		defer stop()
+		time.Sleep(7 * time.Second)
+		w.store.mu.Lock()
+		img, now := w.store.images[imageSHA], time.Now()
+		img.RevokedAt, img.RevokeReason = &now, "bricks boards"
+		w.store.images[imageSHA] = img
+		w.store.mu.Unlock()
+		c = w.await(c.ID, 2*time.Minute, fleet.CampaignPaused)
+		if c.PauseReason != fleet.PausedBySystem || !strings.Contains(c.Reason, "bricks boards") {
+			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
+		}
+		time.Sleep(time.Hour)
+		for id, d := range w.devices {
+			if d.running() != oldELF {
+				t.Errorf("%s got the revoked image", id)
+			}
+		}
+	})
+}
+
+func TestOfflineDevicesDoNotHoldUpTheWave(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(12, nil)
+		for _, id := range w.ids()[:3] {
+			w.devices[id].online = false
+		}
+		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].MinSample = 2 }, 6, 6)
+		stop := w.start()
+		defer stop()
+		time.Sleep(time.Hour)
+		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 9 {
+			t.Fatalf("%d of 9 reachable devices succeeded: %v", n, w.outcomes(c.ID))
+		}
+		for _, id := range w.ids()[:3] {
+			go w.devices[id].boot(oldELF)
+			time.Sleep(time.Minute)
+		}
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+func TestRetryOfACompletedCampaign(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(4, func(i int) string {
+			if i == 0 {
+				return "refuses call"
+			}
+			return ""
+		})
+		c := w.plan(nil, 4)
+		stop := w.start()
+		defer stop()
+		w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
+		w.devices["device000"].fault = ""
+		if n, err := w.store.Requeue(t.Context(), fleet.Actor{}, c.ID, nil, nil, time.Now()); n != 1 || err != nil {
+			t.Fatalf("Requeue = %d, %v", n, err)
+		}
+		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.FinishedAt = fleet.CampaignRunning, nil })
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+	})
+}
+
+func TestTwoCampaignsOverOneDevice(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(3, nil)
+		first := w.plan(nil, 3)
+		second := w.plan(nil, 3)
+		stop := w.start()
+		defer stop()
+		w.await(first.ID, time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+		w.await(second.ID, time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors, fleet.CampaignPaused)
+		for id := range w.devices {
+			a, b := w.outcomes(first.ID)[id], w.outcomes(second.ID)[id]
+			if a != fleet.DeploymentSucceeded && b != fleet.DeploymentSucceeded {
+				t.Errorf("%s: %s and %s, want one success", id, a, b)
+			}
+			if a != fleet.DeploymentSkipped && b != fleet.DeploymentSkipped {
+				t.Errorf("%s: %s and %s, want one skipped", id, a, b)
+			}
+		}
+	})
+}
+
+func TestQuarantineAfterThreeFailures(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(1, func(int) string { return "cut" })
+		c := w.plan(nil, 1)
+		stop := w.start()
+		defer stop()
+		w.await(c.ID, 3*time.Hour, fleet.CampaignCompletedWithErrors, fleet.CampaignPaused)
+		q, ok := w.store.quarantines["device000"]
+		if !ok || q.Until.Sub(q.Since) != 24*time.Hour || q.Reason == "" {
+			t.Errorf("quarantine %+v, %v", q, ok)
+		}
+	})
+}
