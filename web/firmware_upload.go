@@ -24,7 +24,8 @@ const uploadPatience = time.Minute
 const fieldBytes = 16 << 10
 
 // uploadImages takes files as they arrive; none is in memory as a whole. The
-// answer is the list of images with what became of each file.
+// answer is the list of images with what became of each file: that one was not
+// taken does not make the request a failure.
 func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	r.Body = patientBody{r.Body, http.NewResponseController(w)}
@@ -49,36 +50,30 @@ func (b patientBody) Read(p []byte) (int, error) {
 }
 
 func (s *Server) takeImages(r *http.Request) (answer, error) {
-	ctx := r.Context()
-	page, err := s.imagesPage(ctx, ui.ListURL{Path: ui.PathImages})
+	var sent ui.UploadBox
+	if err := s.readImages(r, &sent); err != nil {
+		return answer{}, err
+	}
+	page, err := s.imagesPage(r.Context(), ui.ListURL{Path: ui.PathImages})
 	if err != nil {
 		return answer{}, err
 	}
-	bad, err := s.readImages(r, &page.Upload)
-	if err != nil {
-		return answer{}, err
+	sent.Boards = page.Upload.Boards
+	page.Upload, page.Empty = sent, false
+	if sent.Problem != "" {
+		return showAgain(page.Page())
 	}
-	if len(page.Upload.Results) > 0 { // the list was read before they came
-		box := page.Upload
-		if page, err = s.imagesPage(ctx, page.List); err != nil {
-			return answer{}, err
-		}
-		page.Upload.Results, page.Empty = box.Results, false
-	}
-	a := answer{page: page.Page(), whole: true}
-	if bad {
-		a.status = http.StatusUnprocessableEntity
-	}
-	return a, nil
+	page.Upload.Board, page.Upload.Notes = "", ""
+	return show(page.Page())
 }
 
 // readImages reads the form's parts in turn. The fields stand before the
 // files, as the form has them.
-func (s *Server) readImages(r *http.Request, box *ui.UploadBox) (bad bool, err error) {
+func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 	parts, err := r.MultipartReader()
 	if err != nil {
 		box.Problem = text(r.Context(), "firmware.upload.no_form")
-		return true, nil
+		return nil
 	}
 	for {
 		part, err := parts.NextPart()
@@ -86,20 +81,16 @@ func (s *Server) readImages(r *http.Request, box *ui.UploadBox) (bad bool, err e
 			break
 		}
 		if err != nil {
-			return true, formError(err)
+			return formError(err)
 		}
 		if err := s.readPart(r.Context(), part, box); err != nil {
-			return true, err
+			return err
 		}
-	}
-	for _, result := range box.Results {
-		bad = bad || result.Image == nil
 	}
 	if len(box.Results) == 0 {
 		box.Problem = text(r.Context(), "firmware.upload.none")
-		return true, nil
 	}
-	return bad, nil
+	return nil
 }
 
 func (s *Server) readPart(ctx context.Context, part *multipart.Part, box *ui.UploadBox) error {

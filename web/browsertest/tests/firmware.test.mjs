@@ -1,0 +1,180 @@
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { appImage } from '../images.mjs';
+import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+let fleetd, browser, page, image, release;
+
+before(async () => {
+  [fleetd, browser] = await Promise.all([startFleetd(4), startBrowser()]);
+  page = await newPage(browser, fleetd.url);
+  await signIn(page);
+  await page.waitForSelector('h1');
+});
+
+after(async () => {
+  await browser?.close();
+  await fleetd?.stop();
+});
+
+const file = (name, buffer) => ({ name, mimeType: 'application/octet-stream', buffer });
+const items = on => on.locator('#upload-results > li');
+
+test('files are uploaded one after the other, each with its outcome in place', async () => {
+  await page.goto('/firmware/images');
+  const damaged = appImage({ size: 300_000 });
+  damaged[5000] ^= 1;
+  await page.fill('input[name=board]', 'esp-box-3');
+  await page.setInputFiles('input[type=file]', [file('xiaozhi.bin', appImage({ size: 2_600_000 })), file('damaged.bin', damaged), file('notes.txt', Buffer.from('no firmware'))]);
+  await eventually('three outcomes', async () => await items(page).count() === 3 && await page.locator('.upload-going').count() === 0);
+  const good = await items(page).nth(0).innerText();
+  for (const part of ['xiaozhi.bin', '2.9.0', 'esp32s3', 'esp-box-3', '2.5 MiB', 'unsigned']) assert.ok(good.includes(part), `${part} in ${good}`);
+  assert.match(await items(page).nth(1).innerText(), /damaged/);
+  assert.match(await items(page).nth(2).innerText(), /Not an app image|Too short/);
+  await eventually('the list shows the image', async () => /2\.9\.0/.test(await page.locator('#list tbody').innerText()));
+  image = await items(page).nth(0).locator('a').getAttribute('href');
+});
+
+test('an upload shows bytes and percent, and can be canceled', async () => {
+  const slow = await newPage(browser, fleetd.url);
+  await signIn(slow);
+  await slow.goto('/firmware/images');
+  const cdp = await slow.context().newCDPSession(slow);
+  await cdp.send('Network.emulateNetworkConditions', { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: 400_000 });
+  await slow.setInputFiles('input[type=file]', [file('slow.bin', appImage({ size: 4_000_000, version: '3.0.0' })), file('next.bin', appImage({ size: 4_000_000, version: '3.0.1' }))]);
+  await eventually('numbers', async () => /MiB of 3\.8 MiB · \d+ %|KiB of 3\.8 MiB · \d+ %/.test(await items(slow).first().innerText()));
+  assert.match(await items(slow).nth(1).innerText(), /waiting/);
+  await items(slow).nth(1).locator('button').click();
+  await items(slow).first().locator('button').click();
+  assert.match(await items(slow).nth(0).innerText(), /Nothing was stored/);
+  assert.match(await items(slow).nth(1).innerText(), /Nothing was stored/);
+  await slow.goto('/firmware/images');
+  assert.doesNotMatch(await slow.locator('#list').innerText(), /3\.0\.0/);
+  await slow.context().close();
+});
+
+test('a file can be dropped', async () => {
+  await page.goto('/firmware/images');
+  const bytes = appImage({ chip: 'esp32c3', size: 20_000 }).toString('base64');
+  const transfer = await page.evaluateHandle(b64 => {
+    const t = new DataTransfer();
+    t.items.add(new File([Uint8Array.from(atob(b64), c => c.charCodeAt(0))], 'dropped.bin'));
+    return t;
+  }, bytes);
+  for (const kind of ['dragenter', 'dragover', 'drop']) await page.dispatchEvent('.drop', kind, { dataTransfer: transfer });
+  await eventually('the outcome', async () => /dropped\.bin[\s\S]*esp32c3/.test(await items(page).first().innerText()));
+  await page.click('text=Make a release of these');
+  await page.waitForURL(/releases\/new\?image=/);
+  assert.equal(await page.inputValue('input[name=version]'), '2.9.0');
+});
+
+test('what is too large is refused before it is sent', async () => {
+  await page.goto('/firmware/images');
+  await page.evaluate(() => {
+    const t = new DataTransfer();
+    t.items.add(new File([new Uint8Array(65 << 20)], 'flash.img'));
+    const input = document.querySelector('input[type=file]');
+    input.files = t.files;
+    input.dispatchEvent(new Event('change', { bubbles: true }));
+  });
+  assert.match(await items(page).first().innerText(), /65\.0 MiB; an image has at most 64\.0 MiB/);
+});
+
+test('a release is made of images, and starts campaigns', async () => {
+  await page.goto(`/firmware/releases/new?image=${image.split('/').pop()}`);
+  await page.fill('textarea[name=notes]', 'Quieter microphone.');
+  await page.click('button[value=draft]');
+  await page.waitForURL(/\/firmware\/releases\/[0-9a-f-]{36}$/);
+  release = new URL(page.url()).pathname;
+  assert.match(await page.locator('#release-head').innerText(), /draft/);
+  await page.click('#release-head button[value=released]');
+  await page.waitForSelector('#release-head >> text=Start a campaign');
+  assert.match(await page.locator('#release-head a.btn-primary').getAttribute('href'), /^\/campaigns\/new\?release=[0-9a-f-]{36}$/);
+});
+
+test('who fits is asked in the query language, and lives in the URL', async () => {
+  await page.goto(release);
+  await eventually('a device fits', async () => { await page.goto(release); return /devices? fits?/.test(await page.locator('#fit').innerText()); });
+  await page.fill('#fit-q', 'board:esp-box-3');
+  await page.waitForURL(/q=board/);
+  await eventually('only that board', async () => !/no image/.test(await page.locator('#fit').innerText()));
+  await page.fill('#fit-q', 'colour:red');
+  await page.waitForSelector('#fit [role=alert]');
+});
+
+test('others see what is new without a reload', async () => {
+  await page.goto('/firmware');
+  const other = await newPage(browser, fleetd.url);
+  await signIn(other);
+  await other.goto(`/firmware/releases/new?image=${image.split('/').pop()}`);
+  await other.fill('input[name=version]', '2.9.0-again');
+  await other.click('button[value=draft]');
+  await page.waitForSelector('#new-pill:not([hidden])');
+  await other.context().close();
+});
+
+test('a device says why it is not updating', async () => {
+  const device = await eventually('a device', async () => {
+    await page.goto('/devices?q=board:esp-box-3');
+    const link = page.locator('tbody tr a').first();
+    return await link.count() ? link.getAttribute('href') : '';
+  });
+  await page.goto(`${device}/firmware`);
+  await page.waitForSelector('#updates');
+  await page.goto(device);
+  await page.click('text=Name, tags, notes and time zone');
+  await page.fill('input[name=time_zone]', 'Asia/Shanghai');
+  await page.click('form[action$="/edit"] button');
+  await page.waitForSelector('#flash >> text=Saved');
+  assert.match(await page.locator('.facts').first().innerText(), /Asia\/Shanghai/);
+});
+
+test('an image is taken back only with its version typed', async () => {
+  await page.goto(image);
+  await page.click('summary:has-text("Revoke this image")');
+  const form = page.locator('form[action$="/revoke"]');
+  assert.ok(await form.locator('button').isDisabled(), 'enabled before the version was typed');
+  await form.locator('input[name=reason]').fill('burns');
+  await form.locator('input[name=confirm]').fill('2.9.0');
+  await form.locator('button').click();
+  await page.waitForSelector('text=Revoked by admin');
+});
+
+test('without JavaScript the same form takes several files', async () => {
+  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false });
+  await signIn(plain);
+  await plain.goto('/firmware/images');
+  await plain.setInputFiles('input[type=file]', [file('one.bin', appImage({ version: '2.9.2' })), file('bad.bin', Buffer.from('bad'))]);
+  await plain.click('text="Upload"');
+  await plain.waitForSelector('#upload-results >> text=2.9.2');
+  assert.equal(await items(plain).count(), 2);
+  await plain.context().close();
+});
+
+for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
+  test(`firmware pages, ${width} wide, ${colorScheme}`, async () => {
+    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
+    const on = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
+    await signIn(on);
+    await on.waitForSelector('h1');
+    const complaints = [];
+    for (const path of ['/firmware', '/firmware?state=draft', '/firmware/images', '/firmware/releases/new', image, release]) {
+      const response = await on.goto(path);
+      if (response.status() !== 200) complaints.push(`${path}: ${response.status()}`);
+      const wide = await on.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
+      await on.evaluate(axe);
+      const found = await on.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+      for (const v of found.violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
+        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
+      }
+    }
+    assert.deepEqual([...complaints, ...on.errors], []);
+    await on.context().close();
+  });
+}
+
+test('no page logged an error', () => assert.deepEqual(page.errors, []));
