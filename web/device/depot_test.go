@@ -1,0 +1,159 @@
+package device_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/web/device"
+)
+
+// firmwareLinks keeps links as the database does.
+type firmwareLinks struct {
+	mu    sync.Mutex
+	links map[string]fleet.FirmwareLink
+}
+
+func (s *firmwareLinks) FirmwareLink(_ context.Context, hash []byte, now time.Time) (fleet.FirmwareLink, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.links[string(hash)]
+	if !ok || !now.Before(l.ExpiresAt) {
+		return fleet.FirmwareLink{}, fleet.ErrNotFound
+	}
+	return l, nil
+}
+
+func (s *firmwareLinks) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Time) error {
+	time.Sleep(20 * time.Millisecond) // a database takes its time
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.links, string(hash))
+	return nil
+}
+
+func (s *firmwareLinks) revoke(deployment uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for hash, l := range s.links {
+		if l.Deployment == deployment {
+			delete(s.links, hash)
+		}
+	}
+}
+
+// depot serves images over a real socket.
+type depot struct {
+	*httptest.Server
+	t         testing.TB
+	links     firmwareLinks
+	blobs     *blobs.Store
+	downloads *fleet.Downloads
+	handler   *device.Handler
+
+	mu   sync.Mutex
+	seen map[uuid.UUID][]fleet.Observation
+}
+
+func newDepot(t testing.TB, o fleet.DownloadsOptions) *depot {
+	t.Helper()
+	d := &depot{t: t, links: firmwareLinks{links: map[string]fleet.FirmwareLink{}}, seen: map[uuid.UUID][]fleet.Observation{}}
+	var err error
+	if d.blobs, err = blobs.OpenDir(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.blobs.Close() })
+	o.Links, o.Blobs, o.Observe = &d.links, d.blobs, d.observe
+	d.downloads = fleet.NewDownloads(o)
+	router := chi.NewRouter()
+	d.handler = device.New(device.Options{Downloads: d.downloads})
+	d.handler.Routes(router)
+	d.Server = httptest.NewUnstartedServer(router)
+	d.Config.ConnContext = device.WithConn
+	d.Start()
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *depot) observe(deployment uuid.UUID, o fleet.Observation) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen[deployment] = append(d.seen[deployment], o)
+}
+
+// story is what was observed, as kind@bytes, without progress.
+func (d *depot) story(deployment uuid.UUID) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []string
+	for _, o := range d.seen[deployment] {
+		if o.Kind != fleet.EvidenceBytes {
+			all = append(all, fmt.Sprintf("%s@%d", o.Kind, o.Bytes))
+		}
+	}
+	return all
+}
+
+// image stores size bytes that no compression makes smaller.
+func (d *depot) image(size int) (content []byte, key string) {
+	d.t.Helper()
+	content = make([]byte, size)
+	rand.NewChaCha8([32]byte{byte(size)}).Read(content)
+	key, err := d.blobs.PutFile(context.Background(), bytes.NewReader(content), int64(size))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return content, key
+}
+
+// link makes a link to the image for a new deployment.
+func (d *depot) link(key string, size int, ttl time.Duration) (fleet.FirmwareLink, string) {
+	deployment := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Device: unit, Attempt: 2, Image: key, ImageSize: int64(size)}
+	l, address := fleet.NewFirmwareLink(d.URL+"/", deployment, ttl, time.Now())
+	d.links.mu.Lock()
+	defer d.links.mu.Unlock()
+	d.links.links[string(l.TokenHash)] = l
+	return l, address
+}
+
+func get(t testing.TB, address string, headers ...string) (*http.Response, []byte) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Logf("reading the body: %v", err)
+	}
+	return resp, body
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within thirty seconds", what)
+		}
+	}
+}
