@@ -232,7 +232,10 @@ func TestAdvanceGoodbyeAfterProbe(t *testing.T) {
 // may be read after the last byte.
 func TestAdvanceEarlyAnswer(t *testing.T) {
 	p := walk(t, fleet.DeploymentDownloaded)
-	fleet.Advance(&p.d, fleet.Observation{Kind: "answer", Attempt: 1, At: p.now.Add(-time.Minute)}, &plan, soakTime, timers)
+	before := p.now.Add(-time.Minute)
+	fleet.Advance(&p.d, fleet.Observation{Kind: "answer", Attempt: 1, At: before}, &plan, soakTime, timers)
+	p.mustBe(fleet.DeploymentDownloaded)
+	fleet.Advance(&p.d, fleet.Observation{Kind: "probe", ELF: oldELF, At: before}, &plan, soakTime, timers)
 	p.mustBe(fleet.DeploymentDownloaded)
 }
 
@@ -298,6 +301,25 @@ func TestAdvanceSoak(t *testing.T) {
 		p.mustBe(fleet.DeploymentTimedOut)
 		if p.d.Reason != "verifying: no connection: the device went away during the soak" {
 			t.Errorf("reason %q", p.d.Reason)
+		}
+	})
+	t.Run("back after all", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.kinds("healthy", "connection_lost")
+		p.expire()
+		p.expire()
+		p.mustBe(fleet.DeploymentTimedOut)
+		p.kinds("connect", "initialize")
+		p.mustBe(fleet.DeploymentVerifying)
+		if p.d.Checked || p.last.Act != fleet.ActVerify {
+			t.Error("checks from before an hour away still count")
+		}
+	})
+	t.Run("checks stand over a reconnection", func(t *testing.T) {
+		p := walk(t, fleet.DeploymentVerifying)
+		p.kinds("healthy", "connection_lost")
+		if step := p.sees(p.observation("connect")); step.Act != "" {
+			t.Errorf("act %q", step.Act)
 		}
 	})
 	t.Run("checks late", func(t *testing.T) {

@@ -76,7 +76,7 @@ func (a *waveAssignment) room(number int) int {
 	case w.Count > 0:
 		want = w.Count
 	}
-	return max(0, min(len(a.free), want-a.size[number]))
+	return max(0, min(len(a.free), want))
 }
 
 // A variety is the devices of one board that run one version.
