@@ -22,6 +22,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
+
+	"fleetd/fleet/postgres/embedded"
 )
 
 // prefix marks databases that tests made, and any of them may be dropped.
@@ -74,6 +76,10 @@ func LeakOption() goleak.Option {
 // A dbServer makes databases.
 type dbServer struct {
 	url string // of a database to connect to while making others
+
+	// held keeps the private server's lock from the garbage collector, which
+	// would close it and let another test binary take the cluster for free.
+	held *embedded.Server
 
 	mu       sync.Mutex
 	migrated string // the template's name, once it is made

@@ -3,9 +3,12 @@ package pgtest_test
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
+	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/pgtest"
 
 	"github.com/jackc/pgx/v5"
@@ -28,6 +31,24 @@ func TestDatabasesAreMigratedAndSeparate(t *testing.T) {
 		if err := b.QueryRow(t.Context(), sql).Scan(&got); err != nil || got != want {
 			t.Errorf("%s = %v, %v, want %v", sql, got, err, want)
 		}
+	}
+}
+
+// Another test binary must find the cluster taken for as long as this one runs.
+func TestClusterStaysOurs(t *testing.T) {
+	if os.Getenv("FLEETD_TEST_DATABASE_URL") != "" {
+		t.Skip("the server is not a private one")
+	}
+	cfg, err := pgx.ParseConfig(pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // what is unreachable loses its files to a finalizer
+		runtime.GC()
+		time.Sleep(20 * time.Millisecond)
+	}
+	if dir := filepath.Dir(cfg.Host); !embedded.Busy(dir) {
+		t.Errorf("the cluster in %s is free for the taking", dir)
 	}
 }
 

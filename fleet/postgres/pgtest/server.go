@@ -59,7 +59,7 @@ func private(ctx context.Context) (*dbServer, error) {
 		}
 		pg, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: fast})
 		if err == nil {
-			s := &dbServer{url: pg.URL()}
+			s := &dbServer{url: pg.URL(), held: pg}
 			return s, s.prepare(ctx)
 		}
 		if !embedded.Busy(dir) { // else another binary was faster
