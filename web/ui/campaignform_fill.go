@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/url"
 	"strconv"
@@ -103,7 +104,7 @@ func waveSize(w fleet.WavePlan) (unit, size string) {
 // without its quotes, unless it would then be something else.
 func valueText(raw json.RawMessage) string {
 	var s string
-	if json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) && strings.TrimSpace(s) == s {
+	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) && strings.TrimSpace(s) == s {
 		return s
 	}
 	return string(raw)

@@ -31,7 +31,9 @@ func (f *PlanForm) Plan() fleet.CampaignPlan {
 	p.Waves = f.waves()
 	f.Steer(&p)
 	p.HealthChecks = f.checks()
-	p.ForbidRemoved = strings.FieldsFunc(f.val("forbid"), func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\r' })
+	if tools := strings.FieldsFunc(f.val("forbid"), func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\r' }); len(tools) > 0 {
+		p.ForbidRemoved = tools
+	}
 	p.MinHeapPercent, p.MaxReconnects, p.MaxAttempts = f.number("heap", 0), f.number("reconnects", 0), f.number("attempts", 0)
 	p.StartAt = f.moment("start")
 	return p
