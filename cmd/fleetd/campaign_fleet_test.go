@@ -173,13 +173,17 @@ func startSim(t *testing.T, s *server, devices int) *sim.Fleet {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
+	online, begin := 0, time.Now()
+	defer func() {
+		t.Logf("%d of %d devices online after %v; %s", online, devices, time.Since(begin).Round(time.Second), f.Stats())
+	}()
 	waitFor(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
 		q, _ := fleet.ParseQuery("presence:online tool:self.upgrade_firmware")
-		n, err := s.devices.CountDevices(t.Context(), q)
-		if err != nil {
+		var err error
+		if online, err = s.devices.CountDevices(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
-		return n == devices
+		return online == devices
 	})
 	return f
 }
