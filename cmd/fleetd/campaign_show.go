@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -272,34 +273,48 @@ func (c *campaignShow) Run(ctx context.Context) error {
 // watch follows a campaign. For a person it keeps one line current; for a
 // script it prints the campaign each time that it changed.
 func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error {
-	var shown string
-	var stage string
+	var shown, stage string
 	for {
 		var v campaignView
 		if err := json.Unmarshal(answer, &v); err != nil {
 			return err
 		}
 		line, now := v.line()
-		if !c.human() {
-			if line != shown {
-				fmt.Println(string(answer))
-			}
-		} else if line != shown {
-			if stage != "" && stage != now {
-				fmt.Println()
-			}
+		switch {
+		case line == shown:
+		case !c.human():
+			fmt.Println(string(answer))
+		case stage != "" && stage != now:
+			fmt.Print("\n" + line)
+		default:
 			fmt.Print("\r\033[K" + line)
 		}
 		shown, stage = line, now
 		if v.State.Final() {
 			return c.ended(v, answer)
 		}
-		if err := sleep(ctx, c.Every); err != nil {
+		var err error
+		if answer, err = c.next(ctx); err != nil {
 			return err
 		}
-		var err error
-		if answer, err = c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil); err != nil {
-			return err
+	}
+}
+
+// watchPatience is how long a server that is being restarted may be away.
+const watchPatience = 2 * time.Minute
+
+// next looks again after a while, and again if the server cannot be reached.
+func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
+	for until := time.Now().Add(watchPatience); ; {
+		select {
+		case <-ctx.Done():
+			return nil, errors.New("not followed to its end")
+		case <-time.After(c.Every):
+		}
+		answer, err := c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil)
+		var unreachable *url.Error
+		if err == nil || !errors.As(err, &unreachable) || time.Now().After(until) {
+			return answer, err
 		}
 	}
 }
@@ -328,13 +343,4 @@ func (c *campaignShow) ended(v campaignView, answer json.RawMessage) error {
 		return fmt.Errorf("the campaign %s ended %s", v.ID, v.State)
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

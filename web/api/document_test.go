@@ -92,7 +92,15 @@ func checkOperation(t *testing.T, r route, op *huma.Operation) {
 // The objects have the names that scripts rely on.
 func TestNamesOfTheContract(t *testing.T) {
 	w := newWorld(t)
+	c := w.planned(t, "")
 	names := map[string][]string{
+		"/images/" + w.release(t).Images[0].SHA256: {"sha256", "size", "board", "chip", "version", "elf_sha256", "notes", "not_offerable", "revoked_at"},
+		"/releases/" + c.ReleaseID.String():        {"id", "version", "notes", "state", "images"},
+		"/campaigns/" + c.ID.String(): {"id", "name", "state", "pause_reason", "reason", "release_id", "q", "mode", "waves", "max_in_flight",
+			"max_per_minute", "abort_rules", "windows", "start_at", "end_at", "end_behavior", "health_checks", "approval_required", "max_attempts",
+			"wave", "digest", "approval", "counts", "targets", "skipped", "created_by", "revision", "progress"},
+		"/campaigns/" + c.ID.String() + "/deployments/a085e3112233": {"device_id", "state", "wave", "attempts", "failure_class", "reason", "skip", "late",
+			"image", "from_version", "to_version", "evidence"},
 		"/devices/a085e3112233": {"id", "mac", "name", "board", "chip", "version", "elf_sha256", "slot", "presence", "presence_since",
 			"last_seen", "transport", "enrolment", "tags", "hold", "tools_count", "campaign"},
 		"/calls/" + decode[callView](t, w.post(t, callPath, volume50), 200).ID.String(): {"id", "device_id", "tool", "arguments", "actor", "state",
