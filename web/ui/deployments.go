@@ -198,11 +198,16 @@ func (v DeploymentView) steps(zone *time.Location) []deploymentStep {
 	return steps
 }
 
-func evidenceText(ctx context.Context, k fleet.EvidenceKind) string {
-	if key := "campaign.ev." + string(k); i18n.Has(key) {
+// evidenceText says what was observed. The time that a device has to stay well
+// runs out, too, and that is good.
+func evidenceText(ctx context.Context, e fleet.DeploymentEvent) string {
+	if e.Kind == fleet.EvidenceTimer && e.To == fleet.DeploymentSucceeded {
+		return t(ctx, "campaign.ev_soaked")
+	}
+	if key := "campaign.ev." + string(e.Kind); i18n.Has(key) {
 		return t(ctx, key)
 	}
-	return string(k)
+	return string(e.Kind)
 }
 
 // detailOf is what an event says beside its kind; a skip reason in words.

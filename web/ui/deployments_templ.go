@@ -1189,9 +1189,9 @@ func (v DeploymentView) timeline() templ.Component {
 				}
 			}
 			var templ_7745c5c3_Var64 string
-			templ_7745c5c3_Var64, templ_7745c5c3_Err = templ.JoinStringErrs(evidenceText(ctx, s.event.Kind))
+			templ_7745c5c3_Var64, templ_7745c5c3_Err = templ.JoinStringErrs(evidenceText(ctx, s.event))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/deployments.templ`, Line: 200, Col: 38}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/deployments.templ`, Line: 200, Col: 33}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var64))
 			if templ_7745c5c3_Err != nil {

@@ -32,6 +32,15 @@ func (v FitView) Installed() int {
 	return 0
 }
 
+// refresh is how often, in seconds, the answer is asked for again: judging a
+// large fleet takes the database a moment.
+func (v FitView) refresh() string {
+	if v.Report != nil && v.Report.Matched > 10_000 {
+		return "300"
+	}
+	return "20"
+}
+
 // misfits are those that do not fit; that a device runs it already is no misfit.
 func (v FitView) misfits() (all []fleet.Misfits) {
 	for _, m := range v.Report.Misfits {
