@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,8 @@ func (s *Store) saveAll(ctx context.Context, all []fleet.Dispatch, statement sav
 }
 
 // distinctChunks cuts changes into chunks that have no deployment twice, and
-// keeps the order of those of one deployment.
+// keeps the order of those of one deployment. Within a chunk they go by id:
+// statements that lock many deployments do so in this order.
 func distinctChunks(all []fleet.Dispatch) (chunks [][]fleet.Dispatch) {
 	next := make(map[uuid.UUID]int, len(all)) // the first chunk that may hold another change of it
 	open := 0                                 // no chunk before this one has room
@@ -115,6 +117,9 @@ func distinctChunks(all []fleet.Dispatch) (chunks [][]fleet.Dispatch) {
 		for open < len(chunks) && len(chunks[open]) >= changeChunk {
 			open++
 		}
+	}
+	for _, chunk := range chunks {
+		slices.SortFunc(chunk, func(a, b fleet.Dispatch) int { return bytes.Compare(a.Deployment.ID[:], b.Deployment.ID[:]) })
 	}
 	return chunks
 }
@@ -166,16 +171,13 @@ func notStored(chunk []fleet.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
 	return left
 }
 
-// runSave runs the statement, again if it met another one in the middle of its rows.
 func (s *Store) runSave(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (stored []uuid.UUID, err error) {
 	values := statement.args(chunk)
-	for range 3 {
+	err = again(func() (err error) {
 		rows, _ := s.db.Query(ctx, statement.sql, values...)
 		stored, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-		if !hasCode(err, "40P01") { // deadlock_detected
-			break
-		}
-	}
+		return err
+	})
 	return stored, err
 }
 

@@ -27,3 +27,14 @@ func hasCode(err error, code string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == code
 }
+
+// again runs a statement over many rows once more if it met another one in the
+// middle of its rows, each holding what the other wanted.
+func again(statement func() error) (err error) {
+	for range 5 {
+		if err = statement(); !hasCode(err, "40P01") { // deadlock_detected
+			break
+		}
+	}
+	return err
+}

@@ -16,24 +16,28 @@ import (
 // that were dispatched before and wait for another attempt.
 func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to fleet.DeploymentState, kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error) {
 	var n int
-	err := s.db.QueryRow(ctx, `
-		WITH waiting AS MATERIALIZED (
-			SELECT id, state FROM deployments
-			WHERE campaign_id = $1 AND state IN ('pending', 'queued') AND (attempt = 0 OR NOT $6) FOR UPDATE),
-		ended AS (
-			UPDATE deployments d SET revision = revision + 1, state = $2, reason = $4, updated_at = $5, finished_at = $5,
-				not_before = NULL, deadline = NULL
-			FROM waiting w WHERE d.id = w.id
-			RETURNING d.id, d.attempt, w.state AS was),
-		noted AS (
-			INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-			SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4 FROM ended)
-		SELECT count(*) FROM ended`, campaign, string(to), string(kind), cleanText(reason), at, untriedOnly).Scan(&n)
+	err := again(func() error {
+		return s.db.QueryRow(ctx, endWaiting, campaign, string(to), string(kind), cleanText(reason), at, untriedOnly).Scan(&n)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("end the waiting deployments of campaign %s: %w", campaign, domainError(err))
 	}
 	return n, nil
 }
+
+const endWaiting = `
+	WITH waiting AS MATERIALIZED (
+		SELECT id, state FROM deployments
+		WHERE campaign_id = $1 AND state IN ('pending', 'queued') AND (attempt = 0 OR NOT $6) ORDER BY id FOR UPDATE),
+	ended AS (
+		UPDATE deployments d SET revision = revision + 1, state = $2, reason = $4, updated_at = $5, finished_at = $5,
+			not_before = NULL, deadline = NULL
+		FROM waiting w WHERE d.id = w.id
+		RETURNING d.id, d.attempt, w.state AS was),
+	noted AS (
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
+		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4 FROM ended)
+	SELECT count(*) FROM ended`
 
 // Requeue puts final deployments of a campaign back to queued, for a retry. No
 // states means all failures, no devices means all of them. Attempts keep their
@@ -44,13 +48,14 @@ func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID,
 	if len(from) == 0 {
 		from = failedStates
 	}
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+	change := func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, requeue, campaign, from, texts(devices), at, cleanText(by.Name)).Scan(&n)
 		if err != nil || n == 0 {
 			return err
 		}
 		return audit(ctx, tx, by, "campaign.retry", campaign.String(), map[string]any{"states": from, "devices": n})
-	})
+	}
+	err = again(func() error { return pgx.BeginFunc(ctx, s.db, change) })
 	if err != nil {
 		return 0, fmt.Errorf("retry deployments of campaign %s: %w", campaign, domainError(err))
 	}
@@ -61,7 +66,7 @@ const requeue = `
 	WITH final AS MATERIALIZED (
 		SELECT id, state FROM deployments
 		WHERE campaign_id = $1 AND state = ANY ($2) AND finished_at IS NOT NULL AND state <> 'succeeded' AND wave >= 0 AND image IS NOT NULL
-			AND (cardinality($3::text[]) = 0 OR device_id = ANY ($3)) FOR UPDATE),
+			AND (cardinality($3::text[]) = 0 OR device_id = ANY ($3)) ORDER BY id FOR UPDATE),
 	queued AS (
 		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '', late = false, failures = 0,
 			bytes_sent = 0, reconnects = 0, away = false, checked = false, probed = false, booted = false, not_before = NULL, deadline = NULL,

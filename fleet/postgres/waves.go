@@ -53,8 +53,12 @@ func (s *Store) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at ti
 	if wave >= 0 && wave < len(c.Plan.Waves) {
 		name = c.Plan.Waves[wave].Name
 	}
-	rows, _ := s.db.Query(ctx, openWave, c.ID, wave, at, openCampaigns, c.Plan.Supersede, cleanText(c.Plan.Name), cleanText(name))
-	list, err := pgx.CollectRows(rows, scanDeployment)
+	var list []fleet.Deployment
+	err := again(func() (err error) {
+		rows, _ := s.db.Query(ctx, openWave, c.ID, wave, at, openCampaigns, c.Plan.Supersede, cleanText(c.Plan.Name), cleanText(name))
+		list, err = pgx.CollectRows(rows, scanDeployment)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open wave %d of campaign %s: %w", wave+1, c.ID, domainError(err))
 	}

@@ -1,0 +1,84 @@
+package postgres_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// However the engine, an abort and a retry meet, each deployment's events tell
+// one unbroken story that ends where the row stands, and no change is lost or
+// made twice.
+func TestDeploymentsTogether(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	c, planned := r.campaign(devices(60)...)
+	until := time.Now().Add(1500 * time.Millisecond)
+	var wg sync.WaitGroup
+	loop := func(step func()) {
+		wg.Go(func() {
+			for time.Now().Before(until) && !t.Failed() {
+				step()
+			}
+		})
+	}
+	for range 2 {
+		loop(func() {
+			p, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, Limit: 60})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			rand.Shuffle(len(p.Items), func(i, j int) { p.Items[i], p.Items[j] = p.Items[j], p.Items[i] })
+			if _, err := r.SaveDeployments(ctx, randomChanges(p.Items)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	loop(func() {
+		if _, err := r.EndWaiting(ctx, c.ID, fleet.DeploymentCanceled, fleet.EvidenceCanceled, "", now(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	loop(func() {
+		if _, err := r.Requeue(ctx, admin, c.ID, []fleet.DeploymentState{"canceled", "timed_out"}, nil, now()); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+	moves := 0
+	for _, d := range planned {
+		events, err := r.DeploymentEvents(ctx, d.ID)
+		check(t, err)
+		state := fleet.DeploymentQueued
+		for _, e := range events {
+			if e.From != state {
+				t.Fatalf("device %s: %s from %s, but it was %s", d.Device, e.Kind, e.From, state)
+			}
+			state = e.To
+		}
+		got := r.deployment(d.ID)
+		if got.State != state || len(events) < 1000 && got.Revision != int64(len(events)) {
+			t.Errorf("device %s is %s at revision %d; %d events end in %s", d.Device, got.State, got.Revision, len(events), state)
+		}
+		moves += len(events)
+	}
+	t.Logf("%d transitions", moves)
+}
+
+func randomChanges(list []fleet.Deployment) (changes []fleet.DeploymentChange) {
+	to := []fleet.DeploymentState{"queued", "sent", "downloading", "timed_out"}
+	for i := range list {
+		if d := &list[i]; !d.State.Final() {
+			next := to[rand.IntN(len(to))]
+			if d.State == fleet.DeploymentDownloading {
+				next = to[slices.Index(to, "timed_out")]
+			}
+			changes = append(changes, change(d, fleet.EvidenceTimer, next))
+		}
+	}
+	return changes
+}
