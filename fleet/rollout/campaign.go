@@ -39,7 +39,9 @@ type campaign struct {
 	grownAt    time.Time                   // continuous: when devices were last added
 	checkedAt  time.Time                   // when its images were last looked at
 	asked      int                         // see images
-	retryAt    time.Time                   // after a failure of the store
+	windowsAt  time.Time                   // the minute and the revision for which its windows were looked at
+	windowsFor int64
+	retryAt    time.Time // after a failure of the store
 	news       news
 }
 

@@ -31,6 +31,7 @@ type deployment struct {
 
 	zone       *time.Location // of the device; nil if not read yet
 	prepared   bool           // its baseline was taken, for the attempt to come
+	waits      bool           // the index says that it waits to be told
 	busy       bool           // a baseline or its health checks are being taken
 	restarting bool           // was told to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
@@ -62,6 +63,7 @@ func (l *loop) detach(d *deployment) {
 		return
 	}
 	l.unplace(d)
+	l.setWaits(d, false)
 	d.endAttempt()
 	d.camp.count(d.State, -1)
 	delete(d.camp.held, d.ID)
@@ -76,6 +78,7 @@ func (l *loop) detach(d *deployment) {
 // settle puts a deployment where it waits for what comes next.
 func (l *loop) settle(d *deployment) {
 	l.unplace(d)
+	l.setWaits(d, d.State == fleet.DeploymentQueued)
 	switch {
 	case d.State.Active():
 		d.prepared = false
@@ -91,6 +94,13 @@ func (l *loop) settle(d *deployment) {
 		l.detach(d)
 	}
 	d.endAttempt()
+}
+
+func (l *loop) setWaits(d *deployment, waits bool) {
+	if d.waits != waits {
+		d.waits = waits
+		l.e.index.setWaiting(d.Device, waits)
+	}
 }
 
 func (l *loop) unplace(d *deployment) {

@@ -207,9 +207,21 @@ func (d *device) boot(elf string) {
 		return
 	}
 	d.connect()
+	if d.fault == "loses a tool" && elf == newELF {
+		d.lists("fewer tools")
+	}
 	if d.pause(time.Second, life) {
 		d.w.current().Listed(d.id, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: d.registered().ELFSHA256})
 	}
+}
+
+// lists makes another inventory the device's.
+func (d *device) lists(inventory string) {
+	d.w.store.mu.Lock()
+	defer d.w.store.mu.Unlock()
+	row := d.w.store.devices[d.id]
+	row.InventoryID = inventory
+	d.w.store.devices[d.id] = row
 }
 
 func (d *device) registered() fleet.Device {

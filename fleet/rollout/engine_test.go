@@ -20,7 +20,7 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 		w := newWorld(t)
 		defer func() {
 			close(w.over)
-			time.Sleep(time.Hour) // scripts run out
+			sleep(time.Hour) // scripts run out
 			for _, bad := range w.bad {
 				t.Error(bad)
 			}
@@ -69,7 +69,7 @@ func TestEveryFaultGetsItsVerdict(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		c = w.await(c.ID, 12*time.Hour, fleet.CampaignCompletedWithErrors)
-		time.Sleep(30 * time.Minute) // late proof comes after the end
+		sleep(30 * time.Minute) // late proof comes after the end
 		if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
 			for id, d := range w.devices {
 				if want[id] != w.outcomes(c.ID)[id] {

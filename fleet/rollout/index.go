@@ -15,13 +15,14 @@ type index struct {
 	loading bool                   // the rows are being read: everything counts
 	devices map[fleet.DeviceID]int // deployments; nil while no engine works here
 	of      map[uuid.UUID]fleet.DeviceID
+	queued  map[fleet.DeviceID]int // deployments that wait to be told
 }
 
 func (x *index) open() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.loading = true
-	x.devices, x.of = make(map[fleet.DeviceID]int), make(map[uuid.UUID]fleet.DeviceID)
+	x.devices, x.of, x.queued = make(map[fleet.DeviceID]int), make(map[uuid.UUID]fleet.DeviceID), make(map[fleet.DeviceID]int)
 }
 
 func (x *index) loaded() {
@@ -33,7 +34,7 @@ func (x *index) loaded() {
 func (x *index) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.loading, x.devices, x.of = false, nil, nil
+	x.loading, x.devices, x.of, x.queued = false, nil, nil, nil
 }
 
 // deviceOf returns whose deployment it is; false if nobody asks for evidence of it.
@@ -48,6 +49,28 @@ func (x *index) has(id fleet.DeviceID) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.loading || x.devices[id] > 0
+}
+
+// waits reports whether the device waits to be told of an image: its boot poll
+// may be answered with an offer.
+func (x *index) waits(id fleet.DeviceID) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.queued[id] > 0
+}
+
+func (x *index) setWaiting(id fleet.DeviceID, waits bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.queued == nil:
+	case waits:
+		x.queued[id]++
+	case x.queued[id] > 1:
+		x.queued[id]--
+	default:
+		delete(x.queued, id)
+	}
 }
 
 func (x *index) add(d *deployment) {

@@ -184,12 +184,7 @@ func (l *loop) resume(ctx context.Context) error {
 }
 
 func (l *loop) resumeOne(d *deployment, device fleet.Device) {
-	if at := device.LastPoll; at != nil && device.ID != "" {
-		proves := device.ELFSHA256 == d.TargetELF && d.SentAt != nil && at.After(*d.SentAt)
-		if proves || at.After(d.UpdatedAt) {
-			l.observe(d, fleet.Observation{At: *at, Kind: fleet.EvidenceBootPoll, ELF: device.ELFSHA256, Version: device.Version})
-		}
-	}
+	l.takeRegistered(d, device)
 	d.afterStart = d.State == fleet.DeploymentVerifying
 	l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
 	if presence, since, _ := l.o.Presence.State(d.Device); presence == fleet.PresenceOnline {

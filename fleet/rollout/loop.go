@@ -93,7 +93,7 @@ func (l *loop) turn(ctx context.Context) {
 	l.now, l.again = l.e.now(), false
 	l.turns++
 	l.takeInputs()
-	l.fireTimers()
+	l.fireTimers(ctx)
 	l.giveUpSilent()
 	l.save(ctx)
 	l.refresh(ctx)
@@ -136,20 +136,6 @@ func (l *loop) takeInput(in input) {
 				d.epoch = in.epoch
 			}
 			l.observe(d, in.seen)
-		}
-	}
-}
-
-// fireTimers looks at the deployments whose time has come.
-func (l *loop) fireTimers() {
-	for d := l.timers.due(l.now); d != nil; d = l.timers.due(l.now) {
-		if !d.State.Active() {
-			l.settle(d)
-			continue
-		}
-		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
-		if d.State.Active() && d.timer < 0 || d.timer >= 0 && !d.at.After(l.now) {
-			l.timers.set(d, l.now.Add(stormPause))
 		}
 	}
 }

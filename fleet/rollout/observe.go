@@ -54,7 +54,7 @@ func (l *loop) observe(d *deployment, o fleet.Observation) {
 	if step.Act != fleet.ActNone {
 		d.acts = append(d.acts, step.Act)
 	}
-	if d.Failures > failures {
+	if d.Failures > failures || from.Active() && d.State.Failed() {
 		l.failed = append(l.failed, d)
 	}
 	if o.Kind == fleet.EvidenceBytes && step.Event == nil && d.State == from {

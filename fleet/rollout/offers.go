@@ -44,10 +44,12 @@ func (e *Engine) Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fl
 		return nil
 	}
 	r := &pollRequest{poll: p, firstBoot: firstBoot, at: e.now(), reply: make(chan *fleet.FirmwareOffer, 1)}
+	hopeless := !e.index.waits(p.Device) || e.stuck.Load() // it is evidence only, or the database is away
+	r.settled.Store(hopeless)
 	e.inbox.put(input{device: p.Device, poll: r,
 		seen: fleet.Observation{At: p.At, Kind: fleet.EvidenceBootPoll, ELF: p.ELFSHA256, Version: p.Version}})
-	if e.stuck.Load() && r.settled.CompareAndSwap(false, true) {
-		return nil // the database is away: nothing can be offered
+	if hopeless {
+		return nil
 	}
 	patience := time.NewTimer(offerPatience)
 	defer patience.Stop()

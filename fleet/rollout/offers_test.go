@@ -13,7 +13,7 @@ func TestPullOffersAtTheNextBoot(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.Mode = fleet.ModePull }, 6)
 		stop := w.start()
 		defer stop()
-		time.Sleep(time.Hour)
+		sleep(time.Hour)
 		if n := w.count(c.ID, fleet.DeploymentQueued); n != 6 {
 			t.Fatalf("%d devices wait for their boot poll: %v", n, w.outcomes(c.ID))
 		}
@@ -56,7 +56,7 @@ func TestNoMoreThanTwoOffersAnHour(t *testing.T) {
 		}
 		for range 60 {
 			d.poll(false)
-			time.Sleep(2 * time.Minute)
+			sleep(2 * time.Minute)
 			if n := offers(time.Hour); n > fleet.MaxOffersPerHour {
 				t.Fatalf("%d offers within an hour", n)
 			}
@@ -71,7 +71,7 @@ func TestPollOfAStrangerIsAnsweredAtOnce(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		stop := w.start()
 		defer stop()
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		before := time.Now()
 		if offer := w.current().Poll(t.Context(), fleet.BootPoll{Device: "stranger", At: before}, false); offer != nil {
 			t.Errorf("offered %v", offer)

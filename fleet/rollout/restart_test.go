@@ -21,7 +21,7 @@ func TestANewEngineContinuesFromTheRows(t *testing.T) {
 				w.fill(9, nil)
 				c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 5; healthPlan(p) }, 3, 6)
 				stop := w.start()
-				time.Sleep(after)
+				sleep(after)
 				stop()
 				stop = w.start()
 				defer func() { stop() }()
@@ -58,11 +58,11 @@ func TestDatabaseAway(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
 		stop := w.start()
 		defer stop()
-		time.Sleep(7 * time.Second)
+		sleep(7 * time.Second)
 		away.Store(true)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		told := w.dispatched()
-		time.Sleep(40 * time.Second)
+		sleep(40 * time.Second)
 		if n := w.dispatched(); n != told {
 			t.Errorf("%d devices told without a database", n-told)
 		}

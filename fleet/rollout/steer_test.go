@@ -54,13 +54,13 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 		if c.PauseReason != fleet.PausedByThreshold || !strings.Contains(c.Reason, "rolled_back") && !strings.Contains(c.Reason, "failed") {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
-		time.Sleep(time.Hour)
+		sleep(time.Hour)
 		if told > 5 || w.dispatched() != told {
 			t.Errorf("%d devices told before the pause, %d after an hour more", told, w.dispatched())
 		}
 
 		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
-		time.Sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
 		if more := w.dispatched() - told; more == 0 || more > 8 {
 			t.Errorf("%d devices more were told after an operator went on; want some, until the next failure", more)
@@ -84,7 +84,7 @@ func TestAbortAndRollback(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		c = w.await(c.ID, time.Hour, fleet.CampaignAborted)
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		if len(w.rolled) != 1 || w.rolled[0] != c.ID || !c.RollbackWanted {
 			t.Errorf("rollbacks asked for: %v, wanted %v", w.rolled, c.RollbackWanted)
 		}
@@ -100,13 +100,13 @@ func TestAbortCutsDownloads(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
 		stop := w.start()
 		defer stop()
-		time.Sleep(8 * time.Second) // in the middle of the downloads
+		sleep(8 * time.Second) // in the middle of the downloads
 		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
 		w.await(c.ID, time.Minute, fleet.CampaignAborted)
 		if a, n := w.count(c.ID, fleet.DeploymentAborted), w.count(c.ID, fleet.DeploymentCanceled); a != 6 || n != 6 {
 			t.Errorf("%d aborted, %d canceled, want 6 and 6: %v", a, n, w.outcomes(c.ID))
 		}
-		time.Sleep(time.Hour)
+		sleep(time.Hour)
 		for id, d := range w.devices {
 			if d.running() != oldELF {
 				t.Errorf("%s was updated after the abort", id)
@@ -121,7 +121,7 @@ func TestAbortLetsDownloadedDevicesFinish(t *testing.T) {
 		c := w.plan(nil, 4)
 		stop := w.start()
 		defer stop()
-		time.Sleep(15 * time.Second) // all have the image, and restart
+		sleep(15 * time.Second) // all have the image, and restart
 		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
 		w.await(c.ID, time.Hour, fleet.CampaignAborted)
 		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 4 {
@@ -137,7 +137,7 @@ func TestManualGateWaitsForAnOperator(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
-		time.Sleep(3 * time.Hour)
+		sleep(3 * time.Hour)
 		if c.PauseReason != fleet.PausedByGate || w.store.waves[c.ID][0].State != fleet.WaveGated || w.count(c.ID, fleet.DeploymentPending) != 8 {
 			t.Errorf("paused by %s, wave is %s, %v", c.PauseReason, w.store.waves[c.ID][0].State, w.outcomes(c.ID))
 		}
@@ -163,7 +163,7 @@ func TestFailedWaveStopsTheNext(t *testing.T) {
 		}
 		// Going on does not open the next wave; advancing does.
 		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		c = w.await(c.ID, time.Minute, fleet.CampaignPaused)
 		if c.PauseReason != fleet.PausedByGate || w.count(c.ID, fleet.DeploymentPending) != 8 {
 			t.Errorf("paused by %s, %v", c.PauseReason, w.outcomes(c.ID))
@@ -193,7 +193,7 @@ func TestWindowsAndJitter(t *testing.T) {
 		}, 30)
 		stop := w.start()
 		defer stop()
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		got, _ := w.store.Campaign(t.Context(), c.ID)
 		if got.State != fleet.CampaignPaused || got.PauseReason != fleet.PausedByWindow {
 			t.Errorf("outside all windows the campaign is %s by %s", got.State, got.PauseReason)
@@ -244,7 +244,7 @@ func TestPace(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.MaxPerMinute = 1000, 30 }, 100)
 		stop := w.start()
 		defer stop()
-		time.Sleep(time.Minute)
+		sleep(time.Minute)
 		if n := w.dispatched(); n < 25 || n > 32 {
 			t.Errorf("%d devices told in the first minute, want 30", n)
 		}
@@ -283,7 +283,7 @@ func TestRevokedImageIsCutAndPauses(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 4 }, 8)
 		stop := w.start()
 		defer stop()
-		time.Sleep(7 * time.Second)
+		sleep(7 * time.Second)
 		w.store.mu.Lock()
 		img, now := w.store.images[imageSHA], time.Now()
 		img.RevokedAt, img.RevokeReason = &now, "bricks boards"
@@ -293,7 +293,7 @@ func TestRevokedImageIsCutAndPauses(t *testing.T) {
 		if c.PauseReason != fleet.PausedBySystem || !strings.Contains(c.Reason, "bricks boards") {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
-		time.Sleep(time.Hour)
+		sleep(time.Hour)
 		for id, d := range w.devices {
 			if d.running() != oldELF {
 				t.Errorf("%s got the revoked image", id)
@@ -311,13 +311,13 @@ func TestOfflineDevicesDoNotHoldUpTheWave(t *testing.T) {
 		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].MinSample = 2 }, 6, 6)
 		stop := w.start()
 		defer stop()
-		time.Sleep(time.Hour)
+		sleep(time.Hour)
 		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 9 {
 			t.Fatalf("%d of 9 reachable devices succeeded: %v", n, w.outcomes(c.ID))
 		}
 		for _, id := range w.ids()[:3] {
 			go w.devices[id].boot(oldELF)
-			time.Sleep(time.Minute)
+			sleep(time.Minute)
 		}
 		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
 	})

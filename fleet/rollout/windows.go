@@ -19,7 +19,12 @@ func (l *loop) followWindows(ctx context.Context, c *campaign) error {
 	if len(c.Plan.Windows) == 0 && !paused {
 		return nil
 	}
+	minute := l.now.Truncate(time.Minute)
+	if minute.Equal(c.windowsAt) && c.Revision == c.windowsFor {
+		return nil // windows open by the minute, and looking for one that never does takes a while
+	}
 	open, next := l.anyWindow(c)
+	c.windowsAt, c.windowsFor = minute, c.Revision
 	switch {
 	case open && paused:
 		return l.change(ctx, c, "", func(row *fleet.Campaign) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fleetd/fleet"
@@ -58,10 +59,20 @@ func newWorld(t testing.TB) *world {
 func (w *world) options() rollout.Options {
 	return rollout.Options{
 		Store: w.store, Quarantines: quarantineStore{s: w.store}, Calls: w, Link: w, Presence: w, Downloads: w,
-		Inventories: inventoryStore{byID: map[string]*fleet.Inventory{tools: {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}}}},
-		Rollback:    func(_ context.Context, id uuid.UUID) error { w.rolled = append(w.rolled, id); return nil },
-		PublicURL:   "http://fleet.example.org", Log: w.log, Tick: w.tick,
+		Inventories: inventoryStore{byID: map[string]*fleet.Inventory{
+			tools:         {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}},
+			"fewer tools": {ID: "fewer tools", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}}},
+		}},
+		Rollback:  w.rollBack,
+		PublicURL: "http://fleet.example.org", Log: w.log, Tick: w.tick,
 	}
+}
+
+func (w *world) rollBack(_ context.Context, id uuid.UUID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rolled = append(w.rolled, id)
+	return nil
 }
 
 // start runs an engine; stop ends it as a crash would, but for its goroutines.
@@ -160,12 +171,19 @@ func (w *world) await(id uuid.UUID, within time.Duration, states ...fleet.Campai
 		c, _ = w.store.Campaign(context.Background(), id)
 		for _, s := range states {
 			if c.State == s {
+				synctest.Wait() // what led to it is done, and can be looked at
 				return c
 			}
 		}
 	}
 	w.t.Fatalf("campaign is %s (%s: %s) after %v, want %v; deployments: %v", c.State, c.PauseReason, c.Reason, within, states, w.outcomes(id))
 	return c
+}
+
+// sleep lets time pass, and what was due in it be done.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // outcomes are the states of a campaign's deployments by device.
@@ -318,7 +336,9 @@ func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, string) {
 	w.mu.Lock()
 	d := w.devices[id]
 	w.mu.Unlock()
-	if d.isOnline() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.online {
 		return fleet.PresenceOnline, d.since, ""
 	}
 	return fleet.PresenceOffline, d.since, ""

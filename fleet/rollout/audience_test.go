@@ -1,0 +1,103 @@
+package rollout_test
+
+import (
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+func TestContinuousCampaignTakesNewDevicesUpToItsCap(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(3, nil)
+		release := uuid.New()
+		w.store.releases[release] = fleet.Release{ID: release, Version: "2.0.1", State: fleet.ReleaseReleased, Images: []fleet.Image{w.store.images[imageSHA]}}
+		end := time.Now().Add(6 * time.Hour)
+		c := w.plan(func(p *fleet.CampaignPlan) {
+			p.Release, p.Continuous, p.MaxDevices, p.EndAt = release, true, 5, &end
+		}, 3)
+		stop := w.start()
+		defer stop()
+		sleep(time.Hour)
+		w.store.mu.Lock()
+		for _, id := range []fleet.DeviceID{"new1", "new2", "new3"} {
+			w.mu.Lock()
+			w.add(id, "")
+			w.mu.Unlock()
+		}
+		w.store.mu.Unlock()
+		sleep(time.Hour)
+		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 5 {
+			t.Errorf("%d devices updated, want 3 and 2 more: %v", n, w.outcomes(c.ID))
+		}
+		c = w.await(c.ID, 6*time.Hour, fleet.CampaignCompleted)
+		if !c.FinishedAt.After(end.Add(-time.Minute)) {
+			t.Errorf("a continuous campaign was over at %v, before its end %v", c.FinishedAt, end)
+		}
+	})
+}
+
+func TestRetiredDevicesAreRemoved(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(2, nil)
+		c := w.plan(nil, 2)
+		stop := w.start()
+		defer stop()
+		sleep(8 * time.Second)
+		w.current().Retired("device000")
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		if got := w.outcomes(c.ID)["device000"]; got != fleet.DeploymentRemoved {
+			t.Errorf("the retired device ended %s", got)
+		}
+	})
+}
+
+// A device that does not fit any more when its turn comes is not told.
+func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
+	tests := []struct {
+		want   fleet.SkipReason
+		change func(w *world, d *fleet.Device)
+	}{
+		{fleet.SkipHeld, func(_ *world, d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "demo"} }},
+		{fleet.SkipInstalled, func(_ *world, d *fleet.Device) { d.ELFSHA256 = newELF }},
+		{fleet.SkipRetired, func(_ *world, d *fleet.Device) { now := time.Now(); d.RetiredAt = &now }},
+		{fleet.SkipTooLarge, func(_ *world, d *fleet.Device) { d.Layout = &fleet.FlashLayout{SlotSize: 1000} }},
+		{fleet.SkipQuarantined, func(w *world, d *fleet.Device) {
+			w.store.quarantines[d.ID] = fleet.Quarantine{Device: d.ID, Until: time.Now().Add(time.Hour)}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(string(tt.want), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(2, nil)
+				c := w.plan(nil, 2)
+				d := w.store.devices["device000"]
+				tt.change(w, &d)
+				w.store.devices["device000"] = d
+				stop := w.start()
+				defer stop()
+				w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+				if row := w.deployment(c.ID, "device000"); row.State != fleet.DeploymentSkipped || row.Skip != tt.want || row.Attempt != 0 {
+					t.Errorf("ended %s, %s, after %d attempts", row.State, row.Skip, row.Attempt)
+				}
+			})
+		})
+	}
+}
+
+// A tool that must stay and is gone makes the device unhealthy.
+func TestToolsThatMustStay(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(2, func(i int) string { return []string{"", "loses a tool"}[i] })
+		c := w.plan(func(p *fleet.CampaignPlan) { p.ForbidRemoved = []string{"*"} }, 2)
+		stop := w.start()
+		defer stop()
+		w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
+		a, b := w.deployment(c.ID, "device000"), w.deployment(c.ID, "device001")
+		if a.State != fleet.DeploymentSucceeded || b.State != fleet.DeploymentUnhealthy {
+			t.Errorf("%s and %s (%s), want succeeded and unhealthy", a.State, b.State, b.Reason)
+		}
+	})
+}

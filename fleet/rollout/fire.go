@@ -1,0 +1,67 @@
+package rollout
+
+import (
+	"context"
+	"slices"
+
+	"fleetd/fleet"
+)
+
+// fireTimers looks at the deployments whose time has come.
+func (l *loop) fireTimers(ctx context.Context) {
+	var active []*deployment
+	for d := l.timers.due(l.now); d != nil; d = l.timers.due(l.now) {
+		if d.State.Active() {
+			active = append(active, d)
+		} else {
+			l.settle(d)
+		}
+	}
+	l.askRegistry(ctx, active)
+	for _, d := range active {
+		if l.byID[d.ID] == d && d.timer < 0 {
+			l.fire(d)
+		}
+	}
+}
+
+// fire tells the rules that a step took its time.
+func (l *loop) fire(d *deployment) {
+	if d.State.Active() {
+		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
+	}
+	if d.State.Active() && (d.timer < 0 || !d.at.After(l.now)) {
+		l.timers.set(d, l.now.Add(stormPause))
+	}
+}
+
+// askRegistry looks for boot polls that were put on record while no engine
+// listened, before time judges who waits for one.
+func (l *loop) askRegistry(ctx context.Context, due []*deployment) {
+	waiting := slices.DeleteFunc(slices.Clone(due), func(d *deployment) bool {
+		return d.State == fleet.DeploymentBooted || d.State == fleet.DeploymentVerifying
+	})
+	for chunk := range slices.Chunk(waiting, saveBatch) {
+		devices, err := l.devices(ctx, chunk)
+		if err != nil {
+			l.trouble(ctx, nil, err)
+			return
+		}
+		for _, d := range chunk {
+			l.takeRegistered(d, devices[d.Device])
+		}
+	}
+}
+
+// takeRegistered takes the boot poll that the registry knows, if it tells more
+// than the row. A poll of an old build only does after all that is on the row.
+func (l *loop) takeRegistered(d *deployment, device fleet.Device) {
+	at := device.LastPoll
+	if at == nil {
+		return
+	}
+	proves := device.ELFSHA256 == d.TargetELF && d.SentAt != nil && at.After(*d.SentAt)
+	if proves || at.After(d.UpdatedAt) {
+		l.observe(d, fleet.Observation{At: *at, Kind: fleet.EvidenceBootPoll, ELF: device.ELFSHA256, Version: device.Version})
+	}
+}

@@ -1,0 +1,342 @@
+package rollout_test
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/rollout"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+)
+
+// pgFleet is a fleet of quick devices around an engine on a real database.
+type pgFleet struct {
+	t     testing.TB
+	store *postgres.Store
+	image fleet.Image
+
+	mu     sync.Mutex
+	engine *rollout.Engine
+	faults map[fleet.DeviceID]string
+	sent   map[uuid.UUID]int // calls by deployment
+	elf    map[fleet.DeviceID]string
+	work   sync.WaitGroup
+	over   chan struct{}
+}
+
+func newPGFleet(t testing.TB, n int, fault func(i int) string) *pgFleet {
+	db, err := postgres.Open(t.Context(), pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	f := &pgFleet{t: t, store: postgres.New(db, postgres.Options{}), faults: map[fleet.DeviceID]string{}, sent: map[uuid.UUID]int{}, elf: map[fleet.DeviceID]string{}, over: make(chan struct{})}
+	f.image = fleet.Image{SHA256: strings.Repeat("ab", 32), Size: 1 << 20, Chip: "esp32s3", Version: "2.5.0", Project: "demo", ELFSHA256: newELF,
+		MaxChipRev: 65535, CreatedAt: time.Now().UTC(), UploadedBy: by}
+	if _, _, err := f.store.CreateImage(t.Context(), by, f.image); err != nil {
+		t.Fatal(err)
+	}
+	var polls []fleet.PollRecord
+	now := time.Now().UTC()
+	for i := range n {
+		id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
+		f.faults[id] = fault(i)
+		polls = append(polls, fleet.PollRecord{
+			Poll: fleet.BootPoll{Device: id, ClientID: "c", Board: fmt.Sprintf("board-%d", i%3), Chip: "esp32s3", Version: "2.4.0", ELFSHA256: oldELF, At: now,
+				Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 1 << 20, Labels: []string{"assets"}}, Facts: []byte(`{}`)},
+			Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"},
+		})
+	}
+	if err := f.store.SavePolls(t.Context(), polls); err != nil {
+		t.Fatal(err)
+	}
+	inv := fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: []byte(`{}`)}}, CreatedAt: now}
+	for _, p := range polls {
+		if err := f.store.SaveListing(t.Context(), fleet.ToolListing{Device: p.Poll.Device, Inventory: inv, ELFSHA256: oldELF, At: now}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+var by = fleet.Actor{Kind: fleet.ActorSystem, Name: "test", Role: fleet.RoleAdmin}
+
+func (f *pgFleet) campaign(change func(*fleet.CampaignPlan), sizes ...int) fleet.Campaign {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	p := fleet.CampaignPlan{Name: "test", Mode: fleet.ModePush, MaxInFlight: 2000, MaxAttempts: 1, MaxReconnects: 2}
+	var waves []fleet.Wave
+	c := fleet.Campaign{ID: uuid.Must(uuid.NewV7()), State: fleet.CampaignRunning, CreatedBy: by, CreatedAt: now, EditedBy: by, EditedAt: now, StartedAt: &now}
+	for range sizes {
+		p.Waves = append(p.Waves, fleet.WavePlan{MinSample: 1, Soak: 20 * time.Millisecond, Gate: fleet.GateAuto})
+	}
+	change(&p)
+	c.Plan = p
+	var targets []fleet.Deployment
+	i := 0
+	for number, size := range sizes {
+		waves = append(waves, fleet.Wave{Campaign: c.ID, Number: number, Plan: p.Waves[number], Size: size, State: fleet.WavePending})
+		for range size {
+			id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
+			targets = append(targets, fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: id, Board: fmt.Sprintf("board-%d", i%3), Wave: number,
+				State: fleet.DeploymentPending, Image: f.image.SHA256, ImageSize: f.image.Size, TargetELF: newELF, ToVersion: "2.5.0", FromELF: oldELF,
+				FromVersion: "2.4.0", CreatedAt: now, UpdatedAt: now})
+			i++
+		}
+	}
+	c.Targets = len(targets)
+	if err := f.store.CreateCampaign(f.t.Context(), by, &c, waves, targets); err != nil {
+		f.t.Fatal(err)
+	}
+	return c
+}
+
+// start runs an engine; stop ends it.
+func (f *pgFleet) start() (stop func()) {
+	timers := fleet.DefaultTimers
+	timers.Get, timers.Resend, timers.BootPoll, timers.Goodbye, timers.SlowestRate = 2*time.Second, time.Second, 4*time.Second, time.Second, 1<<30
+	timers.Connect, timers.Probe, timers.Backoff = 4*time.Second, time.Second, 500*time.Millisecond
+	e := rollout.New(rollout.Options{Store: f.store, Inventories: f.store, Quarantines: f.store, Calls: f, Link: f, Presence: f, Downloads: f,
+		PublicURL: "http://fleet.example.org", Timers: timers, Tick: 100 * time.Millisecond})
+	f.mu.Lock()
+	f.engine = e
+	f.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := e.Run(ctx); err != nil {
+			f.t.Errorf("Run: %v", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (f *pgFleet) current() *rollout.Engine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.engine
+}
+
+// Call makes the device install its image, within milliseconds.
+func (f *pgFleet) Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+	f.work.Add(1)
+	defer f.work.Done()
+	if r.Tool != fleet.ToolUpgradeFirmware {
+		return fleet.Call{State: fleet.CallSucceeded, Result: text(fmt.Sprintf(`{"elf_sha256":%q}`, f.running(r.Device)))}, nil
+	}
+	token := strings.TrimSuffix(strings.TrimPrefix(r.Firmware.URL, "http://fleet.example.org/d/"), "/firmware.bin")
+	sum := sha256.Sum256([]byte(token))
+	l, err := f.store.FirmwareLink(ctx, sum[:], time.Now().UTC())
+	if err != nil {
+		f.t.Errorf("device %s: called with a link that is not on record: %v", r.Device, err)
+		return fleet.Call{}, err
+	}
+	f.mu.Lock()
+	f.sent[l.Deployment]++
+	f.mu.Unlock()
+	r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceSent})
+	f.install(l, f.faults[r.Device])
+	select {
+	case <-r.Firmware.Done:
+	case <-f.over:
+	}
+	return fleet.Call{}, nil
+}
+
+func (f *pgFleet) running(id fleet.DeviceID) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.elf[id], oldELF)
+}
+
+func (f *pgFleet) install(l fleet.FirmwareLink, fault string) {
+	pause := func() { time.Sleep(time.Duration(1+rand.IntN(5)) * time.Millisecond) }
+	download := func(kind fleet.EvidenceKind, n int64) {
+		pause()
+		f.current().Download(l.Deployment, fleet.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: n})
+	}
+	seen := func(kind fleet.EvidenceKind) {
+		pause()
+		f.current().Evidence(l.Device, fleet.Evidence{At: time.Now().UTC(), Kind: kind})
+	}
+	if fault == "silent" {
+		return
+	}
+	download(fleet.EvidenceGet, 0)
+	if fault == "cut" {
+		download(fleet.EvidenceCut, 1000)
+		return
+	}
+	download(fleet.EvidenceDownloaded, l.Size)
+	seen(fleet.EvidenceDisconnect)
+	pause()
+	elf := newELF
+	if fault == "rolled back" {
+		elf = oldELF
+	}
+	f.mu.Lock()
+	f.elf[l.Device] = elf
+	f.mu.Unlock()
+	p := fleet.BootPoll{Device: l.Device, ClientID: "c", Board: "board", Chip: "esp32s3", At: time.Now().UTC(), ELFSHA256: elf, Version: "2.5.0", Facts: []byte(`{}`)}
+	record := fleet.PollRecord{Poll: p, Admission: fleet.Admission{Device: l.Device, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"}}
+	if err := f.store.SavePolls(context.Background(), []fleet.PollRecord{record}); err != nil {
+		f.t.Error(err)
+	}
+	f.current().Poll(context.Background(), p, true)
+	seen(fleet.EvidenceConnect)
+	pause()
+	f.current().Listed(l.Device, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: elf})
+}
+
+// Ping is answered over the connection after the restart.
+func (f *pgFleet) Ping(context.Context, fleet.DeviceID) (int64, error) { return 2, nil }
+
+// Epoch is of the connection before the restart.
+func (f *pgFleet) Epoch(fleet.DeviceID) (int64, bool) { return 1, true }
+
+// State finds every device online.
+func (f *pgFleet) State(fleet.DeviceID) (fleet.Presence, time.Time, string) {
+	return fleet.PresenceOnline, time.Time{}, ""
+}
+
+// Revoke has nothing to cut.
+func (f *pgFleet) Revoke(...uuid.UUID) {}
+
+// Room is without bound.
+func (f *pgFleet) Room() int { return 1 << 20 }
+
+func (f *pgFleet) await(id uuid.UUID, states ...fleet.CampaignState) {
+	f.t.Helper()
+	var c fleet.Campaign
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var err error
+		if c, err = f.store.Campaign(f.t.Context(), id); err != nil {
+			f.t.Fatal(err)
+		}
+		for _, s := range states {
+			if c.State == s {
+				return
+			}
+		}
+	}
+	p, _ := f.store.CampaignProgress(f.t.Context(), id)
+	f.t.Fatalf("campaign is %s (%s %s), want %v; %v", c.State, c.PauseReason, c.Reason, states, p.ByState)
+}
+
+// verdicts counts what became of devices by fault.
+func (f *pgFleet) verdicts(id uuid.UUID) map[string]map[fleet.DeploymentState]int {
+	got := map[string]map[fleet.DeploymentState]int{}
+	for filter := (fleet.DeploymentFilter{Campaign: id, Limit: fleet.MaxLimit}); ; {
+		page, err := f.store.Deployments(f.t.Context(), filter)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, d := range page.Items {
+			fault := f.faults[d.Device]
+			if got[fault] == nil {
+				got[fault] = map[fleet.DeploymentState]int{}
+			}
+			got[fault][d.State]++
+		}
+		if filter.Cursor = page.Next; page.Next == "" {
+			return got
+		}
+	}
+}
+
+// threePercent gives every 33rd device a fault.
+func threePercent(i int) string {
+	if i%33 == 7 {
+		return []string{"silent", "cut", "rolled back"}[i/33%3]
+	}
+	return ""
+}
+
+func TestOnPostgreSQL(t *testing.T) {
+	const n = 600
+	f := newPGFleet(t, n, threePercent)
+	c := f.campaign(func(p *fleet.CampaignPlan) { p.MaxInFlight = 100 }, 20, 180, n-200)
+	stop := f.start()
+	f.await(c.ID, fleet.CampaignCompletedWithErrors)
+	stop()
+	close(f.over)
+	f.work.Wait()
+	count := map[string]int{}
+	for i := range n {
+		count[threePercent(i)]++
+	}
+	want := map[string]map[fleet.DeploymentState]int{
+		"": {fleet.DeploymentSucceeded: count[""]}, "silent": {fleet.DeploymentTimedOut: count["silent"]},
+		"cut": {fleet.DeploymentFailed: count["cut"]}, "rolled back": {fleet.DeploymentRolledBack: count["rolled back"]},
+	}
+	if diff := gocmp.Diff(want, f.verdicts(c.ID)); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+	for id, calls := range f.sent {
+		if calls != 1 {
+			t.Errorf("deployment %s was called %d times", id, calls)
+		}
+	}
+}
+
+// Engines that die in the middle leave nothing behind that the next one cannot
+// continue, on the real store as well.
+func TestEnginesTakeTurnsOnPostgreSQL(t *testing.T) {
+	const n = 300
+	f := newPGFleet(t, n, func(int) string { return "" })
+	c := f.campaign(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.MaxAttempts = 40, 5 }, n)
+	for range 4 {
+		stop := f.start()
+		time.Sleep(300 * time.Millisecond)
+		stop()
+	}
+	stop := f.start()
+	f.await(c.ID, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+	stop()
+	close(f.over)
+	f.work.Wait()
+	want := map[string]map[fleet.DeploymentState]int{"": {fleet.DeploymentSucceeded: n}}
+	if diff := gocmp.Diff(want, f.verdicts(c.ID)); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkDispatch decides about, tells and judges devices on a real database.
+func BenchmarkDispatch(b *testing.B) {
+	const n = 4000
+	for b.Loop() {
+		b.StopTimer()
+		f := newPGFleet(b, n, threePercent)
+		c := f.campaign(func(*fleet.CampaignPlan) {}, n)
+		b.StartTimer()
+		begun := time.Now()
+		stop := f.start()
+		for {
+			p, err := f.store.CampaignProgress(b.Context(), c.ID)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if p.ByState[fleet.DeploymentPending]+p.ByState[fleet.DeploymentQueued] == 0 {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		b.ReportMetric(n/time.Since(begun).Seconds(), "dispatches/s")
+		f.await(c.ID, fleet.CampaignCompletedWithErrors)
+		b.ReportMetric(n/time.Since(begun).Seconds(), "campaigns/s")
+		stop()
+		close(f.over)
+		f.work.Wait()
+	}
+}
