@@ -167,17 +167,15 @@ func (b CampaignBoard) funnel() []funnelStep {
 			here[step] += n
 		}
 	}
-	steps := make([]funnelStep, len(fleet.FunnelSteps))
-	further := 0
-	for i := len(steps) - 1; i >= 0; i-- {
-		step := fleet.FunnelSteps[i]
-		at := b.Progress.Reached[step]
-		further += at
-		steps[i] = funnelStep{step: step, count: further, here: min(here[step], at), lost: max(0, at-here[step])}
-	}
-	steps[len(steps)-1].lost = 0 // the last step is where they belong
-	for i := range steps {
-		steps[i].share = ratio(steps[i].count, steps[0].count)
+	var steps []funnelStep
+	for i, step := range fleet.FunnelSteps {
+		s := funnelStep{step: step, count: b.Progress.Reached[step], share: ratio(b.Progress.Reached[step], b.Progress.Reached[fleet.FunnelPlanned])}
+		if i+1 < len(fleet.FunnelSteps) { // at the last step is where they belong
+			at := max(0, s.count-b.Progress.Reached[fleet.FunnelSteps[i+1]])
+			s.here = min(here[step], at)
+			s.lost = at - s.here
+		}
+		steps = append(steps, s)
 	}
 	return steps
 }
@@ -295,6 +293,17 @@ func width(share float64) string { return strconv.FormatFloat(100*share, 'f', 1,
 // finePercent writes a share to a tenth of a percent.
 func finePercent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
+}
+
+// verdict is what the engine had to say of a wave where its numbers do not
+// speak for themselves.
+func (b CampaignBoard) verdict(w fleet.Wave) string {
+	c := b.waveTally(w.Number)
+	over := w.State == fleet.WaveFailed || w.State == fleet.WaveFinished
+	if over && 100*ratio(c.Succeeded, c.verdicts()) < w.Plan.SuccessPercent {
+		return w.Verdict
+	}
+	return ""
 }
 
 // waveTally is where the deployments of a wave stand.

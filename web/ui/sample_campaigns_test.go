@@ -170,6 +170,9 @@ func progress(sizes []int, states []fleet.WaveState, done []int, failing bool) f
 	p.Reached = map[fleet.FunnelStep]int{fleet.FunnelPlanned: by[fleet.DeploymentPending] + by[fleet.DeploymentQueued], fleet.FunnelTold: by[fleet.DeploymentSent] + by[fleet.DeploymentTimedOut],
 		fleet.FunnelGet: by[fleet.DeploymentDownloading] + by[fleet.DeploymentFailed], fleet.FunnelGoodbye: by[fleet.DeploymentRebooting],
 		fleet.FunnelBootPoll: by[fleet.DeploymentRolledBack], fleet.FunnelInitialize: by[fleet.DeploymentVerifying], fleet.FunnelSucceeded: by[fleet.DeploymentSucceeded]}
+	for i := len(fleet.FunnelSteps) - 2; i >= 0; i-- { // who came further came so far
+		p.Reached[fleet.FunnelSteps[i]] += p.Reached[fleet.FunnelSteps[i+1]]
+	}
 	sample := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
 	for _, g := range []fleet.FailureGroup{{State: fleet.DeploymentFailed, Class: fleet.FailureDownload, Reason: "the transfer ended after 812,032 of 2,731,008 bytes", Sample: sample},
 		{State: fleet.DeploymentRolledBack, Class: fleet.FailureRolledBack, Reason: hostile[2], Sample: sample}, {State: fleet.DeploymentTimedOut, Class: fleet.FailureTimeout, Reason: "no boot poll within 10 min of the last byte", Sample: sample}} {

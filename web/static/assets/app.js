@@ -114,6 +114,7 @@
     enhance(e.detail.target.isConnected ? e.detail.target : document)
     if (e.detail.target.id === 'result') $('#result')?.scrollIntoView({ block: 'nearest' })
   })
+  document.addEventListener('htmx:oobAfterSwap', () => enhance(document))
   document.addEventListener('htmx:sendError', () => {
     const p = document.createElement('p'), note = document.createElement('div')
     p.textContent = text('js.offline')

@@ -1,0 +1,104 @@
+package ui
+
+import (
+	"fmt"
+	"testing"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// The values are those of the usual tables of the interval.
+func TestWilson(t *testing.T) {
+	for _, tt := range []struct {
+		ok, of int
+		want   string
+	}{
+		{0, 0, "0.000 1.000"}, {0, 10, "0.000 0.278"}, {10, 10, "0.722 1.000"}, {1, 1, "0.207 1.000"}, {5, 10, "0.237 0.763"}, {98, 100, "0.930 0.994"}, {9_800, 10_000, "0.977 0.983"},
+	} {
+		lo, hi := wilson(tt.ok, tt.of)
+		if got := fmt.Sprintf("%.3f %.3f", lo, hi); got != tt.want {
+			t.Errorf("wilson(%d, %d) = %s, want %s", tt.ok, tt.of, got, tt.want)
+		}
+	}
+}
+
+func TestFunnel(t *testing.T) {
+	b := CampaignBoard{Progress: fleet.CampaignProgress{
+		ByState: map[fleet.DeploymentState]int{fleet.DeploymentQueued: 4, fleet.DeploymentDownloading: 3, fleet.DeploymentFailed: 2, fleet.DeploymentSucceeded: 1},
+		Reached: map[fleet.FunnelStep]int{fleet.FunnelPlanned: 10, fleet.FunnelTold: 6, fleet.FunnelGet: 6, fleet.FunnelDownloaded: 1, fleet.FunnelGoodbye: 1,
+			fleet.FunnelBootPoll: 1, fleet.FunnelInitialize: 1, fleet.FunnelSucceeded: 1},
+	}}
+	got := ""
+	for _, s := range b.funnel() {
+		got += fmt.Sprintf("%s %d/%d/%d ", s.step, s.count, s.here, s.lost)
+	}
+	want := "planned 10/4/0 told 6/0/0 get 6/3/2 downloaded 1/0/0 goodbye 1/0/0 boot_poll 1/0/0 initialize 1/0/0 succeeded 1/0/0 "
+	if got != want {
+		t.Errorf("count/here/lost by step:\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A rule is shown where it is nearest to firing, and as fired only when it
+// has enough verdicts.
+func TestRuleState(t *testing.T) {
+	ok, bad := fleet.DeploymentSucceeded, fleet.DeploymentRolledBack
+	b := CampaignBoard{Progress: fleet.CampaignProgress{
+		ByState: map[fleet.DeploymentState]int{ok: 18, bad: 2, fleet.DeploymentQueued: 80},
+		ByWave:  []map[fleet.DeploymentState]int{{ok: 2, bad: 2}, {ok: 16}},
+		ByBoard: map[string]map[fleet.DeploymentState]int{"a": {ok: 9}, "b": {ok: 9, bad: 2}},
+	}}
+	rule := fleet.AbortRule{Class: fleet.ClassAny, MinExecuted: 5, Percent: 10}
+	for _, tt := range []struct {
+		scope       fleet.AbortScope
+		class       string
+		wave        int
+		count, of   int
+		armed, hits bool
+	}{
+		{fleet.ScopeCampaign, fleet.ClassAny, 0, 2, 20, true, true},
+		{fleet.ScopeCampaign, "timed_out", 0, 0, 20, true, false},
+		{fleet.ScopeWave, fleet.ClassAny, 0, 2, 4, false, false},
+		{fleet.ScopeWave, fleet.ClassAny, 2, 0, 16, true, false},
+		{fleet.ScopeWave, fleet.ClassAny, 9, 0, 0, false, false},
+		{fleet.ScopeBoard, "rolled_back", 0, 2, 11, true, true},
+	} {
+		r := rule
+		r.Scope, r.Class, r.Wave = tt.scope, tt.class, tt.wave
+		s := b.ruleState(t.Context(), r)
+		if s.count != tt.count || s.of != tt.of || s.armed != tt.armed || s.hits != tt.hits {
+			t.Errorf("%s in any one %s, wave %d: %d of %d, armed %v, fires %v; want %+v", tt.class, tt.scope, tt.wave, s.count, s.of, s.armed, s.hits, tt)
+		}
+	}
+}
+
+// Whatever the domain can say has words in both languages.
+func TestCampaignWords(t *testing.T) {
+	var keys []string
+	for _, s := range fleet.CampaignStates {
+		keys = append(keys, "campaign.state."+string(s), "campaign.say."+string(s))
+	}
+	for _, r := range []fleet.PauseReason{fleet.PausedByOperator, fleet.PausedByWindow, fleet.PausedByThreshold, fleet.PausedByGate, fleet.PausedBySystem} {
+		keys = append(keys, "campaign.paused."+string(r), "campaign.say.paused."+string(r))
+	}
+	for _, s := range fleet.DeploymentStates {
+		keys = append(keys, "campaign.dep."+string(s), "campaign.verdict."+string(s))
+	}
+	for _, c := range fleet.FailureClasses {
+		keys = append(keys, "campaign.fail."+string(c), "campaign.verdict.class."+string(c))
+	}
+	for _, r := range fleet.SkipReasons {
+		keys = append(keys, "campaign.skip."+string(r))
+	}
+	for _, s := range fleet.FunnelSteps {
+		keys = append(keys, "campaign.step_name."+string(s))
+	}
+	for _, s := range []fleet.WaveState{fleet.WavePending, fleet.WaveRunning, fleet.WaveSoaking, fleet.WaveGated, fleet.WaveFinished, fleet.WaveFailed} {
+		keys = append(keys, "campaign.wavestate."+string(s))
+	}
+	for _, key := range keys {
+		if !i18n.Has(key) {
+			t.Errorf("there is no message %s", key)
+		}
+	}
+}
