@@ -74,37 +74,38 @@ func (d *device) observed(l fleet.FirmwareLink, kind fleet.EvidenceKind, bytes i
 }
 
 // install is what the device does when it is told of an image. told is nil if
-// it was by a boot poll.
-func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, string)) {
+// it was by a boot poll. It reports whether the device left its old build.
+func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, string)) (left bool) {
 	d.mu.Lock()
 	d.tries++
 	try, life := d.tries, d.life
 	d.mu.Unlock()
 	if !d.pause(4*time.Second, life) {
-		return
+		return false
 	}
 	if d.fault == "silent" {
 		if told != nil {
 			told(fleet.EvidenceAnswer, "true")
 		}
-		return
+		return false
 	}
 	if !d.download(l, try, life) {
-		return
+		return false
 	}
 	switch d.fault {
 	case "refuses image":
 		if d.pause(3*time.Second, life) && told != nil {
 			told(fleet.EvidenceLateAnswer, "true")
 		}
-		return
+		return false
 	case "refuses image silently":
-		return
+		return false
 	}
 	if !d.pause(time.Second, life) {
-		return
+		return false
 	}
 	d.restartInto(life)
+	return true
 }
 
 // restartInto ends the old build and starts the new one, or what the fault
@@ -197,8 +198,7 @@ func (d *device) boot(elf string) {
 	d.mu.Unlock()
 	if d.fault != "no poll" || !changed {
 		if l, offered := d.poll(changed); offered {
-			d.install(l, nil)
-			if d.lives() != life || d.running() == newELF {
+			if d.install(l, nil) || d.lives() != life {
 				return
 			}
 		}

@@ -48,6 +48,9 @@ func (l *loop) dispatch(ctx context.Context) {
 	l.again = l.again || len(tellings) > 0
 	l.save(ctx) // what examining led to, such as devices that do not fit any more
 	l.tellAll(ctx, tellings)
+	for _, c := range l.order {
+		c.picked = 0
+	}
 }
 
 // room is how many devices more may be told before downloads have no place:
@@ -157,11 +160,6 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 	if len(tellings) == 0 {
 		return
 	}
-	defer func() {
-		for _, c := range l.order {
-			c.picked = 0
-		}
-	}()
 	dispatches := make([]fleet.Dispatch, len(tellings))
 	for i := range tellings {
 		dispatches[i] = l.beginAttempt(&tellings[i])

@@ -168,11 +168,10 @@ func (e *Engine) Download(deployment uuid.UUID, o fleet.Observation) {
 	e.inbox.put(in)
 }
 
-// Listed takes that a device answered initialize and tools/list. The build that
-// the listing was taken from is what the latest boot poll named, and thus no
-// evidence of its own.
+// Listed takes that a device answered initialize and tools/list. The build of
+// the listing is what the latest boot poll named.
 func (e *Engine) Listed(id fleet.DeviceID, l fleet.ToolListing) {
-	e.about(id, fleet.Observation{At: l.At, Kind: fleet.EvidenceInitialize})
+	e.about(id, fleet.Observation{At: l.At, Kind: fleet.EvidenceInitialize, ELF: l.ELFSHA256})
 }
 
 // Retired takes that a device left service.

@@ -79,6 +79,9 @@ func (l *loop) takePoll(in input) {
 	if d := l.waiting(in.device); d != nil && !r.settled.Load() {
 		if s := l.offerSituation(d, r); fleet.DecideOffer(s).Offer {
 			l.polls = append(l.polls, r)
+			if r.restarted {
+				d.camp.picked++ // the place is kept until the poll is answered
+			}
 			return
 		}
 	}
@@ -109,19 +112,7 @@ func (l *loop) offerSituation(d *deployment, r *pollRequest) fleet.OfferSituatio
 
 // answerPolls decides about the boot polls that may be answered with an offer.
 func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) {
-	polls := l.polls
-	l.polls = nil
-	var asked []*deployment
-	requests := make(map[*deployment]*pollRequest)
-	for _, r := range polls {
-		d := l.waiting(r.poll.Device)
-		if d == nil || requests[d] != nil || l.e.now().Sub(r.at) > freshPoll {
-			r.answer(nil)
-			continue
-		}
-		asked = append(asked, d)
-		requests[d] = r
-	}
+	asked, requests := l.askedFor()
 	if len(asked) == 0 {
 		return nil
 	}
@@ -131,35 +122,76 @@ func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) 
 	}
 	for _, d := range asked {
 		r := requests[d]
-		if err != nil || *room <= 0 || !r.restarted && l.places(d.camp, 1) == 0 {
+		if err != nil || *room <= 0 || !l.hasPlace(d, r) {
 			l.noPlace(d, r)
 			continue
 		}
 		force, ok := l.decideOffer(ctx, d, r, devices[d.Device], quarantines)
 		if !ok {
+			l.free(d, r)
 			r.answer(nil)
 			continue
 		}
 		*room--
-		d.camp.picked++
-		if !r.restarted {
-			d.camp.pace.AllowN(l.now, 1)
-		}
-		d.Force = force
-		l.unplace(d)
-		takeFacts(d, devices[d.Device])
-		tellings = append(tellings, telling{d: d, mode: fleet.ModePull, poll: r})
+		tellings = append(tellings, l.offer(d, r, devices[d.Device], force))
 	}
 	return tellings
+}
+
+// askedFor returns the deployments whose polls wait for an answer, one poll
+// each, and sends the other polls on their way.
+func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRequest) {
+	polls := l.polls
+	l.polls = nil
+	requests = make(map[*deployment]*pollRequest, len(polls))
+	for _, r := range polls {
+		d := l.waiting(r.poll.Device)
+		if d == nil || requests[d] != nil || l.e.now().Sub(r.at) > freshPoll {
+			r.answer(nil) // a place that was kept for it is free with the end of the turn
+			continue
+		}
+		asked = append(asked, d)
+		requests[d] = r
+	}
+	return asked, requests
+}
+
+// offer takes a place for the device that is about to be offered its image.
+func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force bool) telling {
+	if !r.restarted { // else it has one already
+		d.camp.picked++
+		d.camp.pace.AllowN(l.now, 1)
+	}
+	l.unplace(d)
+	d.Force = force
+	takeFacts(d, device)
+	return telling{d: d, mode: fleet.ModePull, poll: r}
+}
+
+// hasPlace reports whether one more device may be told. For one that restarted
+// a place was kept, unless others came back in flight meanwhile.
+func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
+	if r.restarted {
+		return d.camp.inFlight < d.camp.Plan.MaxInFlight
+	}
+	return l.places(d.camp, 1) > 0
 }
 
 // noPlace sends a device on its way that could have been offered its firmware.
 // One that restarted for it may be told to once more.
 func (l *loop) noPlace(d *deployment, r *pollRequest) {
+	l.free(d, r)
 	r.answer(nil)
 	if r.restarted && d.Reason == restartReason {
 		d.Reason = ""
 		l.mark(d)
+	}
+}
+
+// free gives back the place that was kept for a device that restarted.
+func (l *loop) free(d *deployment, r *pollRequest) {
+	if r.restarted {
+		d.camp.picked--
 	}
 }
 
