@@ -55,16 +55,9 @@ type funnelView struct {
 	Count int              `json:"count"`
 }
 
-// funnel adds up: who got further got here.
+// funnel is in the order of the steps; the store counts who got further, too.
 func funnel(reached map[fleet.FunnelStep]int) []funnelView {
-	steps := make([]funnelView, len(fleet.FunnelSteps))
-	for i, step := range slices.Backward(fleet.FunnelSteps) {
-		steps[i] = funnelView{step, reached[step]}
-		if i+1 < len(steps) {
-			steps[i].Count += steps[i+1].Count
-		}
-	}
-	return steps
+	return viewed(fleet.FunnelSteps, func(step fleet.FunnelStep) funnelView { return funnelView{step, reached[step]} })
 }
 
 type boardView struct {
