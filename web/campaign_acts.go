@@ -93,11 +93,19 @@ func (s *Server) campaignAct(name string, do campaignDo) handler {
 		}
 		after, err := do(ctx, viewerOf(ctx).actor(), c, r.PostForm.Get)
 		if err == nil {
-			s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash."+name)})
+			s.flash(ctx, ui.Flash{Text: text(ctx, flashKey(name, after))})
 			return goTo(ui.CampaignPath(after.ID.String()))
 		}
 		return s.actFailed(ctx, err, ui.CampaignPath(id.String()))
 	}
+}
+
+// flashKey is the message of an act. A start is of three kinds.
+func flashKey(act string, after fleet.Campaign) string {
+	if act == "start" {
+		return "campaign.flash.start." + string(after.State)
+	}
+	return "campaign.flash." + act
 }
 
 // actFailed tells what kept an act from being done where the reader was; the

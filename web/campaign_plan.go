@@ -203,10 +203,11 @@ func (s *Server) startNew(ctx context.Context, c fleet.Campaign, start bool) (an
 		s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.draft")})
 		return goTo(board)
 	}
-	if _, err := s.Campaigns.Start(ctx, viewerOf(ctx).actor(), c.ID); err != nil {
+	c, err := s.Campaigns.Start(ctx, viewerOf(ctx).actor(), c.ID)
+	if err != nil {
 		return s.actFailed(ctx, err, board) // it is a draft now
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.start")})
+	s.flash(ctx, ui.Flash{Text: text(ctx, flashKey("start", c))})
 	return goTo(board)
 }
 

@@ -3,6 +3,7 @@ package web_test
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +148,7 @@ func TestCampaignApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := release.Images[0].SHA256
-	mine.get(at).wantText("#approval", "You made this plan").wantText("#approval", sum).wantText("#approval", "3 devices").wantText("#approval", campaign.Digest)
+	mine.get(at).wantText("#flash", "asked to approve").wantText("#approval", "You made this plan").wantText("#approval", sum).wantText("#approval", "3 devices").wantText("#approval", campaign.Digest)
 	mine.post(at+"/approve", url.Values{"digest": {campaign.Digest}}).wantRedirect(at)
 	mine.get(at).wantText("#flash", "cannot approve").wantText("#campaign-head", "awaiting approval")
 	viewer.post(at+"/approve", url.Values{"digest": {campaign.Digest}}).wantStatus(403)
@@ -171,6 +172,17 @@ func TestCampaignApproval(t *testing.T) {
 	other.get(at).wantText("#campaign-head", "running").wantText("#campaign-head", "admin-1")
 }
 
+// canary is the one device of the first wave.
+func (c *console) canary(campaign uuid.UUID) fleet.DeviceID {
+	c.t.Helper()
+	wave := 0
+	found, err := c.campaigns.Deployments(c.t.Context(), fleet.DeploymentFilter{Campaign: campaign, Wave: &wave})
+	if err != nil || len(found.Items) != 1 {
+		c.t.Fatalf("the first wave has %d devices, %v; want one", len(found.Items), err)
+	}
+	return found.Items[0].Device
+}
+
 func TestCampaignActs(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
@@ -189,8 +201,12 @@ func TestCampaignActs(t *testing.T) {
 	s.want("patch", `id="campaign-acts"`, "Pause")
 
 	b.get(at+"/devices").wantText("#list", "pending")
-	b.get(at+"/devices?state=waiting&board=esp-box-3&wave=2").wantText("#list", string(ids[3].MAC()))
-	for _, q := range []string{"state=succeeded", "device=ffffffffffff", "device=nonsense", "class=image", "skip=held", "wave=1&device=" + string(ids[3])} {
+	first := c.canary(id) // it is picked by lot
+	rest := slices.DeleteFunc(slices.Clone(ids), func(id fleet.DeviceID) bool { return id == first })
+	for _, id := range rest {
+		b.get(at+"/devices?state=waiting&board=esp-box-3&wave=2").wantText("#list", id.MAC())
+	}
+	for _, q := range []string{"state=succeeded", "device=ffffffffffff", "device=nonsense", "class=image", "skip=held", "wave=1&device=" + string(rest[0])} {
 		b.get(at+"/devices?"+q).wantStatus(200).wantText("#list", "No device of the campaign")
 	}
 	one := at + "/devices/" + string(ids[0])

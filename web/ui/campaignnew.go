@@ -167,16 +167,6 @@ func (v CampaignNewPage) withoutTicked() string {
 	return v.path() + "?" + q.Encode()
 }
 
-func waveSizeText(ctx context.Context, w fleet.WavePlan) string {
-	switch {
-	case len(w.Devices) > 0:
-		return t(ctx, "campaign.size.named", "n", len(w.Devices))
-	case w.Count > 0:
-		return t(ctx, "campaign.size.count", "n", w.Count)
-	}
-	return t(ctx, "campaign.size.percent", "p", trimFloat(w.Percent))
-}
-
 // boardText names the boards that an image or a count is for.
 func boardText(ctx context.Context, board string) string {
 	if board == "" {
