@@ -229,7 +229,10 @@ type Campaign struct {
 	// RollbackWanted says that the devices it updated shall be taken back when
 	// it has stopped; RollbackWith is the campaign that does.
 	RollbackWanted bool
-	RollbackWith   uuid.UUID
+	// Overruled is the number of failures at which an operator went on in spite
+	// of a rule: the abort rules are silent until there is another.
+	Overruled    int
+	RollbackWith uuid.UUID
 }
 
 // Ends returns when the campaign ends, whatever its devices do; false before

@@ -44,6 +44,17 @@ type CampaignProgress struct {
 	Rate []RateBucket
 }
 
+// Failed is how many deployments ended in a failure.
+func (p CampaignProgress) Failed() int {
+	n := 0
+	for s, count := range p.ByState {
+		if s.Failed() {
+			n += count
+		}
+	}
+	return n
+}
+
 // A FunnelStep is a stretch of the way that evidence proves.
 type FunnelStep string
 

@@ -135,9 +135,13 @@ func (s *Campaigns) Pause(ctx context.Context, by Actor, id uuid.UUID, reason st
 	})
 }
 
-// Resume goes on with a paused campaign. One that waits at a gate is advanced
-// instead.
+// Resume goes on with a paused campaign, in spite of the failures so far. One
+// that waits at a gate is advanced instead.
 func (s *Campaigns) Resume(ctx context.Context, by Actor, id uuid.UUID) (Campaign, error) {
+	progress, err := s.CampaignProgress(ctx, id)
+	if err != nil {
+		return Campaign{}, err
+	}
 	return s.change(ctx, by, id, "campaign.resume", func(c *Campaign) error {
 		switch {
 		case c.State != CampaignPaused:
@@ -148,7 +152,7 @@ func (s *Campaigns) Resume(ctx context.Context, by Actor, id uuid.UUID) (Campaig
 		if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
 			return err
 		}
-		c.State, c.PauseReason, c.Reason = CampaignRunning, "", ""
+		c.State, c.PauseReason, c.Reason, c.Overruled = CampaignRunning, "", "", progress.Failed()
 		return nil
 	})
 }

@@ -27,6 +27,7 @@ CREATE TABLE campaigns (
     started_by      jsonb,
     started_at      timestamptz,
     finished_at     timestamptz,
+    overruled       integer NOT NULL DEFAULT 0,
     revision        bigint NOT NULL DEFAULT 1
 );
 CREATE INDEX campaigns_newest ON campaigns (created_at DESC, id DESC);

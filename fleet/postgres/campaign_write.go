@@ -21,8 +21,8 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *fleet.Cam
 	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason, reason, wave, advance, digest,
-				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, targets, skipped)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
+				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled, targets, skipped)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`,
 			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf), storableJSON(c.CreatedBy), c.CreatedAt},
 				campaignState(c), []any{c.Targets, c.Skipped})...)
 		if err != nil {
@@ -40,7 +40,7 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *fleet.Cam
 func campaignState(c *fleet.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason), c.Wave, c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
-		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt}
+		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled}
 }
 
 func campaignDetail(c *fleet.Campaign) map[string]any {
@@ -76,7 +76,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, waves []fleet.Wave,
 // that was not started.
 func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
-		if err := changeCampaign(ctx, tx, c, `, targets = $19, skipped = $20, release_id = $21`,
+		if err := changeCampaign(ctx, tx, c, `, targets = $20, skipped = $21, release_id = $22`,
 			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped, orNoUUID(c.Plan.Release)); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, set, only
 	err := changeOne(ctx, tx, `
 		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason = $6, wave = $7, advance = $8, digest = $9,
 			approval = $10, rollback_wanted = $11, rollback_with = $12, edited_by = $13, edited_at = $14, started_by = $15, started_at = $16,
-			finished_at = $17, name = $18`+set+`
+			finished_at = $17, overruled = $18, name = $19`+set+`
 		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c), []any{cleanText(c.Plan.Name)}, more)...)
 	if !isNotFound(err) {
 		return err

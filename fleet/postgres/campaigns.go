@@ -16,7 +16,7 @@ const noUUID = `'00000000-0000-0000-0000-000000000000'`
 
 const campaignColumns = `id, plan, state, pause_reason, reason, wave, advance, digest, targets, skipped, approval,
 	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` + noUUID + `) AS rollback_with,
-	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, revision`
+	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, overruled, revision`
 
 var scanCampaign = pgx.RowToStructByName[fleet.Campaign]
 

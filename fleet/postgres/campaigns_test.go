@@ -49,7 +49,7 @@ func (r *rig) newCampaign(state fleet.CampaignState) (*fleet.Campaign, []fleet.W
 			Assert: []fleet.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
 	c := &fleet.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: fleet.PausedByGate, Reason: "why", Wave: 1, Advance: true,
 		Digest: "d1", Targets: 3, Skipped: 1, Approval: &fleet.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin, CreatedAt: at,
-		EditedBy: admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true}
+		EditedBy: admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true, Overruled: 3}
 	var waves []fleet.Wave
 	for i, w := range plan.Waves {
 		waves = append(waves, fleet.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: fleet.WavePending, Verdict: "none", StartedAt: &at})

@@ -33,7 +33,6 @@ type campaign struct {
 	stale      bool        // its rows changed by what another campaign did
 	wordAt     time.Time   // when the word about its wave was last stored
 	judged     bool        // nothing changed since wave and rules were looked at
-	overruled  int         // failures when an operator went on in spite of a rule; -1 if nobody did
 	zones      map[*time.Location]int
 	known      map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
 	grownAt    time.Time                   // continuous: when devices were last added
@@ -46,23 +45,18 @@ type campaign struct {
 }
 
 func newCampaign(row fleet.Campaign) *campaign {
-	c := &campaign{held: make(map[uuid.UUID]*deployment), stuck: make(map[int]int), zones: make(map[*time.Location]int), overruled: -1}
+	c := &campaign{held: make(map[uuid.UUID]*deployment), stuck: make(map[int]int), zones: make(map[*time.Location]int)}
 	c.ready.Init()
 	c.parked.Init()
 	c.take(row)
 	return c
 }
 
-// take replaces the row. What an operator decided about a rule that had fired
-// is known from the step out of the pause.
+// take replaces the row.
 func (c *campaign) take(row fleet.Campaign) {
-	resumed := c.State == fleet.CampaignPaused && row.State == fleet.CampaignRunning
 	pace := c.Plan.MaxPerMinute
 	c.Campaign = row
 	c.judged = false
-	if resumed {
-		c.overruled = c.failures()
-	}
 	if c.pace == nil || pace != row.Plan.MaxPerMinute {
 		c.pace = newPace(row.Plan.MaxPerMinute)
 	}

@@ -15,7 +15,7 @@ const wordEvery = time.Second
 // judgeRules looks at the abort rules after every outcome. A rule that an
 // operator overruled by resuming counts again with the next failure.
 func (l *loop) judgeRules(ctx context.Context, c *campaign) error {
-	if c.judged || c.failures() == 0 || c.failures() == c.overruled {
+	if c.judged || c.failures() <= c.Overruled {
 		return nil
 	}
 	v := fleet.JudgeAbort(c.Plan.AbortRules, c.tallies)

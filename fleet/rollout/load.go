@@ -58,9 +58,6 @@ func (l *loop) open(ctx context.Context, row fleet.Campaign) (*campaign, error) 
 	if err := l.recount(ctx, c); err != nil {
 		return nil, err
 	}
-	if c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByThreshold {
-		c.overruled = c.failures()
-	}
 	l.campaigns[c.ID] = c
 	l.order = append(l.order, c)
 	return c, nil

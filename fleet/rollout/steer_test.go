@@ -59,7 +59,13 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 			t.Errorf("%d devices told before the pause, %d after an hour more", told, w.dispatched())
 		}
 
-		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+		progress, err := w.store.CampaignProgress(t.Context(), c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.edit(c.ID, func(c *fleet.Campaign) {
+			c.State, c.PauseReason, c.Overruled = fleet.CampaignRunning, "", progress.Failed()
+		})
 		sleep(10 * time.Second)
 		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
 		if more := w.dispatched() - told; more == 0 || more > 8 {
