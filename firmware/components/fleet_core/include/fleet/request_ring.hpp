@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Remembers the last requests that changed something, so that a second delivery
+// of one (MQTT's QoS 1 says "at least once") does not do it again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace fleet {
+
+// digest_request tells requests apart by all their bytes, id included: a server
+// that starts its ids anew is not taken for a repetition.
+std::uint64_t digest_request(std::string_view raw_payload);
+
+enum class Seen : std::uint8_t { never, running, answered };
+
+class RequestRing {
+public:
+    static constexpr std::size_t kEntries = 16;
+    static constexpr std::size_t kMaxReply = 96;  // longer ones are remembered as done, without their text
+
+    Seen look(std::uint64_t digest) const;
+    std::string_view reply(std::uint64_t digest) const;  // "" if it was too long
+    void start(std::uint64_t digest);                    // pushes the oldest entry out
+    void answer(std::uint64_t digest, std::string_view reply);
+
+private:
+    struct Entry {
+        std::uint64_t digest = 0;
+        std::uint8_t size = 0;
+        Seen seen = Seen::never;
+        std::array<char, kMaxReply> reply;
+    };
+
+    const Entry *find(std::uint64_t digest) const;
+
+    std::array<Entry, kEntries> entries_{};
+    std::size_t next_ = 0;
+};
+
+}  // namespace fleet

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/request_ring.hpp"
+
+#include <cstring>
+
+namespace fleet {
+
+std::uint64_t digest_request(std::string_view raw_payload) {
+    std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: not against malice, the server is trusted
+    for (const char c : raw_payload) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    return hash;
+}
+
+const RequestRing::Entry *RequestRing::find(std::uint64_t digest) const {
+    for (const Entry &e : entries_) {
+        if (e.seen != Seen::never && e.digest == digest) return &e;
+    }
+    return nullptr;
+}
+
+Seen RequestRing::look(std::uint64_t digest) const {
+    const Entry *e = find(digest);
+    return e ? e->seen : Seen::never;
+}
+
+std::string_view RequestRing::reply(std::uint64_t digest) const {
+    const Entry *e = find(digest);
+    return e ? std::string_view(e->reply.data(), e->size) : std::string_view();
+}
+
+void RequestRing::start(std::uint64_t digest) {
+    Entry &e = entries_[next_];
+    next_ = (next_ + 1) % kEntries;
+    e.digest = digest;
+    e.seen = Seen::running;
+    e.size = 0;
+}
+
+void RequestRing::answer(std::uint64_t digest, std::string_view reply) {
+    Entry *e = const_cast<Entry *>(find(digest));
+    if (!e) return;  // pushed out while it ran
+    e->seen = Seen::answered;
+    if (reply.size() > kMaxReply) return;
+    std::memcpy(e->reply.data(), reply.data(), reply.size());
+    e->size = static_cast<std::uint8_t>(reply.size());
+}
+
+}  // namespace fleet

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+#pragma once
+
+#include "esp_err.h"
+#include "freertos/FreeRTOS.h"
+#include "freertos/queue.h"
+
+#include <stddef.h>
+
+typedef int uart_port_t;
+
+extern "C" {
+esp_err_t uart_driver_install(uart_port_t port, int rx_buffer, int tx_buffer, int queue_size, QueueHandle_t *queue,
+                              int intr_flags);
+int uart_read_bytes(uart_port_t port, void *buf, uint32_t length, TickType_t wait);
+int uart_write_bytes(uart_port_t port, const void *src, size_t size);
+}

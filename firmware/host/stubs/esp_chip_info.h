@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+#pragma once
+
+#include <stdint.h>
+
+typedef enum { CHIP_ESP32 = 1, CHIP_ESP32C3 = 5, CHIP_ESP32S3 = 9 } esp_chip_model_t;
+
+typedef struct {
+    esp_chip_model_t model;
+    uint32_t features;
+    uint16_t revision;
+    uint8_t cores;
+} esp_chip_info_t;
+
+extern "C" void esp_chip_info(esp_chip_info_t *info);

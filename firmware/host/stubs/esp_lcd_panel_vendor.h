@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0 (pins are gpio_num_t). See README.md.
+#pragma once
+
+#include "esp_lcd_types.h"
+
+typedef struct {
+    fleet_stub_pin_t reset_gpio_num;
+    lcd_rgb_element_order_t rgb_ele_order;
+    lcd_rgb_data_endian_t data_endian;
+    uint32_t bits_per_pixel;
+    void *vendor_config;
+} esp_lcd_panel_dev_config_t;
+
+extern "C" esp_err_t esp_lcd_new_panel_st7789(const esp_lcd_panel_io_handle_t io,
+                                              const esp_lcd_panel_dev_config_t *config, esp_lcd_panel_handle_t *panel);

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0 (component protocomm). See README.md.
+#pragma once
+
+#include "esp_err.h"
+
+extern "C" esp_err_t esp_srp_gen_salt_verifier(const char *username, int username_len, const char *pass, int pass_len,
+                                               char **bytes_salt, int salt_len, char **verifier, int *verifier_len);

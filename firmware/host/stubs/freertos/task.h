@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+#pragma once
+
+#include "freertos/FreeRTOS.h"
+
+typedef struct tskTaskControlBlock *TaskHandle_t;
+typedef void (*TaskFunction_t)(void *);
+
+extern "C" {
+// In ESP-IDF the depth is in bytes.
+BaseType_t xTaskCreate(TaskFunction_t code, const char *name, uint32_t stack_depth, void *arg, UBaseType_t priority,
+                       TaskHandle_t *handle);
+void vTaskDelete(TaskHandle_t task);
+void vTaskDelay(TickType_t ticks);
+BaseType_t xTaskNotifyGive(TaskHandle_t task);
+uint32_t ulTaskNotifyTake(BaseType_t clear, TickType_t wait);
+TaskHandle_t xTaskGetCurrentTaskHandle(void);
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+#pragma once
+
+#include "sdkconfig.h"
+
+#if !CONFIG_IDF_TARGET_ESP32
+#define SOC_HMAC_SUPPORTED 1
+#define SOC_TEMP_SENSOR_SUPPORTED 1
+#define SOC_USB_SERIAL_JTAG_SUPPORTED 1
+#endif

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+// Stub, compared with ESP-IDF espressif/libsodium 1.0.20. See README.md.
+#pragma once
+
+extern "C" int sodium_init(void);
+extern "C" int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *m, unsigned long long mlen,
+                                           const unsigned char *pk);

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// The shared JSON vectors: texts exchanged with stock devices.
+#pragma once
+
+#include "fleet/json.hpp"
+
+#include <string>
+
+namespace fleet::test {
+
+// load_vectors parses a file of vectors/, or fails the test.
+JsonDocument load_vectors(const char *name);
+
+std::string text_of(JsonView v);  // a copy
+
+}  // namespace fleet::test

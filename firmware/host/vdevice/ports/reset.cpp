@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#include "ports/posix_system.hpp"
+
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+#include <vector>
+
+extern char **environ;
+
+namespace fleet::host {
+
+namespace {
+
+constexpr char variable[] = "VDEVICE_RESET=";
+
+char program[PATH_MAX];
+char reason_entry[64];
+std::vector<char *> arguments, environment;
+
+}  // namespace
+
+// Everything that execv needs is laid out beforehand: a signal handler may not
+// allocate.
+void keep_arguments(int, char **argv) {
+    const ssize_t n = ::readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = '\0';
+    for (char **a = argv; *a != nullptr; ++a) arguments.push_back(*a);
+    arguments.push_back(nullptr);
+    for (char **e = environ; *e != nullptr; ++e) {
+        if (std::strncmp(*e, variable, sizeof variable - 1) != 0) environment.push_back(*e);
+    }
+    environment.push_back(reason_entry);
+    environment.push_back(nullptr);
+}
+
+ResetReason reset_reason_from_environment() {
+    const char *name = std::getenv("VDEVICE_RESET");
+    for (int i = 0; name != nullptr && i <= static_cast<int>(ResetReason::other); ++i) {
+        const auto reason = static_cast<ResetReason>(i);
+        if (std::strcmp(name, to_string(reason)) == 0) return reason;
+    }
+    return ResetReason::power_on;
+}
+
+void reset(ResetReason reason) {
+    std::strcpy(reason_entry, variable);
+    std::strcat(reason_entry, to_string(reason));
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(program, arguments.data(), environment.data());
+    ::_exit(127);
+}
+
+}  // namespace fleet::host
