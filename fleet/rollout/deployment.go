@@ -35,9 +35,22 @@ type deployment struct {
 	busy       bool           // a baseline or its health checks are being taken
 	restarting bool           // was told to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
+	back       time.Time      // of that reconnection
 	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
 	heap       int64          // free heap that its latest boot poll told, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
+}
+
+// cameBack reports whether a connection is the one that fleetd's restart made
+// necessary, which is no fault of the device. Of a device that connects while
+// the engine starts both the presence and the event tell, the first in whole
+// milliseconds.
+func (d *deployment) cameBack(at time.Time) bool {
+	if !d.afterStart {
+		return !at.Truncate(time.Millisecond).After(d.back)
+	}
+	d.afterStart, d.back = false, at
+	return true
 }
 
 // late reports whether a later proof can still re-open the deployment.

@@ -17,8 +17,7 @@ func (l *loop) observeDevice(id fleet.DeviceID, o fleet.Observation) {
 		case d.State.Final() && live:
 		case d.State == fleet.DeploymentQueued:
 			l.observeQueued(d, o)
-		case o.Kind == fleet.EvidenceConnect && d.afterStart && d.State == fleet.DeploymentVerifying && !d.Away:
-			d.afterStart = false // fleetd's restart is no fault of the device
+		case o.Kind == fleet.EvidenceConnect && d.State == fleet.DeploymentVerifying && !d.Away && d.cameBack(o.At):
 			l.verify(d)
 		default:
 			l.observe(d, o)

@@ -94,3 +94,33 @@ func TestLostWordOfACommit(t *testing.T) {
 		}
 	})
 }
+
+// A device that comes back while the engine starts is told of twice, by its
+// presence and by the event. Neither is flapping: the restart was ours.
+func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.lag = 20 * time.Millisecond
+		w.fill(1, nil)
+		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxReconnects, p.Waves[0].Soak = 1, time.Hour }, 1)
+		id := w.ids()[0]
+		stop := w.start()
+		defer func() { stop() }()
+		sleep(time.Minute)
+		if s := w.deployment(c.ID, id).State; s != fleet.DeploymentVerifying {
+			t.Fatalf("%s, want verifying", s)
+		}
+		for range 4 {
+			stop()
+			w.devices[id].leave(false) // nobody hears it
+			sleep(time.Second)
+			stop = w.start()
+			sleep(w.lag / 2)
+			w.devices[id].connect()
+			sleep(10 * time.Second)
+		}
+		if row := w.deployment(c.ID, id); row.Reconnects > 0 || row.State != fleet.DeploymentVerifying {
+			t.Errorf("%s after %d reconnections: %v", row.State, row.Reconnects, w.story(row))
+		}
+		w.await(c.ID, 3*time.Hour, fleet.CampaignCompleted)
+	})
+}

@@ -41,6 +41,7 @@ type world struct {
 	epochs  int64
 	room    int
 	tick    time.Duration
+	lag     time.Duration // of the word about a device's presence
 	copies  int           // how often evidence arrives
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
@@ -333,6 +334,7 @@ func (w *world) Epoch(id fleet.DeviceID) (int64, bool) {
 
 // State is presence.
 func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, string) {
+	time.Sleep(w.lag)
 	w.mu.Lock()
 	d := w.devices[id]
 	w.mu.Unlock()
