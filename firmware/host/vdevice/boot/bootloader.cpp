@@ -10,7 +10,9 @@ namespace fleet::host {
 
 namespace {
 
-bool may_boot(SlotState state) { return state != SlotState::invalid && state != SlotState::aborted; }
+bool may_boot(SlotState state) {
+    return state != SlotState::invalid && state != SlotState::aborted;
+}
 
 // judge moves the states on as the bootloader does before it starts the slot:
 // new gets its one boot; one that is pending already had it.
@@ -28,7 +30,7 @@ void judge(OtaData &data) {
 
 Result<EspImage> read_slot(const std::string &state_dir, int slot, std::uint16_t chip_id) {
     const Descriptor file{::open(slot_path(state_dir, slot).c_str(), O_RDONLY | O_CLOEXEC)};
-    struct stat about {};
+    struct stat about{};
     if (!file.open() || ::fstat(file.get(), &about) != 0) return Status{Code::not_found, "the slot is empty"};
     return read_image(file.get(), static_cast<std::uint32_t>(about.st_size), chip_id);
 }

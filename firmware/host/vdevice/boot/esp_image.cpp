@@ -19,7 +19,9 @@ constexpr std::uint8_t checksum_seed = 0xEF;
 std::uint32_t u32(const std::uint8_t *p) {
     return std::uint32_t{p[0]} | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 | std::uint32_t{p[3]} << 24;
 }
-std::uint16_t u16(const std::uint8_t *p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
+std::uint16_t u16(const std::uint8_t *p) {
+    return static_cast<std::uint16_t>(p[0] | p[1] << 8);
+}
 
 std::string text(const std::uint8_t *p, std::size_t size) {
     const char *s = reinterpret_cast<const char *>(p);
@@ -52,7 +54,8 @@ public:
         if (!read.ok()) return read;
         hash_->update({into, size});
         if (is_data) {
-            for (std::uint32_t i = 0; i < size; ++i) checksum_ = static_cast<std::uint8_t>(checksum_ ^ into[i]);
+            for (std::uint32_t i = 0; i < size; ++i)
+                checksum_ = static_cast<std::uint8_t>(checksum_ ^ into[i]);
         }
         at_ += size;
         return {};
@@ -131,7 +134,8 @@ Result<EspImage> read_image(int fd, std::uint32_t size, std::uint16_t chip_id) {
 
     Walk walk(fd, size);
     Status status = walk.skip(image_header_size, false);
-    for (int i = 0; status.ok() && i < head[1]; ++i) status = walk_segment(walk);
+    for (int i = 0; status.ok() && i < head[1]; ++i)
+        status = walk_segment(walk);
     if (status.ok()) status = check_sum(walk);
     if (status.ok() && head[23] != 0) status = check_hash(walk);
     if (status.ok()) status = read_payload(fd, u32(head + image_header_size + 4), image.payload);

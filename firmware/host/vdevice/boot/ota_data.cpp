@@ -26,11 +26,15 @@ SlotState state_named(const char *name) {
     return SlotState::undefined;
 }
 
-std::string path_in(const std::string &state_dir) { return state_dir + "/otadata.json"; }
+std::string path_in(const std::string &state_dir) {
+    return state_dir + "/otadata.json";
+}
 
 }  // namespace
 
-const char *slot_label(int slot) { return slot == 0 ? "ota_0" : "ota_1"; }
+const char *slot_label(int slot) {
+    return slot == 0 ? "ota_0" : "ota_1";
+}
 
 std::string slot_path(const std::string &state_dir, int slot) {
     return state_dir + (slot == 0 ? "/slot_a.bin" : "/slot_b.bin");

@@ -14,7 +14,7 @@ struct OtaData {
     std::int64_t boot_count = 0;
 };
 
-const char *slot_label(int slot);           // "ota_0"
+const char *slot_label(int slot);  // "ota_0"
 std::string slot_path(const std::string &state_dir, int slot);
 
 // load gives a fresh unit's data if there is no file, or a damaged one: the

@@ -11,7 +11,8 @@ namespace fleet::host {
 namespace {
 
 void put32(std::string &out, std::uint32_t v) {
-    for (int i = 0; i < 4; ++i) out += static_cast<char>(v >> (8 * i));
+    for (int i = 0; i < 4; ++i)
+        out += static_cast<char>(v >> (8 * i));
 }
 
 void put_text(std::string &out, const std::string &text, std::size_t width) {
@@ -68,7 +69,8 @@ std::string description(const ImageSpec &s, const std::string &elf) {
 // Filler does not compress, and is the same for the same build.
 std::string filler(const std::string &seed, std::size_t size) {
     std::string out, block = seed;
-    while (out.size() < size) out += block = sha256(block);
+    while (out.size() < size)
+        out += block = sha256(block);
     out.resize(size);
     return out;
 }
@@ -78,7 +80,8 @@ void seal(std::string &image) {
     for (std::size_t i = descriptor_offset; i < image.size(); ++i) {
         sum = static_cast<std::uint8_t>(sum ^ static_cast<std::uint8_t>(image[i]));
     }
-    while (image.size() % 16 != 15) image += '\0';
+    while (image.size() % 16 != 15)
+        image += '\0';
     image += static_cast<char>(sum);
     image += sha256(image);
 }

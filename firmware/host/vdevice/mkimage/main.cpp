@@ -44,8 +44,10 @@ bool set(ImageSpec &spec, const char *option, const char *value) {
 }
 
 int usage() {
-    std::fputs("usage: mkimage --chip NAME --version X.Y.Z [--payload JSON] [--size BYTES] [--project NAME]\n"
-               "               [--secure-version N] FILE\n", stderr);
+    std::fputs(
+        "usage: mkimage --chip NAME --version X.Y.Z [--payload JSON] [--size BYTES] [--project NAME]\n"
+        "               [--secure-version N] FILE\n",
+        stderr);
     return 2;
 }
 

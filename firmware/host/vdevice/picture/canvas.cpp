@@ -17,7 +17,8 @@ void Canvas::set(int x, int y, Colour c) {
 
 void Canvas::fill(int x, int y, int w, int h, Colour c) {
     for (int row = y; row < y + h; ++row) {
-        for (int column = x; column < x + w; ++column) set(column, row, c);
+        for (int column = x; column < x + w; ++column)
+            set(column, row, c);
     }
 }
 
@@ -31,7 +32,9 @@ void draw_glyph(Canvas &canvas, int x, int y, int scale, const std::uint8_t *col
     }
 }
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_continuation(char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
 
 }  // namespace
 

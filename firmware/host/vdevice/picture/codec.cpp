@@ -3,8 +3,8 @@
 
 #include "picture/jpeg.hpp"
 
-#include <cstring>
 #include <png.h>
+#include <cstring>
 
 namespace fleet::host {
 

@@ -45,6 +45,8 @@ constexpr std::uint8_t box[glyph_width] = {0x7f, 0x41, 0x41, 0x41, 0x7f};
 
 }  // namespace
 
-const std::uint8_t *glyph(char c) { return c < ' ' || c > '~' ? box : glyphs[c - ' ']; }
+const std::uint8_t *glyph(char c) {
+    return c < ' ' || c > '~' ? box : glyphs[c - ' '];
+}
 
 }  // namespace fleet::host

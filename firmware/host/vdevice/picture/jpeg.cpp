@@ -3,10 +3,10 @@
 
 #include "picture/codec.hpp"
 
+#include <jpeglib.h>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
-#include <jpeglib.h>
 
 namespace fleet::host {
 

@@ -24,7 +24,9 @@ Palette palette(bool monochrome, bool dark) {
 }
 
 Colour dimmed(Colour c, int percent) {
-    const auto dim = [percent](std::uint8_t v) { return static_cast<std::uint8_t>(v * (25 + percent * 75 / 100) / 100); };
+    const auto dim = [percent](std::uint8_t v) {
+        return static_cast<std::uint8_t>(v * (25 + percent * 75 / 100) / 100);
+    };
     return {dim(c.r), dim(c.g), dim(c.b)};
 }
 
@@ -38,7 +40,8 @@ CanvasDisplay::CanvasDisplay(ScreenSettings settings)
 void CanvasDisplay::draw() {
     Palette p = palette(settings_.monochrome, theme_ == "dark");
     if (settings_.backlight) {
-        for (Colour *c : {&p.paper, &p.ink, &p.bar, &p.bar_ink}) *c = dimmed(*c, brightness_);
+        for (Colour *c : {&p.paper, &p.ink, &p.bar, &p.bar_ink})
+            *c = dimmed(*c, brightness_);
     }
     const int scale = std::max(1, settings_.width / 160), bar = 12 * scale;
     canvas_.fill(0, 0, settings_.width, settings_.height, p.paper);

@@ -2,12 +2,12 @@
 #include "ports/file_core_dump.hpp"
 #include "ports/posix_system.hpp"
 
-#include <climits>
-#include <csignal>
-#include <cstring>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <unistd.h>
+#include <climits>
+#include <csignal>
+#include <cstring>
 
 namespace fleet::host {
 
@@ -67,10 +67,11 @@ void write_core_dump_on_crash(const std::string &path) {
     std::strncpy(dump_path, path.c_str(), sizeof dump_path - 1);
     void *prime[1];
     ::backtrace(prime, 1);  // loads libgcc now
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = crash;
     action.sa_flags = SA_SIGINFO | SA_RESETHAND;
-    for (const int number : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) sigaction(number, &action, nullptr);
+    for (const int number : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL})
+        sigaction(number, &action, nullptr);
 }
 
 }  // namespace fleet::host

@@ -7,10 +7,10 @@
 namespace fleet::host {
 
 struct HttpLimits {
-    std::string ca_file;           // "" takes the system's
+    std::string ca_file;  // "" takes the system's
     long connect_s = 10;
-    long stall_s = 30;             // without a byte
-    long request_s = 60;           // a whole post
+    long stall_s = 30;    // without a byte
+    long request_s = 60;  // a whole post
     long download_s = 30 * 60;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "ports/curl_transfer.hpp"
 
-#include <cstdlib>
 #include <strings.h>
+#include <cstdlib>
 
 namespace fleet::host {
 
@@ -12,7 +12,7 @@ Status verdict(CURLcode code) {
     switch (code) {
         case CURLE_OK: return {};
         case CURLE_URL_MALFORMAT: return {Code::invalid, "the URL makes no sense"};
-        case CURLE_UNSUPPORTED_PROTOCOL: return {Code::invalid, "only http and https URLs are fetched"};
+        case CURLE_UNSUPPORTED_PROTOCOL: return {Code::unavailable, "the server does not speak HTTP/1.1"};
         case CURLE_COULDNT_RESOLVE_HOST: return {Code::unavailable, "the server's name is not known"};
         case CURLE_COULDNT_CONNECT: return {Code::unavailable, "the server cannot be reached"};
         case CURLE_OPERATION_TIMEDOUT: return {Code::timeout, "the server took too long"};
@@ -27,14 +27,17 @@ bool value_of(std::string_view line, std::string_view name, std::string_view &va
     if (line.size() <= name.size() || line[name.size()] != ':') return false;
     if (strncasecmp(line.data(), name.data(), name.size()) != 0) return false;
     value = line.substr(name.size() + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
-    while (!value.empty() && static_cast<unsigned char>(value.back()) <= ' ') value.remove_suffix(1);
+    while (!value.empty() && (value.front() == ' ' || value.front() == '\t'))
+        value.remove_prefix(1);
+    while (!value.empty() && static_cast<unsigned char>(value.back()) <= ' ')
+        value.remove_suffix(1);
     return true;
 }
 
 }  // namespace
 
-Transfer::Transfer(std::string_view url, const HttpLimits &limits, long limit_s) : handle_(curl_easy_init()) {
+Transfer::Transfer(std::string_view url, const HttpLimits &limits, long limit_s)
+    : handle_(curl_easy_init()), is_web_(url.substr(0, 7) == "http://" || url.substr(0, 8) == "https://") {
     curl_easy_setopt(handle_, CURLOPT_URL, std::string(url).c_str());
     curl_easy_setopt(handle_, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(handle_, CURLOPT_FOLLOWLOCATION, 0L);
@@ -60,7 +63,9 @@ Transfer::~Transfer() {
     curl_easy_cleanup(handle_);
 }
 
-void Transfer::header(const std::string &line) { headers_ = curl_slist_append(headers_, line.c_str()); }
+void Transfer::header(const std::string &line) {
+    headers_ = curl_slist_append(headers_, line.c_str());
+}
 
 void Transfer::resume_from(std::int64_t offset) {
     if (offset <= 0) return;
@@ -110,6 +115,7 @@ std::size_t Transfer::on_body(char *data, std::size_t size, std::size_t count, v
 }
 
 Result<HttpResponse> Transfer::perform() {
+    if (!is_web_) return Status{Code::invalid, "only http and https URLs are fetched"};
     curl_easy_setopt(handle_, CURLOPT_HTTPHEADER, headers_);
     const CURLcode code = curl_easy_perform(handle_);
     if (!failure.ok()) return failure;

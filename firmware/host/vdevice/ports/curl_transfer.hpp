@@ -32,6 +32,7 @@ private:
     bool announce();
 
     CURL *handle_;
+    bool is_web_;
     curl_slist *headers_ = nullptr;
     HttpResponse response_;
     std::int64_t resume_from_ = 0;

@@ -13,7 +13,7 @@ constexpr std::size_t max_summary = 240;
 }
 
 std::uint32_t FileCoreDump::size() const {
-    struct stat about {};
+    struct stat about{};
     return ::stat(path_.c_str(), &about) == 0 ? static_cast<std::uint32_t>(about.st_size) : 0;
 }
 
@@ -28,6 +28,8 @@ std::string FileCoreDump::summary() const {
     return file.ok() ? file.value().substr(0, file.value().find('\n')).substr(0, max_summary) : "";
 }
 
-Status FileCoreDump::erase() { return remove_file(path_); }
+Status FileCoreDump::erase() {
+    return remove_file(path_);
+}
 
 }  // namespace fleet::host

@@ -3,10 +3,10 @@
 
 #include "ports/steps.hpp"
 
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cerrno>
 
 namespace fleet::host {
 
@@ -65,9 +65,10 @@ Status read_all(int fd, MutableBytes into, std::int64_t offset) {
 Result<std::string> read_file(const std::string &path, std::size_t limit) {
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file.open()) return Status{errno == ENOENT ? Code::not_found : Code::io, "a file cannot be opened"};
-    struct stat about {};
+    struct stat about{};
     if (::fstat(file.get(), &about) != 0) return disk_failure("a file cannot be read");
-    if (static_cast<std::size_t>(about.st_size) > limit) return Status{Code::corrupt, "a file is larger than it may be"};
+    if (static_cast<std::size_t>(about.st_size) > limit)
+        return Status{Code::corrupt, "a file is larger than it may be"};
     std::string content(static_cast<std::size_t>(about.st_size), '\0');
     const Status read = read_all(file.get(), {reinterpret_cast<std::uint8_t *>(&content[0]), content.size()}, 0);
     if (!read.ok()) return read;

@@ -65,9 +65,13 @@ Result<std::int64_t> FileStore::get_int(std::string_view key) {
     return std::int64_t{value};
 }
 
-Result<std::string> FileStore::get(std::string_view key) { return load(key, 's'); }
+Result<std::string> FileStore::get(std::string_view key) {
+    return load(key, 's');
+}
 
-Status FileStore::set_int(std::string_view key, std::int64_t value) { return save(key, "i" + std::to_string(value)); }
+Status FileStore::set_int(std::string_view key, std::int64_t value) {
+    return save(key, "i" + std::to_string(value));
+}
 
 Status FileStore::set(std::string_view key, std::string_view value) {
     if (value.size() >= max_value) return {Code::no_space, "a stored text has fewer than 4000 bytes"};

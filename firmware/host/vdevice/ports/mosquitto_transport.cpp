@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "ports/mosquitto_transport.hpp"
 
-#include <cerrno>
 #include <mosquitto.h>
-#include <mutex>
 #include <sys/socket.h>
+#include <cerrno>
+#include <mutex>
 
 namespace fleet::host {
 
@@ -127,7 +127,9 @@ MosquittoTransport::MosquittoTransport(Executor &executor, TlsSettings tls)
     load_library();
 }
 
-MosquittoTransport::~MosquittoTransport() { stop(false); }
+MosquittoTransport::~MosquittoTransport() {
+    stop(false);
+}
 
 Status MosquittoTransport::configure(Link &link, const BrokerSettings &s, std::string_view will_topic,
                                      std::string_view will) {
@@ -200,7 +202,9 @@ void MosquittoTransport::cut() {
     if (fd >= 0) ::shutdown(fd, SHUT_RDWR);
 }
 
-void MosquittoTransport::deliver_twice() { twice_ = true; }
+void MosquittoTransport::deliver_twice() {
+    twice_ = true;
+}
 
 void MosquittoTransport::report(std::uint32_t generation, TransportState state, Status why) {
     if (generation == generation_ && on_state) on_state(state, why);

@@ -27,8 +27,8 @@ public:
     void stop(bool say_goodbye) override;
     Status publish(std::string_view topic, Bytes payload, int qos, bool retain) override;
 
-    void cut();             // the fault "connection dropped": no DISCONNECT, reported as down
-    void deliver_twice();   // the fault "duplicate delivery", from now on
+    void cut();            // the fault "connection dropped": no DISCONNECT, reported as down
+    void deliver_twice();  // the fault "duplicate delivery", from now on
 
 private:
     struct Link;

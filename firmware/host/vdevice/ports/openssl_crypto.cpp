@@ -30,7 +30,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Sha256> OpensslCrypto::sha256() { return std::make_unique<OpensslSha256>(); }
+std::unique_ptr<Sha256> OpensslCrypto::sha256() {
+    return std::make_unique<OpensslSha256>();
+}
 
 Status OpensslCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) {
     const std::unique_ptr<EVP_PKEY, FreeContext> loaded(
@@ -49,7 +51,8 @@ std::string hex_of(const std::uint8_t *data, std::size_t size) {
     const char *digits = "0123456789abcdef";
     std::string out;
     out.reserve(size * 2);
-    for (std::size_t i = 0; i < size; ++i) out += {digits[data[i] >> 4], digits[data[i] & 15]};
+    for (std::size_t i = 0; i < size; ++i)
+        out += {digits[data[i] >> 4], digits[data[i] & 15]};
     return out;
 }
 

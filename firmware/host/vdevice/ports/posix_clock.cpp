@@ -15,11 +15,17 @@ std::int64_t monotonic_us() {
 
 PosixClock::PosixClock() : began_us_(monotonic_us()) {}
 
-std::int64_t PosixClock::mono_us() const { return monotonic_us() - began_us_; }
+std::int64_t PosixClock::mono_us() const {
+    return monotonic_us() - began_us_;
+}
 
-std::int64_t PosixClock::unix_ms() const { return synced_ ? mono_us() / 1000 + offset_ms_ : 0; }
+std::int64_t PosixClock::unix_ms() const {
+    return synced_ ? mono_us() / 1000 + offset_ms_ : 0;
+}
 
-bool PosixClock::synced() const { return synced_; }
+bool PosixClock::synced() const {
+    return synced_;
+}
 
 void PosixClock::set_unix_ms(std::int64_t ms, std::int32_t) {
     offset_ms_ = ms - mono_us() / 1000;

@@ -3,16 +3,18 @@
 
 #include "ports/file_io.hpp"
 
-#include <cstdlib>
-#include <cstring>
 #include <malloc.h>
 #include <sys/random.h>
+#include <cstdlib>
+#include <cstring>
 
 namespace fleet::host {
 
 namespace {
 
-std::int64_t in_use() { return static_cast<std::int64_t>(mallinfo2().uordblks); }
+std::int64_t in_use() {
+    return static_cast<std::int64_t>(mallinfo2().uordblks);
+}
 
 }  // namespace
 

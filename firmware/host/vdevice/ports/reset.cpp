@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "ports/posix_system.hpp"
 
+#include <unistd.h>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 #include <vector>
 
 extern char **environ;
@@ -27,7 +27,8 @@ std::vector<char *> arguments, environment;
 void keep_arguments(int, char **argv) {
     const ssize_t n = ::readlink("/proc/self/exe", program, sizeof program - 1);
     program[n > 0 ? n : 0] = '\0';
-    for (char **a = argv; *a != nullptr; ++a) arguments.push_back(*a);
+    for (char **a = argv; *a != nullptr; ++a)
+        arguments.push_back(*a);
     arguments.push_back(nullptr);
     for (char **e = environ; *e != nullptr; ++e) {
         if (std::strncmp(*e, variable, sizeof variable - 1) != 0) environment.push_back(*e);

@@ -59,7 +59,7 @@ Status SlotUpdater::begin(std::uint32_t image_size, std::uint32_t resume_from) {
 Status SlotUpdater::open_other(std::uint32_t resume_from) {
     const std::string path = slot_path(settings_.state_dir, other_slot());
     file_ = Descriptor{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
-    struct stat about {};
+    struct stat about{};
     if (!file_.open() || ::fstat(file_.get(), &about) != 0) return disk_failure("the other slot cannot be opened");
     if (about.st_size < static_cast<off_t>(resume_from)) {
         file_.reset();

@@ -13,6 +13,8 @@ void at_step(const char *name) {
     if (observer) observer(name);
 }
 
-void on_step(std::function<void(const char *)> seen) { observer = std::move(seen); }
+void on_step(std::function<void(const char *)> seen) {
+    observer = std::move(seen);
+}
 
 }  // namespace fleet::host

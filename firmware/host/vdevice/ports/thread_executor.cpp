@@ -45,7 +45,8 @@ void ThreadExecutor::join() {
 }
 
 void ThreadExecutor::run() {
-    while (auto fn = next()) fn();
+    while (auto fn = next())
+        fn();
 }
 
 void ThreadExecutor::promote_due() {
