@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -32,13 +33,35 @@ func CheckAssertions(as []Assertion, answerText, baseline string) error {
 	return nil
 }
 
+// Each ".." of a path finds a value once for every value above it, so what a
+// path can find grows with the power of its descents and the answer's depth.
+const (
+	maxDescents    = 2
+	maxAnswerDepth = 64
+)
+
 // answerValue is the JSON in a text, or the text itself.
 func answerValue(text string) any {
 	var v any
-	if json.Unmarshal([]byte(text), &v) != nil {
+	if json.Unmarshal([]byte(text), &v) != nil || deeper(v, maxAnswerDepth) {
 		return text
 	}
 	return v
+}
+
+// deeper reports whether a value is nested more than so many levels deep.
+func deeper(v any, levels int) bool {
+	if levels < 0 {
+		return true
+	}
+	below := func(v any) bool { return deeper(v, levels-1) }
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, below)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), below)
+	}
+	return false
 }
 
 // check holds every value at the path against the assertion.

@@ -89,3 +89,18 @@ func FuzzCheckAssertions(f *testing.F) {
 		}
 	})
 }
+
+// An answer that is nested for no honest reason is text: a path with ".." would
+// find more in it than fits into memory.
+func TestCheckAssertionsOfADeepAnswer(t *testing.T) {
+	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	exists := []fleet.Assertion{{Path: "$..*..*", Op: "exists"}}
+	if err := fleet.CheckAssertions(exists, nested(50), ""); err != nil {
+		t.Errorf("50 levels: %v", err)
+	}
+	for _, deep := range []string{nested(5000), `{"a":` + nested(5000) + "}"} {
+		if err := fleet.CheckAssertions(exists, deep, ""); err == nil {
+			t.Errorf("%.10s...: found values in an answer of 5000 levels", deep)
+		}
+	}
+}

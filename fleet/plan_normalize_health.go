@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/ohler55/ojg/jp"
 )
@@ -100,6 +101,9 @@ func checkPath(field, path string) error {
 	}
 	if _, err := jp.ParseString(path); err != nil {
 		return planError("invalid_path", field, "%.80q is not a JSON path: %v", path, err)
+	}
+	if strings.Count(path, "..") > maxDescents {
+		return planError("invalid_path", field, "%.80q looks into everything below (..) more than %d times", path, maxDescents)
 	}
 	return nil
 }

@@ -149,6 +149,7 @@ func TestNormalizeRefuses(t *testing.T) {
 		{"null arguments", func(p *P) { p.HealthChecks = []fleet.HealthCheck{{Tool: "x", Arguments: json.RawMessage(`null`)}} }, "invalid_arguments", "health_checks[0].arguments"},
 		{"retries", func(p *P) { p.HealthChecks = []fleet.HealthCheck{{Tool: "x", Retries: 99}} }, "invalid_retries", "health_checks[0].retries"},
 		{"op", func(p *P) { p.HealthChecks = check("about", "$.a", "1") }, "invalid_op", "health_checks[0].assert[0].op"},
+		{"path that finds too much", func(p *P) { p.HealthChecks = check("exists", "$..*..*..*", "") }, "invalid_path", "health_checks[0].assert[0].path"},
 		{"path", func(p *P) { p.HealthChecks = check("eq", "$.a[", "1") }, "invalid_path", "health_checks[0].assert[0].path"},
 		{"no path", func(p *P) { p.HealthChecks = check("eq", "", "1") }, "invalid_path", "health_checks[0].assert[0].path"},
 		{"no value", func(p *P) { p.HealthChecks = check("eq", "$.a", "") }, "value_required", "health_checks[0].assert[0].value"},
