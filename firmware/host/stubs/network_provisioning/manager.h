@@ -55,4 +55,5 @@ esp_err_t network_prov_mgr_start_provisioning(network_prov_security_t security, 
                                               const char *service_name, const char *service_key);
 void network_prov_mgr_stop_provisioning(void);
 esp_err_t network_prov_mgr_reset_wifi_sm_state_on_failure(void);
+esp_err_t network_prov_mgr_configure_wifi_sta(wifi_config_t *config);
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fleet/ports.hpp"
+
+#include <atomic>
+
+namespace fleet::esp {
+
+// EspClock counts by esp_timer and tells the date after SNTP or the boot poll
+// has set it. The system's clock holds UTC.
+class EspClock final : public Clock {
+public:
+    // start_sntp asks the server for the date, again and again. Call it once,
+    // after esp_netif_init; "" leaves the date to the boot poll.
+    Status start_sntp(const char *server);
+
+    std::int64_t mono_us() const override;
+    std::int64_t unix_ms() const override;
+    bool synced() const override;
+    void set_unix_ms(std::int64_t ms, std::int32_t zone_minutes) override;
+};
+
+}  // namespace fleet::esp

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fleet/ports.hpp"
+#include "fleet_esp/wifi_network.hpp"
+
+#include "network_provisioning/manager.h"
+
+#include <string>
+
+namespace fleet::esp {
+
+// Invitation is what somebody needs to give the device its Wi-Fi: show it.
+struct Invitation {
+    std::string service;  // name of the access point, or of the Bluetooth device
+    std::string user;
+    std::string code;  // new at each start
+    std::string qr;    // for Espressif's provisioning apps
+};
+
+// Provisioning lets a phone hand over Wi-Fi credentials, by an access point of
+// the device's own or by Bluetooth (Kconfig), over SRP6a: who does not see the
+// code learns nothing by listening.
+class Provisioning {
+public:
+    Provisioning(Executor &executor, WifiNetwork &network, const System &system)
+        : executor_(executor), network_(network), system_(system) {}
+
+    // start runs until credentials have worked.
+    Status start(const char *name_prefix);
+    bool running() const { return running_; }
+    // use tries credentials that came another way, by the serial line.
+    Status use(std::string_view ssid, std::string_view password);
+
+    std::function<void(const Invitation &)> on_invite;
+
+private:
+    static void on_event(void *self, network_prov_cb_event_t event, void *data);
+    void handle(network_prov_cb_event_t event);
+    Status start_manager();
+    Status start_service(const Invitation &invitation);
+    void end();
+
+    Executor &executor_;
+    WifiNetwork &network_;
+    const System &system_;
+    std::string salt_, verifier_;  // the manager keeps pointers to them
+    network_prov_security2_params_t params_ = {};
+    bool running_ = false;
+};
+
+}  // namespace fleet::esp

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// The Executor as two FreeRTOS tasks: one that runs the core, one for jobs
+// that block.
+#pragma once
+
+#include "fleet/ports.hpp"
+
+#include "freertos/FreeRTOS.h"
+#include "freertos/semphr.h"
+#include "freertos/task.h"
+
+#include <deque>
+#include <vector>
+
+namespace fleet::esp {
+
+class TaskExecutor final : public Executor {
+public:
+    Status start();
+
+    void post(std::function<void()> fn) override;
+    void post_after(std::uint32_t ms, std::function<void()> fn) override;
+    void work(std::function<void()> fn) override;
+
+    // One turn of each task's loop: wait for something to do, at most so long,
+    // and do it. The tasks call these for ever; tests call them by hand.
+    void turn(TickType_t longest);
+    void turn_worker(TickType_t longest);
+
+private:
+    struct Later {
+        std::int64_t due_us;
+        std::function<void()> fn;
+    };
+    using Queue = std::deque<std::function<void()>>;
+
+    static void run(void *self);
+    static void run_worker(void *self);
+    void put(Queue &queue, TaskHandle_t reader, std::function<void()> fn);
+    std::function<void()> take(Queue &queue);
+    void collect_due();
+    TickType_t until_next(TickType_t longest);
+
+    SemaphoreHandle_t lock_ = nullptr;  // guards the queues and later_
+    TaskHandle_t task_ = nullptr;
+    TaskHandle_t worker_ = nullptr;
+    Queue ready_;
+    Queue jobs_;
+    std::vector<Later> later_;  // latest first, so that the next one is at the back
+};
+
+}  // namespace fleet::esp

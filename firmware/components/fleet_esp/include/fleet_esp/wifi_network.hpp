@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fleet/backoff.hpp"
+#include "fleet/ports.hpp"
+
+#include "esp_event.h"
+#include "esp_netif.h"
+#include "esp_wifi.h"
+
+namespace fleet::esp {
+
+// WifiNetwork is one Wi-Fi station. It reconnects by itself, with back-off,
+// except while somebody else drives the station: see hand_over.
+class WifiNetwork final : public Network {
+public:
+    WifiNetwork(Executor &executor, const System &system) : executor_(executor), backoff_(system, 1000, 60000) {}
+
+    // start brings up TCP/IP and the radio. The default event loop must exist.
+    Status start(const char *host_name);
+    bool knows_network() const;
+    // connect begins with what is stored, and keeps trying.
+    void connect();
+    // hand_over stops the reconnecting; connect takes it up again.
+    void hand_over() { driven_ = false; }
+    // join stores other credentials and connects with them. restore goes back to
+    // the ones before.
+    Status join(std::string_view ssid, std::string_view password);
+    Status restore();
+    Status forget();
+
+    bool connected() const override { return connected_; }
+    int rssi() const override;
+    int channel() const override;
+    std::string ip() const override;
+    std::string ssid() const override;
+
+private:
+    static void on_event(void *self, esp_event_base_t base, std::int32_t id, void *data);
+    void lost(int reason);
+    void gained();
+    void retry();
+
+    Executor &executor_;
+    Backoff backoff_;
+    esp_netif_t *netif_ = nullptr;
+    wifi_config_t before_ = {};  // for restore
+    bool driven_ = false;        // by us
+    bool connected_ = false;
+    bool retry_planned_ = false;
+};
+
+// make_station_config is false when the texts do not fit.
+bool make_station_config(std::string_view ssid, std::string_view password, wifi_config_t *config);
+
+}  // namespace fleet::esp

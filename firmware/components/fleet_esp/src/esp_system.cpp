@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "fleet_esp/esp_system.hpp"
+
+#include "fleet/hex.hpp"
+#include "fleet/json_writer.hpp"
+
+#include "esp_app_desc.h"
+#include "esp_chip_info.h"
+#include "esp_flash.h"
+#include "esp_heap_caps.h"
+#include "esp_log.h"
+#include "esp_mac.h"
+#include "esp_partition.h"
+#include "esp_random.h"
+#include "esp_system.h"
+#include "esp_task_wdt.h"
+#include "sdkconfig.h"
+
+#include <cstdio>
+#include <cstring>
+
+namespace fleet::esp {
+
+namespace {
+
+constexpr const char *TAG = "system";
+constexpr std::size_t longest_table = 1536;  // some fifteen partitions
+
+template <std::size_t N>
+std::string text_of(const char (&field)[N]) {
+    return {field, strnlen(field, N)};
+}
+
+void write_partition(JsonWriter &json, const esp_partition_t &partition) {
+    json.begin_object()
+        .member("label", text_of(partition.label))
+        .member("type", static_cast<int>(partition.type))
+        .member("subtype", static_cast<int>(partition.subtype))
+        .member("address", partition.address)
+        .member("size", partition.size)
+        .end_object();
+}
+
+}  // namespace
+
+void EspSystem::restart() {
+    ESP_LOGW(TAG, "restarting");
+    esp_restart();
+}
+
+AppInfo EspSystem::app() const {
+    const esp_app_desc_t &desc = *esp_app_get_description();
+    AppInfo info;
+    info.project = text_of(desc.project_name);
+    info.version = text_of(desc.version);
+    info.compile_time = text_of(desc.date) + "T" + text_of(desc.time) + "Z";
+    info.idf_version = text_of(desc.idf_ver);
+    info.elf_sha256 = encode_hex({desc.app_elf_sha256, sizeof desc.app_elf_sha256});
+    info.secure_version = desc.secure_version;
+    return info;
+}
+
+ResetReason EspSystem::reset_reason() const {
+    switch (esp_reset_reason()) {
+        case ESP_RST_POWERON: return ResetReason::power_on;
+        case ESP_RST_SW: return ResetReason::software;
+        case ESP_RST_PANIC:
+        case ESP_RST_CPU_LOCKUP: return ResetReason::panic;
+        case ESP_RST_INT_WDT:
+        case ESP_RST_TASK_WDT:
+        case ESP_RST_WDT: return ResetReason::watchdog;
+        case ESP_RST_BROWNOUT:
+        case ESP_RST_PWR_GLITCH: return ResetReason::brownout;
+        case ESP_RST_DEEPSLEEP: return ResetReason::deep_sleep;
+        case ESP_RST_EXT:
+        case ESP_RST_USB:
+        case ESP_RST_JTAG: return ResetReason::external;
+        default: return ResetReason::other;
+    }
+}
+
+std::uint32_t EspSystem::heap_free() const { return heap_caps_get_free_size(MALLOC_CAP_DEFAULT); }
+
+std::uint32_t EspSystem::heap_min() const { return heap_caps_get_minimum_free_size(MALLOC_CAP_DEFAULT); }
+
+std::uint32_t EspSystem::heap_largest() const { return heap_caps_get_largest_free_block(MALLOC_CAP_DEFAULT); }
+
+ChipInfo EspSystem::chip() const {
+    esp_chip_info_t raw = {};
+    esp_chip_info(&raw);
+    ChipInfo info;
+    info.model = CONFIG_IDF_TARGET;
+    info.image_id = CONFIG_IDF_FIRMWARE_CHIP_ID;
+    info.cores = raw.cores;
+    info.revision = raw.revision;
+    if (esp_flash_get_size(nullptr, &info.flash_size) != ESP_OK) info.flash_size = 0;
+    return info;
+}
+
+std::string EspSystem::mac() const {
+    std::uint8_t m[6] = {};
+    esp_read_mac(m, ESP_MAC_WIFI_STA);
+    char text[18];
+    std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]);
+    return text;
+}
+
+void EspSystem::random(MutableBytes into) const { esp_fill_random(into.data, into.size); }
+
+std::string EspSystem::partition_table_json() const {
+    std::string buffer(longest_table, '\0');
+    JsonWriter json(buffer.data(), buffer.size());
+    json.begin_array();
+    esp_partition_iterator_t it = esp_partition_find(ESP_PARTITION_TYPE_ANY, ESP_PARTITION_SUBTYPE_ANY, nullptr);
+    for (; it != nullptr; it = esp_partition_next(it)) write_partition(json, *esp_partition_get(it));
+    esp_partition_iterator_release(it);
+    json.end_array();
+    if (json.overflow()) return "[]";
+    return std::string(json.view());
+}
+
+// Tasks that are not watched get an error, which changes nothing.
+void EspSystem::feed_watchdog() { esp_task_wdt_reset(); }
+
+}  // namespace fleet::esp

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "http_exchange.hpp"
+
+#include "fleet_esp/status_of.hpp"
+
+#include "esp_crt_bundle.h"
+#include "esp_log.h"
+#include "esp_task_wdt.h"
+#include "esp_timer.h"
+
+#include <strings.h>
+
+#include <memory>
+#include <new>
+
+namespace fleet::esp {
+
+namespace {
+
+constexpr const char *TAG = "http";
+constexpr int head_buffer = 2048;  // a line of the request or of the answer has to fit
+constexpr std::size_t piece = 4096;
+
+bool is_web_url(std::string_view url) { return url.rfind("http://", 0) == 0 || url.rfind("https://", 0) == 0; }
+
+}  // namespace
+
+HttpExchange::HttpExchange(const HttpOptions &options, std::int64_t limit_ms)
+    : options_(options), deadline_us_(esp_timer_get_time() + limit_ms * 1000) {}
+
+HttpExchange::~HttpExchange() {
+    if (client_ == nullptr) return;
+    esp_http_client_close(client_);
+    esp_http_client_cleanup(client_);
+}
+
+esp_err_t HttpExchange::on_event(esp_http_client_event_t *event) {
+    if (event->event_id == HTTP_EVENT_ON_HEADER && strcasecmp(event->header_key, "ETag") == 0) {
+        static_cast<HttpExchange *>(event->user_data)->etag_ = event->header_value;
+    }
+    return ESP_OK;
+}
+
+Status HttpExchange::prepare(std::string_view url, esp_http_client_method_t method) {
+    if (!is_web_url(url)) return {Code::invalid, "the url is neither http nor https"};
+    url_ = url;
+    esp_http_client_config_t config = {};
+    config.url = url_.c_str();
+    config.method = method;
+    config.timeout_ms = options_.stall_ms;
+    config.disable_auto_redirect = true;
+    config.max_authorization_retries = -1;
+    config.event_handler = on_event;
+    config.user_data = this;
+    config.buffer_size = head_buffer;
+    config.buffer_size_tx = head_buffer;
+    if (options_.trust.ca_pem != nullptr) {
+        config.cert_pem = options_.trust.ca_pem;
+    } else {
+        config.crt_bundle_attach = esp_crt_bundle_attach;
+    }
+    client_ = esp_http_client_init(&config);
+    if (client_ == nullptr) return {Code::invalid, "the url was not understood, or memory is short"};
+    return {};
+}
+
+Status HttpExchange::header(const char *name, const std::string &value) {
+    return status_of(esp_http_client_set_header(client_, name, value.c_str()), "a header was not set");
+}
+
+Status HttpExchange::connect(int body_length) {
+    esp_task_wdt_reset();  // looking up, connecting and TLS may take 30 s
+    const esp_err_t err = esp_http_client_open(client_, body_length);
+    esp_task_wdt_reset();
+    if (err == ESP_OK) return {};
+    ESP_LOGW(TAG, "no connection: %s", esp_err_to_name(err));
+    return {Code::unavailable, "the web server was not reached"};
+}
+
+Status HttpExchange::check_time() const {
+    if (esp_timer_get_time() < deadline_us_) return {};
+    return {Code::timeout, "the web server took too long"};
+}
+
+Status HttpExchange::write(const void *data, std::size_t size) {
+    const char *next = static_cast<const char *>(data);
+    while (size > 0) {
+        if (const Status late = check_time(); !late.ok()) return late;
+        const int sent = esp_http_client_write(client_, next, static_cast<int>(size));
+        if (sent <= 0) return {Code::unavailable, "the connection broke while sending"};
+        esp_task_wdt_reset();
+        next += sent;
+        size -= static_cast<std::size_t>(sent);
+    }
+    return {};
+}
+
+Result<HttpResponse> HttpExchange::answer() {
+    const std::int64_t length = esp_http_client_fetch_headers(client_);
+    esp_task_wdt_reset();
+    if (length == -ESP_ERR_HTTP_EAGAIN) return Status{Code::timeout, "the web server did not answer in time"};
+    if (length < 0) return Status{Code::unavailable, "the connection broke before the answer"};
+    HttpResponse head;
+    head.status = esp_http_client_get_status_code(client_);
+    if (head.status <= 0) return Status{Code::unavailable, "the answer was no HTTP"};
+    head.etag = etag_;
+    // 0 stands for "not stated" as well as for an empty body; both read as empty.
+    if (length > 0 && !esp_http_client_is_chunked_response(client_)) head.content_length = length;
+    return head;
+}
+
+Status HttpExchange::read_body(const HttpResponse &head, const std::function<Status(Bytes)> &sink) {
+    const std::unique_ptr<std::uint8_t[]> buffer(new (std::nothrow) std::uint8_t[piece]);
+    if (buffer == nullptr) return {Code::no_memory, "no memory for the answer's body"};
+    std::int64_t received = 0;
+    for (;;) {
+        if (const Status late = check_time(); !late.ok()) return late;
+        const int size = esp_http_client_read(client_, reinterpret_cast<char *>(buffer.get()), piece);
+        esp_task_wdt_reset();
+        if (size == -ESP_ERR_HTTP_EAGAIN) return {Code::timeout, "the web server stalled"};
+        if (size < 0) return {Code::unavailable, "the connection broke while reading"};
+        if (size == 0) return check_end(head, received);
+        received += size;
+        if (const Status status = sink(Bytes(buffer.get(), static_cast<std::size_t>(size))); !status.ok()) return status;
+    }
+}
+
+Status HttpExchange::check_end(const HttpResponse &head, std::int64_t received) const {
+    const bool whole = head.content_length >= 0 ? received == head.content_length
+                                                : esp_http_client_is_complete_data_received(client_) || received == 0;
+    if (whole) return {};
+    return {Code::unavailable, "the answer's body ended early"};
+}
+
+}  // namespace fleet::esp

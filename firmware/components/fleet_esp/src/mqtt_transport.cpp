@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#include "fleet_esp/mqtt_transport.hpp"
+
+#include "fleet_esp/status_of.hpp"
+
+#include "esp_crt_bundle.h"
+#include "esp_log.h"
+
+#include <utility>
+
+namespace fleet::esp {
+
+namespace {
+
+constexpr const char *TAG = "mqtt";
+constexpr std::uint16_t tls_port = 8883;
+constexpr int connect_timeout_ms = 10000;
+constexpr int task_stack = 6144;
+
+void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &settings, const ServerTrust &trust) {
+    config.broker.address.hostname = settings.host.c_str();
+    config.broker.address.port = settings.port;
+    config.broker.address.transport = MQTT_TRANSPORT_OVER_TCP;
+    if (settings.port != tls_port) return;
+    config.broker.address.transport = MQTT_TRANSPORT_OVER_SSL;
+    if (trust.ca_pem != nullptr) {
+        config.broker.verification.certificate = trust.ca_pem;
+    } else {
+        config.broker.verification.crt_bundle_attach = esp_crt_bundle_attach;
+    }
+}
+
+const char *or_null(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
+
+// What esp-mqtt says of an error, as a sentence that an operator can act on.
+const char *sentence_of(const esp_mqtt_error_codes_t &error) {
+    if (error.error_type != MQTT_ERROR_TYPE_CONNECTION_REFUSED) {
+        if (error.esp_tls_cert_verify_flags != 0) return "the broker's certificate was not accepted";
+        return "the broker was not reached";
+    }
+    switch (error.connect_return_code) {
+        case MQTT_CONNECTION_REFUSE_BAD_USERNAME:
+        case MQTT_CONNECTION_REFUSE_NOT_AUTHORIZED: return "the broker refused the credentials";
+        case MQTT_CONNECTION_REFUSE_ID_REJECTED: return "the broker refused the client id";
+        case MQTT_CONNECTION_REFUSE_SERVER_UNAVAILABLE: return "the broker takes no connections now";
+        default: return "the broker refused the connection";
+    }
+}
+
+// A broker that is only busy is tried again like one that is not there.
+bool is_refusal(const esp_mqtt_error_codes_t &error) {
+    return error.error_type == MQTT_ERROR_TYPE_CONNECTION_REFUSED &&
+           error.connect_return_code != MQTT_CONNECTION_REFUSE_SERVER_UNAVAILABLE;
+}
+
+}  // namespace
+
+Status MqttTransport::start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) {
+    stop(false);
+    const std::string topic(will_topic);  // esp-mqtt copies, but wants terminated text
+    esp_mqtt_client_config_t config = {};
+    set_address(config, settings, options_.trust);
+    config.credentials.client_id = settings.client_id.c_str();
+    config.credentials.username = or_null(settings.username);
+    config.credentials.authentication.password = or_null(settings.password);
+    config.session.keepalive = settings.keepalive_s;
+    config.session.protocol_ver = MQTT_PROTOCOL_V_3_1_1;
+    if (!topic.empty()) {
+        config.session.last_will.topic = topic.c_str();
+        config.session.last_will.msg = will.empty() ? "" : will.data();
+        config.session.last_will.msg_len = static_cast<int>(will.size());
+    }
+    config.network.disable_auto_reconnect = true;
+    config.network.timeout_ms = connect_timeout_ms;
+    config.task.stack_size = task_stack;
+    config.buffer.size = options_.buffer;
+    config.buffer.out_size = options_.buffer;
+    config.outbox.limit = options_.outbox_limit;
+
+    client_ = esp_mqtt_client_init(&config);
+    if (client_ == nullptr) return {Code::no_memory, "the MQTT client was not made"};
+    connection_ = std::make_unique<Connection>();
+    connection_->owner = this;
+    connection_->number = ++number_;
+    esp_err_t err = esp_mqtt_client_register_event(client_, MQTT_EVENT_ANY, on_event, connection_.get());
+    if (err == ESP_OK) err = esp_mqtt_client_start(client_);
+    if (err == ESP_OK) return {};
+    stop(false);
+    return status_of(err, "the MQTT client did not start");
+}
+
+void MqttTransport::stop(bool say_goodbye) {
+    if (client_ == nullptr) return;
+    if (say_goodbye && up_) esp_mqtt_client_disconnect(client_);
+    esp_mqtt_client_stop(client_);  // fails if its task has ended already, which is as good
+    esp_mqtt_client_destroy(client_);
+    client_ = nullptr;
+    connection_.reset();
+    ++number_;  // what was posted and has not run yet is of the past
+    up_ = false;
+}
+
+Status MqttTransport::publish(std::string_view topic, Bytes payload, int qos, bool retain) {
+    if (client_ == nullptr || !up_) return {Code::unavailable, "no connection to the broker"};
+    const std::string name(topic);
+    // A length of 0 would make esp-mqtt measure the text itself.
+    const char *data = payload.size == 0 ? nullptr : reinterpret_cast<const char *>(payload.data);
+    const int id = esp_mqtt_client_enqueue(client_, name.c_str(), data, static_cast<int>(payload.size), qos,
+                                           retain ? 1 : 0, true);
+    if (id == -2) return {Code::no_space, "the MQTT outbox is full"};
+    if (id < 0) return {Code::unavailable, "the message was not queued"};
+    return {};
+}
+
+void MqttTransport::on_event(void *arg, esp_event_base_t, std::int32_t, void *data) {
+    Connection &connection = *static_cast<Connection *>(arg);
+    connection.owner->handle(connection, *static_cast<const esp_mqtt_event_t *>(data));
+}
+
+// handle runs on esp-mqtt's task: it may read options_ and the connection, and
+// post.
+void MqttTransport::handle(Connection &connection, const esp_mqtt_event_t &event) {
+    switch (event.event_id) {
+        case MQTT_EVENT_BEFORE_CONNECT: return tell(connection, TransportState::connecting, {});
+        case MQTT_EVENT_CONNECTED: return tell(connection, TransportState::up, {});
+        case MQTT_EVENT_DATA: return gather(connection, event);
+        case MQTT_EVENT_ERROR:
+            if (event.error_handle == nullptr) return;
+            connection.why = sentence_of(*event.error_handle);
+            connection.refused = is_refusal(*event.error_handle);
+            return;
+        case MQTT_EVENT_DISCONNECTED:
+            if (connection.refused) return tell(connection, TransportState::refused, {Code::refused, connection.why});
+            return tell(connection, TransportState::down, {Code::unavailable, connection.why});
+        default: return;
+    }
+}
+
+// gather joins the pieces of a message that is longer than esp-mqtt's buffer.
+void MqttTransport::gather(Connection &connection, const esp_mqtt_event_t &event) {
+    if (event.current_data_offset == 0) {
+        connection.incoming.clear();
+        connection.skipping = event.total_data_len < 0 ||
+                              static_cast<std::size_t>(event.total_data_len) > options_.message_limit;
+        if (connection.skipping) ESP_LOGW(TAG, "dropped a message of %d bytes", event.total_data_len);
+    }
+    if (connection.skipping || event.data_len < 0) return;
+    connection.incoming.append(event.data, static_cast<std::size_t>(event.data_len));
+    if (connection.incoming.size() < static_cast<std::size_t>(event.total_data_len)) return;
+    deliver(connection, std::move(connection.incoming));
+    connection.incoming = {};
+}
+
+void MqttTransport::tell(const Connection &connection, TransportState state, Status status) {
+    const unsigned number = connection.number;
+    executor_.post([this, number, state, status] {
+        if (number != number_) return;
+        up_ = state == TransportState::up;
+        if (on_state) on_state(state, status);
+    });
+}
+
+void MqttTransport::deliver(const Connection &connection, std::string message) {
+    const unsigned number = connection.number;
+    executor_.post([this, number, text = std::move(message)] {
+        if (number == number_ && on_message) on_message(Bytes(text));
+    });
+}
+
+}  // namespace fleet::esp

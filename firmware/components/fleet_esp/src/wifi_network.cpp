@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#include "fleet_esp/wifi_network.hpp"
+
+#include "fleet_esp/status_of.hpp"
+
+#include "esp_check.h"
+
+#include <cstring>
+
+namespace fleet::esp {
+
+namespace {
+
+constexpr const char *TAG = "wifi";
+
+esp_err_t start_radio() {
+    const wifi_init_config_t init = WIFI_INIT_CONFIG_DEFAULT();
+    ESP_RETURN_ON_ERROR(esp_wifi_init(&init), TAG, "radio");
+    ESP_RETURN_ON_ERROR(esp_wifi_set_storage(WIFI_STORAGE_FLASH), TAG, "storage");
+    ESP_RETURN_ON_ERROR(esp_wifi_set_mode(WIFI_MODE_STA), TAG, "mode");
+    return ESP_OK;
+}
+
+bool is_wrong_password(int reason) {
+    return reason == WIFI_REASON_AUTH_FAIL || reason == WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT;
+}
+
+}  // namespace
+
+bool make_station_config(std::string_view ssid, std::string_view password, wifi_config_t *config) {
+    *config = {};
+    if (ssid.empty() || ssid.size() > sizeof config->sta.ssid || password.size() >= sizeof config->sta.password) {
+        return false;
+    }
+    std::memcpy(config->sta.ssid, ssid.data(), ssid.size());
+    std::memcpy(config->sta.password, password.data(), password.size());
+    // A rogue access point of the same name without encryption is not taken.
+    config->sta.threshold.authmode = password.empty() ? WIFI_AUTH_OPEN : WIFI_AUTH_WPA2_PSK;
+    return true;
+}
+
+Status WifiNetwork::start(const char *host_name) {
+    esp_err_t err = esp_netif_init();
+    if (err != ESP_OK) return status_of(err, "TCP/IP did not start");
+    netif_ = esp_netif_create_default_wifi_sta();
+    esp_netif_set_hostname(netif_, host_name);  // without it the router shows "espressif"
+    err = start_radio();
+    if (err == ESP_OK) {
+        err = esp_event_handler_instance_register(WIFI_EVENT, ESP_EVENT_ANY_ID, on_event, this, nullptr);
+    }
+    if (err == ESP_OK) {
+        err = esp_event_handler_instance_register(IP_EVENT, IP_EVENT_STA_GOT_IP, on_event, this, nullptr);
+    }
+    if (err == ESP_OK) err = esp_wifi_start();
+    return status_of(err, "Wi-Fi did not start");
+}
+
+bool WifiNetwork::knows_network() const {
+    wifi_config_t config = {};
+    return esp_wifi_get_config(WIFI_IF_STA, &config) == ESP_OK && config.sta.ssid[0] != 0;
+}
+
+void WifiNetwork::connect() {
+    driven_ = true;
+    if (!connected_) esp_wifi_connect();
+}
+
+Status WifiNetwork::join(std::string_view ssid, std::string_view password) {
+    wifi_config_t config;
+    if (!make_station_config(ssid, password, &config)) return {Code::invalid, "no name or password of a Wi-Fi"};
+    esp_wifi_get_config(WIFI_IF_STA, &before_);
+    esp_wifi_disconnect();
+    const esp_err_t err = esp_wifi_set_config(WIFI_IF_STA, &config);
+    if (err == ESP_OK) connect();
+    return status_of(err, "the Wi-Fi credentials were not stored");
+}
+
+Status WifiNetwork::restore() {
+    esp_wifi_disconnect();
+    const esp_err_t err = esp_wifi_set_config(WIFI_IF_STA, &before_);
+    if (before_.sta.ssid[0] != 0) connect();
+    return status_of(err, "the Wi-Fi credentials of before were not stored");
+}
+
+Status WifiNetwork::forget() {
+    driven_ = false;
+    return status_of(esp_wifi_restore(), "the Wi-Fi credentials were not erased");
+}
+
+void WifiNetwork::on_event(void *self, esp_event_base_t base, std::int32_t id, void *data) {
+    auto *network = static_cast<WifiNetwork *>(self);
+    if (base == IP_EVENT) return network->executor_.post([network] { network->gained(); });
+    if (id != WIFI_EVENT_STA_DISCONNECTED) return;
+    const int reason = static_cast<const wifi_event_sta_disconnected_t *>(data)->reason;
+    network->executor_.post([network, reason] { network->lost(reason); });
+}
+
+void WifiNetwork::gained() {
+    backoff_.reset();
+    connected_ = true;
+    ESP_LOGI(TAG, "connected as %s", ip().c_str());
+    if (on_change) on_change(true);
+}
+
+void WifiNetwork::lost(int reason) {
+    const bool was = connected_;
+    connected_ = false;
+    ESP_LOGW(TAG, "not connected: reason %d", reason);
+    if (was && on_change) on_change(false);
+    if (is_wrong_password(reason)) backoff_.refused();
+    if (driven_) retry();
+}
+
+void WifiNetwork::retry() {
+    if (retry_planned_) return;
+    retry_planned_ = true;
+    executor_.post_after(backoff_.next(), [this] {
+        retry_planned_ = false;
+        if (driven_ && !connected_) esp_wifi_connect();
+    });
+}
+
+int WifiNetwork::rssi() const {
+    wifi_ap_record_t ap = {};
+    return esp_wifi_sta_get_ap_info(&ap) == ESP_OK ? ap.rssi : 0;
+}
+
+int WifiNetwork::channel() const {
+    wifi_ap_record_t ap = {};
+    return esp_wifi_sta_get_ap_info(&ap) == ESP_OK ? ap.primary : 0;
+}
+
+std::string WifiNetwork::ip() const {
+    esp_netif_ip_info_t info = {};
+    if (!connected_ || esp_netif_get_ip_info(netif_, &info) != ESP_OK) return {};
+    char text[16] = {};
+    return esp_ip4addr_ntoa(&info.ip, text, sizeof text);
+}
+
+std::string WifiNetwork::ssid() const {
+    wifi_ap_record_t ap = {};
+    if (esp_wifi_sta_get_ap_info(&ap) != ESP_OK) return {};
+    const char *name = reinterpret_cast<const char *>(ap.ssid);
+    return {name, strnlen(name, sizeof ap.ssid)};
+}
+
+}  // namespace fleet::esp
