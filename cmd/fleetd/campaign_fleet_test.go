@@ -43,9 +43,9 @@ var verdicts = map[sim.FaultKind]fleet.DeploymentState{
 // sockets and a real database, and looks at each verdict.
 func TestCampaignOverSimulatedFleet(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes minutes")
+		t.Skip("takes minutes; FLEETD_CAMPAIGN_DEVICES makes it smaller")
 	}
-	devices := 600
+	devices := 10_000
 	if n, err := strconv.Atoi(os.Getenv("FLEETD_CAMPAIGN_DEVICES")); err == nil {
 		devices = n
 	}
