@@ -211,7 +211,8 @@ TEST_SUITE("vectors") {
             // An unknown cursor and a tool larger than a page read otherwise here:
             // see the unit tests.
             const std::string first = text_of(c.member("pages").first().member("reply"));
-            if (first.find("\"error\"") != std::string::npos || first.empty()) continue;
+            const bool asked = c.member("pages").first().member("request").exists();
+            if (!asked || first.find("\"error\"") != std::string::npos) continue;
             CAPTURE(text_of(c.member("name")));
             check_pages(c.member("pages"));
             checked++;

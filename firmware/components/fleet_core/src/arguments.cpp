@@ -24,23 +24,20 @@ Refusal check_range(const Property &p, std::int64_t n) {
 
 }  // namespace
 
-Refusal Arguments::fill(Value &value, JsonView json) {
-    const Property &p = *value.property;
-    value.given = true;
+Refusal check_value(const Property &p, JsonView json, std::int64_t &number, std::string_view &text) {
     if (p.type == PropertyType::boolean) {
-        if (!json.is_bool()) return wrong_type(p);
-        value.number = json.is_true();
-        return {};
+        number = json.is_true();
+        return json.is_bool() ? Refusal{} : wrong_type(p);
     }
     if (p.type == PropertyType::integer) {
         const Result<std::int64_t> n = json.integer();
         if (!n.ok()) return wrong_type(p);
-        value.number = n.value();
-        return check_range(p, value.number);
+        number = n.value();
+        return check_range(p, number);
     }
     if (!json.is_string()) return wrong_type(p);
-    value.text = json.text();
-    if (value.text.size() <= p.max_bytes) return {};
+    text = json.text();
+    if (text.size() <= p.max_bytes) return {};
     return {"Argument ", p.name, " is longer in bytes than ", true, p.max_bytes};
 }
 
@@ -61,7 +58,8 @@ Refusal Arguments::check(const ToolInfo &info, JsonView json) {
             if (p.required) return {"Missing valid argument: ", p.name};
             continue;
         }
-        if (Refusal r = fill(values_[i], given); r.refused()) return r;
+        values_[i].given = true;
+        if (Refusal r = check_value(p, given, values_[i].number, values_[i].text); r.refused()) return r;
     }
     return check_unknown(json);
 }

@@ -89,10 +89,12 @@ JsonWriter McpServer::begin_reply(std::string_view id) {
     return w;
 }
 
-void McpServer::end_reply(JsonWriter &w) {
+void McpServer::end_reply(JsonWriter &w) { end_message(w, send_); }
+
+void McpServer::end_message(JsonWriter &w, const Send &send) {
     w.end_object();
     end_mcp(w);
-    if (send_ && !w.overflow()) send_(w.view());
+    if (send && !w.overflow()) send(w.view());
 }
 
 void McpServer::error(std::string_view id, RpcError code, std::string_view before, std::string_view name,
@@ -119,7 +121,7 @@ void McpServer::notify(std::string_view method, const std::function<void(JsonWri
     w.begin_object().member("jsonrpc", "2.0").member("method", method).key("params").begin_object();
     write(w);
     w.end_object();
-    end_reply(w);
+    end_message(w, send_notice_ ? send_notice_ : send_);
 }
 
 }  // namespace fleet

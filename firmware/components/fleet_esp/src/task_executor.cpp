@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fleet_esp/task_executor.hpp"
 
+#include "guard.hpp"
+
 #include "esp_log.h"
 #include "esp_task_wdt.h"
 #include "esp_timer.h"
@@ -18,17 +20,6 @@ constexpr std::uint32_t worker_stack = 8192;  // TLS and OTA run here
 constexpr UBaseType_t executor_priority = 5;
 constexpr UBaseType_t worker_priority = 4;
 constexpr TickType_t watchdog_pace = pdMS_TO_TICKS(5000);
-
-class Guard {
-public:
-    explicit Guard(SemaphoreHandle_t lock) : lock_(lock) { xSemaphoreTake(lock_, portMAX_DELAY); }
-    ~Guard() { xSemaphoreGive(lock_); }
-    Guard(const Guard &) = delete;
-    Guard &operator=(const Guard &) = delete;
-
-private:
-    SemaphoreHandle_t lock_;
-};
 
 }  // namespace
 

@@ -24,6 +24,9 @@ struct Refusal {
     bool refused() const { return before != nullptr; }
 };
 
+// check_value reads json as the property asks; text points into json.
+Refusal check_value(const Property &property, JsonView json, std::int64_t &number, std::string_view &text);
+
 class Arguments {
 public:
     // check fills the arguments; json is the request's object, or nothing. It
@@ -45,7 +48,6 @@ private:
     };
 
     Refusal check_unknown(JsonView json) const;
-    static Refusal fill(Value &value, JsonView json);
     const Value *find(std::string_view name) const;
 
     std::array<Value, kMaxProperties> values_;

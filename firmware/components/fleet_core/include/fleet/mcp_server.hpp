@@ -51,7 +51,9 @@ public:
     // The session puts its id into every message.
     void set_session_id(std::string_view id);
     std::string_view session_id() const { return {session_id_.data(), session_size_}; }
+    // Replies are worth nothing once the asker is gone; notifications may wait.
     void set_send(Send send) { send_ = std::move(send); }
+    void set_send_notice(Send send) { send_notice_ = std::move(send); }
 
     void handle(const Envelope &envelope);
     // refuse answers text that is no message at all.
@@ -95,6 +97,7 @@ private:
 
     JsonWriter begin_reply(std::string_view id);
     void end_reply(JsonWriter &w);
+    void end_message(JsonWriter &w, const Send &send);
     void send_result(JsonWriter &w, std::size_t result_start, std::uint64_t digest);
     void error(std::string_view id, RpcError code, std::string_view before, std::string_view name = {},
                std::string_view after = {});
@@ -105,6 +108,7 @@ private:
     KvStore *store_;
     const Clock *clock_;
     Send send_;
+    Send send_notice_;  // send_ if unset
     RequestRing ring_;
     std::array<Open, kMaxOpen> open_{};
     std::array<char, 64> session_id_{};

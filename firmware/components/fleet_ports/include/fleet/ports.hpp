@@ -130,7 +130,8 @@ constexpr const char *to_string(SlotState state) {
     return "undefined";
 }
 
-// Updater writes the slot that is not running.
+// Updater writes the slot that is not running: on the worker from begin to
+// finish, while running and other are asked on the executor.
 class Updater {
 public:
     virtual ~Updater() = default;

@@ -24,6 +24,7 @@ enum class Code : std::uint8_t {
     io,            // reading or writing failed
     unsupported,   // this board cannot
     canceled,
+    rolled_back,  // the device went back to the image it ran before
 };
 
 // The name of a code in snake_case.
@@ -42,6 +43,8 @@ constexpr const char *to_string(Code code) {
         case Code::wrong_target: return "wrong_target";
         case Code::io: return "io";
         case Code::unsupported: return "unsupported";
+        case Code::rolled_back:
+            return "rolled_back";
         case Code::canceled: return "canceled";
     }
     return "invalid";

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// Upgrades, from the order to the verdict over the restart: download with
+// resume, checks, switch of slots, trial of the new image, way back.
+//
+//   idle -> downloading (<-> waiting) -> restarting | idle
+//   after the restart: on_trial -> idle | restarting into the old image
+#pragma once
+
+#include "fleet/backoff.hpp"
+#include "fleet/download.hpp"
+#include "fleet/job.hpp"
+#include "fleet/manifest.hpp"
+#include "fleet/poll_answer.hpp"
+#include "fleet/ports.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace fleet {
+
+enum class OtaState : std::uint8_t { idle, downloading, waiting, restarting, on_trial };
+
+const char *to_string(OtaState state);
+
+struct OtaPolicy {
+    // With a key, only images with a manifest signed by it are taken.
+    bool signed_only = false;
+    Ed25519Key key{};
+    std::uint32_t trial_ms = 5 * 60 * 1000;  // for the new image to prove itself
+    std::uint32_t restart_ms = 1500;         // for the last messages to leave
+};
+
+class OtaFlow {
+public:
+    static constexpr int kAttempts = 6;  // without progress in between
+    static constexpr std::uint32_t kSaveEvery = 64 * 1024;
+    static constexpr std::uint32_t kAlign = 4096;  // of a resume: a flash sector
+
+    OtaFlow(const Machine &machine, const OtaPolicy &policy);
+
+    // after_boot finishes what the run before began: it reports the outcome of
+    // an upgrade and puts a new image on trial. Call once, before start.
+    void after_boot();
+
+    // start checks the order and begins; everything later comes by on_report.
+    Status start(const FirmwareOrder &order, const std::string &job);
+    void cancel() { canceled_ = true; }
+
+    // roll_back goes back to the other slot, if there is a sound image in it.
+    Status roll_back(const std::string &job);
+
+    // prove_online says that a message came back through the broker: with the
+    // self-test passed, that ends the trial.
+    void prove_online();
+
+    OtaState state() const { return state_; }
+    int percent() const { return percent_; }
+
+    ReportJob on_report;
+    std::function<Status()> self_test;     // more conditions of this product; may be unset
+    std::function<void()> before_restart;  // say goodbye
+
+private:
+    void attempt();
+    void progress(std::uint32_t written, std::uint32_t total, const std::string &etag);
+    void attempted(const DownloadResult &result);
+    void again(const DownloadResult &result);
+    void switch_slots(const DownloadResult &result);
+    void fail(Status why);
+    void report(JobState state, Status outcome = {}, int percent = 0);
+    void restart();
+
+    Status check_manifest(const FirmwareOrder &order);
+    void resume_point();
+    void save_point(std::uint32_t written, const std::string &etag);
+    Status note_switch(const std::string &wanted);
+    void forget_switch();
+    void forget_point();
+    std::string identity() const;
+
+    void judge_last();
+    void begin_trial();
+    Status examine();
+    void reject(Status why);
+
+    const Machine &machine_;
+    OtaPolicy policy_;
+    Backoff backoff_;
+    DownloadPlan plan_;
+    std::string job_;
+    std::string why_;  // the last trial failed; told by the image that came back
+    const char *kind_ = "upgrade";
+    std::atomic<bool> canceled_{false};
+    OtaState state_ = OtaState::idle;
+    int attempts_ = 0;
+    int percent_ = 0;
+    std::uint32_t saved_ = 0;
+};
+
+}  // namespace fleet

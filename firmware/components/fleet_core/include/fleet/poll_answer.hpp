@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// The answer to a boot poll. Nothing in it may bring the device down: a section
+// that makes no sense is left out, the others count.
+#pragma once
+
+#include "fleet/ports.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fleet {
+
+struct Activation {
+    std::string code;
+    std::string message;
+    std::string challenge;
+    bool due() const { return !code.empty() || !challenge.empty(); }
+};
+
+// FirmwareOrder is an image to install. Only version and url come from stock
+// servers; the rest makes the device safer where it is given.
+struct FirmwareOrder {
+    std::string version;
+    std::string url;
+    std::string sha256;     // of the whole image, hex
+    std::string manifest;   // JSON text, and
+    std::string signature;  // base64 of its Ed25519 signature
+    std::int64_t size = 0;  // 0: not told
+    bool force = false;
+    bool due() const { return !url.empty(); }
+};
+
+struct ServerTime {
+    std::int64_t unix_ms = 0;  // UTC; 0: not told
+    std::int32_t zone_minutes = 0;
+};
+
+struct PollAnswer {
+    BrokerSettings broker;
+    Status broker_status{Code::not_found, "no mqtt section"};  // ok: broker is usable
+    Activation activation;
+    FirmwareOrder firmware;
+    ServerTime time;
+};
+
+Result<PollAnswer> parse_poll_answer(std::string_view text);
+
+// read_broker reads an mqtt section: of a poll's answer, or as it was saved.
+Status read_broker(std::string_view json, BrokerSettings &settings);
+
+// save_broker writes what read_broker reads.
+std::string save_broker(const BrokerSettings &settings);
+
+}  // namespace fleet

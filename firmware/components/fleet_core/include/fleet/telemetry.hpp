@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// The heartbeat: what a device tells of itself, unasked.
+#pragma once
+
+#include "fleet/json_writer.hpp"
+#include "fleet/ports.hpp"
+
+#include <cstdint>
+
+namespace fleet {
+
+constexpr char kTelemetryMethod[] = "notifications/telemetry";
+
+// Vitals are what the machine does not know of itself.
+struct Vitals {
+    std::int64_t boots = 0;
+    std::int64_t crashes = 0;  // in a row
+    bool safe_mode = false;
+    std::uint32_t queued = 0;   // messages in the outbox
+    std::uint32_t dropped = 0;  // since the start
+    std::uint32_t reconnects = 0;
+    std::int64_t config_version = 0;
+};
+
+// write_telemetry writes the members of the notification's params. Units are in
+// the names; what a board cannot tell is left out.
+void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals);
+
+}  // namespace fleet

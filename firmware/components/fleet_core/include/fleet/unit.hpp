@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// A whole device: the parts of the core on one machine. The board adds its
+// tools and calls start; everything after that happens on the executor.
+#pragma once
+
+#include "fleet/backoff.hpp"
+#include "fleet/boot.hpp"
+#include "fleet/config_store.hpp"
+#include "fleet/crash_loop.hpp"
+#include "fleet/mcp_server.hpp"
+#include "fleet/ota_flow.hpp"
+#include "fleet/outbox.hpp"
+#include "fleet/session.hpp"
+#include "fleet/url.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace fleet {
+
+struct UnitOptions {
+    std::string poll_url;
+    OtaPolicy ota;
+    std::size_t page_bytes = 8000;
+    std::size_t outbox_bytes = 8192;
+    // The url_hosts setting adds to these; the host of poll_url is always allowed.
+    std::string url_hosts;
+};
+
+class Unit {
+public:
+    static constexpr std::int64_t kLonelyUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
+    static constexpr std::uint32_t kFlushMs = 50;                      // between two messages of the outbox
+
+    // machine has to outlive the unit; board and version are read from it.
+    Unit(const Machine &machine, UnitOptions options);
+
+    // start begins with the boot poll. Add tools before.
+    void start();
+
+    ToolRegistry &tools() { return tools_; }
+    McpServer &server() { return server_; }
+    ConfigStore &config() { return config_; }
+    OtaFlow &ota() { return ota_; }
+    const CrashLoop &crashes() const { return crashes_; }
+    bool online() const { return link_ == Link::up; }
+
+    // notify sends a notification, or keeps it until the broker is there.
+    void notify(std::string_view method, const std::function<void(JsonWriter &)> &write);
+    void report(const JobReport &job);
+    // upgrade starts an upgrade within the URL policy.
+    Status upgrade(const FirmwareOrder &order, const std::string &job);
+    // configure proposes a configuration and sees its trial through.
+    Refusal configure(JsonView document);
+    // restart says goodbye to the broker, then restarts the machine.
+    void restart();
+    Status check_url(std::string_view url) const;
+
+private:
+    enum class Link : std::uint8_t { off, connecting, up, waiting };
+
+    void wire();
+    void wire_boot();
+    void answered(const PollAnswer &answer);
+    void use_saved_broker();
+    void connect();
+    void on_state(TransportState state);
+    void lost(bool refused);
+    void refused();
+    void leave();
+    void send_notice(std::string_view message);
+    void flush();
+    void heartbeat();
+    void send_telemetry();
+    std::uint32_t heartbeat_ms() const;
+
+    const Machine &machine_;
+    UnitOptions options_;
+    AppInfo app_;
+    ToolRegistry tools_;
+    McpServer server_;
+    Session session_;
+    Outbox outbox_;
+    ConfigStore config_;
+    CrashLoop crashes_;
+    OtaFlow ota_;
+    Boot boot_;
+    Backoff backoff_;
+    BrokerSettings broker_;
+    std::int64_t last_heard_us_ = 0;
+    std::uint32_t reconnects_ = 0;
+    std::uint32_t refusals_ = 0;  // in a row
+    Link link_ = Link::off;
+    bool have_broker_ = false;
+    bool leaving_ = false;  // about to restart
+    bool flushing_ = false;
+};
+
+}  // namespace fleet

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/boot_poll.hpp"
+
+#include "fleet/hex.hpp"
+#include "fleet/json_scan.hpp"
+
+#include <vector>
+
+namespace fleet {
+namespace {
+
+constexpr std::size_t kMaxBody = 4096;
+constexpr std::size_t kMaxAnswer = 8191;
+
+// A version 4 UUID.
+std::string make_uuid(const System &system) {
+    std::uint8_t b[16];
+    system.random({b, sizeof b});
+    b[6] = static_cast<std::uint8_t>((b[6] & 0x0f) | 0x40);
+    b[8] = static_cast<std::uint8_t>((b[8] & 0x3f) | 0x80);
+    std::string text = encode_hex({b, sizeof b});
+    for (const std::size_t at : {8u, 13u, 18u, 23u}) text.insert(at, 1, '-');
+    return text;
+}
+
+void write_chip(JsonWriter &w, const ChipInfo &chip) {
+    // Stock devices number the plain ESP32 1 here, and 0 in images.
+    const int model = chip.image_id == 0 ? 1 : chip.image_id;
+    w.member("chip_model_name", chip.model).key("chip_info").begin_object().member("model", model);
+    w.member("cores", int{chip.cores}).member("revision", int{chip.revision}).member("features", 0).end_object();
+}
+
+void write_app(JsonWriter &w, const AppInfo &app) {
+    w.key("application").begin_object().member("name", app.project).member("version", app.version);
+    w.member("compile_time", app.compile_time).member("idf_version", app.idf_version);
+    w.member("elf_sha256", app.elf_sha256).end_object();
+}
+
+void write_partitions(JsonWriter &w, const Machine &machine) {
+    const std::string table = machine.system->partition_table_json();
+    w.key("partition_table").raw(scan_json(table, {}).ok() ? std::string_view(table) : "[]");
+    if (!machine.updater) return;
+    const SlotInfo slot = machine.updater->running();
+    w.key("ota").begin_object().member("label", slot.label).member("state", to_string(slot.state)).end_object();
+}
+
+void write_display(JsonWriter &w, const Display &display) {
+    w.key("display").begin_object().member("monochrome", display.monochrome());
+    w.member("width", display.width()).member("height", display.height()).end_object();
+}
+
+void write_board(JsonWriter &w, const Machine &machine) {
+    const BoardInfo &board = machine.board;
+    w.key("board").begin_object().member("type", board.type).member("name", board.name);
+    w.member("manufacturer", board.manufacturer);
+    if (machine.network) {
+        w.member("ssid", machine.network->ssid()).member("rssi", machine.network->rssi());
+        w.member("channel", machine.network->channel()).member("ip", machine.network->ip());
+    }
+    w.member("mac", machine.system->mac()).end_object();
+}
+
+std::vector<HttpHeader> headers(const Machine &machine, const std::string &uuid) {
+    const std::string serial = machine.identity ? machine.identity->serial() : "";
+    std::vector<HttpHeader> list = {
+        {"Device-Id", machine.system->mac()},
+        {"Client-Id", uuid},
+        {"User-Agent", std::string(machine.board.name) + "/" + machine.system->app().version},
+        {"Accept-Language", machine.board.language},
+        {"Activation-Version", serial.empty() ? "1" : "2"},
+        {"Content-Type", "application/json"},
+    };
+    if (!serial.empty()) list.push_back({"Serial-Number", serial});
+    return list;
+}
+
+Result<std::string> activation_body(const Machine &machine, const std::string &challenge) {
+    const std::string serial = machine.identity ? machine.identity->serial() : "";
+    if (serial.empty()) return std::string("{}");
+    const Result<std::string> hmac = machine.identity->hmac(challenge);
+    if (!hmac.ok()) return hmac.status();
+    std::string body(1024, '\0');
+    JsonWriter w(body.data(), body.size());
+    w.begin_object().member("algorithm", "hmac-sha256").member("serial_number", serial);
+    w.member("challenge", challenge).member("hmac", hmac.value()).end_object();
+    body.resize(w.size());
+    return body;
+}
+
+}  // namespace
+
+std::string client_id(KvStore &store, const System &system) {
+    if (const Result<std::string> known = store.get("uuid"); known.ok() && known.value().size() == 36) {
+        return known.value();
+    }
+    const std::string uuid = make_uuid(system);
+    (void)store.set("uuid", uuid);
+    (void)store.commit();
+    return uuid;
+}
+
+void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uuid) {
+    const System &system = *machine.system;
+    w.begin_object().member("version", 2).member("language", machine.board.language);
+    w.member("flash_size", system.chip().flash_size);
+    // A string in stock firmware, so here too.
+    w.member("minimum_free_heap_size", std::to_string(system.heap_min()));
+    w.member("mac_address", system.mac()).member("uuid", uuid);
+    write_chip(w, system.chip());
+    write_app(w, system.app());
+    write_partitions(w, machine);
+    if (machine.display) write_display(w, *machine.display);
+    w.member("reset_reason", to_string(system.reset_reason()));
+    write_board(w, machine);
+    w.end_object();
+}
+
+Result<PollAnswer> poll_server(const Machine &machine, const std::string &url, const std::string &uuid) {
+    std::string body(kMaxBody, '\0');
+    JsonWriter w(body.data(), body.size());
+    write_poll_body(w, machine, uuid);
+    if (w.overflow()) return Status{Code::no_space, "the poll's body is too long"};
+    const std::vector<HttpHeader> list = headers(machine, uuid);
+    std::string reply;
+    const Result<HttpResponse> r =
+        machine.http->post(url, list.data(), list.size(), Bytes(w.view()), reply, kMaxAnswer);
+    if (!r.ok()) return r.status();
+    if (r.value().status != 200) return Status{Code::unavailable, "the server did not answer 200 to the poll"};
+    return parse_poll_answer(reply);
+}
+
+Result<int> activate(const Machine &machine, const std::string &url, const std::string &uuid,
+                     const std::string &challenge) {
+    const Result<std::string> body = activation_body(machine, challenge);
+    if (!body.ok()) return body.status();
+    const std::string target = url + (url.empty() || url.back() != '/' ? "/activate" : "activate");
+    const std::vector<HttpHeader> list = headers(machine, uuid);
+    std::string reply;
+    const Result<HttpResponse> r =
+        machine.http->post(target, list.data(), list.size(), Bytes(body.value()), reply, kMaxAnswer);
+    if (!r.ok()) return r.status();
+    return r.value().status;
+}
+
+}  // namespace fleet

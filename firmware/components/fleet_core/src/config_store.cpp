@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/config_store.hpp"
+
+#include <memory>
+#include <utility>
+
+namespace fleet {
+namespace {
+
+constexpr char kConfirmed[] = "config";
+constexpr char kTrial[] = "config_trial";
+constexpr JsonLimits kLimits{ConfigStore::kMaxBytes, 4, 128};
+
+}  // namespace
+
+ConfigStore::ConfigStore(const Property *keys, std::size_t count, KvStore &store)
+    : keys_(keys), count_(count), store_(store), values_(defaults()) {}
+
+ConfigStore::Values ConfigStore::defaults() const {
+    Values values(count_);
+    for (std::size_t i = 0; i < count_; i++) values[i] = {keys_[i].default_number, keys_[i].default_text};
+    return values;
+}
+
+std::size_t ConfigStore::index(std::string_view key) const {
+    std::size_t i = 0;
+    while (i < count_ && key != keys_[i].name) i++;
+    return i;
+}
+
+Refusal ConfigStore::merge_one(JsonView value, Values &into) const {
+    const std::size_t i = index(value.key());
+    if (i == count_) return {"Unknown setting: ", value.key()};
+    if (value.is_null()) {
+        into[i] = {keys_[i].default_number, keys_[i].default_text};
+        return {};
+    }
+    std::string_view text;
+    if (Refusal r = check_value(keys_[i], value, into[i].number, text); r.refused()) return r;
+    into[i].text = std::string(text);
+    return {};
+}
+
+Refusal ConfigStore::merge(JsonView values, Values &into) const {
+    if (!values.is_object()) return {"The configuration's values are no object", {}};
+    for (JsonView v = values.first(); v.exists(); v = v.next()) {
+        if (Refusal r = merge_one(v, into); r.refused()) return r;
+    }
+    return {};
+}
+
+bool ConfigStore::read(const char *key) {
+    const Result<std::string> text = store_.get(key);
+    if (!text.ok()) return false;
+    const Result<JsonDocument> document = JsonDocument::parse(text.value(), kLimits);
+    if (!document.ok()) return false;
+    const JsonView root = document.value().root();
+    Values values = defaults();
+    // What a newer firmware wrote may hold keys that are unknown here: they are passed over.
+    for (JsonView v = root.member("values").first(); v.exists(); v = v.next()) (void)merge_one(v, values);
+    values_ = std::move(values);
+    version_ = root.member("version").integer_or(0);
+    return true;
+}
+
+void ConfigStore::load() {
+    if (read(kTrial)) {
+        reverted_ = version_;
+        (void)store_.erase(kTrial);
+        (void)store_.commit();
+    }
+    if (!read(kConfirmed)) {
+        values_ = defaults();
+        version_ = 0;
+    }
+}
+
+Refusal ConfigStore::propose(JsonView document, std::int64_t now_us) {
+    const Result<std::int64_t> version = document.member("version").integer();
+    if (!version.ok() || version.value() < 1) return {"The configuration has no version", {}};
+    if (version.value() <= version_) {
+        return {"The configuration is not newer than version", {}, " ", true, version_};
+    }
+    Values values = values_;
+    if (Refusal r = merge(document.member("values"), values); r.refused()) return r;
+    if (!on_trial_) {
+        before_ = values_;
+        version_before_ = version_;
+    }
+    Values kept = std::exchange(values_, std::move(values));
+    const std::int64_t kept_version = std::exchange(version_, version.value());
+    if (!save(kTrial).ok()) {
+        values_ = std::move(kept);
+        version_ = kept_version;
+        return {"The configuration could not be stored", {}};
+    }
+    on_trial_ = true;
+    trial_ends_ = now_us + kTrialUs;
+    changed();
+    return {};
+}
+
+void ConfigStore::tick(std::int64_t now_us, bool broker_up) {
+    if (!on_trial_ || now_us < trial_ends_) return;
+    broker_up ? confirm() : revert();
+}
+
+void ConfigStore::confirm() {
+    if (!save(kConfirmed).ok()) return revert();
+    (void)store_.erase(kTrial);
+    (void)store_.commit();
+    on_trial_ = false;
+    changed();
+}
+
+void ConfigStore::revert() {
+    reverted_ = version_;
+    values_ = std::move(before_);
+    version_ = version_before_;
+    on_trial_ = false;
+    (void)store_.erase(kTrial);
+    (void)store_.commit();
+    changed();
+}
+
+void ConfigStore::changed() const {
+    if (on_change) on_change();
+}
+
+Status ConfigStore::save(const char *key) const {
+    const std::unique_ptr<char[]> buffer(new char[kMaxBytes]);
+    JsonWriter w(buffer.get(), kMaxBytes);
+    w.begin_object().member("version", version_).key("values");
+    write_values(w, values_, false);
+    w.end_object();
+    if (w.overflow()) return {Code::no_space, "the configuration is too long"};
+    if (Status s = store_.set(key, w.view()); !s.ok()) return s;
+    return store_.commit();
+}
+
+bool ConfigStore::is_default(std::size_t i, const Values &values) const {
+    return values[i].number == keys_[i].default_number && values[i].text == keys_[i].default_text;
+}
+
+void ConfigStore::write_values(JsonWriter &w, const Values &values, bool all) const {
+    w.begin_object();
+    for (std::size_t i = 0; i < count_; i++) {
+        if (!all && is_default(i, values)) continue;
+        w.key(keys_[i].name);
+        switch (keys_[i].type) {
+            case PropertyType::boolean: w.boolean(values[i].number != 0); break;
+            case PropertyType::integer: w.integer(values[i].number); break;
+            case PropertyType::text: w.text(values[i].text); break;
+        }
+    }
+    w.end_object();
+}
+
+void ConfigStore::write(JsonWriter &w) const {
+    w.begin_object().member("version", version_).member("on_trial", on_trial_).member("reverted", reverted_);
+    w.key("values");
+    write_values(w, values_, true);
+    w.end_object();
+}
+
+std::int64_t ConfigStore::integer(std::string_view key) const {
+    const std::size_t i = index(key);
+    return i < count_ ? values_[i].number : 0;
+}
+
+std::string_view ConfigStore::text(std::string_view key) const {
+    const std::size_t i = index(key);
+    return i < count_ ? std::string_view(values_[i].text) : std::string_view();
+}
+
+}  // namespace fleet

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fleet/ports.hpp"
+
+#include <string>
+
+namespace fleet::esp {
+
+// host_name gives "fleet-1a2b3c", of the last three bytes of the MAC.
+std::string host_name(const System &system);
+
+// announce tells the local network of the device, as _fleet._tcp. It offers no
+// service there; the entry is for finding it.
+Status announce(const System &system, const BoardInfo &board);
+
+}  // namespace fleet::esp

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fleet/ports.hpp"
+
+namespace fleet::esp {
+
+// What a folder below boards/ defines. board_info says what the product is
+// called; start_board brings up what only this board has, and enters it into
+// the machine. A part that does not start is left out, with a line in the log.
+BoardInfo board_info();
+void start_board(Machine &machine);
+// board_button is the GPIO of a button that is low while pressed, or -1.
+int board_button();
+
+}  // namespace fleet::esp

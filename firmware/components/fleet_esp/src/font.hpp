@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+// A font of five by eight dots. A glyph has five columns; the lowest bit is
+// the top dot. What the font lacks shows as a box.
+#pragma once
+
+#include <cstdint>
+
+namespace fleet::esp {
+
+constexpr int glyph_width = 5;
+constexpr int glyph_height = 8;
+
+const std::uint8_t *glyph(char c);
+
+}  // namespace fleet::esp

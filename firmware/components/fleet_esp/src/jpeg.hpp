@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// JPEG by Espressif's esp_new_jpeg.
+#pragma once
+
+#include "fleet/span.hpp"
+#include "fleet/status.hpp"
+#include "frame.hpp"
+
+#include <functional>
+
+namespace fleet::esp {
+
+Status encode_jpeg(const Frame &frame, int quality, const std::function<Status(Bytes)> &sink);
+
+// decode_jpeg gives the picture to use, and frees it afterwards.
+Status decode_jpeg(Bytes file, const std::function<void(const Frame &)> &use);
+
+}  // namespace fleet::esp

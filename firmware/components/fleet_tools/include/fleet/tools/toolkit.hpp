@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// What the tools work with. The program fills it once; it outlives the registry.
+#pragma once
+
+#include "fleet/log_ring.hpp"
+#include "fleet/ports.hpp"
+#include "fleet/unit.hpp"
+
+#include <cstddef>
+#include <functional>
+
+namespace fleet {
+
+// How large a picture a device takes into memory to show it.
+constexpr std::size_t kPictureBytes = 256 * 1024;
+
+struct Toolkit {
+    const Machine *machine = nullptr;
+    Unit *unit = nullptr;
+    // with_log locks the log and hands it over; empty: no log is kept.
+    std::function<void(const std::function<void(LogRing &)> &)> with_log;
+    std::size_t picture_bytes = kPictureBytes;
+};
+
+// The groups of tools, in the order of the list. A group adds what the board
+// has parts for, and nothing where it has none.
+Status add_status_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_sound_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_screen_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_picture_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_led_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_system_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_upgrade_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_core_dump_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_config_tools(ToolRegistry &registry, Toolkit &kit);
+Status add_log_tools(ToolRegistry &registry, Toolkit &kit);
+
+// add_all_tools adds every group. In safe mode only system and upgrade: what
+// helps a device that keeps crashing.
+Status add_all_tools(ToolRegistry &registry, Toolkit &kit, bool safe_mode);
+
+// restore_settings gives speaker, screen and theme what was set before the
+// restart.
+void restore_settings(const Machine &machine);
+
+}  // namespace fleet

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#include "background.hpp"
+
+namespace fleet {
+
+namespace {
+
+constexpr ToolInfo status_info =
+    ToolInfo("self.get_device_status",
+             "Provides the real-time information of the device, including the current status of the audio speaker, "
+             "screen, network and chip. Use this tool to answer questions about the current condition of the device, "
+             "and as the first step to control it.")
+        .Repeats(Repeat::reads);
+
+const char *signal_of(int rssi) { return rssi >= -60 ? "strong" : rssi >= -70 ? "medium" : "weak"; }
+
+void write_screen(JsonWriter &w, const Display &display) {
+    w.key("screen").begin_object();
+    const Result<int> brightness = display.brightness();
+    if (brightness.ok()) w.member("brightness", brightness.value());
+    const std::string theme = display.theme();
+    if (!theme.empty()) w.member("theme", std::string_view(theme));
+    w.end_object();
+}
+
+void write_network(JsonWriter &w, const Network &network) {
+    w.key("network").begin_object();
+    w.member("type", "wifi").member("ssid", std::string_view(network.ssid()));
+    w.member("signal", signal_of(network.rssi()));
+    w.end_object();
+}
+
+// Tenths, without floating point.
+void write_temperature(JsonWriter &w, int tenths) {
+    const int whole = tenths / 10, rest = tenths < 0 ? -(tenths % 10) : tenths % 10;
+    const std::string number =
+        (tenths < 0 && whole == 0 ? "-" : "") + std::to_string(whole) + "." + std::to_string(rest);
+    w.key("chip").begin_object().key("temperature").raw(number).end_object();
+}
+
+Status get_device_status(void *context, Call &call) {
+    const Machine &m = *kit_of(context).machine;
+    JsonWriter &w = call.result.begin_json().begin_object();
+    if (m.speaker != nullptr) w.key("audio_speaker").begin_object().member("volume", m.speaker->volume()).end_object();
+    if (m.display != nullptr) write_screen(w, *m.display);
+    if (m.network != nullptr) write_network(w, *m.network);
+    const Result<int> temperature = m.system->temperature();
+    if (temperature.ok()) write_temperature(w, temperature.value());
+    w.end_object();
+    return call.result.end_json();
+}
+
+}  // namespace
+
+Status add_status_tools(ToolRegistry &registry, Toolkit &kit) {
+    return registry.add(status_info, get_device_status, &kit);
+}
+
+}  // namespace fleet

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// Files of the firmware that the program carries along; CMake fills them in.
+#pragma once
+
+#include <string>
+
+namespace fleet::host {
+
+const char *embedded_board(const std::string &name);         // board.json, or null
+const char *embedded_partitions(const std::string &name);    // "4mb.csv", or null
+
+}  // namespace fleet::host
