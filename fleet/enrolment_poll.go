@@ -23,7 +23,7 @@ func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 		p.Facts = nil
 	}
 	if answer.Session == nil && e.Known(p.Device) {
-		p = withoutBuild(p)
+		p = withoutClaims(p)
 	}
 	e.polls.put(p.Device, p)
 	if changed {
@@ -32,11 +32,12 @@ func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 	return answer, nil
 }
 
-// withoutBuild is the poll of somebody who is not known to be the enrolled
-// device: what it says to run must not pass for what the device runs.
-func withoutBuild(p BootPoll) BootPoll {
-	p.Version, p.ELFSHA256, p.Slot, p.IDFVersion, p.Layout = "", "", "", "", nil
-	return p
+// withoutClaims is the poll of somebody who is not known to be the enrolled
+// device: what it says to be and to run must not pass for what the device is.
+// Its board and chip pick the image that a campaign sends.
+func withoutClaims(p BootPoll) BootPoll {
+	return BootPoll{Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber, UserAgent: p.UserAgent,
+		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
 }
 
 // decidePoll reports, beside the answer, whether views of the device need to

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -448,4 +449,27 @@ func TestApprovalIsForTheCodeThatWasSeen(t *testing.T) {
 		t.Errorf("a code that is shown no more was approved: %v", err)
 	}
 	must(t, e.Approve(t.Context(), ann, unit, second))
+}
+
+// Whoever polls under the id of an enrolled device without being it must not
+// change what the device is on record: a campaign picks the image by it.
+func TestStrangerDoesNotChangeTheDevice(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByApproval, nil)
+	poll(t, e, uuid1)
+	must(t, e.Approve(t.Context(), ann, unit, ""))
+	if a := poll(t, e, uuid1); a.Session == nil {
+		t.Fatalf("the device got %+v", a)
+	}
+	_, err := e.Poll(fleet.BootPoll{Device: unit, ClientID: uuid2, At: time.Now(), Board: "other-board", BoardType: "other", Chip: "esp32c3",
+		Version: "9.9.9", ELFSHA256: strings.Repeat("e", 64), Language: "xx", Facts: json.RawMessage(`{"a":1}`)})
+	must(t, err)
+	drain(t, e)
+	row := s.row(unit)
+	if row.NewClientID != uuid2 {
+		t.Errorf("the stranger's request is not on record: %+v", row)
+	}
+	if p := s.latest; p.ClientID != uuid2 || p.Board+p.BoardType+p.Chip+p.Version+p.ELFSHA256+p.Language != "" || p.Facts != nil {
+		t.Errorf("stored %+v", p)
+	}
 }

@@ -23,6 +23,7 @@ type admissionStore struct {
 	away     bool
 	rows     map[fleet.DeviceID]fleet.Admission
 	lastPoll map[fleet.DeviceID]time.Time
+	latest   fleet.BootPoll
 	polls    int
 	audit    []string
 	saving   func() // called during SaveAdmission
@@ -59,7 +60,7 @@ func (s *admissionStore) SavePolls(_ context.Context, polls []fleet.PollRecord) 
 	}
 	for _, p := range polls {
 		s.put(p.Admission)
-		s.lastPoll[p.Poll.Device] = p.Poll.At
+		s.lastPoll[p.Poll.Device], s.latest = p.Poll.At, p.Poll
 		s.polls++
 	}
 	return nil
