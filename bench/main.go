@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -58,15 +59,30 @@ func (c *runCommand) Run(ctx context.Context) error {
 		fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", i+1, c.Rounds, r)
 		rounds = append(rounds, r)
 	}
+	kept := keptFigures(c.Output)
 	out, err := os.Create(c.Output)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
+	defer func() { _, _ = out.WriteString(kept) }()
 	command := fmt.Sprintf("make bench ROUNDS=%d", c.Rounds)
 	report(os.Stdout, rounds, s, command)
 	report(out, rounds, s, command)
 	return nil
+}
+
+// keptHeading begins the figures that other commands measured.
+const keptHeading = "## By other commands"
+
+// keptFigures are those of the file that is about to be written anew.
+func keptFigures(name string) string {
+	old, _ := os.ReadFile(name) // there may be none
+	_, kept, found := strings.Cut(string(old), keptHeading)
+	if !found {
+		return ""
+	}
+	return "\n" + keptHeading + kept
 }
 
 func main() {

@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// hastyGet is how soon after the last change another GET of a link is worth no
+// row: nothing else bounds how often a client that has the link asks again.
+const hastyGet = time.Second
+
 // fetches takes the evidence of the web server: a GET, bytes, the last byte.
 // The device itself says nothing of its download.
 func (a *advance) fetches() bool {
@@ -43,6 +47,9 @@ func (a *advance) downloading() {
 	switch {
 	case a.o.Kind == EvidenceBytes:
 		a.d.BytesSent = max(a.d.BytesSent, a.o.Bytes)
+		a.renewStall()
+	case a.o.Kind == EvidenceGet && a.o.At.Sub(a.d.UpdatedAt) < hastyGet:
+		a.d.BytesSent = a.o.Bytes
 		a.renewStall()
 	case a.fetches():
 	case a.timeUp():

@@ -146,7 +146,9 @@ type CampaignStore interface {
 	Deployments(ctx context.Context, f DeploymentFilter) (Page[Deployment], error)
 	Deployment(ctx context.Context, campaign uuid.UUID, device DeviceID) (Deployment, error)
 	DeploymentByID(ctx context.Context, id uuid.UUID) (Deployment, error)
-	DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]DeploymentEvent, error)   // oldest first
+	DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]DeploymentEvent, error) // oldest first
+	// EventsOf returns the latest events of several deployments, oldest first.
+	EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]DeploymentEvent, error)
 	DeviceDeployments(ctx context.Context, device DeviceID, limit int) ([]Deployment, error) // newest first
 	// Conflicts returns which of the devices have a deployment that is active,
 	// or waits in an open campaign other than the given one.

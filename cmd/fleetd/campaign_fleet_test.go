@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -117,10 +118,28 @@ func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet
 			}
 		}
 	}
-	t.Logf("verdicts: %v", tally)
+	t.Logf("verdicts: %v; %s", tally, tellingRate(got))
 	if wrong > 0 {
 		t.Errorf("%d of %d verdicts are wrong", wrong, fleetOf.Len())
 	}
+}
+
+// tellingRate says how fast the last wave was told. What is between the first
+// and the last tenth of it is the engine's doing: both have few devices to tell.
+func tellingRate(all map[fleet.DeviceID]fleet.Deployment) string {
+	var at []time.Time
+	for _, d := range all {
+		if d.Wave == 2 && d.Attempt == 1 && d.SentAt != nil {
+			at = append(at, *d.SentAt)
+		}
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	n := len(at)
+	if n < 100 {
+		return "too few devices for a rate"
+	}
+	took := at[n*9/10].Sub(at[n/10])
+	return fmt.Sprintf("told %.0f devices a second", float64(n)*0.8/took.Seconds())
 }
 
 // expected is the right verdict; of a device with several faults any failure

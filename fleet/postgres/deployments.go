@@ -125,6 +125,27 @@ func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]f
 	return list, nil
 }
 
+// shownHistory bounds the events of each deployment in a list of many.
+const shownHistory = 100
+
+// EventsOf returns the latest events of several deployments, oldest first.
+func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]fleet.DeploymentEvent, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, e.detail, e.from_state AS "from", e.to_state AS "to"
+		FROM unnest($1::uuid[]) AS d (id)
+		CROSS JOIN LATERAL (SELECT * FROM deployment_events WHERE deployment_id = d.id ORDER BY seq DESC LIMIT $2) e
+		ORDER BY e.seq`, deployments, shownHistory)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentEvent])
+	if err != nil {
+		return nil, fmt.Errorf("events of %d deployments: %w", len(deployments), domainError(err))
+	}
+	of := make(map[uuid.UUID][]fleet.DeploymentEvent, len(deployments))
+	for _, e := range list {
+		of[e.Deployment] = append(of[e.Deployment], e)
+	}
+	return of, nil
+}
+
 // LiveDeployments returns those that are queued or active in open campaigns.
 func (s *Store) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error) {
 	return s.collectDeployments(ctx, "live deployments", `

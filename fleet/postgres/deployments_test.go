@@ -77,6 +77,9 @@ func TestSaveDeployments(t *testing.T) {
 	check(t, err)
 	c.Events[0].Detail = "by ada\uFFFD"
 	same(t, events[1], c.Events[0])
+	many, err := r.EventsOf(ctx, []uuid.UUID{d.ID, all[1].ID})
+	check(t, err)
+	same(t, many[d.ID], events)
 
 	d.Baseline = fleet.Baseline{}
 	r.save(change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled))

@@ -158,12 +158,12 @@ func TestDeployments(t *testing.T) {
 			t.Errorf("%q: %d deployments, want %d: %+v", tt.query, len(got.Items), tt.want, got.Items)
 		}
 	}
-	d := decode[deploymentDetailView](t, w.get(t, base+"/A0-85-E3-11-22-33"), 200)
+	d := decode[DeploymentView](t, w.get(t, base+"/A0-85-E3-11-22-33"), 200)
 	if d.DeviceID != unit || d.State != fleet.DeploymentPending || d.Wave == nil || *d.Wave != 0 || d.ToVersion != "2.4.3" || d.FromVersion != "2.0.3" ||
 		d.Image == "" || d.FailureClass != nil || d.Evidence == nil {
 		t.Errorf("answered %+v", d)
 	}
-	if left := decode[deploymentDetailView](t, w.get(t, base+"/"+string(waiting)), 200); left.Wave != nil || left.Skip == nil || *left.Skip != fleet.SkipNotEnrolled {
+	if left := decode[DeploymentView](t, w.get(t, base+"/"+string(waiting)), 200); left.Wave != nil || left.Skip == nil || *left.Skip != fleet.SkipNotEnrolled {
 		t.Errorf("who was left out is %+v", left)
 	}
 	if all := decode[list[DeploymentView]](t, w.get(t, "/devices/a085e3112233/deployments"), 200); len(all.Items) != 1 || all.Items[0].CampaignID != c.ID {

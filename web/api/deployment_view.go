@@ -37,14 +37,29 @@ type DeploymentView struct {
 	UpdatedAt     time.Time             `json:"updated_at"`
 	SentAt        *time.Time            `json:"sent_at"`
 	FinishedAt    *time.Time            `json:"finished_at"`
+	Evidence      []observedView        `json:"evidence" nullable:"false" doc:"What was observed, oldest first; in lists the latest 100"`
 }
 
-func deployment(d fleet.Deployment) DeploymentView {
+type observedView struct {
+	At      time.Time             `json:"at"`
+	Kind    fleet.EvidenceKind    `json:"kind"`
+	Detail  string                `json:"detail"`
+	Attempt int                   `json:"attempt"`
+	From    fleet.DeploymentState `json:"from"`
+	To      fleet.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
+}
+
+func observed(e fleet.DeploymentEvent) observedView {
+	return observedView{At: utc(e.At), Kind: e.Kind, Detail: e.Detail, Attempt: e.Attempt, From: e.From, To: e.To}
+}
+
+func deployment(d fleet.Deployment, events []fleet.DeploymentEvent) DeploymentView {
 	v := DeploymentView{DeviceID: d.Device, CampaignID: d.Campaign, Board: d.Board, State: d.State, Attempts: d.Attempt, Failures: d.Failures,
 		FailureClass: orNil(d.Class), Reason: d.Reason, Skip: orNil(d.Skip), Late: d.Late, Image: d.Image, ImageSize: d.ImageSize,
 		BytesSent: d.BytesSent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF, FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
 		Force: d.Force, Reconnects: d.Reconnects, NotBefore: utcOrNil(d.NotBefore), Deadline: utcOrNil(d.Deadline),
-		CreatedAt: utc(d.CreatedAt), UpdatedAt: utc(d.UpdatedAt), SentAt: utcOrNil(d.SentAt), FinishedAt: utcOrNil(d.FinishedAt)}
+		CreatedAt: utc(d.CreatedAt), UpdatedAt: utc(d.UpdatedAt), SentAt: utcOrNil(d.SentAt), FinishedAt: utcOrNil(d.FinishedAt),
+		Evidence: viewed(events, observed)}
 	if d.Wave >= 0 {
 		v.Wave = &d.Wave
 	}
@@ -71,11 +86,11 @@ type newerView struct {
 	Version   string    `json:"version"`
 }
 
-func outlook(o fleet.FirmwareOutlook) outlookView {
+func outlook(o fleet.FirmwareOutlook, events []fleet.DeploymentEvent) outlookView {
 	v := outlookView{Hindrance: orNil(o.Hindrance), Until: utcOrNil(o.Until),
 		Newer: viewed(o.Newer, func(r fleet.Release) newerView { return newerView{r.ID, r.Version} })}
 	if o.Deployment != nil {
-		v.Deployment = ptr(deployment(*o.Deployment))
+		v.Deployment = ptr(deployment(*o.Deployment, events))
 	}
 	if o.Campaign != nil {
 		v.Campaign = ptr(campaignItem(*o.Campaign))

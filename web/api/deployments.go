@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 )
 
@@ -57,7 +59,19 @@ func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploy
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, deployment), nil
+	view, err := a.withEvidence(ctx, page.Items)
+	return pageOf(page, view), err
+}
+
+// withEvidence reads what was observed of the deployments, and returns the view
+// of each with it.
+func (a *api) withEvidence(ctx context.Context, all []fleet.Deployment) (func(fleet.Deployment) DeploymentView, error) {
+	ids := make([]uuid.UUID, len(all))
+	for i, d := range all {
+		ids[i] = d.ID
+	}
+	events, err := a.Campaigns.EventsOf(ctx, ids)
+	return func(d fleet.Deployment) DeploymentView { return deployment(d, events[d.ID]) }, err
 }
 
 // deploymentPath is the input of operations on a device's part in a campaign.
@@ -68,26 +82,7 @@ type deploymentPath struct {
 
 func (p deploymentPath) pathID() string { return p.Device }
 
-// deploymentDetailView is a deployment with its evidence.
-type deploymentDetailView struct {
-	DeploymentView
-	Evidence []observedView `json:"evidence" nullable:"false" doc:"What was observed, oldest first"`
-}
-
-type observedView struct {
-	At      time.Time             `json:"at"`
-	Kind    fleet.EvidenceKind    `json:"kind"`
-	Detail  string                `json:"detail"`
-	Attempt int                   `json:"attempt"`
-	From    fleet.DeploymentState `json:"from"`
-	To      fleet.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
-}
-
-func observed(e fleet.DeploymentEvent) observedView {
-	return observedView{At: utc(e.At), Kind: e.Kind, Detail: e.Detail, Attempt: e.Attempt, From: e.From, To: e.To}
-}
-
-func (a *api) getDeployment(ctx context.Context, _ fleet.Actor, in *deploymentPath) (*answer[deploymentDetailView], error) {
+func (a *api) getDeployment(ctx context.Context, _ fleet.Actor, in *deploymentPath) (*answer[DeploymentView], error) {
 	device, err := fleet.ParseDeviceID(in.Device)
 	if err != nil {
 		return nil, err
@@ -100,7 +95,7 @@ func (a *api) getDeployment(ctx context.Context, _ fleet.Actor, in *deploymentPa
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(deploymentDetailView{deployment(d), viewed(events, observed)}), nil
+	return answerWith(deployment(d, events)), nil
 }
 
 type deviceDeploymentsInput struct {
@@ -117,7 +112,8 @@ func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *devi
 	if err != nil {
 		return nil, err
 	}
-	return listOf(all, deployment), nil
+	view, err := a.withEvidence(ctx, all)
+	return listOf(all, view), err
 }
 
 func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[outlookView], error) {
@@ -129,7 +125,13 @@ func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*a
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(outlook(o)), nil
+	var events []fleet.DeploymentEvent
+	if o.Deployment != nil {
+		if events, err = a.Campaigns.DeploymentEvents(ctx, o.Deployment.ID); err != nil {
+			return nil, err
+		}
+	}
+	return answerWith(outlook(o, events)), nil
 }
 
 func (a *api) listQuarantines(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[quarantineView]], error) {
