@@ -37,7 +37,7 @@ int inked(const host::Canvas &c) {  // dots that differ from the lower right cor
 
 TEST_SUITE("display") {
     TEST_CASE("a snapshot is a picture of what was drawn") {
-        host::CanvasDisplay display({320, 240, false, true, ""});
+        host::CanvasDisplay display({320, 240, false, true, {}, ""});
         const int before = inked(decoded(snapshot(display, PictureFormat::png)));
         display.show_text("Activation", "482913");
         const host::Canvas png = decoded(snapshot(display, PictureFormat::png));
@@ -49,13 +49,13 @@ TEST_SUITE("display") {
     }
 
     TEST_CASE("quality makes a difference in size") {
-        host::CanvasDisplay display({320, 240, false, true, ""});
+        host::CanvasDisplay display({320, 240, false, true, {}, ""});
         display.show_text("title", "some text that has edges in it");
         CHECK(snapshot(display, PictureFormat::jpeg, 10).size() < snapshot(display, PictureFormat::jpeg, 95).size());
     }
 
     TEST_CASE("theme and brightness show in the picture") {
-        host::CanvasDisplay display({64, 64, false, true, ""});
+        host::CanvasDisplay display({64, 64, false, true, {}, ""});
         const auto paper = [&] { return int{decoded(snapshot(display, PictureFormat::png)).at(63, 63)[0]}; };
         const int light = paper();
         REQUIRE(display.set_brightness(10).ok());
@@ -68,7 +68,7 @@ TEST_SUITE("display") {
     }
 
     TEST_CASE("a picture is shown, and hostile ones are refused") {
-        host::CanvasDisplay display({64, 48, false, false, ""});
+        host::CanvasDisplay display({64, 48, false, false, {}, ""});
         host::Canvas red(200, 100);
         red.fill(0, 0, 200, 100, {250, 0, 0});
         const std::string jpeg = host::encode_jpeg(red, 90).value();
@@ -89,7 +89,7 @@ TEST_SUITE("display") {
 
     TEST_CASE("text that is too long or not ASCII draws what fits") {
         test::TempDir dir;
-        host::CanvasDisplay display({128, 64, true, false, dir / "screen.ppm"});
+        host::CanvasDisplay display({128, 64, true, false, {}, dir / "screen.ppm"});
         display.show_text(std::string(500, 'x'), "升级\n\n" + std::string(5000, 'y'));
         CHECK(display.theme().empty());
         CHECK(std::filesystem::file_size(dir / "screen.ppm") == 128 * 64 * 3 + 14);

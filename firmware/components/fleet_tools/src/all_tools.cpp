@@ -8,9 +8,9 @@ namespace {
 using AddGroup = Status (*)(ToolRegistry &, Toolkit &);
 
 // The order of stock devices: what anyone may use comes first.
-constexpr AddGroup groups[] = {add_status_tools, add_sound_tools, add_screen_tools, add_led_tools, add_system_tools,
-                               add_upgrade_tools, add_picture_tools, add_config_tools, add_log_tools,
-                               add_core_dump_tools};
+constexpr AddGroup groups[] = {add_status_tools, add_sound_tools,    add_screen_tools,  add_led_tools,
+                               add_system_tools, add_upgrade_tools,  add_picture_tools, add_config_tools,
+                               add_log_tools,    add_core_dump_tools};
 constexpr AddGroup safe_groups[] = {add_system_tools, add_upgrade_tools, add_log_tools, add_core_dump_tools};
 
 template <std::size_t N>

@@ -25,6 +25,8 @@ Status in_background(Toolkit &kit, Call &call, std::function<Outcome()> job);
 // expect_200 takes the answer to an upload or download.
 Outcome expect_200(const Result<HttpResponse> &answer);
 
-inline Toolkit &kit_of(void *context) { return *static_cast<Toolkit *>(context); }
+inline Toolkit &kit_of(void *context) {
+    return *static_cast<Toolkit *>(context);
+}
 
 }  // namespace fleet

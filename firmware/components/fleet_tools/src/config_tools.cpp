@@ -28,7 +28,9 @@ Status write_config(const ConfigStore &config, Call &call) {
     return call.result.end_json();
 }
 
-Status get_config(void *context, Call &call) { return write_config(kit_of(context).unit->config(), call); }
+Status get_config(void *context, Call &call) {
+    return write_config(kit_of(context).unit->config(), call);
+}
 
 std::string sentence(const Refusal &r) {
     std::string text = r.before;

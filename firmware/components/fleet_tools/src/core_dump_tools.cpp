@@ -52,9 +52,10 @@ Status upload(void *context, Call &call) {
     if (!kit.machine->core_dump->present()) return {Code::not_found, "there is no core dump"};
     const Status allowed = kit.unit->check_url(call.args.text("url"));
     if (!allowed.ok()) return allowed;
-    return in_background(kit, call,
-                         [&m = *kit.machine, url = std::string(call.args.text("url")),
-                          erase = call.args.boolean("erase")] { return upload_dump(m, url, erase); });
+    return in_background(
+        kit, call, [&m = *kit.machine, url = std::string(call.args.text("url")), erase = call.args.boolean("erase")] {
+            return upload_dump(m, url, erase);
+        });
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ constexpr Property level_properties[] = {
     Property::Text("level").Required().AtMost(8).Describe("none, error, warn, info, debug or verbose"),
     Property::Text("tag").DefaultText("").AtMost(15).Describe("of one part; empty: of all"),
 };
-constexpr ToolInfo level_info =
-    ToolInfo("self.logs.set_level", "Set how much is logged, until the next restart.").With(level_properties).UserOnly();
+constexpr ToolInfo level_info = ToolInfo("self.logs.set_level", "Set how much is logged, until the next restart.")
+                                    .With(level_properties)
+                                    .UserOnly();
 
 // Without a number to begin from, the newest lines are wanted.
 std::uint32_t start_of(const LogRing &log, std::int64_t from, std::int64_t lines) {

@@ -12,7 +12,9 @@ constexpr ToolInfo status_info =
              "and as the first step to control it.")
         .Repeats(Repeat::reads);
 
-const char *signal_of(int rssi) { return rssi >= -60 ? "strong" : rssi >= -70 ? "medium" : "weak"; }
+const char *signal_of(int rssi) {
+    return rssi >= -60 ? "strong" : rssi >= -70 ? "medium" : "weak";
+}
 
 void write_screen(JsonWriter &w, const Display &display) {
     w.key("screen").begin_object();

@@ -9,8 +9,7 @@ namespace {
 constexpr ToolInfo info_info =
     ToolInfo("self.get_system_info", "Get the system information").UserOnly().Repeats(Repeat::reads);
 
-constexpr ToolInfo reboot_info =
-    ToolInfo("self.reboot", "Reboot the system").UserOnly().Repeats(Repeat::disrupts);
+constexpr ToolInfo reboot_info = ToolInfo("self.reboot", "Reboot the system").UserOnly().Repeats(Repeat::disrupts);
 
 Status get_system_info(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;

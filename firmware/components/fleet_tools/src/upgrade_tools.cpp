@@ -48,7 +48,11 @@ std::string job_of(const Machine &m, const Call &call) {
 }
 
 Status accept(Call &call, const std::string &job) {
-    call.result.begin_json().begin_object().member("job", std::string_view(job)).member("state", "accepted").end_object();
+    call.result.begin_json()
+        .begin_object()
+        .member("job", std::string_view(job))
+        .member("state", "accepted")
+        .end_object();
     return call.result.end_json();
 }
 

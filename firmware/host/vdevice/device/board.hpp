@@ -15,11 +15,11 @@ struct Screen {
 
 struct Board {
     std::string name, type, chip;
-    ChipInfo chip_info;         // its model points into `chip`
-    std::string partitions;     // JSON, as the boot poll has it
+    ChipInfo chip_info;      // its model points into `chip`
+    std::string partitions;  // JSON, as the boot poll has it
     std::uint32_t slot_size = 0;
     std::uint32_t heap_size = 0;
-    Screen screen;              // 0 by 0: none
+    Screen screen;  // 0 by 0: none
     bool speaker = false, led = false;
 };
 

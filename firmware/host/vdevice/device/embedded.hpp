@@ -6,7 +6,7 @@
 
 namespace fleet::host {
 
-const char *embedded_board(const std::string &name);         // board.json, or null
-const char *embedded_partitions(const std::string &name);    // "4mb.csv", or null
+const char *embedded_board(const std::string &name);       // board.json, or null
+const char *embedded_partitions(const std::string &name);  // "4mb.csv", or null
 
 }  // namespace fleet::host

@@ -3,10 +3,10 @@
 
 #include "ports/file_io.hpp"
 
-#include <cstdio>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <cstdio>
 
 namespace fleet::host {
 

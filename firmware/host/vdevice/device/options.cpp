@@ -47,9 +47,15 @@ struct TextOption {
     std::string Options::*member;
 };
 constexpr TextOption text_options[] = {
-    {"--ota-url", &Options::ota_url},     {"--state-dir", &Options::state_dir}, {"--board", &Options::board},
-    {"--mac", &Options::mac},             {"--id", &Options::id},               {"--image", &Options::image},
-    {"--url-hosts", &Options::url_hosts}, {"--ca", &Options::ca_file},          {"--ip", &Options::ip},
+    {"--ota-url", &Options::ota_url},
+    {"--state-dir", &Options::state_dir},
+    {"--board", &Options::board},
+    {"--mac", &Options::mac},
+    {"--id", &Options::id},
+    {"--image", &Options::image},
+    {"--url-hosts", &Options::url_hosts},
+    {"--ca", &Options::ca_file},
+    {"--ip", &Options::ip},
 };
 
 Status set(Options &o, const char *name, const char *value) {
@@ -72,7 +78,8 @@ std::string mac_of(const std::string &id) {
     sum->update(Bytes{id});
     const Digest d = sum->finish();
     std::string mac = "02";
-    for (int i = 0; i < 5; ++i) mac += ":" + hex_of(&d[static_cast<std::size_t>(i)], 1);
+    for (int i = 0; i < 5; ++i)
+        mac += ":" + hex_of(&d[static_cast<std::size_t>(i)], 1);
     return mac;
 }
 

@@ -15,9 +15,9 @@ struct Options {
     std::string ota_url;    // where the boot poll goes
     std::string state_dir;  // the unit's flash
     std::string board = "esp32s3-lcd";
-    std::string mac;         // or made from --id
-    std::string id;          // any text; default: the state directory
-    std::string image;       // flashed into slot A of a unit that is new; default: one made for the board
+    std::string mac;    // or made from --id
+    std::string id;     // any text; default: the state directory
+    std::string image;  // flashed into slot A of a unit that is new; default: one made for the board
     std::string ip = "127.0.0.1";
     std::string url_hosts;
     std::string ca_file = "/etc/ssl/certs/ca-certificates.crt";

@@ -15,14 +15,15 @@ struct Named {
     const char *name;
     int value;
 };
-constexpr Named subtypes[] = {{"factory", 0},     {"ota_0", 0x10},    {"ota_1", 0x11}, {"ota", 0},
-                              {"phy", 1},         {"nvs", 2},         {"coredump", 3}, {"nvs_keys", 4},
-                              {"efuse", 5},       {"undefined", 6},   {"fat", 0x81},   {"spiffs", 0x82},
-                              {"littlefs", 0x83}};
+constexpr Named subtypes[] = {{"factory", 0}, {"ota_0", 0x10},  {"ota_1", 0x11},   {"ota", 0},   {"phy", 1},
+                              {"nvs", 2},     {"coredump", 3},  {"nvs_keys", 4},   {"efuse", 5}, {"undefined", 6},
+                              {"fat", 0x81},  {"spiffs", 0x82}, {"littlefs", 0x83}};
 
 std::string_view trimmed(std::string_view s) {
-    while (!s.empty() && static_cast<unsigned char>(s.front()) <= ' ') s.remove_prefix(1);
-    while (!s.empty() && static_cast<unsigned char>(s.back()) <= ' ') s.remove_suffix(1);
+    while (!s.empty() && static_cast<unsigned char>(s.front()) <= ' ')
+        s.remove_prefix(1);
+    while (!s.empty() && static_cast<unsigned char>(s.back()) <= ' ')
+        s.remove_suffix(1);
     return s;
 }
 

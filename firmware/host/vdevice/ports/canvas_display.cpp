@@ -82,6 +82,7 @@ Status CanvasDisplay::show_picture(Bytes file) {
 }
 
 void CanvasDisplay::show_text(std::string_view title, std::string_view text) {
+    if (settings_.on_text) settings_.on_text(title, text);
     const Guard guard(mutex_);
     title_ = std::string(title);
     text_ = std::string(text);

@@ -13,6 +13,7 @@ struct ScreenSettings {
     int width = 0, height = 0;
     bool monochrome = false;
     bool backlight = true;
+    std::function<void(std::string_view title, std::string_view text)> on_text;  // what is shown, as text
     std::string ppm_path;  // where the picture is mirrored; "" for nowhere
 };
 

@@ -52,6 +52,7 @@ void reset(ResetReason reason) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::close_range(3, ~0u, 0);  // the broker shall see that the connection ended
     ::execve(program, arguments.data(), environment.data());
     ::_exit(127);
 }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// A virtual device: the firmware's core and tools on Linux. See --help.
+#include "device/device.hpp"
+#include "device/flash.hpp"
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <thread>
+
+namespace {
+
+using namespace fleet;
+using namespace fleet::host;
+
+int fail(const std::string &what, const Status &why) {
+    std::fprintf(stderr, "vdevice: %s: %s\n", what.c_str(), why.why);
+    return 1;
+}
+
+// Signals come to one thread that waits for them; all others block them.
+class StopSignals {
+public:
+    StopSignals() {
+        sigemptyset(&set_);
+        sigaddset(&set_, SIGINT);
+        sigaddset(&set_, SIGTERM);
+        pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+        std::signal(SIGPIPE, SIG_IGN);
+    }
+    ~StopSignals() {
+        over_ = true;
+        if (thread_.joinable()) thread_.join();
+    }
+    void watch(Device &device) {
+        thread_ = std::thread([this, &device] {
+            const timespec patience{0, 100'000'000};
+            while (!over_) {
+                if (sigtimedwait(&set_, nullptr, &patience) > 0) device.stop();
+            }
+        });
+    }
+
+private:
+    sigset_t set_{};
+    std::atomic<bool> over_{false};
+    std::thread thread_;
+};
+
+int run(const Options &options) {
+    Board board;
+    Status status = load_board(options.board, board);
+    if (!status.ok()) return fail(options.board, status);
+    Result<Faults> faults = Faults::parse(options.faults, options.state_dir);
+    if (!faults.ok()) return fail("--fault", faults.status());
+    const Result<Descriptor> lock = prepare_flash(options, board);
+    if (!lock.ok()) return fail(options.state_dir, lock.status());
+    write_core_dump_on_crash(options.state_dir + "/coredump.bin");
+    arm_kill(faults.value());
+    const Result<Booted> booted = boot(options.state_dir, board.chip_info.image_id);
+    if (!booted.ok()) return fail("no slot boots", booted.status());
+
+    StopSignals signals;
+    Device device(options, board, faults.value(), booted.value());
+    signals.watch(device);
+    device.run();
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    keep_arguments(argc, argv);
+    for (int i = 1; i < argc; ++i) {
+        if (std::strcmp(argv[i], "--help") == 0) return std::fputs(usage, stdout) < 0;
+    }
+    const Result<Options> options = parse_options(argc, argv);
+    if (!options.ok()) {
+        std::fprintf(stderr, "vdevice: %s\n\n%s", options.status().why, usage);
+        return 2;
+    }
+    return run(options.value());
+}
