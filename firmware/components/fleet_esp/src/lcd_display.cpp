@@ -9,12 +9,18 @@
 #include "esp_log.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace fleet::esp {
 
 namespace {
 
 constexpr const char *TAG = "display";
+
+struct FreeHeap {
+    void operator()(std::uint8_t *p) const { heap_caps_free(p); }
+};
+using FrameMemory = std::unique_ptr<std::uint8_t, FreeHeap>;
 
 struct Palette {
     Colour paper, ink, bar, bar_ink;
@@ -75,8 +81,14 @@ Status LcdDisplay::show_picture(Bytes jpeg) {
 
 Status LcdDisplay::snapshot(PictureFormat format, int quality, const std::function<Status(Bytes)> &sink) {
     if (format != PictureFormat::jpeg) return {Code::unsupported, "this device makes JPEG pictures only"};
-    const Guard guard(lock_);
-    return encode_jpeg(*frame_, quality, sink);
+    // Encoding and sending take seconds, in which the executor wants to draw.
+    const FrameMemory copy(static_cast<std::uint8_t *>(heap_caps_malloc(frame_->bytes(), MALLOC_CAP_SPIRAM)));
+    if (copy == nullptr) return {Code::no_memory, "no memory for a snapshot"};
+    {
+        const Guard guard(lock_);
+        std::memcpy(copy.get(), frame_->dots(), frame_->bytes());
+    }
+    return encode_jpeg(Frame(copy.get(), frame_->width(), frame_->height()), quality, sink);
 }
 
 Status LcdDisplay::set_brightness(int percent) {
