@@ -436,3 +436,30 @@ func TestAdvanceForeignText(t *testing.T) {
 		t.Errorf("reason of %d bytes: %.20q", len(p.d.Reason), p.d.Reason)
 	}
 }
+
+// A client that has the link and asks in a loop does not fill the database:
+// each GET is a row only if something else happened, or a second passed.
+func TestGETsInALoop(t *testing.T) {
+	p := newPatient(t)
+	p.begin(fleet.ModePush)
+	p.kinds(fleet.EvidenceSent, fleet.EvidenceGet)
+	rows := 0
+	for range 1000 {
+		p.now = p.now.Add(time.Millisecond)
+		o := p.observation(fleet.EvidenceGet)
+		o.At = p.now
+		if fleet.Advance(&p.d, o, &plan, soakTime, timers).Event != nil {
+			rows++
+		}
+		p.mustBeSound()
+	}
+	if rows > 0 {
+		t.Errorf("%d rows for a thousand GETs in a second", rows)
+	}
+	if p.sees(p.observation(fleet.EvidenceGet)); p.last.Event == nil {
+		t.Error("a GET a second later is no evidence")
+	}
+	if p.expire(); p.d.State == fleet.DeploymentDownloading {
+		t.Errorf("still downloading at its deadline")
+	}
+}
