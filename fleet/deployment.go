@@ -142,6 +142,16 @@ var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRev
 	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
 	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipSecureVersion, SkipSuperseded, SkipAudienceTooLarge}
 
+// Passes reports whether the reason is one of the moment: the image would fit
+// the device as it is.
+func (r SkipReason) Passes() bool {
+	switch r {
+	case SkipHeld, SkipBusy, SkipQuarantined, SkipUnhealthy, SkipSuperseded, SkipAudienceTooLarge:
+		return true
+	}
+	return false
+}
+
 // A Deployment is one device's part in a campaign.
 type Deployment struct {
 	ID       uuid.UUID

@@ -82,7 +82,13 @@ func adoption(v ui.FitView) ui.Adoption {
 	if v.Report == nil {
 		return ui.Adoption{}
 	}
-	return ui.Adoption{Running: v.Installed(), Fit: v.Report.Fit}
+	a := ui.Adoption{Running: v.Installed(), Fit: v.Report.Fit}
+	for _, m := range v.Report.Misfits {
+		if m.Reason.Passes() {
+			a.Fit += m.Count
+		}
+	}
+	return a
 }
 
 func (s *Server) editImage(r *http.Request) (answer, error) {

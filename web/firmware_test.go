@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/net/html"
@@ -235,6 +236,14 @@ func TestRunningIsCounted(t *testing.T) {
 	location := b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
 	b.get(location).wantText("#adoption", "100%").wantText("#adoption", "1 of 1")
 	b.get(ui.ImagePath(sum)).wantText("#adoption", "100%")
+
+	// A hold keeps a device from the image for now; it could run it all the same.
+	c.bootPoll("a085e3112244", strings.Repeat("0f", 32))
+	hold := &fleet.Hold{Reason: "demo", By: anna, Since: time.Now()}
+	if err := c.store.SetHold(t.Context(), hold.By, "a085e3112244", hold); err != nil {
+		t.Fatal(err)
+	}
+	b.get(location).wantText("#adoption", "50%").wantText("#adoption", "1 of 2")
 	p := b.get("/firmware")
 	if got := p.text("tbody"); !strings.Contains(got, "1") {
 		t.Errorf("the list reads %q", got)
