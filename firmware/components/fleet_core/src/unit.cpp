@@ -60,6 +60,7 @@ void Unit::wire_boot() {
     };
     boot_.on_code = [this](const Activation &a) {
         if (machine_.display) machine_.display->show_text(a.code, a.message);
+        if (on_claim) on_claim(a);
     };
 }
 

@@ -56,6 +56,9 @@ public:
     void restart();
     Status check_url(std::string_view url) const;
 
+    // The claim code is there to be read; boards without a screen print it.
+    std::function<void(const Activation &)> on_claim;
+
 private:
     enum class Link : std::uint8_t { off, connecting, up, waiting };
 
