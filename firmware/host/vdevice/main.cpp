@@ -49,6 +49,12 @@ private:
     std::thread thread_;
 };
 
+// A chip takes its time to start; without it a crash loop would be a busy loop.
+void pause_after_crash() {
+    if (reset_reason_from_environment() == ResetReason::panic)
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+}
+
 int run(const Options &options) {
     Board board;
     Status status = load_board(options.board, board);
@@ -59,6 +65,7 @@ int run(const Options &options) {
     if (!lock.ok()) return fail(options.state_dir, lock.status());
     write_core_dump_on_crash(options.state_dir + "/coredump.bin");
     arm_kill(faults.value());
+    pause_after_crash();
     const Result<Booted> booted = boot(options.state_dir, board.chip_info.image_id);
     if (!booted.ok()) return fail("no slot boots", booted.status());
 

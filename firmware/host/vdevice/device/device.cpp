@@ -15,6 +15,16 @@ std::string in(const Options &o, const char *name) {
     return o.state_dir + "/" + name;
 }
 
+// One line on standard output, whatever the text.
+void print(const char *where, std::string_view title, std::string_view text) {
+    std::string line = std::string(where) + ": " + std::string(title) + " | " + std::string(text);
+    for (char &c : line) {
+        if (static_cast<unsigned char>(c) < ' ') c = ' ';
+    }
+    std::puts(line.c_str());
+    std::fflush(stdout);
+}
+
 HttpLimits http_limits(const Options &o) {
     HttpLimits limits;
     if (::access(o.ca_file.c_str(), R_OK) == 0) limits.ca_file = o.ca_file;
@@ -55,11 +65,7 @@ ScreenSettings Device::screen() const {
     s.monochrome = board_.screen.monochrome;
     s.backlight = board_.screen.backlight;
     s.ppm_path = s.width > 0 ? in(options_, "screen.ppm") : "";
-    s.on_text = [](std::string_view title, std::string_view text) {
-        std::printf("screen: %.*s | %.*s\n", static_cast<int>(title.size()), title.data(),
-                    static_cast<int>(text.size()), text.data());
-        std::fflush(stdout);
-    };
+    s.on_text = [](std::string_view title, std::string_view text) { print("screen", title, text); };
     return s;
 }
 
@@ -112,17 +118,27 @@ void Device::run() {
                app.project + " " + app.version + " on " + board_.name + ", " + options_.mac + ", reset by " +
                    to_string(system_.reset_reason()) + ", slot " + slots_.running().label + " " +
                    to_string(slots_.running().state));
-    executor_.post([this] {
-        restore_settings(machine_);
-        behave();
-        misbehave();
-        unit_.start();
-        const Status added = add_all_tools(unit_.tools(), kit_, unit_.crashes().safe_mode());
-        if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
-        if (unit_.crashes().safe_mode()) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
-    });
+    executor_.post([this] { begin(); });
     executor_.run();
     executor_.join();
+}
+
+void Device::begin() {
+    restore_settings(machine_);
+    start_status_screen(kit_);
+    unit_.on_claim = [this](const Activation &a) {
+        if (machine_.display == nullptr) print("serial", a.code, a.message);
+    };
+    if (behaviour_.selftest_fails) {
+        unit_.ota().self_test = [] { return Status{Code::io, "the self-test of this image fails"}; };
+    }
+    misbehave();
+    unit_.start();
+    const bool safe = unit_.crashes().safe_mode();
+    const Status added = add_all_tools(unit_.tools(), kit_, safe);
+    if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
+    if (safe) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
+    if (!safe) behave();
 }
 
 void Device::stop() {
@@ -132,11 +148,8 @@ void Device::stop() {
     });
 }
 
-// behave does what the image says.
+// behave does what the image says. In safe mode the application does not run.
 void Device::behave() {
-    if (behaviour_.selftest_fails) {
-        unit_.ota().self_test = [] { return Status{Code::io, "the self-test of this image fails"}; };
-    }
     if (behaviour_.crash_after_ms > 0) {
         executor_.post_after(static_cast<std::uint32_t>(behaviour_.crash_after_ms), [] { std::abort(); });
     }

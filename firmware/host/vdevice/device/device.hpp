@@ -38,6 +38,7 @@ private:
     SystemSettings system(const Booted &booted) const;
     UnitOptions unit_options() const;
     Machine machine();
+    void begin();
     void behave();
     void leak(std::int64_t bytes);
     void misbehave();

@@ -39,6 +39,9 @@ Status add_log_tools(ToolRegistry &registry, Toolkit &kit);
 // helps a device that keeps crashing.
 Status add_all_tools(ToolRegistry &registry, Toolkit &kit, bool safe_mode);
 
+// start_status_screen shows name, version and connection, from now on.
+void start_status_screen(const Toolkit &kit);
+
 // restore_settings gives speaker, screen and theme what was set before the
 // restart.
 void restore_settings(const Machine &machine);
