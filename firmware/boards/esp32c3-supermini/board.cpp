@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// The ESP32-C3 SuperMini: a blue lamp on GPIO 8 that lights when the pin is low.
+#include "fleet_esp/board.hpp"
+#include "fleet_esp/lamps.hpp"
+
+#include "esp_log.h"
+
+namespace fleet::esp {
+
+namespace {
+
+constexpr const char *TAG = "board";
+constexpr int lamp_pin = 8;
+constexpr int boot_button = 9;
+
+}  // namespace
+
+BoardInfo board_info() { return {"fleet-unit", "esp32c3-supermini", "fleetd", "en-US"}; }
+
+int board_button() { return boot_button; }
+
+void start_board(Machine &machine) {
+    static PlainLamp lamp;
+    const Status status = lamp.start(lamp_pin, true);
+    if (status.ok()) {
+        machine.led = &lamp;
+    } else {
+        ESP_LOGW(TAG, "%s", status.why);
+    }
+}
+
+}  // namespace fleet::esp
