@@ -30,6 +30,7 @@ Result<std::string> FakeStore::get(std::string_view key) {
 Status FakeStore::write(std::string_view key, std::string_view value) {
     if (full) return {Code::no_space, "the store is full"};
     if (key.size() > 17 || value.size() > 4000) return {Code::invalid, "NVS would refuse this"};
+    if (powerless && powerless()) return {Code::io, "no power"};
     writes++;
     values[std::string(key)] = std::string(value);
     return {};
@@ -43,6 +44,7 @@ Status FakeStore::set(std::string_view key, std::string_view value) { return wri
 
 Status FakeStore::erase(std::string_view key) {
     if (full) return {Code::io, "the store is broken"};
+    if (powerless && powerless()) return {Code::io, "no power"};
     values.erase("s:" + std::string(key));
     values.erase("i:" + std::string(key));
     return {};

@@ -63,6 +63,8 @@ public:
     bool full = false;  // every write fails
     int writes = 0;
 
+    std::function<bool()> powerless;  // asked at each step: true once the power is cut
+
 private:
     Status write(std::string_view key, std::string_view value);
 };

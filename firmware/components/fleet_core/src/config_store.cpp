@@ -35,9 +35,10 @@ Refusal ConfigStore::merge_one(JsonView value, Values &into) const {
         into[i] = {keys_[i].default_number, keys_[i].default_text};
         return {};
     }
+    std::int64_t number = 0;
     std::string_view text;
-    if (Refusal r = check_value(keys_[i], value, into[i].number, text); r.refused()) return r;
-    into[i].text = std::string(text);
+    if (Refusal r = check_value(keys_[i], value, number, text); r.refused()) return r;
+    into[i] = {number, std::string(text)};
     return {};
 }
 

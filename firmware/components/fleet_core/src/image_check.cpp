@@ -33,7 +33,7 @@ void ImageCheck::header(std::uint8_t b) {
     hash_appended_ = field_[23] == 1;
     part_ = Part::segment;
     filled_ = 0;
-    if (field_[0] == 0xE9 && segments_ >= 1 && segments_ <= 16) return;
+    if (field_[0] == 0xE9 && segments_ >= 1 && segments_ <= 16 && field_[23] <= 1) return;
     part_ = Part::bad;
     why_ = "not an app image";
 }

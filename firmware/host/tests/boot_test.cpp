@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/boot.hpp"
+#include "machine.hpp"
+#include "vectors.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fleet;
+using namespace fleet::test;
+
+namespace {
+
+const char kUrl[] = "http://fleet.example.org/ota/";
+const char kActivate[] = "http://fleet.example.org/ota/activate";
+const char kClaimed[] = "{\"mqtt\":{\"endpoint\":\"h:1883\",\"publish_topic\":\"t\"}}";
+const char kUnclaimed[] = "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"f3b0c2d4e5\"}}";
+
+JsonDocument body_of(const FakeMachine &m, const std::string &uuid) {
+    std::string text(4096, '\0');
+    JsonWriter w(text.data(), text.size());
+    write_poll_body(w, m.machine, uuid);
+    REQUIRE_FALSE(w.overflow());
+    Result<JsonDocument> d = JsonDocument::parse(w.view());
+    REQUIRE(d.ok());
+    return std::move(d.value());
+}
+
+}  // namespace
+
+TEST_SUITE("boot") {
+    TEST_CASE("the body has what stock bodies have, escaped") {
+        FakeMachine m;
+        m.network.name = "Bob\"s net\\";
+        const JsonDocument mine = body_of(m, "u");
+        CHECK(mine.root().member("board").member("ssid").text() == "Bob\"s net\\");
+        const JsonDocument doc = load_vectors("ota_check.json");
+        const JsonDocument stock =
+            std::move(JsonDocument::parse(doc.root().member("requests").first().member("body").text()).value());
+        for (JsonView v = stock.root().first(); v.exists(); v = v.next()) {
+            CAPTURE(std::string(v.key()));
+            const JsonView own = mine.root().member(v.key());
+            CHECK(own.is_object() == v.is_object());
+            CHECK(own.is_array() == v.is_array());
+            CHECK(own.is_string() == v.is_string());
+            CHECK(own.is_number() == v.is_number());
+            for (JsonView inner = v.first(); v.is_object() && inner.exists(); inner = inner.next()) {
+                CAPTURE(std::string(inner.key()));
+                CHECK(own.member(inner.key()).is_string() == inner.is_string());
+                CHECK(own.member(inner.key()).is_number() == inner.is_number());
+            }
+        }
+    }
+
+    TEST_CASE("a partition table that is no JSON does not spoil the body") {
+        FakeMachine m;
+        m.system.partitions = "[{";
+        CHECK(body_of(m, "u").root().member("partition_table").is_array());
+        m.machine.display = nullptr;
+        m.machine.network = nullptr;
+        m.machine.updater = nullptr;
+        CHECK_FALSE(body_of(m, "u").root().member("display").exists());
+    }
+
+    TEST_CASE("the UUID is made once") {
+        FakeMachine m;
+        const std::string uuid = client_id(m.store, m.system);
+        CHECK(uuid.size() == 36);
+        CHECK(uuid[14] == '4');
+        CHECK(client_id(m.store, m.system) == uuid);
+    }
+
+    TEST_CASE("headers, with and without a serial number") {
+        FakeMachine m;
+        m.http.answers[kUrl] = {{200, kClaimed, false}};
+        CHECK(poll_server(m.machine, kUrl, "u").ok());
+        CHECK(m.http.headers["Device-Id"] == "a0:85:e3:11:22:33");
+        CHECK(m.http.headers["Client-Id"] == "u");
+        CHECK(m.http.headers["User-Agent"] == "fleet-devkit-s3/1.0.0");
+        CHECK(m.http.headers["Activation-Version"] == "1");
+        CHECK(m.http.headers.count("Serial-Number") == 0);
+        m.machine.identity = &m.identity;
+        CHECK(poll_server(m.machine, kUrl, "u").ok());
+        CHECK(m.http.headers["Activation-Version"] == "2");
+        CHECK(m.http.headers["Serial-Number"] == m.identity.number);
+    }
+
+    TEST_CASE("activation bodies") {
+        FakeMachine m;
+        m.http.answers[kActivate] = {{202, "", false}};
+        CHECK(activate(m.machine, kUrl, "u", "c").value() == 202);
+        CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
+        m.machine.identity = &m.identity;
+        CHECK(activate(m.machine, "http://fleet.example.org/ota", "u", "f3b0c2d4e5").value() == 202);
+        CHECK(m.http.posted.back() == std::string(kActivate) +
+                                          "\n{\"algorithm\":\"hmac-sha256\",\"serial_number\":\"SN-0123456789ABCDEF0123456789AB-\","
+                                          "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" + std::string(64, 'e') + "\"}");
+        m.identity.code = "";
+        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::unsupported);
+    }
+
+    TEST_CASE("every answer of the vectors is read without harm") {
+        const JsonDocument doc = load_vectors("ota_check.json");
+        for (JsonView r = doc.root().member("responses").first(); r.exists(); r = r.next()) {
+            const std::string name = text_of(r.member("name"));
+            CAPTURE(name);
+            const Result<PollAnswer> a = parse_poll_answer(r.member("body").text());
+            if (!a.ok()) {
+                CHECK(name.find("FORBIDDEN") == 0);
+                continue;
+            }
+            if (name == "unclaimed device") {
+                CHECK(a.value().activation.code == "482913");
+                CHECK(a.value().broker_status.code == Code::not_found);
+                CHECK(a.value().time.unix_ms == 1786147200000);
+                CHECK(a.value().time.zone_minutes == 480);
+            }
+            if (name == "claimed device, nothing to install") {
+                CHECK(a.value().broker.host == "fleet.example.org");
+                CHECK(a.value().broker.port == 1883);
+                CHECK(a.value().broker.keepalive_s == 60);
+                CHECK_FALSE(a.value().firmware.due());
+            }
+            if (name == "upgrade due") CHECK(a.value().firmware.due());
+            if (name == "forced reinstall/downgrade, once") CHECK(a.value().firmware.force);
+            if (name.find("version") != std::string::npos) CHECK_FALSE(a.value().firmware.due());
+            if (name == "FORBIDDEN: endpoint as URL") CHECK_FALSE(a.value().broker_status.ok());
+            if (name == "FORBIDDEN: mqtt key over 15 characters") CHECK(a.value().broker_status.ok());
+        }
+    }
+
+    TEST_CASE("sections that make no sense are left out") {
+        const struct {
+            const char *mqtt;
+            bool usable;
+        } cases[] = {
+            {"{\"endpoint\":\"h\",\"publish_topic\":\"t\"}", true},
+            {"{\"endpoint\":\"h:8883\",\"publish_topic\":\"t\",\"keepalive\":\"60\"}", true},
+            {"{\"endpoint\":\"h:abc\",\"publish_topic\":\"t\"}", false},
+            {"{\"endpoint\":\"[::1]:1883\",\"publish_topic\":\"t\"}", false},
+            {"{\"endpoint\":\"h/path\",\"publish_topic\":\"t\"}", false},
+            {"{\"endpoint\":\"\",\"publish_topic\":\"t\"}", false},
+            {"{\"endpoint\":5,\"publish_topic\":\"t\"}", false},
+            {"{\"endpoint\":\"h\"}", false},
+            {"{\"endpoint\":\"h\",\"publish_topic\":\"a/#\"}", false},
+            {"[]", false},
+            {"null", false},
+        };
+        for (const auto &c : cases) {
+            CAPTURE(c.mqtt);
+            const Result<PollAnswer> a = parse_poll_answer("{\"mqtt\":" + std::string(c.mqtt) + "}");
+            REQUIRE(a.ok());
+            CHECK(a.value().broker_status.ok() == c.usable);
+        }
+        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}").value().broker.port == 8883);
+        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":1}}").value().broker.keepalive_s == 10);
+        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}").value().broker.keepalive_s == 3600);
+        CHECK_FALSE(parse_poll_answer("[]").ok());
+        CHECK_FALSE(parse_poll_answer("").ok());
+        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms == 0);
+        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":99999}}").value().time.zone_minutes == 0);
+        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"file:///etc\"}}").value().firmware.due());
+        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"http://h/x\",\"force\":true}}").value().firmware.force);
+    }
+
+    TEST_CASE("broker settings are saved and read back") {
+        BrokerSettings s{"h", 1883, "c\"", "u", "p\\", "t", 60};
+        BrokerSettings back;
+        REQUIRE(read_broker(save_broker(s), back).ok());
+        CHECK(back.client_id == "c\"");
+        CHECK(back.password == "p\\");
+        CHECK(back.port == 1883);
+        CHECK_FALSE(read_broker("x", back).ok());
+        s.password = std::string(5000, 'x');
+        CHECK(save_broker(s).empty());
+    }
+
+    TEST_CASE("from the code on the screen to the broker") {
+        FakeMachine m;
+        m.http.answers[kUrl] = {{200, kUnclaimed, false}, {200, kClaimed, false}};
+        m.http.answers[kActivate] = {{202, "", false}, {500, "", false}, {0, "", true}, {200, "", false}};
+        Boot boot(m.machine, kUrl);
+        std::string code;
+        int activated = 0;
+        std::string host;
+        boot.on_code = [&](const Activation &a) { code = a.code; };
+        boot.on_activated = [&] { activated++; };
+        boot.on_answer = [&](const PollAnswer &a) { host = a.broker.host; };
+        boot.start();
+        m.executor.settle();
+        CHECK(code == "482913");
+        CHECK_FALSE(boot.done());
+        m.executor.run_for(2'999);
+        CHECK(m.http.posted.size() == 2);
+        m.executor.run_for(1);
+        CHECK(m.http.posted.size() == 3);  // then an error: ten seconds, twice
+        m.executor.run_for(19'999);
+        CHECK(activated == 0);
+        m.executor.run_for(1);
+        CHECK(activated == 1);
+        CHECK(boot.done());
+        CHECK(host == "h");
+    }
+
+    TEST_CASE("after ten asks the device polls again: its code may be old") {
+        FakeMachine m;
+        m.http.answers[kUrl] = {{200, kUnclaimed, false}};
+        m.http.answers[kActivate] = {{202, "", false}};
+        Boot boot(m.machine, kUrl);
+        int codes = 0;
+        boot.on_code = [&](const Activation &) { codes++; };
+        boot.start();
+        m.executor.run_for(29'999);
+        CHECK(codes == 1);
+        m.executor.run_for(1);
+        CHECK(codes == 2);
+    }
+
+    TEST_CASE("polls that fail are tried again with back-off") {
+        FakeMachine m;
+        m.http.answers[kUrl] = {{0, "", true}, {503, "", false}, {200, "{", false}, {200, kClaimed, false}};
+        Boot boot(m.machine, kUrl);
+        int failed = 0;
+        boot.on_failed = [&](Status, int n) { failed = n; };
+        boot.start();
+        m.executor.run_for(60'000);
+        CHECK(failed == 3);
+        CHECK(boot.done());
+        CHECK(boot.failures() == 0);
+    }
+}

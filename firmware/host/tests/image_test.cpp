@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "fleet/app_image.hpp"
+#include "fleet/base64.hpp"
+#include "fleet/image_check.hpp"
+#include "fleet/manifest.hpp"
+#include "machine.hpp"
+#include "vectors.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fleet;
+using namespace fleet::test;
+
+namespace {
+
+std::string decoded(JsonView v) {
+    std::string bytes(v.text().size(), '\0');
+    const Result<std::size_t> n = decode_base64(v.text(), {reinterpret_cast<std::uint8_t *>(bytes.data()), bytes.size()});
+    REQUIRE(n.ok());
+    bytes.resize(n.value());
+    return bytes;
+}
+
+bool sound(const std::string &image) {
+    OpensslCrypto crypto;
+    ImageCheck check(crypto);
+    check.update(Bytes(image));
+    return check.finish().ok();
+}
+
+const ImageTarget kTarget{9, 1, "fleet_unit"};
+
+}  // namespace
+
+TEST_SUITE("image") {
+    TEST_CASE("heads of the vectors") {
+        const JsonDocument doc = load_vectors("app_image.json");
+        for (JsonView c = doc.root().member("cases").first(); c.exists(); c = c.next()) {
+            CAPTURE(text_of(c.member("name")));
+            const std::string image = decoded(c.member("image_base64"));
+            const JsonView expect = c.member("expect");
+            const std::string reason = text_of(expect.member("reason"));
+            const Result<ImageHead> head = parse_image_head(Bytes(image));
+            if (expect.member("valid_app").is_true()) {
+                REQUIRE(head.ok());
+                CHECK(sound(image));
+                CHECK(head.value().version == expect.member("version").text());
+                if (expect.member("chip_id").exists()) CHECK(head.value().chip == expect.member("chip_id").integer().value());
+                if (expect.member("project").exists()) CHECK(head.value().project == expect.member("project").text());
+                if (expect.member("elf_sha256").exists()) CHECK(head.value().elf_sha256 == expect.member("elf_sha256").text());
+            } else if (reason == "chip_id") {
+                CHECK(check_target(head.value(), {9, 0, "xiaozhi"}).code == Code::wrong_target);
+            } else {
+                // A bootloader is sound as an image; its head gives it away.
+                CHECK((!head.ok() || !sound(image)));
+            }
+        }
+    }
+
+    TEST_CASE("every single damaged byte of an image is noticed") {
+        const std::string image = make_image("2.0.0", 300);
+        CHECK(sound(image));
+        for (std::size_t at = 0; at < image.size(); at++) {
+            std::string copy = image;
+            copy[at] = static_cast<char>(copy[at] ^ 0x20);
+            CHECK_FALSE(sound(copy));
+            CHECK_FALSE(sound(image.substr(0, at)));
+        }
+        CHECK(sound(image + "signature"));
+    }
+
+    TEST_CASE("targets") {
+        const auto head = [](const std::string &image) { return parse_image_head(Bytes(image)).value(); };
+        CHECK(check_target(head(make_image("2", 300)), kTarget).ok());
+        CHECK(check_target(head(make_image("2", 300, 5)), kTarget).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "xiaozhi")), kTarget).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 0)), kTarget).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 2)), kTarget).ok());
+    }
+
+    TEST_CASE("fields without a NUL end with the field") {
+        std::string image = make_image("2", 300);
+        image.replace(48, 32, std::string(32, 'v'));
+        CHECK(parse_image_head(Bytes(image)).value().version == std::string(32, 'v'));
+    }
+
+    TEST_CASE("manifests") {
+        OpensslCrypto crypto;
+        const Ed25519Key key = public_key(1);
+        const std::string text = "{\"project\":\"p\",\"version\":\"2\",\"chip\":9,\"size\":5,\"sha256\":\"" + std::string(64, 'a') +
+                                 "\",\"secure_version\":1,\"not_before\":7}";
+        const Result<Manifest> m = open_manifest(crypto, key, text, sign_base64(1, text));
+        REQUIRE(m.ok());
+        CHECK(m.value().chip == 9);
+        CHECK(m.value().not_before_ms == 7);
+        CHECK(open_manifest(crypto, key, text + " ", sign_base64(1, text)).status().code == Code::corrupt);
+        CHECK(open_manifest(crypto, key, text, sign_base64(2, text)).status().code == Code::corrupt);
+        CHECK(open_manifest(crypto, key, text, "AAAA").status().code == Code::corrupt);
+        CHECK(open_manifest(crypto, key, text, "").status().code == Code::corrupt);
+        CHECK(open_manifest(crypto, key, text, "!").status().code == Code::corrupt);
+        for (const char *bad : {"{}", "[]", "x"}) {
+            CHECK(open_manifest(crypto, key, bad, sign_base64(1, bad)).status().code == Code::invalid);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// The Crypto port by libcrypto, and the signing that only a test does.
+#pragma once
+
+#include "fleet/crypto.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace fleet::test {
+
+class OpensslCrypto : public Crypto {
+public:
+    std::unique_ptr<Sha256> sha256() override;
+    Status verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) override;
+};
+
+// A key pair made from 32 bytes of the same value.
+Ed25519Key public_key(std::uint8_t seed);
+std::string sign_base64(std::uint8_t seed, std::string_view message);
+
+std::string sha256_hex(std::string_view bytes);
+
+}  // namespace fleet::test

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+// A whole unit on a fake machine.
+#include "fleet/unit.hpp"
+#include "machine.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fleet;
+using namespace fleet::test;
+
+namespace {
+
+const char kPoll[] = "https://fleet.example.org/ota";
+const char kClaimed[] =
+    "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"},"
+    "\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":480}}";
+
+struct UnitFixture {
+    UnitFixture() { m.http.answers[kPoll] = {{200, kClaimed, false}}; }
+    void start() {
+        unit = std::make_unique<Unit>(m.machine, options());
+        unit->start();
+        m.executor.settle();
+    }
+    UnitOptions options() const {
+        UnitOptions o;
+        o.poll_url = kPoll;
+        return o;
+    }
+    bool sent(std::string_view part) const {
+        for (const std::string &s : m.transport.sent) {
+            if (s.find(part) != std::string::npos) return true;
+        }
+        return false;
+    }
+    Refusal configure(const char *json) {
+        const Result<JsonDocument> d = JsonDocument::parse(json);
+        return unit->configure(d.value().root());
+    }
+    FakeMachine m;
+    std::unique_ptr<Unit> unit;
+};
+
+}  // namespace
+
+TEST_SUITE("unit") {
+    TEST_CASE("polls, connects, tells of itself, answers") {
+        UnitFixture f;
+        f.start();
+        CHECK(f.m.transport.last.host == "broker");
+        CHECK(f.m.clock.zone_minutes == 480);
+        CHECK_FALSE(f.unit->online());
+        f.m.transport.connect();
+        CHECK(f.unit->online());
+        CHECK(f.m.transport.last_topic == "up");
+        CHECK(f.sent("notifications/telemetry"));
+        f.m.transport.say("{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}}");
+        CHECK(f.sent("\"serverInfo\":{\"name\":\"fleet-devkit-s3\",\"version\":\"1.0.0\"}"));
+        f.m.transport.say("{\"type\":\"alert\",\"status\":\"Notice\",\"message\":\"hi\",\"emotion\":\"\"}");
+        CHECK(f.m.display.shown == "Notice|hi");
+        f.m.transport.sent.clear();
+        f.m.executor.run_for(10 * 60'000);
+        CHECK(f.m.transport.sent.size() >= 9);
+        CHECK(f.m.transport.sent.size() <= 11);
+    }
+
+    TEST_CASE("shows its code until it is claimed, without a broker") {
+        UnitFixture f;
+        f.m.http.answers[kPoll] = {{200, "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"c\"},"
+                                         "\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}", false},
+                                   {200, kClaimed, false}};
+        f.m.http.answers[std::string(kPoll) + "/activate"] = {{202, "", false}, {200, "", false}};
+        f.start();
+        CHECK(f.m.display.shown == "482913|m");
+        CHECK(f.m.transport.starts == 0);
+        f.m.executor.run_for(4'000);
+        CHECK(f.m.transport.starts == 1);
+    }
+
+    TEST_CASE("a server that is down leaves the settings of last time") {
+        UnitFixture f;
+        f.start();
+        f.m.executor.forget();
+        UnitFixture g;
+        g.m.store.values = f.m.store.values;
+        g.m.http.answers[kPoll] = {{0, "", true}};
+        g.start();
+        CHECK(g.m.transport.starts == 0);
+        g.m.executor.run_for(60'000);
+        CHECK(g.m.transport.starts == 1);
+        CHECK(g.m.transport.last.host == "broker");
+    }
+
+    TEST_CASE("reconnects with back-off, one plan at a time") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        f.m.transport.drop();
+        f.m.transport.drop();
+        f.m.executor.run_for(2'000);
+        CHECK(f.m.transport.starts == 2);
+        for (int i = 0; i < 20; i++) {
+            f.m.transport.drop();
+            f.m.executor.run_for(301'000);
+        }
+        CHECK(f.m.transport.starts == 22);
+        f.m.transport.startable = false;
+        f.m.transport.drop();
+        f.m.executor.run_for(30 * 60'000);
+        CHECK(f.m.transport.starts > 25);
+        f.m.transport.on_state(TransportState::connecting, {});
+        CHECK_FALSE(f.unit->online());
+    }
+
+    TEST_CASE("refused credentials are not hammered, and asked for anew") {
+        UnitFixture f;
+        f.start();
+        const std::size_t polls = f.m.http.posted.size();
+        for (int i = 0; i < 3; i++) {
+            const int before = f.m.transport.starts;
+            f.m.transport.drop(TransportState::refused);
+            f.m.executor.run_for(59'000);
+            CHECK(f.m.transport.starts == before);
+            f.m.executor.run_for(310'000);
+            CHECK(f.m.transport.starts == before + 1);
+        }
+        CHECK(f.m.http.posted.size() == polls + 1);
+    }
+
+    TEST_CASE("what happens offline is told later, in order, at a pace") {
+        UnitFixture f;
+        f.start();
+        for (int i = 0; i < 3; i++) f.unit->report({"j" + std::to_string(i), "upgrade", JobState::accepted, 0, {}});
+        CHECK(f.m.transport.sent.empty());
+        f.m.transport.connect();
+        f.m.executor.run_for(40);
+        CHECK(f.m.transport.sent.size() == 1);
+        f.m.executor.run_for(1'000);
+        REQUIRE(f.m.transport.sent.size() == 4);
+        CHECK(f.m.transport.sent[0].find("\"j0\"") != std::string::npos);
+        CHECK(f.m.transport.sent[2].find("\"j2\"") != std::string::npos);
+        CHECK(f.m.transport.sent[0].find("\"at\":1786147200") != std::string::npos);
+    }
+
+    TEST_CASE("a configuration that loses the broker takes itself back") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        CHECK_FALSE(f.configure("{\"version\":1,\"values\":{\"heartbeat_s\":30}}").refused());
+        CHECK(f.configure("{\"version\":1,\"values\":{}}").refused());
+        f.m.executor.run_for(120'000);
+        CHECK_FALSE(f.unit->config().on_trial());
+        CHECK(f.unit->config().integer("heartbeat_s") == 30);
+        CHECK_FALSE(f.configure("{\"version\":2,\"values\":{\"heartbeat_s\":300}}").refused());
+        f.m.transport.drop();
+        f.m.executor.run_for(120'000);
+        CHECK(f.unit->config().integer("heartbeat_s") == 30);
+        f.m.transport.connect();
+        f.m.executor.run_for(1'000);
+        CHECK(f.sent("\"config\":{\"version\":1,\"on_trial\":false,\"reverted\":2,\"values\":{\"heartbeat_s\":30"));
+        CHECK_FALSE(f.configure("{\"version\":3,\"values\":{\"telemetry\":false}}").refused());
+        f.m.transport.sent.clear();
+        f.m.executor.run_for(100'000);
+        CHECK_FALSE(f.sent("telemetry\",\"params"));
+    }
+
+    TEST_CASE("an image offered by the poll is installed, a stale offer is not") {
+        UnitFixture f;
+        const std::string image = make_image("2.0.0");
+        f.m.http.files["https://fleet.example.org/fw"] = image;
+        const auto offer = [&](const char *version, const char *url, const char *more) {
+            f.m.http.answers[kPoll] = {{200, "{\"firmware\":{\"version\":\"" + std::string(version) + "\",\"url\":\"" + url + "\"" +
+                                                 more + "}}", false}};
+        };
+        SUBCASE("newer") {
+            offer("2.0.0", "https://fleet.example.org/fw", "");
+            f.start();
+            f.m.executor.run_for(5'000);
+            CHECK(f.m.system.restarts == 1);
+            CHECK(f.m.transport.stops == 1);
+        }
+        SUBCASE("older, by force") {
+            offer("0.9", "https://fleet.example.org/fw", ",\"force\":1");
+            f.start();
+            f.m.executor.run_for(5'000);
+            CHECK(f.m.system.restarts == 1);
+        }
+        SUBCASE("older") {
+            offer("0.9", "https://fleet.example.org/fw", "");
+            f.start();
+            f.m.executor.run_for(5'000);
+            CHECK(f.m.http.asked_from.empty());
+        }
+        SUBCASE("from elsewhere") {
+            offer("2.0.0", "https://elsewhere.example/fw", "");
+            f.start();
+            f.m.executor.run_for(5'000);
+            CHECK(f.m.http.asked_from.empty());
+            f.m.http.answers[kPoll] = {{200, kClaimed, false}};
+        }
+    }
+
+    TEST_CASE("a new image is valid once a message came through the broker") {
+        UnitFixture f;
+        f.m.updater.slots[0].info.state = SlotState::pending_verify;
+        f.start();
+        f.m.transport.connect();
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.transport.say("{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}");
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
+    TEST_CASE("reboot by message: goodbye first, once") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        f.m.transport.say("{\"type\":\"system\",\"command\":\"reboot\"}");
+        f.m.transport.say("{\"type\":\"system\",\"command\":\"reboot\"}");
+        f.m.executor.run_for(600);
+        CHECK(f.m.transport.stops == 1);
+        f.m.transport.drop();
+        f.m.executor.run_for(10'000);
+        CHECK(f.m.system.restarts == 1);
+        CHECK(f.m.transport.starts == 1);
+    }
+
+    TEST_CASE("hours without a broker end in a restart") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.startable = false;
+        f.m.transport.drop();
+        f.m.executor.run_for(5LL * 3600 * 1000);
+        CHECK(f.m.system.restarts == 0);
+        f.m.executor.run_for(2LL * 3600 * 1000);
+        CHECK(f.m.system.restarts >= 1);
+    }
+
+    TEST_CASE("URLs") {
+        UnitFixture f;
+        f.start();
+        CHECK(f.unit->check_url("https://fleet.example.org/x").ok());
+        CHECK_FALSE(f.unit->check_url("http://fleet.example.org/x").ok());
+        CHECK_FALSE(f.unit->check_url("https://192.0.2.1/x").ok());
+        CHECK_FALSE(f.configure("{\"version\":1,\"values\":{\"url_hosts\":\"cdn.example\",\"allow_http\":true}}").refused());
+        CHECK(f.unit->check_url("http://cdn.example/x").ok());
+        CHECK(f.unit->crashes().boots() == 1);
+    }
+}
