@@ -22,7 +22,7 @@ std::string decoded(JsonView v) {
 }
 
 bool sound(const std::string &image) {
-    OpensslCrypto crypto;
+    SodiumCrypto crypto;
     ImageCheck check(crypto);
     check.update(Bytes(image));
     return check.finish().ok();
@@ -85,7 +85,7 @@ TEST_SUITE("image") {
     }
 
     TEST_CASE("manifests") {
-        OpensslCrypto crypto;
+        SodiumCrypto crypto;
         const Ed25519Key key = public_key(1);
         const std::string text = "{\"project\":\"p\",\"version\":\"2\",\"chip\":9,\"size\":5,\"sha256\":\"" + std::string(64, 'a') +
                                  "\",\"secure_version\":1,\"not_before\":7}";

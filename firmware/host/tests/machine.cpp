@@ -171,7 +171,7 @@ std::string make_image(std::string_view version, std::size_t size, std::uint16_t
     image += data;
     image.resize((image.size() + 16) / 16 * 16, '\0');
     image.back() = static_cast<char>(sum);
-    OpensslCrypto crypto;
+    SodiumCrypto crypto;
     auto hash = crypto.sha256();
     hash->update(Bytes(image));
     const Digest d = hash->finish();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fakes.hpp"
-#include "openssl_crypto.hpp"
+#include "sodium_crypto.hpp"
 
 #include <map>
 #include <string>
@@ -102,7 +102,7 @@ public:
 
 private:
     FakeSystem &system_;
-    OpensslCrypto crypto_;
+    SodiumCrypto crypto_;
 };
 
 class FakeTransport : public Transport {
@@ -189,7 +189,7 @@ struct FakeMachine {
     FakeNetwork network;
     FakeDisplay display;
     FakeIdentity identity;
-    OpensslCrypto crypto;
+    SodiumCrypto crypto;
     Machine machine;
 };
 

@@ -87,6 +87,7 @@ UnitOptions Device::unit_options() const {
     o.ota.signed_only = options_.signed_only;
     o.ota.key = options_.key;
     o.ota.trial_ms = options_.trial_ms;
+    o.ota.restart_ms = options_.restart_ms;
     return o;
 }
 

@@ -19,6 +19,7 @@ const char usage[] =
     "  --signed-by KEY    take only images with a manifest signed by this Ed25519 key, 64 hex digits\n"
     "  --url-hosts LIST   hosts that tools may talk to beside the server's, separated by commas\n"
     "  --trial-ms MS      how long a new image may take to prove itself (default 300000)\n"
+    "  --restart-ms MS    from the end of an upgrade to the restart (default 1500)\n"
     "  --ca FILE          trusted certificates, PEM\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
     "  --ip ADDRESS       reported as the unit's own\n"
@@ -69,6 +70,7 @@ Status set(Options &o, const char *name, const char *value) {
     const unsigned long number = std::strtoul(value, nullptr, 10);
     if (std::strcmp(name, "--tls-port") == 0) return o.tls_port = static_cast<std::uint16_t>(number), Status{};
     if (std::strcmp(name, "--trial-ms") == 0) return o.trial_ms = static_cast<std::uint32_t>(number), Status{};
+    if (std::strcmp(name, "--restart-ms") == 0) return o.restart_ms = static_cast<std::uint32_t>(number), Status{};
     return {Code::invalid, "an option is not known"};
 }
 

@@ -23,6 +23,7 @@ struct Options {
     std::string ca_file = "/etc/ssl/certs/ca-certificates.crt";
     std::uint16_t tls_port = 8883;
     std::uint32_t trial_ms = 5 * 60 * 1000;
+    std::uint32_t restart_ms = 1500;
     bool signed_only = false;
     Ed25519Key key{};
     std::vector<std::string> faults;

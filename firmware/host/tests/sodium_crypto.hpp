@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The Crypto port by libcrypto, and the signing that only a test does.
+// The Crypto port by libsodium, and the signing that only a test does.
 #pragma once
 
 #include "fleet/crypto.hpp"
@@ -9,7 +9,7 @@
 
 namespace fleet::test {
 
-class OpensslCrypto : public Crypto {
+class SodiumCrypto : public Crypto {
 public:
     std::unique_ptr<Sha256> sha256() override;
     Status verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) override;

@@ -1,0 +1,51 @@
+# One object per source, chip and flavour of ESP-IDF. Neither of Debian's cross
+# compilers brings a C++ library; the headers of the one for ARM are of the same
+# GCC and of the same C library's kind.
+find_program(RV32_CXX riscv64-unknown-elf-g++ REQUIRED)
+find_program(XTENSA_CXX xtensa-lx106-elf-g++ REQUIRED)
+find_path(CROSS_CXX_HEADERS string PATHS /usr/include/newlib/c++/12.2.1 NO_DEFAULT_PATH REQUIRED)
+find_file(XTENSA_SPECS picolibc.specs PATHS /usr/lib/xtensa-lx106-elf NO_DEFAULT_PATH REQUIRED)
+
+# What idf.py uses: gnu dialect, no exceptions, no RTTI, small.
+set(cross_flags -std=gnu++17 -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-sections -fdata-sections -fno-exceptions -fno-rtti
+    -Wall -Wextra -Werror -Wshadow -I${stubs} -isystem ${CROSS_CXX_HEADERS} -isystem ${CROSS_CXX_HEADERS}/arm-none-eabi)
+foreach(component fleet_ports fleet_core fleet_esp fleet_tools)
+    list(APPEND cross_flags -I${firmware}/components/${component}/include)
+endforeach()
+set(rv32 ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)
+set(xtensa ${XTENSA_CXX} --specs=${XTENSA_SPECS})
+
+set(cross_results)
+# cross(name, compiler, mode, sources, flags...): mode is "compile" or "parse".
+function(cross name compiler mode sources)
+    set(results)
+    foreach(source ${${sources}})
+        file(RELATIVE_PATH short ${firmware} ${source})
+        string(REPLACE "/" "_" short ${short})
+        set(result ${CMAKE_CURRENT_BINARY_DIR}/${name}/${short}.o)
+        set(command ${${compiler}} ${cross_flags} ${ARGN} -MD -MF ${result}.d -MT ${result})
+        if(mode STREQUAL compile)
+            list(APPEND command -c ${source} -o ${result})
+        else()
+            # An empty object would look like a compiled one: this is only a mark.
+            list(APPEND command -fsyntax-only ${source} && ${CMAKE_COMMAND} -E touch ${result})
+        endif()
+        add_custom_command(OUTPUT ${result} COMMAND ${command} DEPENDS ${source} DEPFILE ${result}.d
+                           COMMENT "${name}: ${short}" VERBATIM)
+        list(APPEND results ${result})
+    endforeach()
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
+    add_custom_target(${name} ALL DEPENDS ${results})
+endfunction()
+
+set(all_sources ${fleet_esp_sources} ${app_sources} ${board_sources})
+set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
+    ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)
+foreach(idf 55 60)
+    cross(esp32c3_idf${idf} rv32 compile all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3)
+    cross(esp32s3_idf${idf} xtensa parse all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32S3)
+    cross(esp32_idf${idf} xtensa parse all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32)
+    # What Kconfig turns on: Bluetooth, signed releases, a private authority.
+    cross(options_idf${idf} rv32 compile optional_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3
+          -DFLEET_STUB_PROV_BLE -DFLEET_STUB_SIGNED -DCONFIG_FLEET_PRIVATE_CA=1)
+endforeach()

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+// ESP-IDF played on the host: each namespace is one part of it, with what tests
+// script and what they look at. Nothing runs by itself; time passes only while
+// somebody waits.
+#pragma once
+
+#include "fleet_esp/task_executor.hpp"
+
+#include "driver/gpio.h"
+#include "esp_core_dump.h"
+#include "esp_http_client.h"
+#include "esp_jpeg_common.h"
+#include "esp_ota_ops.h"
+#include "esp_system.h"
+#include "esp_wifi.h"
+#include "mqtt_client.h"
+#include "network_provisioning/manager.h"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fake {
+
+// Everything as after power-on.
+void reset();
+
+namespace rtos {
+extern std::int64_t now_us;
+extern int tasks;            // made
+extern int tasks_to_refuse;  // from the first on
+extern int watchdog_feeds;
+// run lets the executor and its worker work for so long of fake time.
+void run(fleet::esp::TaskExecutor &executor, std::uint32_t ms);
+}  // namespace rtos
+
+namespace events {
+void post(esp_event_base_t base, std::int32_t id, void *data);
+}
+
+namespace nvs {
+struct Value {
+    bool is_int = false;
+    std::int64_t number = 0;
+    std::string blob;
+};
+extern std::map<std::string, Value> values;
+extern esp_err_t init_result, write_result;
+extern int erases, commits;
+}  // namespace nvs
+
+namespace ota {
+struct Slot {
+    esp_partition_t partition = {};
+    std::string flash;
+    esp_app_desc_t desc = {};
+    bool described = false;
+    esp_ota_img_states_t state = ESP_OTA_IMG_UNDEFINED;
+};
+extern std::vector<Slot> slots;  // the first one runs; with one slot there is no other
+extern const esp_partition_t *boots;
+extern std::size_t erase_mode, resumed_at;
+extern esp_err_t begin_result, write_result, end_result, boot_result;
+extern bool rollback_possible, marked_valid, marked_invalid, aborted;
+// describe_other is what a written image says of itself.
+void describe(Slot &slot, const char *project, const char *version, std::uint32_t secure_version);
+}  // namespace ota
+
+namespace http {
+struct Answer {
+    esp_err_t open_result = ESP_OK;
+    std::int64_t length = 0;  // as esp_http_client_fetch_headers gives it
+    int status = 200;
+    bool chunked = false;
+    std::string etag;
+    std::string body;
+    std::size_t breaks_at = std::string::npos;  // of the body
+    int break_result = 0;                       // of the read that comes then
+    std::int64_t read_us = 0;                   // time that each read takes
+};
+struct Request {
+    std::string url;
+    bool post = false;
+    int length = 0;
+    bool redirects = false;
+    bool bundle = false;
+    std::string ca;
+    std::map<std::string, std::string> headers;
+    std::string body;
+};
+extern std::deque<Answer> answers;  // for the next requests; an empty queue refuses
+extern std::vector<Request> requests;
+extern int open_clients;
+Answer answer(std::string body, int status = 200);
+}  // namespace http
+
+namespace mqtt {
+struct Sent {
+    std::string topic, payload;
+    bool was_null = false;
+    int qos = 0;
+    bool retain = false;
+};
+struct Client {
+    std::string host, client_id, username, password, will_topic, will, ca;
+    std::uint32_t port = 0;
+    int keepalive = 0;
+    bool tls = false, bundle = false, reconnects = true, has_username = false;
+    bool started = false, stopped = false, disconnected = false, destroyed = false;
+    esp_event_handler_t handler = nullptr;
+    void *arg = nullptr;
+    std::vector<Sent> sent;
+};
+extern std::vector<Client *> clients;  // in the order they were made
+extern int enqueue_result;
+extern esp_err_t start_result;
+Client &last();
+void up(Client &client);
+void down(Client &client);
+void refuse(Client &client, esp_mqtt_connect_return_code_t code);
+void message(Client &client, const std::string &text, std::size_t piece = 1024);
+}  // namespace mqtt
+
+namespace wifi {
+extern wifi_config_t stored;
+extern int connects, disconnects, starts;
+extern std::vector<wifi_ap_record_t> found;
+extern esp_err_t init_result, scan_result;
+void got_ip();
+void lost(int reason);
+}  // namespace wifi
+
+namespace provisioning {
+extern bool initialized, started;
+extern std::string service, salt, verifier, code;
+extern int resets;
+extern wifi_config_t configured;
+extern esp_err_t srp_result;
+void tell(network_prov_cb_event_t event);
+}  // namespace provisioning
+
+namespace chip {
+extern esp_reset_reason_t reset_reason;
+extern int restarts;
+extern std::string serial;  // in the fuses
+extern bool has_hmac_key;
+extern std::map<int, int> pins;
+extern float celsius;
+extern std::uint8_t next_random;
+}  // namespace chip
+
+namespace core_dump {
+extern bool present;
+extern std::string bytes, reason;
+extern esp_core_dump_summary_t summary;
+}  // namespace core_dump
+
+namespace lights {
+extern std::map<int, std::uint32_t> duty;  // of a channel
+extern std::map<int, int> pin;             // of a channel
+extern std::uint32_t rgb;
+extern esp_err_t result;
+}  // namespace lights
+
+namespace screen {
+extern std::vector<std::uint8_t> dots;  // what the panel shows, as it was sent
+extern int width, height;
+extern esp_err_t result;
+extern bool hangs;
+extern std::uint16_t jpeg_width, jpeg_height;  // of the next picture decoded
+extern bool bad_jpeg;
+extern int live_codecs;
+}  // namespace screen
+
+namespace serial {
+extern std::string incoming, outgoing;
+extern esp_err_t result;
+}  // namespace serial
+
+namespace log {
+extern std::string text;  // what went to the console
+}
+
+}  // namespace fake

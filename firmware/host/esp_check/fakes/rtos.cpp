@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include "fakes.hpp"
+
+#include "esp_task_wdt.h"
+#include "esp_timer.h"
+#include "freertos/semphr.h"
+#include "freertos/task.h"
+
+#include <cstdlib>
+#include <sys/time.h>
+
+namespace fake::rtos {
+
+std::int64_t now_us = 0;
+int tasks = 0;
+int tasks_to_refuse = 0;
+int watchdog_feeds = 0;
+int notified = 0;
+std::int64_t date_us = 0;  // of the system's clock, at now_us 0
+
+void run(fleet::esp::TaskExecutor &executor, std::uint32_t ms) {
+    const std::int64_t until = now_us + std::int64_t{ms} * 1000;
+    do {
+        const auto left = static_cast<TickType_t>((until - now_us) / 1000);
+        executor.turn_worker(0);
+        executor.turn(left);
+    } while (now_us < until);
+}
+
+}  // namespace fake::rtos
+
+using namespace fake::rtos;
+
+struct tskTaskControlBlock {};
+
+// A mutex or a binary semaphore.
+struct QueueDefinition {
+    bool mutex;
+    int count;
+};
+
+extern "C" {
+
+int64_t esp_timer_get_time(void) { return now_us; }
+
+BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType_t, TaskHandle_t *handle) {
+    static tskTaskControlBlock block;
+    if (tasks_to_refuse > 0) return pdFALSE;
+    ++tasks;
+    if (handle != nullptr) *handle = &block;
+    return pdPASS;
+}
+void vTaskDelay(TickType_t ticks) { now_us += std::int64_t{ticks} * 1000; }
+BaseType_t xTaskNotifyGive(TaskHandle_t) {
+    ++notified;
+    return pdPASS;
+}
+uint32_t ulTaskNotifyTake(BaseType_t, TickType_t wait) {
+    if (notified == 0) now_us += std::int64_t{wait} * 1000;
+    const int count = notified;
+    notified = 0;
+    return static_cast<uint32_t>(count);
+}
+
+// Nobody ever gives these semaphores back later: taking one that is taken is a
+// dead-lock on the device, and an end of the test here.
+SemaphoreHandle_t xSemaphoreCreateMutex(void) { return new QueueDefinition{true, 1}; }
+SemaphoreHandle_t xSemaphoreCreateBinary(void) { return new QueueDefinition{false, 0}; }
+BaseType_t xSemaphoreTake(SemaphoreHandle_t semaphore, TickType_t wait) {
+    if (semaphore->count == 0) {
+        if (wait == portMAX_DELAY) std::abort();
+        now_us += std::int64_t{wait} * 1000;
+        return pdFALSE;
+    }
+    --semaphore->count;
+    return pdTRUE;
+}
+BaseType_t xSemaphoreGive(SemaphoreHandle_t semaphore) {
+    semaphore->count = 1;
+    return pdTRUE;
+}
+BaseType_t xSemaphoreGiveFromISR(SemaphoreHandle_t semaphore, BaseType_t *woken) {
+    *woken = pdTRUE;
+    return xSemaphoreGive(semaphore);
+}
+
+esp_err_t esp_task_wdt_add(TaskHandle_t) { return ESP_OK; }
+esp_err_t esp_task_wdt_reset(void) {
+    ++watchdog_feeds;
+    return ESP_OK;
+}
+
+// The build renames these two: a test never touches the machine's own clock.
+int fake_settimeofday(const struct timeval *tv, const struct timezone *) {
+    date_us = std::int64_t{tv->tv_sec} * 1000000 + tv->tv_usec - now_us;
+    return 0;
+}
+int fake_gettimeofday(struct timeval *tv, void *) {
+    const std::int64_t us = date_us + now_us;
+    tv->tv_sec = us / 1000000;
+    tv->tv_usec = us % 1000000;
+    return 0;
+}
+}

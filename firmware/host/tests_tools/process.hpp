@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// The vdevice program as a process of its own.
+#pragma once
+
+#include <sys/types.h>
+#include <string>
+#include <vector>
+
+namespace fleet::test {
+
+class Process {
+public:
+    Process(const std::vector<std::string> &arguments, const std::string &log);
+    ~Process();  // kills what still runs
+    Process(const Process &) = delete;
+    Process &operator=(const Process &) = delete;
+
+    bool running();
+    void kill(int signal);
+    // wait_for looks every 10 ms; false when the time is up.
+    template <typename Condition>
+    static bool wait_for(Condition condition, int ms) {
+        for (; ms > 0; ms -= 10) {
+            if (condition()) return true;
+            pause_10ms();
+        }
+        return condition();
+    }
+    int status() const { return status_; }  // as waitpid has it, once it does not run
+
+private:
+    static void pause_10ms();
+    pid_t pid_;
+    int status_ = 0;
+};
+
+}  // namespace fleet::test

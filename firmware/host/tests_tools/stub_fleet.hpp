@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// A server as small as a device can live with: boot poll, image, broker. It
+// offers an image to every device that runs an older version, and sends each
+// connected device a ping now and then.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace fleet::test {
+
+class StubFleet {
+public:
+    explicit StubFleet(std::string image);  // of version 1.1.0
+    ~StubFleet();
+    std::string poll_url() const;
+
+    std::atomic<int> polls{0}, downloads{0}, resumed{0};
+
+private:
+    void accept(int listener, void (StubFleet::*serve)(int));
+    void http(int fd);
+    void mqtt(int fd);
+    std::string answer(const std::string &head);
+    std::string poll_answer(const std::string &head) const;
+    std::string image_answer(const std::string &head);
+
+    std::string image_;
+    int http_listener_, mqtt_listener_;
+    std::uint16_t http_port_ = 0, mqtt_port_ = 0;
+    std::atomic<bool> over_{false};
+    std::mutex mutex_;
+    std::set<int> open_;
+    std::list<std::thread> threads_;
+    std::thread http_thread_, mqtt_thread_;
+};
+
+}  // namespace fleet::test
