@@ -37,6 +37,7 @@ type Download struct {
 	older     *Download     // over the same link, when this one began
 	ended     chan struct{} // closed by End
 
+	offset   int64 // of the first byte that was asked for
 	end      int64 // offset behind the last byte that was asked for
 	began    atomic.Bool
 	sent     atomic.Int64 // offset behind the last byte that was sent
@@ -57,6 +58,7 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 		t.end = t.Link.Size
 	}
 	t.sent.Store(offset)
+	t.offset = offset
 	t.began.Store(true)
 	detail := ""
 	if offset > 0 {
@@ -76,14 +78,40 @@ func (t *Download) Send(w io.Writer, r io.Reader) error {
 	}
 	switch {
 	case errors.Is(err, errAskedAgain): // what becomes of the newer one counts
+		t.reached()
 	case err != nil:
+		t.reached()
 		t.observe(EvidenceCut, cutReason(err))
-	case t.sent.Load() >= t.Link.Size:
+	case t.reached() >= t.Link.Size:
 		t.finish()
-	default: // a part was asked for, and not the last one
+	default: // a part was asked for, and others are missing
 		t.observe(EvidenceBytes, "")
 	}
 	return err
+}
+
+// maxReached bounds what is remembered of links that were left in the middle.
+const maxReached = 10_000
+
+// reached notes how far this download came, and returns how much of the image
+// its link has sent without a gap.
+func (t *Download) reached() int64 {
+	d := t.downloads
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.reached[t.key]
+	if t.offset <= n {
+		n = max(n, t.sent.Load())
+	}
+	if n >= t.Link.Size {
+		delete(d.reached, t.key)
+		return n
+	}
+	if len(d.reached) >= maxReached {
+		clear(d.reached) // whoever resumes then starts over, or is believed at its boot poll
+	}
+	d.reached[t.key] = n
+	return n
 }
 
 func cutReason(err error) string {

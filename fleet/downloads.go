@@ -45,6 +45,9 @@ type Downloads struct {
 
 	mu     sync.Mutex
 	active map[linkKey]*Download
+	// reached is how much of its image each unfinished link has sent without a
+	// gap. A device may fetch in pieces; the last one alone is no download.
+	reached map[linkKey]int64
 }
 
 // linkKey is the SHA-256 of a link's token.
@@ -62,7 +65,8 @@ func NewDownloads(o DownloadsOptions) *Downloads {
 	if o.Observe == nil {
 		o.Observe = func(uuid.UUID, Observation) {}
 	}
-	d := &Downloads{o: o, places: make(chan struct{}, o.MaxConcurrent), chunk: downloadBuffer, active: make(map[linkKey]*Download)}
+	d := &Downloads{o: o, places: make(chan struct{}, o.MaxConcurrent), chunk: downloadBuffer, active: make(map[linkKey]*Download),
+		reached: make(map[linkKey]int64)}
 	if o.BytesPerSecond > 0 {
 		d.chunk = pacedChunk(o.BytesPerSecond, o.MaxConcurrent)
 		d.pace = rate.NewLimiter(rate.Limit(o.BytesPerSecond), d.chunk)

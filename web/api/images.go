@@ -25,7 +25,7 @@ func (a *api) registerImages() {
 		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
 	register(a, operation{id: "delete-image", method: http.MethodDelete, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
 		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
-	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke", role: fleet.RoleOperator, noun: "image",
+	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke", role: fleet.RoleAdmin, noun: "image",
 		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
 	register(a, operation{id: "fit-image", method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer, noun: "image",
 		summary: "Tell which devices an image fits, which not, and why"}, a.fitImage)

@@ -20,7 +20,7 @@ func (a *api) registerReleases() {
 		summary: "Release a draft: it may go to devices"}, a.releaseRelease)
 	register(a, operation{id: "deprecate-release", method: http.MethodPost, path: "/releases/{id}/deprecate", role: fleet.RoleOperator, noun: "release",
 		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."}, a.deprecateRelease)
-	register(a, operation{id: "revoke-release", method: http.MethodPost, path: "/releases/{id}/revoke", role: fleet.RoleOperator, noun: "release",
+	register(a, operation{id: "revoke-release", method: http.MethodPost, path: "/releases/{id}/revoke", role: fleet.RoleAdmin, noun: "release",
 		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."}, a.revokeRelease)
 	register(a, operation{id: "fit-release", method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer, noun: "release",
 		summary: "Tell which devices a release fits, which not, and why"}, a.fitRelease)

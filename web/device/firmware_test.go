@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,14 +74,14 @@ func TestRanges(t *testing.T) {
 	}{
 		{"", "", 200, 0, 1000, true},
 		{"bytes=0-", "", 206, 0, 1000, true},
-		{"bytes=400-", "", 206, 400, 1000, true},
-		{"bytes=400-", tag, 206, 400, 1000, true},
+		{"bytes=400-", "", 206, 400, 1000, false},
+		{"bytes=400-", tag, 206, 400, 1000, false},
 		{"bytes=400-", `"another"`, 200, 0, 1000, true},
 		{"bytes=100-199", "", 206, 100, 200, false},
-		{"bytes=900-5000", "", 206, 900, 1000, true},
-		{"bytes=-10", "", 206, 990, 1000, true},
+		{"bytes=900-5000", "", 206, 900, 1000, false},
+		{"bytes=-10", "", 206, 990, 1000, false},
 		{"bytes=-5000", "", 206, 0, 1000, true},
-		{"bytes=999-999", "", 206, 999, 1000, true},
+		{"bytes=999-999", "", 206, 999, 1000, false},
 		{"bytes=1000-", "", 416, 0, 0, false},
 		{"bytes=-0", "", 416, 0, 0, false},
 		{"bytes=0-1,5-6", "", 200, 0, 1000, true},
@@ -116,6 +117,25 @@ func TestRanges(t *testing.T) {
 				t.Errorf("observed %v", story)
 			}
 		})
+	}
+}
+
+// TestPieces: a link is used up when its image was sent without a gap, in
+// whatever pieces; the last bytes alone are no download.
+func TestPieces(t *testing.T) {
+	d := newDepot(t, fleet.DownloadsOptions{})
+	_, key := d.image(1000)
+	l, address := d.link(key, 1000, time.Minute)
+	for _, piece := range []string{"bytes=600-", "bytes=0-399", "bytes=300-599", "bytes=590-999"} {
+		if resp, _ := get(t, address, "Range", piece); resp.StatusCode != 206 {
+			t.Fatalf("%s: %s", piece, resp.Status)
+		}
+	}
+	if story := d.story(l.Deployment); story[len(story)-1] != "downloaded@1000" || slices.Contains(story[:len(story)-1], "downloaded@1000") {
+		t.Errorf("observed %v", story)
+	}
+	if again, _ := get(t, address); again.StatusCode != 404 {
+		t.Errorf("afterwards %s", again.Status)
 	}
 }
 
