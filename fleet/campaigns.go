@@ -19,11 +19,14 @@ type CampaignsOptions struct {
 	Quarantines QuarantineStore
 	// Requeue queues ended deployments again; see [RolloutStore].
 	Requeue func(ctx context.Context, by Actor, campaign uuid.UUID, states []DeploymentState, devices []DeviceID, at time.Time) (int, error)
-	Events  *Events
-	Wake    func()         // tells the engine that a row changed
-	Zone    *time.Location // of devices that have none of their own. Default: UTC
-	Log     *slog.Logger
-	Now     func() time.Time
+	// RequireApproval makes every campaign but a rollback need a second person.
+	RequireApproval bool
+
+	Events *Events
+	Wake   func()         // tells the engine that a row changed
+	Zone   *time.Location // of devices that have none of their own. Default: UTC
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
 // Campaigns is what operators do with campaigns: plan, approve, start, steer

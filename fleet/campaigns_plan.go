@@ -90,6 +90,7 @@ func (s *Campaigns) plan(ctx context.Context, id uuid.UUID, p CampaignPlan) (pla
 	if err := p.Normalize(now); err != nil {
 		return planned{}, err
 	}
+	p.ApprovalRequired = p.ApprovalRequired || s.o.RequireApproval
 	if p.Release == uuid.Nil {
 		return planned{}, &Error{Kind: ErrInvalid, Code: "release_missing", Field: "release_id", Message: "say which release the devices shall have"}
 	}

@@ -36,11 +36,16 @@ func newPlans(t *testing.T, devices int) *plans {
 	t.Helper()
 	t.Parallel()
 	p := &plans{t: t, store: postgres.New(pgtest.New(t), postgres.Options{}), now: time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)}
-	p.Campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: p.store, Firmware: p.store, Devices: p.store, Inventories: p.store,
-		Quarantines: p.store, Requeue: p.store.Requeue, Wake: func() { p.woken++ }, Now: func() time.Time { return p.now }})
+	p.serve(false)
 	p.join(devices, "2.4.2")
 	p.r250 = p.release("2.5.0")
 	return p
+}
+
+func (p *plans) serve(requireApproval bool) {
+	p.Campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: p.store, Firmware: p.store, Devices: p.store, Inventories: p.store,
+		Quarantines: p.store, Requeue: p.store.Requeue, RequireApproval: requireApproval, Wake: func() { p.woken++ },
+		Now: func() time.Time { return p.now }})
 }
 
 // join takes boot polls of devices, of two boards in turn, that run the version.
@@ -224,6 +229,15 @@ func TestApproval(t *testing.T) {
 	_, err = p.Edit(ctx, ana, c.ID, p.plan(needsApproval, func(p *fleet.CampaignPlan) { p.Release = other.ID }))
 	if err == nil {
 		t.Error("the release of a running campaign was changed")
+	}
+}
+
+func TestApprovalCanBeMadeTheRule(t *testing.T) {
+	p := newPlans(t, 2)
+	p.serve(true)
+	c := p.created()
+	if c, err := p.Start(t.Context(), ana, c.ID); err != nil || c.State != fleet.CampaignAwaitingApproval {
+		t.Errorf("a plan that does not ask for approval: %s, %v", c.State, err)
 	}
 }
 

@@ -17,8 +17,12 @@ import (
 // is too large is read to its end and thrown away.
 const uploadsBytes = 4 << 30
 
-// uploadPatience is how long a browser may send nothing.
-const uploadPatience = time.Minute
+// uploadPatience is how long a browser may send nothing, and uploadLimit how
+// long it may take for everything.
+const (
+	uploadPatience = time.Minute
+	uploadLimit    = 30 * time.Minute
+)
 
 // fieldBytes bounds a text field beside the files.
 const fieldBytes = 16 << 10
@@ -28,7 +32,7 @@ const fieldBytes = 16 << 10
 // taken does not make the request a failure.
 func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	r.Body = patientBody{r.Body, http.NewResponseController(w)}
+	r.Body = patientBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
 	a, err := s.takeImages(r)
 	extend(w, time.Minute, time.Minute)
 	if err != nil {
@@ -42,10 +46,15 @@ func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+	until   time.Time
 }
 
 func (b patientBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(uploadPatience)) // a writer without deadlines is a test's
+	deadline := time.Now().Add(uploadPatience)
+	if deadline.After(b.until) {
+		deadline = b.until
+	}
+	_ = b.control.SetReadDeadline(deadline) // a writer without deadlines is a test's
 	return b.ReadCloser.Read(p)
 }
 

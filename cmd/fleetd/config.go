@@ -24,27 +24,28 @@ type databaseFlags struct {
 // config is everything that serve can be told, by flag or environment.
 type config struct {
 	databaseFlags
-	BlobURL       string        `help:"Where pictures are kept (file:///path). Default: blobs below the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
-	HTTPAddr      string        `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
-	MQTTAddr      string        `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
-	MQTTSAddr     string        `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
-	TLSCert       string        `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
-	TLSKey        string        `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
-	AdminAddr     string        `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
-	PublicURL     string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
-	MQTTEndpoint  string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
-	Enrolment     string        `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
-	AdminPassword string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
-	LogFormat     string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
-	LogLevel      string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
-	NodeName      string        `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
-	Retention     time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
-	TimeZone      string        `help:"Time zone of devices that have none of their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
-	MaxDownloads  int           `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
-	DownloadRate  int64         `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
-	ImageKeys     []string      `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
-	RequireSigned bool          `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
-	Demo          int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+	BlobURL         string        `help:"Where pictures are kept (file:///path). Default: blobs below the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
+	HTTPAddr        string        `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
+	MQTTAddr        string        `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
+	MQTTSAddr       string        `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
+	TLSCert         string        `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
+	TLSKey          string        `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
+	AdminAddr       string        `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
+	PublicURL       string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
+	MQTTEndpoint    string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
+	Enrolment       string        `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+	AdminPassword   string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
+	LogFormat       string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
+	LogLevel        string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
+	NodeName        string        `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
+	Retention       time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
+	TimeZone        string        `help:"Time zone of devices that have none of their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
+	MaxDownloads    int           `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
+	DownloadRate    int64         `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
+	ImageKeys       []string      `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
+	RequireSigned   bool          `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
+	RequireApproval bool          `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
+	Demo            int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
 
 	// For tests, whose devices are quicker than real ones.
 	timers     fleet.DeploymentTimers

@@ -35,7 +35,7 @@ func (s *server) openFirmware(context.Context) error {
 			return s.store.Conflicts(ctx, uuid.Nil, ids)
 		}})
 	s.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, Events: s.events, Wake: engine.Wake, Zone: s.zone, Log: s.log})
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: s.cfg.RequireApproval, Events: s.events, Wake: engine.Wake, Zone: s.zone, Log: s.log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 	return nil
