@@ -101,11 +101,11 @@ std::string StubFleet::answer(const std::string &head) {
     return image_answer(head);
 }
 
-std::string StubFleet::poll_answer(const std::string &head) const {
+std::string StubFleet::poll_answer(const std::string &head) {
     std::string body =
         R"({"server_time":{"timestamp":1786147200000,"timezone_offset":480},"mqtt":{"endpoint":"127.0.0.1:)" +
         std::to_string(mqtt_port_) + R"(","client_id":"u","publish_topic":"up","keepalive":60})";
-    if (header(head, "User-Agent").find("/1.0.0") != std::string::npos) {
+    if (header(head, "User-Agent").find("/1.0.0") != std::string::npos && offers_left-- > 0) {
         body +=
             R"(,"firmware":{"version":"1.1.0","url":"http://127.0.0.1:)" + std::to_string(http_port_) + R"(/fw.bin"})";
     }

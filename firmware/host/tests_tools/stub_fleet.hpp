@@ -19,6 +19,7 @@ public:
     ~StubFleet();
     std::string poll_url() const;
 
+    std::atomic<int> offers_left{1000};
     std::atomic<int> polls{0}, downloads{0}, resumed{0};
 
 private:
@@ -26,12 +27,12 @@ private:
     void http(int fd);
     void mqtt(int fd);
     std::string answer(const std::string &head);
-    std::string poll_answer(const std::string &head) const;
+    std::string poll_answer(const std::string &head);
     std::string image_answer(const std::string &head);
 
     std::string image_;
+    std::uint16_t http_port_ = 0, mqtt_port_ = 0;  // before the listeners, which fill them
     int http_listener_, mqtt_listener_;
-    std::uint16_t http_port_ = 0, mqtt_port_ = 0;
     std::atomic<bool> over_{false};
     std::mutex mutex_;
     std::set<int> open_;

@@ -83,6 +83,7 @@ TEST_SUITE("vdevice") {
             verdict = SlotState::aborted;
         }
         StubFleet fleet(image_with(payload));
+        fleet.offers_left = 1;
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
         CHECK(Process::wait_for([&] { return went_back(dir / "u", verdict); }, 15000));

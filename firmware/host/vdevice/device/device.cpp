@@ -134,12 +134,12 @@ void Device::begin() {
         unit_.ota().self_test = [] { return Status{Code::io, "the self-test of this image fails"}; };
     }
     misbehave();
+    behave();
     unit_.start();
     const bool safe = unit_.crashes().safe_mode();
     const Status added = add_all_tools(unit_.tools(), kit_, safe);
     if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
     if (safe) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
-    if (!safe) behave();
 }
 
 void Device::stop() {
@@ -152,12 +152,15 @@ void Device::stop() {
 // behave does what the image says. In safe mode the application does not run.
 void Device::behave() {
     if (behaviour_.crash_after_ms > 0) {
-        executor_.post_after(static_cast<std::uint32_t>(behaviour_.crash_after_ms), [] { std::abort(); });
+        executor_.post_after(static_cast<std::uint32_t>(behaviour_.crash_after_ms), [this] {
+            if (!unit_.crashes().safe_mode()) std::abort();
+        });
     }
     if (behaviour_.leak > 0) leak(behaviour_.leak * 1024);
 }
 
 void Device::leak(std::int64_t bytes) {
+    if (unit_.crashes().safe_mode()) return;
     static std::vector<std::string> leaked;
     leaked.emplace_back(static_cast<std::size_t>(bytes), 'x');
     executor_.post_after(1000, [this, bytes] { leak(bytes); });
