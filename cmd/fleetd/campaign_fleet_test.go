@@ -46,7 +46,7 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes; FLEETD_CAMPAIGN_DEVICES makes it smaller")
 	}
-	devices := 10_000
+	devices := campaignDevices
 	if n, err := strconv.Atoi(os.Getenv("FLEETD_CAMPAIGN_DEVICES")); err == nil {
 		devices = n
 	}
