@@ -41,10 +41,10 @@ endfunction()
 set(all_sources ${fleet_esp_sources} ${app_sources} ${board_sources})
 set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
     ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)
+cross(esp32_idf60 xtensa parse all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32)
 foreach(idf 55 60)
     cross(esp32c3_idf${idf} rv32 compile all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3)
     cross(esp32s3_idf${idf} xtensa parse all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32S3)
-    cross(esp32_idf${idf} xtensa parse all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32)
     # What Kconfig turns on: Bluetooth, signed releases, a private authority.
     cross(options_idf${idf} rv32 compile optional_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3
           -DFLEET_STUB_PROV_BLE -DFLEET_STUB_SIGNED -DCONFIG_FLEET_PRIVATE_CA=1)

@@ -21,8 +21,8 @@ extern "C" const char *esp_err_to_name(esp_err_t code);
 extern "C" void _esp_error_check_failed(esp_err_t rc, const char *file, int line, const char *function,
                                         const char *expression);
 
-#define ESP_ERROR_CHECK(x)                                                             \
-    do {                                                                               \
-        esp_err_t err_rc_ = (x);                                                       \
+#define ESP_ERROR_CHECK(x)                                                                         \
+    do {                                                                                           \
+        esp_err_t err_rc_ = (x);                                                                   \
         if (err_rc_ != ESP_OK) _esp_error_check_failed(err_rc_, __FILE__, __LINE__, __func__, #x); \
     } while (0)

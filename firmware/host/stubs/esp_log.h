@@ -6,7 +6,14 @@
 
 #include <stdarg.h>
 
-typedef enum { ESP_LOG_NONE, ESP_LOG_ERROR, ESP_LOG_WARN, ESP_LOG_INFO, ESP_LOG_DEBUG, ESP_LOG_VERBOSE } esp_log_level_t;
+typedef enum {
+    ESP_LOG_NONE,
+    ESP_LOG_ERROR,
+    ESP_LOG_WARN,
+    ESP_LOG_INFO,
+    ESP_LOG_DEBUG,
+    ESP_LOG_VERBOSE
+} esp_log_level_t;
 typedef int (*vprintf_like_t)(const char *, va_list);
 
 extern "C" void esp_log_write(esp_log_level_t level, const char *tag, const char *format, ...)

@@ -38,15 +38,15 @@ TEST_SUITE("boot") {
             std::move(JsonDocument::parse(doc.root().member("requests").first().member("body").text()).value());
         for (JsonView v = stock.root().first(); v.exists(); v = v.next()) {
             CAPTURE(std::string(v.key()));
-            const JsonView own = mine.root().member(v.key());
+            const JsonView own = mine.root().member(std::string(v.key()).c_str());
             CHECK(own.is_object() == v.is_object());
             CHECK(own.is_array() == v.is_array());
             CHECK(own.is_string() == v.is_string());
             CHECK(own.is_number() == v.is_number());
             for (JsonView inner = v.first(); v.is_object() && inner.exists(); inner = inner.next()) {
                 CAPTURE(std::string(inner.key()));
-                CHECK(own.member(inner.key()).is_string() == inner.is_string());
-                CHECK(own.member(inner.key()).is_number() == inner.is_number());
+                CHECK(own.member(std::string(inner.key()).c_str()).is_string() == inner.is_string());
+                CHECK(own.member(std::string(inner.key()).c_str()).is_number() == inner.is_number());
             }
         }
     }
@@ -91,9 +91,11 @@ TEST_SUITE("boot") {
         CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
         m.machine.identity = &m.identity;
         CHECK(activate(m.machine, "http://fleet.example.org/ota", "u", "f3b0c2d4e5").value() == 202);
-        CHECK(m.http.posted.back() == std::string(kActivate) +
-                                          "\n{\"algorithm\":\"hmac-sha256\",\"serial_number\":\"SN-0123456789ABCDEF0123456789AB-\","
-                                          "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" + std::string(64, 'e') + "\"}");
+        CHECK(m.http.posted.back() ==
+              std::string(kActivate) +
+                  "\n{\"algorithm\":\"hmac-sha256\",\"serial_number\":\"SN-0123456789ABCDEF0123456789AB-\","
+                  "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" +
+                  std::string(64, 'e') + "\"}");
         m.identity.code = "";
         CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::unsupported);
     }
@@ -152,14 +154,24 @@ TEST_SUITE("boot") {
             CHECK(a.value().broker_status.ok() == c.usable);
         }
         CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}").value().broker.port == 8883);
-        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":1}}").value().broker.keepalive_s == 10);
-        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}").value().broker.keepalive_s == 3600);
+        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":1}}")
+                  .value()
+                  .broker.keepalive_s == 10);
+        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}")
+                  .value()
+                  .broker.keepalive_s == 3600);
         CHECK_FALSE(parse_poll_answer("[]").ok());
         CHECK_FALSE(parse_poll_answer("").ok());
-        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms == 0);
-        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":99999}}").value().time.zone_minutes == 0);
-        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"file:///etc\"}}").value().firmware.due());
-        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"http://h/x\",\"force\":true}}").value().firmware.force);
+        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms ==
+              0);
+        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":99999}}")
+                  .value()
+                  .time.zone_minutes == 0);
+        CHECK_FALSE(
+            parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"file:///etc\"}}").value().firmware.due());
+        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"http://h/x\",\"force\":true}}")
+                        .value()
+                        .firmware.force);
     }
 
     TEST_CASE("broker settings are saved and read back") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
+#include "fakes.hpp"
 #include "fleet/config_store.hpp"
 #include "fleet/unit_config.hpp"
-#include "fakes.hpp"
 
 #include <doctest/doctest.h>
 
@@ -42,7 +42,8 @@ TEST_SUITE("config") {
         Config c(store);
         CHECK(c.store.integer("heartbeat_s") == 60);
         CHECK(c.store.boolean("telemetry"));
-        CHECK(c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30,\"log_level\":\"debug\",\"telemetry\":false}}") == "");
+        CHECK(c.propose(
+                  "{\"version\":1,\"values\":{\"heartbeat_s\":30,\"log_level\":\"debug\",\"telemetry\":false}}") == "");
         CHECK(c.store.integer("heartbeat_s") == 30);
         CHECK(c.store.text("log_level") == "debug");
         CHECK_FALSE(c.store.boolean("telemetry"));
@@ -69,9 +70,11 @@ TEST_SUITE("config") {
             {"{\"version\":1,\"values\":{\"heartbeat_s\":30,\"nope\":1}}", "Unknown setting: nope"},
             {"{\"version\":1,\"values\":{\"heartbeat_s\":9}}", "Argument heartbeat_s is below its minimum of 10"},
             {"{\"version\":1,\"values\":{\"heartbeat_s\":\"9\"}}", "Argument heartbeat_s must be an integer"},
-            {"{\"version\":1,\"values\":{\"log_level\":\"123456789\"}}", "Argument log_level is longer in bytes than 8"},
+            {"{\"version\":1,\"values\":{\"log_level\":\"123456789\"}}",
+             "Argument log_level is longer in bytes than 8"},
         };
-        for (const auto &t : cases) CHECK(c.propose(t.json) == t.want);
+        for (const auto &t : cases)
+            CHECK(c.propose(t.json) == t.want);
         CHECK(c.store.version() == 0);
         CHECK(c.store.integer("heartbeat_s") == 60);
         CHECK(c.changes == 0);
@@ -144,7 +147,8 @@ TEST_SUITE("config") {
 
     TEST_CASE("damaged or foreign documents in the store are passed over") {
         FakeStore store;
-        store.values["s:config"] = "{\"version\":3,\"values\":{\"heartbeat_s\":30,\"from_the_future\":1,\"telemetry\":5}}";
+        store.values["s:config"] =
+            "{\"version\":3,\"values\":{\"heartbeat_s\":30,\"from_the_future\":1,\"telemetry\":5}}";
         store.values["s:config_trial"] = "{broken";
         Config c(store);
         CHECK(c.store.integer("heartbeat_s") == 30);
@@ -164,7 +168,8 @@ TEST_SUITE("config") {
                                          Property::Text("c").DefaultText("").AtMost(1000)};
         FakeStore store;
         ConfigStore c(kLong, 3, store);
-        const std::string json = "{\"version\":1,\"values\":{\"a\":\"" + hosts + "\",\"b\":\"" + hosts + "\",\"c\":\"" + hosts + "\"}}";
+        const std::string json =
+            "{\"version\":1,\"values\":{\"a\":\"" + hosts + "\",\"b\":\"" + hosts + "\",\"c\":\"" + hosts + "\"}}";
         const Result<JsonDocument> d = JsonDocument::parse(json);
         CHECK(c.propose(d.value().root(), 0).refused());
         CHECK(c.text("a").empty());

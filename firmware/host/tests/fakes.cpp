@@ -40,7 +40,9 @@ Status FakeStore::set_int(std::string_view key, std::int64_t value) {
     return write("i:" + std::string(key), std::to_string(value));
 }
 
-Status FakeStore::set(std::string_view key, std::string_view value) { return write("s:" + std::string(key), value); }
+Status FakeStore::set(std::string_view key, std::string_view value) {
+    return write("s:" + std::string(key), value);
+}
 
 Status FakeStore::erase(std::string_view key) {
     if (full) return {Code::io, "the store is broken"};
@@ -50,6 +52,8 @@ Status FakeStore::erase(std::string_view key) {
     return {};
 }
 
-Status FakeStore::commit() { return full ? Status{Code::io, "the store is broken"} : Status{}; }
+Status FakeStore::commit() {
+    return full ? Status{Code::io, "the store is broken"} : Status{};
+}
 
 }  // namespace fleet::test

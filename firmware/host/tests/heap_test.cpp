@@ -6,8 +6,8 @@
 #include <cjson/cJSON.h>
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <malloc.h>
+#include <cstdlib>
 #include <new>
 
 namespace {
@@ -37,8 +37,12 @@ void *operator new(std::size_t size) {
     if (counting) news++;
     return std::malloc(size);
 }
-void operator delete(void *p) noexcept { std::free(p); }
-void operator delete(void *p, std::size_t) noexcept { std::free(p); }
+void operator delete(void *p) noexcept {
+    std::free(p);
+}
+void operator delete(void *p, std::size_t) noexcept {
+    std::free(p);
+}
 
 using namespace fleet;
 using namespace fleet::test;
@@ -73,11 +77,16 @@ struct Counted {
 };
 
 const char *const kRequests[] = {
-    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"capabilities\":{}}}}",
-    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true}}}",
-    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"self.audio_speaker.set_volume\",\"arguments\":{\"volume\":5}}}}",
-    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":4,\"method\":\"tools/call\",\"params\":{\"name\":\"self.demo.capture\"}}}",
-    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/call\",\"params\":{\"name\":\"self.demo.later\"}}}",
+    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{"
+    "\"capabilities\":{}}}}",
+    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/"
+    "list\",\"params\":{\"withUserTools\":true}}}",
+    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/"
+    "call\",\"params\":{\"name\":\"self.audio_speaker.set_volume\",\"arguments\":{\"volume\":5}}}}",
+    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":4,\"method\":\"tools/"
+    "call\",\"params\":{\"name\":\"self.demo.capture\"}}}",
+    "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/"
+    "call\",\"params\":{\"name\":\"self.demo.later\"}}}",
     "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"nope\"}}",
     "{\"type\":\"mcp\",\"payload\":[]}",
     "not JSON",
@@ -89,7 +98,8 @@ TEST_SUITE("heap") {
     TEST_CASE("requests take nothing from the heap but their JSON, and give it back") {
         Counted c;
         const Hooks hooks;
-        for (const char *r : kRequests) c.receive(r);
+        for (const char *r : kRequests)
+            c.receive(r);
         CHECK(c.bytes > 1000);
         CHECK(news == 0);
         CHECK(json_now == 0);
@@ -101,7 +111,8 @@ TEST_SUITE("heap") {
         Counted c;
         const Hooks hooks;
         std::string values = "{\"type\":\"mcp\",\"payload\":[0";
-        for (int i = 0; i < 240; i++) values += ",{}";
+        for (int i = 0; i < 240; i++)
+            values += ",{}";
         c.receive(values + "]}");
         // 256 nodes of 64 bytes on this machine, of 40 on the device.
         CHECK(json_peak > 10'000);
@@ -110,7 +121,8 @@ TEST_SUITE("heap") {
         c.receive("{\"type\":\"" + std::string(8000, 'x') + "\"}");
         CHECK(json_peak < 12 * 1024);
         json_peak = 0;
-        for (int i = 0; i < 200; i++) values += ",{}";
+        for (int i = 0; i < 200; i++)
+            values += ",{}";
         c.receive(values + "]}");
         CHECK(json_peak == 0);
         CHECK(news == 0);

@@ -15,7 +15,8 @@ namespace {
 
 std::string decoded(JsonView v) {
     std::string bytes(v.text().size(), '\0');
-    const Result<std::size_t> n = decode_base64(v.text(), {reinterpret_cast<std::uint8_t *>(bytes.data()), bytes.size()});
+    const Result<std::size_t> n =
+        decode_base64(v.text(), {reinterpret_cast<std::uint8_t *>(bytes.data()), bytes.size()});
     REQUIRE(n.ok());
     bytes.resize(n.value());
     return bytes;
@@ -45,9 +46,11 @@ TEST_SUITE("image") {
                 REQUIRE(head.ok());
                 CHECK(sound(image));
                 CHECK(head.value().version == expect.member("version").text());
-                if (expect.member("chip_id").exists()) CHECK(head.value().chip == expect.member("chip_id").integer().value());
+                if (expect.member("chip_id").exists())
+                    CHECK(head.value().chip == expect.member("chip_id").integer().value());
                 if (expect.member("project").exists()) CHECK(head.value().project == expect.member("project").text());
-                if (expect.member("elf_sha256").exists()) CHECK(head.value().elf_sha256 == expect.member("elf_sha256").text());
+                if (expect.member("elf_sha256").exists())
+                    CHECK(head.value().elf_sha256 == expect.member("elf_sha256").text());
             } else if (reason == "chip_id") {
                 CHECK(check_target(head.value(), {9, 0, "xiaozhi"}).code == Code::wrong_target);
             } else {
@@ -87,8 +90,8 @@ TEST_SUITE("image") {
     TEST_CASE("manifests") {
         SodiumCrypto crypto;
         const Ed25519Key key = public_key(1);
-        const std::string text = "{\"project\":\"p\",\"version\":\"2\",\"chip\":9,\"size\":5,\"sha256\":\"" + std::string(64, 'a') +
-                                 "\",\"secure_version\":1,\"not_before\":7}";
+        const std::string text = "{\"project\":\"p\",\"version\":\"2\",\"chip\":9,\"size\":5,\"sha256\":\"" +
+                                 std::string(64, 'a') + "\",\"secure_version\":1,\"not_before\":7}";
         const Result<Manifest> m = open_manifest(crypto, key, text, sign_base64(1, text));
         REQUIRE(m.ok());
         CHECK(m.value().chip == 9);

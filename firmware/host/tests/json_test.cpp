@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
+#include "fleet/json.hpp"
 #include "fleet/base64.hpp"
 #include "fleet/hex.hpp"
-#include "fleet/json.hpp"
 #include "fleet/json_writer.hpp"
 #include "fleet/utf8.hpp"
 
@@ -63,7 +63,8 @@ TEST_SUITE("json") {
             {"\"\xc0\x80\"", false},
             {"nan", false},
         };
-        for (const Case &c : cases) CHECK_MESSAGE(scan_json(c.text, {}).ok() == c.valid, c.text);
+        for (const Case &c : cases)
+            CHECK_MESSAGE(scan_json(c.text, {}).ok() == c.valid, c.text);
         CHECK_FALSE(scan_json(std::string("\"a\0b\"", 5), {}).ok());
         CHECK_FALSE(scan_json(std::string("{}\0", 3), {}).ok());
     }
@@ -90,7 +91,8 @@ TEST_SUITE("json") {
     }
 
     TEST_CASE("views chain over what is not there") {
-        const Result<JsonDocument> d = JsonDocument::parse("{\"a\":{\"n\":5,\"f\":1.9,\"s\":\"x\",\"b\":true,\"z\":null}}");
+        const Result<JsonDocument> d =
+            JsonDocument::parse("{\"a\":{\"n\":5,\"f\":1.9,\"s\":\"x\",\"b\":true,\"z\":null}}");
         REQUIRE(d.ok());
         const JsonView a = d.value().root().member("a");
         CHECK(a.member("n").integer().value() == 5);
@@ -110,9 +112,7 @@ TEST_SUITE("json") {
     }
 
     TEST_CASE("integers end where doubles stop being exact") {
-        const auto whole = [](const char *text) {
-            return JsonDocument::parse(text).value().root().integer();
-        };
+        const auto whole = [](const char *text) { return JsonDocument::parse(text).value().root().integer(); };
         CHECK(whole("9007199254740992").value() == 9007199254740992);
         CHECK_FALSE(whole("9007199254740994").ok());
         CHECK_FALSE(whole("1e300").ok());
@@ -154,7 +154,8 @@ TEST_SUITE("json") {
             w.begin_object().member("a", "x\"y").key("b").begin_embedded().text("\\").end_embedded().end_object();
         };
         const std::string whole = written(fill);
-        for (std::size_t n = 0; n < whole.size(); n++) CHECK(written(fill, n) == "overflow");
+        for (std::size_t n = 0; n < whole.size(); n++)
+            CHECK(written(fill, n) == "overflow");
         CHECK(written(fill, whole.size()) == whole);
     }
 
@@ -176,8 +177,9 @@ TEST_SUITE("json") {
         CHECK(utf8_length("\xc3\xa9") == 2);
         CHECK(utf8_length("\xe6\xb8\xa9") == 3);
         CHECK(utf8_length("\xf0\x9f\x98\x80") == 4);
-        for (const char *bad : {"\x80", "\xc1\x81", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80",
-                                "\xf5\x80\x80\x80", "\xc3", "\xe6\xb8", "\xc3\x28", "\xe6\xb8\x28"}) {
+        for (const char *bad :
+             {"\x80", "\xc1\x81", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80",
+              "\xf5\x80\x80\x80", "\xc3", "\xe6\xb8", "\xc3\x28", "\xe6\xb8\x28"}) {
             CHECK(utf8_length(bad) == 0);
         }
     }
@@ -187,7 +189,8 @@ TEST_SUITE("codings") {
     TEST_CASE("base64") {
         const struct {
             const char *plain, *coded;
-        } cases[] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xff\xfe\xfd", "//79"}};
+        } cases[] = {{"", ""},        {"f", "Zg=="},        {"fo", "Zm8="},
+                     {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xff\xfe\xfd", "//79"}};
         for (const auto &c : cases) {
             CHECK(encode_base64(Bytes(std::string_view(c.plain))) == c.coded);
             std::uint8_t out[8];

@@ -11,7 +11,8 @@ namespace fleet::test {
 void FakeSystem::random(MutableBytes into) const {
     for (std::size_t i = 0; i < into.size; i++) {
         seed = seed * 1664525 + 1013904223;
-        into.data[i] = fixed_random >= 0 ? static_cast<std::uint8_t>(fixed_random) : static_cast<std::uint8_t>(seed >> 24);
+        into.data[i] =
+            fixed_random >= 0 ? static_cast<std::uint8_t>(fixed_random) : static_cast<std::uint8_t>(seed >> 24);
     }
 }
 
@@ -44,7 +45,8 @@ Result<HttpResponse> FakeHttp::post(std::string_view url, const HttpHeader *list
                                     std::string &reply, std::size_t) {
     posted.push_back(std::string(url) + "\n" + std::string(body.text()));
     headers.clear();
-    for (std::size_t i = 0; i < count; i++) headers[list[i].name] = list[i].value;
+    for (std::size_t i = 0; i < count; i++)
+        headers[list[i].name] = list[i].value;
     std::vector<Answer> &queue = answers[std::string(url)];
     if (queue.empty()) return Status{Code::unavailable, "no route"};
     const Answer a = queue.front();
@@ -158,16 +160,20 @@ std::string make_image(std::string_view version, std::size_t size, std::uint16_t
     image[12] = static_cast<char>(chip & 0xff);
     image[13] = static_cast<char>(chip >> 8);
     image[23] = 1;
-    for (int i = 0; i < 4; i++) image[28 + i] = static_cast<char>(size >> (8 * i));
+    for (int i = 0; i < 4; i++)
+        image[28 + i] = static_cast<char>(size >> (8 * i));
     std::string data(size, '\0');
     data.replace(0, 4, "\x32\x54\xCD\xAB");
     data[4] = static_cast<char>(secure_version);
     data.replace(16, version.size(), version);
     data.replace(48, project.size(), project);
-    for (std::size_t i = 144; i < 176; i++) data[i] = static_cast<char>(version.back() + i);  // the elf's hash
-    for (std::size_t i = 256; i < size; i++) data[i] = static_cast<char>(i * 7 + i / 256);
+    for (std::size_t i = 144; i < 176; i++)
+        data[i] = static_cast<char>(version.back() + i);  // the elf's hash
+    for (std::size_t i = 256; i < size; i++)
+        data[i] = static_cast<char>(i * 7 + i / 256);
     std::uint8_t sum = 0xEF;
-    for (const char c : data) sum ^= static_cast<std::uint8_t>(c);
+    for (const char c : data)
+        sum ^= static_cast<std::uint8_t>(c);
     image += data;
     image.resize((image.size() + 16) / 16 * 16, '\0');
     image.back() = static_cast<char>(sum);

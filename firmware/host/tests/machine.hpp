@@ -96,7 +96,7 @@ public:
     int next = 0;
     int aborts = 0;
     bool single = false;
-    bool broken = false;              // writing fails
+    bool broken = false;  // writing fails
     bool cannot_switch = false;
     std::function<bool()> powerless;  // asked at each step: true once the power is cut
 

@@ -24,7 +24,8 @@ constexpr ToolInfo kFails = ToolInfo("self.demo.fails", "Fails.");
 constexpr ToolInfo kLater = ToolInfo("self.demo.later", "Answers later.");
 constexpr ToolInfo kLaterFails = ToolInfo("self.demo.later_fails", "Defers, then fails.");
 constexpr ToolInfo kReboot = ToolInfo("self.reboot", "Restarts.").UserOnly().Repeats(Repeat::disrupts);
-constexpr ToolInfo kUpgrade = ToolInfo("self.upgrade_firmware", "Upgrades.").With(kUrl).UserOnly().Repeats(Repeat::disrupts);
+constexpr ToolInfo kUpgrade =
+    ToolInfo("self.upgrade_firmware", "Upgrades.").With(kUrl).UserOnly().Repeats(Repeat::disrupts);
 
 McpFixture &of(void *context) {
     auto &f = *static_cast<McpFixture *>(context);
@@ -57,7 +58,9 @@ Status device_status(void *context, Call &call) {
     return call.result.end_json();
 }
 
-Status count(void *context, Call &call) { return call.result.integer(of(context).runs + 41); }
+Status count(void *context, Call &call) {
+    return call.result.integer(of(context).runs + 41);
+}
 
 Status capture(void *context, Call &call) {
     of(context);
@@ -105,12 +108,21 @@ void add_all(ToolRegistry &tools, void *context) {
     const struct {
         const ToolInfo &info;
         ToolRun run;
-    } list[] = {{kStatus, device_status}, {kSetVolume, set_volume}, {kSetTheme, set_theme},
-                {kOptional, many},        {kCount, count},          {kCapture, capture},
-                {kSay, say},              {kHuge, huge},            {kFails, fails},
-                {kLater, later},          {kLaterFails, later_fails}, {kReboot, disrupt},
+    } list[] = {{kStatus, device_status},
+                {kSetVolume, set_volume},
+                {kSetTheme, set_theme},
+                {kOptional, many},
+                {kCount, count},
+                {kCapture, capture},
+                {kSay, say},
+                {kHuge, huge},
+                {kFails, fails},
+                {kLater, later},
+                {kLaterFails, later_fails},
+                {kReboot, disrupt},
                 {kUpgrade, disrupt}};
-    for (const auto &t : list) REQUIRE(tools.add(t.info, t.run, context).ok());
+    for (const auto &t : list)
+        REQUIRE(tools.add(t.info, t.run, context).ok());
 }
 
 }  // namespace
@@ -137,11 +149,14 @@ std::string McpFixture::request(std::string_view payload) {
 }
 
 std::string McpFixture::call(int id, std::string_view name, std::string_view arguments) {
-    return request("{\"jsonrpc\":\"2.0\",\"id\":" + std::to_string(id) + ",\"method\":\"tools/call\",\"params\":{\"name\":\"" +
-                   std::string(name) + "\",\"arguments\":" + std::string(arguments) + "}}");
+    return request("{\"jsonrpc\":\"2.0\",\"id\":" + std::to_string(id) +
+                   ",\"method\":\"tools/call\",\"params\":{\"name\":\"" + std::string(name) +
+                   "\",\"arguments\":" + std::string(arguments) + "}}");
 }
 
-std::string payload_of(const std::string &message) { return std::string(raw_member(message, "payload")); }
+std::string payload_of(const std::string &message) {
+    return std::string(raw_member(message, "payload"));
+}
 
 std::string error_of(const std::string &message) {
     Result<JsonDocument> d = JsonDocument::parse(payload_of(message));

@@ -9,7 +9,9 @@ using namespace fleet::test;
 
 namespace {
 
-bool has(const std::string &text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string &text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
 
 const char kListed[] = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true}}";
 
@@ -19,7 +21,8 @@ TEST_SUITE("mcp") {
     TEST_CASE("1: user-only tools need an operator's scope to be called") {
         McpFixture f;
         const std::string payload =
-            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"self.reboot\",\"arguments\":{}}}";
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/"
+            "call\",\"params\":{\"name\":\"self.reboot\",\"arguments\":{}}}";
         CHECK(error_of(f.ask("{\"type\":\"mcp\",\"payload\":" + payload + "}")) ==
               "-32001 Operator scope needed to call self.reboot");
         CHECK(error_of(f.ask("{\"type\":\"mcp\",\"scope\":\"model\",\"payload\":" + payload + "}")) != "");
@@ -31,8 +34,9 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("1: a scope inside the payload is not the server's") {
         McpFixture f;
-        CHECK(error_of(f.ask("{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"scope\":\"operator\",\"method\":"
-                             "\"tools/call\",\"params\":{\"name\":\"self.reboot\",\"scope\":\"operator\"}}}")) != "");
+        CHECK(error_of(
+                  f.ask("{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"scope\":\"operator\",\"method\":"
+                        "\"tools/call\",\"params\":{\"name\":\"self.reboot\",\"scope\":\"operator\"}}}")) != "");
         CHECK(f.runs == 0);
     }
 
@@ -75,9 +79,11 @@ TEST_SUITE("mcp") {
             {"\"{}\"", "-32600"},
             {"null", "-32600"},
         };
-        for (const auto &c : cases) CHECK_MESSAGE(has(error_of(f.request(c.payload)), c.want), c.payload);
+        for (const auto &c : cases)
+            CHECK_MESSAGE(has(error_of(f.request(c.payload)), c.want), c.payload);
         const std::string long_id(McpServer::kMaxId, '1');
-        CHECK(has(f.request("{\"jsonrpc\":\"2.0\",\"id\":1" + long_id + ",\"method\":\"ping\"}"), "\"id\":null,\"error\""));
+        CHECK(has(f.request("{\"jsonrpc\":\"2.0\",\"id\":1" + long_id + ",\"method\":\"ping\"}"),
+                  "\"id\":null,\"error\""));
     }
 
     TEST_CASE("4: wrong, fractional and unknown arguments are refused by name") {
@@ -101,7 +107,8 @@ TEST_SUITE("mcp") {
             {"self.reboot", "[1]", "Invalid arguments"},
             {"self.reboot", "null", "Invalid arguments"},
         };
-        for (const auto &c : cases) CHECK(error_of(f.call(1, c.tool, c.arguments)) == std::string("-32602 ") + c.want);
+        for (const auto &c : cases)
+            CHECK(error_of(f.call(1, c.tool, c.arguments)) == std::string("-32602 ") + c.want);
         CHECK(f.runs == 0);
     }
 
@@ -118,7 +125,8 @@ TEST_SUITE("mcp") {
     TEST_CASE("5: a description is not a default") {
         McpFixture f;
         const std::string listed = f.request(kListed);
-        CHECK(has(listed, "\"url\":{\"type\":\"string\",\"description\":\"where the image is\"}},\"required\":[\"url\"]"));
+        CHECK(has(listed,
+                  "\"url\":{\"type\":\"string\",\"description\":\"where the image is\"}},\"required\":[\"url\"]"));
         CHECK(has(listed, "\"on\":{\"type\":\"boolean\",\"default\":true,\"description\":\"whether\"}"));
         CHECK(error_of(f.call(1, "self.upgrade_firmware")) == "-32602 Missing valid argument: url");
     }
@@ -136,7 +144,8 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("6: sixteen requests are remembered, not more") {
         McpFixture f;
-        for (int id = 1; id <= 17; id++) f.call(id, "self.demo.count");
+        for (int id = 1; id <= 17; id++)
+            f.call(id, "self.demo.count");
         f.call(2, "self.demo.count");
         CHECK(f.runs == 17);
         f.call(1, "self.demo.count");
@@ -190,32 +199,39 @@ TEST_SUITE("mcp") {
         McpFixture f;
         CHECK(has(f.call(1, "self.reboot"), "\"text\":\"true\""));
         REQUIRE(f.sent.size() == 2);
-        CHECK(f.sent[0] == "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/"
-                           "job\",\"params\":{\"state\":\"accepted\"}}}");
+        CHECK(f.sent[0] ==
+              "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/"
+              "job\",\"params\":{\"state\":\"accepted\"}}}");
     }
 
     TEST_CASE("8: pages keep to their limit and join to the whole list") {
         McpFixture f(2560);
         CHECK_FALSE(has(f.request(kListed), "nextCursor"));
         static constexpr ToolInfo kMore[] = {
-            {"self.more.0", "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
-            {"self.more.1", "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
-            {"self.more.2", "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
-            {"self.more.3", "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
+            {"self.more.0",
+             "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
+            {"self.more.1",
+             "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
+            {"self.more.2",
+             "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
+            {"self.more.3",
+             "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
         };
-        for (const ToolInfo &t : kMore) REQUIRE(f.tools.add(t, nullptr, nullptr).ok());
+        for (const ToolInfo &t : kMore)
+            REQUIRE(f.tools.add(t, nullptr, nullptr).ok());
         const std::string first = f.request(kListed);
         CHECK(first.size() < 2560 + 512);
         REQUIRE(has(first, "\"nextCursor\":\"self.more."));
         const std::size_t at = first.find("\"nextCursor\":\"") + 14;
         const std::string cursor = first.substr(at, 11);
-        const std::string second =
-            f.request("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true,\"cursor\":\"" +
-                      cursor + "\"}}");
+        const std::string second = f.request(
+            "{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true,\"cursor\":\"" +
+            cursor + "\"}}");
         CHECK(has(second, "{\"tools\":[{\"name\":\"" + cursor));
         CHECK(has(second, "self.more.3"));
         CHECK_FALSE(has(second, "nextCursor"));
-        CHECK(error_of(f.request("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}")) ==
+        CHECK(error_of(f.request(
+                  "{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}")) ==
               "-32602 Unknown cursor: x");
     }
 
@@ -231,13 +247,15 @@ TEST_SUITE("mcp") {
     TEST_CASE("images are what MCP says") {
         McpFixture f;
         CHECK(has(f.call(1, "self.demo.capture"),
-                  "{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/jpeg\"}],\"isError\":false}"));
+                  "{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/"
+                  "jpeg\"}],\"isError\":false}"));
     }
 
     TEST_CASE("a failed tool says so") {
         McpFixture f;
-        CHECK(has(f.call(1, "self.demo.fails"),
-                  "{\"content\":[{\"type\":\"text\",\"text\":\"unavailable: the lamp does not answer\"}],\"isError\":true}"));
+        CHECK(has(
+            f.call(1, "self.demo.fails"),
+            "{\"content\":[{\"type\":\"text\",\"text\":\"unavailable: the lamp does not answer\"}],\"isError\":true}"));
     }
 
     TEST_CASE("a deferred call is answered once, with its own id") {
@@ -249,7 +267,8 @@ TEST_SUITE("mcp") {
         const Ticket t = f.ticket;
         f.call(6, "self.get_device_status");
         f.server.finish(t, [](ToolResult &r) { return r.text("done"); });
-        CHECK(has(f.sent.back(), "\"id\":5,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"done\"}],\"isError\":false}"));
+        CHECK(has(f.sent.back(),
+                  "\"id\":5,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"done\"}],\"isError\":false}"));
         const std::size_t n = f.sent.size();
         f.server.finish(t, [](ToolResult &r) { return r.text("again"); });
         f.server.finish({9, 1}, [](ToolResult &r) { return r.text("no such slot"); });
@@ -260,7 +279,8 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("four calls may be open") {
         McpFixture f;
-        for (int id = 1; id <= 4; id++) CHECK(f.call(id, "self.demo.later") == "");
+        for (int id = 1; id <= 4; id++)
+            CHECK(f.call(id, "self.demo.later") == "");
         CHECK(has(f.call(5, "self.demo.later"), "busy: too many calls are under way"));
         f.server.finish(f.ticket, [](ToolResult &) { return Status{Code::timeout, "no answer"}; });
         CHECK(has(f.sent.back(), "timeout: no answer"));

@@ -26,7 +26,8 @@ struct OtaFixture {
                 percents.push_back(r.percent);
                 return;
             }
-            if (r.state == JobState::failed) line += std::string(" ") + to_string(r.outcome.code) + ": " + r.outcome.why;
+            if (r.state == JobState::failed)
+                line += std::string(" ") + to_string(r.outcome.code) + ": " + r.outcome.why;
             reports.push_back(line);
         };
         flow->self_test = [this] { return self_test; };
@@ -97,7 +98,8 @@ TEST_SUITE("ota") {
         f.m.executor.run_for(1'000);
         REQUIRE(f.percents.size() >= 15);
         CHECK(f.percents.size() <= 20);
-        for (std::size_t i = 1; i < f.percents.size(); i++) CHECK(f.percents[i] - f.percents[i - 1] >= 5);
+        for (std::size_t i = 1; i < f.percents.size(); i++)
+            CHECK(f.percents[i] - f.percents[i - 1] >= 5);
         CHECK(f.percents.back() == 100);
         CHECK(f.flow->percent() == 100);
     }
@@ -216,13 +218,17 @@ TEST_SUITE("ota") {
 
     TEST_CASE("a server without ranges begins anew; one with another image, too") {
         OtaFixture f;
-        SUBCASE("no ranges") { f.m.http.ranges = false; }
+        SUBCASE("no ranges") {
+            f.m.http.ranges = false;
+        }
         SUBCASE("another image") {
             f.m.http.on_piece = [&f] {
                 if (f.m.http.asked_from.size() == 1) f.m.http.etag = "\"two\"";
             };
         }
-        SUBCASE("416") { f.m.http.get_status = {0, 416}; }
+        SUBCASE("416") {
+            f.m.http.get_status = {0, 416};
+        }
         f.m.http.cut_at = {100'000};
         REQUIRE(f.flow->start(f.order(), "j").ok());
         f.m.executor.run_for(300'000);
@@ -313,7 +319,8 @@ TEST_SUITE("ota") {
         f.start_flow();
         FirmwareOrder o = f.order();
         const auto manifest = [&](int chip, const char *project, int secure, const char *more) {
-            o.manifest = "{\"project\":\"" + std::string(project) + "\",\"version\":\"2.0.0\",\"chip\":" + std::to_string(chip) +
+            o.manifest = "{\"project\":\"" + std::string(project) +
+                         "\",\"version\":\"2.0.0\",\"chip\":" + std::to_string(chip) +
                          ",\"size\":" + std::to_string(f.image.size()) + ",\"sha256\":\"" + sha256_hex(f.image) +
                          "\",\"secure_version\":" + std::to_string(secure) + more + "}";
             o.signature = sign_base64(1, o.manifest);
@@ -344,8 +351,8 @@ TEST_SUITE("ota") {
         f.policy.key = public_key(1);
         f.start_flow();
         FirmwareOrder o = f.order();
-        o.manifest = "{\"project\":\"fleet_unit\",\"chip\":9,\"size\":" + std::to_string(f.image.size()) + ",\"sha256\":\"" +
-                     sha256_hex(f.image) + "\",\"secure_version\":1}";
+        o.manifest = "{\"project\":\"fleet_unit\",\"chip\":9,\"size\":" + std::to_string(f.image.size()) +
+                     ",\"sha256\":\"" + sha256_hex(f.image) + "\",\"secure_version\":1}";
         o.signature = sign_base64(1, o.manifest);
         f.m.http.files[kUrl] = make_image("6.6.6");
         REQUIRE(f.flow->start(o, "j").ok());
@@ -419,7 +426,8 @@ TEST_SUITE("ota") {
     }
 
     TEST_CASE("states have names") {
-        for (int i = 0; i <= static_cast<int>(OtaState::on_trial); i++) CHECK(*to_string(static_cast<OtaState>(i)));
+        for (int i = 0; i <= static_cast<int>(OtaState::on_trial); i++)
+            CHECK(*to_string(static_cast<OtaState>(i)));
     }
 }
 
@@ -444,7 +452,8 @@ TEST_SUITE("power") {
             const bool whole = steps <= cut;
             f.m.store.powerless = nullptr;
             f.m.updater.powerless = nullptr;
-            for (int boots = 0; boots < 3; boots++) f.reboot();
+            for (int boots = 0; boots < 3; boots++)
+                f.reboot();
             const SlotState state = f.m.updater.running().state;
             REQUIRE(state == SlotState::valid);
             if (whole) {

@@ -29,7 +29,8 @@ std::string tail_of(const LogRing &ring, std::uint32_t from = 0, std::size_t mos
 
 std::size_t lines_in(const std::string &json) {
     std::size_t n = 0;
-    for (std::size_t at = 0; (at = json.find("\"n\":", at)) != std::string::npos; at++) n++;
+    for (std::size_t at = 0; (at = json.find("\"n\":", at)) != std::string::npos; at++)
+        n++;
     return n;
 }
 
@@ -146,10 +147,12 @@ TEST_SUITE("log") {
         alignas(8) std::uint8_t memory[400] = {};
         LogRing ring({memory, sizeof memory});
         CHECK_FALSE(ring.survived());
-        for (int i = 0; i < 100; i++) ring.write(LogLevel::info, "wifi", "line " + std::to_string(i), 10u * i);
+        for (int i = 0; i < 100; i++)
+            ring.write(LogLevel::info, "wifi", "line " + std::to_string(i), 10u * i);
         CHECK(ring.next() == 100);
         const std::string all = tail_of(ring);
-        CHECK(all.find("{\"n\":99,\"t\":990,\"level\":\"info\",\"tag\":\"wifi\",\"text\":\"line 99\"}]") != std::string::npos);
+        CHECK(all.find("{\"n\":99,\"t\":990,\"level\":\"info\",\"tag\":\"wifi\",\"text\":\"line 99\"}]") !=
+              std::string::npos);
         CHECK(all.find("\"n\":" + std::to_string(ring.first()) + ",") == 2);
         CHECK(lines_in(all) == 100 - ring.first());
         CHECK(lines_in(tail_of(ring, 98)) == 2);
@@ -160,7 +163,8 @@ TEST_SUITE("log") {
     TEST_CASE("tail stops where the answer is full, and says where to go on") {
         alignas(8) std::uint8_t memory[1000] = {};
         LogRing ring({memory, sizeof memory});
-        for (int i = 0; i < 10; i++) ring.write(LogLevel::warn, "t", "text\"\xff", 1);
+        for (int i = 0; i < 10; i++)
+            ring.write(LogLevel::warn, "t", "text\"\xff", 1);
         char buffer[200];
         JsonWriter w(buffer, sizeof buffer);
         const std::uint32_t next = ring.tail(w, 0, 100);
@@ -182,7 +186,8 @@ TEST_SUITE("log") {
         ring.write(LogLevel::info, "b", "no", 1);
         ring.write(LogLevel::none, "a", "no", 1);
         CHECK(ring.next() == 1);
-        for (int i = 0; i < 7; i++) CHECK(ring.set_tag_level("tag" + std::to_string(i), LogLevel::info));
+        for (int i = 0; i < 7; i++)
+            CHECK(ring.set_tag_level("tag" + std::to_string(i), LogLevel::info));
         CHECK_FALSE(ring.set_tag_level("one more", LogLevel::info));
         CHECK(parse_log_level("verbose") == LogLevel::verbose);
         CHECK(parse_log_level("loud") == LogLevel::info);
@@ -193,7 +198,8 @@ TEST_SUITE("log") {
         alignas(8) std::uint8_t memory[600] = {};
         {
             LogRing ring({memory, sizeof memory});
-            for (int i = 0; i < 50; i++) ring.write(LogLevel::info, "tag", std::string(30, 'x'), 1);
+            for (int i = 0; i < 50; i++)
+                ring.write(LogLevel::info, "tag", std::string(30, 'x'), 1);
         }
         const std::string before = tail_of(LogRing({memory, sizeof memory}));
         CHECK(LogRing({memory, sizeof memory}).survived());
@@ -266,8 +272,8 @@ TEST_SUITE("url") {
         CHECK(parse_url("http://h").value().port == 80);
         CHECK(parse_url("https://h/").value().port == 443);
         for (const char *bad : {"", "ftp://h/", "HTTP://h/", "http://", "http:///x", "http://h:0/", "http://h:65536/",
-                                "http://h:x/", "http://h:/", "http://u@h/", "http://h b/", "http://[::1]/", "http://h\n/",
-                                "http://h\\x", "http://h?x", "http://a:1@b/", "http://h:1234567/"}) {
+                                "http://h:x/", "http://h:/", "http://u@h/", "http://h b/", "http://[::1]/",
+                                "http://h\n/", "http://h\\x", "http://h?x", "http://a:1@b/", "http://h:1234567/"}) {
             CHECK_MESSAGE(!parse_url(bad).ok(), bad);
         }
         CHECK_FALSE(parse_url("http://" + std::string(254, 'a')).ok());
@@ -319,8 +325,10 @@ TEST_SUITE("documents") {
         w.end_object();
         CHECK(w.view() ==
               "{\"uptime_s\":90,\"at\":1786147200000,\"version\":\"1.0.0\",\"reset_reason\":\"power_on\",\"boots\":12,"
-              "\"crashes\":3,\"reconnects\":6,\"safe_mode\":true,\"config_version\":7,\"heap\":{\"free\":150000,\"min\":120000,"
-              "\"largest\":90000},\"queue\":{\"waiting\":4,\"dropped\":5},\"network\":{\"ip\":\"192.0.2.27\",\"ssid\":\"Bob\\\"s "
+              "\"crashes\":3,\"reconnects\":6,\"safe_mode\":true,\"config_version\":7,\"heap\":{\"free\":150000,"
+              "\"min\":120000,"
+              "\"largest\":90000},\"queue\":{\"waiting\":4,\"dropped\":5},\"network\":{\"ip\":\"192.0.2.27\",\"ssid\":"
+              "\"Bob\\\"s "
               "\xEF\xBF\xBD net\",\"rssi_dbm\":-52,\"channel\":6},\"slot\":{\"label\":\"ota_0\",\"state\":\"valid\"},"
               "\"temperature_dc\":415}");
     }
@@ -337,15 +345,19 @@ TEST_SUITE("documents") {
               "{\"job\":\"j\\\"1\",\"kind\":\"upgrade\",\"state\":\"accepted\"}");
         CHECK(text({"j", "upgrade", JobState::progress, 45, {}}, 5) ==
               "{\"job\":\"j\",\"kind\":\"upgrade\",\"state\":\"progress\",\"percent\":45,\"at\":5}");
-        CHECK(text({"j", "upgrade", JobState::done, 0, {}}, 0) == "{\"job\":\"j\",\"kind\":\"upgrade\",\"state\":\"done\"}");
+        CHECK(text({"j", "upgrade", JobState::done, 0, {}}, 0) ==
+              "{\"job\":\"j\",\"kind\":\"upgrade\",\"state\":\"done\"}");
         CHECK(text({"j", "upgrade", JobState::failed, 0, {Code::rolled_back, "w"}}, 0) ==
               "{\"job\":\"j\",\"kind\":\"upgrade\",\"state\":\"failed\",\"code\":\"rolled_back\",\"reason\":\"w\"}");
     }
 
     TEST_CASE("every code and state has a name") {
-        for (int i = 0; i <= static_cast<int>(Code::rolled_back); i++) CHECK(*to_string(static_cast<Code>(i)));
+        for (int i = 0; i <= static_cast<int>(Code::rolled_back); i++)
+            CHECK(*to_string(static_cast<Code>(i)));
         CHECK(std::string(to_string(Code::wrong_target)) == "wrong_target");
-        for (int i = 0; i <= static_cast<int>(ResetReason::other); i++) CHECK(*to_string(static_cast<ResetReason>(i)));
-        for (int i = 0; i <= static_cast<int>(SlotState::undefined); i++) CHECK(*to_string(static_cast<SlotState>(i)));
+        for (int i = 0; i <= static_cast<int>(ResetReason::other); i++)
+            CHECK(*to_string(static_cast<ResetReason>(i)));
+        for (int i = 0; i <= static_cast<int>(SlotState::undefined); i++)
+            CHECK(*to_string(static_cast<SlotState>(i)));
     }
 }

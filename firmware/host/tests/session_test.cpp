@@ -31,8 +31,9 @@ void check_down(JsonView c) {
     CAPTURE(text_of(c.member("name")));
     const JsonView expect = c.member("expect");
     if (c.member("device_session_id").exists()) {
-        f.say("{\"type\":\"hello\",\"session_id\":\"s-7f3a\",\"transport\":\"udp\",\"udp\":{\"server\":\"h\",\"port\":1,"
-              "\"key\":\"00112233445566778899aabbccddeeff\",\"nonce\":\"00112233445566778899aabbccddeeff\"}}");
+        f.say(
+            "{\"type\":\"hello\",\"session_id\":\"s-7f3a\",\"transport\":\"udp\",\"udp\":{\"server\":\"h\",\"port\":1,"
+            "\"key\":\"00112233445566778899aabbccddeeff\",\"nonce\":\"00112233445566778899aabbccddeeff\"}}");
         REQUIRE(f.session.channel_open());
     }
     f.say(c.member("wire").text());
@@ -76,8 +77,9 @@ TEST_SUITE("session") {
 
     TEST_CASE("anything else is survived") {
         SessionFixture f;
-        for (const char *text : {"{\"type\":\"tts\",\"state\":\"start\"}", "{\"type\":\"system\",\"command\":\"format\"}",
-                                 "{\"type\":\"system\"}", "{\"type\":\"iot\"}", "{\"type\":\"alert\"}"}) {
+        for (const char *text :
+             {"{\"type\":\"tts\",\"state\":\"start\"}", "{\"type\":\"system\",\"command\":\"format\"}",
+              "{\"type\":\"system\"}", "{\"type\":\"iot\"}", "{\"type\":\"alert\"}"}) {
             f.say(text);
         }
         CHECK(f.mcp.sent.empty());

@@ -37,14 +37,18 @@ struct KeyPair {
 
 }  // namespace
 
-std::unique_ptr<Sha256> SodiumCrypto::sha256() { return std::make_unique<SodiumSha256>(); }
+std::unique_ptr<Sha256> SodiumCrypto::sha256() {
+    return std::make_unique<SodiumSha256>();
+}
 
 Status SodiumCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) {
     const bool good = crypto_sign_verify_detached(signature.data(), message.data, message.size, key.data()) == 0;
     return good ? Status{} : Status{Code::corrupt, "the signature does not match"};
 }
 
-Ed25519Key public_key(std::uint8_t seed) { return KeyPair(seed).open; }
+Ed25519Key public_key(std::uint8_t seed) {
+    return KeyPair(seed).open;
+}
 
 std::string sign_base64(std::uint8_t seed, std::string_view message) {
     Ed25519Signature signature;

@@ -66,8 +66,10 @@ TEST_SUITE("unit") {
 
     TEST_CASE("shows its code until it is claimed, without a broker") {
         UnitFixture f;
-        f.m.http.answers[kPoll] = {{200, "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"c\"},"
-                                         "\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}", false},
+        f.m.http.answers[kPoll] = {{200,
+                                    "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"c\"},"
+                                    "\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}",
+                                    false},
                                    {200, kClaimed, false}};
         f.m.http.answers[std::string(kPoll) + "/activate"] = {{202, "", false}, {200, "", false}};
         f.start();
@@ -130,7 +132,8 @@ TEST_SUITE("unit") {
     TEST_CASE("what happens offline is told later, in order, at a pace") {
         UnitFixture f;
         f.start();
-        for (int i = 0; i < 3; i++) f.unit->report({"j" + std::to_string(i), "upgrade", JobState::accepted, 0, {}});
+        for (int i = 0; i < 3; i++)
+            f.unit->report({"j" + std::to_string(i), "upgrade", JobState::accepted, 0, {}});
         CHECK(f.m.transport.sent.empty());
         f.m.transport.connect();
         f.m.executor.run_for(40);
@@ -169,8 +172,10 @@ TEST_SUITE("unit") {
         const std::string image = make_image("2.0.0");
         f.m.http.files["https://fleet.example.org/fw"] = image;
         const auto offer = [&](const char *version, const char *url, const char *more) {
-            f.m.http.answers[kPoll] = {{200, "{\"firmware\":{\"version\":\"" + std::string(version) + "\",\"url\":\"" + url + "\"" +
-                                                 more + "}}", false}};
+            f.m.http.answers[kPoll] = {
+                {200,
+                 "{\"firmware\":{\"version\":\"" + std::string(version) + "\",\"url\":\"" + url + "\"" + more + "}}",
+                 false}};
         };
         SUBCASE("newer") {
             offer("2.0.0", "https://fleet.example.org/fw", "");
@@ -241,7 +246,8 @@ TEST_SUITE("unit") {
         CHECK(f.unit->check_url("https://fleet.example.org/x").ok());
         CHECK_FALSE(f.unit->check_url("http://fleet.example.org/x").ok());
         CHECK_FALSE(f.unit->check_url("https://192.0.2.1/x").ok());
-        CHECK_FALSE(f.configure("{\"version\":1,\"values\":{\"url_hosts\":\"cdn.example\",\"allow_http\":true}}").refused());
+        CHECK_FALSE(
+            f.configure("{\"version\":1,\"values\":{\"url_hosts\":\"cdn.example\",\"allow_http\":true}}").refused());
         CHECK(f.unit->check_url("http://cdn.example/x").ok());
         CHECK(f.unit->crashes().boots() == 1);
     }

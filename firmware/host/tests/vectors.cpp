@@ -14,13 +14,16 @@ JsonDocument load_vectors(const char *name) {
     REQUIRE_MESSAGE(file != nullptr, path);
     std::string text;
     char buffer[4096];
-    for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+    for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+        text.append(buffer, n);
     std::fclose(file);
     Result<JsonDocument> document = JsonDocument::parse(text, {1 << 20, 16, 10000});
     REQUIRE_MESSAGE(document.ok(), path);
     return std::move(document.value());
 }
 
-std::string text_of(JsonView v) { return std::string(v.text()); }
+std::string text_of(JsonView v) {
+    return std::string(v.text());
+}
 
 }  // namespace fleet::test

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The exchanges of stock devices, answered by this core. Where it answers
 // otherwise, the table below says how and why; every entry of it is used.
-#include "mcp_fixture.hpp"
 #include "vectors.hpp"
+#include "mcp_fixture.hpp"
 
 #include <doctest/doctest.h>
 
@@ -25,33 +25,42 @@ const Difference kDifferences[] = {
     {"ping is not implemented, usable as probe", "\"id\":3,\"result\":{}", "ping is part of MCP"},
     {"int", "\"id\":53,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"42\"}],\"isError\":false}", "same"},
     {"image, device quirk (JSON string under 'image')",
-     "\"id\":55,\"result\":{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/jpeg\"}],\"isError\":false}",
+     "\"id\":55,\"result\":{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/"
+     "jpeg\"}],\"isError\":false}",
      "images as MCP defines them"},
     {"image, standard MCP form (accept too)",
-     "\"id\":56,\"result\":{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/jpeg\"}],\"isError\":false}",
+     "\"id\":56,\"result\":{\"content\":[{\"type\":\"image\",\"data\":\"/9j/4AA=\",\"mimeType\":\"image/"
+     "jpeg\"}],\"isError\":false}",
      "the fixture's picture is another"},
     {"string with JSON inside",
-     "\"id\":52,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"{\\\"audio_speaker\\\":{\\\"volume\\\":70}}\"}],\"isError\":false}",
+     "\"id\":52,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"{\\\"audio_speaker\\\":{\\\"volume\\\":70}}\"}],"
+     "\"isError\":false}",
      "the fixture's status is shorter"},
     {"arguments key absent",
-     "\"id\":54,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"{\\\"audio_speaker\\\":{\\\"volume\\\":70}}\"}],\"isError\":false}",
+     "\"id\":54,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"{\\\"audio_speaker\\\":{\\\"volume\\\":70}}\"}],"
+     "\"isError\":false}",
      "the fixture's status is shorter"},
-    {"unknown tool", "\"id\":58,\"error\":{\"code\":-32602,\"message\":\"Unknown tool: self.nope\"}", "errors carry a code"},
+    {"unknown tool", "\"id\":58,\"error\":{\"code\":-32602,\"message\":\"Unknown tool: self.nope\"}",
+     "errors carry a code"},
     {"missing argument", "\"id\":59,\"error\":{\"code\":-32602,\"message\":\"Missing valid argument: volume\"}",
      "errors carry a code"},
     {"argument of wrong type counts as missing",
      "\"id\":60,\"error\":{\"code\":-32602,\"message\":\"Argument volume must be an integer\"}", "says what is wrong"},
-    {"above maximum", "\"id\":61,\"error\":{\"code\":-32602,\"message\":\"Argument volume is above its maximum of 100\"}",
+    {"above maximum",
+     "\"id\":61,\"error\":{\"code\":-32602,\"message\":\"Argument volume is above its maximum of 100\"}",
      "names the argument"},
     {"below minimum", "\"id\":62,\"error\":{\"code\":-32602,\"message\":\"Argument volume is below its minimum of 0\"}",
      "names the argument"},
-    {"fraction is truncated to 50", "\"id\":63,\"error\":{\"code\":-32602,\"message\":\"Argument volume must be an integer\"}",
+    {"fraction is truncated to 50",
+     "\"id\":63,\"error\":{\"code\":-32602,\"message\":\"Argument volume must be an integer\"}",
      "a fraction is refused"},
-    {"arguments not an object", "\"id\":64,\"error\":{\"code\":-32602,\"message\":\"Invalid arguments\"}", "errors carry a code"},
+    {"arguments not an object", "\"id\":64,\"error\":{\"code\":-32602,\"message\":\"Invalid arguments\"}",
+     "errors carry a code"},
     {"no params", "\"id\":65,\"error\":{\"code\":-32602,\"message\":\"Missing params\"}", "errors carry a code"},
     {"no name", "\"id\":66,\"error\":{\"code\":-32602,\"message\":\"Missing name\"}", "errors carry a code"},
     {"reboot: never answered (>= 2.1.0), then DISCONNECT",
-     "\"id\":67,\"error\":{\"code\":-32001,\"message\":\"Operator scope needed to call self.reboot\"}", "user-only tools are guarded"},
+     "\"id\":67,\"error\":{\"code\":-32001,\"message\":\"Operator scope needed to call self.reboot\"}",
+     "user-only tools are guarded"},
     {"upgrade succeeded: never answered (>= 2.1.0)",
      "\"id\":68,\"error\":{\"code\":-32001,\"message\":\"Operator scope needed to call self.upgrade_firmware\"}",
      "user-only tools are guarded"},
@@ -62,22 +71,27 @@ const Difference kDifferences[] = {
      "\"id\":70,\"error\":{\"code\":-32001,\"message\":\"Operator scope needed to call self.upgrade_firmware\"}",
      "user-only tools are guarded"},
     {"snapshot upload refused by our server with 403",
-     "\"id\":71,\"error\":{\"code\":-32602,\"message\":\"Unknown tool: self.screen.snapshot\"}", "not a tool of the fixture"},
+     "\"id\":71,\"error\":{\"code\":-32602,\"message\":\"Unknown tool: self.screen.snapshot\"}",
+     "not a tool of the fixture"},
     // malformed.json: where a stock device is silent, this one says what is wrong.
     {"string id", "\"id\":\"1\",\"result\":", "any id is echoed"},
     {"no id", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The request has no id\"}", "answered"},
-    {"null id", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The id is neither a string nor an integer\"}", "answered"},
+    {"null id", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The id is neither a string nor an integer\"}",
+     "answered"},
     {"params null", "\"id\":1,\"error\":{\"code\":-32602,\"message\":\"params is not an object\"}", "answered"},
     {"params array", "\"id\":1,\"error\":{\"code\":-32602,\"message\":\"params is not an object\"}", "answered"},
     {"jsonrpc number", "\"id\":1,\"error\":{\"code\":-32600,\"message\":\"jsonrpc is not \\\"2.0\\\"\"}", "answered"},
     {"no jsonrpc", "\"id\":1,\"error\":{\"code\":-32600,\"message\":\"jsonrpc is not \\\"2.0\\\"\"}", "answered"},
     {"batch", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The payload is not an object\"}", "answered"},
-    {"payload is a string", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The payload is not an object\"}", "answered"},
-    {"bare JSON-RPC without envelope", "\"id\":null,\"error\":{\"code\":-32700,\"message\":\"message has no type\"}", "answered"},
+    {"payload is a string", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The payload is not an object\"}",
+     "answered"},
+    {"bare JSON-RPC without envelope", "\"id\":null,\"error\":{\"code\":-32700,\"message\":\"message has no type\"}",
+     "answered"},
     {"id over int32 is answered with 2147483647", "\"id\":4294967296,\"result\":{}", "any id is echoed"},
-    {"fractional id is cut", "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The id is neither a string nor an integer\"}",
-     "refused"},
-    {"withUserTools as number: ignored", "\"id\":1,\"result\":{\"tools\":[{\"name\":\"self.get_device_status\"", "same"},
+    {"fractional id is cut",
+     "\"id\":null,\"error\":{\"code\":-32600,\"message\":\"The id is neither a string nor an integer\"}", "refused"},
+    {"withUserTools as number: ignored", "\"id\":1,\"result\":{\"tools\":[{\"name\":\"self.get_device_status\"",
+     "same"},
 };
 
 const Difference *difference(const std::string &name) {
@@ -123,14 +137,17 @@ struct VectorTools {
     Property property(Kept &k, JsonView v, JsonView required) {
         const std::string_view type = v.member("type").text();
         const char *name = keep(k, v.key());
-        Property p = type == "boolean" ? Property::Bool(name) : type == "integer" ? Property::Int(name) : Property::Text(name);
+        Property p = type == "boolean"   ? Property::Bool(name)
+                     : type == "integer" ? Property::Int(name)
+                                         : Property::Text(name);
         const JsonView fallback = v.member("default");
         if (fallback.is_string()) {
             p = p.DefaultText(keep(k, fallback.text()));
         } else if (fallback.exists()) {
             p = p.Default(fallback.is_bool() ? fallback.is_true() : fallback.integer_or(0));
         }
-        if (v.member("minimum").exists()) p = p.Range(v.member("minimum").integer_or(0), v.member("maximum").integer_or(0));
+        if (v.member("minimum").exists())
+            p = p.Range(v.member("minimum").integer_or(0), v.member("maximum").integer_or(0));
         for (JsonView r = required.first(); r.exists(); r = r.next()) {
             if (r.text() == v.key()) p = p.Required();
         }
@@ -168,7 +185,8 @@ struct VectorTools {
 
 void check_pages(JsonView pages) {
     auto tools = std::make_unique<VectorTools>();
-    for (JsonView p = pages.first(); p.exists(); p = p.next()) tools->add_page(text_of(p.member("reply")));
+    for (JsonView p = pages.first(); p.exists(); p = p.next())
+        tools->add_page(text_of(p.member("reply")));
     McpServer server(tools->registry, {"b", "v", 8000}, nullptr, nullptr);
     std::string reply;
     server.set_send([&](std::string_view m) { reply = std::string(m); });
@@ -183,9 +201,13 @@ void check_pages(JsonView pages) {
 }  // namespace
 
 TEST_SUITE("vectors") {
-    TEST_CASE("initialize") { check_requests("initialize.json"); }
+    TEST_CASE("initialize") {
+        check_requests("initialize.json");
+    }
 
-    TEST_CASE("tools/call") { check_requests("tools_call.json"); }
+    TEST_CASE("tools/call") {
+        check_requests("tools_call.json");
+    }
 
     TEST_CASE("malformed requests") {
         const JsonDocument doc = load_vectors("malformed.json");

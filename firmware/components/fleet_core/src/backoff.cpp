@@ -5,7 +5,8 @@ namespace fleet {
 
 std::uint32_t Backoff::ceiling() const {
     std::uint64_t most = base_ms_;
-    for (std::uint32_t i = 0; i < attempts_ && most < most_ms_; i++) most *= 2;
+    for (std::uint32_t i = 0; i < attempts_ && most < most_ms_; i++)
+        most *= 2;
     return most < most_ms_ ? static_cast<std::uint32_t>(most) : most_ms_;
 }
 

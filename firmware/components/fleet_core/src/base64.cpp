@@ -27,7 +27,8 @@ std::size_t decode_group(std::string_view group, bool last, std::uint8_t *out) {
         if (v < 0) return 0;
         bits = bits << 6 | static_cast<std::uint32_t>(v);
     }
-    for (std::size_t i = 0; i < 3; i++) out[i] = static_cast<std::uint8_t>(bits >> (16 - 8 * i));
+    for (std::size_t i = 0; i < 3; i++)
+        out[i] = static_cast<std::uint8_t>(bits >> (16 - 8 * i));
     return 3 - pads;
 }
 
@@ -35,7 +36,8 @@ std::size_t decode_group(std::string_view group, bool last, std::uint8_t *out) {
 
 void encode_base64_group(Bytes bytes, char *out) {
     std::uint32_t bits = 0;
-    for (std::size_t i = 0; i < 3; i++) bits = bits << 8 | (i < bytes.size ? bytes.data[i] : 0u);
+    for (std::size_t i = 0; i < 3; i++)
+        bits = bits << 8 | (i < bytes.size ? bytes.data[i] : 0u);
     for (std::size_t i = 0; i < 4; i++) {
         out[i] = i <= bytes.size ? kAlphabet[bits >> (18 - 6 * i) & 63] : '=';
     }
@@ -58,7 +60,8 @@ Result<std::size_t> decode_base64(std::string_view text, MutableBytes out) {
         const std::size_t n = decode_group(text.substr(at, 4), at + 4 == text.size(), group);
         if (n == 0) return kBad;
         if (n > out.size - size) return Status{Code::no_space, "base64 is longer than expected"};
-        for (std::size_t i = 0; i < n; i++) out.data[size++] = group[i];
+        for (std::size_t i = 0; i < n; i++)
+            out.data[size++] = group[i];
     }
     return size;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fleet/boot.hpp"
 
+#include <memory>
 #include <utility>
 
 namespace fleet {
@@ -16,8 +17,9 @@ void Boot::start() {
 
 void Boot::poll() {
     machine_.executor->work([this] {
-        Result<PollAnswer> answer = poll_server(machine_, url_, uuid_);
-        machine_.executor->post([this, answer = std::move(answer)] { polled(answer); });
+        // Shared, since std::function copies what it holds.
+        auto answer = std::make_shared<const Result<PollAnswer>>(poll_server(machine_, url_, uuid_));
+        machine_.executor->post([this, answer] { polled(*answer); });
     });
 }
 

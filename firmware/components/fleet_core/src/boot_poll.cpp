@@ -19,7 +19,8 @@ std::string make_uuid(const System &system) {
     b[6] = static_cast<std::uint8_t>((b[6] & 0x0f) | 0x40);
     b[8] = static_cast<std::uint8_t>((b[8] & 0x3f) | 0x80);
     std::string text = encode_hex({b, sizeof b});
-    for (const std::size_t at : {8u, 13u, 18u, 23u}) text.insert(at, 1, '-');
+    for (const std::size_t at : {8u, 13u, 18u, 23u})
+        text.insert(at, 1, '-');
     return text;
 }
 
@@ -31,7 +32,7 @@ void write_chip(JsonWriter &w, const ChipInfo &chip) {
 }
 
 void write_app(JsonWriter &w, const AppInfo &app) {
-    w.key("application").begin_object().member("name", app.project).member("version", app.version);
+    w.begin_object("application").member("name", app.project).member("version", app.version);
     w.member("compile_time", app.compile_time).member("idf_version", app.idf_version);
     w.member("elf_sha256", app.elf_sha256).end_object();
 }
@@ -41,17 +42,17 @@ void write_partitions(JsonWriter &w, const Machine &machine) {
     w.key("partition_table").raw(scan_json(table, {}).ok() ? std::string_view(table) : "[]");
     if (!machine.updater) return;
     const SlotInfo slot = machine.updater->running();
-    w.key("ota").begin_object().member("label", slot.label).member("state", to_string(slot.state)).end_object();
+    w.begin_object("ota").member("label", slot.label).member("state", to_string(slot.state)).end_object();
 }
 
 void write_display(JsonWriter &w, const Display &display) {
-    w.key("display").begin_object().member("monochrome", display.monochrome());
+    w.begin_object("display").member("monochrome", display.monochrome());
     w.member("width", display.width()).member("height", display.height()).end_object();
 }
 
 void write_board(JsonWriter &w, const Machine &machine) {
     const BoardInfo &board = machine.board;
-    w.key("board").begin_object().member("type", board.type).member("name", board.name);
+    w.begin_object("board").member("type", board.type).member("name", board.name);
     w.member("manufacturer", board.manufacturer);
     if (machine.network) {
         w.member("ssid", machine.network->ssid()).member("rssi", machine.network->rssi());

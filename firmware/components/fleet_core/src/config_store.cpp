@@ -18,13 +18,15 @@ ConfigStore::ConfigStore(const Property *keys, std::size_t count, KvStore &store
 
 ConfigStore::Values ConfigStore::defaults() const {
     Values values(count_);
-    for (std::size_t i = 0; i < count_; i++) values[i] = {keys_[i].default_number, keys_[i].default_text};
+    for (std::size_t i = 0; i < count_; i++)
+        values[i] = {keys_[i].default_number, keys_[i].default_text};
     return values;
 }
 
 std::size_t ConfigStore::index(std::string_view key) const {
     std::size_t i = 0;
-    while (i < count_ && key != keys_[i].name) i++;
+    while (i < count_ && key != keys_[i].name)
+        i++;
     return i;
 }
 
@@ -58,9 +60,10 @@ bool ConfigStore::read(const char *key) {
     const JsonView root = document.value().root();
     Values values = defaults();
     // What a newer firmware wrote may hold keys that are unknown here: they are passed over.
-    for (JsonView v = root.member("values").first(); v.exists(); v = v.next()) (void)merge_one(v, values);
+    for (JsonView v = root.member("values").first(); v.exists(); v = v.next())
+        (void)merge_one(v, values);
     values_ = std::move(values);
-    version_ = root.member("version").integer_or(0);
+    version_ = root.integer_or("version", 0);
     return true;
 }
 

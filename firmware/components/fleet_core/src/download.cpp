@@ -8,8 +8,8 @@
 
 namespace fleet {
 
-Download::Download(const Machine &machine, DownloadPlan plan, const std::atomic<bool> &cancel, Progress progress)
-    : machine_(machine), plan_(std::move(plan)), cancel_(cancel), progress_(std::move(progress)) {}
+Download::Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, Progress progress)
+    : machine_(machine), plan_(plan), cancel_(cancel), progress_(std::move(progress)) {}
 
 DownloadResult Download::run() {
     sum_ = machine_.crypto->sha256();
@@ -46,7 +46,8 @@ Status Download::begin(const HttpResponse &response) {
         return {Code::corrupt, "the image changed on the server"};
     }
     gone_ = status < 500 && status != 408 && status != 429;
-    return {Code::unavailable, gone_ ? "the server does not give the image" : "the server is not able to give the image"};
+    return {Code::unavailable,
+            gone_ ? "the server does not give the image" : "the server is not able to give the image"};
 }
 
 Status Download::begin_whole(const HttpResponse &response) {

@@ -4,7 +4,8 @@
 namespace fleet {
 
 void ImageCheck::update(Bytes bytes) {
-    for (std::size_t i = 0; i < bytes.size && part_ != Part::bad && part_ != Part::after; i++) byte(bytes.data[i]);
+    for (std::size_t i = 0; i < bytes.size && part_ != Part::bad && part_ != Part::after; i++)
+        byte(bytes.data[i]);
 }
 
 void ImageCheck::byte(std::uint8_t b) {
@@ -47,7 +48,9 @@ void ImageCheck::segment(std::uint8_t b) {
     if (left_ == 0) next_segment();
 }
 
-void ImageCheck::next_segment() { part_ = --segments_ == 0 ? Part::padding : Part::segment; }
+void ImageCheck::next_segment() {
+    part_ = --segments_ == 0 ? Part::padding : Part::segment;
+}
 
 // The checksum is the last byte of a block of 16.
 void ImageCheck::padding(std::uint8_t b) {

@@ -12,25 +12,53 @@
 
 namespace fleet {
 
-bool JsonView::is_object() const { return cJSON_IsObject(node_); }
-bool JsonView::is_array() const { return cJSON_IsArray(node_); }
-bool JsonView::is_string() const { return cJSON_IsString(node_); }
-bool JsonView::is_number() const { return cJSON_IsNumber(node_); }
-bool JsonView::is_bool() const { return cJSON_IsBool(node_); }
-bool JsonView::is_null() const { return cJSON_IsNull(node_); }
-bool JsonView::is_true() const { return cJSON_IsTrue(node_); }
+bool JsonView::is_object() const {
+    return cJSON_IsObject(node_);
+}
+bool JsonView::is_array() const {
+    return cJSON_IsArray(node_);
+}
+bool JsonView::is_string() const {
+    return cJSON_IsString(node_);
+}
+bool JsonView::is_number() const {
+    return cJSON_IsNumber(node_);
+}
+bool JsonView::is_bool() const {
+    return cJSON_IsBool(node_);
+}
+bool JsonView::is_null() const {
+    return cJSON_IsNull(node_);
+}
+bool JsonView::is_true() const {
+    return cJSON_IsTrue(node_);
+}
 
-JsonView JsonView::first() const { return JsonView(node_ ? node_->child : nullptr); }
-JsonView JsonView::next() const { return JsonView(node_ ? node_->next : nullptr); }
-std::string_view JsonView::key() const { return node_ && node_->string ? node_->string : ""; }
-std::string_view JsonView::text() const { return is_string() ? node_->valuestring : ""; }
+JsonView JsonView::first() const {
+    return JsonView(node_ ? node_->child : nullptr);
+}
+JsonView JsonView::next() const {
+    return JsonView(node_ ? node_->next : nullptr);
+}
+std::string_view JsonView::key() const {
+    return node_ && node_->string ? node_->string : "";
+}
+std::string_view JsonView::text() const {
+    return is_string() ? node_->valuestring : "";
+}
 
-JsonView JsonView::member(std::string_view key) const {
-    if (!is_object()) return {};
-    for (JsonView v = first(); v.exists(); v = v.next()) {
-        if (v.key() == key) return v;
-    }
-    return {};
+JsonView JsonView::member(const char *key) const {
+    return JsonView(is_object() ? cJSON_GetObjectItemCaseSensitive(node_, key) : nullptr);
+}
+
+std::string_view JsonView::text(const char *key) const {
+    return member(key).text();
+}
+bool JsonView::is_true(const char *key) const {
+    return member(key).is_true();
+}
+std::int64_t JsonView::integer_or(const char *key, std::int64_t fallback) const {
+    return member(key).integer_or(fallback);
 }
 
 Result<std::int64_t> JsonView::integer() const {
@@ -53,7 +81,9 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, const JsonLimits
     return JsonDocument(root);
 }
 
-JsonDocument::~JsonDocument() { cJSON_Delete(root_); }
+JsonDocument::~JsonDocument() {
+    cJSON_Delete(root_);
+}
 
 JsonDocument &JsonDocument::operator=(JsonDocument &&other) noexcept {
     if (this != &other) {

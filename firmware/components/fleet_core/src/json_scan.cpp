@@ -8,9 +8,15 @@ namespace {
 
 constexpr Status kBad{Code::invalid, "not valid JSON"};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+bool is_hex(char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 // Scanner walks over text, one token at a time.
 class Scanner {
@@ -22,7 +28,8 @@ public:
     char peek() const { return done() ? '\0' : text_[at_]; }
 
     void blanks() {
-        while (!done() && is_blank(text_[at_])) at_++;
+        while (!done() && is_blank(text_[at_]))
+            at_++;
     }
 
     bool take(char c) {
@@ -78,7 +85,8 @@ private:
 
     bool digits() {
         const std::size_t start = at_;
-        while (is_digit(peek())) at_++;
+        while (is_digit(peek()))
+            at_++;
         return at_ > start;
     }
 

@@ -8,7 +8,9 @@
 
 namespace fleet {
 
-void JsonWriter::copy(std::string_view bytes) { embedded_ ? copy_embedded(bytes) : copy_plain(bytes); }
+void JsonWriter::copy(std::string_view bytes) {
+    embedded_ ? copy_embedded(bytes) : copy_plain(bytes);
+}
 
 // What arrives here is JSON already: only quotes and backslashes need escaping.
 void JsonWriter::copy_embedded(std::string_view bytes) {
@@ -54,7 +56,34 @@ JsonWriter &JsonWriter::key(std::string_view name) {
     return *this;
 }
 
-JsonWriter &JsonWriter::text(std::string_view value) { return open_text().append(value).close_text(); }
+JsonWriter &JsonWriter::key(const char *name) {
+    return key(std::string_view(name));
+}
+JsonWriter &JsonWriter::member(const char *name, bool value) {
+    return key(name).boolean(value);
+}
+JsonWriter &JsonWriter::member(const char *name, std::string_view value) {
+    return key(name).text(value);
+}
+JsonWriter &JsonWriter::member(const char *name, const char *value) {
+    return member(name, std::string_view(value));
+}
+JsonWriter &JsonWriter::member(const char *name, std::int64_t value) {
+    return key(name).integer(value);
+}
+JsonWriter &JsonWriter::member(const char *name, int value) {
+    return member(name, std::int64_t{value});
+}
+JsonWriter &JsonWriter::member(const char *name, std::uint32_t value) {
+    return member(name, std::int64_t{value});
+}
+JsonWriter &JsonWriter::begin_object(const char *name) {
+    return key(name).begin_object();
+}
+
+JsonWriter &JsonWriter::text(std::string_view value) {
+    return open_text().append(value).close_text();
+}
 
 JsonWriter &JsonWriter::open_text() {
     comma();
@@ -127,7 +156,9 @@ JsonWriter &JsonWriter::integer(std::int64_t value) {
     return raw({digits + at, sizeof digits - at});
 }
 
-JsonWriter &JsonWriter::boolean(bool value) { return raw(value ? "true" : "false"); }
+JsonWriter &JsonWriter::boolean(bool value) {
+    return raw(value ? "true" : "false");
+}
 
 JsonWriter &JsonWriter::raw(std::string_view json) {
     comma();

@@ -18,7 +18,9 @@ LogLevel parse_log_level(std::string_view word) {
     return LogLevel::info;
 }
 
-const char *to_string(LogLevel level) { return kLevels[static_cast<std::uint8_t>(level) % 6]; }
+const char *to_string(LogLevel level) {
+    return kLevels[static_cast<std::uint8_t>(level) % 6];
+}
 
 LogRing::LogRing(MutableBytes memory)
     : head_(reinterpret_cast<Head *>(memory.data)),
@@ -55,12 +57,14 @@ void LogRing::reset() {
 
 void LogRing::put(std::uint32_t at, const void *bytes, std::size_t size) {
     const auto *p = static_cast<const std::uint8_t *>(bytes);
-    for (std::size_t i = 0; i < size; i++) ring_[(at + i) % capacity_] = p[i];
+    for (std::size_t i = 0; i < size; i++)
+        ring_[(at + i) % capacity_] = p[i];
 }
 
 void LogRing::get(std::uint32_t at, void *bytes, std::size_t size) const {
     auto *p = static_cast<std::uint8_t *>(bytes);
-    for (std::size_t i = 0; i < size; i++) p[i] = ring_[(at + i) % capacity_];
+    for (std::size_t i = 0; i < size; i++)
+        p[i] = ring_[(at + i) % capacity_];
 }
 
 LogRing::Line LogRing::line_at(std::uint32_t at) const {
@@ -93,7 +97,8 @@ void LogRing::write(LogLevel level, std::string_view tag, std::string_view text,
     raw[6] = static_cast<std::uint8_t>(text.size());
     const auto need = static_cast<std::uint32_t>(kLineHead + tag.size() + text.size());
     if (need > capacity_) return;
-    while (head_->used + need > capacity_) drop_oldest();
+    while (head_->used + need > capacity_)
+        drop_oldest();
     const std::uint32_t at = head_->start + head_->used;
     put(at, raw, sizeof raw);
     put(at + kLineHead, tag.data(), tag.size());
@@ -106,7 +111,8 @@ void LogRing::write(LogLevel level, std::string_view tag, std::string_view text,
 bool LogRing::set_tag_level(std::string_view tag, LogLevel level) {
     tag = tag.substr(0, 15);
     std::size_t i = 0;
-    while (i < tag_count_ && tag != tags_[i].name.data()) i++;
+    while (i < tag_count_ && tag != tags_[i].name.data())
+        i++;
     if (i == kMaxTags) return false;
     if (i == tag_count_) tag_count_++;
     tags_[i].name = {};

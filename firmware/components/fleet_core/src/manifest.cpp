@@ -12,13 +12,13 @@ Result<Manifest> read(std::string_view text) {
     if (!document.ok()) return document.status();
     const JsonView v = document.value().root();
     Manifest m;
-    m.project = std::string(v.member("project").text());
-    m.version = std::string(v.member("version").text());
-    m.sha256 = std::string(v.member("sha256").text());
-    m.size = v.member("size").integer_or(0);
-    m.chip = v.member("chip").integer_or(-1);
-    m.secure_version = v.member("secure_version").integer_or(0);
-    m.not_before_ms = v.member("not_before").integer_or(0);
+    m.project = std::string(v.text("project"));
+    m.version = std::string(v.text("version"));
+    m.sha256 = std::string(v.text("sha256"));
+    m.size = v.integer_or("size", 0);
+    m.chip = v.integer_or("chip", -1);
+    m.secure_version = v.integer_or("secure_version", 0);
+    m.not_before_ms = v.integer_or("not_before", 0);
     if (m.sha256.size() != 64 || m.size <= 0 || m.chip < 0) return Status{Code::invalid, "the manifest lacks a field"};
     return m;
 }

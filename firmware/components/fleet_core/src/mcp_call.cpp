@@ -15,7 +15,9 @@ constexpr std::int64_t kRedeliveryUs = 10LL * 60 * 1000 * 1000;
 
 }  // namespace
 
-Result<Ticket> Call::defer() { return server.open(*this); }
+Result<Ticket> Call::defer() {
+    return server.open(*this);
+}
 
 void McpServer::call(const Request &request) {
     if (!request.params.exists()) return error(request.id, RpcError::invalid_params, "Missing params");
@@ -26,9 +28,9 @@ void McpServer::call(const Request &request) {
         return error(request.id, RpcError::invalid_params, "Invalid arguments");
     }
     const Tool *tool = tools_.find(name.text());
-    if (!tool) return error(request.id, RpcError::invalid_params, "Unknown tool: ", name.text());
+    if (!tool) return error(request.id, RpcError::invalid_params, "Unknown tool: ", name.text(), {});
     if (tool->info->audience == Audience::user && !request.operator_scope) {
-        return error(request.id, RpcError::not_allowed, "Operator scope needed to call ", tool->info->name);
+        return error(request.id, RpcError::not_allowed, "Operator scope needed to call ", tool->info->name, {});
     }
     Arguments args;
     if (Refusal r = args.check(*tool->info, json); r.refused()) return refuse(request.id, r);
@@ -67,7 +69,7 @@ bool McpServer::repeated(const Request &request, const Tool &tool) {
     if (seen == Seen::never) return survived(request, tool);
     const std::string_view reply = ring_.reply(request.digest);
     if (reply.empty()) {
-        error(request.id, RpcError::internal, "Already run; its answer is not kept: ", tool.info->name);
+        error(request.id, RpcError::internal, "Already run; its answer is not kept: ", tool.info->name, {});
         return true;
     }
     JsonWriter w = begin_reply(request.id);
@@ -133,7 +135,8 @@ void McpServer::finish(Ticket ticket, const std::function<Status(ToolResult &)> 
 
 std::size_t McpServer::open_calls() const {
     std::size_t n = 0;
-    for (const Open &o : open_) n += o.used;
+    for (const Open &o : open_)
+        n += o.used;
     return n;
 }
 

@@ -19,10 +19,10 @@ void McpServer::list(const Request &request) {
         return error(request.id, RpcError::invalid_params, "cursor is not a string");
     }
     const Tool *from = first_of_page(cursor.text());
-    if (!from) return error(request.id, RpcError::invalid_params, "Unknown cursor: ", cursor.text());
+    if (!from) return error(request.id, RpcError::invalid_params, "Unknown cursor: ", cursor.text(), {});
     JsonWriter w = begin_reply(request.id);
     w.key("result");
-    write_page(w, from, request.params.member("withUserTools").is_true());
+    write_page(w, from, request.params.is_true("withUserTools"));
     end_reply(w);
 }
 

@@ -9,7 +9,9 @@ namespace {
 constexpr std::string_view kNoId = "null";
 constexpr std::size_t kAround = 512;  // envelope, id, session id, nextCursor
 
-std::size_t page_of(const McpOptions &o) { return o.page_bytes < 2560 ? 2560 : o.page_bytes; }
+std::size_t page_of(const McpOptions &o) {
+    return o.page_bytes < 2560 ? 2560 : o.page_bytes;
+}
 
 // echoable tells whether an id can be answered: a string or an integer, not
 // longer than we keep.
@@ -36,20 +38,23 @@ void McpServer::set_session_id(std::string_view id) {
     std::memcpy(session_id_.data(), id.data(), session_size_);
 }
 
-void McpServer::refuse_text(Status why) { error(kNoId, RpcError::parse, why.why); }
+void McpServer::refuse_text(Status why) {
+    error(kNoId, RpcError::parse, why.why);
+}
 
 void McpServer::handle(const Envelope &envelope) {
     const JsonView payload = envelope.payload();
     if (!payload.is_object()) return error(kNoId, RpcError::invalid_request, "The payload is not an object");
-    const std::string_view method = payload.member("method").text();
+    const std::string_view method = payload.text("method");
     if (method.substr(0, 13) == "notifications") return;
     const JsonView id = payload.member("id");
     const std::string_view raw_id = raw_member(envelope.raw_payload(), "id");
     const Request request{echoable(id, raw_id) ? raw_id : kNoId, digest_request(envelope.raw_payload()),
                           payload.member("params"), envelope.operator_scope()};
     if (!id.exists()) return error(kNoId, RpcError::invalid_request, "The request has no id");
-    if (request.id == kNoId) return error(kNoId, RpcError::invalid_request, "The id is neither a string nor an integer");
-    if (payload.member("jsonrpc").text() != "2.0") {
+    if (request.id == kNoId)
+        return error(kNoId, RpcError::invalid_request, "The id is neither a string nor an integer");
+    if (payload.text("jsonrpc") != "2.0") {
         return error(request.id, RpcError::invalid_request, "jsonrpc is not \"2.0\"");
     }
     if (!payload.member("method").is_string()) return error(request.id, RpcError::invalid_request, "Missing method");
@@ -64,21 +69,21 @@ void McpServer::dispatch(const Request &request, std::string_view method) {
     if (method == "tools/list") return list(request);
     if (method == "ping") return ping(request);
     if (method == "initialize") return initialize(request);
-    error(request.id, RpcError::method_not_found, "Method not implemented: ", method);
+    error(request.id, RpcError::method_not_found, "Method not implemented: ", method, {});
 }
 
 void McpServer::initialize(const Request &request) {
     JsonWriter w = begin_reply(request.id);
-    w.key("result").begin_object().member("protocolVersion", "2024-11-05");
-    w.key("capabilities").begin_object().key("tools").begin_object().end_object().end_object();
-    w.key("serverInfo").begin_object().member("name", options_.name).member("version", options_.version).end_object();
+    w.begin_object("result").member("protocolVersion", "2024-11-05");
+    w.begin_object("capabilities").begin_object("tools").end_object().end_object();
+    w.begin_object("serverInfo").member("name", options_.name).member("version", options_.version).end_object();
     w.end_object();
     end_reply(w);
 }
 
 void McpServer::ping(const Request &request) {
     JsonWriter w = begin_reply(request.id);
-    w.key("result").begin_object().end_object();
+    w.begin_object("result").end_object();
     end_reply(w);
 }
 
@@ -89,7 +94,9 @@ JsonWriter McpServer::begin_reply(std::string_view id) {
     return w;
 }
 
-void McpServer::end_reply(JsonWriter &w) { end_message(w, send_); }
+void McpServer::end_reply(JsonWriter &w) {
+    end_message(w, send_);
+}
 
 void McpServer::end_message(JsonWriter &w, const Send &send) {
     w.end_object();
@@ -97,10 +104,14 @@ void McpServer::end_message(JsonWriter &w, const Send &send) {
     if (send && !w.overflow()) send(w.view());
 }
 
-void McpServer::error(std::string_view id, RpcError code, std::string_view before, std::string_view name,
+void McpServer::error(std::string_view id, RpcError code, const char *before) {
+    error(id, code, before, {}, {});
+}
+
+void McpServer::error(std::string_view id, RpcError code, const char *before, std::string_view name,
                       std::string_view after) {
     JsonWriter w = begin_reply(id);
-    w.key("error").begin_object().member("code", static_cast<int>(code));
+    w.begin_object("error").member("code", static_cast<int>(code));
     // A name from the request may be long; what is told of it need not be.
     w.key("message").open_text().append(before).append(name.substr(0, 128)).append(after).close_text();
     w.end_object();
@@ -118,7 +129,7 @@ void McpServer::refuse(std::string_view id, const Refusal &r) {
 void McpServer::notify(std::string_view method, const std::function<void(JsonWriter &)> &write) {
     JsonWriter w(notice_.get(), kMaxNotice);
     begin_mcp(w, session_id());
-    w.begin_object().member("jsonrpc", "2.0").member("method", method).key("params").begin_object();
+    w.begin_object().member("jsonrpc", "2.0").member("method", method).begin_object("params");
     write(w);
     w.end_object();
     end_message(w, send_notice_ ? send_notice_ : send_);

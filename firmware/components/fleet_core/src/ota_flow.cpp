@@ -4,6 +4,7 @@
 
 #include "fleet/url.hpp"
 
+#include <memory>
 #include <utility>
 
 namespace fleet {
@@ -77,7 +78,9 @@ Status OtaFlow::check_manifest(const FirmwareOrder &order) {
 }
 
 // identity names the image: only its own bytes may be continued.
-std::string OtaFlow::identity() const { return plan_.sha256.empty() ? plan_.url : plan_.sha256; }
+std::string OtaFlow::identity() const {
+    return plan_.sha256.empty() ? plan_.url : plan_.sha256;
+}
 
 void OtaFlow::resume_point() {
     saved_ = 0;
@@ -109,17 +112,18 @@ void OtaFlow::forget_point() {
 void OtaFlow::attempt() {
     if (canceled_) return fail({Code::canceled, "the upgrade was canceled"});
     state_ = OtaState::downloading;
-    machine_.executor->work([this, plan = plan_] {
-        std::uint32_t told = plan.from;
+    // Shared, since std::function copies what it holds.
+    machine_.executor->work([this, plan = std::make_shared<const DownloadPlan>(plan_)] {
+        std::uint32_t told = plan->from;
         const auto tell = [this, &told](std::uint32_t written, std::uint32_t total, const std::string &etag) {
             // Every piece would flood the executor; this is often enough to report and to save.
             if (written - told < total / 50 && written < total) return;
             told = written;
             machine_.executor->post([this, written, total, etag] { progress(written, total, etag); });
         };
-        Download download(machine_, plan, canceled_, tell);
-        DownloadResult result = download.run();
-        machine_.executor->post([this, result = std::move(result)] { attempted(result); });
+        Download download(machine_, *plan, canceled_, tell);
+        const auto result = std::make_shared<const DownloadResult>(download.run());
+        machine_.executor->post([this, result] { attempted(*result); });
     });
 }
 
@@ -167,7 +171,8 @@ Status OtaFlow::note_switch(const std::string &wanted) {
 }
 
 void OtaFlow::forget_switch() {
-    for (const char *key : {"ota_job", "ota_kind", "ota_want", "ota_why"}) (void)machine_.store->erase(key);
+    for (const char *key : {"ota_job", "ota_kind", "ota_want", "ota_why"})
+        (void)machine_.store->erase(key);
     (void)machine_.store->commit();
 }
 

@@ -15,8 +15,8 @@ constexpr JsonLimits kLimits{8192, 6, 256};
 constexpr std::size_t kMaxText = 1024;
 
 // text_of gives a member's text, or "" if it is no text or too long.
-std::string text_of(JsonView object, std::string_view key, std::size_t most = kMaxText) {
-    const std::string_view text = object.member(key).text();
+std::string text_of(JsonView object, const char *key, std::size_t most = kMaxText) {
+    const std::string_view text = object.text(key);
     return text.size() <= most ? std::string(text) : std::string();
 }
 
@@ -32,12 +32,12 @@ Status read_endpoint(std::string_view endpoint, BrokerSettings &s) {
 
 Status read_broker_view(JsonView mqtt, BrokerSettings &out) {
     BrokerSettings s;
-    if (Status e = read_endpoint(mqtt.member("endpoint").text(), s); !e.ok()) return e;
+    if (Status e = read_endpoint(mqtt.text("endpoint"), s); !e.ok()) return e;
     s.client_id = text_of(mqtt, "client_id");
     s.username = text_of(mqtt, "username");
     s.password = text_of(mqtt, "password");
     s.publish_topic = text_of(mqtt, "publish_topic", 256);
-    const std::int64_t keepalive = mqtt.member("keepalive").integer_or(60);
+    const std::int64_t keepalive = mqtt.integer_or("keepalive", 60);
     s.keepalive_s = static_cast<std::uint16_t>(keepalive < 10 ? 10 : keepalive > 3600 ? 3600 : keepalive);
     if (s.publish_topic.empty() || s.publish_topic.find_first_of("+#") != std::string::npos) {
         return {Code::invalid, "mqtt.publish_topic is not a topic"};
@@ -58,16 +58,16 @@ FirmwareOrder read_firmware(JsonView v) {
     f.sha256 = text_of(v, "sha256", 64);
     f.manifest = text_of(v, "manifest");
     f.signature = text_of(v, "signature", 128);
-    f.size = v.member("size").integer_or(0);
-    f.force = v.member("force").integer_or(0) == 1;
+    f.size = v.integer_or("size", 0);
+    f.force = v.integer_or("force", 0) == 1;
     return f;
 }
 
 ServerTime read_time(JsonView v) {
     constexpr std::int64_t kYear2020 = 1577836800000;
     constexpr std::int64_t kYear2100 = 4102444800000;
-    const std::int64_t ms = v.member("timestamp").integer_or(0);
-    const std::int64_t zone = v.member("timezone_offset").integer_or(0);
+    const std::int64_t ms = v.integer_or("timestamp", 0);
+    const std::int64_t zone = v.integer_or("timezone_offset", 0);
     if (ms < kYear2020 || ms > kYear2100) return {};
     return {ms, zone < -1440 || zone > 1440 ? 0 : static_cast<std::int32_t>(zone)};
 }

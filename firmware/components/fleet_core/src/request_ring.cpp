@@ -7,7 +7,8 @@ namespace fleet {
 
 std::uint64_t digest_request(std::string_view raw_payload) {
     std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: not against malice, the server is trusted
-    for (const char c : raw_payload) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    for (const char c : raw_payload)
+        hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     return hash;
 }
 

@@ -9,9 +9,9 @@ bool is_hex128(std::string_view text) {
 }
 
 bool is_udp(JsonView udp) {
-    const std::int64_t port = udp.member("port").integer_or(0);
-    return udp.member("server").is_string() && port >= 1 && port <= 65535 && is_hex128(udp.member("key").text()) &&
-           is_hex128(udp.member("nonce").text());
+    const std::int64_t port = udp.integer_or("port", 0);
+    return udp.member("server").is_string() && port >= 1 && port <= 65535 && is_hex128(udp.text("key")) &&
+           is_hex128(udp.text("nonce"));
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void Session::receive(Bytes message) {
 
 void Session::hello(const Envelope &envelope) {
     const JsonView root = envelope.root();
-    if (root.member("transport").text() != "udp" || !is_udp(root.member("udp"))) return;
+    if (root.text("transport") != "udp" || !is_udp(root.member("udp"))) return;
     server_.set_session_id(envelope.session_id());
     channel_open_ = true;
 }
@@ -42,7 +42,7 @@ void Session::goodbye(const Envelope &envelope) {
 }
 
 void Session::system(const Envelope &envelope) {
-    if (envelope.root().member("command").text() == "reboot" && on_reboot) on_reboot();
+    if (envelope.root().text("command") == "reboot" && on_reboot) on_reboot();
 }
 
 void Session::alert(const Envelope &envelope) {

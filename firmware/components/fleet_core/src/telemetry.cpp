@@ -5,24 +5,24 @@ namespace fleet {
 namespace {
 
 void write_memory(JsonWriter &w, const System &system) {
-    w.key("heap").begin_object();
+    w.begin_object("heap");
     w.member("free", system.heap_free()).member("min", system.heap_min()).member("largest", system.heap_largest());
     w.end_object();
 }
 
 void write_network(JsonWriter &w, const Network &network) {
-    w.key("network").begin_object().member("ip", network.ip()).member("ssid", network.ssid());
+    w.begin_object("network").member("ip", network.ip()).member("ssid", network.ssid());
     if (network.rssi() != 0) w.member("rssi_dbm", network.rssi()).member("channel", network.channel());
     w.end_object();
 }
 
 void write_slot(JsonWriter &w, const Updater &updater) {
     const SlotInfo slot = updater.running();
-    w.key("slot").begin_object().member("label", slot.label).member("state", to_string(slot.state)).end_object();
+    w.begin_object("slot").member("label", slot.label).member("state", to_string(slot.state)).end_object();
 }
 
 void write_queue(JsonWriter &w, const Vitals &v) {
-    w.key("queue").begin_object().member("waiting", v.queued).member("dropped", v.dropped).end_object();
+    w.begin_object("queue").member("waiting", v.queued).member("dropped", v.dropped).end_object();
 }
 
 }  // namespace

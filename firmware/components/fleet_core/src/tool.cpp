@@ -46,13 +46,14 @@ void write_required(JsonWriter &w, const ToolInfo &info) {
 
 void write_tool(JsonWriter &w, const ToolInfo &info) {
     w.begin_object().member("name", info.name).member("description", info.description);
-    w.key("inputSchema").begin_object().member("type", "object").key("properties").begin_object();
-    for (std::size_t i = 0; i < info.property_count; i++) write_property(w, info.properties[i]);
+    w.begin_object("inputSchema").member("type", "object").begin_object("properties");
+    for (std::size_t i = 0; i < info.property_count; i++)
+        write_property(w, info.properties[i]);
     w.end_object();
     write_required(w, info);
     w.end_object();
     if (info.audience == Audience::user) {
-        w.key("annotations").begin_object().key("audience").begin_array().text("user").end_array().end_object();
+        w.begin_object("annotations").key("audience").begin_array().text("user").end_array().end_object();
     }
     w.end_object();
 }

@@ -14,7 +14,9 @@ Status ToolResult::end_item(bool is_error) {
     return {};
 }
 
-Status ToolResult::boolean(bool value) { return text(value ? "true" : "false"); }
+Status ToolResult::boolean(bool value) {
+    return text(value ? "true" : "false");
+}
 
 Status ToolResult::integer(std::int64_t value) {
     begin_item("text");

@@ -48,7 +48,9 @@ void Unit::wire() {
     };
     ota_.on_report = [this](const JobReport &r) { report(r); };
     ota_.before_restart = [this] { leave(); };
-    config_.on_change = [this] { notify("notifications/config", [this](JsonWriter &w) { w.key("config"), config_.write(w); }); };
+    config_.on_change = [this] {
+        notify("notifications/config", [this](JsonWriter &w) { w.key("config"), config_.write(w); });
+    };
     machine_.transport->on_message = [this](Bytes b) { session_.receive(b); };
     machine_.transport->on_state = [this](TransportState s, Status) { on_state(s); };
 }

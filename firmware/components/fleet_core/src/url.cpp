@@ -67,7 +67,8 @@ Result<Url> parse_url(std::string_view text) {
         return kBad;
     }
     std::size_t n = 0;
-    while (n < text.size() && host_character(text[n])) n++;
+    while (n < text.size() && host_character(text[n]))
+        n++;
     if (n == 0 || n > 253) return kBad;
     url.host = text.substr(0, n);
     text.remove_prefix(n);

@@ -4,7 +4,9 @@
 namespace fleet {
 namespace {
 
-constexpr unsigned byte(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
+constexpr unsigned byte(std::string_view text, std::size_t at) {
+    return static_cast<unsigned char>(text[at]);
+}
 
 struct Lead {
     std::size_t length;

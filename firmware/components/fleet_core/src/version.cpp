@@ -38,7 +38,9 @@ Parts parts_of(std::string_view text) {
 
 }  // namespace
 
-bool is_version(std::string_view text) { return parts_of(text).count > 0; }
+bool is_version(std::string_view text) {
+    return parts_of(text).count > 0;
+}
 
 bool newer_version(std::string_view offered, std::string_view current) {
     const Parts a = parts_of(offered);

@@ -13,6 +13,7 @@
 #include "esp_flash.h"
 #include "esp_heap_caps.h"
 #include "esp_hmac.h"
+#include "esp_log.h"
 #include "esp_mac.h"
 #include "esp_random.h"
 #include "led_strip.h"
@@ -22,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 namespace fake::chip {
 esp_reset_reason_t reset_reason = ESP_RST_POWERON;
@@ -44,6 +46,10 @@ namespace fake::serial {
 std::string incoming, outgoing;
 esp_err_t result = ESP_OK;
 }  // namespace fake::serial
+
+namespace fake::heap {
+std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
+}
 
 namespace fake::log {
 std::string text;
@@ -75,8 +81,12 @@ int take(void *buffer, std::uint32_t length) {
 
 extern "C" {
 
-const char *esp_err_to_name(esp_err_t) { return "ESP_ERR"; }
-void _esp_error_check_failed(esp_err_t, const char *, int, const char *, const char *) { std::abort(); }
+const char *esp_err_to_name(esp_err_t) {
+    return "ESP_ERR";
+}
+void _esp_error_check_failed(esp_err_t, const char *, int, const char *, const char *) {
+    std::abort();
+}
 vprintf_like_t esp_log_set_vprintf(vprintf_like_t sink) {
     const vprintf_like_t before = log::sink != nullptr ? log::sink : to_console;
     log::sink = sink;
@@ -91,22 +101,40 @@ void esp_log_write(esp_log_level_t level, const char *tag, const char *format, .
     va_end(args);
 }
 
-esp_reset_reason_t esp_reset_reason(void) { return chip::reset_reason; }
-void esp_restart(void) { ++chip::restarts; }
+esp_reset_reason_t esp_reset_reason(void) {
+    return chip::reset_reason;
+}
+void esp_restart(void) {
+    ++chip::restarts;
+}
 esp_err_t esp_read_mac(uint8_t *mac, esp_mac_type_t) {
     const uint8_t own[] = {0xa0, 0x85, 0xe3, 0x11, 0x22, 0x33};
     std::memcpy(mac, own, sizeof own);
     return ESP_OK;
 }
 void esp_fill_random(void *buf, size_t len) {
-    for (size_t i = 0; i < len; ++i) static_cast<uint8_t *>(buf)[i] = chip::next_random++;
+    for (size_t i = 0; i < len; ++i)
+        static_cast<uint8_t *>(buf)[i] = chip::next_random++;
 }
-size_t heap_caps_get_free_size(uint32_t) { return 123456; }
-size_t heap_caps_get_minimum_free_size(uint32_t) { return 65432; }
-size_t heap_caps_get_largest_free_block(uint32_t) { return 45056; }
-void *heap_caps_malloc(size_t size, uint32_t) { return std::malloc(size); }
-void heap_caps_free(void *ptr) { std::free(ptr); }
-void esp_chip_info(esp_chip_info_t *info) { *info = {CHIP_ESP32S3, 0, 2, 2}; }
+size_t heap_caps_get_free_size(uint32_t) {
+    return 123456;
+}
+size_t heap_caps_get_minimum_free_size(uint32_t) {
+    return 65432;
+}
+size_t heap_caps_get_largest_free_block(uint32_t) {
+    return 45056;
+}
+void *heap_caps_malloc(size_t size, uint32_t) {
+    return heap::blocks.emplace_back(new std::uint8_t[size]).get();
+}
+void heap_caps_free(void *ptr) {
+    const auto is_it = [ptr](const std::unique_ptr<std::uint8_t[]> &block) { return block.get() == ptr; };
+    heap::blocks.erase(std::remove_if(heap::blocks.begin(), heap::blocks.end(), is_it), heap::blocks.end());
+}
+void esp_chip_info(esp_chip_info_t *info) {
+    *info = {CHIP_ESP32S3, 0, 2, 2};
+}
 esp_err_t esp_flash_get_size(esp_flash_t *, uint32_t *size) {
     *size = 8 << 20;
     return ESP_OK;
@@ -125,16 +153,26 @@ esp_err_t esp_hmac_calculate(hmac_key_id_t, const void *message, size_t length, 
     return ESP_OK;
 }
 
-esp_err_t gpio_config(const gpio_config_t *) { return ESP_OK; }
-int gpio_get_level(gpio_num_t gpio) { return chip::pins.count(gpio) != 0 ? chip::pins[gpio] : 1; }
-esp_err_t temperature_sensor_install(const temperature_sensor_config_t *, temperature_sensor_handle_t *) { return ESP_OK; }
-esp_err_t temperature_sensor_enable(temperature_sensor_handle_t) { return ESP_OK; }
+esp_err_t gpio_config(const gpio_config_t *) {
+    return ESP_OK;
+}
+int gpio_get_level(gpio_num_t gpio) {
+    return chip::pins.count(gpio) != 0 ? chip::pins[gpio] : 1;
+}
+esp_err_t temperature_sensor_install(const temperature_sensor_config_t *, temperature_sensor_handle_t *) {
+    return ESP_OK;
+}
+esp_err_t temperature_sensor_enable(temperature_sensor_handle_t) {
+    return ESP_OK;
+}
 esp_err_t temperature_sensor_get_celsius(temperature_sensor_handle_t, float *celsius) {
     *celsius = chip::celsius;
     return ESP_OK;
 }
 
-esp_err_t ledc_timer_config(const ledc_timer_config_t *) { return lights::result; }
+esp_err_t ledc_timer_config(const ledc_timer_config_t *) {
+    return lights::result;
+}
 esp_err_t ledc_channel_config(const ledc_channel_config_t *config) {
     lights::pin[config->channel] = config->gpio_num;
     return lights::result;
@@ -143,8 +181,11 @@ esp_err_t ledc_set_duty(ledc_mode_t, ledc_channel_t channel, uint32_t duty) {
     lights::duty[channel] = duty;
     return lights::result;
 }
-esp_err_t ledc_update_duty(ledc_mode_t, ledc_channel_t) { return lights::result; }
-esp_err_t led_strip_new_rmt_device(const led_strip_config_t *, const led_strip_rmt_config_t *, led_strip_handle_t *strip) {
+esp_err_t ledc_update_duty(ledc_mode_t, ledc_channel_t) {
+    return lights::result;
+}
+esp_err_t led_strip_new_rmt_device(const led_strip_config_t *, const led_strip_rmt_config_t *,
+                                   led_strip_handle_t *strip) {
     static led_strip_t one;
     *strip = lights::result == ESP_OK ? &one : nullptr;
     return lights::result;
@@ -153,17 +194,29 @@ esp_err_t led_strip_set_pixel(led_strip_handle_t, uint32_t, uint32_t r, uint32_t
     lights::rgb = r << 16 | g << 8 | b;
     return ESP_OK;
 }
-esp_err_t led_strip_refresh(led_strip_handle_t) { return ESP_OK; }
+esp_err_t led_strip_refresh(led_strip_handle_t) {
+    return ESP_OK;
+}
 
-esp_err_t uart_driver_install(uart_port_t, int, int, int, QueueHandle_t *, int) { return serial::result; }
-int uart_read_bytes(uart_port_t, void *buffer, uint32_t length, TickType_t) { return take(buffer, length); }
+esp_err_t uart_driver_install(uart_port_t, int, int, int, QueueHandle_t *, int) {
+    return serial::result;
+}
+int uart_read_bytes(uart_port_t, void *buffer, uint32_t length, TickType_t) {
+    return take(buffer, length);
+}
 int uart_write_bytes(uart_port_t, const void *bytes, size_t size) {
     serial::outgoing.append(static_cast<const char *>(bytes), size);
     return static_cast<int>(size);
 }
 void uart_vfs_dev_use_driver(int) {}
-esp_err_t usb_serial_jtag_driver_install(usb_serial_jtag_driver_config_t *) { return serial::result; }
-int usb_serial_jtag_read_bytes(void *buffer, uint32_t length, TickType_t) { return take(buffer, length); }
-int usb_serial_jtag_write_bytes(const void *bytes, size_t size, TickType_t) { return uart_write_bytes(0, bytes, size); }
+esp_err_t usb_serial_jtag_driver_install(usb_serial_jtag_driver_config_t *) {
+    return serial::result;
+}
+int usb_serial_jtag_read_bytes(void *buffer, uint32_t length, TickType_t) {
+    return take(buffer, length);
+}
+int usb_serial_jtag_write_bytes(const void *bytes, size_t size, TickType_t) {
+    return uart_write_bytes(0, bytes, size);
+}
 void usb_serial_jtag_vfs_use_driver(void) {}
 }

@@ -12,7 +12,9 @@
 #define CONTEXT(c) reinterpret_cast<SHA256_CTX *>((c)->opaque)
 
 extern "C" {
-psa_status_t psa_hash_setup(psa_hash_operation_t *o, psa_algorithm_t) { return SHA256_Init(CONTEXT(o)) == 1 ? PSA_SUCCESS : -1; }
+psa_status_t psa_hash_setup(psa_hash_operation_t *o, psa_algorithm_t) {
+    return SHA256_Init(CONTEXT(o)) == 1 ? PSA_SUCCESS : -1;
+}
 psa_status_t psa_hash_update(psa_hash_operation_t *o, const uint8_t *in, size_t n) {
     return SHA256_Update(CONTEXT(o), in, n) == 1 ? PSA_SUCCESS : -1;
 }
@@ -20,7 +22,9 @@ psa_status_t psa_hash_finish(psa_hash_operation_t *o, uint8_t *hash, size_t, siz
     *n = 32;
     return SHA256_Final(hash, CONTEXT(o)) == 1 ? PSA_SUCCESS : -1;
 }
-psa_status_t psa_hash_abort(psa_hash_operation_t *) { return PSA_SUCCESS; }
+psa_status_t psa_hash_abort(psa_hash_operation_t *) {
+    return PSA_SUCCESS;
+}
 }
 #else
 #include "mbedtls/sha256.h"
@@ -29,13 +33,21 @@ psa_status_t psa_hash_abort(psa_hash_operation_t *) { return PSA_SUCCESS; }
 extern "C" {
 void mbedtls_sha256_init(mbedtls_sha256_context *) {}
 void mbedtls_sha256_free(mbedtls_sha256_context *) {}
-int mbedtls_sha256_starts(mbedtls_sha256_context *c, int) { return SHA256_Init(CONTEXT(c)) - 1; }
-int mbedtls_sha256_update(mbedtls_sha256_context *c, const unsigned char *in, size_t n) { return SHA256_Update(CONTEXT(c), in, n) - 1; }
-int mbedtls_sha256_finish(mbedtls_sha256_context *c, unsigned char *out) { return SHA256_Final(out, CONTEXT(c)) - 1; }
+int mbedtls_sha256_starts(mbedtls_sha256_context *c, int) {
+    return SHA256_Init(CONTEXT(c)) - 1;
+}
+int mbedtls_sha256_update(mbedtls_sha256_context *c, const unsigned char *in, size_t n) {
+    return SHA256_Update(CONTEXT(c), in, n) - 1;
+}
+int mbedtls_sha256_finish(mbedtls_sha256_context *c, unsigned char *out) {
+    return SHA256_Final(out, CONTEXT(c)) - 1;
+}
 }
 #endif
 
-extern "C" int sodium_init(void) { return 0; }
+extern "C" int sodium_init(void) {
+    return 0;
+}
 extern "C" int crypto_sign_verify_detached(const unsigned char *sig, const unsigned char *, unsigned long long,
                                            const unsigned char *) {
     return sig[0] == 1 ? 0 : -1;

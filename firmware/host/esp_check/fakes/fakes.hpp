@@ -20,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -174,6 +175,10 @@ extern std::uint16_t jpeg_width, jpeg_height;  // of the next picture decoded
 extern bool bad_jpeg;
 extern int live_codecs;
 }  // namespace screen
+
+namespace heap {
+extern std::vector<std::unique_ptr<std::uint8_t[]>> blocks;  // in use
+}
 
 namespace serial {
 extern std::string incoming, outgoing;

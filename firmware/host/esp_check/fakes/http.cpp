@@ -70,7 +70,9 @@ int64_t esp_http_client_fetch_headers(esp_http_client_handle_t client) {
     client->config.event_handler(&event);
     return client->answer.length;
 }
-bool esp_http_client_is_chunked_response(esp_http_client_handle_t client) { return client->answer.chunked; }
+bool esp_http_client_is_chunked_response(esp_http_client_handle_t client) {
+    return client->answer.chunked;
+}
 int esp_http_client_read(esp_http_client_handle_t client, char *buffer, int len) {
     fake::rtos::now_us += client->answer.read_us;
     const Answer &a = client->answer;
@@ -81,7 +83,9 @@ int esp_http_client_read(esp_http_client_handle_t client, char *buffer, int len)
     client->read += size;
     return static_cast<int>(size);
 }
-int esp_http_client_get_status_code(esp_http_client_handle_t client) { return client->answer.status; }
+int esp_http_client_get_status_code(esp_http_client_handle_t client) {
+    return client->answer.status;
+}
 bool esp_http_client_is_complete_data_received(esp_http_client_handle_t client) {
     return client->answer.chunked && client->read == client->answer.body.size();
 }
@@ -94,5 +98,7 @@ esp_err_t esp_http_client_cleanup(esp_http_client_handle_t client) {
     --open_clients;
     return ESP_OK;
 }
-esp_err_t esp_crt_bundle_attach(void *) { return ESP_OK; }
+esp_err_t esp_crt_bundle_attach(void *) {
+    return ESP_OK;
+}
 }

@@ -13,11 +13,15 @@ std::vector<std::unique_ptr<esp_mqtt_client>> owned;
 int enqueue_result = 1;
 esp_err_t start_result = ESP_OK;
 
-Client &last() { return *clients.back(); }
+Client &last() {
+    return *clients.back();
+}
 
 namespace {
 
-void fire(Client &client, esp_mqtt_event_t event) { client.handler(client.arg, "MQTT_EVENTS", event.event_id, &event); }
+void fire(Client &client, esp_mqtt_event_t event) {
+    client.handler(client.arg, "MQTT_EVENTS", event.event_id, &event);
+}
 
 esp_mqtt_event_t event_of(esp_mqtt_event_id_t id) {
     esp_mqtt_event_t event = {};
@@ -32,7 +36,9 @@ void up(Client &client) {
     fire(client, event_of(MQTT_EVENT_CONNECTED));
 }
 
-void down(Client &client) { fire(client, event_of(MQTT_EVENT_DISCONNECTED)); }
+void down(Client &client) {
+    fire(client, event_of(MQTT_EVENT_DISCONNECTED));
+}
 
 void refuse(Client &client, esp_mqtt_connect_return_code_t code) {
     esp_mqtt_error_codes_t error = {};

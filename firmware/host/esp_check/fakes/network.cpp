@@ -73,7 +73,9 @@ wifi_config_t configured = {};
 esp_err_t srp_result = ESP_OK;
 network_prov_event_handler_t handler = {};
 
-void tell(network_prov_cb_event_t event) { handler.event_cb(handler.user_data, event, nullptr); }
+void tell(network_prov_cb_event_t event) {
+    handler.event_cb(handler.user_data, event, nullptr);
+}
 
 }  // namespace fake::provisioning
 
@@ -86,26 +88,33 @@ using namespace fake;
 
 extern "C" {
 
-esp_err_t esp_event_loop_create_default(void) { return ESP_OK; }
+esp_err_t esp_event_loop_create_default(void) {
+    return ESP_OK;
+}
 esp_err_t esp_event_handler_instance_register(esp_event_base_t base, int32_t id, esp_event_handler_t handler, void *arg,
                                               esp_event_handler_instance_t *) {
     events::handlers.push_back({base, id, handler, arg});
     return ESP_OK;
 }
 
-esp_err_t esp_netif_init(void) { return ESP_OK; }
+esp_err_t esp_netif_init(void) {
+    return ESP_OK;
+}
 esp_netif_t *esp_netif_create_default_wifi_sta(void) {
     static esp_netif_obj netif;
     return &netif;
 }
-esp_err_t esp_netif_set_hostname(esp_netif_t *, const char *) { return ESP_OK; }
+esp_err_t esp_netif_set_hostname(esp_netif_t *, const char *) {
+    return ESP_OK;
+}
 esp_err_t esp_netif_get_ip_info(esp_netif_t *, esp_netif_ip_info_t *info) {
     info->ip.addr = 0x1b04a8c0;  // 192.168.4.27, in network order
     return ESP_OK;
 }
 char *esp_ip4addr_ntoa(const esp_ip4_addr_t *a, char *buffer, int size) {
     const std::uint32_t ip = a->addr;
-    std::snprintf(buffer, static_cast<std::size_t>(size), "%u.%u.%u.%u", ip & 255, ip >> 8 & 255, ip >> 16 & 255, ip >> 24);
+    std::snprintf(buffer, static_cast<std::size_t>(size), "%u.%u.%u.%u", ip & 255, ip >> 8 & 255, ip >> 16 & 255,
+                  ip >> 24);
     return buffer;
 }
 esp_err_t esp_netif_sntp_init(const esp_sntp_config_t *config) {
@@ -114,9 +123,15 @@ esp_err_t esp_netif_sntp_init(const esp_sntp_config_t *config) {
     return ESP_OK;
 }
 
-esp_err_t esp_wifi_init(const wifi_init_config_t *) { return wifi::init_result; }
-esp_err_t esp_wifi_set_storage(wifi_storage_t) { return ESP_OK; }
-esp_err_t esp_wifi_set_mode(wifi_mode_t) { return ESP_OK; }
+esp_err_t esp_wifi_init(const wifi_init_config_t *) {
+    return wifi::init_result;
+}
+esp_err_t esp_wifi_set_storage(wifi_storage_t) {
+    return ESP_OK;
+}
+esp_err_t esp_wifi_set_mode(wifi_mode_t) {
+    return ESP_OK;
+}
 esp_err_t esp_wifi_start(void) {
     ++wifi::starts;
     return ESP_OK;
@@ -149,10 +164,13 @@ esp_err_t esp_wifi_sta_get_ap_info(wifi_ap_record_t *info) {
     info->rssi = -52;
     return ESP_OK;
 }
-esp_err_t esp_wifi_scan_start(const wifi_scan_config_t *, bool) { return wifi::scan_result; }
+esp_err_t esp_wifi_scan_start(const wifi_scan_config_t *, bool) {
+    return wifi::scan_result;
+}
 esp_err_t esp_wifi_scan_get_ap_records(uint16_t *number, wifi_ap_record_t *records) {
     if (*number > wifi::found.size()) *number = static_cast<uint16_t>(wifi::found.size());
-    for (uint16_t i = 0; i < *number; ++i) records[i] = wifi::found[i];
+    for (uint16_t i = 0; i < *number; ++i)
+        records[i] = wifi::found[i];
     return ESP_OK;
 }
 
@@ -161,7 +179,9 @@ esp_err_t network_prov_mgr_init(network_prov_mgr_config_t config) {
     provisioning::initialized = true;
     return ESP_OK;
 }
-void network_prov_mgr_deinit(void) { provisioning::initialized = provisioning::started = false; }
+void network_prov_mgr_deinit(void) {
+    provisioning::initialized = provisioning::started = false;
+}
 esp_err_t network_prov_mgr_start_provisioning(network_prov_security_t, const void *params, const char *name,
                                               const char *) {
     const auto *p = static_cast<const network_prov_security2_params_t *>(params);
@@ -191,8 +211,12 @@ esp_err_t esp_srp_gen_salt_verifier(const char *, int, const char *pass, int len
     return ESP_OK;
 }
 
-esp_err_t mdns_init(void) { return ESP_OK; }
-esp_err_t mdns_hostname_set(const char *) { return ESP_OK; }
+esp_err_t mdns_init(void) {
+    return ESP_OK;
+}
+esp_err_t mdns_hostname_set(const char *) {
+    return ESP_OK;
+}
 esp_err_t mdns_service_add(const char *, const char *, const char *, uint16_t, mdns_txt_item_t[], size_t) {
     return ESP_OK;
 }

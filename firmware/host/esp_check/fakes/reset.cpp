@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fakes.hpp"
 
-#include "esp_netif_sntp.h"
+#include "esp_log.h"
 
 namespace fake {
 
@@ -20,6 +20,9 @@ extern std::vector<Handler> handlers;
 }  // namespace events
 namespace wifi {
 extern bool associated;
+}
+namespace log {
+extern vprintf_like_t sink;
 }
 
 namespace {
@@ -81,6 +84,7 @@ void reset_chip() {
     lights::pin.clear();
     lights::rgb = 0;
     lights::result = ESP_OK;
+    heap::blocks.clear();
     screen::dots.clear();
     screen::result = ESP_OK;
     screen::hangs = screen::bad_jpeg = false;
@@ -88,6 +92,7 @@ void reset_chip() {
     serial::outgoing.clear();
     serial::result = ESP_OK;
     log::text.clear();
+    log::sink = nullptr;
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include "freertos/semphr.h"
 #include "freertos/task.h"
 
-#include <cstdlib>
 #include <sys/time.h>
+#include <cstdlib>
 
 namespace fake::rtos {
 
@@ -25,6 +25,10 @@ void run(fleet::esp::TaskExecutor &executor, std::uint32_t ms) {
         executor.turn_worker(0);
         executor.turn(left);
     } while (now_us < until);
+    for (int i = 0; i < 16; ++i) {  // what has become due just now
+        executor.turn_worker(0);
+        executor.turn(0);
+    }
 }
 
 }  // namespace fake::rtos
@@ -33,15 +37,17 @@ using namespace fake::rtos;
 
 struct tskTaskControlBlock {};
 
-// A mutex or a binary semaphore.
+// A mutex or a binary semaphore. Nothing of the firmware ever deletes one.
 struct QueueDefinition {
-    bool mutex;
     int count;
 };
+static std::deque<QueueDefinition> semaphores;
 
 extern "C" {
 
-int64_t esp_timer_get_time(void) { return now_us; }
+int64_t esp_timer_get_time(void) {
+    return now_us;
+}
 
 BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType_t, TaskHandle_t *handle) {
     static tskTaskControlBlock block;
@@ -50,7 +56,9 @@ BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType
     if (handle != nullptr) *handle = &block;
     return pdPASS;
 }
-void vTaskDelay(TickType_t ticks) { now_us += std::int64_t{ticks} * 1000; }
+void vTaskDelay(TickType_t ticks) {
+    now_us += std::int64_t{ticks} * 1000;
+}
 BaseType_t xTaskNotifyGive(TaskHandle_t) {
     ++notified;
     return pdPASS;
@@ -62,10 +70,14 @@ uint32_t ulTaskNotifyTake(BaseType_t, TickType_t wait) {
     return static_cast<uint32_t>(count);
 }
 
-// Nobody ever gives these semaphores back later: taking one that is taken is a
+// There is one thread: taking one that is taken is a
 // dead-lock on the device, and an end of the test here.
-SemaphoreHandle_t xSemaphoreCreateMutex(void) { return new QueueDefinition{true, 1}; }
-SemaphoreHandle_t xSemaphoreCreateBinary(void) { return new QueueDefinition{false, 0}; }
+SemaphoreHandle_t xSemaphoreCreateMutex(void) {
+    return &semaphores.emplace_back(QueueDefinition{1});
+}
+SemaphoreHandle_t xSemaphoreCreateBinary(void) {
+    return &semaphores.emplace_back(QueueDefinition{0});
+}
 BaseType_t xSemaphoreTake(SemaphoreHandle_t semaphore, TickType_t wait) {
     if (semaphore->count == 0) {
         if (wait == portMAX_DELAY) std::abort();
@@ -84,7 +96,9 @@ BaseType_t xSemaphoreGiveFromISR(SemaphoreHandle_t semaphore, BaseType_t *woken)
     return xSemaphoreGive(semaphore);
 }
 
-esp_err_t esp_task_wdt_add(TaskHandle_t) { return ESP_OK; }
+esp_err_t esp_task_wdt_add(TaskHandle_t) {
+    return ESP_OK;
+}
 esp_err_t esp_task_wdt_reset(void) {
     ++watchdog_feeds;
     return ESP_OK;

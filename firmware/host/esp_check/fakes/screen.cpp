@@ -29,7 +29,9 @@ struct esp_lcd_panel_t {};
 
 extern "C" {
 
-esp_err_t spi_bus_initialize(spi_host_device_t, const spi_bus_config_t *, spi_dma_chan_t) { return result; }
+esp_err_t spi_bus_initialize(spi_host_device_t, const spi_bus_config_t *, spi_dma_chan_t) {
+    return result;
+}
 esp_err_t esp_lcd_new_panel_io_spi(esp_lcd_spi_bus_handle_t, const esp_lcd_panel_io_spi_config_t *config,
                                    esp_lcd_panel_io_handle_t *handle) {
     static esp_lcd_panel_io_t one;
@@ -43,12 +45,24 @@ esp_err_t esp_lcd_new_panel_st7789(const esp_lcd_panel_io_handle_t, const esp_lc
     *panel = &one;
     return result;
 }
-esp_err_t esp_lcd_panel_reset(esp_lcd_panel_handle_t) { return result; }
-esp_err_t esp_lcd_panel_init(esp_lcd_panel_handle_t) { return result; }
-esp_err_t esp_lcd_panel_mirror(esp_lcd_panel_handle_t, bool, bool) { return result; }
-esp_err_t esp_lcd_panel_swap_xy(esp_lcd_panel_handle_t, bool) { return result; }
-esp_err_t esp_lcd_panel_invert_color(esp_lcd_panel_handle_t, bool) { return result; }
-esp_err_t esp_lcd_panel_disp_on_off(esp_lcd_panel_handle_t, bool) { return result; }
+esp_err_t esp_lcd_panel_reset(esp_lcd_panel_handle_t) {
+    return result;
+}
+esp_err_t esp_lcd_panel_init(esp_lcd_panel_handle_t) {
+    return result;
+}
+esp_err_t esp_lcd_panel_mirror(esp_lcd_panel_handle_t, bool, bool) {
+    return result;
+}
+esp_err_t esp_lcd_panel_swap_xy(esp_lcd_panel_handle_t, bool) {
+    return result;
+}
+esp_err_t esp_lcd_panel_invert_color(esp_lcd_panel_handle_t, bool) {
+    return result;
+}
+esp_err_t esp_lcd_panel_disp_on_off(esp_lcd_panel_handle_t, bool) {
+    return result;
+}
 esp_err_t esp_lcd_panel_draw_bitmap(esp_lcd_panel_handle_t, int, int y, int, int y_end, const void *data) {
     if (result != ESP_OK) return result;
     const std::size_t row = static_cast<std::size_t>(width) * 2;
@@ -58,15 +72,18 @@ esp_err_t esp_lcd_panel_draw_bitmap(esp_lcd_panel_handle_t, int, int y, int, int
     return ESP_OK;
 }
 
-void *jpeg_calloc_align(unsigned size, int) { return std::calloc(1, size); }
-void jpeg_free_align(void *data) { std::free(data); }
+void *jpeg_calloc_align(unsigned size, int) {
+    return std::calloc(1, size);
+}
+void jpeg_free_align(void *data) {
+    std::free(data);
+}
 jpeg_error_t jpeg_enc_open(jpeg_enc_config_t *config, jpeg_enc_handle_t *handle) {
     ++live_codecs;
     *handle = new int(config->quality);
     return JPEG_ERR_OK;
 }
-jpeg_error_t jpeg_enc_process(const jpeg_enc_handle_t handle, const uint8_t *in, int, uint8_t *out, int,
-                              int *written) {
+jpeg_error_t jpeg_enc_process(const jpeg_enc_handle_t handle, const uint8_t *in, int, uint8_t *out, int, int *written) {
     out[0] = static_cast<uint8_t>(*static_cast<int *>(handle));
     out[1] = in[0];
     out[2] = in[1];

@@ -41,8 +41,9 @@ namespace {
 
 constexpr std::size_t dump_offset = 8;  // of the image in its partition
 
-esp_partition_t dump_partition = {nullptr, ESP_PARTITION_TYPE_DATA, ESP_PARTITION_SUBTYPE_DATA_COREDUMP,
-                                  0x13000, 0x10000, 4096, "coredump", false, false};
+esp_partition_t dump_partition = {
+    nullptr, ESP_PARTITION_TYPE_DATA, ESP_PARTITION_SUBTYPE_DATA_COREDUMP, 0x13000, 0x10000, 4096, "coredump", false,
+    false};
 
 ota::Slot *slot_of(const esp_partition_t *partition) {
     for (ota::Slot &slot : ota::slots) {
@@ -53,7 +54,8 @@ ota::Slot *slot_of(const esp_partition_t *partition) {
 
 std::vector<const esp_partition_t *> all_partitions() {
     std::vector<const esp_partition_t *> all = {&dump_partition};
-    for (const ota::Slot &slot : ota::slots) all.push_back(&slot.partition);
+    for (const ota::Slot &slot : ota::slots)
+        all.push_back(&slot.partition);
     return all;
 }
 
@@ -65,7 +67,9 @@ struct esp_partition_iterator_opaque_ {
 
 extern "C" {
 
-esp_err_t nvs_flash_init(void) { return nvs::init_result; }
+esp_err_t nvs_flash_init(void) {
+    return nvs::init_result;
+}
 esp_err_t nvs_flash_erase(void) {
     ++nvs::erases;
     nvs::values.clear();
@@ -96,7 +100,8 @@ esp_err_t nvs_get_blob(nvs_handle_t, const char *key, void *out, size_t *length)
     return ESP_OK;
 }
 esp_err_t nvs_set_blob(nvs_handle_t, const char *key, const void *value, size_t length) {
-    if (nvs::write_result == ESP_OK) nvs::values[key] = {false, 0, std::string(static_cast<const char *>(value), length)};
+    if (nvs::write_result == ESP_OK)
+        nvs::values[key] = {false, 0, std::string(static_cast<const char *>(value), length)};
     return nvs::write_result;
 }
 esp_err_t nvs_erase_key(nvs_handle_t, const char *key) {
@@ -110,13 +115,17 @@ esp_err_t nvs_commit(nvs_handle_t) {
 esp_partition_iterator_t esp_partition_find(esp_partition_type_t, esp_partition_subtype_t, const char *) {
     return all_partitions().empty() ? nullptr : new esp_partition_iterator_opaque_{0};
 }
-const esp_partition_t *esp_partition_get(esp_partition_iterator_t it) { return all_partitions()[it->next]; }
+const esp_partition_t *esp_partition_get(esp_partition_iterator_t it) {
+    return all_partitions()[it->next];
+}
 esp_partition_iterator_t esp_partition_next(esp_partition_iterator_t it) {
     if (++it->next < all_partitions().size()) return it;
     delete it;  // as the real one does at the end
     return nullptr;
 }
-void esp_partition_iterator_release(esp_partition_iterator_t it) { delete it; }
+void esp_partition_iterator_release(esp_partition_iterator_t it) {
+    delete it;
+}
 const esp_partition_t *esp_partition_find_first(esp_partition_type_t, esp_partition_subtype_t subtype, const char *) {
     return subtype == ESP_PARTITION_SUBTYPE_DATA_COREDUMP ? &dump_partition : nullptr;
 }
@@ -128,7 +137,9 @@ esp_err_t esp_partition_read(const esp_partition_t *partition, size_t offset, vo
     return ESP_OK;
 }
 
-const esp_partition_t *esp_ota_get_running_partition(void) { return &ota::slots.at(0).partition; }
+const esp_partition_t *esp_ota_get_running_partition(void) {
+    return &ota::slots.at(0).partition;
+}
 const esp_partition_t *esp_ota_get_next_update_partition(const esp_partition_t *) {
     return ota::slots.size() > 1 ? &ota::slots[1].partition : nullptr;
 }
@@ -152,7 +163,9 @@ esp_err_t esp_ota_write(esp_ota_handle_t, const void *data, size_t size) {
     if (ota::write_result == ESP_OK) ota::slots[1].flash.append(static_cast<const char *>(data), size);
     return ota::write_result;
 }
-esp_err_t esp_ota_end(esp_ota_handle_t) { return ota::end_result; }
+esp_err_t esp_ota_end(esp_ota_handle_t) {
+    return ota::end_result;
+}
 esp_err_t esp_ota_abort(esp_ota_handle_t) {
     ota::aborted = true;
     return ESP_OK;
@@ -167,7 +180,9 @@ esp_err_t esp_ota_get_partition_description(const esp_partition_t *partition, es
     *desc = slot->desc;
     return ESP_OK;
 }
-const esp_app_desc_t *esp_app_get_description(void) { return &ota::slots.at(0).desc; }
+const esp_app_desc_t *esp_app_get_description(void) {
+    return &ota::slots.at(0).desc;
+}
 esp_err_t esp_ota_get_state_partition(const esp_partition_t *partition, esp_ota_img_states_t *state) {
     *state = slot_of(partition)->state;
     return ESP_OK;
@@ -181,9 +196,13 @@ esp_err_t esp_ota_mark_app_invalid_rollback(void) {
     ota::marked_invalid = true;
     return ESP_OK;
 }
-bool esp_ota_check_rollback_is_possible(void) { return ota::rollback_possible; }
+bool esp_ota_check_rollback_is_possible(void) {
+    return ota::rollback_possible;
+}
 
-esp_err_t esp_core_dump_image_check(void) { return core_dump::present ? ESP_OK : ESP_ERR_INVALID_CRC; }
+esp_err_t esp_core_dump_image_check(void) {
+    return core_dump::present ? ESP_OK : ESP_ERR_INVALID_CRC;
+}
 esp_err_t esp_core_dump_image_get(size_t *address, size_t *size) {
     if (!core_dump::present) return ESP_ERR_NOT_FOUND;
     *address = dump_partition.address + dump_offset;

@@ -20,7 +20,7 @@ struct DownloadPlan {
     std::string sha256;  // hex; empty: not given
     std::string etag;    // of the bytes written so far
     std::string project;
-    std::int64_t size = 0;  // 0: not given
+    std::int64_t size = 0;   // 0: not given
     std::uint32_t from = 0;  // bytes already in the slot
     std::uint32_t secure_version = 0;
 };
@@ -37,7 +37,7 @@ class Download {
 public:
     using Progress = std::function<void(std::uint32_t written, std::uint32_t total, const std::string &etag)>;
 
-    Download(const Machine &machine, DownloadPlan plan, const std::atomic<bool> &cancel, Progress progress);
+    Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, Progress progress);
     DownloadResult run();
 
 private:
@@ -54,7 +54,7 @@ private:
     Status settle(const Result<HttpResponse> &response);
 
     const Machine &machine_;
-    DownloadPlan plan_;
+    const DownloadPlan &plan_;
     const std::atomic<bool> &cancel_;
     Progress progress_;
     std::unique_ptr<Sha256> sum_;

@@ -15,13 +15,13 @@ class Envelope {
 public:
     static Result<Envelope> parse(std::string_view text, const JsonLimits &limits = {});
 
-    std::string_view type() const { return document_.root().member("type").text(); }
-    std::string_view session_id() const { return document_.root().member("session_id").text(); }
+    std::string_view type() const { return document_.root().text("type"); }
+    std::string_view session_id() const { return document_.root().text("session_id"); }
     JsonView root() const { return document_.root(); }
     JsonView payload() const { return document_.root().member("payload"); }
     std::string_view raw_payload() const { return raw_payload_; }
     // The server vouches that an operator, not a model, stands behind a call.
-    bool operator_scope() const { return document_.root().member("scope").text() == "operator"; }
+    bool operator_scope() const { return document_.root().text("scope") == "operator"; }
 
 private:
     JsonDocument document_;
@@ -31,6 +31,8 @@ private:
 // begin_mcp writes up to and including the key of the payload; the key order is
 // that of stock devices.
 void begin_mcp(JsonWriter &w, std::string_view session_id);
-inline void end_mcp(JsonWriter &w) { w.end_object(); }
+inline void end_mcp(JsonWriter &w) {
+    w.end_object();
+}
 
 }  // namespace fleet

@@ -28,13 +28,17 @@ public:
     bool is_bool() const;
     bool is_null() const;
 
-    JsonView member(std::string_view key) const;
+    JsonView member(const char *key) const;
     JsonView first() const;  // child of an object or array
     JsonView next() const;   // sibling
     std::string_view key() const;
 
     std::string_view text() const;  // "" unless a string
     bool is_true() const;
+    // The same of a member.
+    std::string_view text(const char *key) const;
+    bool is_true(const char *key) const;
+    std::int64_t integer_or(const char *key, std::int64_t fallback) const;
     // integer refuses fractions and what a double cannot hold exactly.
     Result<std::int64_t> integer() const;
     std::int64_t integer_or(std::int64_t fallback) const;

@@ -21,6 +21,7 @@ public:
     JsonWriter &begin_array() { return open('['); }
     JsonWriter &end_array() { return close(']'); }
     JsonWriter &key(std::string_view name);
+    JsonWriter &key(const char *name);
     JsonWriter &text(std::string_view value);  // bytes that are no UTF-8 become U+FFFD
     JsonWriter &integer(std::int64_t value);
     JsonWriter &boolean(bool value);
@@ -38,11 +39,14 @@ public:
     JsonWriter &begin_embedded();
     JsonWriter &end_embedded();
 
-    template <typename T>
-    JsonWriter &member(std::string_view name, const T &value) {
-        key(name);
-        return put(value);
-    }
+    // One call each: a call site in flash costs more than what it saves here.
+    JsonWriter &member(const char *name, bool value);
+    JsonWriter &member(const char *name, const char *value);
+    JsonWriter &member(const char *name, std::string_view value);
+    JsonWriter &member(const char *name, int value);
+    JsonWriter &member(const char *name, std::int64_t value);
+    JsonWriter &member(const char *name, std::uint32_t value);
+    JsonWriter &begin_object(const char *name);
 
     std::string_view view() const { return {buffer_, size_}; }
     std::size_t size() const { return size_; }
@@ -61,12 +65,6 @@ public:
 private:
     JsonWriter &open(char bracket);
     JsonWriter &close(char bracket);
-    JsonWriter &put(bool value) { return boolean(value); }
-    JsonWriter &put(std::string_view value) { return text(value); }
-    JsonWriter &put(const char *value) { return text(value); }
-    JsonWriter &put(int value) { return integer(value); }
-    JsonWriter &put(std::int64_t value) { return integer(value); }
-    JsonWriter &put(std::uint32_t value) { return integer(value); }
     void comma();
     void copy(std::string_view bytes);  // all or nothing
     void copy_embedded(std::string_view bytes);

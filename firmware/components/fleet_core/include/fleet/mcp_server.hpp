@@ -40,7 +40,7 @@ struct McpOptions {
 class McpServer {
 public:
     using Send = std::function<void(std::string_view message)>;
-    static constexpr std::size_t kMaxId = 48;  // of an id as written
+    static constexpr std::size_t kMaxId = 48;   // of an id as written
     static constexpr std::size_t kMaxOpen = 4;  // calls to be answered later
     static constexpr std::size_t kMaxNotice = 1536;
 
@@ -99,8 +99,8 @@ private:
     void end_reply(JsonWriter &w);
     void end_message(JsonWriter &w, const Send &send);
     void send_result(JsonWriter &w, std::size_t result_start, std::uint64_t digest);
-    void error(std::string_view id, RpcError code, std::string_view before, std::string_view name = {},
-               std::string_view after = {});
+    void error(std::string_view id, RpcError code, const char *before);
+    void error(std::string_view id, RpcError code, const char *before, std::string_view name, std::string_view after);
     void refuse(std::string_view id, const Refusal &refusal);
 
     const ToolRegistry &tools_;

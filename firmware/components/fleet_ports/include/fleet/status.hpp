@@ -43,8 +43,7 @@ constexpr const char *to_string(Code code) {
         case Code::wrong_target: return "wrong_target";
         case Code::io: return "io";
         case Code::unsupported: return "unsupported";
-        case Code::rolled_back:
-            return "rolled_back";
+        case Code::rolled_back: return "rolled_back";
         case Code::canceled: return "canceled";
     }
     return "invalid";

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+// The whole program on the fakes: from power-on to a claimed device that works.
+#include "support.hpp"
+
+#include "app.hpp"
+#include "fleet_esp/log_capture.hpp"
+#include "fleet_esp/nvs_store.hpp"
+
+#include <cstring>
+
+namespace http = fake::http;
+namespace mqtt = fake::mqtt;
+namespace wifi = fake::wifi;
+
+namespace {
+
+constexpr const char *claimed =
+    R"({"mqtt":{"endpoint":"fleet.example.org:1883","client_id":"unit-1","username":"u","password":"p",)"
+    R"("publish_topic":"fleet/unit-1/up","keepalive":60},"server_time":{"timestamp":1786147200000,"timezone_offset":0}})";
+constexpr const char *unclaimed =
+    R"({"activation":{"code":"482913","message":"fleet.example.org","challenge":"f3b0c2","timeout_ms":30000}})";
+
+struct Unit : Bench {
+    Unit() {
+        (void)fleet::esp::start_log_capture();
+        REQUIRE(store.open("fleet").ok());
+    }
+    void power_on() {
+        app = std::make_unique<fleet::esp::App>(executor, store);
+        executor.post([this] { app->start(); });
+        run(10);
+    }
+    void know_network() { std::strcpy(reinterpret_cast<char *>(wifi::stored.sta.ssid), "home"); }
+    void get_network() {
+        wifi::got_ip();
+        run(10);
+    }
+    std::string sent() const {
+        std::string all;
+        for (const mqtt::Sent &s : mqtt::last().sent)
+            all += s.payload + "\n";
+        return all;
+    }
+
+    fleet::esp::NvsStore store;
+    std::unique_ptr<fleet::esp::App> app;
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("app");
+
+TEST_CASE("a claimed device polls, connects and answers") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    CHECK(wifi::connects == 1);
+    CHECK(http::requests.empty());
+    unit.get_network();
+    REQUIRE(http::requests.size() == 1);
+    CHECK(http::requests[0].url == CONFIG_FLEET_BOOT_URL);
+    CHECK(http::requests[0].headers.at("Device-Id") == "a0:85:e3:11:22:33");
+    REQUIRE(mqtt::clients.size() == 1);
+    CHECK(mqtt::last().client_id == "unit-1");
+    mqtt::up(mqtt::last());
+    unit.run(200);
+    CHECK(unit.sent().find("notifications/telemetry") != std::string::npos);
+    mqtt::message(
+        mqtt::last(),
+        R"({"type":"mcp","session_id":"s","payload":{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}})");
+    unit.run(200);
+    CHECK(unit.sent().find("self.get_device_status") != std::string::npos);
+    CHECK(unit.sent().find("\"id\":7") != std::string::npos);
+}
+
+TEST_CASE("a new image becomes valid by a poll and a message, not before") {
+    Unit unit;
+    unit.know_network();
+    fake::ota::slots[0].state = ESP_OTA_IMG_PENDING_VERIFY;
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(1000);
+    CHECK_FALSE(fake::ota::marked_valid);
+    mqtt::message(mqtt::last(),
+                  R"({"type":"mcp","session_id":"s","payload":{"jsonrpc":"2.0","id":1,"method":"ping"}})");
+    unit.run(5000);
+    CHECK(fake::ota::marked_valid);
+    CHECK_FALSE(fake::ota::marked_invalid);
+}
+
+TEST_CASE("a new image without a network is given up") {
+    Unit unit;
+    unit.know_network();
+    fake::ota::slots[0].state = ESP_OTA_IMG_PENDING_VERIFY;
+    unit.power_on();
+    unit.run((CONFIG_FLEET_TRIAL_S + 120) * 1000);
+    CHECK(fake::ota::marked_invalid);
+    CHECK_FALSE(fake::ota::marked_valid);
+    CHECK(fake::chip::restarts >= 1);
+}
+
+TEST_CASE("an unclaimed device prints its code") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(unclaimed)};
+    unit.power_on();
+    unit.get_network();
+    CHECK(fake::log::text.find("claim this device with code 482913") != std::string::npos);
+    CHECK(mqtt::clients.empty());
+}
+
+TEST_CASE("a device without Wi-Fi invites, and comes up once it has one") {
+    Unit unit;
+    unit.power_on();
+    CHECK(fake::provisioning::started);
+    CHECK(wifi::connects == 0);
+    CHECK(fake::log::text.find("FLEET-112233") != std::string::npos);
+    unit.run(120000);
+    CHECK(http::requests.empty());
+    http::answers = {http::answer(claimed)};
+    unit.get_network();
+    CHECK(mqtt::clients.size() == 1);
+}
+
+TEST_CASE("the poll's url can be set in NVS") {
+    Unit unit;
+    unit.know_network();
+    REQUIRE(unit.store.set("boot_url", "https://other.example.org/ota/").ok());
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    CHECK(http::requests.at(0).url == "https://other.example.org/ota/");
+}
+
+TEST_CASE("three crashes in a row leave upgrades and little else") {
+    Unit unit;
+    unit.know_network();
+    REQUIRE(unit.store.set_int("crashes", 2).ok());
+    fake::chip::reset_reason = ESP_RST_PANIC;
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    mqtt::message(
+        mqtt::last(),
+        R"({"type":"mcp","session_id":"s","payload":{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"withUserTools":true}}})");
+    unit.run(200);
+    CHECK(unit.sent().find("self.upgrade_firmware") != std::string::npos);
+    CHECK(unit.sent().find("self.get_device_status") == std::string::npos);
+    CHECK(fake::log::text.find("safe mode") != std::string::npos);
+}
+
+TEST_CASE("a held button starts the device over") {
+    Unit unit;
+    unit.know_network();
+    REQUIRE(unit.store.set("broker", "{}").ok());
+    unit.power_on();
+    fake::chip::pins[0] = 0;  // BOOT of the S3, and below of the C3
+    fake::chip::pins[9] = 0;
+    unit.run(6000);
+    CHECK(wifi::stored.sta.ssid[0] == 0);
+    CHECK(name_of(unit.store.get("broker")) == "not_found");
+    CHECK(fake::chip::restarts == 1);
+}
+
+TEST_CASE("a radio that does not start is no end") {
+    Unit unit;
+    unit.know_network();
+    wifi::init_result = ESP_FAIL;
+    unit.power_on();
+    unit.run(61000);
+    CHECK(fake::chip::restarts == 0);
+}

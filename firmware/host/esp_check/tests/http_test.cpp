@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+#include "support.hpp"
+
+#include "fleet_esp/http_client.hpp"
+
+using fleet::Bytes;
+using fleet::HttpResponse;
+using fleet::Result;
+using fleet::Status;
+using fleet::esp::EspHttpClient;
+using fleet::esp::HttpOptions;
+namespace http = fake::http;
+
+namespace {
+
+struct Web {
+    Web() { fake::reset(); }
+    ~Web() { CHECK(http::open_clients == 0); }
+
+    Result<HttpResponse> get(std::int64_t from = 0) {
+        body.clear();
+        return client.get(
+            "https://fleet.example.org/fw", from,
+            [this](const HttpResponse &r) {
+                head = r;
+                return begin_result;
+            },
+            [this](Bytes b) {
+                body.append(b.text());
+                return body.size() > sink_limit ? Status{fleet::Code::no_space, "full"} : Status{};
+            });
+    }
+    Result<HttpResponse> post(std::size_t limit = 100) {
+        const fleet::HttpHeader headers[] = {{"Device-Id", "a0:85"}, {"Content-Type", "application/json"}};
+        return client.post("http://fleet.example.org/ota/", headers, 2, Bytes(sent), body, limit);
+    }
+
+    EspHttpClient client{HttpOptions{}};
+    HttpResponse head;
+    Status begin_result;
+    std::string body, sent = std::string(250, 'q');
+    std::size_t sink_limit = 1 << 20;
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("http");
+
+TEST_CASE("get streams the body, with its length and ETag") {
+    Web web;
+    http::Answer answer = http::answer(std::string(2500, 'x'));
+    answer.etag = "\"v1\"";
+    http::answers = {answer};
+    const auto result = web.get();
+    REQUIRE(result.ok());
+    CHECK(web.body.size() == 2500);
+    CHECK(web.head.content_length == 2500);
+    CHECK(result.value().etag == "\"v1\"");
+    const http::Request &request = http::requests.at(0);
+    CHECK(request.bundle);
+    CHECK_FALSE(request.redirects);
+    CHECK(request.headers.count("Range") == 0);
+    CHECK(fake::rtos::watchdog_feeds > 3);
+}
+
+TEST_CASE("a private authority replaces the bundle") {
+    Web web;
+    HttpOptions options;
+    options.trust.ca_pem = "PEM";
+    EspHttpClient own(options);
+    std::string reply;
+    http::answers = {http::answer("ok")};
+    REQUIRE(own.post("https://fleet.example.org/", nullptr, 0, Bytes(), reply, 10).ok());
+    CHECK(http::requests.at(0).ca == "PEM");
+    CHECK_FALSE(http::requests.at(0).bundle);
+}
+
+TEST_CASE("the rest of a file is asked for by Range") {
+    Web web;
+    http::answers = {http::answer("rest", 206)};
+    const auto result = web.get(65536);
+    CHECK(result.value().status == 206);
+    CHECK(http::requests.at(0).headers["Range"] == "bytes=65536-");
+}
+
+TEST_CASE("redirects and errors are answers") {
+    Web web;
+    http::answers = {http::answer("", 302), http::answer("gone", 404)};
+    CHECK(web.get().value().status == 302);
+    CHECK(web.get().value().status == 404);
+    CHECK(web.body == "gone");
+}
+
+TEST_CASE("a body that ends early is no body") {
+    Web web;
+    http::Answer cut = http::answer(std::string(3000, 'x'));
+    cut.breaks_at = 1500;
+    http::Answer stalled = cut, broken = cut;
+    stalled.break_result = -ESP_ERR_HTTP_EAGAIN;
+    broken.break_result = -1;
+    http::answers = {cut, stalled, broken};
+    CHECK(name_of(web.get()) == "unavailable");
+    CHECK(name_of(web.get()) == "timeout");
+    CHECK(name_of(web.get()) == "unavailable");
+}
+
+TEST_CASE("a chunked body is whole at its last chunk only") {
+    Web web;
+    http::Answer whole = http::answer("text");
+    whole.length = 0;
+    whole.chunked = true;
+    http::Answer cut = whole;
+    cut.breaks_at = 2;
+    http::Answer nothing = http::answer("");
+    http::answers = {whole, cut, nothing};
+    CHECK(web.get().value().content_length == -1);
+    CHECK(web.body == "text");
+    CHECK(name_of(web.get()) == "unavailable");
+    CHECK(web.get().ok());
+}
+
+TEST_CASE("begin and sink stop a transfer") {
+    Web web;
+    http::answers = {http::answer(std::string(5000, 'x')), http::answer("x")};
+    web.sink_limit = 1500;
+    CHECK(name_of(web.get()) == "no_space");
+    CHECK(web.body.size() == 2000);
+    web.begin_result = {fleet::Code::wrong_target, "not ours"};
+    CHECK(name_of(web.get()) == "wrong_target");
+    CHECK(web.body.empty());
+}
+
+TEST_CASE("a server that drips is left in the end") {
+    Web web;
+    http::Answer slow = http::answer(std::string(1 << 20, 'x'));
+    slow.read_us = 14 * 1000000;  // each read just below the stall limit
+    http::answers = {slow};
+    CHECK(name_of(web.get()) == "timeout");
+    CHECK(web.body.size() < 200000);
+}
+
+TEST_CASE("no connection, no answer, no HTTP") {
+    Web web;
+    CHECK(name_of(web.get()) == "unavailable");
+    http::Answer silent, closed, odd;
+    silent.length = -ESP_ERR_HTTP_EAGAIN;
+    closed.length = -1;
+    odd.status = -1;
+    http::answers = {silent, closed, odd};
+    CHECK(name_of(web.get()) == "timeout");
+    CHECK(name_of(web.get()) == "unavailable");
+    CHECK(name_of(web.get()) == "unavailable");
+}
+
+TEST_CASE("only web urls are followed") {
+    Web web;
+    std::string reply;
+    CHECK(name_of(web.client.post("file:///etc/passwd", nullptr, 0, Bytes(), reply, 10)) == "invalid");
+    CHECK(name_of(web.client.post("", nullptr, 0, Bytes(), reply, 10)) == "invalid");
+    CHECK(http::requests.empty());
+}
+
+TEST_CASE("post sends headers and the whole body, and limits the answer") {
+    Web web;
+    http::answers = {http::answer("{\"ok\":1}"), http::answer(std::string(101, 'x'))};
+    REQUIRE(web.post().ok());
+    CHECK(web.body == "{\"ok\":1}");
+    const http::Request request = http::requests.at(0);
+    CHECK(request.post);
+    CHECK(request.length == 250);
+    CHECK(request.body == web.sent);
+    CHECK(request.headers.at("Device-Id") == "a0:85");
+    CHECK(name_of(web.post()) == "no_space");
+}
+
+TEST_CASE("a file goes out as one multipart part, in chunks") {
+    Web web;
+    http::answers = {http::answer("")};
+    int left = 2;
+    const auto result = web.client.post_file("http://fleet.example.org/up", "a\"b\n.jpg", "image/jpeg",
+                                             [&](fleet::MutableBytes into) -> Result<std::size_t> {
+                                                 if (left-- == 0) return std::size_t{0};
+                                                 into.data[0] = 'J';
+                                                 return std::size_t{1};
+                                             });
+    REQUIRE(result.ok());
+    const http::Request &request = http::requests.at(0);
+    CHECK(request.length == -1);
+    CHECK(request.headers.at("Content-Type") == "multipart/form-data; boundary=fleet-0f6b1d5e8c7a4932");
+    const std::string head =
+        "--fleet-0f6b1d5e8c7a4932\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a_b_.jpg\"\r\n"
+        "Content-Type: image/jpeg\r\n\r\n";
+    const std::string tail = "\r\n--fleet-0f6b1d5e8c7a4932--\r\n";
+    char sizes[2][8];
+    std::snprintf(sizes[0], sizeof sizes[0], "%zx", head.size());
+    std::snprintf(sizes[1], sizeof sizes[1], "%zx", tail.size());
+    CHECK(request.body ==
+          sizes[0] + ("\r\n" + head + "\r\n") + "1\r\nJ\r\n1\r\nJ\r\n" + sizes[1] + "\r\n" + tail + "\r\n0\r\n\r\n");
+}
+
+TEST_CASE("a source that fails ends the upload") {
+    Web web;
+    http::answers = {http::answer("")};
+    const auto result = web.client.post_file(
+        "http://fleet.example.org/up", "a", "b/c",
+        [](fleet::MutableBytes) -> Result<std::size_t> { return Status{fleet::Code::io, "no flash"}; });
+    CHECK(name_of(result) == "io");
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+#include "support.hpp"
+
+#include "fleet_esp/mqtt_transport.hpp"
+
+using fleet::BrokerSettings;
+using fleet::Bytes;
+using fleet::TransportState;
+using fleet::esp::MqttOptions;
+using fleet::esp::MqttTransport;
+namespace mqtt = fake::mqtt;
+
+namespace {
+
+struct Link : Bench {
+    Link() {
+        transport.on_message = [this](Bytes m) { messages.emplace_back(m.text()); };
+        transport.on_state = [this](TransportState s, fleet::Status why) {
+            states.push_back(s);
+            last_why = why;
+        };
+    }
+    mqtt::Client &start(const BrokerSettings &settings) {
+        REQUIRE(transport.start(settings, "fleet/will", "gone").ok());
+        return mqtt::last();
+    }
+    mqtt::Client &connect() {
+        mqtt::Client &client = start(broker());
+        mqtt::up(client);
+        run(1);
+        return client;
+    }
+    static BrokerSettings broker() {
+        BrokerSettings s;
+        s.host = "fleet.example.org";
+        s.port = 1883;
+        s.client_id = "a0_85_e3_11_22_33";
+        s.username = "user";
+        s.password = "secret";
+        return s;
+    }
+
+    MqttTransport transport{executor, MqttOptions{}};
+    std::vector<std::string> messages;
+    std::vector<TransportState> states;
+    fleet::Status last_why;
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("mqtt");
+
+TEST_CASE("the settings reach the client, which does not reconnect by itself") {
+    Link link;
+    const mqtt::Client &client = link.start(Link::broker());
+    CHECK(client.host == "fleet.example.org");
+    CHECK(client.port == 1883);
+    CHECK_FALSE(client.tls);
+    CHECK(client.client_id == "a0_85_e3_11_22_33");
+    CHECK(client.username == "user");
+    CHECK(client.password == "secret");
+    CHECK(client.will_topic == "fleet/will");
+    CHECK(client.will == "gone");
+    CHECK(client.keepalive == 60);
+    CHECK_FALSE(client.reconnects);
+    CHECK(client.started);
+}
+
+TEST_CASE("port 8883 is TLS, checked by the bundle or by the authority given") {
+    Link link;
+    BrokerSettings settings = Link::broker();
+    settings.port = 8883;
+    settings.username.clear();
+    const mqtt::Client &client = link.start(settings);
+    CHECK(client.tls);
+    CHECK(client.bundle);
+    CHECK_FALSE(client.has_username);
+
+    MqttOptions options;
+    options.trust.ca_pem = "PEM";
+    MqttTransport own(link.executor, options);
+    REQUIRE(own.start(settings, {}, {}).ok());
+    CHECK(mqtt::last().tls);
+    CHECK_FALSE(mqtt::last().bundle);
+    CHECK(mqtt::last().ca == "PEM");
+    CHECK(mqtt::last().will_topic.empty());
+}
+
+TEST_CASE("states are told on the executor") {
+    Link link;
+    mqtt::Client &client = link.start(Link::broker());
+    mqtt::up(client);
+    CHECK(link.states.empty());
+    link.run(1);
+    CHECK(link.states == std::vector<TransportState>{TransportState::connecting, TransportState::up});
+    mqtt::down(client);
+    link.run(1);
+    CHECK(link.states.back() == TransportState::down);
+    CHECK(name_of(link.last_why) == "unavailable");
+}
+
+TEST_CASE("wrong credentials are a refusal, a busy broker is not") {
+    Link link;
+    mqtt::refuse(link.start(Link::broker()), MQTT_CONNECTION_REFUSE_NOT_AUTHORIZED);
+    link.run(1);
+    CHECK(link.states.back() == TransportState::refused);
+    CHECK(name_of(link.last_why) == "refused");
+    mqtt::refuse(link.start(Link::broker()), MQTT_CONNECTION_REFUSE_SERVER_UNAVAILABLE);
+    link.run(1);
+    CHECK(link.states.back() == TransportState::down);
+}
+
+TEST_CASE("a message in pieces arrives whole") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    const std::string text(2500, 'x');
+    mqtt::message(client, text, 1024);
+    mqtt::message(client, "short");
+    mqtt::message(client, "");
+    link.run(1);
+    CHECK(link.messages == std::vector<std::string>{text, "short", ""});
+}
+
+TEST_CASE("a message that is too long is dropped, the next one is not") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    mqtt::message(client, std::string(8193, 'x'));
+    mqtt::message(client, std::string(8192, 'y'));
+    link.run(1);
+    REQUIRE(link.messages.size() == 1);
+    CHECK(link.messages[0].size() == 8192);
+}
+
+TEST_CASE("what an old connection says later is not heard") {
+    Link link;
+    mqtt::Client &old = link.connect();
+    mqtt::message(old, "late");
+    mqtt::down(old);
+    link.transport.stop(false);
+    link.run(1);
+    CHECK(link.messages.empty());
+    CHECK(link.states.back() == TransportState::up);
+    CHECK(old.stopped);
+    CHECK(old.destroyed);
+    CHECK_FALSE(old.disconnected);
+}
+
+TEST_CASE("stop says goodbye if asked to, and once") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    link.transport.stop(true);
+    CHECK(client.disconnected);
+    link.transport.stop(true);
+    CHECK(mqtt::clients.size() == 1);
+}
+
+TEST_CASE("publishing needs a connection and room") {
+    Link link;
+    CHECK(name_of(link.transport.publish("t", Bytes("x"), 0, false)) == "unavailable");
+    mqtt::Client &client = link.connect();
+    REQUIRE(link.transport.publish("up", Bytes("text"), 1, true).ok());
+    REQUIRE(link.transport.publish("up", Bytes(), 0, true).ok());
+    CHECK(client.sent[0].topic == "up");
+    CHECK(client.sent[0].payload == "text");
+    CHECK(client.sent[0].qos == 1);
+    CHECK(client.sent[0].retain);
+    CHECK(client.sent[1].was_null);
+    mqtt::enqueue_result = -2;
+    CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "no_space");
+    mqtt::enqueue_result = -1;
+    CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "unavailable");
+    mqtt::down(client);
+    link.run(1);
+    CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "unavailable");
+}
+
+TEST_CASE("a client that does not start leaves nothing behind") {
+    Link link;
+    mqtt::start_result = ESP_ERR_NO_MEM;
+    CHECK(name_of(link.transport.start(Link::broker(), {}, {})) == "no_memory");
+    CHECK(mqtt::last().destroyed);
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// Any answer to a poll: what is taken from it is usable, and settings that were
+// saved read back the same.
+#include "fleet/poll_answer.hpp"
+#include "fleet/url.hpp"
+#include "fleet/version.hpp"
+#include "fuzz.hpp"
+
+using namespace fleet;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+    const std::string_view text = fuzz::text(data, size);
+    (void)newer_version(text, "1.2.3");
+    (void)check_url(text, {false, text});
+    const Result<PollAnswer> a = parse_poll_answer(text);
+    if (!a.ok()) return 0;
+    if (a.value().firmware.due()) {
+        fuzz::require(is_version(a.value().firmware.version) && parse_url(a.value().firmware.url).ok());
+    }
+    if (!a.value().broker_status.ok()) return 0;
+    const BrokerSettings &s = a.value().broker;
+    fuzz::require(!s.host.empty() && s.port != 0 && !s.publish_topic.empty() && s.keepalive_s >= 10);
+    const std::string saved = save_broker(s);
+    if (saved.empty()) return 0;
+    BrokerSettings back;
+    fuzz::require(read_broker(saved, back).ok());
+    fuzz::require(back.host == s.host && back.port == s.port && back.password == s.password);
+    return 0;
+}

@@ -1,0 +1,12 @@
+# Names every function whose frame is larger than the stack line of LIMITS.
+file(STRINGS ${LIMITS} line REGEX "^stack ")
+string(REGEX MATCH "[0-9]+" limit "${line}")
+file(GLOB usages ${FOLDER}/*.su)
+foreach(usage ${usages})
+    file(STRINGS ${usage} functions)
+    foreach(function ${functions})
+        if(function MATCHES "\t([0-9]+)\t" AND CMAKE_MATCH_1 GREATER limit)
+            message(SEND_ERROR "more than ${limit} bytes of stack: ${function}")
+        endif()
+    endforeach()
+endforeach()
