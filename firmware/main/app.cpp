@@ -137,6 +137,7 @@ void App::start_unit() {
     const bool safe = unit_->crashes().safe_mode();
     if (safe) ESP_LOGE(TAG, "too many crashes in a row: safe mode, with upgrades and little else");
     warn(add_all_tools(unit_->tools(), kit_, safe));
+    start_status_screen(kit_);
     warn(announce(system_, machine_.board));
 }
 

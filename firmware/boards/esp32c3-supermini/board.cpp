@@ -15,9 +15,13 @@ constexpr int boot_button = 9;
 
 }  // namespace
 
-BoardInfo board_info() { return {"fleet-unit", "esp32c3-supermini", "fleetd", "en-US"}; }
+BoardInfo board_info() {
+    return {"fleet-unit", "esp32c3-supermini", "fleetd", "en-US"};
+}
 
-int board_button() { return boot_button; }
+int board_button() {
+    return boot_button;
+}
 
 void start_board(Machine &machine) {
     static PlainLamp lamp;

@@ -37,9 +37,13 @@ bool works(const Status &status) {
 
 }  // namespace
 
-BoardInfo board_info() { return {"fleet-unit", "esp32s3-lcd", "fleetd", "en-US"}; }
+BoardInfo board_info() {
+    return {"fleet-unit", "esp32s3-lcd", "fleetd", "en-US"};
+}
 
-int board_button() { return boot_button; }
+int board_button() {
+    return boot_button;
+}
 
 void start_board(Machine &machine) {
     static LcdDisplay display;

@@ -34,7 +34,9 @@ Status announce(const System &system, const BoardInfo &board) {
 
 #else
 
-Status announce(const System &, const BoardInfo &) { return {}; }
+Status announce(const System &, const BoardInfo &) {
+    return {};
+}
 
 #endif
 

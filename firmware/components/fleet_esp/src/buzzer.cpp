@@ -9,7 +9,7 @@ namespace fleet::esp {
 
 namespace {
 
-constexpr ledc_channel_t channel = static_cast<ledc_channel_t>(2);  // lamp 0, backlight 1
+constexpr ledc_channel_t channel = LEDC_CHANNEL_2;  // lamp 0, backlight 1
 constexpr std::uint32_t tone_hz = 2000;
 constexpr std::uint32_t beep_ms = 80;
 constexpr std::uint32_t loudest = 512;  // half of ten bits: a square wave

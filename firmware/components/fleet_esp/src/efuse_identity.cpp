@@ -50,7 +50,9 @@ Result<std::string> EfuseIdentity::hmac(std::string_view challenge) const {
 
 #else
 
-std::string EfuseIdentity::serial() const { return {}; }
+std::string EfuseIdentity::serial() const {
+    return {};
+}
 
 Result<std::string> EfuseIdentity::hmac(std::string_view) const {
     return Status{Code::unsupported, "this chip has no HMAC peripheral"};

@@ -9,6 +9,7 @@
 
 #include <sys/time.h>
 
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +39,10 @@ void set_zone(std::int32_t minutes) {
 
 }  // namespace
 
+EspClock::EspClock() {
+    date_is_set = false;
+}
+
 Status EspClock::start_sntp(const char *server) {
     if (server == nullptr || server[0] == '\0') return {};
     esp_sntp_config_t config = {};
@@ -48,7 +53,9 @@ Status EspClock::start_sntp(const char *server) {
     return status_of(esp_netif_sntp_init(&config), "SNTP did not start");
 }
 
-std::int64_t EspClock::mono_us() const { return esp_timer_get_time(); }
+std::int64_t EspClock::mono_us() const {
+    return esp_timer_get_time();
+}
 
 std::int64_t EspClock::unix_ms() const {
     if (!date_is_set) return 0;
@@ -57,7 +64,9 @@ std::int64_t EspClock::unix_ms() const {
     return static_cast<std::int64_t>(now.tv_sec) * 1000 + now.tv_usec / 1000;
 }
 
-bool EspClock::synced() const { return date_is_set; }
+bool EspClock::synced() const {
+    return date_is_set;
+}
 
 void EspClock::set_unix_ms(std::int64_t ms, std::int32_t zone_minutes) {
     constexpr std::int32_t day = 24 * 60;

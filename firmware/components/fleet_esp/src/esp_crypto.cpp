@@ -65,7 +65,9 @@ using OwnSha256 = MbedSha256;
 
 }  // namespace
 
-std::unique_ptr<Sha256> EspCrypto::sha256() { return std::unique_ptr<Sha256>(new (std::nothrow) OwnSha256()); }
+std::unique_ptr<Sha256> EspCrypto::sha256() {
+    return std::unique_ptr<Sha256>(new (std::nothrow) OwnSha256());
+}
 
 Status EspCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) {
 #if CONFIG_FLEET_SIGNED_RELEASES

@@ -79,11 +79,17 @@ ResetReason EspSystem::reset_reason() const {
     }
 }
 
-std::uint32_t EspSystem::heap_free() const { return heap_caps_get_free_size(MALLOC_CAP_DEFAULT); }
+std::uint32_t EspSystem::heap_free() const {
+    return heap_caps_get_free_size(MALLOC_CAP_DEFAULT);
+}
 
-std::uint32_t EspSystem::heap_min() const { return heap_caps_get_minimum_free_size(MALLOC_CAP_DEFAULT); }
+std::uint32_t EspSystem::heap_min() const {
+    return heap_caps_get_minimum_free_size(MALLOC_CAP_DEFAULT);
+}
 
-std::uint32_t EspSystem::heap_largest() const { return heap_caps_get_largest_free_block(MALLOC_CAP_DEFAULT); }
+std::uint32_t EspSystem::heap_largest() const {
+    return heap_caps_get_largest_free_block(MALLOC_CAP_DEFAULT);
+}
 
 ChipInfo EspSystem::chip() const {
     esp_chip_info_t raw = {};
@@ -105,14 +111,17 @@ std::string EspSystem::mac() const {
     return text;
 }
 
-void EspSystem::random(MutableBytes into) const { esp_fill_random(into.data, into.size); }
+void EspSystem::random(MutableBytes into) const {
+    esp_fill_random(into.data, into.size);
+}
 
 std::string EspSystem::partition_table_json() const {
     std::string buffer(longest_table, '\0');
     JsonWriter json(buffer.data(), buffer.size());
     json.begin_array();
     esp_partition_iterator_t it = esp_partition_find(ESP_PARTITION_TYPE_ANY, ESP_PARTITION_SUBTYPE_ANY, nullptr);
-    for (; it != nullptr; it = esp_partition_next(it)) write_partition(json, *esp_partition_get(it));
+    for (; it != nullptr; it = esp_partition_next(it))
+        write_partition(json, *esp_partition_get(it));
     esp_partition_iterator_release(it);
     json.end_array();
     if (json.overflow()) return "[]";
@@ -120,6 +129,8 @@ std::string EspSystem::partition_table_json() const {
 }
 
 // Tasks that are not watched get an error, which changes nothing.
-void EspSystem::feed_watchdog() { esp_task_wdt_reset(); }
+void EspSystem::feed_watchdog() {
+    esp_task_wdt_reset();
+}
 
 }  // namespace fleet::esp

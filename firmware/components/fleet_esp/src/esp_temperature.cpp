@@ -36,7 +36,9 @@ Result<int> EspSystem::temperature() const {
 
 namespace fleet::esp {
 
-Result<int> EspSystem::temperature() const { return Status{Code::unsupported, "this chip has no sensor"}; }
+Result<int> EspSystem::temperature() const {
+    return Status{Code::unsupported, "this chip has no sensor"};
+}
 
 }  // namespace fleet::esp
 #endif

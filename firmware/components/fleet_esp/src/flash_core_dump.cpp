@@ -51,9 +51,13 @@ void append_reason(std::string &line) {
 
 }  // namespace
 
-bool FlashCoreDump::present() const { return esp_core_dump_image_check() == ESP_OK; }
+bool FlashCoreDump::present() const {
+    return esp_core_dump_image_check() == ESP_OK;
+}
 
-std::uint32_t FlashCoreDump::size() const { return present() ? static_cast<std::uint32_t>(extent().size) : 0; }
+std::uint32_t FlashCoreDump::size() const {
+    return present() ? static_cast<std::uint32_t>(extent().size) : 0;
+}
 
 Status FlashCoreDump::read(std::uint32_t offset, MutableBytes into) const {
     const esp_partition_t *partition =
@@ -62,8 +66,7 @@ Status FlashCoreDump::read(std::uint32_t offset, MutableBytes into) const {
     const Extent e = extent();
     if (offset > e.size || into.size > e.size - offset) return {Code::invalid, "reading behind the core dump's end"};
     const std::size_t start = e.address - partition->address;
-    return status_of(esp_partition_read(partition, start + offset, into.data, into.size),
-                     "the core dump was not read");
+    return status_of(esp_partition_read(partition, start + offset, into.data, into.size), "the core dump was not read");
 }
 
 std::string FlashCoreDump::summary() const {
@@ -78,6 +81,8 @@ std::string FlashCoreDump::summary() const {
     return line;
 }
 
-Status FlashCoreDump::erase() { return status_of(esp_core_dump_image_erase(), "the core dump was not erased"); }
+Status FlashCoreDump::erase() {
+    return status_of(esp_core_dump_image_erase(), "the core dump was not erased");
+}
 
 }  // namespace fleet::esp

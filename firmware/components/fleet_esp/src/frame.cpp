@@ -19,7 +19,8 @@ Colour Frame::at(int x, int y) const {
 
 void Frame::fill(int x, int y, int w, int h, Colour c) {
     for (int row = y; row < y + h; ++row) {
-        for (int column = x; column < x + w; ++column) set(column, row, c);
+        for (int column = x; column < x + w; ++column)
+            set(column, row, c);
     }
 }
 
@@ -59,7 +60,8 @@ void Frame::fit(const Frame &picture) {
     h = std::max(h, 1);
     for (int y = 0; y < h; ++y) {
         for (int x = 0; x < w; ++x) {
-            set((width_ - w) / 2 + x, (height_ - h) / 2 + y, picture.at(x * picture.width_ / w, y * picture.height_ / h));
+            set((width_ - w) / 2 + x, (height_ - h) / 2 + y,
+                picture.at(x * picture.width_ / w, y * picture.height_ / h));
         }
     }
 }

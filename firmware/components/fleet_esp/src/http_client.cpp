@@ -28,7 +28,8 @@ Status write_chunk(HttpExchange &exchange, Bytes bytes) {
 std::string part_head(std::string_view file_name, std::string_view media_type) {
     std::string head = "--";
     head.append(boundary).append("\r\nContent-Disposition: form-data; name=\"file\"; filename=\"");
-    for (const char c : file_name) head.push_back(c < ' ' || c == '"' || c == '\\' ? '_' : c);
+    for (const char c : file_name)
+        head.push_back(c < ' ' || c == '"' || c == '\\' ? '_' : c);
     return head.append("\"\r\nContent-Type: ").append(media_type).append("\r\n\r\n");
 }
 

@@ -21,7 +21,9 @@ constexpr const char *TAG = "http";
 constexpr int head_buffer = 2048;  // a line of the request or of the answer has to fit
 constexpr std::size_t piece = 4096;
 
-bool is_web_url(std::string_view url) { return url.rfind("http://", 0) == 0 || url.rfind("https://", 0) == 0; }
+bool is_web_url(std::string_view url) {
+    return url.rfind("http://", 0) == 0 || url.rfind("https://", 0) == 0;
+}
 
 }  // namespace
 
@@ -121,7 +123,8 @@ Status HttpExchange::read_body(const HttpResponse &head, const std::function<Sta
         if (size < 0) return {Code::unavailable, "the connection broke while reading"};
         if (size == 0) return check_end(head, received);
         received += size;
-        if (const Status status = sink(Bytes(buffer.get(), static_cast<std::size_t>(size))); !status.ok()) return status;
+        if (const Status status = sink(Bytes(buffer.get(), static_cast<std::size_t>(size))); !status.ok())
+            return status;
     }
 }
 

@@ -59,15 +59,20 @@ std::string encode(Type type, std::string_view data) {
     packet.push_back(static_cast<char>(data.size()));
     packet.append(data);
     std::uint8_t sum = 0;
-    for (const char c : packet) sum = static_cast<std::uint8_t>(sum + static_cast<std::uint8_t>(c));
+    for (const char c : packet)
+        sum = static_cast<std::uint8_t>(sum + static_cast<std::uint8_t>(c));
     packet.push_back(static_cast<char>(sum));
     packet.push_back('\n');  // not a part of it: clients that read lines go on here
     return packet;
 }
 
-std::string encode_state(State state) { return encode(Type::state, std::string(1, static_cast<char>(state))); }
+std::string encode_state(State state) {
+    return encode(Type::state, std::string(1, static_cast<char>(state)));
+}
 
-std::string encode_error(Error error) { return encode(Type::error, std::string(1, static_cast<char>(error))); }
+std::string encode_error(Error error) {
+    return encode(Type::error, std::string(1, static_cast<char>(error)));
+}
 
 std::string encode_result(Command command, const std::string *texts, std::size_t count) {
     std::string list;

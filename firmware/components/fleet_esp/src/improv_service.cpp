@@ -42,7 +42,9 @@ void ImprovService::run(Command command, std::string_view data) {
     fail(Error::unknown_command);
 }
 
-void ImprovService::fail(Error error) { hooks_.send(improv::encode_error(error)); }
+void ImprovService::fail(Error error) {
+    hooks_.send(improv::encode_error(error));
+}
 
 void ImprovService::send_wifi(std::string_view data) {
     const Result<improv::Credentials> credentials = improv::parse_credentials(data);

@@ -63,7 +63,8 @@ Status encode_jpeg(const Frame &frame, int quality, const std::function<Status(B
     jpeg_enc_handle_t encoder = nullptr;
     if (jpeg_enc_open(&config, &encoder) != JPEG_ERR_OK) return {Code::no_memory, "the JPEG encoder did not open"};
     const auto capacity = static_cast<int>(frame.bytes() / 2 + 4096);  // far more than a screen's picture takes
-    const Buffer out(static_cast<std::uint8_t *>(heap_caps_malloc(static_cast<std::size_t>(capacity), MALLOC_CAP_SPIRAM)));
+    const Buffer out(
+        static_cast<std::uint8_t *>(heap_caps_malloc(static_cast<std::size_t>(capacity), MALLOC_CAP_SPIRAM)));
     int size = 0;
     const jpeg_error_t err = out == nullptr ? JPEG_ERR_NO_MEM
                                             : jpeg_enc_process(encoder, frame.dots(), static_cast<int>(frame.bytes()),

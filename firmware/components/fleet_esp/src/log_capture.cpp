@@ -59,7 +59,8 @@ int on_log(const char *format, va_list args) {
 }
 
 std::string_view without_ends(std::string_view line) {
-    while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
+    while (!line.empty() && (line.back() == '\n' || line.back() == '\r'))
+        line.remove_suffix(1);
     return line;
 }
 

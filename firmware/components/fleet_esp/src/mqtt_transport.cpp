@@ -30,7 +30,9 @@ void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &setting
     }
 }
 
-const char *or_null(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
+const char *or_null(const std::string &text) {
+    return text.empty() ? nullptr : text.c_str();
+}
 
 // What esp-mqtt says of an error, as a sentence that an operator can act on.
 const char *sentence_of(const esp_mqtt_error_codes_t &error) {
@@ -105,8 +107,8 @@ Status MqttTransport::publish(std::string_view topic, Bytes payload, int qos, bo
     const std::string name(topic);
     // A length of 0 would make esp-mqtt measure the text itself.
     const char *data = payload.size == 0 ? nullptr : reinterpret_cast<const char *>(payload.data);
-    const int id = esp_mqtt_client_enqueue(client_, name.c_str(), data, static_cast<int>(payload.size), qos,
-                                           retain ? 1 : 0, true);
+    const int id =
+        esp_mqtt_client_enqueue(client_, name.c_str(), data, static_cast<int>(payload.size), qos, retain ? 1 : 0, true);
     if (id == -2) return {Code::no_space, "the MQTT outbox is full"};
     if (id < 0) return {Code::unavailable, "the message was not queued"};
     return {};
@@ -140,8 +142,8 @@ void MqttTransport::handle(Connection &connection, const esp_mqtt_event_t &event
 void MqttTransport::gather(Connection &connection, const esp_mqtt_event_t &event) {
     if (event.current_data_offset == 0) {
         connection.incoming.clear();
-        connection.skipping = event.total_data_len < 0 ||
-                              static_cast<std::size_t>(event.total_data_len) > options_.message_limit;
+        connection.skipping =
+            event.total_data_len < 0 || static_cast<std::size_t>(event.total_data_len) > options_.message_limit;
         if (connection.skipping) ESP_LOGW(TAG, "dropped a message of %d bytes", event.total_data_len);
     }
     if (connection.skipping || event.data_len < 0) return;

@@ -86,6 +86,8 @@ Status NvsStore::erase(std::string_view name) {
     return status_of(err == ESP_ERR_NVS_NOT_FOUND ? ESP_OK : err, "the setting was not erased");
 }
 
-Status NvsStore::commit() { return status_of(nvs_commit(handle_), "the settings were not committed"); }
+Status NvsStore::commit() {
+    return status_of(nvs_commit(handle_), "the settings were not committed");
+}
 
 }  // namespace fleet::esp

@@ -16,7 +16,9 @@ constexpr const char *TAG = "updater";
 constexpr std::uint32_t sector = 4096;
 constexpr Status no_other_slot{Code::not_found, "this flash has no second app slot"};
 
-const esp_partition_t *other_slot() { return esp_ota_get_next_update_partition(nullptr); }
+const esp_partition_t *other_slot() {
+    return esp_ota_get_next_update_partition(nullptr);
+}
 
 SlotState state_of(const esp_partition_t *slot) {
     esp_ota_img_states_t state = ESP_OTA_IMG_UNDEFINED;
@@ -67,7 +69,9 @@ Status check_kinship(const esp_partition_t *slot) {
 
 }  // namespace
 
-SlotInfo OtaUpdater::running() const { return describe(esp_ota_get_running_partition()); }
+SlotInfo OtaUpdater::running() const {
+    return describe(esp_ota_get_running_partition());
+}
 
 Result<SlotInfo> OtaUpdater::other() const {
     const esp_partition_t *slot = other_slot();
@@ -82,9 +86,8 @@ Status OtaUpdater::begin(std::uint32_t image_size, std::uint32_t resume_from) {
     if (image_size > slot->size) return {Code::no_space, "the image is larger than the slot"};
     if (resume_from % sector != 0) return {Code::invalid, "writing resumes only at a sector of 4096 bytes"};
     if (resume_from > image_size) return {Code::invalid, "writing resumes behind the image's end"};
-    const esp_err_t err = resume_from > 0
-                              ? esp_ota_resume(slot, OTA_WITH_SEQUENTIAL_WRITES, resume_from, &handle_)
-                              : esp_ota_begin(slot, OTA_WITH_SEQUENTIAL_WRITES, &handle_);
+    const esp_err_t err = resume_from > 0 ? esp_ota_resume(slot, OTA_WITH_SEQUENTIAL_WRITES, resume_from, &handle_)
+                                          : esp_ota_begin(slot, OTA_WITH_SEQUENTIAL_WRITES, &handle_);
     open_ = err == ESP_OK;
     if (err == ESP_ERR_OTA_ROLLBACK_INVALID_STATE) return {Code::refused, "the running image is not confirmed yet"};
     return status_of(err, "the other slot did not open");

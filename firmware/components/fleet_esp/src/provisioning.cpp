@@ -36,7 +36,8 @@ std::string make_code(const System &system) {
     std::array<std::uint8_t, 8> raw = {};
     system.random({raw.data(), raw.size()});
     std::string code;
-    for (const std::uint8_t r : raw) code.push_back(letters[r % letters.size()]);
+    for (const std::uint8_t r : raw)
+        code.push_back(letters[r % letters.size()]);
     return code;
 }
 
@@ -104,9 +105,9 @@ Status Provisioning::start_service(const Invitation &invitation) {
     char *salt = nullptr, *verifier = nullptr;
     int verifier_size = 0;
     const std::string &code = invitation.code;
-    esp_err_t err = esp_srp_gen_salt_verifier(user, static_cast<int>(invitation.user.size()), code.c_str(),
-                                              static_cast<int>(code.size()), &salt, salt_size, &verifier,
-                                              &verifier_size);
+    esp_err_t err =
+        esp_srp_gen_salt_verifier(user, static_cast<int>(invitation.user.size()), code.c_str(),
+                                  static_cast<int>(code.size()), &salt, salt_size, &verifier, &verifier_size);
     salt_ = take(salt, err == ESP_OK ? salt_size : 0);
     verifier_ = take(verifier, err == ESP_OK ? verifier_size : 0);
     if (err != ESP_OK) return status_of(err, "the provisioning code was not prepared");

@@ -37,10 +37,14 @@ esp_err_t install() {
     return err;
 }
 
-int read_line(void *buffer, std::size_t size) { return usb_serial_jtag_read_bytes(buffer, size, portMAX_DELAY); }
+int read_line(void *buffer, std::size_t size) {
+    return usb_serial_jtag_read_bytes(buffer, size, portMAX_DELAY);
+}
 
 // Nobody may be listening: better to lose bytes than to wait.
-void write_line(const void *bytes, std::size_t size) { usb_serial_jtag_write_bytes(bytes, size, pdMS_TO_TICKS(100)); }
+void write_line(const void *bytes, std::size_t size) {
+    usb_serial_jtag_write_bytes(bytes, size, pdMS_TO_TICKS(100));
+}
 
 #else
 
@@ -60,7 +64,9 @@ int read_line(void *buffer, std::size_t size) {
     return rest > 0 ? first + rest : first;
 }
 
-void write_line(const void *bytes, std::size_t size) { uart_write_bytes(port, bytes, size); }
+void write_line(const void *bytes, std::size_t size) {
+    uart_write_bytes(port, bytes, size);
+}
 
 #endif
 
@@ -76,7 +82,8 @@ Status SerialLine::start() {
 }
 
 void SerialLine::run(void *self) {
-    for (;;) static_cast<SerialLine *>(self)->turn();
+    for (;;)
+        static_cast<SerialLine *>(self)->turn();
 }
 
 void SerialLine::turn() {
@@ -88,6 +95,8 @@ void SerialLine::turn() {
     });
 }
 
-void SerialLine::send(std::string_view bytes) { write_line(bytes.data(), bytes.size()); }
+void SerialLine::send(std::string_view bytes) {
+    write_line(bytes.data(), bytes.size());
+}
 
 }  // namespace fleet::esp

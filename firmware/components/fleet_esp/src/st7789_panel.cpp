@@ -20,10 +20,14 @@ constexpr spi_host_device_t bus = SPI2_HOST;
 constexpr int stripe_rows = 16;
 constexpr TickType_t longest_stripe = pdMS_TO_TICKS(200);
 
-std::size_t row_bytes(int width) { return static_cast<std::size_t>(width) * 2; }
+std::size_t row_bytes(int width) {
+    return static_cast<std::size_t>(width) * 2;
+}
 
 // Pins are int in IDF 5.5 and gpio_num_t in 6.0, which turns into either.
-gpio_num_t pin(int number) { return static_cast<gpio_num_t>(number); }
+gpio_num_t pin(int number) {
+    return static_cast<gpio_num_t>(number);
+}
 
 bool on_sent(esp_lcd_panel_io_handle_t, esp_lcd_panel_io_event_data_t *, void *sent) {
     BaseType_t woken = pdFALSE;

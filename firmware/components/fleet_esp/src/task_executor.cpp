@@ -35,12 +35,14 @@ Status TaskExecutor::start() {
 
 void TaskExecutor::run(void *self) {
     esp_task_wdt_add(nullptr);
-    for (;;) static_cast<TaskExecutor *>(self)->turn(watchdog_pace);
+    for (;;)
+        static_cast<TaskExecutor *>(self)->turn(watchdog_pace);
 }
 
 void TaskExecutor::run_worker(void *self) {
     esp_task_wdt_add(nullptr);
-    for (;;) static_cast<TaskExecutor *>(self)->turn_worker(watchdog_pace);
+    for (;;)
+        static_cast<TaskExecutor *>(self)->turn_worker(watchdog_pace);
 }
 
 void TaskExecutor::put(Queue &queue, TaskHandle_t reader, std::function<void()> fn) {
@@ -52,9 +54,13 @@ void TaskExecutor::put(Queue &queue, TaskHandle_t reader, std::function<void()> 
     if (reader != nullptr) xTaskNotifyGive(reader);
 }
 
-void TaskExecutor::post(std::function<void()> fn) { put(ready_, task_, std::move(fn)); }
+void TaskExecutor::post(std::function<void()> fn) {
+    put(ready_, task_, std::move(fn));
+}
 
-void TaskExecutor::work(std::function<void()> fn) { put(jobs_, worker_, std::move(fn)); }
+void TaskExecutor::work(std::function<void()> fn) {
+    put(jobs_, worker_, std::move(fn));
+}
 
 void TaskExecutor::post_after(std::uint32_t ms, std::function<void()> fn) {
     Later later{esp_timer_get_time() + std::int64_t{ms} * 1000, std::move(fn)};

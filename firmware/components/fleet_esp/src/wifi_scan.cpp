@@ -30,7 +30,8 @@ std::vector<FoundNetwork> scan_networks() {
     std::vector<wifi_ap_record_t> records(most);
     if (esp_wifi_scan_get_ap_records(&count, records.data()) != ESP_OK) return {};
     std::vector<FoundNetwork> networks;
-    for (std::uint16_t i = 0; i < count && i < most; ++i) networks.push_back(found(records[i]));
+    for (std::uint16_t i = 0; i < count && i < most; ++i)
+        networks.push_back(found(records[i]));
     return networks;
 }
 

@@ -3,14 +3,14 @@
 
 #include "fleet/ports.hpp"
 
-#include <atomic>
-
 namespace fleet::esp {
 
 // EspClock counts by esp_timer and tells the date after SNTP or the boot poll
 // has set it. The system's clock holds UTC.
 class EspClock final : public Clock {
 public:
+    EspClock();
+
     // start_sntp asks the server for the date, again and again. Call it once,
     // after esp_netif_init; "" leaves the date to the boot poll.
     Status start_sntp(const char *server);

@@ -8,8 +8,8 @@ namespace fleet::esp {
 
 struct HttpOptions {
     ServerTrust trust;
-    int stall_ms = 15000;                  // longest time without a byte
-    std::int64_t exchange_ms = 60000;      // a whole post()
+    int stall_ms = 15000;                   // longest time without a byte
+    std::int64_t exchange_ms = 60000;       // a whole post()
     std::int64_t transfer_ms = 30 * 60000;  // a whole file, either way
 };
 

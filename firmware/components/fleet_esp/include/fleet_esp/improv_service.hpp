@@ -20,7 +20,7 @@ struct FoundNetwork {
 struct ImprovHooks {
     std::function<void(std::string_view)> send;
     std::function<Status(std::string_view ssid, std::string_view password)> join;
-    std::function<void()> give_up;  // join did not lead to a connection
+    std::function<void()> give_up;                    // join did not lead to a connection
     std::function<std::vector<FoundNetwork>()> scan;  // on the worker
     std::string product, version, chip, name;
     std::string next_url;  // where the browser goes when the device is connected

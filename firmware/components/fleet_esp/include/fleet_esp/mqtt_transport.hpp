@@ -13,8 +13,8 @@ namespace fleet::esp {
 
 struct MqttOptions {
     ServerTrust trust;
-    int buffer = 2048;                  // of esp-mqtt; CONNECT has to fit
-    std::size_t message_limit = 8192;   // longer messages are dropped
+    int buffer = 2048;                   // of esp-mqtt; CONNECT has to fit
+    std::size_t message_limit = 8192;    // longer messages are dropped
     std::uint64_t outbox_limit = 16384;  // bytes waiting to be sent
 };
 
