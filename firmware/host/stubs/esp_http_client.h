@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 5.5 (header), 6.0 (documentation). See README.md.
+// Stub, compared with the header of 5.5.3; for 6.0 with the migration guide only. See README.md.
 #pragma once
 
 #include "esp_err.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF espressif/esp_new_jpeg 1.0. See README.md.
+// Stub for espressif/esp_new_jpeg 1.0, from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #include "esp_jpeg_common.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+// Stub, compared with a header that has esp_ota_resume (5.4 or later). See README.md.
 #pragma once
 
 #include "esp_app_desc.h"

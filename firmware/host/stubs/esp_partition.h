@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 5.5, 6.0. See README.md.
+// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #include "esp_err.h"

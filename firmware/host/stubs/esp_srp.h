@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 5.5, 6.0 (component protocomm). See README.md.
+// Stub for 5.5, 6.0 (component protocomm), from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #include "esp_err.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF espressif/mdns 1.11. See README.md.
+// Stub for espressif/mdns 1.11, from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #include "esp_err.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 5.5 (component mqtt), 6.0 (espressif/mqtt 1.x). See README.md.
+// Stub, compared with the header of esp-mqtt. See README.md.
 #pragma once
 
 #include "esp_event.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF espressif/libsodium 1.0.20. See README.md.
+// Stub for espressif/libsodium 1.0.20, from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 extern "C" int sodium_init(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF espressif/network_provisioning 1.2. See README.md.
+// Stub, compared with the header of espressif/network_provisioning 1.x. See README.md.
 #pragma once
 
 #include "esp_event.h"

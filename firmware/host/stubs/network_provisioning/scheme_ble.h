@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF espressif/network_provisioning 1.2. See README.md.
+// Stub for espressif/network_provisioning 1.2, from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #include "network_provisioning/manager.h"

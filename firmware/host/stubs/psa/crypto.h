@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Stub, compared with ESP-IDF 6.0 (TF-PSA-Crypto 1.0). See README.md.
+// Stub for 6.0 (TF-PSA-Crypto 1.0), from its documented use; not compared with the header yet. See README.md.
 #pragma once
 
 #if FLEET_STUB_IDF < 60
