@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // An ESP32-DevKitC, or one of its many likes: a blue lamp on GPIO 2.
 #include "fleet_esp/board.hpp"
 #include "fleet_esp/lamps.hpp"

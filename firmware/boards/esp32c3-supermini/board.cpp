@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The ESP32-C3 SuperMini: a blue lamp on GPIO 8 that lights when the pin is low.
 #include "fleet_esp/board.hpp"
 #include "fleet_esp/lamps.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // An ESP32-S3-DevKitC-1 with a 2-inch ST7789 of 320 by 240 dots and a passive
 // buzzer. The README shows the wiring; every part may be missing.
 #include "fleet_esp/board.hpp"

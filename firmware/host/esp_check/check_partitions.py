@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 """Lays partition tables out as ESP-IDF's generator does, and checks what it and a fleet need of them."""
 
 import sys

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Any document: refused whole, or applied within the bounds of its keys, and
 // what was stored loads again as it was.
 #include "fleet/config_store.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The scan and cJSON agree: what the scan lets through, cJSON parses, and
 // members found in the text are members of the document.
 #include "fleet/envelope.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Any message: at most one answer comes back, it is JSON, and tools only see
 // arguments that they asked for.
 #include "fleet/session.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Any answer to a poll: what is taken from it is usable, and settings that were
 // saved read back the same.
 #include "fleet/poll_answer.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Stub, compared with the header of 5.5.3; for 6.0 with the migration guide only. See README.md.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Stub, compared with a header that has esp_ota_resume (5.4 or later). See README.md.
 #pragma once
 

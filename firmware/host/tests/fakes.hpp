@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Machines for tests: time and chance are in the hands of the test, posted work
 // runs when it says so.
 #pragma once

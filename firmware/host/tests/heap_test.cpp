@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What a request costs: nothing from the heap but the nodes of its own JSON.
 #include "fleet/session.hpp"
 #include "mcp_fixture.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "fleet/app_image.hpp"
 #include "fleet/base64.hpp"
 #include "fleet/image_check.hpp"

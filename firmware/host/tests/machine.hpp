@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A whole fake machine: what it is told to be, what it did.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // An MCP server with a few tools, and the texts that it sent.
 #pragma once
 

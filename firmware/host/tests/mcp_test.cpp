@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What stock firmware gets wrong, each point a case here, and the rest.
 #include "mcp_fixture.hpp"
 

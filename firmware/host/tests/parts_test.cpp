@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The small parts: back-off, outbox, log, crash loop, URLs, versions.
 #include "fleet/backoff.hpp"
 #include "fleet/crash_loop.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Crypto port by libsodium, and the signing that only a test does.
 #pragma once
 

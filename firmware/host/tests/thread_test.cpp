@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A download on a real worker thread, for the race detector: the only part of
 // the core that leaves the executor.
 #include "fleet/ota_flow.hpp"

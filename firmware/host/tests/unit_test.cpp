@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A whole unit on a fake machine.
 #include "fleet/unit.hpp"
 #include "machine.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The shared JSON vectors: texts exchanged with stock devices.
 #pragma once
 

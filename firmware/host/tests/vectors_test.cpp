@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The exchanges of stock devices, answered by this core. Where it answers
 // otherwise, the table below says how and why; every entry of it is used.
 #include "vectors.hpp"

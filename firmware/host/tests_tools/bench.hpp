@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A unit with its tools on real ports, whose executor is pumped by the test and
 // whose broker is the test.
 #pragma once

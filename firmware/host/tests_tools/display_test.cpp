@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "picture/codec.hpp"
 #include "ports/canvas_display.hpp"
 #include "temp_dir.hpp"

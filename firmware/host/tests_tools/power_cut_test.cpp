@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The power goes at every single change on disk, from the first of an update to
 // the last of its confirmation: the unit boots a whole image each time.
 #include "ports/steps.hpp"

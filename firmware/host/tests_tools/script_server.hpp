@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A server on loopback that does what the test says with each connection: real
 // sockets, scripted bytes.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A unit's flash for tests: two slots with images of the real layout.
 #pragma once
 

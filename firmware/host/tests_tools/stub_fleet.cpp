@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "stub_fleet.hpp"
 
 #include "script_server.hpp"

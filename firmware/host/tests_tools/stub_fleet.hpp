@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A server as small as a device can live with: boot poll, image, broker. It
 // offers an image to every device that runs an older version, and sends each
 // connected device a ping now and then.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "ports/mosquitto_transport.hpp"
 #include "ports/thread_executor.hpp"
 #include "script_server.hpp"

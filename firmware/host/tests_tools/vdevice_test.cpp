@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The program as a whole, over real sockets, with its faults.
 #include "boot/bootloader.hpp"
 #include "process.hpp"

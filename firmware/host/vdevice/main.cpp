@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A virtual device: the firmware's core and tools on Linux. See --help.
 #include "device/device.hpp"
 #include "device/flash.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "fleet/json.hpp"
 
 // Debian puts the header into a folder, ESP-IDF does not.

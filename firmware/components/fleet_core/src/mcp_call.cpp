@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // tools/call: who may, with what, and not twice.
 #include "fleet/mcp_server.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // tools/list: pages cut by the rule of stock devices.
 #include "fleet/mcp_server.hpp"
 

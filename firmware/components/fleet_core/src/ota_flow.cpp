@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The half before the restart; the other is in ota_trial.cpp.
 #include "fleet/ota_flow.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The half after the restart: the new image proves itself or makes way.
 #include "fleet/ota_flow.hpp"
 

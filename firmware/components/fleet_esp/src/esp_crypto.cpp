@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "fleet_esp/esp_crypto.hpp"
 
 #include "esp_idf_version.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A picture in the panel's own format, RGB565 with the high byte first, and
 // what is drawn on it.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // One request of esp_http_client, from connecting to the last byte.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // JPEG by Espressif's esp_new_jpeg.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "fleet_esp/reset_button.hpp"
 
 #include "fleet_esp/status_of.hpp"

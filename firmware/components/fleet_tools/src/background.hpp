@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose work blocks: it runs on the worker, and the answer comes after it.
 #pragma once
 

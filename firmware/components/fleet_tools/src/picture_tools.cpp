@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The screen as a picture: what it shows, a photo of it, a picture onto it.
 #include "background.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "settings.hpp"
 
 #include "fleet/tools/toolkit.hpp"

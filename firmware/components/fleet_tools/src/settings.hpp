@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What a person set stays set: keys of the KvStore.
 #pragma once
 

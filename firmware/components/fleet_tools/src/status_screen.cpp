@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What the screen shows when there is nothing else to show: what the device is
 // and whether it has its server. It is drawn when that changes, so that a claim
 // code, an alert or a picture stays until then.

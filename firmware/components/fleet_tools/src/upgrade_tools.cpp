@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // New images, and the way back. The answer names a job; how it goes on follows
 // as notifications, over the restart.
 #include "background.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The chip and what hangs on its pins.
 #include "fakes.hpp"
 

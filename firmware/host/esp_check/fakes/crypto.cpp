@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Mbed TLS's hash, of either version, by OpenSSL; libsodium's verdict is scripted
 // by the signature's first byte.
 #include "esp_idf_version.h"

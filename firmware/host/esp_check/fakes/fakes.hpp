@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // ESP-IDF played on the host: each namespace is one part of it, with what tests
 // script and what they look at. Nothing runs by itself; time passes only while
 // somebody waits.

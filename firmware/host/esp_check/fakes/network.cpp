@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Events, TCP/IP, Wi-Fi, provisioning, SNTP, mDNS.
 #include "fakes.hpp"
 

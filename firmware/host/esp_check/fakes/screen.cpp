@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The panel and the JPEG codec, whose files are the dots themselves.
 #include "fakes.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The whole program on the fakes: from power-on to a claimed device that works.
 #include "support.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 
 #include "fleet_esp/improv_service.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Stub, compared with the header of espressif/network_provisioning 1.x. See README.md.
 #pragma once
 

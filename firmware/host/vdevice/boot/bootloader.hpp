@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What ESP-IDF's bootloader does with CONFIG_BOOTLOADER_APP_ROLLBACK_ENABLE: a
 // new image gets one boot to prove itself, and an image that is damaged none.
 #pragma once

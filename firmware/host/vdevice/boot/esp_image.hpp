@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The layout of an ESP32 application image, and the checks that esp_ota_end
 // and the bootloader make: magic, chip, segments, checksum, appended SHA-256.
 #pragma once

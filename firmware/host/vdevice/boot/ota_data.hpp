@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // otadata.json: which slot boots, the state of each, and how often was booted.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What the image in the slot makes the unit do: the JSON that it carries stands
 // for its program.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What a board is made of, from boards/NAME/board.json and its partition table.
 #pragma once
 

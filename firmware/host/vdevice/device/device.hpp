@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // One virtual device: its ports, the unit that runs on them, its tools.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Files of the firmware that the program carries along; CMake fills them in.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Faults on request: the list of --fault, and the ports that they go through.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The unit's flash before its program runs: a directory, and an image in slot A
 // when it is new.
 #pragma once

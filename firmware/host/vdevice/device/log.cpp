@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "device/log.hpp"
 
 #include "ports/file_io.hpp"

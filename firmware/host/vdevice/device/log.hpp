@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The log of a virtual device: a ring that outlives restarts, and standard
 // error.
 #pragma once

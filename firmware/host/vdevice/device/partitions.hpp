@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Partition tables as ESP-IDF writes them: CSV with gaps that gen_esp32part
 // fills, which is done here the same way.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Makes application images as esptool's elf2image does: header, one segment
 // with description and payload, checksum, SHA-256. What runs inside is a JSON
 // text that a virtual device obeys.

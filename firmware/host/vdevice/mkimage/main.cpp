@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // mkimage writes an application image for a virtual device.
 //
 //     mkimage --chip esp32s3 --version 1.2.3 [--payload JSON] [--size BYTES]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A picture in memory, three bytes a dot, and what is drawn on it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Pictures as files: JPEG by libjpeg, PNG by libpng. What comes in is
 // untrusted: its size is checked before memory is taken.
 #pragma once

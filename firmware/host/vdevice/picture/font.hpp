@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A font of five by eight dots. A glyph has five columns; the lowest bit is
 // the top dot. What the font lacks shows as a box.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Display in memory: tools and status draw on it, a snapshot is its file.
 #pragma once
 

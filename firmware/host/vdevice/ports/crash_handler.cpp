@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "ports/file_core_dump.hpp"
 #include "ports/posix_system.hpp"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The HttpClient by libcurl: no redirects, no proxies, bounded times.
 #pragma once
 

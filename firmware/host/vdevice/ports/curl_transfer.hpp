@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // One transfer: a curl handle, what its answer's head said, and why it stopped.
 #pragma once
 

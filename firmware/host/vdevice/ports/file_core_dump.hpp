@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The CoreDump on Linux: a file that the crash handler wrote, one line of
 // summary first.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Files as flash: a small file is replaced whole or not at all.
 #pragma once
 

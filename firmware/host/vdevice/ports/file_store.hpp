@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The KvStore on Linux: one file per key, "i" and a number or "s" and text.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Ports that hold a value and no more: network, speaker, LED.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "ports/key_identity.hpp"
 
 #include "ports/file_io.hpp"

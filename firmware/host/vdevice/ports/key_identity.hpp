@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Identity on Linux: a serial number and a key in a file stand for eFuses.
 #pragma once
 

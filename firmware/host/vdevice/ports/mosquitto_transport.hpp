@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Transport by libmosquitto: MQTT 3.1.1, clean session, no SUBSCRIBE (the
 // server writes to the client), one attempt per start().
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Crypto port by OpenSSL's libcrypto.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 #include "ports/posix_system.hpp"
 
 #include "ports/file_io.hpp"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The System on Linux: a restart is execv of the own program, which then runs
 // the bootloader again.
 #pragma once

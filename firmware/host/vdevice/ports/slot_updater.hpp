@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Updater on slot files, with the rules of esp_ota_ops.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A step is a moment at which the state on disk has just changed. Tests and
 // --fault kill=STEP end the process there, as a power cut would.
 #pragma once

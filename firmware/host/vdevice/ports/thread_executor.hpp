@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Executor on Linux: run() on the calling thread, and one worker.
 #pragma once
 

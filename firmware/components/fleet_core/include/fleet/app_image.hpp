@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The head of an ESP32 app image, looked at before anything is written.
 #pragma once
 

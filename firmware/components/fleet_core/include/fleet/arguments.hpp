@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of a call, checked against the tool's properties.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // How long to wait before trying again: exponential with full jitter, so that a
 // fleet that lost its broker together does not come back together.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The start of a device: poll, show the claim code until an operator takes the
 // device, poll again. Ends with an answer that asks for no activation.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The poll at boot: what a device says of itself to the server before it has a
 // broker, and the activation that follows while no operator has claimed it.
 #pragma once

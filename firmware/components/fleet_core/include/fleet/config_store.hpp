@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Remote configuration: a versioned set of values that takes effect at once, on
 // trial. If the broker is not there when the trial ends, the values before come
 // back: a bad setting cannot cut a device off for good.

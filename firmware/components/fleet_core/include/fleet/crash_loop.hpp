@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A device that crashes again and again right after its start comes up in safe
 // mode: network and upgrades only, so that it can still be helped.
 #pragma once

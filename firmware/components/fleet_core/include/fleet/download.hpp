@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // One attempt to bring an image into the other slot. Runs on the worker and
 // touches nothing that the executor touches meanwhile.
 #pragma once

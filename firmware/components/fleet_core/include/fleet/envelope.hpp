@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The one form of all messages: {"type":…, "session_id":…, "payload":…}.
 #pragma once
 

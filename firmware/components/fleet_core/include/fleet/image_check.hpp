@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Checks a whole app image as the bootloader would: segments, checksum, hash.
 // ESP-IDF does this itself; this is for machines that have no bootloader.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // How long work reports itself: a tool answers with a job id at once, the rest
 // follows as notifications/job, over restarts too.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Reading JSON: an owner around cJSON and views into what it parsed.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Looks at JSON text before a parser does: cJSON recurses and allocates as the
 // text tells it to, so hostile text has to be bounded first. The scan itself
 // uses neither heap nor recursion.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Writing JSON into a buffer of fixed size. What does not fit sets overflow and
 // is not written; the writer never ends up with a half escaped character.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The last lines of the log, in memory that may survive a restart.
 //
 // The ring lives in memory that the caller gives, on ESP32 in no-init RAM, and

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A signed statement about an image: who holds the key says that these bytes
 // may run on these devices.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The MCP server of a device: initialize, ping, tools/list, tools/call.
 //
 // It speaks as stock devices do, and better where they fall short: every bad

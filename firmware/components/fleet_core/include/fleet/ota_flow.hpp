@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Upgrades, from the order to the verdict over the restart: download with
 // resume, checks, switch of slots, trial of the new image, way back.
 //

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Messages that wait for the connection, in a buffer of fixed size. When it is
 // full the oldest go, and are counted.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The answer to a boot poll. Nothing in it may bring the device down: a section
 // that makes no sense is left out, the others count.
 #pragma once

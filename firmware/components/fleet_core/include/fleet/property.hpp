@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // One argument of a tool, built by name so that a description never ends up as
 // a default: Property::Text("url").Required().Describe("…").
 #pragma once

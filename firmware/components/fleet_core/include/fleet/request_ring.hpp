@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Remembers the last requests that changed something, so that a second delivery
 // of one (MQTT's QoS 1 says "at least once") does not do it again.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The messages from the server that stock devices know, each to where it goes.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The heartbeat: what a device tells of itself, unasked.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What a tool is: a constant description in flash, a function, and a context.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // A whole device: the parts of the core on one machine. The board adds its
 // tools and calls start; everything after that happens on the executor.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Which URLs a device follows. Tools take URLs from messages: without a policy
 // the devices of a house could be sent to knock at its other doors.
 #pragma once

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8 at the border: device text meets SQL and JSON, which take no other.
 #pragma once
 

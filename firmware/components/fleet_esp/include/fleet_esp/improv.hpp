@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Improv over a serial line: how a browser that has just flashed a device gives
 // it its Wi-Fi. Only the packets; see improv_service.hpp for what they do.
 #pragma once

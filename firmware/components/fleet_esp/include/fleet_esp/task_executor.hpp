@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The Executor as two FreeRTOS tasks: one that runs the core, one for jobs
 // that block.
 #pragma once

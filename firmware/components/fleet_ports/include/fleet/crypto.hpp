@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // The primitives that a platform brings along: mbedtls on ESP-IDF, libcrypto on
 // Linux. The core has no cryptography of its own.
 #pragma once

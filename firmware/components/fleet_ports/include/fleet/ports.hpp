@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What the core needs of the machine it runs on, as interfaces: implemented by
 // fleet_esp on ESP-IDF, by host/vdevice on Linux, and by fakes in tests.
 //

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // Views of bytes: std::span is C++20, and the floor here is C++17.
 #pragma once
 

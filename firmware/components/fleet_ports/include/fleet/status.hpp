@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What functions that can fail return. No exceptions: ESP-IDF builds without them.
 #pragma once
 

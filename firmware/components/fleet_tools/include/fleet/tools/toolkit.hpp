@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 // What the tools work with. The program fills it once; it outlives the registry.
 #pragma once
 
