@@ -78,6 +78,10 @@ func (a *planner) longestDownload() time.Duration {
 	return ExpectedDuration(size)
 }
 
+// expectedMinimumSpeed is what stock boards in the field load at least, in
+// bytes per second.
+const expectedMinimumSpeed = 32 << 10
+
 // ExpectedDuration is how long an upgrade takes on a device in the field: the
 // download at the slow end of what is seen there, and two restarts' worth of
 // time around it.

@@ -16,7 +16,6 @@ type Observation struct {
 	// SameConnection: the probe was answered over the connection that stood
 	// when the last byte was sent.
 	SameConnection bool
-	Now            DeploymentState // retired, canceled, revoked: unused
 }
 
 // DeploymentTimers bound the steps of a deployment. The zero value is not

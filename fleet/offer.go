@@ -1,7 +1,5 @@
 package fleet
 
-import "time"
-
 // A FirmwareOffer is the firmware section of an answer to a boot poll.
 type FirmwareOffer struct {
 	Version string
@@ -11,8 +9,8 @@ type FirmwareOffer struct {
 
 // An OfferSituation is all that [DecideOffer] looks at.
 type OfferSituation struct {
-	Bound         bool            // enrolled, and asks with the Client-Id on record
-	Held          bool            //
+	Bound         bool // enrolled, and asks with the Client-Id on record
+	Held          bool
 	Mode          DispatchMode    // of the campaign
 	State         DeploymentState // of the device's deployment; "" if it has none
 	Running       bool            // the campaign is: not paused, not over
@@ -32,26 +30,26 @@ type OfferSituation struct {
 type OfferReason string
 
 const (
-	OfferMade            OfferReason = ""
-	OfferNone            OfferReason = "no_deployment"
-	OfferUnbound         OfferReason = "not_bound"
-	OfferHeld            OfferReason = "held"
-	OfferPushOnly        OfferReason = "push_only"
-	OfferUnderWay        OfferReason = "under_way" // an attempt is: its evidence decides
-	OfferNotRunning      OfferReason = "campaign_not_running"
-	OfferWindowClosed    OfferReason = "window_closed"
-	OfferNotDue          OfferReason = "not_due"
-	OfferUnfit           OfferReason = "does_not_fit"
-	OfferFirstBoot       OfferReason = "first_boot"         // an offer would leave the new build unconfirmed
-	OfferTooOften        OfferReason = "too_often"          // two in an hour
-	OfferSameBuild       OfferReason = "same_build"         //
-	OfferVersion         OfferReason = "unparsable_version" // of the device or the image: comparing would crash the device
-	OfferNotNewer        OfferReason = "not_newer"          // and no downgrade was approved
-	OfferForceUsed       OfferReason = "force_used"         // force is for one recorded boot
-	MaxOffersPerHour                 = 2
-	offerWindow                      = time.Hour
-	expectedMinimumSpeed             = 32 << 10 // bytes per second, of stock boards in the field
+	OfferMade         OfferReason = ""
+	OfferNone         OfferReason = "no_deployment"
+	OfferUnbound      OfferReason = "not_bound"
+	OfferHeld         OfferReason = "held"
+	OfferPushOnly     OfferReason = "push_only"
+	OfferUnderWay     OfferReason = "under_way" // an attempt is: its evidence decides
+	OfferNotRunning   OfferReason = "campaign_not_running"
+	OfferWindowClosed OfferReason = "window_closed"
+	OfferNotDue       OfferReason = "not_due"
+	OfferUnfit        OfferReason = "does_not_fit"
+	OfferFirstBoot    OfferReason = "first_boot" // an offer would leave the new build unconfirmed
+	OfferTooOften     OfferReason = "too_often"  // two in an hour
+	OfferSameBuild    OfferReason = "same_build"
+	OfferVersion      OfferReason = "unparsable_version" // of the device or the image: comparing would crash the device
+	OfferNotNewer     OfferReason = "not_newer"          // and no downgrade was approved
+	OfferForceUsed    OfferReason = "force_used"         // force is for one recorded boot
 )
+
+// MaxOffersPerHour bounds the offers to one device.
+const MaxOffersPerHour = 2
 
 // OfferDecision is the word of the poll-reply policy.
 type OfferDecision struct {
