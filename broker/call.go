@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -19,33 +18,40 @@ const forever = 24 * time.Hour
 type writtenKey struct{}
 
 // Send writes the call and waits for the answer until ctx ends.
-func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage, late func(fleet.Answer)) (fleet.Answer, error) {
+func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
 	if t.used {
 		return fleet.Answer{}, errors.New("a turn was used twice")
 	}
 	t.used = true
 	c := t.c
-	call := &sentCall{id: t.id, tool: tool, late: late}
+	call := &sentCall{id: t.id, tool: inv.Tool, late: late}
 	c.device.remember(call)
 	if t.written != nil {
 		ctx = context.WithValue(ctx, writtenKey{}, t.written)
 	}
-	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: tool, Arguments: arguments, Timeout: forever})
+	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments, Scope: scopeOf(inv), Timeout: forever})
 	if !gaveUp(err) {
 		c.device.settle(call)
-		return c.outcome(tool, result, err)
+		return c.outcome(inv.Tool, result, err)
 	}
 	if answer, came := c.device.giveUp(call); came {
-		return c.outcome(tool, answer.Result, answer.Err)
+		return c.outcome(inv.Tool, answer.Result, answer.Err)
 	}
 	if errors.Is(err, mcp.ErrTimeout) {
-		c.unanswered(fmt.Sprintf("no answer to %s", tool))
+		c.unanswered(fmt.Sprintf("no answer to %s", inv.Tool))
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
 	}
 	if errors.Is(err, mcp.ErrClosed) {
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrLost, err)
 	}
 	return fleet.Answer{}, err // the caller withdrew
+}
+
+func scopeOf(inv fleet.Invocation) mcp.Scope {
+	if inv.ForOperator {
+		return mcp.ScopeOperator
+	}
+	return mcp.ScopeNone
 }
 
 // gaveUp reports whether the call may have been sent and was not answered.

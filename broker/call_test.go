@@ -205,7 +205,7 @@ func TestLine(t *testing.T) {
 	case <-time.After(deadline):
 		t.Error("a waiting turn does not notice that the connection has ended")
 	}
-	if _, err := turns[2].Send(t.Context(), "x", nil, nil); !errors.Is(err, fleet.ErrOffline) {
+	if _, err := turns[2].Send(t.Context(), fleet.Invocation{Tool: "x"}, nil); !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("sending over an ended connection: %v", err)
 	}
 }

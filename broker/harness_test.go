@@ -157,7 +157,7 @@ func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, l
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	return turn.Send(ctx, tool, json.RawMessage(args), late)
+	return turn.Send(ctx, fleet.Invocation{Tool: tool, Arguments: json.RawMessage(args)}, late)
 }
 
 // A lockedWriter lets a test read what several goroutines log.

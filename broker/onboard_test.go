@@ -106,7 +106,7 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer turn.Done()
-	if _, err := turn.Send(t.Context(), "self.reboot", nil, nil); err != nil {
+	if _, err := turn.Send(t.Context(), fleet.Invocation{Tool: "self.reboot"}, nil); err != nil {
 		t.Error(err)
 	}
 	if first := <-asked; first != "tools/call" {
@@ -182,7 +182,7 @@ func TestListingSharesTheLine(t *testing.T) {
 		go func() {
 			defer turn.Done()
 			<-turn.Ready()
-			_, err := turn.Send(t.Context(), "x", nil, nil)
+			_, err := turn.Send(t.Context(), fleet.Invocation{Tool: "x"}, nil)
 			done <- err
 		}()
 		if i == 0 {

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -46,7 +45,7 @@ func TestPing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan error, 1)
 	go func() {
-		_, err := turn.Send(ctx, "self.upgrade_firmware", json.RawMessage(`{}`), nil)
+		_, err := turn.Send(ctx, fleet.Invocation{Tool: "self.upgrade_firmware"}, nil)
 		sent <- err
 	}()
 	select {
@@ -83,7 +82,7 @@ func TestUnsentCallIsNotWritten(t *testing.T) {
 	written := turn.(fleet.WrittenTurn).Written()
 	d.conn.Close()
 	<-turn.Lost()
-	if _, err := turn.Send(t.Context(), "x", json.RawMessage(`{}`), nil); !errors.Is(err, fleet.ErrOffline) {
+	if _, err := turn.Send(t.Context(), fleet.Invocation{Tool: "x"}, nil); !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("%v, want offline", err)
 	}
 	select {

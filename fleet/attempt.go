@@ -118,8 +118,12 @@ func (a *attempt) send() {
 		a.sendReboot(ctx)
 		return
 	}
-	answer, err := a.turn.Send(ctx, a.call.Tool, a.wire, a.late)
+	answer, err := a.turn.Send(ctx, a.invocation(), a.late)
 	a.judge(answer, err)
+}
+
+func (a *attempt) invocation() Invocation {
+	return Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: a.call.Actor.Kind != ActorLLM}
 }
 
 // judge turns what came back into an outcome.

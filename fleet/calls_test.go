@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -463,5 +464,24 @@ func TestRebootIsJudgedByEvidence(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			})
 		})
+	}
+}
+
+// Devices let user-only tools through by the scope, so a model's call must
+// never carry it.
+func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
+	b := newBench(t)
+	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) { return fleettest.Text("true"), nil })
+	var sent []bool
+	b.link.Sending = func(inv fleet.Invocation) { sent = append(sent, inv.ForOperator) }
+	kinds := []fleet.ActorKind{fleet.ActorOperator, fleet.ActorToken, fleet.ActorCampaign, fleet.ActorSystem, fleet.ActorLLM}
+	for _, kind := range kinds {
+		by := fleet.Actor{Kind: kind, Name: "a", Role: fleet.RoleOperator}
+		if c := b.call(t, fleet.CallRequest{Actor: by, Tool: "self.get_device_status"}); c.State != fleet.CallSucceeded {
+			t.Fatalf("%s: %s %v", kind, c.State, c.Error)
+		}
+	}
+	if want := []bool{true, true, true, true, false}; !slices.Equal(sent, want) {
+		t.Errorf("sent for %v with operator scope: %v, want %v", kinds, sent, want)
 	}
 }

@@ -31,9 +31,18 @@ type Turn interface {
 	// Call it at most once, after Ready. late is called (from another
 	// goroutine, at most once) if an answer comes after Send has given up,
 	// also over a later connection of the device.
-	Send(ctx context.Context, tool string, arguments json.RawMessage, late func(Answer)) (Answer, error)
+	Send(ctx context.Context, inv Invocation, late func(Answer)) (Answer, error)
 	// Done gives the turn back; the next call in line gets ready. Idempotent.
 	Done()
+}
+
+// An Invocation is what a [Turn] sends.
+type Invocation struct {
+	Tool      string
+	Arguments json.RawMessage
+	// ForOperator: not for a language model. Firmware that guards its user-only
+	// tools wants to be told.
+	ForOperator bool
 }
 
 // An Answer is what a device replied to a call.

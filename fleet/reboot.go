@@ -18,7 +18,7 @@ func (a *attempt) sendReboot(ctx context.Context) {
 	}
 	replied := make(chan reply, 1)
 	go func() {
-		answer, err := a.turn.Send(ctx, a.call.Tool, a.wire, a.late)
+		answer, err := a.turn.Send(ctx, a.invocation(), a.late)
 		replied <- reply{answer, err}
 	}()
 	a.witness(EvidenceSent, "")

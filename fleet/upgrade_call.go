@@ -61,7 +61,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 	written := a.written()
 	replied := make(chan upgradeReply, 1)
 	go func() {
-		answer, err := a.turn.Send(ctx, a.call.Tool, a.wire, a.late)
+		answer, err := a.turn.Send(ctx, a.invocation(), a.late)
 		replied <- upgradeReply{answer, err}
 	}()
 	for a.call.State == CallSent {

@@ -18,7 +18,7 @@ type echo struct {
 	up      []byte
 }
 
-func (e *echo) Send(_ context.Context, msg []byte) error {
+func (e *echo) Send(_ context.Context, msg []byte, _ mcp.Scope) error {
 	const head = `{"jsonrpc":"2.0","id":`
 	id := msg[len(head):]
 	n := 0

@@ -29,11 +29,11 @@ func connect(o mcp.SessionOptions, answer func(wire string) []string) (*mcp.Sess
 	return d.session, d
 }
 
-func (d *device) Send(_ context.Context, msg []byte) error {
+func (d *device) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
 	if d.sendErr != nil {
 		return d.sendErr
 	}
-	wire := string(mcp.AppendEnvelope(nil, msg))
+	wire := string(mcp.AppendEnvelope(nil, msg, scope))
 	d.mu.Lock()
 	d.sent = append(d.sent, wire)
 	d.mu.Unlock()

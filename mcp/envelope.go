@@ -63,9 +63,22 @@ func envelopeType(value []byte) string {
 	return ""
 }
 
+// A Scope says on whose behalf a message is sent. Firmware that guards its
+// user-only tools reads it beside the payload; stock firmware ignores it.
+type Scope string
+
+const (
+	ScopeNone     Scope = ""         // a language model, or nobody in particular
+	ScopeOperator Scope = "operator" // a person, or what a person put to work
+)
+
 // AppendEnvelope appends the downlink that carries payload, one bare JSON-RPC
 // message, to a device.
-func AppendEnvelope(dst, payload []byte) []byte {
-	dst = append(dst, `{"type":"mcp","payload":`...)
+func AppendEnvelope(dst, payload []byte, scope Scope) []byte {
+	dst = append(dst, `{"type":"mcp",`...)
+	if scope != ScopeNone {
+		dst = append(append(append(dst, `"scope":"`...), scope...), `",`...)
+	}
+	dst = append(dst, `"payload":`...)
 	return append(append(dst, payload...), '}')
 }

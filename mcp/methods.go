@@ -50,7 +50,7 @@ func (s *Session) Initialize(ctx context.Context, p InitializeParams) (*Initiali
 func (s *Session) sendInitialized(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ListTimeout)
 	defer cancel()
-	if err := s.transport.Send(ctx, []byte(initialized)); err != nil {
+	if err := s.transport.Send(ctx, []byte(initialized), ScopeNone); err != nil {
 		return fmt.Errorf("notifications/initialized: sending: %w", sendError(ctx, err))
 	}
 	return nil
@@ -98,7 +98,8 @@ type CallToolParams struct {
 
 	Name      string
 	Arguments json.RawMessage // an object; none and null are sent as {}
-	Timeout   time.Duration   // 0: until the context's deadline, or else SessionOptions.CallTimeout
+	Scope     Scope
+	Timeout   time.Duration // 0: until the context's deadline, or else SessionOptions.CallTimeout
 }
 
 // CallTool calls a tool and waits for its answer. See [Session.Call].
@@ -139,7 +140,7 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
-	r := request{id: p.ID, method: methodToolsCall, timeout: p.Timeout}
+	r := request{id: p.ID, method: methodToolsCall, scope: p.Scope, timeout: p.Timeout}
 	if r.id == 0 {
 		r.id = s.NextID()
 	}

@@ -12,11 +12,11 @@ import (
 
 // A Transport carries messages to one device.
 type Transport interface {
-	// Send hands over msg, one bare JSON-RPC message, to be wrapped as the link
-	// needs it. The transport may keep msg. It should give up when ctx ends. An
+	// Send hands over msg, one bare JSON-RPC message, to be wrapped with scope as
+	// the link needs it. The transport may keep msg. It should give up when ctx ends. An
 	// error that wraps [ErrNotSent] says that the device cannot have got any of
 	// it; no error does not say that the device got it: only its answer does.
-	Send(ctx context.Context, msg []byte) error
+	Send(ctx context.Context, msg []byte, scope Scope) error
 }
 
 // SessionOptions configures a [Session]. The zero value is ready to use.
@@ -170,6 +170,7 @@ type request struct {
 	id      int32
 	method  string
 	msg     []byte
+	scope   Scope
 	timeout time.Duration // 0: until the context's deadline
 	raw     bool
 }
@@ -189,7 +190,7 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	if err := s.add(w); err != nil {
 		return Answer{}, fmt.Errorf("%s: %w", r.method, err)
 	}
-	if err := s.transport.Send(ctx, r.msg); err != nil {
+	if err := s.transport.Send(ctx, r.msg, r.scope); err != nil {
 		return s.giveUp(w, r.method, fmt.Errorf("sending: %w", sendError(ctx, err)))
 	}
 	select {

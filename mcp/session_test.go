@@ -204,7 +204,7 @@ func TestSendErrors(t *testing.T) {
 // closing is a transport whose connection ends while it sends.
 type closing struct{ session *mcp.Session }
 
-func (c *closing) Send(context.Context, []byte) error {
+func (c *closing) Send(context.Context, []byte, mcp.Scope) error {
 	c.session.Close(io.EOF)
 	return mcp.ErrNotSent
 }
@@ -221,7 +221,7 @@ func TestCloseWhileSendingStaysNotSent(t *testing.T) {
 // blocked is a transport that never gets to write.
 type blocked struct{}
 
-func (blocked) Send(ctx context.Context, _ []byte) error {
+func (blocked) Send(ctx context.Context, _ []byte, _ mcp.Scope) error {
 	<-ctx.Done()
 	return fmt.Errorf("%w: %w", mcp.ErrNotSent, ctx.Err())
 }

@@ -13,6 +13,8 @@ type Script func(ctx context.Context, tool string, arguments json.RawMessage) (f
 
 // A Link connects scripted devices. A device executes one call at a time.
 type Link struct {
+	Sending func(fleet.Invocation) // sees what is sent; may be nil. Set it before use.
+
 	mu      sync.Mutex
 	devices map[fleet.DeviceID]*device
 }
@@ -78,7 +80,10 @@ func (t *turn) Lost() <-chan struct{}  { return t.device.lost }
 func (t *turn) RPCID() int32           { return t.id }
 
 // Send runs the script. When ctx ends first, the script's answer is late.
-func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage, late func(fleet.Answer)) (fleet.Answer, error) {
+func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
+	if t.link.Sending != nil {
+		t.link.Sending(inv)
+	}
 	type reply struct {
 		answer fleet.Answer
 		err    error
@@ -86,7 +91,7 @@ func (t *turn) Send(ctx context.Context, tool string, arguments json.RawMessage,
 	replied := make(chan reply, 1)
 	gaveUp := make(chan struct{})
 	go func() {
-		answer, err := t.device.script(ctx, tool, arguments)
+		answer, err := t.device.script(ctx, inv.Tool, inv.Arguments)
 		select {
 		case <-gaveUp:
 			if err == nil {

@@ -33,7 +33,7 @@ func (t instantTurn) Ready() <-chan struct{} { return open }
 func (t instantTurn) Lost() <-chan struct{}  { return nil }
 func (t instantTurn) RPCID() int32           { return t.id }
 func (t instantTurn) Done()                  {}
-func (t instantTurn) Send(context.Context, string, json.RawMessage, func(fleet.Answer)) (fleet.Answer, error) {
+func (t instantTurn) Send(context.Context, fleet.Invocation, func(fleet.Answer)) (fleet.Answer, error) {
 	return trueAnswer, nil
 }
 
