@@ -114,6 +114,7 @@ const (
 	EvidenceBootPoll       EvidenceKind = "boot_poll"       // devices poll only at boot
 	EvidenceConnect        EvidenceKind = "connect"
 	EvidenceUpload         EvidenceKind = "upload"
+	EvidenceJob            EvidenceKind = "job" // the device's own report on its upgrade
 )
 
 // A CallFilter narrows a list of calls. Zero fields do not filter.

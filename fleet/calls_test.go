@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -471,7 +471,9 @@ func TestRebootIsJudgedByEvidence(t *testing.T) {
 // never carry it.
 func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 	b := newBench(t)
-	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) { return fleettest.Text("true"), nil })
+	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		return fleettest.Text("true"), nil
+	})
 	var sent []bool
 	b.link.Sending = func(inv fleet.Invocation) { sent = append(sent, inv.ForOperator) }
 	kinds := []fleet.ActorKind{fleet.ActorOperator, fleet.ActorToken, fleet.ActorCampaign, fleet.ActorSystem, fleet.ActorLLM}

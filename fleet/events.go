@@ -18,6 +18,10 @@ const (
 	EventCampaign  EventKind = "campaign"   // a campaign progressed or changed state
 	EventDeployed  EventKind = "deployment" // a device's part in a campaign changed; Subject is the campaign
 	EventRelease   EventKind = "release"    // an image or release is new or changed state
+	EventVitals    EventKind = "vitals"     // a device told its vitals
+	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
+	EventConfig    EventKind = "config"     // a device told its configuration
+	EventCoreDump  EventKind = "core_dump"  // a core dump arrived; Subject is its id
 )
 
 // An Event tells live views what changed. It is a hint to look, not a record:
