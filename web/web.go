@@ -40,6 +40,7 @@ type Options struct {
 	Pictures   fleet.SnapshotStore // what is known of the pictures
 	Stats      fleet.StatsStore
 	Samples    fleet.PresenceStore // the console only reads its samples
+	Reports    Reports             // what devices tell of themselves; nil: none does
 	Events     *fleet.Events
 	Sessions   scs.CtxStore // of signed-in operators
 
