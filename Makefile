@@ -8,6 +8,7 @@ help: ## list the targets
 
 .PHONY: run
 run: build ## install what is missing, build, and run with a demo fleet (LAN=1: reachable from other machines)
+	@scripts/vdevices
 	@exec scripts/run
 
 .PHONY: build
@@ -18,6 +19,7 @@ build: ## build bin/fleetd
 .PHONY: dev
 dev: ## run, and reload program and browser at every change
 	@scripts/setup run
+	@scripts/vdevices
 	@exec go tool templ generate --watch --proxy=http://$${FLEETD_HTTP_ADDR:-127.0.0.1:8080} --open-browser=false --cmd=scripts/dev
 
 .PHONY: test

@@ -134,7 +134,7 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll) (PollAnswer, error) 
 		e.endRequest(st)
 		st.clientID = strings.Clone(p.ClientID)
 	}
-	if e.o.Mode == EnrolOpen {
+	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) {
 		e.endRequest(st)
 		st.enrolment = EnrolmentEnrolled
 		return e.session(st, p.Device), nil

@@ -16,8 +16,10 @@ import (
 type EnrolmentOptions struct {
 	Store EnrolmentStore
 	Mode  EnrolmentMode
-	Key   []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
-	Log   *slog.Logger
+	// ByCode names devices that show their code even in open mode. nil: none.
+	ByCode func(DeviceID) bool
+	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
+	Log    *slog.Logger
 
 	PublicName string  // shown on the display above the code: the host of the console
 	Events     *Events // nil: nobody is told
@@ -122,6 +124,9 @@ func enrolmentDefaults(o EnrolmentOptions) EnrolmentOptions {
 	}
 	if o.Connected == nil {
 		o.Connected = func(DeviceID) bool { return false }
+	}
+	if o.ByCode == nil {
+		o.ByCode = func(DeviceID) bool { return false }
 	}
 	if o.Kick == nil {
 		o.Kick = func(DeviceID, string) {}

@@ -46,6 +46,7 @@ type config struct {
 	RequireSigned   bool          `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 	RequireApproval bool          `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
 	Demo            int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+	DemoVirtual     string        `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" type:"existingdir" placeholder:"DIR"`
 
 	// For tests, whose devices are quicker than real ones.
 	timers     fleet.DeploymentTimers

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"fleetd/broker/sim"
@@ -16,46 +17,73 @@ var demoVersions = []string{"2.4.2", "2.5.0"}
 
 const demoImageSize = 1_200_000
 
-// runDemo adds simulated devices, which reach fleetd as real ones do, and
-// firmware to try a campaign with.
-func (s *server) runDemo(ctx context.Context, devices int) error {
-	if err := s.demoFirmware(ctx); err != nil {
-		return fmt.Errorf("firmware of the demo fleet: %w", err)
-	}
-	s.stages.run("demo fleet", func(ctx context.Context) error {
-		f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: devices, Seed: 1, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			return err
+// runDemo adds simulated and virtual devices, which reach fleetd as real ones
+// do, and firmware to try campaigns with.
+func (s *server) runDemo(ctx context.Context, w io.Writer) error {
+	if s.cfg.Demo > 0 {
+		if err := s.demoFirmware(ctx); err != nil {
+			return fmt.Errorf("firmware of the demo fleet: %w", err)
 		}
-		return f.Run(ctx)
-	})
-	return nil
+		s.stages.run("demo fleet", s.simulate)
+	}
+	if s.cfg.DemoVirtual == "" {
+		return nil
+	}
+	v, err := s.virtualFleet()
+	if err != nil {
+		return fmt.Errorf("virtual devices of the demo fleet: %w", err)
+	}
+	return v.start(ctx, w)
 }
 
-// demoFirmware makes the demo's releases, unless there is firmware already.
-func (s *server) demoFirmware(ctx context.Context) error {
-	page, err := s.firmware.Images(ctx, fleet.ImageFilter{Limit: 1})
-	if err != nil || len(page.Items) > 0 {
+func (s *server) simulate(ctx context.Context) error {
+	f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: s.cfg.Demo, Seed: 1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		return err
 	}
-	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
+	return f.Run(ctx)
+}
+
+// demoFirmware makes the simulated devices' releases, unless they are there.
+func (s *server) demoFirmware(ctx context.Context) error {
 	for _, version := range demoVersions {
-		r := fleet.ReleaseRequest{Notes: "For the simulated devices of the demo."}
+		var images []demoImage
 		for _, board := range sim.DefaultBoards {
 			data, err := sim.AppImage(board, version, demoImageSize)
 			if err != nil {
 				return err
 			}
-			img, _, err := s.firmware.Upload(ctx, by, fleet.ImageUpload{Body: bytes.NewReader(data), Board: board,
-				FileName: board + "-" + version + ".bin"})
-			if err != nil {
-				return err
-			}
-			r.Images = append(r.Images, img.SHA256)
+			images = append(images, demoImage{board, data})
 		}
-		if _, err := s.firmware.Create(ctx, by, r); err != nil {
+		if err := s.demoRelease(ctx, version, "For the simulated devices of the demo.", images); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+type demoImage struct {
+	board string
+	data  []byte
+}
+
+// demoRelease releases the images, unless their boards have this version
+// already: somebody may have revoked it since.
+func (s *server) demoRelease(ctx context.Context, version, notes string, images []demoImage) error {
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
+	r := fleet.ReleaseRequest{Notes: notes}
+	for _, i := range images {
+		page, err := s.firmware.Images(ctx, fleet.ImageFilter{Board: i.board, Version: version, Limit: 1})
+		if err != nil || len(page.Items) > 0 {
+			return err
+		}
+		img, _, err := s.firmware.Upload(ctx, by, fleet.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
+			FileName: i.board + "-" + version + ".bin"})
+		if err != nil {
+			return err
+		}
+		r.Images = append(r.Images, img.SHA256)
+	}
+	_, err := s.firmware.Create(ctx, by, r)
+	return err
 }

@@ -25,10 +25,8 @@ func (c *serveCommand) Run(ctx context.Context) error {
 	}
 	defer s.stop()
 	s.greet(os.Stdout)
-	if c.Demo > 0 {
-		if err := s.runDemo(ctx, c.Demo); err != nil {
-			return err
-		}
+	if err := s.runDemo(ctx, os.Stdout); err != nil {
+		return err
 	}
 	err = s.wait(ctx)
 	log.Info("stopping")

@@ -46,6 +46,7 @@ type server struct {
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
 	snapshots  *fleet.Snapshots
+	reports    *fleet.Reports
 	broker     *broker.Broker
 	calls      *fleet.Calls
 	fanOuts    *fleet.FanOuts
@@ -68,7 +69,7 @@ func startServer(ctx context.Context, cfg *config, log *slog.Logger) (_ *server,
 		}
 	}()
 	steps := []func(context.Context) error{
-		s.listen, s.openStore, s.openDomain, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator, s.serveHTTP,
+		s.listen, s.openStore, s.openDomain, s.openReports, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator, s.serveHTTP,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -165,7 +166,7 @@ func (s *server) openStore(ctx context.Context) error {
 // openJobs starts the hourly work in the database: partitions and retention.
 func (s *server) openJobs() error {
 	keep := s.cfg.Retention
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep, Snapshots: keep}, Logger: s.log})
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep, Snapshots: keep, Vitals: s.cfg.vitalsKept()}, Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -196,7 +197,7 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
 	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
-		Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
+		ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
 	if err != nil {
 		return err
 	}
