@@ -13,6 +13,7 @@ const (
 	ToolConfigSet      = "self.config.set"
 	ToolLogsTail       = "self.logs.tail"
 	ToolLogsLevel      = "self.logs.set_level"
+	ToolLogsStream     = "self.logs.stream"
 	ToolCoreDumpInfo   = "self.core_dump.get_info"
 	ToolCoreDumpUpload = "self.core_dump.upload"
 )
@@ -30,6 +31,6 @@ type DeviceConfig struct {
 
 // DeviceConfigStore keeps the latest configuration of each device.
 type DeviceConfigStore interface {
-	SaveDeviceConfig(ctx context.Context, device DeviceID, c DeviceConfig) error
+	SaveDeviceConfigs(ctx context.Context, latest map[DeviceID]DeviceConfig) error
 	DeviceConfig(ctx context.Context, device DeviceID) (DeviceConfig, error) // ErrNotFound: it never told one
 }

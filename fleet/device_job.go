@@ -39,8 +39,8 @@ type DeviceJob struct {
 
 // DeviceJobStore keeps jobs, a bounded number per device.
 type DeviceJobStore interface {
-	// SaveDeviceJob creates or updates a job. An outcome stays: a report that
-	// comes late changes nothing.
-	SaveDeviceJob(ctx context.Context, j DeviceJob) error
+	// SaveDeviceJobs creates or updates jobs, each named once. An outcome stays:
+	// a report that comes late changes nothing (see [DeviceJob.Restarts]).
+	SaveDeviceJobs(ctx context.Context, jobs []DeviceJob) error
 	DeviceJobs(ctx context.Context, device DeviceID, limit int) ([]DeviceJob, error) // newest first
 }

@@ -10,7 +10,7 @@ import (
 // firmware tells nothing. Text is the device's own, cleaned and bounded; what a
 // board cannot tell is zero or nil.
 type Vitals struct {
-	At            time.Time     `json:"at"` // received
+	At            time.Time     `json:"at"` // by the device's clock if that can be right, else received
 	Uptime        time.Duration `json:"uptime_ns"`
 	Version       string        `json:"version"`
 	ResetReason   string        `json:"reset_reason"`
@@ -41,22 +41,24 @@ const VitalsStep = 5 * time.Minute
 type VitalsPoint struct {
 	At          time.Time // beginning of the step
 	Beats       int
-	HeapFree    int64 // lowest
-	HeapMin     int64 // lowest
-	HeapLargest int64 // lowest
-	RSSI        *int  // lowest, dBm
-	Temperature *float64
-	Reconnects  int64 // highest; starts over with the device
-	Uptime      time.Duration
-	Restarted   bool // the device started anew within the step
+	HeapFree    int64         // lowest
+	HeapMin     int64         // lowest
+	HeapLargest int64         // lowest
+	RSSI        *int          // lowest, dBm
+	Temperature *float64      // highest
+	Reconnects  int64         // highest; starts over with the device
+	Uptime      time.Duration // at the end of the step
+	Boots       int64         // highest; 0 if not told
+	Restarted   bool          // the device started anew within the step, or since the one before
 }
 
 // VitalsStore keeps the latest vitals of each device, and their history in
 // steps of [VitalsStep].
 type VitalsStore interface {
+	// SaveVitals keeps the newer of what it is given and what it has.
 	SaveVitals(ctx context.Context, latest map[DeviceID]Vitals) error
-	// AddVitalsPoints stores finished steps. A step that is there already, as
-	// after a restart of fleetd, is merged with.
+	// AddVitalsPoints stores steps, or parts of them: a step that is there
+	// already is merged with.
 	AddVitalsPoints(ctx context.Context, points map[DeviceID][]VitalsPoint) error
 	Vitals(ctx context.Context, device DeviceID) (Vitals, error) // ErrNotFound: it never told any
 	// VitalsHistory returns points in steps of at least step, oldest first.

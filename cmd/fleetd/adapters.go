@@ -55,7 +55,8 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 	return nil
 }
 
-// Notified is what custom boards say unasked; stock firmware sends nothing.
-func (d brokerDevices) Notified(id fleet.DeviceID, method string, _ json.RawMessage) {
-	d.log.Debug("notification", "device", id, "method", method)
+// Notified is what the included firmware and custom boards say unasked; stock
+// firmware sends nothing.
+func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
+	d.reports.Notified(id, method, params)
 }

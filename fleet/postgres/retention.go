@@ -11,6 +11,7 @@ type Retention struct {
 	Calls     time.Duration // with their fan-outs and presence samples
 	Audit     time.Duration
 	Snapshots time.Duration // the rows; the files in the blob store stay
+	Vitals    time.Duration // what devices told of themselves; the latest stays
 }
 
 // idempotencyTTL is how long a repeated request is recognised.
@@ -19,13 +20,14 @@ const idempotencyTTL = 24 * time.Hour
 // deleteChunk bounds the rows of one deleting statement.
 const deleteChunk = 10_000
 
-// EnsurePartitions makes the partitions of this month and the next two, and
-// reports how many were missing.
+// EnsurePartitions makes the partitions of this month and the next two, and of
+// the days of vitals, and reports how many were missing.
 func (s *Store) EnsurePartitions(ctx context.Context, now time.Time) (made int, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT ensure_partitions($1)`, now).Scan(&made); err != nil {
 		return 0, fmt.Errorf("make partitions: %w", domainError(err))
 	}
-	return made, nil
+	days, err := s.ensureVitalsPartitions(ctx, now)
+	return made + days, err
 }
 
 // Retain removes what is older than it is to be kept, and reports how many rows
@@ -60,6 +62,10 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 			return removed, err
 		}
 		removed += n
+	}
+	if r.Vitals > 0 {
+		n, err := s.dropVitals(ctx, now.Add(-r.Vitals))
+		return removed + n, err
 	}
 	return removed, nil
 }

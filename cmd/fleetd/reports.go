@@ -1,0 +1,51 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// openReports starts what takes the reports of devices: before the broker,
+// which brings them.
+func (s *server) openReports(context.Context) error {
+	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: s.store, Events: s.events, Log: s.log})
+	s.stages.run("reports of devices", s.reports.Run)
+	s.metrics.registry.MustRegister(reportMetrics{s.reports})
+	return nil
+}
+
+// vitalsKept is how long the history of vitals is kept: it grows faster than
+// all else.
+func (c *config) vitalsKept() time.Duration {
+	return min(cmp.Or(c.Retention, fleet.VitalsKept), fleet.VitalsKept)
+}
+
+// reportMetrics shows what became of the reports.
+type reportMetrics struct{ reports *fleet.Reports }
+
+var (
+	reportsDesc        = prometheus.NewDesc("fleetd_reports_total", "Reports that devices sent unasked and that were taken, by kind.", []string{"kind"}, nil)
+	reportsDroppedDesc = prometheus.NewDesc("fleetd_reports_dropped_total", "Reports of devices that were dropped, by kind and reason.", []string{"kind", "reason"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (reportMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- reportsDesc
+	descs <- reportsDroppedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (r reportMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, kind := range fleet.ReportKinds {
+		c := r.reports.Count(kind)
+		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Taken), kind.String())
+		for reason, n := range map[string]int64{"too_many": c.TooMany, "malformed": c.Malformed, "no_room": c.NoRoom} {
+			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(), reason)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Bounds of what is read at once.
+const (
+	MaxDeviceJobs     = 50    // kept per device, too
+	maxVitalsPoints   = 2_000 // of one answer: the step grows until they suffice
+	maxVitalsInterval = 400 * 24 * time.Hour
+)
+
+// VitalsKept is how long the history of vitals is kept.
+const VitalsKept = 30 * 24 * time.Hour
+
+// Vitals returns what the device told last, or [ErrNotFound] with a sentence
+// that says why there may be nothing.
+func (r *Reports) Vitals(ctx context.Context, id DeviceID) (Vitals, error) {
+	v, err := r.opts.Store.Vitals(ctx, id)
+	return v, neverTold(err, "no_vitals", "the device has not told its vitals; the included firmware does when it connects, stock firmware never does")
+}
+
+// VitalsHistory returns what the device told, oldest first, in steps of at
+// least step; they are longer if there would be too many.
+func (r *Reports) VitalsHistory(ctx context.Context, id DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint, error) {
+	if !since.Before(until) || until.Sub(since) > maxVitalsInterval {
+		return nil, Errorf(ErrInvalid, "invalid_interval", "since must lie before until, by at most %d days", maxVitalsInterval/24/time.Hour)
+	}
+	step = max(step, until.Sub(since)/maxVitalsPoints, VitalsStep)
+	step = (step + VitalsStep - 1).Truncate(VitalsStep)
+	return r.opts.Store.VitalsHistory(ctx, id, since, until, step)
+}
+
+// DeviceJobs returns the device's jobs, newest first.
+func (r *Reports) DeviceJobs(ctx context.Context, id DeviceID, limit int) ([]DeviceJob, error) {
+	if limit <= 0 {
+		limit = MaxDeviceJobs
+	}
+	return r.opts.Store.DeviceJobs(ctx, id, min(limit, MaxDeviceJobs))
+}
+
+// DeviceConfig returns the configuration that the device told last, or [ErrNotFound]
+// with a sentence that says why there may be none.
+func (r *Reports) DeviceConfig(ctx context.Context, id DeviceID) (DeviceConfig, error) {
+	c, err := r.opts.Store.DeviceConfig(ctx, id)
+	return c, neverTold(err, "no_config", "the device has not told its configuration; the included firmware does when it changes or when "+ToolConfigGet+" is called, stock firmware has none")
+}
+
+func neverTold(err error, code, sentence string) error {
+	if errors.Is(err, ErrNotFound) {
+		return Errorf(ErrNotFound, code, "%s", sentence)
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.VitalsStore = (*Store)(nil)
+
+// SaveVitals keeps the newer of what it is given and what it has.
+func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.Vitals) error {
+	ids := slices.Sorted(maps.Keys(latest)) // statements that lock devices do so in this order
+	documents := make([]string, len(ids))
+	for i, id := range ids {
+		documents[i] = *storableJSON(latest[id])
+	}
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO device_vitals (device_id, at, vitals)
+		SELECT id, at, vitals::json FROM unnest($1::text[], $2::timestamptz[], $3::text[]) AS u (id, at, vitals)
+		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, vitals = excluded.vitals
+		WHERE device_vitals.at <= excluded.at`,
+		ids, collect(ids, func(id fleet.DeviceID) time.Time { return latest[id].At }), documents)
+	if err != nil {
+		return fmt.Errorf("save vitals of %d devices: %w", len(ids), domainError(err))
+	}
+	return nil
+}
+
+// Vitals returns what the device told last, or [fleet.ErrNotFound].
+func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v fleet.Vitals, err error) {
+	var document []byte
+	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`, cleanText(string(id))).Scan(&document)
+	if err == nil {
+		err = json.Unmarshal(document, &v)
+	}
+	if err != nil {
+		return v, fmt.Errorf("vitals of device %s: %w", id, domainError(err))
+	}
+	return v, nil
+}
+
+// What two parts of a step come to is [fleet.VitalsPoint.Merge] in SQL; p is
+// what is stored.
+const addVitalsPoints = `
+	INSERT INTO vitals_points AS p (at, device_id, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted)
+	SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::int[],
+		$10::real[], $11::smallint[], $12::bool[])
+	ON CONFLICT (at, device_id) DO UPDATE SET
+		beats = p.beats + excluded.beats,
+		heap_free = coalesce(least(nullif(p.heap_free, 0), nullif(excluded.heap_free, 0)), 0),
+		heap_min = coalesce(least(nullif(p.heap_min, 0), nullif(excluded.heap_min, 0)), 0),
+		heap_largest = coalesce(least(nullif(p.heap_largest, 0), nullif(excluded.heap_largest, 0)), 0),
+		uptime = CASE WHEN p.boots > excluded.boots AND excluded.boots > 0 THEN p.uptime
+			WHEN (excluded.boots > p.boots AND p.boots > 0) OR excluded.restarted THEN excluded.uptime
+			ELSE greatest(p.uptime, excluded.uptime) END,
+		reconnects = greatest(p.reconnects, excluded.reconnects),
+		boots = greatest(p.boots, excluded.boots),
+		temperature = greatest(p.temperature, excluded.temperature),
+		rssi = least(p.rssi, excluded.rssi),
+		restarted = p.restarted OR excluded.restarted OR (p.boots > 0 AND excluded.boots > 0 AND p.boots <> excluded.boots)`
+
+// AddVitalsPoints stores steps, or parts of them: a step that is there already
+// is merged with.
+func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]fleet.VitalsPoint) error {
+	list := vitalsRows(points)
+	_, err := s.db.Exec(ctx, addVitalsPoints,
+		collect(list, func(r vitalsRow) time.Time { return r.At }),
+		collect(list, func(r vitalsRow) fleet.DeviceID { return r.device }),
+		collect(list, func(r vitalsRow) int { return r.Beats }),
+		collect(list, func(r vitalsRow) int64 { return r.HeapFree }),
+		collect(list, func(r vitalsRow) int64 { return r.HeapMin }),
+		collect(list, func(r vitalsRow) int64 { return r.HeapLargest }),
+		collect(list, func(r vitalsRow) int64 { return int64(r.Uptime / time.Second) }),
+		collect(list, func(r vitalsRow) int64 { return r.Reconnects }),
+		collect(list, func(r vitalsRow) int64 { return r.Boots }),
+		collect(list, func(r vitalsRow) *float64 { return r.Temperature }),
+		collect(list, func(r vitalsRow) *int { return r.RSSI }),
+		collect(list, func(r vitalsRow) bool { return r.Restarted }))
+	if err != nil {
+		return fmt.Errorf("add %d points of vitals: %w", len(list), domainError(err))
+	}
+	return nil
+}
+
+type vitalsRow struct {
+	device fleet.DeviceID
+	fleet.VitalsPoint
+}
+
+// vitalsRows names each step of a device once, in the order of the table's
+// key: one statement cannot merge with a row of its own.
+func vitalsRows(points map[fleet.DeviceID][]fleet.VitalsPoint) []vitalsRow {
+	var rows []vitalsRow
+	for _, id := range slices.Sorted(maps.Keys(points)) {
+		steps := make(map[int64]fleet.VitalsPoint, len(points[id]))
+		for _, p := range points[id] {
+			if first, ok := steps[p.At.Unix()]; ok {
+				p = first.Merge(p)
+			}
+			steps[p.At.Unix()] = p
+		}
+		for _, p := range steps {
+			rows = append(rows, vitalsRow{id, p})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b vitalsRow) int { return a.At.Compare(b.At) })
+	return rows
+}
