@@ -218,10 +218,13 @@ func (a *attempt) late(answer Answer) {
 func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
 	var url string
 	var err error
-	if ttl := a.call.Timeout + queueTimeout; r.Tool == ToolPreviewImage {
-		url, err = a.calls.o.URLs.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
-	} else {
-		url, err = a.calls.o.URLs.UploadURL(ctx, r.Device, a.call.ID, ttl)
+	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; r.Tool {
+	case ToolPreviewImage:
+		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
+	case ToolCoreDumpUpload:
+		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
+	default:
+		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)
 	}
 	if err != nil {
 		return err

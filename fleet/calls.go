@@ -28,6 +28,7 @@ var toolTimeouts = map[string]time.Duration{
 	ToolSnapshot:             75 * time.Second,
 	ToolPreviewImage:         75 * time.Second,
 	"self.camera.take_photo": 75 * time.Second,
+	ToolCoreDumpUpload:       2 * time.Minute,
 }
 
 // A CallRequest asks for one tool call.
@@ -67,6 +68,7 @@ func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }
 type URLMaker interface {
 	UploadURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
 	PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error)
+	CoreDumpURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
 }
 
 // A Watcher reports what is observed about a device, in order, until stop.

@@ -91,6 +91,9 @@ func (urls) UploadURL(context.Context, fleet.DeviceID, uuid.UUID, time.Duration)
 func (urls) PreviewURL(context.Context, fleet.DeviceID, uuid.UUID, string, time.Duration) (string, error) {
 	return "http://h/d/secret/preview.jpg", nil
 }
+func (urls) CoreDumpURL(context.Context, fleet.DeviceID, uuid.UUID, time.Duration) (string, error) {
+	return "http://h/u/secret", nil
+}
 
 // watch lets a test play what is observed about the device.
 type watch struct {

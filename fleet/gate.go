@@ -20,7 +20,9 @@ const (
 )
 
 // OwnsURL reports whether the url argument of the tool is made by fleetd.
-func OwnsURL(tool string) bool { return tool == ToolSnapshot || tool == ToolPreviewImage }
+func OwnsURL(tool string) bool {
+	return tool == ToolSnapshot || tool == ToolPreviewImage || tool == ToolCoreDumpUpload
+}
 
 // TypedConfirmation reports whether the console asks for a typed word before
 // it makes the call: the device goes away for a while.
@@ -29,7 +31,7 @@ func TypedConfirmation(tool string) bool { return tool == ToolReboot }
 // userOnly lists stock user-only tools by name, for devices whose listing does
 // not carry the audience: the flag of tools/list is a filter, no access control.
 var userOnly = []string{ToolReboot, ToolUpgradeFirmware, ToolSnapshot, ToolPreviewImage, ToolSetAssetsURL,
-	"self.get_system_info", "self.screen.get_info"}
+	"self.get_system_info", "self.screen.get_info", ToolCoreDumpUpload}
 
 // UserOnly reports whether the tool must never be called by a language model.
 func (t Tool) UserOnly() bool {

@@ -11,8 +11,9 @@ import (
 type LinkPurpose string
 
 const (
-	LinkUpload  LinkPurpose = "upload"  // the device posts a picture: POST /u/{token}
-	LinkPreview LinkPurpose = "preview" // the device fetches a picture: GET /d/{token}/preview.jpg
+	LinkUpload   LinkPurpose = "upload"    // the device posts a picture: POST /u/{token}
+	LinkCoreDump LinkPurpose = "core_dump" // the device posts a core dump: POST /u/{token}
+	LinkPreview  LinkPurpose = "preview"   // the device fetches a picture: GET /d/{token}/preview.jpg
 )
 
 // A URLLink is a one-time address handed to a device in a url argument, bound to

@@ -2,15 +2,10 @@ package fleet
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"image"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,17 +26,14 @@ type SnapshotsOptions struct {
 
 // Snapshots exchanges pictures with devices over one-time links: the screen a
 // device uploads for a call, and the picture it fetches to show.
-//
-// A device sends no name and no secret with these requests. The link alone
-// says who it is: unguessable, for one use, and only for minutes.
 type Snapshots struct {
+	*URLLinks
 	o        SnapshotsOptions
 	decoding chan struct{} // one picture at a time: a large one takes 100 MB to decode
 }
 
 // NewSnapshots makes the service.
 func NewSnapshots(o SnapshotsOptions) *Snapshots {
-	o.PublicURL = strings.TrimSuffix(o.PublicURL, "/")
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -51,56 +43,7 @@ func NewSnapshots(o SnapshotsOptions) *Snapshots {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Snapshots{o: o, decoding: make(chan struct{}, 1)}
-}
-
-var _ URLMaker = (*Snapshots)(nil)
-
-// UploadURL makes an address to which the device can post one picture for the call.
-func (s *Snapshots) UploadURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error) {
-	token, err := s.link(ctx, URLLink{Purpose: LinkUpload, Device: device, Call: call}, ttl)
-	return s.o.PublicURL + "/u/" + token, err
-}
-
-// PreviewURL makes an address from which the device can fetch the picture once,
-// which [Snapshots.Preview] stored.
-func (s *Snapshots) PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error) {
-	token, err := s.link(ctx, URLLink{Purpose: LinkPreview, Device: device, Call: call, Blob: picture, MediaType: "image/jpeg"}, ttl)
-	return s.o.PublicURL + "/d/" + token + "/preview.jpg", err
-}
-
-func (s *Snapshots) link(ctx context.Context, l URLLink, ttl time.Duration) (token string, err error) {
-	secret := make([]byte, 32)
-	rand.Read(secret) // never fails
-	token = base64.RawURLEncoding.EncodeToString(secret)
-	l.TokenHash = tokenHash(token)
-	l.ExpiresAt = s.o.Now().Add(ttl).UTC()
-	if err := s.o.Links.CreateURLLink(ctx, l); err != nil {
-		return "", fmt.Errorf("link for device %s: %w", l.Device, err)
-	}
-	return token, nil
-}
-
-// use takes the link out of use. Tokens in another form are not looked up.
-func (s *Snapshots) use(ctx context.Context, token string, purpose LinkPurpose) (URLLink, error) {
-	const form = 43 // 32 bytes in base64
-	if len(token) != form {
-		return URLLink{}, errDeadLink()
-	}
-	l, err := s.o.Links.UseURLLink(ctx, tokenHash(token), purpose, s.o.Now().UTC())
-	if errors.Is(err, ErrNotFound) {
-		return URLLink{}, errDeadLink()
-	}
-	return l, err
-}
-
-func errDeadLink() error {
-	return Errorf(ErrForbidden, "dead_link", "this link is unknown, used or expired")
-}
-
-func tokenHash(token string) []byte {
-	h := sha256.Sum256([]byte(token))
-	return h[:]
+	return &Snapshots{URLLinks: NewURLLinks(o.Links, o.PublicURL, o.Now), o: o, decoding: make(chan struct{}, 1)}
 }
 
 // Receive stores the picture that a device uploads under the token. body is

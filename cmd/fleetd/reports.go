@@ -13,7 +13,7 @@ import (
 // openReports starts what takes the reports of devices: before the broker,
 // which brings them.
 func (s *server) openReports(context.Context) error {
-	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: s.store, Events: s.events, Log: s.log})
+	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events, OnLog: s.logged, Log: s.log})
 	s.stages.run("reports of devices", s.reports.Run)
 	s.metrics.registry.MustRegister(reportMetrics{s.reports})
 	return nil

@@ -55,6 +55,9 @@ type server struct {
 	downloads  *fleet.Downloads
 	engine     atomic.Pointer[rollout.Engine] // set while the broker runs already
 
+	coreDumps atomic.Pointer[fleet.CoreDumps] // as is the next
+	logs      atomic.Pointer[fleet.DeviceLogs]
+
 	zone          *time.Location // of devices that have none of their own
 	firstPassword string         // of the operator made at the first start; "" later
 }
@@ -271,6 +274,7 @@ func (s *server) openCalls(context.Context) error {
 	s.stages.run("one-time links", s.snapshots.Run)
 	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
 		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.metrics.observe})
+	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
 	s.stages.run("fan-outs", s.fanOuts.Run)

@@ -44,6 +44,9 @@ type noURLs struct{}
 func (noURLs) UploadURL(context.Context, fleet.DeviceID, uuid.UUID, time.Duration) (string, error) {
 	return "", nil
 }
+func (noURLs) CoreDumpURL(context.Context, fleet.DeviceID, uuid.UUID, time.Duration) (string, error) {
+	return "", nil
+}
 func (noURLs) PreviewURL(context.Context, fleet.DeviceID, uuid.UUID, string, time.Duration) (string, error) {
 	return "", nil
 }

@@ -1,6 +1,6 @@
 // Package device serves what devices ask for over HTTP: the boot poll, the
-// question whether they were let in, firmware, and the exchange of pictures for
-// a call.
+// question whether they were let in, firmware, and the exchange of pictures and
+// core dumps for a call.
 //
 // Devices are crude clients: they want exactly status 200, an explicit
 // Content-Length and short bodies, and no redirects. All that they send is
@@ -41,6 +41,11 @@ type Snapshots interface {
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
 }
 
+// CoreDumps is what is needed of [fleet.CoreDumps].
+type CoreDumps interface {
+	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (fleet.CoreDump, error)
+}
+
 // Firmware decides what a polling device is offered; the campaign engine does.
 type Firmware interface {
 	// Poll sees the boot poll of an enrolled device, and returns the firmware it
@@ -54,6 +59,7 @@ type Options struct {
 	Enrolments Enrolments
 	Presences  Presences
 	Snapshots  Snapshots
+	CoreDumps  CoreDumps // nil: none is taken
 	Answers    *fleet.PollAnswers
 	Firmware   Firmware         // nil: no device is offered any
 	Downloads  *fleet.Downloads // nil: no firmware is served
@@ -102,7 +108,7 @@ func (h *Handler) Routes(r chi.Router) {
 		r.Post(path, h.poll)
 	}
 	r.Post("/xiaozhi/ota/activate", h.activate)
-	r.Post("/u/{token}", h.receiveSnapshot)
+	r.Post("/u/{token}", h.receiveUpload)
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)
 	r.Head("/d/{token}/firmware.bin", h.describeFirmware)

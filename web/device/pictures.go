@@ -14,19 +14,30 @@ import (
 // maxUpload is a picture and the multipart form around it.
 const maxUpload = fleet.MaxSnapshotBytes + 64<<10
 
-// receiveSnapshot takes the picture that a device posts for a call. The device
-// reads the answer to its end and throws it away; only 200 is success.
-func (h *Handler) receiveSnapshot(w http.ResponseWriter, r *http.Request) {
+// receiveUpload takes what a device posts for a call: a picture or a core dump,
+// as its link says. The device reads the answer to its end and throws it away;
+// only 200 is success.
+func (h *Handler) receiveUpload(w http.ResponseWriter, r *http.Request) {
+	err := h.receiveSnapshot(w, r)
+	if fleet.DeadLink(err) && h.o.CoreDumps != nil {
+		err = h.receiveCoreDump(w, r)
+	}
+	if err != nil {
+		h.refuseUpload(w, "upload not taken", err)
+		return
+	}
+	send(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+}
+
+func (h *Handler) receiveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	shot, err := h.o.Snapshots.Receive(r.Context(), chi.URLParam(r, "token"), func() (io.Reader, error) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxUpload)
 		return filePart(r)
 	})
-	if err != nil {
-		h.refusePicture(w, "snapshot not taken", err)
-		return
+	if err == nil {
+		h.o.Log.Info("snapshot received", "device", shot.Device, "call", shot.Call, "bytes", shot.Size)
 	}
-	h.o.Log.Info("snapshot received", "device", shot.Device, "call", shot.Call, "bytes", shot.Size)
-	send(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+	return err
 }
 
 // filePart finds the part named file, in the first few parts of the form.
@@ -70,30 +81,30 @@ func (p uploadPart) Read(b []byte) (int, error) {
 func (h *Handler) sendPreview(w http.ResponseWriter, r *http.Request) {
 	picture, err := h.o.Snapshots.FetchPreview(r.Context(), chi.URLParam(r, "token"))
 	if err != nil {
-		h.refusePicture(w, "preview not sent", err)
+		h.refuseUpload(w, "preview not sent", err)
 		return
 	}
 	send(w, http.StatusOK, "image/jpeg", picture)
 }
 
-// pictureStatus is the status per error code, where the kind does not say it.
-var pictureStatus = map[string]int{
+// uploadStatus is the status per error code, where the kind does not say it.
+var uploadStatus = map[string]int{
 	"too_large":           http.StatusRequestEntityTooLarge,
 	"unsupported_picture": http.StatusUnsupportedMediaType,
 	"dead_link":           http.StatusForbidden,
 }
 
-// refusePicture answers a failed exchange; a failure of ours is logged and not
+// refuseUpload answers a failed exchange; a failure of ours is logged and not
 // explained to the device.
-func (h *Handler) refusePicture(w http.ResponseWriter, what string, err error) {
+func (h *Handler) refuseUpload(w http.ResponseWriter, what string, err error) {
 	var refused *fleet.Error
 	if !errors.As(err, &refused) || !errors.Is(err, fleet.ErrInvalid) && !errors.Is(err, fleet.ErrForbidden) {
 		h.o.Log.Error(what, "err", err)
-		sendText(w, http.StatusServiceUnavailable, "fleetd cannot exchange pictures right now")
+		sendText(w, http.StatusServiceUnavailable, "fleetd cannot exchange files right now")
 		return
 	}
 	h.o.Log.Info(what, "err", err)
-	status := pictureStatus[refused.Code]
+	status := uploadStatus[refused.Code]
 	if status == 0 {
 		status = http.StatusBadRequest
 	}

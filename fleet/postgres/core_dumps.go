@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.CoreDumpStore = (*Store)(nil)
+
+// CreateCoreDump stores what is known of an uploaded core dump.
+func (s *Store) CreateCoreDump(ctx context.Context, c fleet.CoreDump) error {
+	tag, err := s.db.Exec(ctx, `
+		INSERT INTO core_dumps (id, device_id, call_id, blob, size, summary, elf_sha256, version, build_from, reset_reason, boots, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT ON CONSTRAINT core_dump_once DO NOTHING`,
+		c.ID, c.Device, c.Call, c.Blob, c.Size, cleanText(c.Summary), cleanText(c.ELFSHA256), cleanText(c.Version), c.BuildFrom,
+		cleanText(c.ResetReason), c.Boots, c.CreatedAt)
+	if err != nil {
+		return fmt.Errorf("core dump of device %s: %w", c.Device, domainError(err))
+	}
+	if tag.RowsAffected() == 0 {
+		return fleet.Errorf(fleet.ErrConflict, "core_dump_known", "device %s sent this core dump before", c.Device)
+	}
+	return nil
+}
+
+const selectCoreDumps = `
+	SELECT id, device_id AS device, call_id AS call, blob, size, summary, elf_sha256, version, build_from, reset_reason, boots, created_at
+	FROM core_dumps `
+
+// CoreDump returns one core dump, or [fleet.ErrNotFound].
+func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (fleet.CoreDump, error) {
+	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE id = $1`, id)
+	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.CoreDump])
+	if err != nil {
+		return fleet.CoreDump{}, fmt.Errorf("core dump %s: %w", id, domainError(err))
+	}
+	return c, nil
+}
+
+// CoreDumps lists a device's core dumps, newest first.
+func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.CoreDump, error) {
+	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CoreDump])
+	if err != nil {
+		return nil, fmt.Errorf("core dumps of device %s: %w", device, domainError(err))
+	}
+	return list, nil
+}
+
+// DeleteCoreDump forgets a core dump.
+func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Actor, id uuid.UUID) (unused bool, err error) {
+	detail := map[string]any{}
+	err = s.audited(ctx, by, "core_dump.delete", id.String(), detail, func(tx pgx.Tx) error {
+		var device, blob string
+		err := tx.QueryRow(ctx, `DELETE FROM core_dumps WHERE id = $1 RETURNING device_id, blob`, id).Scan(&device, &blob)
+		if err != nil {
+			return domainError(err)
+		}
+		detail["device"], detail["blob"] = device, blob
+		return tx.QueryRow(ctx, `SELECT NOT `+blobNamed, blob).Scan(&unused)
+	})
+	return unused, err
+}
+
+// blobNamed reports whether a row names the blob $1: equal bytes are kept once,
+// whatever they are.
+const blobNamed = `(
+	EXISTS (SELECT FROM core_dumps WHERE blob = $1) OR EXISTS (SELECT FROM snapshots WHERE blob = $1) OR
+	EXISTS (SELECT FROM images WHERE sha256 = $1) OR EXISTS (SELECT FROM url_links WHERE blob = $1))`
+
+// BuildsOf returns builds of known images whose hash begins with prefix.
+func (s *Store) BuildsOf(ctx context.Context, prefix string, limit int) ([]string, error) {
+	like := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(cleanText(prefix)) + "%"
+	rows, _ := s.db.Query(ctx, `SELECT DISTINCT elf_sha256 FROM images WHERE elf_sha256 LIKE $1 AND elf_sha256 <> '' ORDER BY 1 LIMIT $2`, like, limit)
+	builds, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("builds that begin with %.64q: %w", prefix, domainError(err))
+	}
+	return builds, nil
+}
+
+// DeleteCoreDumpsBefore forgets core dumps that came before the given time, and
+// returns the blobs that nothing names any more.
+func (s *Store) DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (deleted int, unused []string, err error) {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `DELETE FROM core_dumps WHERE created_at < $1 RETURNING blob`, before)
+		blobs, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(blobs) == 0 {
+			return err
+		}
+		deleted = len(blobs)
+		slices.Sort(blobs)
+		for _, blob := range slices.Compact(blobs) {
+			var free bool
+			if err := tx.QueryRow(ctx, `SELECT NOT `+blobNamed, blob).Scan(&free); err != nil {
+				return err
+			}
+			if free {
+				unused = append(unused, blob)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("old core dumps: %w", domainError(err))
+	}
+	return deleted, unused, nil
+}
