@@ -64,6 +64,9 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, err
 	page.Head = s.head(r, d, "")
 	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
 	var err error
+	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
+		return page, err
+	}
 	if page.Recent, err = s.recentCalls(ctx, d); err != nil {
 		return page, err
 	}
@@ -111,6 +114,9 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 	}
 	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
 	if page.Updates, err = s.deviceUpdates(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if page.Jobs, err = s.deviceJobs(ctx, d.ID); err != nil {
 		return answer{}, err
 	}
 	if page.Firmware, err = s.Devices.FirmwareHistory(ctx, d.ID); err != nil {

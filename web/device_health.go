@@ -2,9 +2,21 @@ package web
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"time"
 
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// Lengths of what the health page shows.
+const (
+	shownJobs  = 8
+	campaigned = 50 // deployments among which a job's campaign is looked for
 )
 
 // Reports is what devices with the included firmware told of themselves. What
@@ -14,4 +26,186 @@ type Reports interface {
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]fleet.VitalsPoint, error)
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.DeviceJob, error)
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (fleet.DeviceConfig, error)
+}
+
+func (s *Server) healthRoutes() []route {
+	const device = ui.PathDevices + "/{device}"
+	return []route{
+		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, page: s.showHealth},
+		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, page: s.applyConfig, wait: fleet.MaxCallTimeout + 2*time.Minute},
+		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, page: s.readConfig, wait: fleet.MaxCallTimeout + 2*time.Minute},
+	}
+}
+
+func (s *Server) showHealth(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.healthPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage, err error) {
+	ctx := r.Context()
+	page.Head = s.head(r, d, "health")
+	if page.Config, err = s.deviceConfig(ctx, d); err != nil {
+		return page, err
+	}
+	if page.Config.Last, err = s.configCall(r, d); err != nil {
+		return page, err
+	}
+	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
+		return page, err
+	}
+	if page.Jobs, err = s.deviceJobs(ctx, d.ID); err != nil {
+		return page, err
+	}
+	page.Jobs.Always = page.Vitals.Reports
+	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range")))
+	return page, err
+}
+
+// deviceVitals is what the device told last.
+func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVitals, error) {
+	v := ui.DeviceVitals{Device: d.ID, Online: d.Presence == fleet.PresenceOnline, Heartbeat: defaultHeartbeat}
+	told, err := s.Reports.Vitals(ctx, d.ID)
+	switch {
+	case err == nil:
+		v.Vitals, v.Reports = &told, true
+	case !errors.Is(err, fleet.ErrNotFound):
+		return v, err
+	}
+	config, err := s.Reports.DeviceConfig(ctx, d.ID)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		inv, err := s.Devices.Tools(ctx, d.ID)
+		v.Reports = v.Reports || err == nil && offers(inv, fleet.ToolConfigGet)
+		return v, nil
+	case err != nil:
+		return v, err
+	}
+	v.Reports = true
+	v.Heartbeat, v.Muted = heartbeatOf(config)
+	return v, nil
+}
+
+func offers(inv *fleet.Inventory, tool string) bool {
+	if inv == nil {
+		return false
+	}
+	_, ok := inv.Tool(tool)
+	return ok
+}
+
+// healthTrends are the vitals over time, up to what the device told last.
+func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.HealthRange) (ui.HealthTrends, error) {
+	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, To: s.now(), Heartbeat: v.Heartbeat}
+	if !v.Reports {
+		return trends, nil
+	}
+	since := trends.To.Add(-shown.Span)
+	points, err := s.Reports.VitalsHistory(ctx, v.Device, since, trends.To, shown.Step)
+	if err != nil {
+		return trends, err
+	}
+	trends.Points = withLatest(points, v.Vitals, since, shown.Step)
+	return trends, nil
+}
+
+// withLatest adds what was told after the last step that is on record: a step
+// is stored once it is over.
+func withLatest(points []fleet.VitalsPoint, told *fleet.Vitals, since time.Time, step time.Duration) []fleet.VitalsPoint {
+	if told == nil || told.At.Before(since) {
+		return points
+	}
+	p := fleet.VitalsPoint{At: told.At, Beats: 1, HeapFree: told.HeapFree, HeapMin: told.HeapMin, HeapLargest: told.HeapLargest,
+		RSSI: told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime}
+	if n := len(points); n > 0 {
+		last := points[n-1]
+		if !told.At.After(last.At.Add(step)) {
+			return points
+		}
+		p.Restarted = told.At.Add(-told.Uptime).After(last.At.Add(step))
+	}
+	return append(points, p)
+}
+
+// deviceJobs are the newest jobs, with the campaigns that they belong to.
+func (s *Server) deviceJobs(ctx context.Context, id fleet.DeviceID) (ui.DeviceJobs, error) {
+	v := ui.DeviceJobs{Device: id}
+	var err error
+	if v.Jobs, err = s.Reports.DeviceJobs(ctx, id, shownJobs); err != nil {
+		return v, err
+	}
+	wanted := false
+	for _, j := range v.Jobs {
+		wanted = wanted || j.Deployment != uuid.Nil
+	}
+	if !wanted {
+		return v, nil
+	}
+	parts, err := s.Campaigns.DeviceDeployments(ctx, id, campaigned)
+	v.Campaigns = make(map[uuid.UUID]uuid.UUID, len(parts))
+	for _, d := range parts {
+		v.Campaigns[d.ID] = d.Campaign
+	}
+	return v, err
+}
+
+// reported shows what the device just told, on the tabs that tell of it.
+func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *updates) error {
+	c, err := v.report(ctx, kind)
+	if c != nil && err == nil {
+		u.patches = append(u.patches, c)
+	}
+	return err
+}
+
+func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Component, error) {
+	health := v.tab == "health"
+	switch {
+	case kind == fleet.EventJob && (health || v.tab == "firmware"):
+		jobs, err := v.server.deviceJobs(ctx, v.id)
+		jobs.Always = health && len(jobs.Jobs) > 0
+		return jobs.View(), err
+	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && !health, kind == fleet.EventJob:
+		return nil, nil
+	}
+	d, err := v.server.Devices.Device(ctx, v.id)
+	if err != nil {
+		return nil, err
+	}
+	d = v.server.fresh(d)
+	if kind == fleet.EventConfig {
+		config, err := v.server.deviceConfig(ctx, d)
+		return config.View(), err
+	}
+	vitals, err := v.server.deviceVitals(ctx, d)
+	if health {
+		return vitals.View(), err
+	}
+	return vitals.Line(), err
+}
+
+// noReports answers where nobody listens to reports.
+type noReports struct{}
+
+func (noReports) Vitals(context.Context, fleet.DeviceID) (fleet.Vitals, error) {
+	return fleet.Vitals{}, fleet.ErrNotFound
+}
+
+func (noReports) VitalsHistory(context.Context, fleet.DeviceID, time.Time, time.Time, time.Duration) ([]fleet.VitalsPoint, error) {
+	return nil, nil
+}
+
+func (noReports) DeviceJobs(context.Context, fleet.DeviceID, int) ([]fleet.DeviceJob, error) {
+	return nil, nil
+}
+
+func (noReports) DeviceConfig(context.Context, fleet.DeviceID) (fleet.DeviceConfig, error) {
+	return fleet.DeviceConfig{}, fleet.ErrNotFound
 }

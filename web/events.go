@@ -135,6 +135,9 @@ func subject(e fleet.Event) string {
 	case e.Subject != "":
 		return string(e.Kind) + " " + e.Subject
 	}
+	if e.Kind == fleet.EventVitals || e.Kind == fleet.EventConfig {
+		return string(e.Kind) + " " + string(e.Device) // says nothing of the device's presence
+	}
 	return "device " + string(e.Device)
 }
 

@@ -50,6 +50,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return fanOutView{s, id}, nil
 	case ui.ViewCampaigns, ui.ViewCampaign, ui.ViewDeployments, ui.ViewDeployment:
 		return s.newCampaignView(r)
+	case ui.ViewFlash:
+		return s.newFlashView(r), nil
 	case ui.ViewFirmware:
 		return &firmwareView{server: s, began: s.now(), seen: make(map[string]bool)}, nil
 	case ui.ViewRelease:
@@ -141,8 +143,14 @@ func (v *deviceView) pace() time.Duration { return paceRows }
 func (v *deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
 
 func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
-	u.patches, err = v.head(ctx)
-	return u, err
+	if u.patches, err = v.head(ctx); err != nil {
+		return u, err
+	}
+	// Not the configuration: its form may just have come back with what was typed.
+	if err := v.reported(ctx, fleet.EventVitals, &u); err != nil {
+		return u, err
+	}
+	return u, v.reported(ctx, fleet.EventJob, &u)
 }
 
 func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
@@ -165,6 +173,8 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 			err = v.snapshot(ctx, e.Subject, &u)
 		case fleet.EventDeployed:
 			err = v.deployed(ctx, &u)
+		case fleet.EventVitals, fleet.EventJob, fleet.EventConfig:
+			err = v.reported(ctx, e.Kind, &u)
 		default:
 			head = true
 		}

@@ -88,6 +88,9 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Reports == nil {
+		o.Reports = noReports{}
+	}
 	if o.OTAURL == "" {
 		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"
 	}

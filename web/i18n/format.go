@@ -3,6 +3,7 @@ package i18n
 import (
 	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -46,6 +47,16 @@ func Bytes(_ Lang, n int64) string {
 	return strconv.FormatFloat(f, 'f', prec, 64) + " " + [...]string{"B", "KiB", "MiB", "GiB", "TiB"}[i]
 }
 
+// DecibelMilliwatts writes how strong a signal is, with a minus as wide as a digit.
+func DecibelMilliwatts(_ Lang, n int) string {
+	return strings.Replace(strconv.Itoa(n), "-", "−", 1) + " dBm"
+}
+
+// Celsius writes a temperature to a tenth of a degree.
+func Celsius(_ Lang, degrees float64) string {
+	return strings.Replace(strconv.FormatFloat(degrees, 'f', 1, 64), "-", "−", 1) + " °C"
+}
+
 // DateTime writes a moment to the second, in the zone that t carries.
 func DateTime(l Lang, t time.Time) string {
 	if l == Chinese {
@@ -60,6 +71,14 @@ func Date(l Lang, t time.Time) string {
 		return t.Format("2006年1月2日")
 	}
 	return t.Format("2 Jan 2006")
+}
+
+// Day writes the day of t without its year, for the axis of a chart.
+func Day(l Lang, t time.Time) string {
+	if l == Chinese {
+		return t.Format("1月2日")
+	}
+	return t.Format("2 Jan")
 }
 
 // Clock writes a time of day to the millisecond, for time lines within a call.

@@ -28,7 +28,7 @@ type DeviceHead struct {
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
 	NewClient  string // another unit asks for this device's credentials
-	Tab        string // "", "tools", "activity", "firmware", "screen", "facts"
+	Tab        string // "", "health", "tools", "activity", "firmware", "screen", "facts"
 	CanAct     bool   // the viewer may change and call it
 	CanSnap    bool   // it has a screen to be photographed
 }
@@ -57,7 +57,7 @@ func (h DeviceHead) offersCall() bool {
 }
 
 var deviceTabs = []struct{ tab, key string }{
-	{"", "device.tab.overview"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
+	{"", "device.tab.overview"}, {"health", "device.tab.health"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
 	{"firmware", "device.tab.firmware"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
 }
 
@@ -102,6 +102,7 @@ type DevicePage struct {
 	ToolsAt    *time.Time // latest listing of its tools
 	Tags       []string
 	Notes      string
+	Vitals     DeviceVitals
 	Recent     []CallRow
 	Latest     *Snapshot
 	CanRetire  bool

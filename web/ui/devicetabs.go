@@ -21,6 +21,7 @@ type ActivityPage struct {
 type FirmwarePage struct {
 	Head        DeviceHead
 	Updates     DeviceUpdates
+	Jobs        DeviceJobs
 	Firmware    []fleet.FirmwareRecord  // newest first
 	Inventories []fleet.InventoryRecord // newest first
 	Diff        *fleet.InventoryDiff    // what from and to ask for

@@ -25,7 +25,7 @@ const (
 	PathEvents      = "/events" // GET server-sent events; view=..., and what the view needs
 )
 
-// DevicePath is the page of a device, or one of its tabs: "tools",
+// DevicePath is the page of a device, or one of its tabs: "health", "tools",
 // "activity", "firmware", "screen", "facts".
 func DevicePath(id fleet.DeviceID, parts ...string) string {
 	path := PathDevices + "/" + url.PathEscape(string(id))

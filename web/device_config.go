@@ -1,0 +1,151 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// defaultHeartbeat is the included firmware's, where it was not told otherwise.
+const defaultHeartbeat = time.Minute
+
+// heartbeatOf reads what the configuration says of heartbeats.
+func heartbeatOf(c fleet.DeviceConfig) (every time.Duration, muted bool) {
+	values := struct {
+		Seconds   int64 `json:"heartbeat_s"`
+		Telemetry *bool `json:"telemetry"`
+	}{}
+	_ = json.Unmarshal(c.Values, &values) // what is not as it should be says nothing
+	every = time.Duration(values.Seconds) * time.Second
+	if values.Seconds <= 0 || values.Seconds > 24*3600 {
+		every = defaultHeartbeat
+	}
+	return every, values.Telemetry != nil && !*values.Telemetry
+}
+
+// deviceConfig is the configuration as the device reported it, and the form to
+// change it.
+func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceConfigView, error) {
+	v := ui.DeviceConfigView{Device: d.ID, CanAct: mayAct(ctx),
+		Offline: d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive}
+	if inv, err := s.Devices.Tools(ctx, d.ID); err == nil {
+		v.Offers = offers(inv, fleet.ToolConfigGet) && offers(inv, fleet.ToolConfigSet)
+	}
+	c, err := s.Reports.DeviceConfig(ctx, d.ID)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return v, nil
+	case err != nil:
+		return v, err
+	}
+	v.Config, v.Fields = &c, ui.ConfigFields(c.Values)
+	return v, nil
+}
+
+// configCall is the call that the page just made, if the address names one.
+func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, error) {
+	id, err := uuid.Parse(r.URL.Query().Get("call"))
+	if err != nil {
+		return nil, nil
+	}
+	c, err := s.Calls.CallStore.Call(r.Context(), id)
+	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || (c.Tool != fleet.ToolConfigGet && c.Tool != fleet.ToolConfigSet))) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	told := &ui.ConfigCall{Call: c}
+	if c.Error != nil {
+		told.Refusal = c.Error.Message
+	}
+	return told, nil
+}
+
+// readConfig asks the device for its configuration.
+func (s *Server) readConfig(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return s.callConfig(r, d, fleet.ToolConfigGet, struct{}{})
+}
+
+// applyConfig sends what the form changes, as the version after the one that
+// the device has: it refuses what is not newer.
+func (s *Server) applyConfig(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	view, err := s.deviceConfig(r.Context(), d)
+	if err != nil {
+		return answer{}, err
+	}
+	if view.Config == nil {
+		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown", "the device has not told its configuration yet; read it first")
+	}
+	changed, typed, ok := ui.ReadConfigForm(view.Fields, r.PostForm)
+	if problem := s.configProblem(r, view, changed, ok); problem != "" {
+		return s.configAgain(r, d, typed, problem)
+	}
+	document, err := json.Marshal(struct {
+		Version int64          `json:"version"`
+		Values  map[string]any `json:"values"`
+	}{max(view.Config.Version, view.Config.Reverted) + 1, changed})
+	if err != nil {
+		return answer{}, err
+	}
+	return s.callConfig(r, d, fleet.ToolConfigSet, map[string]string{"document": string(document)})
+}
+
+// configProblem says why the form is not sent; "" if it is.
+func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed map[string]any, ok bool) string {
+	ctx := r.Context()
+	base, err := strconv.ParseInt(r.PostFormValue("base"), 10, 64)
+	switch {
+	case !ok:
+		return text(ctx, "config.check_fields")
+	case err != nil || base != v.Config.Version:
+		return text(ctx, "config.newer", "version", v.Config.Version)
+	case len(changed) == 0:
+		return text(ctx, "config.unchanged")
+	}
+	return ""
+}
+
+// configAgain shows the page with what was typed and what is wrong with it.
+func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []ui.ConfigField, problem string) (answer, error) {
+	page, err := s.healthPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Config.Fields, page.Config.Problem = typed, problem
+	return showAgain(page.Page())
+}
+
+// callConfig makes an ordinary call, on record like any other, and leads to
+// its outcome.
+func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (answer, error) {
+	args, err := json.Marshal(arguments)
+	if err != nil {
+		return answer{}, err
+	}
+	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool, Arguments: args})
+	if err != nil {
+		return answer{}, err
+	}
+	return goTo(ui.DevicePath(d.ID, "health") + "?" + url.Values{"call": {call.ID.String()}}.Encode() + "#configuration")
+}

@@ -1,0 +1,89 @@
+package ui
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// configTrial is how long the included firmware keeps a configuration on trial.
+const configTrial = 2 * time.Minute
+
+// DeviceConfigView is the configuration that a device reported, with the form
+// to change it; a live stream sends it as a patch. POST DevicePath(id,
+// "config") with base and the "v." fields applies it, "config/read" asks the
+// device for what it has.
+type DeviceConfigView struct {
+	Device  fleet.DeviceID
+	Config  *fleet.DeviceConfig // nil if it never told one
+	Fields  []ConfigField
+	Offers  bool // the device has the tools
+	CanAct  bool
+	Offline bool
+	Last    *ConfigCall
+	Problem string // why the form was not taken, in the page's language
+}
+
+// A ConfigCall is what became of the last attempt to read or change a
+// configuration from this page.
+type ConfigCall struct {
+	Call    fleet.Call
+	Refusal string // what the device said to it; foreign text
+}
+
+func (v DeviceConfigView) path(parts ...string) string {
+	return DevicePath(v.Device, append([]string{"config"}, parts...)...)
+}
+
+// trialEnds is when the device decides, at the latest.
+func (v DeviceConfigView) trialEnds() time.Time { return v.Config.At.Add(configTrial) }
+
+// editable are the fields that the form can change.
+func (v DeviceConfigView) editable() (all []ConfigField) {
+	for _, f := range v.Fields {
+		if f.Kind != configOther {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// said is what to tell of the last call in our own words: its key, and
+// whether it is bad news.
+func (c ConfigCall) said() (key string, bad bool) {
+	set := c.Call.Tool == fleet.ToolConfigSet
+	switch state := c.Call.State; {
+	case !state.Final():
+		return "config.call.pending", false
+	case state == fleet.CallSucceeded && set:
+		return "config.call.applied", false
+	case state == fleet.CallSucceeded:
+		return "config.call.read", false
+	case state == fleet.CallToolError && set:
+		return "config.call.refused", true
+	case state == fleet.CallOffline:
+		return "config.call.offline", true
+	}
+	return "config.call.failed", true
+}
+
+// label is a field's name for people: ours where the setting is known, else
+// the device's own.
+func (f ConfigField) label(ctx context.Context) (text string, ours bool) {
+	if s := f.setting(); s != nil {
+		return t(ctx, s.label), true
+	}
+	return shorten(f.Key, 64), false
+}
+
+// choices are those of the setting, with the value that the device has if it
+// is none of them.
+func (f ConfigField) choices() []string {
+	all := f.setting().choices
+	if slices.Contains(all, f.Value) {
+		return all
+	}
+	return append([]string{f.Value}, all...)
+}

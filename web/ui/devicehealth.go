@@ -1,0 +1,70 @@
+package ui
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// A HealthPage is how a device with the included firmware says it is:
+// GET DevicePath(id, "health") with range = "1h", "24h", "7d" or "30d".
+type HealthPage struct {
+	Head   DeviceHead
+	Vitals DeviceVitals
+	Trends HealthTrends
+	Jobs   DeviceJobs
+	Config DeviceConfigView
+}
+
+// DeviceVitals is what a device told last; a live stream sends it as a patch.
+type DeviceVitals struct {
+	Device    fleet.DeviceID
+	Vitals    *fleet.Vitals // nil if it never told any
+	Reports   bool          // its firmware is one that reports
+	Online    bool
+	Muted     bool          // its configuration turns heartbeats off
+	Heartbeat time.Duration // between two of them
+}
+
+// overdue reports whether a device that is on line has told nothing for three
+// heartbeats.
+func (v DeviceVitals) overdue(ctx context.Context) bool {
+	return v.Online && !v.Muted && page(ctx).Now.Sub(v.Vitals.At) > 3*max(v.Heartbeat, 10*time.Second)
+}
+
+// started is when the device last started, by its own word.
+func (v DeviceVitals) started() time.Time { return v.Vitals.At.Add(-v.Vitals.Uptime) }
+
+func (v DeviceVitals) path(parts ...string) string { return DevicePath(v.Device, parts...) }
+
+// known is the message of a word that the firmware uses; ok is false for words
+// of a newer one, which are shown as they are.
+func known(ctx context.Context, key string) (text string, ok bool) {
+	if !i18n.Has(key) {
+		return "", false
+	}
+	return t(ctx, key), true
+}
+
+// signal says in a word how well a device hears its access point.
+func signal(rssi int) (key string, tn tone) {
+	switch {
+	case rssi >= -60:
+		return "health.signal.good", toneGood
+	case rssi >= -70:
+		return "health.signal.fair", toneGood
+	case rssi >= -80:
+		return "health.signal.weak", toneWarn
+	}
+	return "health.signal.bad", toneBad
+}
+
+func dBm(ctx context.Context, rssi int) string { return i18n.DecibelMilliwatts(page(ctx).Lang, rssi) }
+
+func celsius(ctx context.Context, degrees float64) string {
+	return i18n.Celsius(page(ctx).Lang, degrees)
+}
+
+func count(ctx context.Context, n int64) string { return i18n.Number(page(ctx).Lang, n) }

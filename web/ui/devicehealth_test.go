@@ -1,0 +1,211 @@
+package ui_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/html"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+func rendered(t *testing.T, c templ.Component) (string, *html.Node) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := c.Render(pageContext(i18n.English, sample{path: "/devices/a/health"}), &b); err != nil {
+		t.Fatal(err)
+	}
+	doc, err := html.Parse(strings.NewReader(b.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String(), doc
+}
+
+// withClass finds the elements of a class.
+func withClass(doc *html.Node, class string) (found []*html.Node) {
+	for n := range doc.Descendants() {
+		if strings.Contains(" "+attr(n, "class")+" ", " "+class+" ") {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+func trendsOf(points []fleet.VitalsPoint, r string) ui.HealthTrends {
+	return ui.HealthTrends{Device: "a085e3112233", Shown: true, Range: ui.ParseHealthRange(r), To: now, Heartbeat: time.Minute, Points: points}
+}
+
+func TestTrendBreaksWhereNothingWasTold(t *testing.T) {
+	at := func(minutes int) fleet.VitalsPoint {
+		return fleet.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1000 << 10, HeapMin: 900 << 10, HeapLargest: 500 << 10}
+	}
+	_, doc := rendered(t, trendsOf([]fleet.VitalsPoint{at(55), at(50), at(45), at(20), at(10), at(5)}, "1h").View())
+	lines := withClass(doc, "trend-line")
+	if len(lines) != 3 {
+		t.Fatalf("%d lines, want those of memory alone: nothing else was told", len(lines))
+	}
+	// 55 to 45 are joined, 20 stands alone, 10 and 5 are joined.
+	for _, line := range lines {
+		d := attr(line, "d")
+		if runs, joints := strings.Count(d, "M"), strings.Count(d, "L"); runs != 3 || joints != 3 {
+			t.Errorf("the line has %d runs and %d joints, want 3 and 3: %s", runs, joints, d)
+		}
+	}
+	if got := len(withClass(doc, "trend-strip")); got != 12 { // memory and lost connections
+		t.Errorf("%d strips to point at, want 6 on each of two charts", got)
+	}
+}
+
+func TestTrendStaysWithinItsBox(t *testing.T) {
+	number := regexp.MustCompile(`-?\d+(\.\d+)?`)
+	for _, r := range ui.HealthRanges {
+		_, doc := rendered(t, trendsOf(vitalsPoints(r), r.Name).View())
+		for _, line := range withClass(doc, "trend-line") {
+			for i, s := range number.FindAllString(strings.ReplaceAll(attr(line, "d"), "h0", ""), -1) {
+				limit := []float64{1000, 100}[i%2]
+				var v float64
+				if err := json.Unmarshal([]byte(s), &v); err != nil || v < 0 || v > limit {
+					t.Fatalf("%s: coordinate %s is outside of 0 to %v", r.Name, s, limit)
+				}
+			}
+		}
+		for _, n := range withClass(doc, "trend-strip") {
+			if strings.HasPrefix(attr(n, "x"), "-") || attr(n, "width") == "0" {
+				t.Errorf("%s: a strip at %s, %s wide", r.Name, attr(n, "x"), attr(n, "width"))
+			}
+		}
+	}
+}
+
+func TestTrendMarksRestartsAndCountsLostConnections(t *testing.T) {
+	point := func(minutes int, reconnects int64, restarted bool) fleet.VitalsPoint {
+		return fleet.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1, Reconnects: reconnects, Restarted: restarted}
+	}
+	text, doc := rendered(t, trendsOf([]fleet.VitalsPoint{point(40, 7, false), point(35, 9, false), point(30, 1, true), point(25, 1, false), point(20, 0, false)}, "1h").View())
+	if got := len(withClass(doc, "trend-mark")); got != 2 {
+		t.Errorf("%d marks, want one on each of two charts", got)
+	}
+	// 2 more, then 1 since the restart, none, and a count that went back without one.
+	for _, want := range []string{"2 lost connections", "1 lost connection\nrestarted", "0 lost connections", "<strong class=\"num\">3</strong>"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the charts do not say %q", want)
+		}
+	}
+}
+
+func TestTrendHasATableOfTheSameFigures(t *testing.T) {
+	points := vitalsPoints(ui.ParseHealthRange("24h"))
+	_, doc := rendered(t, trendsOf(points, "24h").View())
+	rows := 0
+	for n := range doc.Descendants() {
+		if n.Data == "tr" && n.Type == html.ElementNode {
+			rows++
+		}
+	}
+	if rows != len(points)+1 {
+		t.Errorf("%d rows, want a heading and %d points", rows, len(points))
+	}
+}
+
+func TestConfigFieldsFollowTheValues(t *testing.T) {
+	got := ui.ConfigFields(json.RawMessage(`{"zeta":-3,"allow_http":true,"note":"a\nb","heartbeat_s":60,"telemetry":"yes","list":[1],"ratio":1.5,"none":null,"zeta":4}`))
+	want := []ui.ConfigField{
+		{Key: "heartbeat_s", Kind: "integer", Value: "60"}, {Key: "allow_http", Kind: "boolean", Value: "true"},
+		{Key: "zeta", Kind: "integer", Value: "4"}, {Key: "note", Kind: "string", Value: "ab"}, {Key: "telemetry", Kind: "string", Value: "yes"},
+		{Key: "list", Kind: "other", Value: "[1]"}, {Key: "ratio", Kind: "other", Value: "1.5"}, {Key: "none", Kind: "other"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{``, `null`, `[]`, `"x"`, `{`, `{"a":1`} {
+		if got := ui.ConfigFields(json.RawMessage(bad)); len(got) != 0 {
+			t.Errorf("%q gives %v", bad, got)
+		}
+	}
+}
+
+func TestConfigFormSendsOnlyWhatChanged(t *testing.T) {
+	const values = `{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"a.example","allow_http":false,"zeta":5,"name":"x"}`
+	unchanged := url.Values{"v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"}, "v.log_level": {"info"}, "v.url_hosts": {"a.example"},
+		"has.allow_http": {"1"}, "v.zeta": {"5"}, "v.name": {"x"}}
+	tests := []struct {
+		name   string
+		change url.Values // nil value: the form does not have it
+		want   map[string]any
+		bad    string // field with a problem
+	}{
+		{"nothing", nil, map[string]any{}, ""},
+		{"a number", url.Values{"v.heartbeat_s": {" 30 "}}, map[string]any{"heartbeat_s": int64(30)}, ""},
+		{"a box unticked", url.Values{"v.telemetry": nil}, map[string]any{"telemetry": false}, ""},
+		{"a box ticked", url.Values{"v.allow_http": {"on"}}, map[string]any{"allow_http": true}, ""},
+		{"a box that was not there", url.Values{"v.telemetry": nil, "has.telemetry": nil}, map[string]any{}, ""},
+		{"a choice", url.Values{"v.log_level": {"debug"}}, map[string]any{"log_level": "debug"}, ""},
+		{"an empty text", url.Values{"v.url_hosts": {""}}, map[string]any{"url_hosts": ""}, ""},
+		{"unknown keys", url.Values{"v.zeta": {"-9"}, "v.name": {"y"}}, map[string]any{"zeta": int64(-9), "name": "y"}, ""},
+		{"a key that the device does not have", url.Values{"v.evil": {"1"}}, map[string]any{}, ""},
+		{"below the range", url.Values{"v.heartbeat_s": {"9"}}, nil, "heartbeat_s"},
+		{"above the range", url.Values{"v.heartbeat_s": {"3601"}}, nil, "heartbeat_s"},
+		{"no number", url.Values{"v.heartbeat_s": {"1e3"}}, nil, "heartbeat_s"},
+		{"too large a number", url.Values{"v.zeta": {"99999999999999999999"}}, nil, "zeta"},
+		{"no choice", url.Values{"v.log_level": {"loud"}}, nil, "log_level"},
+		{"too long a text", url.Values{"v.url_hosts": {strings.Repeat("a", 257)}}, nil, "url_hosts"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			form := url.Values{}
+			for k, v := range unchanged {
+				form[k] = v
+			}
+			for k, v := range tt.change {
+				if form[k] = v; v == nil {
+					delete(form, k)
+				}
+			}
+			changed, typed, ok := ui.ReadConfigForm(ui.ConfigFields(json.RawMessage(values)), form)
+			if ok != (tt.bad == "") {
+				t.Fatalf("ok = %v", ok)
+			}
+			if tt.bad == "" {
+				if diff := cmp.Diff(tt.want, changed); diff != "" {
+					t.Error(diff)
+				}
+				return
+			}
+			for _, f := range typed {
+				if (f.Problem != "") != (f.Key == tt.bad) {
+					t.Errorf("%s: problem %q", f.Key, f.Problem)
+				}
+				if f.Problem != "" && (!i18n.Has(f.Problem) || f.Value != form.Get("v."+f.Key)) {
+					t.Errorf("%s: %q with the value %q, want a message and what was typed", f.Key, f.Problem, f.Value)
+				}
+			}
+		})
+	}
+}
+
+func TestUnfriendlyHealthStaysText(t *testing.T) {
+	text, doc := rendered(t, healthSample(unfriendly))
+	for _, bad := range []string{"<script>alert", "<img src=x", "<i>"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the page has %q as markup", bad)
+		}
+	}
+	if strings.Contains(text, strings.Repeat("k", 65)+"<") {
+		t.Error("a key of 200 letters is shown whole")
+	}
+	for n := range doc.Descendants() {
+		if n.Data == "input" && attr(n, "name") == "v.big" {
+			t.Error("a number that does not fit is offered for change")
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package ui
+
+import (
+	"context"
+	"math"
+	"net/url"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A HealthRange is a time that the health page can look back on, in steps that
+// a phone can still tell apart.
+type HealthRange struct {
+	Name       string
+	Span, Step time.Duration
+}
+
+// HealthRanges are all of them; the first that is asked for nothing is a day.
+var HealthRanges = []HealthRange{
+	{"1h", time.Hour, fleet.VitalsStep},
+	{"24h", 24 * time.Hour, 2 * fleet.VitalsStep},
+	{"7d", 7 * 24 * time.Hour, time.Hour},
+	{"30d", 30 * 24 * time.Hour, 6 * time.Hour},
+}
+
+// ParseHealthRange finds the range of that name, or a day.
+func ParseHealthRange(name string) HealthRange {
+	for _, r := range HealthRanges {
+		if r.Name == name {
+			return r
+		}
+	}
+	return HealthRanges[1]
+}
+
+// HealthTrends is how a device has been over time.
+type HealthTrends struct {
+	Device    fleet.DeviceID
+	Shown     bool // the device reports
+	Range     HealthRange
+	To        time.Time
+	Heartbeat time.Duration
+	Points    []fleet.VitalsPoint // oldest first
+}
+
+func (v HealthTrends) rangeURL(r HealthRange) string {
+	return DevicePath(v.Device, "health") + "?" + url.Values{"range": {r.Name}}.Encode()
+}
+
+func (v HealthTrends) span() timeSpan { return timeSpan{v.To.Add(-v.Range.Span), v.To} }
+
+// reach is the longest silence that is no gap.
+func (v HealthTrends) reach() time.Duration { return max(v.Range.Step*3/2, v.Range.Step+2*v.Heartbeat) }
+
+// all are the charts that have anything to show.
+func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
+	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.temperature(ctx), v.reconnects(ctx)} {
+		if c.drawable() {
+			drawn = append(drawn, c)
+		}
+	}
+	return drawn
+}
+
+// restarts are the moments at which the device started anew.
+func (v HealthTrends) restarts() (all []time.Time) {
+	for _, p := range v.Points {
+		if p.Restarted {
+			all = append(all, p.At)
+		}
+	}
+	return all
+}
+
+// trend is what all charts of the page share; values are those of one point,
+// text is what is said of it.
+func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64, text func(i int) string) trend {
+	c := trend{id: "trend-" + id, title: title, unit: unit, span: v.span(), reach: v.reach(), marks: v.restarts()}
+	for i, p := range v.Points {
+		c.readings = append(c.readings, reading{at: p.At, values: values(i), text: text(i)})
+	}
+	return c
+}
+
+// say is what stands under the pointer: when, what, and whether the device
+// started anew.
+func (v HealthTrends) say(ctx context.Context, i int, what string) string {
+	said := exact(ctx, v.Points[i].At) + "\n" + what
+	if v.Points[i].Restarted {
+		said += "\n" + t(ctx, "health.restarted")
+	}
+	return said
+}
+
+func (v HealthTrends) memory(ctx context.Context) trend {
+	unit, size := memoryUnit(v.Points)
+	c := v.trend("heap", t(ctx, "health.trend.heap"), unit, func(i int) []float64 {
+		p := v.Points[i]
+		return []float64{positive(p.HeapFree) / size, positive(p.HeapMin) / size, positive(p.HeapLargest) / size}
+	}, func(i int) string {
+		p := v.Points[i]
+		return v.say(ctx, i, t(ctx, "health.trend.heap_say", "free", bytesText(ctx, p.HeapFree), "min", bytesText(ctx, p.HeapMin), "largest", bytesText(ctx, p.HeapLargest)))
+	})
+	c.lines = []trendLine{
+		{"line-1", t(ctx, "health.heap"), ""}, {"line-2", t(ctx, "health.heap_min"), ""}, {"line-3", t(ctx, "health.heap_largest"), ""},
+	}
+	if n := len(v.Points); n > 0 {
+		p := v.Points[n-1]
+		c.lines[0].last, c.lines[1].last, c.lines[2].last = bytesText(ctx, p.HeapFree), bytesText(ctx, p.HeapMin), bytesText(ctx, p.HeapLargest)
+	}
+	_, hi := c.bounds()
+	c.axis = niceAxis(0, max(hi, 1), 4)
+	return c.told(ctx)
+}
+
+// memoryUnit is the unit in which the axis has short figures.
+func memoryUnit(points []fleet.VitalsPoint) (name string, size float64) {
+	for _, p := range points {
+		if p.HeapFree > 4<<20 {
+			return "MiB", 1 << 20
+		}
+	}
+	return "KiB", 1 << 10
+}
+
+// positive is NaN for what the board could not tell.
+func positive(n int64) float64 {
+	if n <= 0 {
+		return math.NaN()
+	}
+	return float64(n)
+}
+
+func (v HealthTrends) signal(ctx context.Context) trend {
+	c := v.trend("rssi", t(ctx, "health.signal"), "dBm", func(i int) []float64 {
+		if r := v.Points[i].RSSI; r != nil {
+			return []float64{float64(*r)}
+		}
+		return []float64{math.NaN()}
+	}, func(i int) string {
+		r := v.Points[i].RSSI
+		if r == nil {
+			return v.say(ctx, i, t(ctx, "health.trend.none"))
+		}
+		key, _ := signal(*r)
+		return v.say(ctx, i, t(ctx, "health.trend.signal_say", "dbm", dBm(ctx, *r), "word", t(ctx, key)))
+	})
+	c.lines = []trendLine{{"line-1", t(ctx, "health.trend.lowest"), ""}}
+	if n := len(v.Points); n > 0 && v.Points[n-1].RSSI != nil {
+		c.lines[0].last = dBm(ctx, *v.Points[n-1].RSSI)
+	}
+	c.axis = axis{-100, -20, 20}
+	return c.told(ctx)
+}
+
+func (v HealthTrends) temperature(ctx context.Context) trend {
+	c := v.trend("temperature", t(ctx, "health.temperature"), "°C", func(i int) []float64 {
+		if d := v.Points[i].Temperature; d != nil {
+			return []float64{*d}
+		}
+		return []float64{math.NaN()}
+	}, func(i int) string {
+		d := v.Points[i].Temperature
+		if d == nil {
+			return v.say(ctx, i, t(ctx, "health.trend.none"))
+		}
+		return v.say(ctx, i, celsius(ctx, *d))
+	})
+	c.lines = []trendLine{{"line-1", t(ctx, "health.trend.chip"), ""}}
+	if n := len(v.Points); n > 0 && v.Points[n-1].Temperature != nil {
+		c.lines[0].last = celsius(ctx, *v.Points[n-1].Temperature)
+	}
+	lo, hi := c.bounds()
+	c.axis = niceAxis(min(lo, 20), max(hi, 60), 4)
+	return c.told(ctx)
+}
+
+// reconnects are shown by step: the device counts from its start.
+func (v HealthTrends) reconnects(ctx context.Context) trend {
+	lost := v.lostConnections()
+	c := v.trend("reconnects", t(ctx, "health.trend.reconnects"), "", func(i int) []float64 { return []float64{float64(lost[i])} },
+		func(i int) string { return v.say(ctx, i, t(ctx, "health.trend.reconnects_say", "n", lost[i])) })
+	c.bars = true
+	total := int64(0)
+	for _, n := range lost {
+		total += n
+	}
+	c.lines = []trendLine{{"line-bar", t(ctx, "health.trend.in_all"), count(ctx, total)}}
+	_, hi := c.bounds()
+	c.axis = niceAxis(0, max(hi, 4), 4)
+	return c.told(ctx)
+}
+
+// lostConnections is how often the connection was lost in each step.
+func (v HealthTrends) lostConnections() []int64 {
+	lost := make([]int64, len(v.Points))
+	for i, p := range v.Points[min(1, len(v.Points)):] {
+		before := v.Points[i].Reconnects
+		if p.Restarted || p.Reconnects < before {
+			before = 0
+		}
+		lost[i+1] = p.Reconnects - before
+	}
+	return lost
+}
+
+// bounds are the least and the greatest value of all lines.
+func (c trend) bounds() (lo, hi float64) {
+	lo, hi = math.Inf(1), math.Inf(-1)
+	for _, r := range c.readings {
+		for _, v := range r.values {
+			if !math.IsNaN(v) {
+				lo, hi = min(lo, v), max(hi, v)
+			}
+		}
+	}
+	return lo, hi
+}
+
+// told says what the chart shows.
+func (c trend) told(ctx context.Context) trend {
+	lo, hi := c.bounds()
+	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi), "unit", c.unit)
+	return c
+}
