@@ -17,6 +17,7 @@ import (
 //   - the Detail of not_sent begins with [CodeBusy] if the device had no room;
 //     every other reason uses up no attempt
 //   - the Detail of unfit is the [SkipReason]
+//   - a job is of the device that the deployment is of, and names its attempt
 //   - timers may come late, twice, or for a deadline that was moved meanwhile
 func Advance(d *Deployment, o Observation, p *CampaignPlan, soak time.Duration, t DeploymentTimers) Step {
 	a := advance{d: d, o: o, plan: p, soak: soak, timers: t, from: d.State, kind: o.Kind, detail: CleanText(o.Detail, maxReason)}
@@ -64,10 +65,13 @@ func (a *advance) step() Step {
 // then the state's own.
 func (a *advance) observe() {
 	switch {
+	case a.o.Kind == EvidenceJob && a.o.Attempt == 0: // a job of nobody knows what
 	case a.o.Attempt != 0 && a.o.Attempt != a.d.Attempt:
 		a.ofEarlierAttempt()
 	case a.d.State.Final():
 		a.afterVerdict()
+	case a.o.Kind == EvidenceJob:
+		a.job()
 	case a.anywhere(), a.provesImage():
 	case a.d.State.Waiting():
 		a.waiting()
@@ -81,6 +85,9 @@ func (a *advance) ofEarlierAttempt() {
 	switch a.o.Kind {
 	case EvidenceAnswer, EvidenceLateAnswer, EvidenceRefused, EvidenceGet, EvidenceCut, EvidenceDownloaded:
 		a.record = true
+	case EvidenceJob:
+		a.detail = a.jobDetail()
+		a.record = a.o.Job.Final() && a.o.Attempt < a.d.Attempt
 	}
 }
 

@@ -76,6 +76,8 @@ func (a *advance) afterVerdict() {
 	switch {
 	case a.o.Kind == EvidenceQuarantined:
 		a.record = true
+	case a.o.Kind == EvidenceJob:
+		a.explains()
 	case a.polls(buildTarget) && givenUp:
 		a.enterBooted()
 		a.d.Late = true
@@ -96,13 +98,21 @@ func (a *advance) failedBuild() bool {
 	case !a.sinceLastChange():
 		return false
 	case a.build() == buildOld:
-		a.finish(DeploymentRolledBack, FailureRolledBack, "the device took the image and came back with the build it had before: the new one did not last")
+		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
 	case a.build() == buildOther:
 		a.finish(DeploymentWrongBuild, FailureWrongBuild, "the device came back with a build that is neither the image nor the one it had before: "+shortHash(a.o.ELF))
 	default:
 		return false
 	}
 	return true
+}
+
+// whyRolledBack is the device's own word, if it told before.
+func (a *advance) whyRolledBack() string {
+	if _, told := DeviceWords(a.d.Reason); told {
+		return a.d.Reason
+	}
+	return "the device took the image and came back with the build it had before: the new one did not last"
 }
 
 func shortHash(s string) string { return CleanText(s, 12) }

@@ -76,7 +76,7 @@ func BeginAttempt(d *Deployment, mode DispatchMode, at time.Time, t DeploymentTi
 	}
 	deadline := at.Add(t.Get)
 	d.Deadline, d.NotBefore, d.GetAt, d.FinishedAt = &deadline, nil, nil, nil
-	d.Class, d.Reason, d.BytesSent, d.Reconnects = "", "", 0, 0
+	d.Class, d.Reason, d.BytesSent, d.Percent, d.Reconnects = "", "", 0, nil, 0
 	d.Booted, d.Away, d.Checked, d.Probed = false, false, false, false
 	d.UpdatedAt = at
 	return DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind, From: from, To: d.State}

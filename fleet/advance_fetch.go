@@ -48,6 +48,8 @@ func (a *advance) downloading() {
 	case a.o.Kind == EvidenceBytes:
 		a.d.BytesSent = max(a.d.BytesSent, a.o.Bytes)
 		a.renewStall()
+	case a.o.Kind == EvidenceCut && a.d.Percent != nil:
+		a.interrupted()
 	case a.o.Kind == EvidenceGet && a.o.At.Sub(a.d.UpdatedAt) < hastyGet:
 		a.d.BytesSent = a.o.Bytes
 		a.renewStall()
@@ -62,6 +64,14 @@ func (a *advance) downloading() {
 	default:
 		a.connectivity()
 	}
+}
+
+// interrupted leaves a device alone that reports on its upgrade: it goes on
+// where it was, over the same link, or says that it gave up.
+func (a *advance) interrupted() {
+	a.record = a.o.At.Sub(a.d.UpdatedAt) >= hastyGet
+	a.d.BytesSent = a.o.Bytes
+	a.renewStall()
 }
 
 // renewStall moves the deadline on with each byte, up to the bound of the

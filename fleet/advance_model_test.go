@@ -17,7 +17,7 @@ import (
 var everyKind = []fleet.EvidenceKind{"sent", "answer", "disconnect", "connection_lost", "boot_poll", "connect", "upload",
 	"planned", "wave_opened", "dispatched", "offered", "not_sent", "refused", "late_answer", "get", "bytes", "cut", "downloaded",
 	"initialize", "probe", "healthy", "unhealthy", "timer", "retry", "revoked", "canceled", "retired", "fleetd_start", "unfit",
-	"quarantined", "no_such_kind"}
+	"quarantined", "job", "no_such_kind"}
 
 // TestAdvanceTotal holds every state against every kind, for every build, time
 // and attempt: nothing panics, and nothing is left that nobody looks after.
@@ -28,18 +28,29 @@ func TestAdvanceTotal(t *testing.T) {
 			for _, elf := range []string{"", newELF, oldELF, otherELF} {
 				for _, after := range []time.Duration{-time.Hour, 0, time.Second, time.Hour} {
 					for _, attempt := range []int{0, 1, 7} {
-						o := fleet.Observation{Kind: k, ELF: elf, Attempt: attempt, At: start.now.Add(after), SameConnection: after == 0, Bytes: 10}
-						d := start.d
-						step := fleet.Advance(&d, o, &plan, soakTime, timers)
-						if err := unsound(d, step); err != "" {
-							t.Fatalf("%s, %+v: %s: %+v", s, o, err, d)
+						for _, job := range reports(k) {
+							o := fleet.Observation{Kind: k, ELF: elf, Attempt: attempt, At: start.now.Add(after), SameConnection: after == 0, Bytes: 10,
+								Job: job.Job, Percent: job.Percent, Code: job.Code, Detail: job.Detail}
+							d := start.d
+							step := fleet.Advance(&d, o, &plan, soakTime, timers)
+							if err := unsound(d, step); err != "" {
+								t.Fatalf("%s, %+v: %s: %+v", s, o, err, d)
+							}
+							mustTellChanges(t, start.d, d, step)
 						}
-						mustTellChanges(t, start.d, d, step)
 					}
 				}
 			}
 		}
 	}
+}
+
+// reports are what belongs to evidence of the kind: one thing, but for jobs.
+func reports(k fleet.EvidenceKind) []fleet.Observation {
+	if k == fleet.EvidenceJob {
+		return everyJob
+	}
+	return make([]fleet.Observation, 1)
 }
 
 // mustTellChanges: a row that differs is reported, and identity never differs.
@@ -131,6 +142,8 @@ func (w *world) draw(t *rapid.T) fleet.Observation {
 		o.Attempt = rapid.IntRange(0, w.d.Attempt).Draw(t, "attempt")
 		o.SameConnection = rapid.Bool().Draw(t, "same")
 	}
+	job := rapid.SampledFrom(reports(o.Kind)).Draw(t, "job")
+	o.Job, o.Percent, o.Code, o.Detail = job.Job, job.Percent, job.Code, job.Detail
 	o.Bytes = int64(rapid.IntRange(0, 1<<20).Draw(t, "bytes"))
 	if rapid.IntRange(0, 9).Draw(t, "late") == 0 {
 		o.At = o.At.Add(-time.Minute)
@@ -158,6 +171,11 @@ func (w *world) mustKeepVerdict(t *rapid.T, was fleet.Deployment, o fleet.Observ
 		return
 	}
 	if w.d.State == was.State {
+		if o.Kind == fleet.EvidenceJob && o.Job == fleet.JobFailed && was.State.Failed() { // it may explain itself, once
+			if _, told := fleet.DeviceWords(was.Reason); !told {
+				was.Reason, was.UpdatedAt = w.d.Reason, w.d.UpdatedAt
+			}
+		}
 		if diff := cmp.Diff(was, w.d); diff != "" {
 			t.Fatalf("%s changed by %+v: %s", was.State, o, diff)
 		}

@@ -85,6 +85,8 @@ func (a *advance) probed() {
 		a.record = true
 	case a.build() == buildTarget:
 		a.explain(unconfirmed)
+	case a.d.State == DeploymentDownloaded && a.o.SameConnection && a.d.Percent != nil:
+		a.record = true // checks the image still; it says so if it refuses it
 	case a.d.State == DeploymentDownloaded && (a.o.SameConnection || a.build() == buildOld):
 		a.finish(DeploymentFailed, FailureImage, refusedImage)
 	case !a.failedBuild():

@@ -66,7 +66,7 @@ func (p *patient) observation(k fleet.EvidenceKind) fleet.Observation {
 	case fleet.EvidenceBootPoll, fleet.EvidenceInitialize, fleet.EvidenceProbe:
 		o.ELF = newELF
 	case fleet.EvidenceSent, fleet.EvidenceNotSent, fleet.EvidenceRefused, fleet.EvidenceAnswer, fleet.EvidenceLateAnswer,
-		fleet.EvidenceGet, fleet.EvidenceBytes, fleet.EvidenceCut, fleet.EvidenceDownloaded:
+		fleet.EvidenceGet, fleet.EvidenceBytes, fleet.EvidenceCut, fleet.EvidenceDownloaded, fleet.EvidenceJob:
 		o.Attempt = p.d.Attempt
 	}
 	if k == fleet.EvidenceDownloaded {

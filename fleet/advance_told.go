@@ -12,8 +12,7 @@ func (a *advance) told() {
 	case a.o.Kind == EvidenceNotSent && a.d.State != DeploymentOffered:
 		a.notSent()
 	case a.o.Kind == EvidenceRefused && a.d.State != DeploymentOffered:
-		a.act = ActRevoke
-		a.finish(DeploymentRejected, FailureRejected, orElse(a.detail, "the device answered the call with an error"))
+		a.saysNo()
 	case a.o.Kind == EvidenceTimer:
 		a.toldTimer()
 	case a.o.Kind == EvidenceProbe && a.build() == buildTarget:

@@ -51,8 +51,15 @@ type CallRequest struct {
 type FirmwareOrder struct {
 	URL       string // one-time link of the attempt
 	ELFSHA256 string // of the image
+	// What follows goes to devices whose tool has a property of that name.
+	SHA256    string // of the bytes, hex
+	Size      int64  // bytes
+	Job       string // as [UpgradeJobName] names it; the device reports on it
+	Manifest  string // signed statement about the image; "" if there is none
+	Signature string // of the manifest, base64
 	// Told sees that the call was sent, answered or not sent, as it happens; it
-	// must not block. Kinds: sent, answer, refused, late_answer, not_sent. Every
+	// must not block. Kinds: sent, answer, job (the device took the order for the
+	// named job), refused, late_answer, not_sent. Every
 	// order gets sent or not_sent, also if [Calls.Call] fails; the detail of
 	// not_sent and refused is "code: message".
 	Told func(Evidence)
@@ -246,7 +253,8 @@ func checkRequest(r CallRequest) error {
 // admit fills in the url argument that fleetd owns and asks the gate.
 func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest) *refusal {
 	if r.Firmware != nil {
-		r.Arguments = a.fillOrder()
+		tool, _ := t.inventory.Tool(r.Tool)
+		r.Arguments = a.fillOrder(tool.InputSchema)
 	}
 	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
 		given, err := decodeObject(r.Arguments)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/ed25519"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -31,11 +32,16 @@ type FirmwareOptions struct {
 	// Busy says which devices have a part in an open campaign. May be nil.
 	Busy        func(ctx context.Context, devices []DeviceID) ([]DeploymentConflict, error)
 	Quarantines QuarantineStore // may be nil
-	Events      *Events
+	// Layouts keeps what blank boards need beside an image. Without it, none is kept.
+	Layouts LayoutStore
+	Events  *Events
 	// Revoked is told of images that must not be served from now on.
 	Revoked func(sha256 []string)
 	// Keys are those that signatures of images are trusted of.
 	Keys []espimage.Key
+	// ManifestKeys are those that manifests of images must be signed with one
+	// of. None takes any manifest that agrees with its image.
+	ManifestKeys []ed25519.PublicKey
 	// RequireSigned refuses images without a good signature of one of the keys.
 	RequireSigned bool
 	// TempDir is where uploads wait while they are read. Default: the system's.

@@ -18,6 +18,7 @@ type ImageUpload struct {
 	FileName string
 	Board    string // "" if not stated
 	Notes    string
+	Manifest []byte // content of the .manifest file that goes with it; nil if there is none
 }
 
 // Upload reads, checks and stores an image, or the application of a merged
@@ -42,8 +43,11 @@ func (f *Firmware) Upload(ctx context.Context, by Actor, u ImageUpload) (Image, 
 	if err := f.signed(parsed.Signatures); err != nil {
 		return Image{}, false, err
 	}
-	img := newImage(parsed, by, u)
-	return f.keep(ctx, by, img, io.NewSectionReader(file, parsed.Offset, parsed.Size))
+	img, created, err := f.keepSigned(ctx, by, newImage(parsed, by, u), u.Manifest, io.NewSectionReader(file, parsed.Offset, parsed.Size))
+	if err != nil {
+		return Image{}, false, err
+	}
+	return img, created, f.keepMerged(ctx, by, img, file, size, parsed)
 }
 
 func (u *ImageUpload) clean() (err error) {
@@ -144,12 +148,20 @@ func (f *Firmware) signed(all []espimage.Signature) error {
 
 // keep stores the bytes and puts the image on record.
 func (f *Firmware) keep(ctx context.Context, by Actor, img Image, data *io.SectionReader) (Image, bool, error) {
+	return f.keepSigned(ctx, by, img, nil, data)
+}
+
+// keepSigned is keep with the .manifest file of the image, if there is one.
+func (f *Firmware) keepSigned(ctx context.Context, by Actor, img Image, manifest []byte, data *io.SectionReader) (Image, bool, error) {
 	f.stored.RLock()
 	defer f.stored.RUnlock()
 	img.CreatedAt = f.o.Now()
 	var err error
 	if img.SHA256, err = f.o.Blobs.PutFile(ctx, data, data.Size()); err != nil {
 		return Image{}, false, err
+	}
+	if err := f.takeManifest(&img, manifest); err != nil {
+		return Image{}, false, err // its bytes do no harm, and a better manifest may follow
 	}
 	stored, created, err := f.CreateImage(ctx, by, img)
 	switch {
@@ -160,8 +172,10 @@ func (f *Firmware) keep(ctx context.Context, by Actor, img Image, data *io.Secti
 	case created:
 		f.o.Log.Info("image uploaded", "image", stored.SHA256, "version", stored.Version, "chip", stored.Chip, "board", stored.Board, "operator", by.Name)
 		f.announce(stored.SHA256)
+	case img.Manifest != "" && img.Manifest != stored.Manifest: // the same image once more, signed now
+		stored, err = f.storeManifest(ctx, by, img)
 	}
-	return stored, created, nil
+	return stored, created, err
 }
 
 // newImage is what the bytes and their uploader say. Texts of the build are

@@ -30,6 +30,12 @@ type Image struct {
 	FlashSize     int64  // bytes, as the header says; 0 if unknown
 	MergedBinary  bool   // was cut out of a merged-binary.bin
 	Signatures    []ImageSignature
+	// Manifest is what the holder of a release key signed of the image, for
+	// firmware that takes nothing else; "" if nobody did.
+	Manifest          string
+	ManifestSignature string // Ed25519, base64
+	ManifestKey       string // public key that the signature holds with, hex; "" if nobody knows
+	ManifestChecked   bool   // that key is one of those that fleetd was given
 	// NotOfferable says why no boot poll may offer the image: its version would
 	// make devices crash (protocol 1.6). It can still be pushed. "" if it may.
 	NotOfferable string
@@ -117,6 +123,8 @@ type ReleaseStore interface {
 	ImagesByELF(ctx context.Context, elfSHA256 []string) ([]Image, error) // not revoked, newest first
 	Images(ctx context.Context, f ImageFilter) (Page[Image], error)       // newest first
 	UpdateImage(ctx context.Context, by Actor, sha256 string, board, notes *string) error
+	// SetImageManifest stores the manifest of img, with its signature and key.
+	SetImageManifest(ctx context.Context, by Actor, img Image) error
 	// RevokeImages revokes those that are not yet.
 	RevokeImages(ctx context.Context, by Actor, sha256 []string, reason string, at time.Time) error
 	// DeleteImage forgets an image that no release and no deployment names, else [ErrConflict] (image_in_use).

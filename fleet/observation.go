@@ -13,6 +13,10 @@ type Observation struct {
 	ELF     string // boot_poll, probe, initialize: the build the device runs; "" if unknown
 	Version string // boot_poll
 	Bytes   int64  // get, bytes, cut, downloaded: sent so far
+	// Of job, the device's own report on the attempt; Detail is its sentence.
+	Job     JobState
+	Percent int    // progress: 0 to 100
+	Code    string // failed: as the firmware names it, such as "corrupt"
 	// SameConnection: the probe was answered over the connection that stood
 	// when the last byte was sent.
 	SameConnection bool

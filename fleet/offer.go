@@ -5,6 +5,12 @@ type FirmwareOffer struct {
 	Version string
 	URL     string // one-time link of the attempt
 	Force   bool   // install although the version is not newer
+	// For the included firmware; stock firmware does not look at them.
+	SHA256    string // of the bytes, hex
+	Size      int64  // bytes
+	Job       string // as [UpgradeJobName] names it
+	Manifest  string // signed statement about the image; "" if there is none
+	Signature string // of the manifest, base64
 }
 
 // An OfferSituation is all that [DecideOffer] looks at.

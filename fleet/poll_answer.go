@@ -96,6 +96,12 @@ type firmwareSection struct {
 	Version string `json:"version"`
 	URL     string `json:"url"`
 	Force   int    `json:"force"` // a number: true is ignored
+	// Stock firmware looks members up by name, so it passes over these.
+	SHA256    string `json:"sha256,omitempty"`
+	Size      int64  `json:"size,omitempty"`
+	Job       string `json:"job,omitempty"`
+	Manifest  string `json:"manifest,omitempty"`
+	Signature string `json:"signature,omitempty"`
 }
 
 // Body returns the JSON to send at the given time. On error there is still a
@@ -133,7 +139,8 @@ func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
 		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
 	}
 	if f := a.Offer; f != nil && a.Session != nil {
-		body.Firmware = &firmwareSection{Version: f.Version, URL: f.URL}
+		body.Firmware = &firmwareSection{Version: f.Version, URL: f.URL, SHA256: f.SHA256, Size: f.Size, Job: f.Job,
+			Manifest: f.Manifest, Signature: f.Signature}
 		if f.Force {
 			body.Firmware.Force = 1
 		}

@@ -160,3 +160,36 @@ func FuzzCheckPollAnswer(f *testing.F) {
 		}
 	})
 }
+
+// TestOfferForIncludedFirmware: an offer carries what the included firmware
+// checks, and nothing more for an image without a manifest.
+func TestOfferForIncludedFirmware(t *testing.T) {
+	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "h:1883"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := &fleet.Credentials{ClientID: "c", Username: "u", Password: "p", PublishTopic: "t"}
+	offer := fleet.FirmwareOffer{Version: "2.5.0", URL: "http://h/d/x/firmware.bin"}
+	firmware := func() string {
+		t.Helper()
+		body, err := answers.Body(fleet.PollAnswer{Session: session, Offer: &offer}, time.UnixMilli(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Firmware json.RawMessage }
+		if err := json.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
+		}
+		return string(got.Firmware)
+	}
+	if got, want := firmware(), `{"version":"2.5.0","url":"http://h/d/x/firmware.bin","force":0}`; got != want {
+		t.Errorf("plain: %s, want %s", got, want)
+	}
+	offer.SHA256, offer.Size, offer.Job, offer.Manifest, offer.Signature = "5e", 4096, "job.1", `{"chip":9}`, "c2ln"
+	want := `{"version":"2.5.0","url":"http://h/d/x/firmware.bin","force":0,"sha256":"5e","size":4096,"job":"job.1","manifest":"{\"chip\":9}","signature":"c2ln"}`
+	if got := firmware(); got != want {
+		t.Errorf("signed: %s, want %s", got, want)
+	}
+	offer.Manifest = strings.Repeat("m", 1024)
+	firmware() // the longest manifest still fits
+}

@@ -44,12 +44,13 @@ func (o *FirmwareOrder) tell(e Evidence) {
 	}
 }
 
-// fillOrder gives an upgrade its arguments: the link and nothing else. They are
-// returned as the gate shall see them, without the secret.
-func (a *attempt) fillOrder() json.RawMessage {
-	a.wire, _ = json.Marshal(map[string]string{"url": a.order.URL}) // strings only
-	a.call.Arguments, _ = json.Marshal(map[string]string{"url": redactToken(a.order.URL)})
-	return json.RawMessage(`{"url":"http://fleetd.invalid/"}`)
+// fillOrder gives an upgrade its arguments: the link, and what else of the
+// order the tool takes. They are returned as the gate shall see them, without
+// the secret.
+func (a *attempt) fillOrder(schema json.RawMessage) json.RawMessage {
+	a.wire = a.order.arguments(schema, a.order.URL)
+	a.call.Arguments = a.order.arguments(schema, redactToken(a.order.URL))
+	return a.order.arguments(schema, "http://fleetd.invalid/")
 }
 
 // sendUpgrade sends self.upgrade_firmware and judges it by evidence: a device
@@ -114,6 +115,9 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 	case r.answer.IsError || r.answer.Text == "false":
 		a.answered(r.answer)
 		a.tellRefused()
+	case a.order.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
+		a.call.Result = r.answer.Result
+		a.observed(EvidenceJob, string(JobAccepted))
 	default:
 		a.call.Result = r.answer.Result
 		a.observed(EvidenceAnswer, r.answer.Text)
@@ -178,6 +182,10 @@ func (a *attempt) tellLate(answer Answer) {
 	detail := answer.Text
 	if answer.Err != nil {
 		detail = answer.Err.Message
+	}
+	if answer.Err == nil && !answer.IsError && a.order != nil && a.order.accepts(answer.Text) {
+		a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
+		return
 	}
 	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxToldDetail)})
 }

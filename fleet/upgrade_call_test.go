@@ -113,15 +113,34 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 	}
 }
 
-func TestUpgradeIsSentWithItsLinkAlone(t *testing.T) {
-	schemas := map[string]string{
-		"stock":       `{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`,
-		"with sha256": `{"type":"object","properties":{"url":{"type":"string"},"sha256":{"type":"string"}},"required":["url"]}`,
+// TestUpgradeArguments: a device gets what its tool offers. For stock firmware
+// that is the link alone, to the byte.
+func TestUpgradeArguments(t *testing.T) {
+	const (
+		stock    = `{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`
+		included = `{"type":"object","properties":{"url":{"type":"string"},"sha256":{"type":"string","default":""},"size":{"type":"integer","default":0,"minimum":0,"maximum":16777216},` +
+			`"manifest":{"type":"string","default":""},"signature":{"type":"string","default":""},"job":{"type":"string","default":""}},"required":["url"]}`
+		others = `{"type":"object","properties":{"url":{"type":"string"},"sha256":{"type":"string"},"size":{"type":"string"},"job":{"type":["string","null"]},"manifest":true}}`
+		link   = `"url":"` + fwURL + `"`
+	)
+	signed := func(o *fleet.FirmwareOrder) {
+		o.SHA256, o.Size, o.Job, o.Manifest, o.Signature = "5e", 4096, "job.1", `{"chip":9}`, "c2ln"
 	}
-	for name, schema := range schemas {
+	tests := []struct {
+		name, schema string
+		order        func(*fleet.FirmwareOrder)
+		want         string
+	}{
+		{"stock", stock, signed, `{` + link + `}`},
+		{"no schema", ``, signed, `{` + link + `}`},
+		{"included", included, signed, `{"job":"job.1","manifest":"{\"chip\":9}","sha256":"5e","signature":"c2ln","size":4096,` + link + `}`},
+		{"unsigned image", included, func(o *fleet.FirmwareOrder) { o.SHA256, o.Size, o.Job = "5e", 4096, "job.1" }, `{"job":"job.1","sha256":"5e","size":4096,` + link + `}`},
+		{"of another type, or unreadable", others, signed, `{"sha256":"5e",` + link + `}`},
+	}
+	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t)
-			b.devices.PutInventory(fleet.Inventory{ID: "inv2", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(schema)}}})
+			b.devices.PutInventory(fleet.Inventory{ID: "inv2", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(tt.schema)}}})
 			b.put(func(d *fleet.Device) { d.InventoryID = "inv2" })
 			var wire string
 			b.link.Connect(unit, func(_ context.Context, _ string, arguments json.RawMessage) (fleet.Answer, error) {
@@ -130,10 +149,36 @@ func TestUpgradeIsSentWithItsLinkAlone(t *testing.T) {
 			})
 			r := upgradeRequest(&told{})
 			r.Arguments = json.RawMessage(`{"url":"http://evil/"}`)
+			tt.order(r.Firmware)
 			c := b.call(t, r)
-			if wire != `{"url":"`+fwURL+`"}` || strings.Contains(string(c.Arguments), "secret") || !strings.Contains(string(c.Arguments), "http://h/d/…/firmware.bin") {
-				t.Errorf("%s: sent %s, recorded %s, %+v", name, wire, c.Arguments, c.Error)
+			recorded := strings.Replace(tt.want, "secret", "…", 1)
+			if wire != tt.want || string(c.Arguments) != recorded {
+				t.Errorf("%s: sent %s, recorded %s, want %s; %+v", tt.name, wire, c.Arguments, tt.want, c.Error)
 			}
+		})
+	}
+}
+
+// TestUpgradeAccepted: the answer of a device that goes on with the job is no
+// answer to the upgrade, whenever it comes.
+func TestUpgradeAccepted(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"job":"job.1","state":"accepted"}`: "job accepted",
+		`{"job":"job.2","state":"accepted"}`: `answer {"job"`,
+		`{"job":"job.1","state":"done"}`:     `answer {"job"`,
+		`true`:                               "answer true",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			b.link.Connect(unit, answer(text))
+			var heard told
+			r := upgradeRequest(&heard)
+			r.Firmware.Job = "job.1"
+			b.call(t, r)
+			if d := cmp.Diff([]string{"sent", want}, heard.list()); d != "" {
+				t.Errorf("%s: the order heard (-want +got)\n%s", text, d)
+			}
+			time.Sleep(30 * time.Minute)
 		})
 	}
 }

@@ -43,6 +43,7 @@ type config struct {
 	MaxDownloads    int           `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
 	DownloadRate    int64         `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
 	ImageKeys       []string      `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
+	ManifestKeys    []string      `name:"manifest-key" help:"Public key (PEM, Ed25519) that manifests of images must be signed with; can be given several times. Make one: fleetd image key." env:"FLEETD_MANIFEST_KEYS" type:"existingfile" placeholder:"FILE"`
 	RequireSigned   bool          `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 	RequireApproval bool          `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
 	CollectDumps    bool          `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"os"
 	"time"
@@ -20,6 +21,10 @@ func (s *server) openFirmware(context.Context) error {
 	if err != nil {
 		return err
 	}
+	manifestKeys, err := manifestKeys(s.cfg.ManifestKeys)
+	if err != nil {
+		return err
+	}
 	if s.zone, err = time.LoadLocation(s.cfg.TimeZone); err != nil {
 		return fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai", s.cfg.TimeZone)
 	}
@@ -29,8 +34,8 @@ func (s *server) openFirmware(context.Context) error {
 	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls, Link: s.broker,
 		Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL, Events: s.events, Log: s.log,
 		Zone: s.zone, Timers: s.cfg.timers, Tick: s.cfg.engineTick})
-	s.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: s.store, Blobs: s.blobs, Devices: s.store, Quarantines: s.store,
-		Events: s.events, Revoked: s.downloads.RevokeImages, Keys: keys, RequireSigned: s.cfg.RequireSigned, Log: s.log,
+	s.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: s.store, Blobs: s.blobs, Devices: s.store, Quarantines: s.store, Layouts: s.store,
+		Events: s.events, Revoked: s.downloads.RevokeImages, Keys: keys, ManifestKeys: manifestKeys, RequireSigned: s.cfg.RequireSigned, Log: s.log,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return s.store.Conflicts(ctx, uuid.Nil, ids)
 		}})
@@ -47,6 +52,23 @@ func (s *server) rollBack(ctx context.Context, campaign uuid.UUID) error {
 	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
 	_, err := s.campaigns.Rollback(ctx, by, campaign)
 	return err
+}
+
+// manifestKeys reads the public keys that manifests must be signed with.
+func manifestKeys(files []string) ([]ed25519.PublicKey, error) {
+	var keys []ed25519.PublicKey
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("--manifest-key: %w", err)
+		}
+		some, err := espimage.ParseReleaseKeys(text)
+		if err != nil {
+			return nil, fmt.Errorf("--manifest-key %s: %w", name, err)
+		}
+		keys = append(keys, some...)
+	}
+	return keys, nil
 }
 
 // imageKeys reads the public keys that signatures of images are trusted of.

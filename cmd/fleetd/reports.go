@@ -7,13 +7,19 @@ import (
 
 	"fleetd/fleet"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // openReports starts what takes the reports of devices: before the broker,
 // which brings them.
 func (s *server) openReports(context.Context) error {
-	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events, OnLog: s.logged, Log: s.log})
+	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events, OnLog: s.logged, Log: s.log,
+		OnUpgradeJob: func(device fleet.DeviceID, deployment uuid.UUID, attempt int, j fleet.DeviceJob) {
+			if engine := s.engine.Load(); engine != nil {
+				engine.Reported(device, deployment, attempt, j)
+			}
+		}})
 	s.stages.run("reports of devices", s.reports.Run)
 	s.metrics.registry.MustRegister(reportMetrics{s.reports})
 	return nil

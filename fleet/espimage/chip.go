@@ -17,3 +17,13 @@ var chips = map[uint16]string{
 	0x001C: "esp32h4",
 	0x0020: "esp32s31",
 }
+
+// ChipID returns the chip_id of a chip by the name that devices report.
+func ChipID(name string) (id uint16, ok bool) {
+	for id, n := range chips {
+		if n == name {
+			return id, true
+		}
+	}
+	return 0, false
+}

@@ -59,6 +59,7 @@ var (
 		field("not_before", "timestamptz", func(d deploymentRow) *time.Time { return d.NotBefore }),
 		field("deadline", "timestamptz", func(d deploymentRow) *time.Time { return d.Deadline }),
 		field("bytes_sent", "bigint", func(d deploymentRow) int64 { return d.BytesSent }),
+		field("percent", "smallint", func(d deploymentRow) *int16 { return percent(d.Percent) }),
 		field("booted", "bool", func(d deploymentRow) bool { return d.Booted }),
 		field("reconnects", "int", func(d deploymentRow) int { return d.Reconnects }),
 		field("away", "bool", func(d deploymentRow) bool { return d.Away }),
@@ -88,6 +89,14 @@ func fieldValues(fields []deploymentField, rows []deploymentRow) []any {
 
 func fieldNames(fields []deploymentField) string {
 	return strings.Join(collect(fields, func(f deploymentField) string { return f.name }), ", ")
+}
+
+func percent(p *int) *int16 {
+	if p == nil {
+		return nil
+	}
+	n := int16(*p) // 0 to 100
+	return &n
 }
 
 func nullText(s string) *string {

@@ -13,7 +13,7 @@ import (
 
 const deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
 	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force, d.attempt, d.failures, d.offers,
-	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, coalesce(d.baseline, '{}') AS baseline, d.reconnects, d.away, d.checked,
+	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline, d.reconnects, d.away, d.checked,
 	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.finished_at, d.revision`
 
 var scanDeployment = pgx.RowToStructByName[fleet.Deployment]

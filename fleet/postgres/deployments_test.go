@@ -62,6 +62,7 @@ func TestSaveDeployments(t *testing.T) {
 	d, at := all[0], now()
 	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = fleet.SkipSuperseded, true, "f", "1", true, 2, 1, 3
 	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = fleet.FailureBusy, "no \x00room\xff", &at, &at, &at, &at
+	d.Percent = ptr(40)
 	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
 	d.Baseline = fleet.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1", Answers: map[string]string{"0": `{"a":"b"}`}}
 	c := change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled)

@@ -15,7 +15,7 @@ var _ fleet.ReleaseStore = (*Store)(nil)
 
 const imageColumns = `sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at, secure_version,
 	min_chip_rev, max_chip_rev, flash_size, merged_binary, coalesce(signatures, '[]') AS signatures, not_offerable, uploaded_by, created_at,
-	revoked_at, revoked_by, revoke_reason`
+	revoked_at, revoked_by, revoke_reason, manifest, manifest_signature, manifest_key, manifest_checked`
 
 var scanImage = pgx.RowToStructByName[fleet.Image]
 
@@ -28,13 +28,14 @@ func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img fleet.Image
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO images (sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at,
 				secure_version, min_chip_rev, max_chip_rev, flash_size, merged_binary, signatures, not_offerable, uploaded_by, created_at,
-				revoked_at, revoked_by, revoke_reason)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+				revoked_at, revoked_by, revoke_reason, manifest, manifest_signature, manifest_key, manifest_checked)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
 			ON CONFLICT (sha256) DO NOTHING`,
 			img.SHA256, img.Size, cleanText(img.FileName), cleanText(img.Board), cleanText(img.Notes), cleanText(img.Chip), cleanText(img.Version),
 			cleanText(img.Project), cleanText(img.IDFVersion), cleanText(img.ELFSHA256), cleanText(img.CompiledAt), img.SecureVersion, img.MinChipRev,
 			img.MaxChipRev, img.FlashSize, img.MergedBinary, storableJSON(img.Signatures), cleanText(img.NotOfferable), storableJSON(img.UploadedBy),
-			img.CreatedAt, img.RevokedAt, cleanText(img.RevokedBy), cleanText(img.RevokeReason))
+			img.CreatedAt, img.RevokedAt, cleanText(img.RevokedBy), cleanText(img.RevokeReason),
+			cleanText(img.Manifest), cleanText(img.ManifestSignature), cleanText(img.ManifestKey), img.ManifestChecked)
 		if err == nil && tag.RowsAffected() == 0 {
 			return known
 		}
@@ -103,6 +104,15 @@ func (s *Store) UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, 
 	return s.audited(ctx, by, "image.update", sha256, detail, func(tx pgx.Tx) error {
 		return boardTaken(changeOne(ctx, tx, `UPDATE images SET board = coalesce($2, board), notes = coalesce($3, notes) WHERE sha256 = $1`,
 			sha256, cleanTextPtr(board), cleanTextPtr(notes)))
+	})
+}
+
+// SetImageManifest stores the manifest of img, with its signature and key.
+func (s *Store) SetImageManifest(ctx context.Context, by fleet.Actor, img fleet.Image) error {
+	detail := map[string]any{"key": img.ManifestKey, "checked": img.ManifestChecked}
+	return s.audited(ctx, by, "image.sign", img.SHA256, detail, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `UPDATE images SET manifest = $2, manifest_signature = $3, manifest_key = $4, manifest_checked = $5 WHERE sha256 = $1`,
+			img.SHA256, cleanText(img.Manifest), cleanText(img.ManifestSignature), cleanText(img.ManifestKey), img.ManifestChecked)
 	})
 }
 

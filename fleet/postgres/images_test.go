@@ -63,10 +63,31 @@ func wantAudit(t testing.TB, s *postgres.Store, subject string, actions ...strin
 	same(t, got, actions)
 }
 
+func TestImageManifest(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	img := addImage(t, s, "a")
+	img.Manifest, img.ManifestSignature, img.ManifestKey, img.ManifestChecked = `{"chip":9}`, "c2ln", "aa", true
+	check(t, s.SetImageManifest(ctx, admin, img))
+	got, err := s.Image(ctx, img.SHA256)
+	check(t, err)
+	same(t, got, img)
+	wantAudit(t, s, img.SHA256, "image.upload", "image.sign")
+	img.SHA256 = shaOf("nobody")
+	wantKind(t, s.SetImageManifest(ctx, admin, img), fleet.ErrNotFound)
+
+	signed := newImage("b")
+	signed.Manifest, signed.ManifestSignature = `{"chip":9}`, "c2ln"
+	stored, created, err := s.CreateImage(ctx, admin, signed)
+	check(t, err)
+	if !created || stored.Manifest != signed.Manifest || stored.ManifestChecked {
+		t.Errorf("created %v: %+v", created, stored)
+	}
+}
+
 func TestImages(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	img := addImage(t, s, "a")
-	wantAllSet(t, img, "Board", "RevokedAt", "RevokedBy", "RevokeReason")
+	wantAllSet(t, img, "Board", "RevokedAt", "RevokedBy", "RevokeReason", "Manifest", "ManifestSignature", "ManifestKey", "ManifestChecked")
 	got, err := s.Image(ctx, img.SHA256)
 	check(t, err)
 	same(t, got, img)

@@ -36,6 +36,7 @@ type deployment struct {
 	restarting bool           // was told to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
 	back       time.Time      // of that reconnection
+	reports    int            // on jobs, that the device made since the engine holds it
 	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
 	heap       int64          // free heap that its latest boot poll told, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
@@ -53,9 +54,14 @@ func (d *deployment) cameBack(at time.Time) bool {
 	return true
 }
 
-// late reports whether a later proof can still re-open the deployment.
+// late reports whether what comes later still changes the deployment: proof that
+// re-opens it, or the device's own word on why it failed.
 func late(s fleet.DeploymentState) bool {
-	return s == fleet.DeploymentTimedOut || s == fleet.DeploymentFailed || s == fleet.DeploymentAborted
+	switch s {
+	case fleet.DeploymentTimedOut, fleet.DeploymentFailed, fleet.DeploymentAborted, fleet.DeploymentRolledBack:
+		return true
+	}
+	return false
 }
 
 // attach takes a row into memory, and puts it where it waits.

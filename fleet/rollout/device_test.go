@@ -83,6 +83,17 @@ func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, str
 	if !d.pause(4*time.Second, life) {
 		return false
 	}
+	if d.fault == "liar" {
+		for _, s := range []fleet.JobState{fleet.JobAccepted, fleet.JobDone} {
+			d.reports(l, fleet.DeviceJob{State: s})
+		}
+		return false
+	}
+	if d.fault == "reports refusal" {
+		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "refused", Reason: "only signed images are taken here"})
+		return false
+	}
+	d.goesOn(l, fleet.JobAccepted, 0)
 	if d.fault == "silent" {
 		if told != nil {
 			told(fleet.EvidenceAnswer, "true")
@@ -93,6 +104,9 @@ func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, str
 		return false
 	}
 	switch d.fault {
+	case "reports bad image":
+		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "corrupt", Reason: notSound})
+		return false
 	case "refuses image":
 		if d.pause(3*time.Second, life) && told != nil {
 			told(fleet.EvidenceLateAnswer, "true")
@@ -105,13 +119,14 @@ func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, str
 		return false
 	}
 	d.restartInto(life)
+	d.reportsOutcome(l, life)
 	return true
 }
 
 // restartInto ends the old build and starts the new one, or what the fault
 // makes of it.
 func (d *device) restartInto(life int) {
-	build := map[string]string{"rolled back": oldELF, "wrong build": otherELF}[d.fault]
+	build := map[string]string{"rolled back": oldELF, "reports rolled back": oldELF, "wrong build": otherELF}[d.fault]
 	d.mu.Lock()
 	d.next = cmp.Or(build, newELF)
 	next := d.next
@@ -140,10 +155,22 @@ func (d *device) download(l fleet.FirmwareLink, try, life int) bool {
 	const pieces = 8
 	for i := range int64(pieces) {
 		alive := d.pause(time.Second, life)
+		d.goesOn(l, fleet.JobProgress, int(12*(i+1)))
+		if d.fault == "reports, resumes" && i == 3 {
+			d.observed(l, fleet.EvidenceCut, imageSize/2)
+			if !d.pause(40*time.Second, life) || !d.w.store.served(l.Deployment, l.Attempt) {
+				return false
+			}
+			d.observed(l, fleet.EvidenceGet, imageSize/2)
+			continue
+		}
 		sent := imageSize / pieces * (i + 1)
-		cut := d.fault == "cut" || d.fault == "cut once" && try == 1
+		cut := d.fault == "cut" || d.fault == "reports a cut" || d.fault == "cut once" && try == 1
 		if !alive || !d.w.store.served(l.Deployment, l.Attempt) || cut && i == 3 {
 			d.observed(l, fleet.EvidenceCut, sent)
+			if d.fault == "reports a cut" {
+				d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "unavailable", Reason: "the download was cut short"})
+			}
 			return false
 		}
 		if d.fault == "stalls" && i == 3 {
@@ -252,6 +279,7 @@ func (d *device) poll(firstBoot bool) (l fleet.FirmwareLink, offered bool) {
 	if firstBoot {
 		d.w.violated("offer to %s on the first boot of a build", d.id)
 	}
+	d.w.order(*offer)
 	return d.w.linkOf(offer.URL), true
 }
 

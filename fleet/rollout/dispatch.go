@@ -24,6 +24,8 @@ type telling struct {
 	poll *pollRequest // by pull: the poll that is answered
 	link fleet.FirmwareLink
 	url  string
+	// image is as it was when the device was found to fit it.
+	image fleet.Image
 }
 
 // dispatch tells as many devices as places, pace and windows let go: first
@@ -192,6 +194,7 @@ func (l *loop) beginAttempt(t *telling) fleet.Dispatch {
 	from := d.State
 	event := fleet.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
 	t.link, t.url = fleet.NewFirmwareLink(l.o.PublicURL, d.Deployment, l.patience(d), l.now)
+	t.image = l.images.bySHA[d.Image] // read in this turn, by unfit
 	d.camp.moved(d, from)
 	l.settle(d)
 	return fleet.Dispatch{DeploymentChange: fleet.DeploymentChange{Deployment: d.Deployment, Events: []fleet.DeploymentEvent{event}}, Link: t.link}

@@ -50,6 +50,16 @@ var verdicts = map[string]fleet.DeploymentState{
 	"unhealthy before":       fleet.DeploymentSkipped,
 	"leaks":                  fleet.DeploymentUnhealthy,
 	"slow":                   fleet.DeploymentSucceeded, // late
+
+	// Devices that report on their jobs, as the included firmware does.
+	"reports":             fleet.DeploymentSucceeded,
+	"reports, resumes":    fleet.DeploymentSucceeded,
+	"reports bad image":   fleet.DeploymentFailed,
+	"reports refusal":     fleet.DeploymentRejected,
+	"reports a cut":       fleet.DeploymentFailed,
+	"reports rolled back": fleet.DeploymentRolledBack,
+	"liar":                fleet.DeploymentTimedOut,  // says done, and did nothing
+	"doomsayer":           fleet.DeploymentSucceeded, // says that it failed, and runs the image
 }
 
 func healthPlan(p *fleet.CampaignPlan) {

@@ -15,13 +15,14 @@ type input struct {
 	deployment uuid.UUID
 	seen       fleet.Observation
 	poll       *pollRequest
-	epoch      int64 // downloaded: of the connection that stood
+	reporter   fleet.DeviceID // job: whose word it is
+	epoch      int64          // downloaded: of the connection that stood
 	do         func(*loop)
 }
 
 // inbox takes inputs without ever blocking who brings them. Evidence is never
-// dropped: while the database is away it piles up here. Only the progress of a
-// download is superseded by newer progress.
+// dropped: while the database is away it piles up here. Only progress is
+// superseded, by newer progress of the same kind.
 type inbox struct {
 	mu       sync.Mutex
 	inputs   []input
@@ -42,9 +43,9 @@ func (b *inbox) put(in input) {
 }
 
 func (b *inbox) add(in input) {
-	if in.seen.Kind != fleet.EvidenceBytes {
+	if !isProgress(in.seen) {
 		delete(b.progress, in.deployment)
-	} else if at, ok := b.progress[in.deployment]; ok && b.inputs[at].seen.Attempt == in.seen.Attempt {
+	} else if at, ok := b.progress[in.deployment]; ok && supersedes(in, b.inputs[at]) {
 		b.inputs[at] = in
 		return
 	} else {

@@ -135,6 +135,9 @@ func (l *loop) takeInput(in input) {
 			if in.seen.Kind == fleet.EvidenceDownloaded {
 				d.epoch = in.epoch
 			}
+			if in.reporter != "" && !d.mayReport(in.reporter) {
+				return
+			}
 			l.observe(d, in.seen)
 		}
 	}

@@ -56,7 +56,7 @@ func (l *loop) observe(d *deployment, o fleet.Observation) {
 	if d.Failures > failures || from.Active() && d.State.Failed() {
 		l.failed = append(l.failed, d)
 	}
-	if o.Kind == fleet.EvidenceBytes && step.Event == nil && d.State == from {
+	if isProgress(o) && step.Event == nil && d.State == from {
 		l.markLazy(d)
 	} else {
 		l.mark(d)

@@ -217,7 +217,9 @@ func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, d
 func (l *loop) tellByPoll(t telling) {
 	d := t.d
 	l.offers.add(d.Device, l.now)
-	if !t.poll.answer(&fleet.FirmwareOffer{Version: d.ToVersion, URL: t.url, Force: d.Force}) {
+	offer := &fleet.FirmwareOffer{Version: d.ToVersion, URL: t.url, Force: d.Force, SHA256: d.Image, Size: d.ImageSize,
+		Job: fleet.UpgradeJobName(d.ID, d.Attempt), Manifest: t.image.Manifest, Signature: t.image.ManifestSignature}
+	if !t.poll.answer(offer) {
 		l.o.Log.Warn("an offer came too late for its boot poll; it fails by its timer", "device", d.Device, "deployment", d.ID)
 	}
 }

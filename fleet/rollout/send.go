@@ -17,8 +17,13 @@ func (l *loop) tellByCall(ctx context.Context, t telling) {
 	id, attempt := d.ID, d.Attempt
 	order := &fleet.FirmwareOrder{
 		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.patience(d), Done: d.attemptEnd,
+		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest, Signature: t.image.ManifestSignature,
 		Told: func(seen fleet.Evidence) {
-			e.inbox.put(input{deployment: id, seen: fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}})
+			o := fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}
+			if seen.Kind == fleet.EvidenceJob { // an order hears of no other
+				o.Job, o.Detail = fleet.JobAccepted, ""
+			}
+			e.inbox.put(input{deployment: id, seen: o})
 		},
 	}
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order}

@@ -46,6 +46,7 @@ type world struct {
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
 	reboots int
+	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
 }
 
@@ -255,6 +256,8 @@ func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Cal
 	told := func(kind fleet.EvidenceKind, detail string) {
 		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
 	}
+	o := r.Firmware
+	w.order(fleet.FirmwareOffer{SHA256: o.SHA256, Size: o.Size, Job: o.Job, Manifest: o.Manifest, Signature: o.Signature})
 	l := w.linkOf(r.Firmware.URL)
 	w.checkSend(l)
 	switch {
@@ -277,6 +280,13 @@ func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Cal
 	case <-w.over:
 	}
 	return c, nil
+}
+
+func (w *world) order(o fleet.FirmwareOffer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o.URL, o.Version = "", ""
+	w.ordered = o
 }
 
 func (w *world) linkOf(url string) fleet.FirmwareLink {

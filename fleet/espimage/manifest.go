@@ -1,0 +1,128 @@
+package espimage
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Bounds of a signed manifest: the included firmware takes no more.
+const (
+	maxManifest       = 1024
+	maxSignedManifest = 4 << 10
+)
+
+// A Manifest is a statement about an image: who signs it says that these bytes
+// may run on these devices.
+type Manifest struct {
+	Project       string `json:"project"`
+	Version       string `json:"version"`
+	Chip          int64  `json:"chip"` // as the image's header has it
+	Size          int64  `json:"size"` // bytes
+	SHA256        string `json:"sha256"`
+	SecureVersion int64  `json:"secure_version"`
+	NotBefore     int64  `json:"not_before,omitempty"` // Unix milliseconds; devices take it no earlier
+}
+
+// A SignedManifest is the content of a .manifest file. What is signed is the
+// text as it stands, so it is kept to the letter.
+type SignedManifest struct {
+	Text      string `json:"manifest"`
+	Signature string `json:"signature"`     // Ed25519, base64
+	Key       string `json:"key,omitempty"` // whose it says it is: the public key, hex
+}
+
+// ManifestOf describes the image in the first size bytes of r.
+func ManifestOf(r io.ReaderAt, size int64) (Manifest, error) {
+	img, err := Parse(r, size)
+	if err != nil {
+		return Manifest{}, err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(r, img.Offset, img.Size)); err != nil {
+		return Manifest{}, err
+	}
+	d := img.Descriptor
+	return Manifest{Project: d.Project, Version: d.Version, Chip: int64(img.Header.ChipID), Size: img.Size,
+		SHA256: hex.EncodeToString(sum.Sum(nil)), SecureVersion: int64(d.SecureVersion)}, nil
+}
+
+// Sign signs the manifest.
+func (m Manifest) Sign(key ed25519.PrivateKey) (SignedManifest, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return SignedManifest{}, err
+	}
+	if len(text) > maxManifest {
+		return SignedManifest{}, fmt.Errorf("the manifest has %d bytes, devices take %d", len(text), maxManifest)
+	}
+	return SignedManifest{string(text), base64.StdEncoding.EncodeToString(ed25519.Sign(key, text)),
+		hex.EncodeToString(key.Public().(ed25519.PublicKey))}, nil
+}
+
+// ReadSignedManifest reads a .manifest file, and the manifest in it, within the
+// bounds of what devices take.
+func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
+	var s SignedManifest
+	var m Manifest
+	if len(file) > maxSignedManifest {
+		return s, m, fmt.Errorf("it has %d bytes, and no .manifest file has more than %d", len(file), maxSignedManifest)
+	}
+	if err := json.Unmarshal(file, &s); err != nil || s.Text == "" {
+		return s, m, errors.New(`it is no .manifest file: {"manifest":"…","signature":"…"}, as fleetd image sign writes it`)
+	}
+	if len(s.Text) > maxManifest {
+		return s, m, fmt.Errorf("the manifest in it has %d bytes, devices take %d", len(s.Text), maxManifest)
+	}
+	if _, err := s.signature(); err != nil {
+		return s, m, err
+	}
+	if err := json.Unmarshal([]byte(s.Text), &m); err != nil {
+		return s, m, fmt.Errorf("the manifest in it cannot be read: %w", err)
+	}
+	return s, m, m.check()
+}
+
+func (m Manifest) check() error {
+	if sum, err := hex.DecodeString(m.SHA256); err != nil || len(sum) != sha256.Size || m.Size <= 0 || m.Chip < 0 {
+		return errors.New("the manifest in it lacks sha256, size or chip")
+	}
+	return nil
+}
+
+func (s SignedManifest) signature() ([]byte, error) {
+	sig, err := base64.StdEncoding.Strict().DecodeString(s.Signature)
+	if err != nil || len(sig) != ed25519.SignatureSize {
+		return nil, fmt.Errorf("the signature in it is not base64 of %d bytes", ed25519.SignatureSize)
+	}
+	return sig, nil
+}
+
+// Holds reports whether the signature is the key's.
+func (s SignedManifest) Holds(key ed25519.PublicKey) bool {
+	sig, err := s.signature()
+	return err == nil && len(key) == ed25519.PublicKeySize && ed25519.Verify(key, []byte(s.Text), sig)
+}
+
+// NamedKey is the key that the file names; nil if it names none.
+func (s SignedManifest) NamedKey() ed25519.PublicKey {
+	key, err := hex.DecodeString(s.Key)
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil
+	}
+	return key
+}
+
+// Begins is when devices take the image at the earliest; zero is at once.
+func (m Manifest) Begins() time.Time {
+	if m.NotBefore <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(m.NotBefore).UTC()
+}

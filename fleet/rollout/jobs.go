@@ -1,0 +1,39 @@
+package rollout
+
+import (
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// maxReports bounds what a device is listened to about one deployment. An
+// attempt of the included firmware makes some 25 reports.
+const maxReports = 300
+
+// Reported takes a device's own report on the job of an attempt. The word of a
+// device about the deployment of another is nothing.
+func (e *Engine) Reported(device fleet.DeviceID, deployment uuid.UUID, attempt int, job fleet.DeviceJob) {
+	if owner, ok := e.index.deviceOf(deployment); !ok || attempt < 1 || owner != "" && owner != device {
+		return
+	}
+	e.inbox.put(input{reporter: device, deployment: deployment, seen: fleet.Observation{At: e.now(), Kind: fleet.EvidenceJob, Attempt: attempt,
+		Job: job.State, Percent: job.Percent, Code: job.Code, Detail: job.Reason}})
+}
+
+// mayReport reports whether a device is listened to: about its own deployment,
+// and not without end.
+func (d *deployment) mayReport(device fleet.DeviceID) bool {
+	d.reports++
+	return d.Device == device && d.reports <= maxReports
+}
+
+// supersedes reports whether news make what is told of the same attempt
+// superfluous: the progress of a download, by the web server or by the device.
+func supersedes(in, old input) bool {
+	return in.seen.Kind == old.seen.Kind && in.seen.Attempt == old.seen.Attempt && in.reporter == old.reporter && in.seen.Job == old.seen.Job
+}
+
+// isProgress reports whether an input can be superseded.
+func isProgress(o fleet.Observation) bool {
+	return o.Kind == fleet.EvidenceBytes || o.Kind == fleet.EvidenceJob && o.Job == fleet.JobProgress
+}

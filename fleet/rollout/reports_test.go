@@ -1,0 +1,149 @@
+package rollout_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// Sentences of devices.
+const (
+	notSound = "the image's SHA-256 is not the stated one"
+	noBroker = "the new image did not get through to the broker"
+)
+
+// reporting reports whether the device tells of its jobs, as the included
+// firmware does.
+func (d *device) reporting() bool {
+	return strings.HasPrefix(d.fault, "reports") || d.fault == "doomsayer"
+}
+
+func (d *device) reports(l fleet.FirmwareLink, j fleet.DeviceJob) {
+	for range d.w.copies {
+		d.w.current().Reported(d.id, l.Deployment, l.Attempt, j)
+	}
+}
+
+func (d *device) goesOn(l fleet.FirmwareLink, s fleet.JobState, percent int) {
+	if d.reporting() {
+		d.reports(l, fleet.DeviceJob{State: s, Percent: percent})
+	}
+}
+
+// reportsOutcome is what the device says when it is on the broker again.
+func (d *device) reportsOutcome(l fleet.FirmwareLink, life int) {
+	if !d.reporting() || !d.pause(3*time.Second, life) {
+		return
+	}
+	switch d.fault {
+	case "reports rolled back", "doomsayer":
+		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "rolled_back", Reason: noBroker})
+	default:
+		d.reports(l, fleet.DeviceJob{State: fleet.JobDone})
+	}
+}
+
+// TestReportsAreShown follows devices that report: how far they are while they
+// are at it, and their own sentence when they fail, which for one that rolled
+// back comes after the verdict and after the end of the campaign.
+func TestReportsAreShown(t *testing.T) {
+	for fault, words := range map[string]string{
+		"reports bad image": notSound, "reports rolled back": noBroker, "reports refusal": "only signed images are taken here", "reports a cut": "the download was cut short",
+	} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.add("device1", fault)
+			c := w.plan(nil, 1)
+			defer w.start()()
+			w.await(c.ID, 12*time.Hour, fleet.CampaignCompletedWithErrors)
+			sleep(time.Minute)
+			d := w.deployment(c.ID, "device1")
+			if got, ok := fleet.DeviceWords(d.Reason); !ok || got != words || d.State != verdicts[fault] {
+				t.Errorf("%s: %s with the reason %q, want the device's: %q; %v", fault, d.State, d.Reason, words, w.story(d))
+			}
+		})
+	}
+}
+
+func TestProgressIsShown(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.add("device1", "reports, resumes")
+		c := w.plan(nil, 1)
+		defer w.start()()
+		sleep(20 * time.Second) // told, four seconds, four pieces of eight, then cut
+		d := w.deployment(c.ID, "device1")
+		if d.State != fleet.DeploymentDownloading || d.Percent == nil || *d.Percent != 48 {
+			t.Errorf("%s at %v, want downloading at 48 %%", d.State, d.Percent)
+		}
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		if d := w.deployment(c.ID, "device1"); d.Attempt != 1 {
+			t.Errorf("%d attempts: a device that resumes needs one", d.Attempt)
+		}
+		rows := 0
+		for _, e := range w.store.events[d.ID] {
+			if e.Kind == fleet.EvidenceJob {
+				rows++
+			}
+		}
+		if rows < 3 || rows > 6 {
+			t.Errorf("%d rows of reports: %v", rows, w.story(d))
+		}
+	})
+}
+
+// TestReportsOfOthers: no device ends the deployment of another, and nobody is
+// listened to without end.
+func TestReportsOfOthers(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.add("device1", "")
+		w.add("device2", "reports")
+		c := w.plan(nil, 2)
+		defer w.start()()
+		sleep(8 * time.Second) // both download
+		victim := w.deployment(c.ID, "device1")
+		failed := fleet.DeviceJob{State: fleet.JobFailed, Code: "corrupt", Reason: "so says another"}
+		for range 1000 {
+			w.current().Reported("device2", victim.ID, victim.Attempt, failed)
+			w.current().Reported("device1", victim.ID, victim.Attempt+1, failed)
+			w.current().Reported("device1", victim.ID, 0, failed)
+		}
+		sleep(time.Second)
+		if now := w.deployment(c.ID, "device1"); now.State != victim.State || now.Attempt != victim.Attempt {
+			t.Fatalf("a forged report made %s %s", victim.State, now.State)
+		}
+		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		own := w.deployment(c.ID, "device2")
+		for i := range 5000 {
+			w.current().Reported("device2", own.ID, own.Attempt, fleet.DeviceJob{State: []fleet.JobState{fleet.JobDone, fleet.JobFailed}[i%2], Code: "corrupt"})
+			sleep(time.Second)
+		}
+		if n := len(w.store.events[own.ID]); n > 400 {
+			t.Errorf("%d rows of one deployment", n)
+		}
+		if now := w.deployment(c.ID, "device2"); now.State != fleet.DeploymentSucceeded {
+			t.Errorf("its own reports made a success %s", now.State)
+		}
+	})
+}
+
+// TestOrdersCarryTheImage: what the included firmware checks is in the order,
+// by call and by poll.
+func TestOrdersCarryTheImage(t *testing.T) {
+	for _, mode := range []fleet.DispatchMode{fleet.ModePush, fleet.ModePull} {
+		inWorld(t, func(t *testing.T, w *world) {
+			img := w.store.images[imageSHA]
+			img.Manifest, img.ManifestSignature = `{"chip":9}`, "c2ln"
+			w.store.images[imageSHA] = img
+			w.add("device1", "")
+			c := w.plan(func(p *fleet.CampaignPlan) { p.Mode, p.PullNow = mode, mode == fleet.ModePull }, 1)
+			defer w.start()()
+			w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+			d := w.deployment(c.ID, "device1")
+			want := fleet.FirmwareOffer{SHA256: imageSHA, Size: imageSize, Job: fleet.UpgradeJobName(d.ID, 1), Manifest: `{"chip":9}`, Signature: "c2ln"}
+			if w.ordered != want {
+				t.Errorf("%s: ordered %+v, want %+v", mode, w.ordered, want)
+			}
+		})
+	}
+}

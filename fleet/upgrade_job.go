@@ -1,0 +1,46 @@
+package fleet
+
+import "encoding/json"
+
+// arguments are those of the order that the tool offers: stock firmware knows
+// the url alone, and gets nothing else.
+func (o *FirmwareOrder) arguments(schema json.RawMessage, url string) json.RawMessage {
+	args := map[string]any{"url": url}
+	types := propertyTypes(schema)
+	for name, text := range map[string]string{"sha256": o.SHA256, "job": o.Job, "manifest": o.Manifest, "signature": o.Signature} {
+		if text != "" && types[name] == "string" {
+			args[name] = text
+		}
+	}
+	if o.Size > 0 && types["size"] == "integer" {
+		args["size"] = o.Size
+	}
+	wire, _ := json.Marshal(args) // strings and a number
+	return wire
+}
+
+// propertyTypes are the properties of an input schema with their types; none
+// of a schema that cannot be read.
+func propertyTypes(schema json.RawMessage) map[string]string {
+	var s struct {
+		Properties map[string]struct {
+			Type any `json:"type"`
+		} `json:"properties"`
+	}
+	_ = json.Unmarshal(schema, &s) // a member of another shape leaves the rest
+	types := make(map[string]string, len(s.Properties))
+	for name, p := range s.Properties {
+		types[name], _ = p.Type.(string)
+	}
+	return types
+}
+
+// accepts reports whether an answer says that the job was begun: the upgrade
+// goes on after it, and reports itself.
+func (o *FirmwareOrder) accepts(text string) bool {
+	var answer struct {
+		Job   string   `json:"job"`
+		State JobState `json:"state"`
+	}
+	return o.Job != "" && json.Unmarshal([]byte(text), &answer) == nil && answer.Job == o.Job && answer.State == JobAccepted
+}
