@@ -32,7 +32,7 @@ type DeviceJob struct {
 	Code       string    // failed: "checksum", "wrong_target", "rolled_back", …
 	Reason     string    // failed: a sentence
 	Deployment uuid.UUID // zero if it belongs to no campaign
-	StartedAt  time.Time
+	StartedAt  time.Time // in a report: zero, unless it says that the job was accepted
 	UpdatedAt  time.Time
 	FinishedAt *time.Time
 }

@@ -23,13 +23,15 @@ func parseJob(device DeviceID, params json.RawMessage, now time.Time) (DeviceJob
 	}
 	at := f.moment(now)
 	j := DeviceJob{Device: device, ID: f.text("job", maxJobID+1), Kind: f.text("kind", maxJobWord), State: JobState(f.text("state", maxJobWord)),
-		Percent: min(100, int(f.count("percent", maxVitalCount))), StartedAt: at, UpdatedAt: at}
+		Percent: min(100, int(f.count("percent", maxVitalCount))), UpdatedAt: at}
 	if j.ID == "" || len(j.ID) > maxJobID {
 		return DeviceJob{}, false
 	}
 	j.Deployment, _, _ = ParseUpgradeJob(j.ID)
 	switch j.State {
-	case JobAccepted, JobProgress:
+	case JobAccepted:
+		j.StartedAt = at
+	case JobProgress:
 	case JobDone:
 		j.Percent, j.FinishedAt = 100, &at
 	case JobFailed:
@@ -44,7 +46,7 @@ func parseJob(device DeviceID, params json.RawMessage, now time.Time) (DeviceJob
 // again. Devices use some names more than once ("poll"); an attempt of a
 // campaign has its own.
 func (j DeviceJob) Restarts(ended DeviceJob) bool {
-	return j.State == JobAccepted && j.Deployment == uuid.UUID{} && j.UpdatedAt.After(ended.UpdatedAt)
+	return j.Deployment == uuid.UUID{} && j.StartedAt.After(ended.UpdatedAt)
 }
 
 // mergeJob is what two reports on one job come to; the store does the same in
@@ -56,7 +58,9 @@ func mergeJob(older, newer DeviceJob) DeviceJob {
 	case older.State.Final(), older.State == JobProgress && newer.State == JobAccepted:
 		return older
 	}
-	newer.StartedAt = older.StartedAt
+	if !older.StartedAt.IsZero() {
+		newer.StartedAt = older.StartedAt
+	}
 	if newer.Kind == "" {
 		newer.Kind = older.Kind
 	}

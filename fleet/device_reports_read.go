@@ -23,6 +23,15 @@ func (r *Reports) Vitals(ctx context.Context, id DeviceID) (Vitals, error) {
 	return v, neverTold(err, "no_vitals", "the device has not told its vitals; the included firmware does when it connects, stock firmware never does")
 }
 
+// UnsteadyVitals returns the vitals of those among the devices that are in safe
+// mode, or have crashed since they last stayed up.
+func (r *Reports) UnsteadyVitals(ctx context.Context, devices []DeviceID) (map[DeviceID]Vitals, error) {
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	return r.opts.Store.UnsteadyVitals(ctx, devices)
+}
+
 // VitalsHistory returns what the device told, oldest first, in steps of at
 // least step; they are longer if there would be too many.
 func (r *Reports) VitalsHistory(ctx context.Context, id DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint, error) {

@@ -94,7 +94,8 @@ CREATE TABLE device_jobs (
     code          text NOT NULL,
     reason        text NOT NULL,
     deployment_id uuid,
-    started_at    timestamptz NOT NULL,
+    started_at    timestamptz NOT NULL, -- the first report
+    accepted_at   timestamptz,          -- as far as it was told, and if the name may be used again
     updated_at    timestamptz NOT NULL,
     finished_at   timestamptz,
     PRIMARY KEY (device_id, id),

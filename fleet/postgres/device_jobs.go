@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,19 +20,19 @@ var _ fleet.DeviceJobStore = (*Store)(nil)
 // [fleet.DeviceJob.Restarts]); j is what is stored. A device may name any
 // deployment: only its own is noted.
 const upsertDeviceJobs = `
-	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at, updated_at, finished_at)
-	SELECT u.device, u.id, u.kind, u.state, u.percent, u.code, u.reason, d.id, u.started_at, u.updated_at, u.finished_at
+	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at, accepted_at, updated_at, finished_at)
+	SELECT u.device, u.id, u.kind, u.state, u.percent, u.code, u.reason, d.id, u.started_at, u.accepted_at, u.updated_at, u.finished_at
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[], $7::text[], $8::uuid[],
-		$9::timestamptz[], $10::timestamptz[], $11::timestamptz[])
-		AS u (device, id, kind, state, percent, code, reason, deployment, started_at, updated_at, finished_at)
+		$9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::timestamptz[])
+		AS u (device, id, kind, state, percent, code, reason, deployment, started_at, accepted_at, updated_at, finished_at)
 	LEFT JOIN deployments d ON d.id = u.deployment AND d.device_id = u.device
 	ON CONFLICT (device_id, id) DO UPDATE SET
 		kind = coalesce(nullif(excluded.kind, ''), j.kind), state = excluded.state, code = excluded.code, reason = excluded.reason,
 		percent = CASE WHEN excluded.state = 'failed' THEN greatest(j.percent, excluded.percent) ELSE excluded.percent END,
-		started_at = CASE WHEN j.finished_at IS NULL THEN j.started_at ELSE excluded.started_at END,
+		started_at = CASE WHEN j.finished_at IS NULL THEN j.started_at ELSE excluded.started_at END, accepted_at = excluded.accepted_at,
 		updated_at = excluded.updated_at, finished_at = excluded.finished_at
 	WHERE CASE WHEN j.finished_at IS NULL THEN NOT (j.state = 'progress' AND excluded.state = 'accepted')
-		ELSE excluded.deployment_id IS NULL AND excluded.started_at > j.updated_at AND NOT (excluded.id ~ '^[0-9a-f-]{36}[.][0-9]+$') END
+		ELSE coalesce(excluded.accepted_at > j.updated_at, false) END
 	RETURNING device_id, xmax = 0 AS added`
 
 // pruneDeviceJobs leaves the newest jobs of each device.
@@ -94,7 +95,13 @@ func deviceJobArgs(jobs []fleet.DeviceJob) []any {
 			}
 			return &j.Deployment
 		}),
-		collect(jobs, func(j job) time.Time { return j.StartedAt }),
+		collect(jobs, func(j job) time.Time { return cmp.Or(j.StartedAt, j.UpdatedAt) }),
+		collect(jobs, func(j job) *time.Time {
+			if j.Deployment != (uuid.UUID{}) {
+				return nil
+			}
+			return orNull(j.StartedAt)
+		}),
 		collect(jobs, func(j job) time.Time { return j.UpdatedAt }),
 		collect(jobs, func(j job) *time.Time { return j.FinishedAt }),
 	}

@@ -14,7 +14,7 @@ import (
 // then of devices. A start between two steps shows by what the device counts.
 const selectVitalsHistory = `
 	SELECT bin AS at, beats, heap_free, heap_min, heap_largest, rssi, temperature, reconnects, uptime, boots,
-		restarted OR (before > 0 AND boots > before) OR coalesce(uptime < lag(uptime) OVER (ORDER BY bin), false) AS restarted
+		restarted OR (before > 0 AND boots > before) IS TRUE OR (uptime < lag(uptime) OVER (ORDER BY bin)) IS TRUE AS restarted
 	FROM (
 		SELECT date_bin($4, p.at, $2) AS bin, sum(p.beats)::int AS beats,
 			coalesce(min(nullif(p.heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(p.heap_min, 0)), 0) AS heap_min,

@@ -42,6 +42,7 @@ type Options struct {
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
+	Reports       *fleet.Reports
 	Audit         fleet.AuditStore
 	Idempotency   fleet.IdempotencyStore
 	Events        *fleet.Events
@@ -85,6 +86,7 @@ func newAPI(o Options) *api {
 	a.registerDevices()
 	a.registerDeviceActs()
 	a.registerTools()
+	a.registerReports()
 	a.registerFirmware()
 	a.registerCalls()
 	a.registerFanOuts()

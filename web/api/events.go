@@ -28,13 +28,13 @@ func (a *api) registerEvents() {
 }
 
 type eventsInput struct {
-	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release" doc:"One or several, with commas; all, if left out"`
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump" doc:"One or several, with commas; all, if left out"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
 }
 
 // eventView is the data of one event.
 type eventView struct {
-	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release"`
+	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump"`
 	At         time.Time       `json:"at"`
 	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
 	Presence   fleet.Presence  `json:"presence,omitempty"`
@@ -44,6 +44,8 @@ type eventView struct {
 	CampaignID string          `json:"campaign_id,omitempty" doc:"Of a campaign, or of a device's part in it"`
 	ReleaseID  string          `json:"release_id,omitempty"`
 	Image      string          `json:"image,omitempty" doc:"SHA-256 of a firmware image"`
+	JobID      string          `json:"job_id,omitempty"`
+	CoreDumpID string          `json:"core_dump_id,omitempty"`
 }
 
 func event(e fleet.Event) eventView {
@@ -60,6 +62,10 @@ func event(e fleet.Event) eventView {
 		v.CampaignID = e.Subject
 	case fleet.EventRelease:
 		v.ReleaseID, v.Image = releaseOrImage(e.Subject)
+	case fleet.EventJob:
+		v.JobID = e.Subject
+	case fleet.EventCoreDump:
+		v.CoreDumpID = e.Subject
 	}
 	return v
 }
