@@ -4,7 +4,7 @@
 
 .PHONY: help
 help: ## list the targets
-	@awk '/^[a-z-]+:.* ## / { name = $$1; sub(/:/, "", name); sub(/.* ## /, ""); printf "  make %-10s %s\n", name, $$0 }' $(MAKEFILE_LIST)
+	@awk '/^[a-z-]+:.* ## / { name = $$1; sub(/:/, "", name); sub(/.* ## /, ""); printf "  make %-13s %s\n", name, $$0 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: build ## install what is missing, build, and run with a demo fleet (LAN=1: reachable from other machines)
@@ -26,6 +26,11 @@ dev: ## run, and reload program and browser at every change
 test: ## everything that a change has to pass
 	@scripts/setup test
 	@scripts/test
+
+.PHONY: firmware-test
+firmware-test: ## the part of test that is about firmware/ (STEPS="format asan": some of it)
+	@scripts/setup test
+	@scripts/firmware-test $(STEPS)
 
 .PHONY: lint
 lint: ## the part of test that needs no database: format, generated code, vet, staticcheck

@@ -3,7 +3,10 @@
 # GCC and of the same C library's kind.
 find_program(RV32_CXX riscv64-unknown-elf-g++ REQUIRED)
 find_program(XTENSA_CXX xtensa-lx106-elf-g++ REQUIRED)
-find_path(CROSS_CXX_HEADERS string PATHS /usr/include/newlib/c++/12.2.1 NO_DEFAULT_PATH REQUIRED)
+file(GLOB CROSS_CXX_HEADERS /usr/include/newlib/c++/*)
+if(NOT CROSS_CXX_HEADERS)
+    message(FATAL_ERROR "no C++ headers in /usr/include/newlib: libstdc++-arm-none-eabi-dev is missing")
+endif()
 find_file(XTENSA_SPECS picolibc.specs PATHS /usr/lib/xtensa-lx106-elf NO_DEFAULT_PATH REQUIRED)
 
 # What idf.py uses: gnu dialect, no exceptions, no RTTI, small.
@@ -35,9 +38,11 @@ function(cross name compiler mode sources)
         list(APPEND results ${result})
     endforeach()
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
-    add_custom_target(${name} ALL DEPENDS ${results})
+    add_custom_target(cross_${name} ALL DEPENDS ${results})
 endfunction()
 
+file(GLOB board_sources CONFIGURE_DEPENDS ${firmware}/boards/*/board.cpp)
+set(app_sources ${firmware}/main/app.cpp ${firmware}/main/app_main.cpp)
 set(all_sources ${fleet_esp_sources} ${app_sources} ${board_sources})
 set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
     ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)

@@ -3,15 +3,6 @@
 find_path(DOCTEST_INCLUDE doctest/doctest.h REQUIRED)
 find_library(CRYPTO_LIBRARY crypto REQUIRED)
 
-add_compile_options(-fno-exceptions -fno-rtti)
-if(FLEET_SANITIZE)
-    add_compile_options(-fsanitize=${FLEET_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-    add_link_options(-fsanitize=${FLEET_SANITIZE})
-endif()
-add_subdirectory(${firmware}/components/fleet_ports fleet_ports)
-add_subdirectory(${firmware}/components/fleet_core fleet_core)
-add_subdirectory(${firmware}/components/fleet_tools fleet_tools)
-
 file(GLOB fake_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/fakes/*.cpp)
 file(GLOB test_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/tests/*.cpp)
 
