@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stub_fleet.hpp"
 
+#include "ports/openssl_crypto.hpp"
 #include "script_server.hpp"
 
 #include <arpa/inet.h>
@@ -37,6 +38,7 @@ std::string with_length(const std::string &status, const std::string &extra, con
     return "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + extra + "\r\n" + body;
 }
 
+const std::string challenge = "c0ffee";
 const std::string ping = R"({"type":"mcp","payload":{"jsonrpc":"2.0","id":1,"method":"ping"}})";
 
 }  // namespace
@@ -89,11 +91,25 @@ void StubFleet::http(int fd) {
     const std::string head = peer.read_until("\r\n\r\n");
     if (head.empty()) return;
     const std::string length = header(head, "Content-Length");
-    if (!length.empty()) peer.read_bytes(std::stoul(length));
-    peer.send(answer(head));
+    const std::string body = length.empty() ? "" : peer.read_bytes(std::stoul(length));
+    peer.send(answer(head, body));
 }
 
-std::string StubFleet::answer(const std::string &head) {
+std::string StubFleet::said() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return said_;
+}
+
+std::string StubFleet::activate(const std::string &body) {
+    const std::string proof = host::hmac_sha256_hex(Bytes{key}, challenge);
+    const bool good = body.find(R"("challenge":")" + challenge + "\"") != std::string::npos &&
+                      body.find(R"("hmac":")" + proof + "\"") != std::string::npos;
+    if (good) proven_ = true;
+    return with_length(good ? "200 OK" : "401 Unauthorized", "", "");
+}
+
+std::string StubFleet::answer(const std::string &head, const std::string &body) {
+    if (head.find("/activate HTTP/") != std::string::npos) return activate(body);
     if (head.substr(0, 5) == "POST ") {
         ++polls;
         return with_length("200 OK", "Content-Type: application/json\r\n", poll_answer(head));
@@ -102,9 +118,13 @@ std::string StubFleet::answer(const std::string &head) {
 }
 
 std::string StubFleet::poll_answer(const std::string &head) {
+    if (!key.empty() && !proven_) {
+        return R"({"activation":{"code":"123456","message":"claim me","challenge":")" + challenge + "\"}}";
+    }
     std::string body =
         R"({"server_time":{"timestamp":1786147200000,"timezone_offset":480},"mqtt":{"endpoint":"127.0.0.1:)" +
-        std::to_string(mqtt_port_) + R"(","client_id":"u","publish_topic":"up","keepalive":60})";
+        std::to_string(told_port != 0 ? told_port.load() : mqtt_port_) +
+        R"(","client_id":"u","publish_topic":"up","keepalive":60})";
     if (header(head, "User-Agent").find("/1.0.0") != std::string::npos && offers_left-- > 0) {
         body +=
             R"(,"firmware":{"version":"1.1.0","url":"http://127.0.0.1:)" + std::to_string(http_port_) + R"(/fw.bin"})";
@@ -128,12 +148,18 @@ std::string StubFleet::image_answer(const std::string &head) {
 void StubFleet::mqtt(int fd) {
     Peer peer(fd);
     if (peer.read_mqtt().empty()) return;
+    ++connections;
     peer.send(std::string("\x20\x02\x00\x00", 4));
     std::string message =
         std::string("\x30", 1) + static_cast<char>(ping.size() + 3) + std::string("\x00\x01t", 3) + ping;
     while (!over_) {
         peer.send(message);
-        if (peer.read_mqtt().empty()) return;  // telemetry, reports, the answer to the ping: all the same
+        const std::string got = peer.read_mqtt();  // telemetry, reports, the answer to the ping: all the same
+        if (got.empty()) return;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            said_ += got;
+        }
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
 }

@@ -20,22 +20,32 @@ public:
     std::string poll_url() const;
 
     std::atomic<int> offers_left{1000};
-    std::atomic<int> polls{0}, downloads{0}, resumed{0};
+    std::atomic<int> polls{0}, downloads{0}, resumed{0}, connections{0};
+    // Set before the device starts: the port of the broker that it is told, and
+    // the key that it has to prove it has before it is told any.
+    std::atomic<std::uint16_t> told_port{0};
+    std::string key;
+
+    std::uint16_t http_port() const { return http_port_; }
+    std::uint16_t mqtt_port() const { return mqtt_port_; }
+    std::string said();  // all that devices published
 
 private:
     void accept(int listener, void (StubFleet::*serve)(int));
     void http(int fd);
     void mqtt(int fd);
-    std::string answer(const std::string &head);
+    std::string answer(const std::string &head, const std::string &body);
+    std::string activate(const std::string &body);
     std::string poll_answer(const std::string &head);
     std::string image_answer(const std::string &head);
 
     std::string image_;
     std::uint16_t http_port_ = 0, mqtt_port_ = 0;  // before the listeners, which fill them
     int http_listener_, mqtt_listener_;
-    std::atomic<bool> over_{false};
+    std::atomic<bool> over_{false}, proven_{false};
     std::mutex mutex_;
     std::set<int> open_;
+    std::string said_;
     std::list<std::thread> threads_;
     std::thread http_thread_, mqtt_thread_;
 };

@@ -99,6 +99,23 @@ TEST_SUITE("transport") {
         CHECK(rig.transport.publish("t", Bytes{"x"}, 0, false).code == Code::unavailable);
     }
 
+    TEST_CASE("without a network, or told otherwise, it does not go where it is sent") {
+        int there = 0;
+        ScriptServer sent({[&](Peer &peer) { there += !peer.read_mqtt().empty(); }});
+        ScriptServer forced({[](Peer &peer) {
+            peer.read_mqtt();
+            peer.send(accepted);
+        }});
+        Rig rig;
+        rig.transport.connect_to("127.0.0.1", forced.port());
+        rig.start(sent.port());
+        rig.executor.run();
+        CHECK(rig.states == "ud");
+        rig.transport.unplug();
+        CHECK(rig.transport.start({}, {}, {}).code == Code::unavailable);
+        CHECK(there == 0);
+    }
+
     TEST_CASE("a cut connection is one that broke: no goodbye") {
         bool silent = false;
         ScriptServer broker({[&](Peer &peer) {

@@ -1,60 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program as a whole, over real sockets, with its faults.
-#include "boot/bootloader.hpp"
+// The program as a whole, over real sockets: updates, the way back, crashes.
 #include "process.hpp"
-#include "slots.hpp"
-#include "stub_fleet.hpp"
+#include "virtual_unit.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <csignal>
-#include <cstdlib>
+#include <list>
 
 using namespace fleet;
 using namespace fleet::test;
-
-namespace {
-
-std::string image_with(const std::string &payload, std::uint32_t size = 150000) {
-    host::ImageSpec spec;
-    spec.chip_id = chip_s3;
-    spec.version = "1.1.0";
-    spec.payload = payload;
-    spec.size = size;
-    return host::make_image(spec);
-}
-
-std::vector<std::string> command(const StubFleet &fleet, const std::string &state_dir, const std::string &fault = "") {
-    std::vector<std::string> c = {VDEVICE, "--ota-url",  fleet.poll_url(), "--state-dir", state_dir, "--restart-ms",
-                                  "200",   "--trial-ms", "3000",           "--id",        "test"};
-    if (!fault.empty()) c.insert(c.end(), {"--fault", fault});
-    return c;
-}
-
-// What is on the flash, seen from outside.
-struct Seen {
-    std::string version;
-    SlotState state, other;
-};
-
-Seen look(const std::string &state_dir) {
-    const host::OtaData data = host::load_ota_data(state_dir);
-    const auto image = host::read_slot(state_dir, data.boot_slot, chip_s3);
-    return {image.ok() ? image.value().app.version : "none", data.states[data.boot_slot],
-            data.states[1 - data.boot_slot]};
-}
-
-bool settled_on_new(const std::string &state_dir) {
-    const Seen seen = look(state_dir);
-    return seen.version == "1.1.0" && seen.state == SlotState::valid;
-}
-
-bool went_back(const std::string &state_dir, SlotState verdict) {
-    const Seen seen = look(state_dir);
-    return seen.version == "1.0.0" && seen.state == SlotState::valid && seen.other == verdict;
-}
-
-}  // namespace
 
 TEST_SUITE("vdevice") {
     TEST_CASE("it takes the image that the poll offers, proves it, and stays") {
@@ -111,11 +66,11 @@ TEST_SUITE("vdevice") {
         TempDir dir;
         const bool retried_by_server = fault[0] == 'c';  // the unit gives up: the next boot is offered it again
         {
-            Process device(command(fleet, dir / "u", fault), dir / "log");
+            Process device(command(fleet, dir / "u", {"--fault", fault}), dir / "log");
             Process::wait_for([&] { return settled_on_new(dir / "u"); }, retried_by_server ? 2000 : 15000);
             CHECK(device.running());
         }
-        Process again(command(fleet, dir / "u", fault), dir / "log");
+        Process again(command(fleet, dir / "u", {"--fault", fault}), dir / "log");
         CHECK(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 10000));
         CHECK((fleet.resumed > 0) >= resumes);
     }
@@ -123,33 +78,46 @@ TEST_SUITE("vdevice") {
     TEST_CASE("a slot that cannot be written leaves the old image running") {
         StubFleet fleet(image_with(""));
         TempDir dir;
-        Process device(command(fleet, dir / "u", "full-disk"), dir / "log");
+        Process device(command(fleet, dir / "u", {"--fault", "full-disk"}), dir / "log");
         CHECK(Process::wait_for([&] { return fleet.downloads > 0; }, 5000));
         CHECK_FALSE(Process::wait_for([&] { return look(dir / "u").version != "1.0.0"; }, 1000));
         CHECK(device.running());
     }
 
-    // Steps lie between any two changes on disk. All of them take minutes:
-    // VDEVICE_STEPS=1 tries each, otherwise every seventh is.
+    // Steps lie between any two changes on disk. Each is tried, many at a time:
+    // the units mostly wait.
     TEST_CASE("killed at any step, it comes back and still gets its update") {
-        const int stride = std::getenv("VDEVICE_STEPS") != nullptr ? std::atoi(std::getenv("VDEVICE_STEPS")) : 7;
+        constexpr int at_once = 12;
         StubFleet fleet(image_with("", 60000));
         int kills = 0;
-        for (int n = 1;; n += stride) {
-            CAPTURE(n);
-            TempDir dir;
+        for (int first = 1, lived = 0; lived == 0; first += at_once) {
+            std::list<TempDir> dirs(at_once);
             {
-                Process cut(command(fleet, dir / "u", "kill=" + std::to_string(n)), dir / "log");
-                Process::wait_for([&] { return !cut.running() || settled_on_new(dir / "u"); }, 10000);
-                if (cut.running()) break;
-                REQUIRE((WIFSIGNALED(cut.status()) && WTERMSIG(cut.status()) == SIGKILL));
+                std::list<Process> cut;
+                int n = first;
+                for (const TempDir &dir : dirs)
+                    cut.emplace_back(command(fleet, dir / "u", {"--fault", "kill=" + std::to_string(n++)}),
+                                     dir / "log");
+                auto dir = dirs.begin();
+                for (Process &p : cut) {
+                    Process::wait_for([&] { return !p.running() || settled_on_new(*dir / "u"); }, 15000);
+                    if (p.running()) {
+                        ++lived;  // its life has fewer steps
+                    } else {
+                        REQUIRE((WIFSIGNALED(p.status()) && WTERMSIG(p.status()) == SIGKILL));
+                        ++kills;
+                    }
+                    ++dir;
+                }
             }
-            ++kills;
-            Process device(command(fleet, dir / "u"), dir / "log");
-            REQUIRE(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 15000));
+            std::list<Process> again;
+            for (const TempDir &dir : dirs)
+                again.emplace_back(command(fleet, dir / "u"), dir / "log");
+            for (const TempDir &dir : dirs)
+                REQUIRE(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 20000));
         }
         MESSAGE("killed ", kills, " times");
-        CHECK(kills > 3);
+        CHECK(kills > 25);
     }
 
     TEST_CASE("a crash leaves a core dump") {

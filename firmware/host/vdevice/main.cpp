@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A virtual device: the firmware's core and tools on Linux. See --help.
+#include "boot/slot_program.hpp"
 #include "device/device.hpp"
 #include "device/flash.hpp"
 
@@ -55,6 +56,19 @@ void pause_after_crash() {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
+// start_slot chooses the slot and, if its image carries a program and that is
+// asked for, becomes that program.
+Result<Booted> start_slot(const Options &options, std::uint16_t chip_id) {
+    if (started_from_slot()) return booted(options.state_dir, chip_id);
+    pause_after_crash();
+    Result<Booted> chosen = boot(options.state_dir, chip_id);
+    if (!chosen.ok() || !options.run_elf || chosen.value().image.elf_size == 0) return chosen;
+    const Status failed = run_slot_program(options.state_dir, chosen.value());
+    const bool on_trial = chosen.value().data.states[chosen.value().slot] == SlotState::pending_verify;
+    if (on_trial) reset(ResetReason::panic);  // which takes the other slot
+    return failed;
+}
+
 int run(const Options &options) {
     Board board;
     Status status = load_board(options.board, board);
@@ -65,12 +79,11 @@ int run(const Options &options) {
     if (!lock.ok()) return fail(options.state_dir, lock.status());
     write_core_dump_on_crash(options.state_dir + "/coredump.bin");
     arm_kill(faults.value());
-    pause_after_crash();
-    const Result<Booted> booted = boot(options.state_dir, board.chip_info.image_id);
-    if (!booted.ok()) return fail("no slot boots", booted.status());
+    const Result<Booted> slot = start_slot(options, board.chip_info.image_id);
+    if (!slot.ok()) return fail("no slot boots", slot.status());
 
     StopSignals signals;
-    Device device(options, board, faults.value(), booted.value());
+    Device device(options, board, faults.value(), slot.value());
     signals.watch(device);
     device.run();
     return 0;
@@ -78,15 +91,20 @@ int run(const Options &options) {
 
 }  // namespace
 
+#ifndef VDEVICE_EDITION
+#define VDEVICE_EDITION "stock"
+#endif
+
 int main(int argc, char **argv) {
     keep_arguments(argc, argv);
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--help") == 0) return std::fputs(usage, stdout) < 0;
     }
-    const Result<Options> options = parse_options(argc, argv);
+    Result<Options> options = parse_options(argc, argv);
     if (!options.ok()) {
         std::fprintf(stderr, "vdevice: %s\n\n%s", options.status().why, usage);
         return 2;
     }
+    options.value().edition = VDEVICE_EDITION;
     return run(options.value());
 }

@@ -35,6 +35,16 @@ Result<EspImage> read_slot(const std::string &state_dir, int slot, std::uint16_t
     return read_image(file.get(), static_cast<std::uint32_t>(about.st_size), chip_id);
 }
 
+Result<Booted> booted(const std::string &state_dir, std::uint16_t chip_id) {
+    Booted done;
+    done.data = load_ota_data(state_dir);
+    done.slot = done.data.boot_slot;
+    const Result<EspImage> image = read_slot(state_dir, done.slot, chip_id);
+    if (!image.ok()) return image.status();
+    done.image = image.value();
+    return done;
+}
+
 Result<Booted> boot(const std::string &state_dir, std::uint16_t chip_id) {
     Booted booted;
     booted.data = load_ota_data(state_dir);

@@ -18,6 +18,9 @@ struct Booted {
 // fails only when neither slot holds an image.
 Result<Booted> boot(const std::string &state_dir, std::uint16_t chip_id);
 
+// booted gives what boot did, to the program that was started out of a slot.
+Result<Booted> booted(const std::string &state_dir, std::uint16_t chip_id);
+
 Result<EspImage> read_slot(const std::string &state_dir, int slot, std::uint16_t chip_id);
 
 }  // namespace fleet::host

@@ -106,12 +106,17 @@ Status check_hash(Walk &walk) {
     return stored == expected ? Status{} : Status{Code::corrupt, "the image's SHA-256 does not match"};
 }
 
-// The payload is text that begins with '{' directly behind the description.
-Status read_payload(int fd, std::uint32_t first_segment, std::string &payload) {
+// The payload is text that begins with '{', or an ELF file, directly behind
+// the description.
+Status read_payload(int fd, std::uint32_t first_segment, EspImage &image) {
     if (first_segment <= descriptor_size) return {};
     std::string bytes(std::min(first_segment - descriptor_size, max_payload), '\0');
     const Status read = read_all(fd, {reinterpret_cast<std::uint8_t *>(&bytes[0]), bytes.size()}, payload_offset);
-    if (read.ok() && bytes[0] == '{') payload = bytes.substr(0, bytes.find('\0'));
+    if (read.ok() && bytes[0] == '{') image.payload = bytes.substr(0, bytes.find('\0'));
+    if (read.ok() && bytes.compare(0, 4,
+                                   "\x7f"
+                                   "ELF") == 0)
+        image.elf_size = first_segment - descriptor_size;
     return read;
 }
 
@@ -138,7 +143,7 @@ Result<EspImage> read_image(int fd, std::uint32_t size, std::uint16_t chip_id) {
         status = walk_segment(walk);
     if (status.ok()) status = check_sum(walk);
     if (status.ok() && head[23] != 0) status = check_hash(walk);
-    if (status.ok()) status = read_payload(fd, u32(head + image_header_size + 4), image.payload);
+    if (status.ok()) status = read_payload(fd, u32(head + image_header_size + 4), image);
     if (!status.ok()) return status;
     image.length = walk.at();
     return image;

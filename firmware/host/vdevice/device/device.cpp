@@ -53,6 +53,9 @@ Device::Device(const Options &options, const Board &board, Faults &faults, const
       display_(screen()),
       machine_(machine()),
       unit_(machine_, unit_options()) {
+    if (!options.broker_host.empty()) transport_.connect_to(options.broker_host, options.broker_port);
+    // Or the new image would prove itself by the broker that the old one saved.
+    if (behaviour_.no_network) transport_.unplug();
     kit_.machine = &machine_;
     kit_.unit = &unit_;
     kit_.with_log = [this](const std::function<void(LogRing &)> &use) { log_.with(use); };
@@ -118,7 +121,7 @@ void Device::run() {
     log_.write(LogLevel::info, tag,
                app.project + " " + app.version + " on " + board_.name + ", " + options_.mac + ", reset by " +
                    to_string(system_.reset_reason()) + ", slot " + slots_.running().label + " " +
-                   to_string(slots_.running().state));
+                   to_string(slots_.running().state) + ", " + options_.edition + " program");
     executor_.post([this] { begin(); });
     executor_.run();
     executor_.join();
@@ -161,8 +164,8 @@ void Device::behave() {
 
 void Device::leak(std::int64_t bytes) {
     if (unit_.crashes().safe_mode()) return;
-    static std::vector<std::string> leaked;
-    leaked.emplace_back(static_cast<std::size_t>(bytes), 'x');
+    if (system_.heap_free() == 0) std::abort();  // as an allocation that fails does
+    leaked_.emplace_back(static_cast<std::size_t>(bytes), 'x');
     executor_.post_after(1000, [this, bytes] { leak(bytes); });
 }
 
@@ -171,7 +174,8 @@ void Device::misbehave() {
     if (faults_.has("duplicate")) transport_.deliver_twice();
     if (const std::int64_t s = faults_.number("drop-mqtt"); s > 0) drop_again(static_cast<std::uint32_t>(s * 1000));
     if (const std::int64_t s = faults_.number("clock-jump"); s != 0) {
-        executor_.post_after(10000, [this, s] { clock_.jump(s * 1000); });
+        executor_.post_after(static_cast<std::uint32_t>(faults_.after_colon("clock-jump", 10000)),
+                             [this, s] { clock_.jump(s * 1000); });
     }
 }
 

@@ -23,6 +23,9 @@
 #include "ports/slot_updater.hpp"
 #include "ports/thread_executor.hpp"
 
+#include <string>
+#include <vector>
+
 namespace fleet::host {
 
 class Device {
@@ -68,6 +71,7 @@ private:
     Machine machine_;
     Unit unit_;
     Toolkit kit_;
+    std::vector<std::string> leaked_;
 };
 
 }  // namespace fleet::host

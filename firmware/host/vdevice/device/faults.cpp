@@ -48,6 +48,11 @@ std::int64_t Faults::number(const std::string &name) const {
     return std::strtoll(text(name).c_str(), nullptr, 10);
 }
 
+std::int64_t Faults::after_colon(const std::string &name, std::int64_t otherwise) const {
+    const std::size_t colon = text(name).find(':');
+    return colon == std::string::npos ? otherwise : std::strtoll(text(name).c_str() + colon + 1, nullptr, 10);
+}
+
 const std::string &Faults::text(const std::string &name) const {
     static const std::string nothing;
     const auto found = values_.find(name);
@@ -67,9 +72,7 @@ void arm_kill(const Faults &faults) {
     const std::size_t colon = spec.find(':');
     const bool any = spec.find_first_not_of("0123456789") == std::string::npos;
     const std::string step = any ? "" : spec.substr(0, colon);
-    const std::int64_t count = any                          ? faults.number("kill")
-                               : colon == std::string::npos ? 1
-                                                            : std::strtoll(spec.c_str() + colon + 1, nullptr, 10);
+    const std::int64_t count = any ? faults.number("kill") : faults.after_colon("kill", 1);
     auto left = std::make_shared<std::atomic<std::int64_t>>(count);
     on_step([step, left](const char *name) {
         if (!step.empty() && step != name) return;

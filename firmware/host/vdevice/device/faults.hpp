@@ -18,7 +18,8 @@ public:
     static Result<Faults> parse(const std::vector<std::string> &specs, std::string state_dir);
 
     bool has(const std::string &name) const { return values_.count(name) != 0; }
-    std::int64_t number(const std::string &name) const;  // 0 if it is not asked for
+    std::int64_t number(const std::string &name) const;                               // 0 if it is not asked for
+    std::int64_t after_colon(const std::string &name, std::int64_t otherwise) const;  // "name=1:2" has 2
     const std::string &text(const std::string &name) const;
     bool take_once(const std::string &name);  // true the first time, if asked for
 

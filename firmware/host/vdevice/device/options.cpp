@@ -18,11 +18,14 @@ const char usage[] =
     "  --image FILE       image in slot A of a new unit; default: version 1.0.0 of the board\n"
     "  --signed-by KEY    take only images with a manifest signed by this Ed25519 key, 64 hex digits\n"
     "  --url-hosts LIST   hosts that tools may talk to beside the server's, separated by commas\n"
+    "  --broker HOST:PORT the broker to connect to, whatever the server says\n"
     "  --trial-ms MS      how long a new image may take to prove itself (default 300000)\n"
     "  --restart-ms MS    from the end of an upgrade to the restart (default 1500)\n"
     "  --ca FILE          trusted certificates, PEM\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
     "  --ip ADDRESS       reported as the unit's own\n"
+    "  --run-elf          run the program that an image carries, in place of this one: whoever can send\n"
+    "                     images can then run programs on this machine\n"
     "  --fault SPEC       may be repeated:\n"
     "                       kill=STEP[:N]        SIGKILL at the N-th time the step is reached\n"
     "                       kill=N               SIGKILL at the N-th step, whichever it is\n"
@@ -33,14 +36,28 @@ const char usage[] =
     "                       drop-mqtt=SECONDS    broker connection cut again and again\n"
     "                       duplicate            every message arrives twice\n"
     "                       full-disk            nothing more can be written to the other slot\n"
-    "                       clock-jump=SECONDS   the clock jumps, ten seconds after the start\n"
-    "  --quiet            no log on standard error\n";
+    "                       clock-jump=S[:MS]    the clock jumps by S seconds, ten seconds (or MS) after the start\n"
+    "  --quiet            no log on standard error\n"
+    "\n"
+    "A unit with a serial number has it in DIR/identity.key: 32 characters, and in the next line its HMAC key,\n"
+    "64 hex digits.\n";
 
 namespace {
 
 Status set_key(Options &o, const char *value) {
     o.signed_only = true;
     return decode_hex(value, {o.key.data(), o.key.size()});
+}
+
+// "host:port"; a name or an IPv4 address.
+Status set_broker(Options &o, const std::string &value) {
+    const std::size_t colon = value.find(':');
+    if (colon == 0 || colon == std::string::npos) return {Code::invalid, "--broker is not host:port"};
+    const unsigned long port = std::strtoul(value.c_str() + colon + 1, nullptr, 10);
+    if (port == 0 || port > 65535) return {Code::invalid, "--broker is not host:port"};
+    o.broker_host = value.substr(0, colon);
+    o.broker_port = static_cast<std::uint16_t>(port);
+    return {};
 }
 
 struct TextOption {
@@ -59,6 +76,12 @@ constexpr TextOption text_options[] = {
     {"--ip", &Options::ip},
 };
 
+bool Options::*flag_named(const char *name) {
+    if (std::strcmp(name, "--quiet") == 0) return &Options::quiet;
+    if (std::strcmp(name, "--run-elf") == 0) return &Options::run_elf;
+    return nullptr;
+}
+
 Status set(Options &o, const char *name, const char *value) {
     for (const TextOption &t : text_options) {
         if (std::strcmp(t.name, name) != 0) continue;
@@ -67,6 +90,7 @@ Status set(Options &o, const char *name, const char *value) {
     }
     if (std::strcmp(name, "--fault") == 0) return o.faults.emplace_back(value), Status{};
     if (std::strcmp(name, "--signed-by") == 0) return set_key(o, value);
+    if (std::strcmp(name, "--broker") == 0) return set_broker(o, value);
     const unsigned long number = std::strtoul(value, nullptr, 10);
     if (std::strcmp(name, "--tls-port") == 0) return o.tls_port = static_cast<std::uint16_t>(number), Status{};
     if (std::strcmp(name, "--trial-ms") == 0) return o.trial_ms = static_cast<std::uint32_t>(number), Status{};
@@ -98,8 +122,8 @@ Status complete(Options &o) {
 Result<Options> parse_options(int argc, char **argv) {
     Options o;
     for (int i = 1; i < argc; ++i) {
-        if (std::strcmp(argv[i], "--quiet") == 0) {
-            o.quiet = true;
+        if (bool Options::*const flag = flag_named(argv[i])) {
+            o.*flag = true;
             continue;
         }
         if (i + 1 >= argc) return Status{Code::invalid, "an option has no value"};

@@ -20,14 +20,18 @@ struct Options {
     std::string image;  // flashed into slot A of a unit that is new; default: one made for the board
     std::string ip = "127.0.0.1";
     std::string url_hosts;
+    std::string broker_host;        // "": the broker that the server names
+    std::uint16_t broker_port = 0;  // of broker_host
     std::string ca_file = "/etc/ssl/certs/ca-certificates.crt";
     std::uint16_t tls_port = 8883;
     std::uint32_t trial_ms = 5 * 60 * 1000;
     std::uint32_t restart_ms = 1500;
+    bool run_elf = false;
     bool signed_only = false;
     Ed25519Key key{};
     std::vector<std::string> faults;
     bool quiet = false;
+    std::string edition;  // not an option: which build of this program runs
 };
 
 extern const char usage[];

@@ -2,13 +2,14 @@
 // mkimage writes an application image for a virtual device.
 //
 //     mkimage --chip esp32s3 --version 1.2.3 [--payload JSON] [--size BYTES]
-//             [--project NAME] [--secure-version N] FILE
+//             [--project NAME] [--secure-version N] [--elf PROGRAM] FILE
 #include "mkimage/image_writer.hpp"
 #include "ports/file_io.hpp"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace {
 
@@ -29,11 +30,21 @@ bool set_chip(ImageSpec &spec, const char *name) {
     return false;
 }
 
+// A program in place of the JSON: `vdevice --run-elf` runs it.
+bool set_program(ImageSpec &spec, const char *file) {
+    constexpr std::size_t largest = 15u << 20;
+    fleet::Result<std::string> program = fleet::host::read_file(file, largest);
+    if (!program.ok()) std::fprintf(stderr, "mkimage: %s: %s\n", file, program.status().why);
+    if (program.ok()) spec.payload = std::move(program.value());
+    return program.ok();
+}
+
 bool set(ImageSpec &spec, const char *option, const char *value) {
     if (std::strcmp(option, "--chip") == 0) return set_chip(spec, value);
     if (std::strcmp(option, "--version") == 0) return spec.version = value, true;
     if (std::strcmp(option, "--project") == 0) return spec.project = value, true;
     if (std::strcmp(option, "--payload") == 0) return spec.payload = value, true;
+    if (std::strcmp(option, "--elf") == 0) return set_program(spec, value);
     if (std::strcmp(option, "--size") == 0) {
         return spec.size = static_cast<std::uint32_t>(std::strtoul(value, nullptr, 0)), true;
     }
@@ -46,7 +57,7 @@ bool set(ImageSpec &spec, const char *option, const char *value) {
 int usage() {
     std::fputs(
         "usage: mkimage --chip NAME --version X.Y.Z [--payload JSON] [--size BYTES] [--project NAME]\n"
-        "               [--secure-version N] FILE\n",
+        "               [--secure-version N] [--elf PROGRAM] FILE\n",
         stderr);
     return 2;
 }

@@ -153,8 +153,16 @@ Status MosquittoTransport::configure(Link &link, const BrokerSettings &s, std::s
     return {};
 }
 
-Status MosquittoTransport::start(const BrokerSettings &s, std::string_view will_topic, std::string_view will) {
+void MosquittoTransport::connect_to(std::string host, std::uint16_t port) {
+    forced_host_ = std::move(host);
+    forced_port_ = port;
+}
+
+Status MosquittoTransport::start(const BrokerSettings &told, std::string_view will_topic, std::string_view will) {
     stop(false);
+    if (unplugged_) return {Code::unavailable, "there is no network"};
+    BrokerSettings s = told;
+    if (!forced_host_.empty()) s.host = forced_host_, s.port = forced_port_;
     auto link = std::make_unique<Link>();
     link->generation = ++generation_;
     link->executor = &executor_;
@@ -194,6 +202,10 @@ Status MosquittoTransport::publish(std::string_view topic, Bytes payload, int qo
         case MOSQ_ERR_NO_CONN: return {Code::unavailable, "no connection to the broker"};
         default: return {Code::invalid, "the message was not accepted"};
     }
+}
+
+void MosquittoTransport::unplug() {
+    unplugged_ = true;
 }
 
 void MosquittoTransport::cut() {

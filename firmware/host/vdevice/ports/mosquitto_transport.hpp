@@ -27,6 +27,9 @@ public:
     void stop(bool say_goodbye) override;
     Status publish(std::string_view topic, Bytes payload, int qos, bool retain) override;
 
+    // connect_to makes every connection go there, whatever start() is told.
+    void connect_to(std::string host, std::uint16_t port);
+    void unplug();         // there is no network from now on
     void cut();            // the fault "connection dropped": no DISCONNECT, reported as down
     void deliver_twice();  // the fault "duplicate delivery", from now on
 
@@ -40,7 +43,9 @@ private:
     TlsSettings tls_;
     std::unique_ptr<Link> link_;
     std::uint32_t generation_ = 0;  // what an older link still reports is dropped
-    bool twice_ = false;
+    std::string forced_host_;
+    std::uint16_t forced_port_ = 0;
+    bool twice_ = false, unplugged_ = false;
     std::shared_ptr<MosquittoTransport *> self_;  // null inside after the end: posted work outlives us
 };
 

@@ -13,7 +13,8 @@ namespace fleet::host {
 namespace {
 
 std::int64_t in_use() {
-    return static_cast<std::int64_t>(mallinfo2().uordblks);
+    const struct mallinfo2 now = mallinfo2();
+    return static_cast<std::int64_t>(now.uordblks + now.hblkhd);  // large pieces are mapped
 }
 
 }  // namespace

@@ -16,6 +16,12 @@ namespace {
 
 constexpr char variable[] = "VDEVICE_RESET=";
 
+bool is_ours(const char *entry) {
+    constexpr std::size_t n = sizeof bootloader_variable - 1;
+    return std::strncmp(entry, variable, sizeof variable - 1) == 0 ||
+           (std::strncmp(entry, bootloader_variable, n) == 0 && entry[n] == '=');
+}
+
 char program[PATH_MAX];
 char reason_entry[64];
 std::vector<char *> arguments, environment;
@@ -25,13 +31,17 @@ std::vector<char *> arguments, environment;
 // Everything that execv needs is laid out beforehand: a signal handler may not
 // allocate.
 void keep_arguments(int, char **argv) {
-    const ssize_t n = ::readlink("/proc/self/exe", program, sizeof program - 1);
-    program[n > 0 ? n : 0] = '\0';
+    if (const char *bootloader = std::getenv(bootloader_variable)) {
+        std::strncpy(program, bootloader, sizeof program - 1);
+    } else {
+        const ssize_t n = ::readlink("/proc/self/exe", program, sizeof program - 1);
+        program[n > 0 ? n : 0] = '\0';
+    }
     for (char **a = argv; *a != nullptr; ++a)
         arguments.push_back(*a);
     arguments.push_back(nullptr);
     for (char **e = environ; *e != nullptr; ++e) {
-        if (std::strncmp(*e, variable, sizeof variable - 1) != 0) environment.push_back(*e);
+        if (!is_ours(*e)) environment.push_back(*e);
     }
     environment.push_back(reason_entry);
     environment.push_back(nullptr);
@@ -44,6 +54,11 @@ ResetReason reset_reason_from_environment() {
         if (std::strcmp(name, to_string(reason)) == 0) return reason;
     }
     return ResetReason::power_on;
+}
+
+void run_in_place(int program_fd) {
+    ::setenv(bootloader_variable, program, 1);
+    ::fexecve(program_fd, arguments.data(), environ);
 }
 
 void reset(ResetReason reason) {
