@@ -61,6 +61,9 @@ type VitalsStore interface {
 	// already is merged with.
 	AddVitalsPoints(ctx context.Context, points map[DeviceID][]VitalsPoint) error
 	Vitals(ctx context.Context, device DeviceID) (Vitals, error) // ErrNotFound: it never told any
+	// UnsteadyVitals returns the vitals of those among the devices that are in
+	// safe mode, or have crashed since they last stayed up.
+	UnsteadyVitals(ctx context.Context, devices []DeviceID) (map[DeviceID]Vitals, error)
 	// VitalsHistory returns points in steps of at least step, oldest first.
 	VitalsHistory(ctx context.Context, device DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint, error)
 }
