@@ -54,6 +54,7 @@ type console struct {
 	snapshots  *fleet.Snapshots
 	firmware   *fleet.Firmware
 	campaigns  *fleet.Campaigns
+	reports    *fleet.Reports
 	logged     *logBuffer
 }
 
@@ -122,10 +123,11 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
 	fanOuts := fleet.NewFanOuts(c.store, c.store, calls, c.events, log)
-	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run)
+	c.reports = fleet.NewReports(fleet.ReportsOptions{Store: c.store, Events: c.events, Log: log, WriteEvery: 5 * time.Millisecond})
+	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Snapshots: c.snapshots, Pictures: c.store, Stats: c.store, Samples: c.store, Events: c.events,
+		Operators: c.operators, Snapshots: c.snapshots, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
 }
 

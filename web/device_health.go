@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/a-h/templ"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
@@ -26,6 +25,7 @@ type Reports interface {
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]fleet.VitalsPoint, error)
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.DeviceJob, error)
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (fleet.DeviceConfig, error)
+	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]fleet.Vitals, error)
 }
 
 func (s *Server) healthRoutes() []route {
@@ -116,22 +116,39 @@ func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.H
 	return trends, nil
 }
 
-// withLatest adds what was told after the last step that is on record: a step
-// is stored once it is over.
+// withLatest adds what was told last: a step is stored a little later, and
+// stands where it began.
 func withLatest(points []fleet.VitalsPoint, told *fleet.Vitals, since time.Time, step time.Duration) []fleet.VitalsPoint {
 	if told == nil || told.At.Before(since) {
 		return points
 	}
 	p := fleet.VitalsPoint{At: told.At, Beats: 1, HeapFree: told.HeapFree, HeapMin: told.HeapMin, HeapLargest: told.HeapLargest,
-		RSSI: told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime}
+		RSSI: told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime, Boots: told.Boots}
 	if n := len(points); n > 0 {
 		last := points[n-1]
-		if !told.At.After(last.At.Add(step)) {
+		if !told.At.After(last.At) {
 			return points
 		}
-		p.Restarted = told.At.Add(-told.Uptime).After(last.At.Add(step))
+		p.Restarted = told.Boots > last.Boots && last.Boots > 0 || told.At.Add(-told.Uptime).After(last.At.Add(step))
 	}
 	return append(points, p)
+}
+
+// deviceRows shows devices in a list, with a sign on those that do not stay up.
+func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device) ([]ui.DeviceRow, error) {
+	ids := make([]fleet.DeviceID, len(devices))
+	for i, d := range devices {
+		ids[i] = d.ID
+	}
+	unsteady, err := s.Reports.UnsteadyVitals(ctx, ids)
+	rows := make([]ui.DeviceRow, len(devices))
+	for i, d := range devices {
+		rows[i] = ui.NewDeviceRow(s.fresh(d), s.now(), mayAct(ctx))
+		if v, ok := unsteady[d.ID]; ok {
+			rows[i].Unsteady = &v
+		}
+	}
+	return rows, err
 }
 
 // deviceJobs are the newest jobs, with the campaigns that they belong to.
@@ -154,58 +171,4 @@ func (s *Server) deviceJobs(ctx context.Context, id fleet.DeviceID) (ui.DeviceJo
 		v.Campaigns[d.ID] = d.Campaign
 	}
 	return v, err
-}
-
-// reported shows what the device just told, on the tabs that tell of it.
-func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *updates) error {
-	c, err := v.report(ctx, kind)
-	if c != nil && err == nil {
-		u.patches = append(u.patches, c)
-	}
-	return err
-}
-
-func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Component, error) {
-	health := v.tab == "health"
-	switch {
-	case kind == fleet.EventJob && (health || v.tab == "firmware"):
-		jobs, err := v.server.deviceJobs(ctx, v.id)
-		jobs.Always = health && len(jobs.Jobs) > 0
-		return jobs.View(), err
-	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && !health, kind == fleet.EventJob:
-		return nil, nil
-	}
-	d, err := v.server.Devices.Device(ctx, v.id)
-	if err != nil {
-		return nil, err
-	}
-	d = v.server.fresh(d)
-	if kind == fleet.EventConfig {
-		config, err := v.server.deviceConfig(ctx, d)
-		return config.View(), err
-	}
-	vitals, err := v.server.deviceVitals(ctx, d)
-	if health {
-		return vitals.View(), err
-	}
-	return vitals.Line(), err
-}
-
-// noReports answers where nobody listens to reports.
-type noReports struct{}
-
-func (noReports) Vitals(context.Context, fleet.DeviceID) (fleet.Vitals, error) {
-	return fleet.Vitals{}, fleet.ErrNotFound
-}
-
-func (noReports) VitalsHistory(context.Context, fleet.DeviceID, time.Time, time.Time, time.Duration) ([]fleet.VitalsPoint, error) {
-	return nil, nil
-}
-
-func (noReports) DeviceJobs(context.Context, fleet.DeviceID, int) ([]fleet.DeviceJob, error) {
-	return nil, nil
-}
-
-func (noReports) DeviceConfig(context.Context, fleet.DeviceID) (fleet.DeviceConfig, error) {
-	return fleet.DeviceConfig{}, fleet.ErrNotFound
 }

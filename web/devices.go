@@ -64,8 +64,8 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 	}
 	page.Total = total
 	page.Prev, page.Next = found.Prev, found.Next
-	for _, d := range found.Items {
-		page.Rows = append(page.Rows, ui.NewDeviceRow(s.fresh(d), s.now(), page.CanAct))
+	if page.Rows, err = s.deviceRows(ctx, found.Items); err != nil {
+		return answer{}, err
 	}
 	return show(page.Page())
 }

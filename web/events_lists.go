@@ -55,13 +55,14 @@ func (v *listView) wants(e *fleet.Event) bool {
 }
 
 func (v *listView) begin(ctx context.Context) (u updates, err error) {
+	var recent []fleet.Device
 	for _, d := range v.first {
 		if d = v.server.fresh(d); v.began.Sub(d.PresenceSince) < loading {
-			u.patches = append(u.patches, ui.NewDeviceRow(d, v.server.now(), mayAct(ctx)).Row())
+			recent = append(recent, d)
 		}
 	}
 	v.first = nil
-	return u, nil
+	return u, v.show(ctx, recent, &u)
 }
 
 func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
@@ -77,18 +78,31 @@ func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates,
 			return u, err
 		}
 		u.later = u.later || len(devices) < len(chunk) // a new device reaches the store a moment after the event
-		for _, d := range devices {
-			v.show(ctx, v.server.fresh(d), &u)
+		if err := v.show(ctx, devices, &u); err != nil {
+			return u, err
 		}
 	}
 	return u, nil
 }
 
-func (v *listView) show(ctx context.Context, d fleet.Device, u *updates) {
-	if v.rows[d.ID] {
-		u.patches = append(u.patches, ui.NewDeviceRow(d, v.server.now(), mayAct(ctx)).Row())
-		return
+func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates) error {
+	var shown []fleet.Device
+	for _, d := range devices {
+		if v.rows[d.ID] {
+			shown = append(shown, d)
+		} else {
+			v.count(v.server.fresh(d), u)
+		}
 	}
+	rows, err := v.server.deviceRows(ctx, shown)
+	for _, row := range rows {
+		u.patches = append(u.patches, row.Row())
+	}
+	return err
+}
+
+// count counts a device that is not on the page and would be now.
+func (v *listView) count(d fleet.Device, u *updates) {
 	if v.seen[d.ID] || d.CreatedAt.Before(v.began) || v.query.Asks("tool") {
 		return
 	}

@@ -40,7 +40,7 @@ type Options struct {
 	Pictures   fleet.SnapshotStore // what is known of the pictures
 	Stats      fleet.StatsStore
 	Samples    fleet.PresenceStore // the console only reads its samples
-	Reports    Reports             // what devices tell of themselves; nil: none does
+	Reports    Reports             // what devices tell of themselves
 	Events     *fleet.Events
 	Sessions   scs.CtxStore // of signed-in operators
 
@@ -87,9 +87,6 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Reports == nil {
-		o.Reports = noReports{}
 	}
 	if o.OTAURL == "" {
 		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"

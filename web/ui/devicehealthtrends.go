@@ -100,14 +100,14 @@ func (v HealthTrends) memory(ctx context.Context) trend {
 		return []float64{positive(p.HeapFree) / size, positive(p.HeapMin) / size, positive(p.HeapLargest) / size}
 	}, func(i int) string {
 		p := v.Points[i]
-		return v.say(ctx, i, t(ctx, "health.trend.heap_say", "free", bytesText(ctx, p.HeapFree), "min", bytesText(ctx, p.HeapMin), "largest", bytesText(ctx, p.HeapLargest)))
+		return v.say(ctx, i, t(ctx, "health.trend.heap_say", "free", memory(ctx, p.HeapFree), "min", memory(ctx, p.HeapMin), "largest", memory(ctx, p.HeapLargest)))
 	})
 	c.lines = []trendLine{
 		{"line-1", t(ctx, "health.heap"), ""}, {"line-2", t(ctx, "health.heap_min"), ""}, {"line-3", t(ctx, "health.heap_largest"), ""},
 	}
 	if n := len(v.Points); n > 0 {
 		p := v.Points[n-1]
-		c.lines[0].last, c.lines[1].last, c.lines[2].last = bytesText(ctx, p.HeapFree), bytesText(ctx, p.HeapMin), bytesText(ctx, p.HeapLargest)
+		c.lines[0].last, c.lines[1].last, c.lines[2].last = memory(ctx, p.HeapFree), memory(ctx, p.HeapMin), memory(ctx, p.HeapLargest)
 	}
 	_, hi := c.bounds()
 	c.axis = niceAxis(0, max(hi, 1), 4)
@@ -122,6 +122,14 @@ func memoryUnit(points []fleet.VitalsPoint) (name string, size float64) {
 		}
 	}
 	return "KiB", 1 << 10
+}
+
+// memory writes an amount of memory, or a dash for one that was not told.
+func memory(ctx context.Context, n int64) string {
+	if n <= 0 {
+		return "–"
+	}
+	return bytesText(ctx, n)
 }
 
 // positive is NaN for what the board could not tell.
@@ -167,7 +175,7 @@ func (v HealthTrends) temperature(ctx context.Context) trend {
 		}
 		return v.say(ctx, i, celsius(ctx, *d))
 	})
-	c.lines = []trendLine{{"line-1", t(ctx, "health.trend.chip"), ""}}
+	c.lines = []trendLine{{"line-1", t(ctx, "health.trend.highest"), ""}}
 	if n := len(v.Points); n > 0 && v.Points[n-1].Temperature != nil {
 		c.lines[0].last = celsius(ctx, *v.Points[n-1].Temperature)
 	}

@@ -148,7 +148,7 @@ func (v HealthTrends) View() templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if len(v.restarts()) > 0 {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "<p class=\"muted small trend-note\"><svg class=\"trend-swatch trend-swatch-mark\" viewBox=\"0 0 16 8\" aria-hidden=\"true\"><path d=\"M8 0v8\"></path></svg> ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "<p class=\"muted small trend-note\"><svg class=\"trend-swatch trend-swatch-mark\" viewBox=\"0 0 16 12\" aria-hidden=\"true\"><path d=\"M8 0v12\"></path></svg> ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -345,9 +345,9 @@ func (v HealthTrends) table() templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var19 string
-			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(bytesText(ctx, v.Points[i].HeapFree))
+			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(memory(ctx, v.Points[i].HeapFree))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 61, Col: 61}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 61, Col: 58}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 			if templ_7745c5c3_Err != nil {
@@ -358,9 +358,9 @@ func (v HealthTrends) table() templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var20 string
-			templ_7745c5c3_Var20, templ_7745c5c3_Err = templ.JoinStringErrs(bytesText(ctx, v.Points[i].HeapMin))
+			templ_7745c5c3_Var20, templ_7745c5c3_Err = templ.JoinStringErrs(memory(ctx, v.Points[i].HeapMin))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 62, Col: 60}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 62, Col: 57}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var20))
 			if templ_7745c5c3_Err != nil {
@@ -371,9 +371,9 @@ func (v HealthTrends) table() templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var21 string
-			templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs(bytesText(ctx, v.Points[i].HeapLargest))
+			templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs(memory(ctx, v.Points[i].HeapLargest))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 63, Col: 64}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devicehealthtrends.templ`, Line: 63, Col: 61}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var21))
 			if templ_7745c5c3_Err != nil {

@@ -39,6 +39,7 @@ type DeviceRow struct {
 	Hold     string // reason
 	Waiting  bool   // not enrolled yet
 	Retired  bool
+	Unsteady *fleet.Vitals // in safe mode, or crashed of late; nil if not
 	CanAct   bool
 }
 

@@ -1,0 +1,44 @@
+package web
+
+import (
+	"context"
+
+	"github.com/a-h/templ"
+
+	"fleetd/fleet"
+)
+
+// reported shows what the device just told, on the tabs that tell of it.
+func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *updates) error {
+	c, err := v.report(ctx, kind)
+	if c != nil && err == nil {
+		u.patches = append(u.patches, c)
+	}
+	return err
+}
+
+func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Component, error) {
+	health := v.tab == "health"
+	switch {
+	case kind == fleet.EventJob && (health || v.tab == "firmware"):
+		jobs, err := v.server.deviceJobs(ctx, v.id)
+		jobs.Always = health && len(jobs.Jobs) > 0
+		return jobs.View(), err
+	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && !health, kind == fleet.EventJob:
+		return nil, nil
+	}
+	d, err := v.server.Devices.Device(ctx, v.id)
+	if err != nil {
+		return nil, err
+	}
+	d = v.server.fresh(d)
+	if kind == fleet.EventConfig {
+		config, err := v.server.deviceConfig(ctx, d)
+		return config.View(), err
+	}
+	vitals, err := v.server.deviceVitals(ctx, d)
+	if health {
+		return vitals.View(), err
+	}
+	return vitals.Line(), err
+}
