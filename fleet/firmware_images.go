@@ -104,6 +104,7 @@ func (f *Firmware) Delete(ctx context.Context, by Actor, sha256 string) error {
 	if err != nil {
 		return err
 	}
+	layout, _ := f.Layout(ctx, img.SHA256) // whose parts stay, if it cannot be read
 	if err := f.DeleteImage(ctx, by, img.SHA256); err != nil {
 		return err
 	}
@@ -111,6 +112,9 @@ func (f *Firmware) Delete(ctx context.Context, by Actor, sha256 string) error {
 	// The record is gone, so bytes that stay do no harm but take room.
 	if err := f.o.Blobs.DeleteFile(context.WithoutCancel(ctx), img.SHA256); err != nil {
 		f.o.Log.Error("bytes of a deleted image not deleted", "image", img.SHA256, "err", err)
+	}
+	if len(layout.Parts) > 0 {
+		f.dropPartsLocked(context.WithoutCancel(ctx), layout)
 	}
 	return nil
 }

@@ -14,7 +14,10 @@ const (
 	ReasonTruncated  Reason = "truncated"
 	ReasonChecksum   Reason = "checksum"
 	ReasonSHA256     Reason = "sha256"
-	ReasonPartitions Reason = "partition table" // of a merged binary: names no application, or is damaged
+	ReasonPartitions Reason = "partition table" // names no application, is damaged, or no device can have it
+	ReasonBootloader Reason = "bootloader"
+	ReasonOTAData    Reason = "otadata"
+	ReasonLayout     Reason = "layout" // the parts are good, but not together
 )
 
 // A Fault is what is wrong with a file that should be an image.

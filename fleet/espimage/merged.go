@@ -32,19 +32,29 @@ var (
 // findMerged returns the partition table of a file that holds a whole flash,
 // nil if the file is none: an application image by itself, or anything else.
 func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
+	table, _, err := findTable(r, size, start)
+	if table == nil || err != nil {
+		return nil, err
+	}
+	return readTable(table)
+}
+
+// findTable returns the bytes of a whole flash's partition table, and where
+// they lie; nil if the file is none.
+func findTable(r io.ReaderAt, size int64, start []byte) ([]byte, int64, error) {
 	if isApp(start) || !mayBeFlash(start) {
-		return nil, nil
+		return nil, 0, nil
 	}
 	for at := int64(firstTable); at <= lastTable && at+2*partitionEntry <= size; at += sectorSize {
 		table := make([]byte, min(size-at, tableEntries*partitionEntry))
 		if err := readAt(r, table, at); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if isTable(table) {
-			return readTable(table)
+			return table, at, nil
 		}
 	}
-	return nil, nil
+	return nil, 0, nil
 }
 
 func isApp(start []byte) bool {
@@ -72,13 +82,13 @@ func readTable(b []byte) ([]Partition, error) {
 				Offset: int64(binary.LittleEndian.Uint32(e[4:])), Size: int64(binary.LittleEndian.Uint32(e[8:]))})
 		case bytes.HasPrefix(e, sumMagic):
 			if sum := md5.Sum(b[:at]); !bytes.Equal(sum[:], e[16:]) {
-				return nil, faultf(ReasonPartitions, "the partition table of this merged binary does not match its MD5; the file is damaged")
+				return nil, faultf(ReasonPartitions, "the partition table does not match its MD5; the file is damaged")
 			}
 			return table, nil
 		case bytes.HasPrefix(e, endMagic):
 			return table, nil
 		default:
-			return nil, faultf(ReasonPartitions, "the partition table of this merged binary is damaged at its entry %d", at/partitionEntry+1)
+			return nil, faultf(ReasonPartitions, "the partition table is damaged at its entry %d", at/partitionEntry+1)
 		}
 	}
 	return table, nil

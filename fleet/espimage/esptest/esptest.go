@@ -26,6 +26,7 @@ type App struct {
 	SecureVersion uint32
 	FlashSize     byte // high nibble of byte 3; default 4, 16 MB
 	NoHash        bool
+	LoaderSize    int // about how large its bootloader is; default 20,000
 }
 
 var chipIDs = map[string]uint16{"esp32": 0, "esp32s2": 2, "esp32c3": 5, "esp32s3": 9, "esp32c2": 0xC, "esp32c6": 0xD,
@@ -72,6 +73,11 @@ func (a App) Bytes() []byte {
 	if rest := a.Size - 480; rest > 0 {
 		segments = append(segments, noise(a.ELF, rest&^3))
 	}
+	return a.image(segments)
+}
+
+// image puts segments between header, checksum and hash.
+func (a App) image(segments [][]byte) []byte {
 	b := a.header(len(segments))
 	sum := byte(0xEF)
 	for i, s := range segments {

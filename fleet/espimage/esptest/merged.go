@@ -53,15 +53,11 @@ func Merged(app []byte, partitions []Partition, bootloaderAt int) []byte {
 		}
 	}
 	b := bytes.Repeat([]byte{0xFF}, at+len(app)+3*4096)
-	copy(b[bootloaderAt:], Bootloader())
+	copy(b[bootloaderAt:], App{Chip: chipOf(app)}.Bootloader())
 	copy(b[0x8000:], Table(partitions))
 	copy(b[at:], app)
 	return append(b, "assets"...)
 }
 
 // Bootloader makes an image that has a bootloader's descriptor.
-func Bootloader() []byte {
-	b := App{}.Bytes()
-	copy(b[32:36], []byte{0x50, 0, 0, 0})
-	return b
-}
+func Bootloader() []byte { return App{}.Bootloader() }

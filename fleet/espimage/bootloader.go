@@ -1,0 +1,60 @@
+package espimage
+
+import "io"
+
+// BootloaderOffset is where in flash the chip's ROM looks for the bootloader.
+func BootloaderOffset(chip string) int64 {
+	switch chip {
+	case "esp32", "esp32s2":
+		return 0x1000
+	case "esp32p4", "esp32c5", "esp32h4", "esp32s31":
+		return 0x2000
+	}
+	return 0
+}
+
+// ParseBootloader reads the bootloader that begins at the first byte of r and
+// ends within limit. Its Size ends with its hash or signature.
+func ParseBootloader(r io.ReaderAt, limit int64) (*Image, error) {
+	start, err := readStart(r, limit)
+	if err != nil {
+		return nil, aboutBootloader(err)
+	}
+	switch {
+	case isApp(start):
+		return nil, faultf(ReasonBootloader, "this is an application, not a bootloader")
+	case len(start) < minSize || start[0] != appMagic:
+		return nil, faultf(ReasonBootloader, "there is no bootloader: an image begins with the byte 0xe9, this with %#02x", start[0])
+	}
+	img := &Image{Header: decodeHeader(start)}
+	if img.Chip = chips[img.Header.ChipID]; img.Chip == "" {
+		return nil, faultf(ReasonBootloader, "the bootloader is for the chip with the id %#04x, which fleetd does not know", img.Header.ChipID)
+	}
+	return img, aboutBootloader(img.readBare(r, limit))
+}
+
+// readBare reads an image that has no descriptor.
+func (img *Image) readBare(r io.ReaderAt, limit int64) (err error) {
+	if err := img.readSegments(r, limit); err != nil {
+		return err
+	}
+	if err := img.verify(r, limit); err != nil {
+		return err
+	}
+	if img.Signatures, err = readSignatures(r, img.Length, limit, nil); err != nil {
+		return err
+	}
+	img.Size = img.Length
+	if len(img.Signatures) > 0 {
+		img.Size = min(signatureSector(img.Length)+sectorSize, limit)
+	}
+	return nil
+}
+
+func aboutBootloader(err error) error {
+	f, ok := err.(*Fault)
+	if !ok {
+		return err
+	}
+	return &Fault{Reason: ReasonBootloader, Message: "the bootloader is not good: " + f.Message}
+}

@@ -1,0 +1,216 @@
+package espimage
+
+import (
+	"bytes"
+	"cmp"
+	"io"
+	"slices"
+)
+
+// A PartKind says what a stretch of flash is for.
+type PartKind string
+
+const (
+	PartBootloader PartKind = "bootloader"
+	PartTable      PartKind = "partition_table"
+	PartOTAData    PartKind = "otadata" // which slot is started: erased on a blank board
+	PartApp        PartKind = "app"
+	PartData       PartKind = "data" // whatever else the firmware wants in flash
+)
+
+// A Part is a stretch of flash and the bytes that belong there.
+type Part struct {
+	Kind   PartKind
+	Label  string // of its partition; foreign text. "" for what lies before the first
+	Offset int64  // in flash
+	Data   *io.SectionReader
+}
+
+// End is the first byte behind the part.
+func (p Part) End() int64 { return p.Offset + p.Data.Size() }
+
+// A Layout is what a blank board needs to run an application.
+type Layout struct {
+	Chip      string
+	FlashSize int64  // bytes that the bootloader was built for; 0 if it does not say
+	Parts     []Part // by offset, apart from each other
+}
+
+// Pieces are the files that a build leaves for a blank board, not checked yet.
+type Pieces struct {
+	Bootloader  *io.SectionReader
+	Table       *io.SectionReader
+	TableOffset int64
+	OTAData     *io.SectionReader // nil: erased flash
+	App         *io.SectionReader
+	Chip        string  // the application's
+	Data        []Piece // everything else
+}
+
+// A Piece is a file and where in flash it goes.
+type Piece struct {
+	Offset int64
+	Data   *io.SectionReader
+}
+
+// Layout puts the pieces together. Its error is a [*Fault] unless a piece
+// cannot be read.
+func (p Pieces) Layout() (*Layout, error) {
+	if p.Bootloader == nil {
+		return nil, faultf(ReasonBootloader, "there is no bootloader among the files; add bootloader.bin of the build")
+	}
+	if p.Table == nil {
+		return nil, faultf(ReasonPartitions, "there is no partition table among the files; add partition-table.bin of the build")
+	}
+	l := &Layout{Chip: p.Chip}
+	if err := p.addBootloader(l); err != nil {
+		return nil, err
+	}
+	table, err := p.addTable(l)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.addPartitions(l, table); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(l.Parts, func(a, b Part) int { return cmp.Compare(a.Offset, b.Offset) })
+	return l, l.check()
+}
+
+func (l *Layout) add(kind PartKind, label string, offset int64, data *io.SectionReader) {
+	l.Parts = append(l.Parts, Part{Kind: kind, Label: label, Offset: offset, Data: data})
+}
+
+func (p Pieces) addBootloader(l *Layout) error {
+	img, err := ParseBootloader(p.Bootloader, p.Bootloader.Size())
+	if err != nil {
+		return err
+	}
+	if img.Chip != p.Chip {
+		return faultf(ReasonBootloader, "the bootloader is for the %s, the application for the %s", img.Chip, p.Chip)
+	}
+	at := BootloaderOffset(p.Chip)
+	if end := at + img.Size; end > p.TableOffset {
+		return faultf(ReasonLayout, "the bootloader reaches to %#x, into the partition table at %#x", end, p.TableOffset)
+	}
+	l.FlashSize = img.Header.FlashSize
+	l.add(PartBootloader, "", at, io.NewSectionReader(p.Bootloader, 0, img.Size))
+	return nil
+}
+
+func (p Pieces) addTable(l *Layout) ([]Partition, error) {
+	if p.TableOffset < firstTable || p.TableOffset > lastTable || p.TableOffset%sectorSize != 0 {
+		return nil, faultf(ReasonLayout, "a partition table cannot lie at %#x", p.TableOffset)
+	}
+	b := make([]byte, min(p.Table.Size(), tableSize+1))
+	if err := readAt(p.Table, b, 0); err != nil {
+		return nil, err
+	}
+	table, err := ParseTable(b, p.TableOffset)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range table {
+		if l.FlashSize > 0 && entry.End() > l.FlashSize {
+			return nil, faultf(ReasonLayout, "the partition %.16q reaches to %#x, but the bootloader was built for %d MiB of flash", entry.Label, entry.End(), l.FlashSize>>20)
+		}
+	}
+	l.add(PartTable, "", p.TableOffset, p.Table)
+	return table, nil
+}
+
+// addPartitions adds what lies in partitions: the application where a blank
+// board starts it, erased otadata, and data.
+func (p Pieces) addPartitions(l *Layout, table []Partition) error {
+	slot, err := bootSlot(table)
+	if err != nil {
+		return err
+	}
+	if p.App.Size() > slot.Size {
+		return faultf(ReasonLayout, "the application has %d bytes, but its partition %.16q only %d", p.App.Size(), slot.Label, slot.Size)
+	}
+	l.add(PartApp, slot.Label, slot.Offset, p.App)
+	if err := p.addOTAData(l, table); err != nil {
+		return err
+	}
+	for _, d := range p.Data {
+		if err := l.addData(table, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p Pieces) addOTAData(l *Layout, table []Partition) error {
+	place, ok := findPartition(table, typeData, dataOTA)
+	if !ok {
+		if p.OTAData != nil {
+			return faultf(ReasonOTAData, "there is initial otadata, but the partition table has no place for it")
+		}
+		return nil
+	}
+	if place.Size > maxOTAData {
+		return faultf(ReasonOTAData, "the otadata partition has %d bytes; it has two sectors, %d bytes", place.Size, maxOTAData)
+	}
+	if p.OTAData != nil {
+		if err := checkOTAData(p.OTAData, place.Size); err != nil {
+			return err
+		}
+	}
+	erased := bytes.Repeat([]byte{0xFF}, int(place.Size))
+	l.add(PartOTAData, place.Label, place.Offset, io.NewSectionReader(bytes.NewReader(erased), 0, place.Size))
+	return nil
+}
+
+const maxOTAData = 2 * sectorSize
+
+// checkOTAData takes only erased otadata: anything else starts a slot that the
+// layout leaves empty.
+func checkOTAData(data *io.SectionReader, room int64) error {
+	if data.Size() > room {
+		return faultf(ReasonOTAData, "the initial otadata has %d bytes, its partition %d", data.Size(), room)
+	}
+	end, err := written(data)
+	if err == nil && end > 0 {
+		return faultf(ReasonOTAData, "the otadata is not initial: it chooses a slot already; take ota_data_initial.bin of the build")
+	}
+	return err
+}
+
+func (l *Layout) addData(table []Partition, d Piece) error {
+	end := d.Offset + d.Data.Size()
+	if end == d.Offset {
+		return faultf(ReasonLayout, "the file for %#x is empty", d.Offset)
+	}
+	i := slices.IndexFunc(table, func(p Partition) bool { return p.Offset <= d.Offset && end <= p.End() })
+	if i < 0 || table[i].Type == typeApp {
+		return faultf(ReasonLayout, "a file of %d bytes is to go to %#x, which lies in no data partition with room for it", d.Data.Size(), d.Offset)
+	}
+	l.add(PartData, table[i].Label, d.Offset, d.Data)
+	return nil
+}
+
+func (l *Layout) check() error {
+	for i, p := range l.Parts {
+		if i > 0 && l.Parts[i-1].End() > p.Offset {
+			return faultf(ReasonLayout, "two parts lie on each other: one reaches to %#x, the next begins at %#x", l.Parts[i-1].End(), p.Offset)
+		}
+	}
+	return nil
+}
+
+// written is the end of what is not erased flash.
+func written(r *io.SectionReader) (int64, error) {
+	buf := make([]byte, 32<<10)
+	for end := r.Size(); end > 0; {
+		part := buf[:min(int64(len(buf)), end)]
+		if err := readAt(r, part, end-int64(len(part))); err != nil {
+			return 0, err
+		}
+		if kept := len(bytes.TrimRight(part, "\xff")); kept > 0 {
+			return end - int64(len(part)-kept), nil
+		}
+		end -= int64(len(part))
+	}
+	return 0, nil
+}

@@ -1,0 +1,106 @@
+package espimage
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Types of partitions, and subtypes as ESP-IDF's gen_esp32part.py names them.
+const (
+	typeData = 1
+
+	appFactory = 0x00
+	appOTA0    = 0x10
+	appOTALast = 0x1F
+
+	dataOTA      = 0x00
+	dataNVS      = 0x02
+	dataCoreDump = 0x03
+	dataNVSKeys  = 0x04
+	dataEFuse    = 0x05
+)
+
+const (
+	tableSize    = sectorSize // room of the table in flash
+	appAlignment = 64 << 10   // the chips map flash in pages of this size
+	maxFlash     = 256 << 20  // larger chips are not made for these devices
+)
+
+// ParseTable reads a partition table as it lies in flash, at offset. It takes
+// none that a device would not: entries outside of flash, unaligned, empty,
+// twice, or on top of each other or of the table.
+func ParseTable(b []byte, offset int64) ([]Partition, error) {
+	if len(b) < 2*partitionEntry || !isTable(b) {
+		return nil, faultf(ReasonPartitions, "this is no partition table: it does not begin with an entry (aa 50)")
+	}
+	if len(b) > tableSize {
+		return nil, faultf(ReasonPartitions, "the partition table has %d bytes, more than the %d that flash has for it", len(b), tableSize)
+	}
+	table, err := readTable(b[:min(len(b), tableEntries*partitionEntry)])
+	if err != nil {
+		return nil, err
+	}
+	return table, checkTable(table, offset)
+}
+
+func checkTable(table []Partition, offset int64) error {
+	byOffset := slices.SortedFunc(slices.Values(table), func(a, b Partition) int { return cmp.Compare(a.Offset, b.Offset) })
+	labels := make(map[string]bool, len(table))
+	end := offset + tableSize
+	for i, p := range byOffset {
+		if err := p.check(); err != nil {
+			return err
+		}
+		switch {
+		case labels[p.Label]:
+			return faultf(ReasonPartitions, "the partition table names %.16q twice", p.Label)
+		case p.Offset < end && i == 0:
+			return faultf(ReasonPartitions, "the partition %.16q at %#x lies on the bootloader or on the table itself, which ends at %#x", p.Label, p.Offset, end)
+		case p.Offset < end:
+			return faultf(ReasonPartitions, "the partition %.16q at %#x overlaps %.16q, which ends at %#x", p.Label, p.Offset, byOffset[i-1].Label, end)
+		}
+		labels[p.Label], end = true, p.End()
+	}
+	return nil
+}
+
+// End is the first byte behind the partition.
+func (p Partition) End() int64 { return p.Offset + p.Size }
+
+func (p Partition) check() error {
+	switch {
+	case p.Size == 0:
+		return faultf(ReasonPartitions, "the partition %.16q is empty", p.Label)
+	case p.End() > maxFlash:
+		return faultf(ReasonPartitions, "the partition %.16q reaches to %#x, beyond the flash of any board", p.Label, p.End())
+	case p.Offset%sectorSize != 0 || p.Type == typeApp && p.Offset%appAlignment != 0:
+		return faultf(ReasonPartitions, "the partition %.16q begins at %#x, where none of its type can", p.Label, p.Offset)
+	}
+	return nil
+}
+
+// bootSlot is the partition that a device with erased otadata starts from.
+func bootSlot(table []Partition) (Partition, error) {
+	var first *Partition
+	for i, p := range table {
+		switch {
+		case p.Type != typeApp:
+		case p.Subtype == appFactory:
+			return p, nil
+		case p.Subtype >= appOTA0 && p.Subtype <= appOTALast && (first == nil || p.Subtype < first.Subtype):
+			first = &table[i]
+		}
+	}
+	if first == nil {
+		return Partition{}, faultf(ReasonPartitions, "the partition table names no application that a device starts")
+	}
+	return *first, nil
+}
+
+func findPartition(table []Partition, kind, subtype uint8) (Partition, bool) {
+	i := slices.IndexFunc(table, func(p Partition) bool { return p.Type == kind && p.Subtype == subtype })
+	if i < 0 {
+		return Partition{}, false
+	}
+	return table[i], true
+}

@@ -1,0 +1,127 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+)
+
+var _ fleet.LayoutStore = (*Store)(nil)
+
+// PutLayout puts a layout on record, in place of one that is there.
+func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l fleet.ImageLayout) error {
+	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize, "problem": l.Problem}
+	return s.audited(ctx, by, "image.layout", l.Image, detail, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO image_layouts (image, flash_size, problem, added_by, added_at) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (image) DO UPDATE SET flash_size = $2, problem = $3, added_by = $4, added_at = $5`,
+			cleanText(l.Image), l.FlashSize, cleanText(l.Problem), storableJSON(l.AddedBy), l.AddedAt)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM image_parts WHERE image = $1`, cleanText(l.Image)); err != nil {
+			return err
+		}
+		for _, p := range l.Parts {
+			_, err := tx.Exec(ctx, `INSERT INTO image_parts (image, flash_offset, size, kind, label, sha256) VALUES ($1, $2, $3, $4, $5, $6)`,
+				cleanText(l.Image), p.Offset, p.Size, string(p.Kind), cleanText(p.Label), cleanText(p.SHA256))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Layout returns the layout of an image, or [fleet.ErrNotFound].
+func (s *Store) Layout(ctx context.Context, image string) (fleet.ImageLayout, error) {
+	found, err := s.layouts(ctx, []string{image})
+	if err == nil && found[image] == nil {
+		err = fleet.ErrNotFound
+	}
+	if err != nil {
+		return fleet.ImageLayout{}, fmt.Errorf("layout of image %.12s: %w", image, err)
+	}
+	return *found[image], nil
+}
+
+// layouts reads the layouts of images, and in a second question the parts of
+// all of them.
+func (s *Store) layouts(ctx context.Context, images []string) (map[string]*fleet.ImageLayout, error) {
+	rows, _ := s.db.Query(ctx, `SELECT image, flash_size, problem, added_by, added_at FROM image_layouts WHERE image = ANY ($1)`, cleanTexts(images))
+	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByNameLax[fleet.ImageLayout])
+	if err != nil {
+		return nil, domainError(err)
+	}
+	found := make(map[string]*fleet.ImageLayout, len(list))
+	for _, l := range list {
+		found[l.Image] = l
+	}
+	rows, _ = s.db.Query(ctx, `
+		SELECT image, kind, label, flash_offset, size, sha256 FROM image_parts
+		WHERE image = ANY ($1) ORDER BY image, flash_offset`, cleanTexts(images))
+	parts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[partRow])
+	for _, p := range parts {
+		if l := found[p.Image]; l != nil { // replaced between the two questions
+			l.Parts = append(l.Parts, fleet.ImagePart{Kind: espimage.PartKind(p.Kind), Label: p.Label, Offset: p.Offset, Size: p.Size, SHA256: p.SHA256})
+		}
+	}
+	return found, domainError(err)
+}
+
+type partRow struct {
+	Image, Kind, Label string
+	Offset, Size       int64
+	SHA256             string
+}
+
+// Installable lists images of released releases that are not revoked, once
+// each, those of the newest release first.
+func (s *Store) Installable(ctx context.Context, f fleet.InstallFilter) ([]fleet.Installable, error) {
+	var w where
+	w.andText("sha256 = ?", f.Image)
+	w.andText("chip = ?", f.Chip)
+	w.and("revoked_at IS NULL")
+	rows, _ := s.db.Query(ctx, `
+		SELECT release, release_version, `+imageColumns+`
+		FROM images JOIN (
+			SELECT DISTINCT ON (i.image) i.image, r.id AS release, r.version AS release_version, r.created_at AS released
+			FROM release_images i JOIN releases r ON r.id = i.release_id
+			WHERE r.state = 'released'
+			ORDER BY i.image, r.created_at DESC, r.id DESC) newest ON newest.image = sha256`+
+		w.String()+` ORDER BY released DESC, release DESC, board, chip LIMIT `+w.arg(f.Limit), w.args...)
+	images, err := pgx.CollectRows(rows, pgx.RowToStructByName[installableRow])
+	if err != nil {
+		return nil, fmt.Errorf("installable images: %w", domainError(err))
+	}
+	layouts, err := s.layouts(ctx, collect(images, func(r installableRow) string { return r.SHA256 }))
+	if err != nil {
+		return nil, fmt.Errorf("installable images: %w", err)
+	}
+	return collect(images, func(r installableRow) fleet.Installable {
+		return fleet.Installable{Image: r.Image, Release: r.Release, ReleaseVersion: r.ReleaseVersion, Layout: layouts[r.SHA256]}
+	}), nil
+}
+
+type installableRow struct {
+	Release        uuid.UUID
+	ReleaseVersion string
+	fleet.Image
+}
+
+// UnnamedBlobs returns those of the keys that neither an image nor a part has.
+func (s *Store) UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT DISTINCT key FROM unnest($1::text[]) AS key
+		WHERE NOT EXISTS (SELECT FROM images WHERE sha256 = key) AND NOT EXISTS (SELECT FROM image_parts WHERE sha256 = key)`, cleanTexts(sha256))
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("blobs of parts: %w", domainError(err))
+	}
+	return keys, nil
+}
