@@ -28,6 +28,12 @@ type CoreDump struct {
 	CreatedAt   time.Time
 }
 
+// FileName is what the core dump is called as a file: device and time, which
+// are fleetd's own words.
+func (c CoreDump) FileName() string {
+	return "coredump-" + string(c.Device) + "-" + c.CreatedAt.UTC().Format("20060102T150405Z") + ".bin"
+}
+
 // A BuildSource says how the build that crashed is known.
 type BuildSource string
 

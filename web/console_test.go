@@ -52,6 +52,8 @@ type console struct {
 	enrolments *fleet.Enrolments
 	operators  *fleet.Operators
 	snapshots  *fleet.Snapshots
+	coreDumps  *fleet.CoreDumps
+	logs       *fleet.DeviceLogs
 	firmware   *fleet.Firmware
 	campaigns  *fleet.Campaigns
 	reports    *fleet.Reports
@@ -116,18 +118,21 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log})
 	c.operators = fleet.NewOperators(c.store)
-	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Events: c.events, Log: log,
+	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir(), Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return c.store.Conflicts(ctx, uuid.Nil, ids)
 		}})
 	c.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
 	fanOuts := fleet.NewFanOuts(c.store, c.store, calls, c.events, log)
-	c.reports = fleet.NewReports(fleet.ReportsOptions{Store: c.store, Events: c.events, Log: log, WriteEvery: 5 * time.Millisecond})
+	c.logs = fleet.NewDeviceLogs(fleet.DeviceLogsOptions{Calls: calls, Events: c.events, Log: log})
+	c.reports = fleet.NewReports(fleet.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog, Log: log, WriteEvery: 5 * time.Millisecond})
+	c.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes, Calls: calls, Devices: c.store,
+		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Snapshots: c.snapshots, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
+		Operators: c.operators, Snapshots: c.snapshots, CoreDumps: c.coreDumps, Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
 }
 

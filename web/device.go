@@ -42,6 +42,7 @@ func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead
 	h := ui.NewDeviceHead(d, tab, s.now(), mayAct(r.Context()))
 	if inv, err := s.Devices.Tools(r.Context(), d.ID); err == nil {
 		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
+		h.HasLogs = ui.NewOffers(inv).Any()
 	}
 	return h
 }

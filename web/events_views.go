@@ -32,7 +32,7 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		if err != nil {
 			return nil, errNoPage
 		}
-		return &deviceView{server: s, id: id, tab: q.Get("tab"), fresh: newCalls{began: s.now()}}, nil
+		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: ui.NewLogFilter(q)}, fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
 		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"), viewerOf(r.Context()).zone)
 		return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
@@ -135,6 +135,7 @@ type deviceView struct {
 	server *Server
 	id     fleet.DeviceID
 	tab    string
+	log    shownLog
 	fresh  newCalls
 }
 
@@ -145,6 +146,9 @@ func (v *deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
 func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	if u.patches, err = v.head(ctx); err != nil {
 		return u, err
+	}
+	if v.tab == tabLogs {
+		return u, v.watchLog(ctx, &u)
 	}
 	// Not the configuration: its form may just have come back with what was typed.
 	if err := v.reported(ctx, fleet.EventVitals, &u); err != nil {
@@ -173,6 +177,8 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 			err = v.snapshot(ctx, e.Subject, &u)
 		case fleet.EventDeployed:
 			err = v.deployed(ctx, &u)
+		case fleet.EventLog, fleet.EventCoreDump:
+			err = v.logged(ctx, e.Kind, &u)
 		case fleet.EventVitals, fleet.EventJob, fleet.EventConfig:
 			err = v.reported(ctx, e.Kind, &u)
 		default:

@@ -41,6 +41,8 @@ type Options struct {
 	Stats      fleet.StatsStore
 	Samples    fleet.PresenceStore // the console only reads its samples
 	Reports    Reports             // what devices tell of themselves
+	CoreDumps  *fleet.CoreDumps
+	Logs       *fleet.DeviceLogs
 	Events     *fleet.Events
 	Sessions   scs.CtxStore // of signed-in operators
 

@@ -39,6 +39,7 @@ type Options struct {
 	Snapshots     *fleet.Snapshots
 	Firmware      *fleet.Firmware
 	Campaigns     *fleet.Campaigns
+	CoreDumps     *fleet.CoreDumps
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
@@ -96,6 +97,7 @@ func newAPI(o Options) *api {
 	a.registerCampaignActs()
 	a.registerDeployments()
 	a.registerSnapshots()
+	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
 	a.registerStats()

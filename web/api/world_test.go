@@ -51,6 +51,7 @@ type world struct {
 	devices   *fleet.Devices
 	operators *fleet.Operators
 	snapshots *fleet.Snapshots
+	coreDumps *fleet.CoreDumps
 	reports   *fleet.Reports
 	firmware  *fleet.Firmware
 	campaigns *fleet.Campaigns
@@ -104,17 +105,19 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
+	w.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: calls, Devices: w.store,
+		Inventories: w.store, Events: w.events, Log: log})
 	w.reports = fleet.NewReports(fleet.ReportsOptions{Store: w.store, Events: w.events, Log: log, WriteEvery: 10 * time.Millisecond})
 	fanOuts := fleet.NewFanOuts(w.store, w.store, calls, w.events, log)
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,
-		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
 
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
-	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store, Quarantines: w.store, Events: w.events, Log: log,
+	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store, Quarantines: w.store, Layouts: w.store, Events: w.events, Log: log,
 		Busy: func(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return w.store.Conflicts(ctx, uuid.Nil, devices)
 		}})

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
@@ -27,10 +28,12 @@ type DeviceHead struct {
 	ToolsCount int
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
-	NewClient  string // another unit asks for this device's credentials
-	Tab        string // "", "health", "tools", "activity", "firmware", "screen", "facts"
-	CanAct     bool   // the viewer may change and call it
-	CanSnap    bool   // it has a screen to be photographed
+	NewClient  string     // another unit asks for this device's credentials
+	Tab        string     // "", "health", "tools", "activity", "firmware", "screen", "facts"
+	CanAct     bool       // the viewer may change and call it
+	CanSnap    bool       // it has a screen to be photographed
+	HasLogs    bool       // it can be asked for its log or for what a crash left
+	Live       url.Values // what else the live stream must know
 }
 
 // NewDeviceHead shows a device's head on one of its tabs.
@@ -58,8 +61,12 @@ func (h DeviceHead) offersCall() bool {
 
 var deviceTabs = []struct{ tab, key string }{
 	{"", "device.tab.overview"}, {"health", "device.tab.health"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
-	{"firmware", "device.tab.firmware"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
+	{"firmware", "device.tab.firmware"}, {"logs", "device.tab.logs"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
 }
+
+// tabShown hides the tab of what stock firmware does not have, but for those
+// who came to it by an address.
+func (h DeviceHead) tabShown(tab string) bool { return tab != "logs" || h.HasLogs || h.Tab == tab }
 
 func (h DeviceHead) tabURL(tab string) templ.SafeURL {
 	if tab == "" {
@@ -68,11 +75,17 @@ func (h DeviceHead) tabURL(tab string) templ.SafeURL {
 	return templ.SafeURL(DevicePath(h.ID, tab))
 }
 
+func (h DeviceHead) live() url.Values {
+	v := url.Values{"id": {string(h.ID)}, "tab": {h.Tab}}
+	maps.Copy(v, h.Live)
+	return v
+}
+
 func (h DeviceHead) frame(ctx context.Context) head {
 	frame := head{
 		Title:  h.Title(),
 		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
-		Events: EventsURL(ViewDevice, url.Values{"id": {string(h.ID)}, "tab": {h.Tab}}),
+		Events: EventsURL(ViewDevice, h.live()),
 	}
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {

@@ -48,9 +48,21 @@
     const holder = document.createElement('template')
     holder.innerHTML = html
     for (const fresh of [...holder.content.children]) {
+      if (fresh.dataset.into) { lengthen(fresh); continue }
       const old = fresh.id && document.getElementById(fresh.id)
       if (old) replace(old, fresh)
     }
+  }
+
+  // lengthen adds an element's children to the end of a list, which stays at
+  // its end if the reader has it there, and as long as it may be.
+  function lengthen(fresh) {
+    const list = document.getElementById(fresh.dataset.into)
+    if (!list) return
+    const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40
+    list.append(...fresh.children)
+    while (list.children.length > list.dataset.most) list.firstElementChild.remove()
+    if (atEnd) list.scrollTop = list.scrollHeight
   }
 
   function replace(old, fresh, quietly) {
@@ -380,6 +392,7 @@
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
     for (const form of $$('form', root)) { showRPC(form); if (form.hasAttribute('data-select')) countTicked(form) }
+    for (const list of $$('[data-most]', root)) list.scrollTop = list.scrollHeight
     showCharts(root)
     refreshTimes()
   }

@@ -1,0 +1,127 @@
+package ui
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A LogsPage is a device's log and what its crashes left:
+// GET DevicePath(id, "logs") with level and q. Its forms post to
+// DevicePath(id, "logs", "fetch"); "follow" with level; "stop"; "level" with
+// tag and to; and DevicePath(id, "core-dumps") with erase.
+type LogsPage struct {
+	Head    DeviceHead
+	Log     DeviceLog
+	Crashes DeviceCrashes
+	Last    *CallView // the call that the page was left for
+}
+
+// Offers says which tools for logs and core dumps the device has.
+type Offers struct{ Tail, Follow, Level, CoreDump bool }
+
+// Any reports whether there is one.
+func (o Offers) Any() bool { return o.Tail || o.Follow || o.Level || o.CoreDump }
+
+// NewOffers finds the tools; inv may be nil.
+func NewOffers(inv *fleet.Inventory) (o Offers) {
+	_, o.Tail = inv.Tool(fleet.ToolLogsTail)
+	_, o.Follow = inv.Tool(fleet.ToolLogsStream)
+	_, o.Level = inv.Tool(fleet.ToolLogsLevel)
+	_, o.CoreDump = inv.Tool(fleet.ToolCoreDumpUpload)
+	return o
+}
+
+// A LogFilter picks lines: at least as urgent as Level, with Text in them.
+type LogFilter struct{ Level, Text string }
+
+// NewLogFilter reads the filter in an address. An unknown level is none.
+func NewLogFilter(q url.Values) LogFilter {
+	f := LogFilter{Level: q.Get("level"), Text: strings.TrimSpace(q.Get("q"))}
+	if !slices.Contains(fleet.LogLevels, f.Level) {
+		f.Level = ""
+	}
+	return f
+}
+
+// Values is the filter as it stands in an address.
+func (f LogFilter) Values() url.Values {
+	v := url.Values{}
+	if f.Level != "" {
+		v.Set("level", f.Level)
+	}
+	if f.Text != "" {
+		v.Set("q", f.Text)
+	}
+	return v
+}
+
+// Pick returns the lines that pass.
+func (f LogFilter) Pick(lines []fleet.LogLine) []fleet.LogLine {
+	if f == (LogFilter{}) {
+		return lines
+	}
+	most, text := slices.Index(fleet.LogLevels, f.Level), strings.ToLower(f.Text)
+	var picked []fleet.LogLine
+	for _, l := range lines {
+		if (most < 0 || slices.Index(fleet.LogLevels, l.Level) <= most) &&
+			(strings.Contains(strings.ToLower(l.Text), text) || strings.Contains(strings.ToLower(l.Tag), text)) {
+			picked = append(picked, l)
+		}
+	}
+	return picked
+}
+
+// A DeviceLog is what fleetd has of a device's log. A live stream replaces its
+// parts by their ids, and adds lines with [LogNews].
+type DeviceLog struct {
+	Device  fleet.DeviceID
+	Offers  Offers
+	CanAct  bool
+	Filter  LogFilter
+	Lines   []fleet.LogLine // that pass the filter
+	All     int             // with those that do not
+	Missed  int64
+	Dropped int64
+	Follow  fleet.Following
+	Now     time.Time
+}
+
+// NewDeviceLog shows what is there of the log.
+func NewDeviceLog(id fleet.DeviceID, v fleet.LogView, f LogFilter, o Offers, canAct bool, now time.Time) DeviceLog {
+	return DeviceLog{Device: id, Offers: o, CanAct: canAct, Filter: f, Lines: f.Pick(v.Lines), All: len(v.Lines),
+		Missed: v.Missed, Dropped: v.Dropped, Follow: v.Following, Now: now}
+}
+
+func (v DeviceLog) following() bool { return v.Follow.Active(v.Now) }
+
+func (v DeviceLog) path(parts ...string) string {
+	return DevicePath(v.Device, append([]string{"logs"}, parts...)...)
+}
+
+// textURL is where the lines that pass can be had as a file.
+func (v DeviceLog) textURL() string {
+	path := DevicePath(v.Device, "logs.txt")
+	if q := v.Filter.Values().Encode(); q != "" {
+		path += "?" + q
+	}
+	return path
+}
+
+// LogNews are lines that came since the last ones were shown.
+type LogNews []fleet.LogLine
+
+// logClock is the device's own time of a line: since it started.
+func logClock(d time.Duration) string {
+	s := int64(d / time.Second)
+	return fmt.Sprintf("%d:%02d:%02d.%03d", s/3600, s/60%60, s%60, d/time.Millisecond%1000)
+}
+
+// LogText writes a line for a file.
+func LogText(l fleet.LogLine) string {
+	return fmt.Sprintf("%s %-7s %s: %s\n", logClock(l.Uptime), l.Level, l.Tag, l.Text)
+}
