@@ -3,7 +3,9 @@ package fleet
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"time"
 
 	"fleetd/fleet/espimage"
 )
@@ -27,6 +29,19 @@ func (f *Firmware) SetManifest(ctx context.Context, by Actor, sha256 string, fil
 	return f.storeManifest(ctx, by, img)
 }
 
+// AttachManifest gives the image that a .manifest file is about that manifest.
+func (f *Firmware) AttachManifest(ctx context.Context, by Actor, file []byte) (Image, error) {
+	_, m, err := espimage.ReadSignedManifest(file)
+	if err != nil {
+		return Image{}, unreadable(err)
+	}
+	img, err := f.SetManifest(ctx, by, m.SHA256, file)
+	if errors.Is(err, ErrNotFound) {
+		err = manifestError("manifest_image", fmt.Sprintf("the image that it is about, %.16s..., is not here; upload the image first", m.SHA256))
+	}
+	return img, err
+}
+
 func (f *Firmware) storeManifest(ctx context.Context, by Actor, img Image) (Image, error) {
 	if err := f.SetImageManifest(ctx, by, img); err != nil {
 		return Image{}, err
@@ -44,7 +59,7 @@ func (f *Firmware) takeManifest(img *Image, file []byte) error {
 	}
 	signed, m, err := espimage.ReadSignedManifest(file)
 	if err != nil {
-		return manifestError("manifest_unreadable", "the file with the manifest is not taken: "+err.Error())
+		return unreadable(err)
 	}
 	if what := img.differsFrom(m); what != "" {
 		return manifestError("manifest_differs", "the manifest is about another image: "+what)
@@ -58,6 +73,10 @@ func (f *Firmware) takeManifest(img *Image, file []byte) error {
 	}
 	img.Manifest, img.ManifestSignature, img.ManifestKey, img.ManifestChecked = signed.Text, signed.Signature, key, checked
 	return nil
+}
+
+func unreadable(err error) error {
+	return manifestError("manifest_unreadable", "the file with the manifest is not taken: "+err.Error())
 }
 
 func manifestError(code, message string) error {
@@ -83,6 +102,13 @@ func (img Image) differsFrom(m espimage.Manifest) string {
 	}
 	return ""
 }
+
+// NotBefore is when devices take the image at the earliest, by its manifest;
+// zero is at once.
+func (img Image) NotBefore() time.Time { return espimage.ManifestBegins(img.Manifest) }
+
+// MaxManifestBytes bounds a .manifest file.
+const MaxManifestBytes = espimage.MaxSignedManifest
 
 // whoseManifest returns the key that the signature holds with, and whether it
 // is one of fleetd's. Without keys of its own fleetd can only say that the file

@@ -81,7 +81,7 @@ func (s *Server) countCampaign(ctx context.Context, c fleet.Campaign) (p campaig
 	}
 	found, err := s.Campaigns.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, States: []fleet.DeploymentState{fleet.DeploymentDownloading}, Limit: boardDownloads})
 	for _, d := range found.Items {
-		p.downloads = append(p.downloads, ui.Download{Device: d.Device, Sent: d.BytesSent, Total: d.ImageSize, Since: d.SentAt})
+		p.downloads = append(p.downloads, ui.Download{Device: d.Device, Sent: d.BytesSent, Total: d.ImageSize, Percent: d.Percent, Since: d.SentAt})
 	}
 	return p, err
 }

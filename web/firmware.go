@@ -23,6 +23,7 @@ func (s *Server) firmwareRoutes() []route {
 		{method: "POST", pattern: ui.PathImages, role: operator, raw: s.uploadImages, body: uploadsBytes},
 		{method: "GET", pattern: image, role: viewer, page: s.showImage},
 		{method: "POST", pattern: image + "/edit", role: operator, page: s.editImage},
+		{method: "POST", pattern: image + "/manifest", role: operator, page: s.signImage, body: manifestFormBytes},
 		{method: "POST", pattern: image + "/revoke", role: admin, page: s.revokeImage},
 		{method: "POST", pattern: image + "/delete", role: operator, page: s.deleteImage},
 		{method: "GET", pattern: ui.PathReleaseNew, role: operator, page: s.newRelease},

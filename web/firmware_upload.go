@@ -112,7 +112,11 @@ func (s *Server) readPart(ctx context.Context, part *multipart.Part, box *ui.Upl
 		if part.FileName() == "" { // no file was chosen
 			return nil
 		}
-		result, err := s.takeImage(ctx, part, *box)
+		take := func() (ui.UploadResult, error) { return s.takeImage(ctx, part, *box) }
+		if isManifest(part) {
+			take = func() (ui.UploadResult, error) { return s.takeManifest(ctx, part) }
+		}
+		result, err := take()
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,8 @@ import (
 
 type imageCommand struct {
 	Push   imagePush   `cmd:"" help:"Upload a firmware image: the app image of a build, or its merged-binary.bin."`
+	Sign   imageSign   `cmd:"" help:"Sign an image for devices that take only signed ones; needs no server."`
+	Key    imageKey    `cmd:"" help:"Make the pair of keys to sign images with, or show its public half; needs no server."`
 	List   imageList   `cmd:"" help:"List firmware images."`
 	Show   imageShow   `cmd:"" help:"Show one firmware image."`
 	Revoke imageRevoke `cmd:"" help:"Withdraw an image: it is never served again."`
@@ -42,6 +45,10 @@ type imageView struct {
 		KeyDigest      string `json:"key_digest"`
 		Valid, Trusted bool
 	}
+	Manifest *struct {
+		Key     string
+		Checked bool
+	}
 }
 
 func (i imageView) row() []string {
@@ -61,6 +68,8 @@ type imagePush struct {
 	File  string `arg:"" help:"The file." type:"existingfile"`
 	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
 	Notes string `help:"What is to be known about it."`
+
+	Manifest string `help:"Its signed manifest. Default: the file beside it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
 }
 
 func (c *imagePush) Run(ctx context.Context) error {
@@ -76,7 +85,14 @@ func (c *imagePush) Run(ctx context.Context) error {
 	if info.Size() > fleet.MaxImageBytes {
 		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()), kib(fleet.MaxImageBytes))
 	}
+	manifest, sha256, err := c.manifest()
+	if err != nil {
+		return err
+	}
 	answer, err := c.upload(ctx, file, info.Size())
+	if err == nil && manifest != nil {
+		answer, err = c.pushManifest(ctx, manifest, sha256)
+	}
 	return showImage(&c.clientFlags, answer, err)
 }
 
@@ -143,6 +159,9 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	}
 	for _, s := range i.Signatures {
 		fmt.Printf("Signed with the key %s (valid: %t, known here: %t)\n", printable(s.KeyDigest), s.Valid, s.Trusted)
+	}
+	if m := i.Manifest; m != nil {
+		fmt.Printf("Manifest signed with the key %s (checked here: %t)\n", printable(cmp.Or(m.Key, "of unknown number")), m.Checked)
 	}
 	if i.NotOfferable != "" {
 		fmt.Println("Can only be pushed:", printable(i.NotOfferable))

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Bounds of a signed manifest: the included firmware takes no more.
-const (
-	maxManifest       = 1024
-	maxSignedManifest = 4 << 10
-)
+// MaxSignedManifest bounds a .manifest file, in bytes.
+const MaxSignedManifest = 4 << 10
+
+// maxManifest is the longest manifest that the included firmware takes.
+const maxManifest = 1024
 
 // A Manifest is a statement about an image: who signs it says that these bytes
 // may run on these devices.
@@ -71,8 +71,8 @@ func (m Manifest) Sign(key ed25519.PrivateKey) (SignedManifest, error) {
 func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
 	var s SignedManifest
 	var m Manifest
-	if len(file) > maxSignedManifest {
-		return s, m, fmt.Errorf("it has %d bytes, and no .manifest file has more than %d", len(file), maxSignedManifest)
+	if len(file) > MaxSignedManifest {
+		return s, m, fmt.Errorf("it has %d bytes, and no .manifest file has more than %d", len(file), MaxSignedManifest)
 	}
 	if err := json.Unmarshal(file, &s); err != nil || s.Text == "" {
 		return s, m, errors.New(`it is no .manifest file: {"manifest":"…","signature":"…"}, as fleetd image sign writes it`)
@@ -119,9 +119,11 @@ func (s SignedManifest) NamedKey() ed25519.PublicKey {
 	return key
 }
 
-// Begins is when devices take the image at the earliest; zero is at once.
-func (m Manifest) Begins() time.Time {
-	if m.NotBefore <= 0 {
+// ManifestBegins is when devices take the image at the earliest, by the text of
+// its manifest; zero is at once.
+func ManifestBegins(text string) time.Time {
+	var m Manifest
+	if json.Unmarshal([]byte(text), &m) != nil || m.NotBefore <= 0 {
 		return time.Time{}
 	}
 	return time.UnixMilli(m.NotBefore).UTC()

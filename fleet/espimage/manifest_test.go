@@ -60,7 +60,7 @@ func TestManifestForm(t *testing.T) {
 		t.Errorf("signed %+v, want the text %s", signed, want)
 	}
 	read, m, err := espimage.ReadSignedManifest(manifestFile(t, signed))
-	if err != nil || read != signed || m.Begins().UnixMilli() != 1798761600000 || !read.Holds(read.NamedKey()) {
+	if err != nil || read != signed || m.NotBefore != 1798761600000 || espimage.ManifestBegins(read.Text).UnixMilli() != m.NotBefore || !read.Holds(read.NamedKey()) {
 		t.Errorf("read back %+v, %+v, %v", read, m, err)
 	}
 	read.Text = strings.Replace(read.Text, "4096", "4097", 1)

@@ -25,6 +25,7 @@ type DeploymentView struct {
 	Image         string                `json:"image" doc:"SHA-256; empty if there is none for it"`
 	ImageSize     int64                 `json:"image_size"`
 	BytesSent     int64                 `json:"bytes_sent" doc:"Of the attempt under way"`
+	Percent       *int                  `json:"percent" doc:"How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware"`
 	ToVersion     string                `json:"to_version"`
 	ToELFSHA256   string                `json:"to_elf_sha256"`
 	FromVersion   string                `json:"from_version"`
@@ -56,7 +57,7 @@ func observed(e fleet.DeploymentEvent) observedView {
 func deployment(d fleet.Deployment, events []fleet.DeploymentEvent) DeploymentView {
 	v := DeploymentView{DeviceID: d.Device, CampaignID: d.Campaign, Board: d.Board, State: d.State, Attempts: d.Attempt, Failures: d.Failures,
 		FailureClass: orNil(d.Class), Reason: d.Reason, Skip: orNil(d.Skip), Late: d.Late, Image: d.Image, ImageSize: d.ImageSize,
-		BytesSent: d.BytesSent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF, FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
+		BytesSent: d.BytesSent, Percent: d.Percent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF, FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
 		Force: d.Force, Reconnects: d.Reconnects, NotBefore: utcOrNil(d.NotBefore), Deadline: utcOrNil(d.Deadline),
 		CreatedAt: utc(d.CreatedAt), UpdatedAt: utc(d.UpdatedAt), SentAt: utcOrNil(d.SentAt), FinishedAt: utcOrNil(d.FinishedAt),
 		Evidence: viewed(events, observed)}

@@ -28,6 +28,7 @@ type imageView struct {
 	FlashSize     int64                  `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
 	MergedBinary  bool                   `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
 	Signatures    []fleet.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
+	Manifest      *manifestView          `json:"manifest" doc:"What the holder of a release key signed; null if nobody did"`
 	NotOfferable  string                 `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
 	UploadedBy    actorView              `json:"uploaded_by"`
 	CreatedAt     time.Time              `json:"created_at"`
@@ -36,8 +37,28 @@ type imageView struct {
 	RevokeReason  string                 `json:"revoke_reason"`
 }
 
+// manifestView is a signed manifest of an image.
+type manifestView struct {
+	Manifest  string `json:"manifest" doc:"The text that was signed"`
+	Signature string `json:"signature" doc:"Ed25519, base64"`
+	Key       string `json:"key" doc:"Public key that the signature holds with, hex; empty if nobody knows"`
+	Checked   bool   `json:"checked" doc:"The key is one that this server was given"`
+}
+
+func manifest(i fleet.Image) *manifestView {
+	if i.Manifest == "" {
+		return nil
+	}
+	return &manifestView{i.Manifest, i.ManifestSignature, i.ManifestKey, i.ManifestChecked}
+}
+
+// TransformSchema says that the manifest may be null.
+func (imageView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "manifest")
+}
+
 func firmware(i fleet.Image) imageView {
-	return imageView{SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board, Notes: i.Notes, Chip: i.Chip,
+	return imageView{Manifest: manifest(i), SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board, Notes: i.Notes, Chip: i.Chip,
 		Version: i.Version, Project: i.Project, IDFVersion: i.IDFVersion, ELFSHA256: i.ELFSHA256, CompiledAt: i.CompiledAt,
 		SecureVersion: i.SecureVersion, MinChipRev: i.MinChipRev, MaxChipRev: i.MaxChipRev, FlashSize: i.FlashSize,
 		MergedBinary: i.MergedBinary, Signatures: orEmpty(i.Signatures), NotOfferable: i.NotOfferable,

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -23,6 +24,8 @@ func (a *api) registerImages() {
 		summary: "Show a firmware image"}, a.getImage)
 	register(a, operation{id: "update-image", method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
 		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
+	register(a, operation{id: "sign-image", method: http.MethodPut, path: "/images/{sha256}/manifest", role: fleet.RoleOperator, noun: "image",
+		summary: "Give an image its signed manifest", about: "The body is the .manifest file that `fleetd image sign` wrote. Devices that take only signed images get it with their orders."}, a.signImage)
 	register(a, operation{id: "delete-image", method: http.MethodDelete, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
 		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
 	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke", role: fleet.RoleAdmin, noun: "image",
@@ -76,6 +79,23 @@ type updateImageInput struct {
 
 func (a *api) updateImage(ctx context.Context, by fleet.Actor, in *updateImageInput) (*answer[imageView], error) {
 	return shownImage(a.Firmware.Update(ctx, by, in.sha256(), in.Body.Board, in.Body.Notes))
+}
+
+type signImageInput struct {
+	ImagePath
+	Body struct {
+		Manifest  string `json:"manifest" maxLength:"1024" doc:"The text that was signed, to the letter"`
+		Signature string `json:"signature" maxLength:"128" doc:"Ed25519, base64"`
+		Key       string `json:"key,omitempty" maxLength:"64" doc:"The public key, hex"`
+	}
+}
+
+func (a *api) signImage(ctx context.Context, by fleet.Actor, in *signImageInput) (*answer[imageView], error) {
+	file, err := json.Marshal(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	return shownImage(a.Firmware.SetManifest(ctx, by, in.sha256(), file))
 }
 
 func (a *api) deleteImage(ctx context.Context, by fleet.Actor, in *ImagePath) (*empty, error) {

@@ -72,7 +72,8 @@ func describeUploadBody(op *huma.Operation) {
 	op.RequestBody = &huma.RequestBody{Required: true, Description: "The file, at most 64 MiB", Content: map[string]*huma.MediaType{
 		"application/octet-stream": {Schema: file},
 		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"},
-			Properties: map[string]*huma.Schema{"file": file, "board": text, "notes": text}}},
+			Properties: map[string]*huma.Schema{"file": file, "board": text, "notes": text, "manifest": {Type: huma.TypeString, Format: "binary",
+				Description: "The .manifest file of the image, if it is signed"}}}},
 	}}
 }
 
@@ -125,12 +126,31 @@ func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, 
 		return fleet.Image{}, false, imageTooLarge()
 	}
 	u.Body, u.FileName = file, header.Filename
+	if u.Manifest, err = formManifest(r); err != nil {
+		return fleet.Image{}, false, err
+	}
 	for name, to := range map[string]*string{"board": &u.Board, "notes": &u.Notes} {
 		if v := r.MultipartForm.Value[name]; len(v) > 0 {
 			*to = v[0]
 		}
 	}
 	return a.Firmware.Upload(ctx, by, u)
+}
+
+// formManifest reads the .manifest file of a form, sent as a file or as a field.
+func formManifest(r *http.Request) ([]byte, error) {
+	if v := r.MultipartForm.Value["manifest"]; len(v) > 0 {
+		return []byte(v[0]), nil
+	}
+	file, _, err := r.FormFile("manifest")
+	if errors.Is(err, http.ErrMissingFile) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, fleet.MaxManifestBytes+1))
 }
 
 func imageTooLarge() *problem {

@@ -33,6 +33,7 @@ type CampaignBoard struct {
 type Download struct {
 	Device      fleet.DeviceID
 	Sent, Total int64
+	Percent     *int // as the device tells it; nil if it tells nothing
 	Since       *time.Time
 }
 

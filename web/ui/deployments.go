@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"fleetd/fleet"
@@ -113,13 +114,31 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 	case d.State == fleet.DeploymentSkipped:
 		return skipText(ctx, d.Skip)
 	case d.State == fleet.DeploymentDownloading:
-		return t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, d.BytesSent), "total", bytesText(ctx, d.ImageSize), "p", percentText(ctx, ratio(int(d.BytesSent), int(d.ImageSize))))
+		return downloadText(ctx, d.BytesSent, d.ImageSize, d.Percent)
 	case d.State == fleet.DeploymentSucceeded:
 		return ""
 	case d.Class != "" && d.Reason == "":
 		return t(ctx, "campaign.fail."+string(d.Class))
 	}
-	return d.Reason
+	return reasonText(ctx, d.Reason)
+}
+
+// downloadText says how much was sent, and how much of it the device says that
+// it has, if it says anything.
+func downloadText(ctx context.Context, sent, total int64, percent *int) string {
+	text := t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, sent), "total", bytesText(ctx, total), "p", percentText(ctx, ratio(int(sent), int(total))))
+	if percent == nil {
+		return text
+	}
+	return text + " · " + t(ctx, "campaign.device_percent", "p", percentText(ctx, float64(*percent)/100))
+}
+
+// downloaded is the share of an image that the device has, as far as known.
+func downloaded(sent, total int64, percent *int) float64 {
+	if percent != nil {
+		return float64(*percent) / 100
+	}
+	return ratio(int(sent), int(total))
 }
 
 // A DeploymentPage is one device's part in a campaign, with everything that
@@ -215,7 +234,27 @@ func detailOf(ctx context.Context, e fleet.DeploymentEvent) string {
 	if e.Kind == fleet.EvidenceUnfit && i18n.Has("campaign.skip."+e.Detail) {
 		return skipText(ctx, fleet.SkipReason(e.Detail))
 	}
+	if e.Kind == fleet.EvidenceJob {
+		return jobText(ctx, e.Detail)
+	}
 	return e.Detail
+}
+
+// jobText is a device's report in words: its state, and how far it is or what
+// went wrong.
+func jobText(ctx context.Context, detail string) string {
+	state, rest, _ := strings.Cut(detail, " ")
+	switch fleet.JobState(state) {
+	case fleet.JobProgress:
+		n, _ := strconv.Atoi(rest)
+		return t(ctx, "campaign.job.progress", "p", percentText(ctx, float64(n)/100))
+	case fleet.JobFailed:
+		code, words, _ := strings.Cut(rest, ": ")
+		return t(ctx, "campaign.job.failed", "why", why(ctx, code), "words", words)
+	case fleet.JobAccepted, fleet.JobDone:
+		return t(ctx, "campaign.job."+state)
+	}
+	return detail
 }
 
 // callsURL lists the calls that told the device.

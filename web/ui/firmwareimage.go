@@ -20,6 +20,9 @@ type FirmwareImagePage struct {
 	CanAct    bool
 	CanRevoke bool
 	Fault     Fault // why an edit was not accepted
+
+	ManifestFault Fault // why a manifest was not accepted: POST its "manifest" with a file of that name
+	Blank         LayoutCard
 }
 
 // A ReleaseRef names a release.

@@ -23,6 +23,7 @@ type UploadResult struct {
 	FileName string // foreign text
 	Image    *fleet.Image
 	New      bool  // the bytes were not here before
+	Manifest bool  // it was the .manifest file of the image
 	Fault    Fault // what is wrong with it
 }
 

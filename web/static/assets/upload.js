@@ -66,8 +66,11 @@
     else queue.splice(queue.indexOf(job), 1)
   }
 
+  // A manifest is about an image, which has to be there before it.
+  const images = (a, b) => a.name.endsWith('.manifest') - b.name.endsWith('.manifest')
+
   function add(files) {
-    for (const file of files) {
+    for (const file of [...files].sort(images)) {
       const job = makeJob(file)
       results.append(job.line)
       if (file.size === 0) end(job, texts.empty)
