@@ -24,6 +24,8 @@ type Command struct {
 	LocalAddrs  []string      `placeholder:"IP" help:"Source addresses to connect from, in turn; one has about 28000 ports."`
 	Progress    time.Duration `default:"5s" help:"Time between lines of progress on stderr; 0 for none."`
 
+	Reports bool `help:"Report on upgrades, as the included firmware does."`
+
 	Images       string `placeholder:"DIR" help:"Write an app image for each of the boards into this directory, to upload as firmware, and end."`
 	ImageVersion string `default:"2.5.0" help:"Version of these images."`
 	ImageSize    int    `default:"1500000" help:"Their size in bytes, about."`
@@ -60,7 +62,7 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	f, err := New(Options{
 		OTAURL: c.OTAURL, Devices: c.Devices, Boards: c.Boards, Seed: c.Seed, Faults: faults, ConnectRate: c.ConnectRate,
-		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC, LocalAddrs: c.LocalAddrs,
+		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC, LocalAddrs: c.LocalAddrs, Reports: c.Reports,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {

@@ -34,6 +34,7 @@ type Device struct {
 	vision   vision
 	code     string // on the screen while the device waits to be claimed
 	calls    []Call
+	job      upgradeJob // survives restarts
 }
 
 // A State is what tools can read and change on a device.

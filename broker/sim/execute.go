@@ -55,6 +55,6 @@ func upgradeFirmware(_ context.Context, d *Device, args []argument) (result, err
 	if d.faults.has(FaultSilentAccept) {
 		return result{}, errNoReply
 	}
-	d.schedule(func(ctx context.Context) { d.upgrade(ctx, args[0].s) })
+	d.schedule(func(ctx context.Context) { d.upgrade(ctx, order{url: args[0].s}) })
 	return done(true)
 }

@@ -40,6 +40,8 @@ type Options struct {
 	// FirstMAC is the address of device 0; the others count up from it.
 	// Default: a locally administered one that depends on the seed.
 	FirstMAC string
+	// Reports makes the devices report on upgrades, as the included firmware does.
+	Reports bool
 	// LocalAddrs are source addresses to connect from, in turn, such as
 	// 127.0.0.2: one has only about 28,000 ports. Default: the system's choice.
 	LocalAddrs []string

@@ -57,7 +57,7 @@ const (
 
 // listTools is McpServer::GetToolsList (4.3), with its limit and its errors.
 func (d *Device) listTools(id int, params value) {
-	page, next := listPage(d.board.toolset(d.running().build.version), params.field("cursor").text(), params.field("withUserTools").isTrue())
+	page, next := listPage(d.toolset(), params.field("cursor").text(), params.field("withUserTools").isTrue())
 	if page == nil {
 		d.replyError(id, "Failed to add tool "+next+" because of payload size limit")
 		return
@@ -105,7 +105,7 @@ func (d *Device) callTool(id int, params value) {
 		d.replyError(id, "Invalid arguments")
 		return
 	}
-	t := findTool(d.board.toolset(d.running().build.version), name.text())
+	t := findTool(d.toolset(), name.text())
 	if t == nil {
 		d.replyError(id, "Unknown tool: "+name.text())
 		return

@@ -22,7 +22,7 @@ const (
 type answer struct {
 	mqtt, websocket bool // the section was there
 	code, challenge string
-	upgrade         string // URL of an image to install now, or ""
+	upgrade         order // an image to install now; without url: none
 }
 
 // checkVersion is the loop of Application::CheckNewVersion (1.5): polls,
@@ -49,7 +49,7 @@ func (d *Device) checkVersion(ctx context.Context) (answer, error) {
 			continue
 		}
 		failures, wait = 0, firstRetry
-		if saw.upgrade != "" && d.upgrade(ctx, saw.upgrade) {
+		if saw.upgrade.url != "" && d.upgrade(ctx, saw.upgrade) {
 			return answer{}, nil // restarting
 		}
 		d.confirm()
@@ -110,20 +110,20 @@ func (d *Device) take(body value) (saw answer, err error) {
 	return saw, err
 }
 
-// offered is the URL of the firmware section if it is due.
-func (d *Device) offered(firmware value) (string, error) {
+// offered is what the firmware section names if it is due.
+func (d *Device) offered(firmware value) (order, error) {
 	version, url, force := firmware.field("version"), firmware.field("url"), firmware.field("force")
 	if !version.isString() || !url.isString() {
-		return "", nil
+		return order{}, nil
 	}
 	due, err := newerVersion(d.running().build.version, version.text())
 	if err != nil {
-		return "", &crashError{"firmware.version: " + err.Error()}
+		return order{}, &crashError{"firmware.version: " + err.Error()}
 	}
 	if due || force.isNumber() && force.number() == 1 {
-		return url.text(), nil
+		return order{url.text(), firmware.field("job").text()}, nil
 	}
-	return "", nil
+	return order{}, nil
 }
 
 // post sends a body with the headers of 1.2.

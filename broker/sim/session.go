@@ -48,6 +48,7 @@ func (d *Device) serveMQTT(ctx context.Context, host string, port int) error {
 	defer stop()
 	d.setConn(conn)
 	defer d.setConn(nil)
+	d.reportOutcome()
 	return d.receive(conn)
 }
 

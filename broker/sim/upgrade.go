@@ -16,9 +16,19 @@ const (
 	upgradeAlert   = 3 * time.Second // a failure stays on the screen that long
 )
 
+var errRefused = errors.New("the late-true fault refuses the image")
+
+// codeOf is what the included firmware calls a failure.
+func codeOf(err error) string {
+	if errors.Is(err, errRefused) {
+		return "corrupt"
+	}
+	return "unavailable"
+}
+
 // upgrade is Application::UpgradeFirmware. It reports whether the device
 // restarts into the new image.
-func (d *Device) upgrade(ctx context.Context, url string) bool {
+func (d *Device) upgrade(ctx context.Context, o order) bool {
 	if d.faults.has(FaultSilentAccept) {
 		return false
 	}
@@ -26,14 +36,16 @@ func (d *Device) upgrade(ctx context.Context, url string) bool {
 	if !d.sleep(ctx, upgradeNotice) || !d.sleep(ctx, upgradePrepare) {
 		return false
 	}
-	b, err := d.download(ctx, url)
+	b, err := d.download(ctx, o)
 	if err != nil {
+		d.reportFailure(o.job, codeOf(err), err)
 		d.stats().upgradesFailed.Add(1)
 		d.log().Info("upgrade failed", "err", err)
 		d.sleep(ctx, upgradeAlert)
 		return false
 	}
 	d.install(b)
+	d.remember(o, b)
 	d.stats().upgrades.Add(1)
 	d.log().Info("upgrade installed", "version", b.version)
 	d.restart(ctx)
@@ -41,7 +53,7 @@ func (d *Device) upgrade(ctx context.Context, url string) bool {
 }
 
 // download streams an image through the checks of esp_ota_end (7.3).
-func (d *Device) download(ctx context.Context, url string) (*build, error) {
+func (d *Device) download(ctx context.Context, o order) (*build, error) {
 	target, err := d.nextSlot()
 	if err != nil {
 		return nil, err
@@ -49,7 +61,7 @@ func (d *Device) download(ctx context.Context, url string) (*build, error) {
 	if d.faults.has(FaultNoGet) {
 		return nil, errors.New("the no-get fault keeps the download from starting")
 	}
-	resp, err := d.get(ctx, url)
+	resp, err := d.get(ctx, o.url)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +71,7 @@ func (d *Device) download(ctx context.Context, url string) (*build, error) {
 		return nil, err
 	}
 	image := newAppImage(d.board.chip.imageID)
-	n, err := io.Copy(image, d.cut(resp))
+	n, err := io.Copy(io.MultiWriter(image, &progressReport{d: d, job: o.job, total: resp.ContentLength}), d.cut(resp))
 	d.stats().downloadedBytes.Add(n)
 	if err != nil {
 		return nil, err
@@ -100,7 +112,7 @@ func (d *Device) accept(image *appImage) (*build, error) {
 		return nil, err
 	}
 	if d.faults.has(FaultLateTrue) {
-		return nil, errors.New("the late-true fault refuses the image")
+		return nil, errRefused
 	}
 	if d.faults.has(FaultWrongBuild) {
 		b.elf = hex.EncodeToString(digest(0, "wrong build", b.elf))

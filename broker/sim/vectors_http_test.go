@@ -77,7 +77,7 @@ func TestOTAAnswers(t *testing.T) {
 			if fatal(err) != c.Expect.Crash {
 				t.Fatalf("error %v, want a crash: %v", err, c.Expect.Crash)
 			}
-			if due := strings.HasPrefix(c.Name, "upgrade due") || strings.HasPrefix(c.Name, "forced"); due != (saw.upgrade != "") {
+			if due := strings.HasPrefix(c.Name, "upgrade due") || strings.HasPrefix(c.Name, "forced"); due != (saw.upgrade.url != "") {
 				t.Errorf("upgrades from %q", saw.upgrade)
 			}
 			if strings.HasPrefix(c.Name, "unclaimed") && (saw.code != "482913" || saw.challenge != "f3b0c2d4e5") {
