@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/go-chi/httprate"
@@ -14,7 +15,11 @@ import (
 const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
-	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: s.waitingDevices()}
+}
+
+// waitingDevices are those that ask to join, longest first.
+func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 	waiting := s.Enrolments.Waiting()
 	for _, w := range waiting[:min(len(waiting), maxQueue)] {
 		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
@@ -24,9 +29,9 @@ func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
 		if !w.LastPoll.IsZero() {
 			d.LastPoll = &w.LastPoll
 		}
-		page.Waiting = append(page.Waiting, d)
+		all = append(all, d)
 	}
-	return page
+	return all
 }
 
 func (s *Server) showClaim(r *http.Request) (answer, error) {
@@ -35,14 +40,21 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 
 var errTooManyClaims = fleet.Errorf(fleet.ErrTooMany, "too_many_attempts", "too many codes were tried from here; wait a minute")
 
-// claimDevice lets in the device that shows the code. A code has six digits:
-// guessing is slowed down here by address, and in enrolment by operator.
+// claim lets in the device that shows the code. A code has six digits: guessing
+// is slowed down here by address, and in enrolment by operator.
+func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
+	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(clientIP(r))) {
+		return "", errTooManyClaims
+	}
+	return s.Enrolments.Claim(r.Context(), viewerOf(r.Context()).actor(), code)
+}
+
 func (s *Server) claimDevice(r *http.Request) (answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
-	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(clientIP(r))) {
-		return answer{}, errTooManyClaims
+	id, err := s.claim(r, code)
+	if errors.Is(err, errTooManyClaims) {
+		return answer{}, err
 	}
-	id, err := s.Enrolments.Claim(ctx, viewerOf(ctx).actor(), code)
 	if err != nil && statusOf(err) < http.StatusInternalServerError {
 		page := s.claimPage(ctx)
 		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)

@@ -102,7 +102,7 @@ func (s *Server) fresh(d fleet.Device) fleet.Device {
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
-	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx)}
+	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayAct(ctx)}
 }
 
 // A glance is what every device list shows beside the list. It may be a

@@ -40,6 +40,10 @@ func (s *Server) firmwareImagePage(r *http.Request, image fleet.Image) (ui.Firmw
 	page.Fit, err = s.fit(r, fleet.FitQuery{Image: image.SHA256})
 	page.Fit.Path, page.Fit.Chip, page.Fit.ELF = ui.ImagePath(image.SHA256), image.Chip, []string{image.ELFSHA256}
 	page.Adoption = adoption(page.Fit)
+	if err != nil {
+		return page, err
+	}
+	page.Blank, err = s.layoutCard(ctx, image, page.Releases)
 	return page, err
 }
 

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-//go:embed assets/css/*.css assets/*.js assets/*.svg vendor/*.js vendor/*.css
+//go:embed assets/css/*.css assets/*.js assets/*.svg vendor/*.js vendor/*.css vendor/esp-web-tools/*.js
 var files embed.FS
 
 // Prefix is where [Handler] expects to be mounted.
@@ -31,15 +31,16 @@ type asset struct {
 
 var (
 	assets = make(map[string]asset)  // by public name: app.0123456789ab.css
-	names  = make(map[string]string) // base name to public name
+	names  = make(map[string]string) // base name, or folder and name, to public name
 )
 
 func init() {
-	for _, pattern := range []string{"assets/*.*", "vendor/*"} {
+	for _, pattern := range []string{"assets/*.*", "vendor/*.*"} {
 		for _, name := range glob(pattern) {
 			add(path.Base(name), read(name))
 		}
 	}
+	addFolder("vendor/esp-web-tools")
 	// The sheets are written apart and served as one; their layers, not their
 	// order, decide who wins.
 	var sheet []byte
@@ -71,6 +72,22 @@ func add(base string, b []byte) {
 	public := strings.TrimSuffix(base, ext) + "." + hex.EncodeToString(sum[:6]) + ext
 	names[base] = public
 	assets[public] = asset{contentType: mime.TypeByExtension(ext), plain: b, gzip: compress(b)}
+}
+
+// addFolder serves modules that import each other by their plain names: those
+// stay, and the folder's name carries the hash of them all.
+func addFolder(folder string) {
+	sum := sha256.New()
+	files := glob(folder + "/*")
+	for _, name := range files {
+		sum.Write(read(name))
+	}
+	public := path.Base(folder) + "." + hex.EncodeToString(sum.Sum(nil)[:6])
+	for _, name := range files {
+		b, base := read(name), path.Base(name)
+		names[path.Base(folder)+"/"+base] = public + "/" + base
+		assets[public+"/"+base] = asset{contentType: mime.TypeByExtension(path.Ext(base)), plain: b, gzip: compress(b)}
+	}
 }
 
 func compress(b []byte) []byte {

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -33,16 +35,46 @@ func TestVendorSums(t *testing.T) {
 			t.Errorf("vendor/%s is not the file it was: sum %x, want %s", name, got, sum)
 		}
 	}
-	entries, err := os.ReadDir("vendor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if !listed[e.Name()] {
-			t.Errorf("vendor/%s is not in SHA256SUMS", e.Name())
+	for _, pattern := range []string{"vendor/*.*", "vendor/*/*"} {
+		entries, err := filepath.Glob(pattern)
+		if err != nil || len(entries) == 0 {
+			t.Fatal(entries, err)
+		}
+		for _, e := range entries {
+			if name := strings.TrimPrefix(e, "vendor/"); !listed[name] {
+				t.Errorf("%s is not in SHA256SUMS", e)
+			}
 		}
 	}
 }
+
+// Modules of a folder find each other beside them, under names that change
+// with any of them.
+func TestFolderOfModules(t *testing.T) {
+	seen := 0
+	for name, public := range names {
+		if !strings.HasPrefix(name, "esp-web-tools/") {
+			continue
+		}
+		seen++
+		r := httptest.NewRequest("GET", Path(name), nil)
+		w := httptest.NewRecorder()
+		Handler().ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || !strings.HasPrefix(got, "text/javascript") {
+			t.Errorf("%s answers %d as %q", name, w.Code, got)
+		}
+		for _, m := range modules.FindAllStringSubmatch(w.Body.String(), -1) {
+			if beside := path.Join(path.Dir(public), m[1]); assets[beside].plain == nil {
+				t.Errorf("%s imports %s, which is not served beside it", name, m[1])
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d modules are served", seen)
+	}
+}
+
+var modules = regexp.MustCompile(`(?:from|import\()"(\./[^"]+)"`)
 
 func TestHandler(t *testing.T) {
 	get := func(target, encoding string) *http.Response {

@@ -12,6 +12,7 @@ const (
 	ViewFanOut   = "fanout"   // id; patches: FanOutProgress
 	ViewFirmware = "firmware" // patches: ReleaseRow, ImageRow; "new" for each new one
 	ViewRelease  = "release"  // id; patches: the head of FirmwareReleasePage
+	ViewFlash    = "flash"    // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow
 	ViewCampaign    = "campaign"    // id; patches: the parts of CampaignBoard

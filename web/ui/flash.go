@@ -1,0 +1,209 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+	"fleetd/web/i18n"
+)
+
+// PathFlash puts firmware on blank boards: GET image, chip, since.
+const PathFlash = "/flash"
+
+// FlashPath is a part of it: "claim" and "build" take forms; an image's SHA-256
+// with "manifest.json", "parts.zip", "merged.bin" or "parts" and "0.bin".
+func FlashPath(parts ...string) string { return firmwarePath(PathFlash, parts[0], parts[1:]) }
+
+// flashURL opens the page with an image chosen.
+func flashURL(image string) string {
+	return PathFlash + "?" + url.Values{"image": {image}}.Encode()
+}
+
+// FlashCSP is [CSP] for the page that installs firmware. The installer's
+// dialog writes style attributes into its own shadow tree; attributes alone
+// are let through, there and on no other page, and still no style element and
+// no script but ours.
+const FlashCSP = CSP + "; style-src-attr 'unsafe-inline'"
+
+// A FlashPage installs a released image on a board at a USB port: GET [PathFlash].
+type FlashPage struct {
+	Choices []FlashChoice // released images with a layout, of the chip that was asked for
+	Missing []FlashChoice // released images that lack it
+	Chips   []string
+	Chip    string // "" for all
+	Chosen  *FlashTarget
+	Why     string // why the image in the address cannot be installed, in the page's language
+	Joining Joining
+	Setup   Setup
+	Fault   Fault  // why a build was not taken
+	Code    string // claim code, as typed before
+	Problem string // why it was not taken
+}
+
+// A FlashChoice is one image that can be chosen.
+type FlashChoice struct {
+	Ref     ImageRef
+	Project string
+	Release string
+	Why     string // why its merged binary gives no layout; foreign text
+}
+
+// NewFlashChoice shows an installable image in a list.
+func NewFlashChoice(i fleet.Installable) FlashChoice {
+	c := FlashChoice{Ref: Ref(i.Image), Project: i.Image.Project, Release: i.ReleaseVersion}
+	if i.Layout != nil {
+		c.Why = i.Layout.Problem
+	}
+	return c
+}
+
+// A FlashTarget is the image that is to be installed, with its parts.
+type FlashTarget struct {
+	fleet.Installable
+	Browser bool // the installer in the browser knows the chip
+}
+
+// Joining lists the devices that may be the one just installed: those that
+// wait for a person, and those that joined since the page was opened. A live
+// stream replaces it whole.
+type Joining struct {
+	Since   time.Time
+	Image   string
+	Waiting []WaitingDevice
+	Joined  []JoinedDevice
+	CanAct  bool
+}
+
+// A JoinedDevice belongs to the fleet and has started since.
+type JoinedDevice struct {
+	ID       fleet.DeviceID
+	Title    string // a person's text
+	Board    string
+	Version  string
+	Presence fleet.Presence
+	At       time.Time // of its boot poll
+}
+
+// stamp is the moment from which devices count as new, as addresses carry it.
+func (j Joining) stamp() string { return strconv.FormatInt(j.Since.UnixMilli(), 10) }
+
+// self is the page's address with the same devices.
+func (j Joining) self() string {
+	return PathFlash + "?" + url.Values{"since": {j.stamp()}, "image": {j.Image}}.Encode()
+}
+
+func (j Joining) events() string {
+	return EventsURL(ViewFlash, url.Values{"since": {j.stamp()}, "image": {j.Image}})
+}
+
+// self is the page as it stands, so that a reload shows the same devices.
+func (v FlashPage) self() string {
+	q := url.Values{"since": {v.Joining.stamp()}}
+	if v.Chosen != nil {
+		q.Set("image", v.Chosen.Image.SHA256)
+	}
+	if v.Chip != "" {
+		q.Set("chip", v.Chip)
+	}
+	return PathFlash + "?" + q.Encode()
+}
+
+func (v FlashPage) filters(ctx context.Context) []filterChip {
+	list := ListURL{Path: PathFlash, Values: url.Values{"since": {v.Joining.stamp()}}}
+	chips := []filterChip{{Text: t(ctx, "firmware.all"), URL: list.With("chip", ""), On: v.Chip == ""}}
+	for _, c := range v.Chips {
+		chips = append(chips, filterChip{Text: c, URL: list.With("chip", c), On: v.Chip == c})
+	}
+	return chips
+}
+
+// chosen reports whether the choice is the one on the page.
+func (v FlashPage) chosen(c FlashChoice) bool {
+	return v.Chosen != nil && v.Chosen.Image.SHA256 == c.Ref.SHA256
+}
+
+func (v FlashPage) choiceURL(c FlashChoice) string {
+	q := url.Values{"since": {v.Joining.stamp()}, "image": {c.Ref.SHA256}}
+	if v.Chip != "" {
+		q.Set("chip", v.Chip)
+	}
+	return PathFlash + "?" + q.Encode() + "#install"
+}
+
+func (f FlashTarget) path(parts ...string) string {
+	return FlashPath(append([]string{f.Image.SHA256}, parts...)...)
+}
+
+func (f FlashTarget) partPath(n int) string { return f.path("parts", strconv.Itoa(n)+".bin") }
+
+// ours reports whether the image is the firmware that comes with fleetd, which
+// takes its Wi-Fi from the installer.
+func (f FlashTarget) ours() bool { return SpeaksImprov(f.Image) }
+
+// SpeaksImprov tells by the project: what the descriptor says of the build.
+func SpeaksImprov(i fleet.Image) bool { return i.Project == "fleet_unit" }
+
+func hexOffset(n int64) string { return "0x" + strconv.FormatInt(n, 16) }
+
+// PartFile is what a part's file is called.
+func PartFile(p fleet.ImagePart) string {
+	switch p.Kind {
+	case espimage.PartBootloader:
+		return "bootloader.bin"
+	case espimage.PartTable:
+		return "partition-table.bin"
+	case espimage.PartOTAData:
+		return "ota_data_initial.bin"
+	case espimage.PartApp:
+		return "app.bin"
+	}
+	return "data-" + strings.TrimPrefix(hexOffset(p.Offset), "0x") + ".bin"
+}
+
+// FlashArgs are the arguments of write-flash, as ESP-IDF's flash_args has them.
+func FlashArgs(parts []fleet.ImagePart) string {
+	var args []string
+	for _, p := range parts {
+		args = append(args, hexOffset(p.Offset)+" "+PartFile(p))
+	}
+	return strings.Join(args, " ")
+}
+
+// command writes the unpacked parts, by esptool from version 5 on or before.
+func (f FlashTarget) command(old bool) string {
+	tool, verb := "esptool", "write-flash"
+	if old {
+		tool, verb = "esptool.py", "write_flash"
+	}
+	return tool + " --chip " + f.Image.Chip + " --port PORT " + verb + " " + FlashArgs(f.Layout.Parts)
+}
+
+func (f FlashTarget) mergedCommand() string {
+	return "esptool --chip " + f.Image.Chip + " --port PORT write-flash 0x0 " + MergedFile(f.Image)
+}
+
+// MergedFile is what the file with all parts is called.
+func MergedFile(i fleet.Image) string { return "merged-" + i.SHA256[:8] + ".bin" }
+
+// PartsFile is what the archive with all parts is called.
+func PartsFile(i fleet.Image) string { return "parts-" + i.SHA256[:8] + ".zip" }
+
+// pushLayoutCommand uploads a build with its layout.
+const pushLayoutCommand = "fleetd image push --layout build/ --board BOARD"
+
+// A LayoutCard is the part of an image's page about blank boards. Files of its
+// build are posted to [FlashPath] of the image and "layout".
+type LayoutCard struct {
+	Image    fleet.Image
+	Layout   fleet.ImageLayout // empty if there is none
+	Released bool              // part of a release that is released
+	CanAct   bool
+	Fault    Fault // why files were not taken
+}
+
+func hasLang(ctx context.Context, l i18n.Lang) bool { return page(ctx).Lang == l }
