@@ -6,6 +6,7 @@
 #include "virtual_unit.hpp"
 
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <chrono>
 
 using namespace fleet;
@@ -92,8 +93,7 @@ TEST_SUITE("vdevice") {
             genuine = false;
             key_file[40] = key_file[40] == '6' ? '7' : '6';
         }
-        StubFleet fleet("");
-        fleet.key = bytes;
+        StubFleet fleet("", bytes);
         TempDir dir;
         std::filesystem::create_directory(dir / "u");
         put_file(dir / "u/identity.key", key_file);
@@ -103,7 +103,14 @@ TEST_SUITE("vdevice") {
 
     TEST_CASE("over TLS it joins whom it trusts, and nobody else") {
         std::string name = "127.0.0.1", trusted;
-        bool joins = false;
+        bool joins = false, of_system = false;
+        SUBCASE("an authority that the system trusts") {
+            joins = of_system = true;
+        }
+        SUBCASE("one that the system does not trust") {
+            of_system = true;
+            trusted = "another";
+        }
         SUBCASE("our own authority, an address") {
             joins = true;
         }
@@ -125,8 +132,13 @@ TEST_SUITE("vdevice") {
         TempDir dir;
         put_file(dir / "ca.pem", web.certificate() + (trusted.empty() ? broker : stranger).certificate());
         const std::string host = name == "localhost" ? name : "127.0.0.1";
-        std::vector<std::string> c = command(without_updates(fleet), dir / "u", {"--ca", dir / "ca.pem"});
-        c[2] = "https://127.0.0.1:" + std::to_string(web.port()) + "/ota/";
+        std::vector<std::string> c = command(without_updates(fleet), dir / "u");
+        if (of_system) {
+            c.insert(c.begin(), {"/usr/bin/env", "SSL_CERT_FILE=" + (dir / "ca.pem")});
+        } else {
+            c.insert(c.end(), {"--ca", dir / "ca.pem"});
+        }
+        *(std::find(c.begin(), c.end(), "--ota-url") + 1) = "https://127.0.0.1:" + std::to_string(web.port()) + "/ota/";
         const std::string port = std::to_string(broker.port());
         c.insert(c.end(), {"--tls-port", port, "--broker", host + ":" + port});
         Process device(c, dir / "log");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/device.hpp"
 
-#include <unistd.h>
+#include "fleet/url.hpp"
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -25,9 +26,11 @@ void print(const char *where, std::string_view title, std::string_view text) {
     std::fflush(stdout);
 }
 
+// OpenSSL, and so libmosquitto, reads SSL_CERT_FILE by itself; libcurl does not.
 HttpLimits http_limits(const Options &o) {
     HttpLimits limits;
-    if (::access(o.ca_file.c_str(), R_OK) == 0) limits.ca_file = o.ca_file;
+    const char *system = std::getenv("SSL_CERT_FILE");
+    limits.ca_file = o.ca_file.empty() && system != nullptr ? system : o.ca_file;
     return limits;
 }
 
@@ -139,10 +142,24 @@ void Device::begin() {
     misbehave();
     behave();
     unit_.start();
+    tell_of_links();
     const bool safe = unit_.crashes().safe_mode();
     const Status added = add_all_tools(unit_.tools(), kit_, safe);
     if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
     if (safe) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
+}
+
+// What the core keeps to itself, a person at the terminal wants to know.
+void Device::tell_of_links() {
+    http_.on_failure = [this](std::string_view url, const Status &why) {
+        const Result<Url> to = parse_url(url);  // its path may hold a secret
+        log_.write(LogLevel::warn, tag, std::string(to.ok() ? to.value().host : "URL") + ": " + why.why);
+    };
+    transport_.on_state = [this, inner = transport_.on_state](TransportState state, Status why) {
+        if (state == TransportState::up) log_.write(LogLevel::info, tag, "connected to the broker");
+        if (!why.ok()) log_.write(LogLevel::warn, tag, std::string("broker: ") + why.why);
+        inner(state, why);
+    };
 }
 
 void Device::stop() {
@@ -164,7 +181,8 @@ void Device::behave() {
 
 void Device::leak(std::int64_t bytes) {
     if (unit_.crashes().safe_mode()) return;
-    if (system_.heap_free() == 0) std::abort();  // as an allocation that fails does
+    const std::int64_t taken = bytes * static_cast<std::int64_t>(leaked_.size());
+    if (taken >= std::int64_t{board_.heap_size}) std::abort();  // as an allocation that fails does
     leaked_.emplace_back(static_cast<std::size_t>(bytes), 'x');
     executor_.post_after(1000, [this, bytes] { leak(bytes); });
 }

@@ -42,6 +42,7 @@ private:
     UnitOptions unit_options() const;
     Machine machine();
     void begin();
+    void tell_of_links();
     void behave();
     void leak(std::int64_t bytes);
     void misbehave();

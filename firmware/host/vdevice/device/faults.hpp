@@ -36,6 +36,9 @@ class FaultyHttp final : public HttpClient {
 public:
     FaultyHttp(HttpClient &inner, Faults &faults, bool connected)
         : inner_(inner), faults_(faults), connected_(connected) {}
+    // Called on the thread of the request that failed.
+    std::function<void(std::string_view url, const Status &why)> on_failure;
+
     Result<HttpResponse> get(std::string_view url, std::int64_t range_from,
                              const std::function<Status(const HttpResponse &)> &begin,
                              const std::function<Status(Bytes)> &sink) override;
@@ -45,6 +48,7 @@ public:
                                    const std::function<Result<std::size_t>(MutableBytes)> &source) override;
 
 private:
+    Result<HttpResponse> told(std::string_view url, Result<HttpResponse> outcome) const;
     Status pass(std::int64_t at, Bytes chunk, const std::function<Status(Bytes)> &sink);
 
     HttpClient &inner_;

@@ -21,7 +21,7 @@ const char usage[] =
     "  --broker HOST:PORT the broker to connect to, whatever the server says\n"
     "  --trial-ms MS      how long a new image may take to prove itself (default 300000)\n"
     "  --restart-ms MS    from the end of an upgrade to the restart (default 1500)\n"
-    "  --ca FILE          trusted certificates, PEM\n"
+    "  --ca FILE          trusted certificates, PEM; default: the system's, or SSL_CERT_FILE\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
     "  --ip ADDRESS       reported as the unit's own\n"
     "  --run-elf          run the program that an image carries, in place of this one: whoever can send\n"

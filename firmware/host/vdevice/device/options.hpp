@@ -22,7 +22,7 @@ struct Options {
     std::string url_hosts;
     std::string broker_host;        // "": the broker that the server names
     std::uint16_t broker_port = 0;  // of broker_host
-    std::string ca_file = "/etc/ssl/certs/ca-certificates.crt";
+    std::string ca_file;            // "": the system's
     std::uint16_t tls_port = 8883;
     std::uint32_t trial_ms = 5 * 60 * 1000;
     std::uint32_t restart_ms = 1500;

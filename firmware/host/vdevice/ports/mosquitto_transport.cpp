@@ -131,6 +131,13 @@ MosquittoTransport::~MosquittoTransport() {
     stop(false);
 }
 
+Status MosquittoTransport::encrypt(Link &link) {
+    const int code = tls_.ca_file.empty()
+                         ? mosquitto_int_option(link.handle, MOSQ_OPT_TLS_USE_OS_CERTS, 1)
+                         : mosquitto_tls_set(link.handle, tls_.ca_file.c_str(), nullptr, nullptr, nullptr, nullptr);
+    return code == MOSQ_ERR_SUCCESS ? Status{} : Status{Code::io, "the file of trusted certificates cannot be read"};
+}
+
 Status MosquittoTransport::configure(Link &link, const BrokerSettings &s, std::string_view will_topic,
                                      std::string_view will) {
     mosquitto_threaded_set(link.handle, true);
@@ -146,11 +153,7 @@ Status MosquittoTransport::configure(Link &link, const BrokerSettings &s, std::s
                            false) != MOSQ_ERR_SUCCESS) {
         return {Code::invalid, "the topic of the last will makes no sense"};
     }
-    if (s.port == tls_.port &&
-        mosquitto_tls_set(link.handle, tls_.ca_file.c_str(), nullptr, nullptr, nullptr, nullptr) != MOSQ_ERR_SUCCESS) {
-        return {Code::io, "the file of trusted certificates cannot be read"};
-    }
-    return {};
+    return s.port == tls_.port ? encrypt(link) : Status{};
 }
 
 void MosquittoTransport::connect_to(std::string host, std::uint16_t port) {

@@ -15,7 +15,7 @@ namespace fleet::host {
 
 struct TlsSettings {
     std::uint16_t port = 8883;  // connections to this port are encrypted
-    std::string ca_file;        // PEM
+    std::string ca_file;        // PEM; "" takes the system's
 };
 
 class MosquittoTransport final : public Transport {
@@ -36,6 +36,7 @@ public:
 private:
     struct Link;
     Status configure(Link &link, const BrokerSettings &settings, std::string_view will_topic, std::string_view will);
+    Status encrypt(Link &link);
     void report(std::uint32_t generation, TransportState state, Status why);
     void receive(std::uint32_t generation, std::string payload);
 
