@@ -83,6 +83,14 @@ func (r *Reports) takeJob(id DeviceID, params json.RawMessage, now time.Time) (u
 	return true, r.jobs.put(jobKey{id, j.ID}, j)
 }
 
+// Called reads the outcome of a call. Devices tell their configuration unasked
+// only when it changes: an answer that shows it counts as a report.
+func (r *Reports) Called(c *Call) {
+	if c.State == CallSucceeded && (c.Tool == ToolConfigGet || c.Tool == ToolConfigSet) {
+		r.takeConfig(c.Device, json.RawMessage(resultText(c.Result)), r.opts.Now().UTC())
+	}
+}
+
 func (r *Reports) takeConfig(id DeviceID, raw json.RawMessage, now time.Time) (understood, kept bool) {
 	c, ok := ParseDeviceConfig(raw, now)
 	if !ok {

@@ -25,6 +25,12 @@ func (s *server) openReports(context.Context) error {
 	return nil
 }
 
+// observed sees every outcome of a call.
+func (s *server) observed(c *fleet.Call) {
+	s.metrics.observe(c)
+	s.reports.Called(c)
+}
+
 // vitalsKept is how long the history of vitals is kept: it grows faster than
 // all else.
 func (c *config) vitalsKept() time.Duration {

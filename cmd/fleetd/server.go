@@ -273,7 +273,7 @@ func (s *server) openCalls(context.Context) error {
 		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: s.log})
 	s.stages.run("one-time links", s.snapshots.Run)
 	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
-		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.metrics.observe})
+		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.observed})
 	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
