@@ -59,6 +59,9 @@ type Following struct {
 // Active reports whether the device streams.
 func (f Following) Active(now time.Time) bool { return now.Before(f.Until) }
 
+// end is when an operator has to ask again.
+func (f Following) end() time.Time { return f.Since.Add(FollowLimit) }
+
 // NewDeviceLogs makes the service.
 func NewDeviceLogs(o DeviceLogsOptions) *DeviceLogs {
 	if o.Now == nil {
@@ -128,7 +131,7 @@ func (s *DeviceLogs) Fetch(ctx context.Context, actor Actor, id DeviceID) (last 
 // stops it.
 func (s *DeviceLogs) followRequest(actor Actor, id DeviceID, level string, step time.Duration) CallRequest {
 	return CallRequest{Actor: actor, Device: id, Tool: ToolLogsStream,
-		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step/time.Second), level))}
+		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step.Round(time.Second)/time.Second), level))}
 }
 
 // LevelRequest is the call that sets how much the device logs, of one part or

@@ -52,7 +52,7 @@ func (s *DeviceLogs) due() map[DeviceID]Following {
 		case !f.Active(now) && !f.Until.IsZero():
 			*f = Following{}
 			ended = append(ended, id)
-		case f.Active(now) && !f.renewal && s.watchers[id] > 0 && f.Until.Sub(now) <= renewBefore && f.Until.Sub(f.Since) < FollowLimit:
+		case f.Active(now) && !f.renewal && s.watchers[id] > 0 && f.Until.Sub(now) <= renewBefore && f.Until.Before(f.end()):
 			f.renewal = true
 			due[id] = *f
 		case !f.Active(now) && s.watchers[id] == 0 && now.Sub(d.touched) > logsIdle:
@@ -69,9 +69,12 @@ func (s *DeviceLogs) due() map[DeviceID]Following {
 // renew asks for another step. If the device does not grant it, its stream
 // runs out. The outcome comes by itself: one slow device holds up no other.
 func (s *DeviceLogs) renew(ctx context.Context, id DeviceID, f Following) {
-	step := min(FollowStep, FollowLimit-f.Until.Sub(f.Since)).Round(time.Second)
-	c, err := s.o.Calls.Start(ctx, s.followRequest(f.By, id, f.Level, step))
 	now := s.o.Now()
+	until := now.Add(FollowStep)
+	if until.After(f.end()) {
+		until = f.end()
+	}
+	c, err := s.o.Calls.Start(ctx, s.followRequest(f.By, id, f.Level, until.Sub(now)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.devices[id]
@@ -80,9 +83,9 @@ func (s *DeviceLogs) renew(ctx context.Context, id DeviceID, f Following) {
 	}
 	d.follow.renewal = false
 	if err != nil || c.State.Failed() {
-		d.follow.Since = f.Until.Add(-FollowLimit) // no more tries
+		d.follow.Since = f.Until.Add(-FollowLimit) // no more tries: this is the end
 		s.o.Log.Info("log no longer followed", "device", id, "state", c.State, "err", err)
 		return
 	}
-	d.follow.Until = now.Add(step)
+	d.follow.Until = until
 }
