@@ -48,6 +48,7 @@ MqttOptions mqtt_options() {
 OtaPolicy ota_policy() {
     OtaPolicy policy;
     policy.trial_ms = CONFIG_FLEET_TRIAL_S * 1000;
+    policy.proof_ms = CONFIG_FLEET_PROOF_S * 1000;
 #if CONFIG_FLEET_SIGNED_RELEASES
     policy.signed_only = true;
     const Status key = decode_hex(CONFIG_FLEET_RELEASE_KEY, {policy.key.data(), policy.key.size()});

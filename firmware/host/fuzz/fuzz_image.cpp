@@ -23,10 +23,10 @@ public:
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
-    const Result<ImageHead> head = parse_image_head({data, size});
-    if (head.ok()) {
-        fuzz::require(head.value().version.size() <= 32 && head.value().project.size() <= 32);
-        fuzz::require(head.value().elf_sha256.size() == 64);
+    ImageHead head;
+    if (parse_image_head({data, size}, head).ok()) {
+        fuzz::require(head.version.size() <= 32 && head.project.size() <= 32);
+        fuzz::require(head.elf_sha256.size() == 64);
     }
     NoCrypto crypto;
     ImageCheck whole(crypto);

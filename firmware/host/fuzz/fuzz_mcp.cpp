@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     ToolRegistry tools;
     fuzz::require(tools.add(kTool, run, nullptr).ok() && tools.add(kUser, run_user, nullptr).ok() &&
                   tools.add(kLater, run_later, nullptr).ok());
-    McpServer server(tools, {"b", "v", 2560}, nullptr, nullptr);
+    McpServer server(tools, {"b", "v", 2560, {}}, nullptr, nullptr);
     int answers = 0;
     server.set_send([&](std::string_view m) {
         answers++;

@@ -11,14 +11,15 @@ using namespace fleet;
 int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     const std::string_view text = fuzz::text(data, size);
     (void)newer_version(text, "1.2.3");
-    (void)check_url(text, {false, text});
-    const Result<PollAnswer> a = parse_poll_answer(text);
-    if (!a.ok()) return 0;
-    if (a.value().firmware.due()) {
-        fuzz::require(is_version(a.value().firmware.version) && parse_url(a.value().firmware.url).ok());
+    (void)check_url(text, {false, {text, {}, {}}});
+    PollAnswer a;
+    if (!parse_poll_answer(text, a).ok()) return 0;
+    if (a.firmware.due()) {
+        fuzz::require(a.firmware.job.size() <= kMaxJob);
+        fuzz::require(is_version(a.firmware.version) && parse_url(a.firmware.url).ok());
     }
-    if (!a.value().broker_status.ok()) return 0;
-    const BrokerSettings &s = a.value().broker;
+    if (!a.broker_status.ok()) return 0;
+    const BrokerSettings &s = a.broker;
     fuzz::require(!s.host.empty() && s.port != 0 && !s.publish_topic.empty() && s.keepalive_s >= 10);
     const std::string saved = save_broker(s);
     if (saved.empty()) return 0;

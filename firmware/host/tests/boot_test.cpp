@@ -25,6 +25,12 @@ JsonDocument body_of(const FakeMachine &m, const std::string &uuid) {
     return std::move(d.value());
 }
 
+Result<PollAnswer> answer_to(std::string_view text) {
+    PollAnswer answer;
+    const Status s = parse_poll_answer(text, answer);
+    return s.ok() ? Result<PollAnswer>(answer) : s;
+}
+
 }  // namespace
 
 TEST_SUITE("boot") {
@@ -71,15 +77,16 @@ TEST_SUITE("boot") {
 
     TEST_CASE("headers, with and without a serial number") {
         FakeMachine m;
+        PollAnswer answer;
         m.http.answers[kUrl] = {{200, kClaimed, false}};
-        CHECK(poll_server(m.machine, kUrl, "u").ok());
+        CHECK(poll_server(m.machine, kUrl, "u", answer).ok());
         CHECK(m.http.headers["Device-Id"] == "a0:85:e3:11:22:33");
         CHECK(m.http.headers["Client-Id"] == "u");
         CHECK(m.http.headers["User-Agent"] == "fleet-devkit-s3/1.0.0");
         CHECK(m.http.headers["Activation-Version"] == "1");
         CHECK(m.http.headers.count("Serial-Number") == 0);
         m.machine.identity = &m.identity;
-        CHECK(poll_server(m.machine, kUrl, "u").ok());
+        CHECK(poll_server(m.machine, kUrl, "u", answer).ok());
         CHECK(m.http.headers["Activation-Version"] == "2");
         CHECK(m.http.headers["Serial-Number"] == m.identity.number);
     }
@@ -100,12 +107,23 @@ TEST_SUITE("boot") {
         CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::unsupported);
     }
 
+    TEST_CASE("a job that the server names is kept, one too long for it is not") {
+        const auto job = [](const std::string &name) {
+            const std::string text =
+                "{\"firmware\":{\"version\":\"2\",\"url\":\"http://h/x\",\"job\":\"" + name + "\"}}";
+            return answer_to(text).value().firmware.job;
+        };
+        CHECK(job("0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2") == "0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2");
+        CHECK(job(std::string(kMaxJob, 'j')).size() == kMaxJob);
+        CHECK(job(std::string(kMaxJob + 1, 'j')).empty());
+    }
+
     TEST_CASE("every answer of the vectors is read without harm") {
         const JsonDocument doc = load_vectors("ota_check.json");
         for (JsonView r = doc.root().member("responses").first(); r.exists(); r = r.next()) {
             const std::string name = text_of(r.member("name"));
             CAPTURE(name);
-            const Result<PollAnswer> a = parse_poll_answer(r.member("body").text());
+            const Result<PollAnswer> a = answer_to(r.member("body").text());
             if (!a.ok()) {
                 CHECK(name.find("FORBIDDEN") == 0);
                 continue;
@@ -149,27 +167,25 @@ TEST_SUITE("boot") {
         };
         for (const auto &c : cases) {
             CAPTURE(c.mqtt);
-            const Result<PollAnswer> a = parse_poll_answer("{\"mqtt\":" + std::string(c.mqtt) + "}");
+            const Result<PollAnswer> a = answer_to("{\"mqtt\":" + std::string(c.mqtt) + "}");
             REQUIRE(a.ok());
             CHECK(a.value().broker_status.ok() == c.usable);
         }
-        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}").value().broker.port == 8883);
-        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":1}}")
+        CHECK(answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}").value().broker.port == 8883);
+        CHECK(answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":1}}")
                   .value()
                   .broker.keepalive_s == 10);
-        CHECK(parse_poll_answer("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}")
+        CHECK(answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}")
                   .value()
                   .broker.keepalive_s == 3600);
-        CHECK_FALSE(parse_poll_answer("[]").ok());
-        CHECK_FALSE(parse_poll_answer("").ok());
-        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms ==
-              0);
-        CHECK(parse_poll_answer("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":99999}}")
+        CHECK_FALSE(answer_to("[]").ok());
+        CHECK_FALSE(answer_to("").ok());
+        CHECK(answer_to("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms == 0);
+        CHECK(answer_to("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":99999}}")
                   .value()
                   .time.zone_minutes == 0);
-        CHECK_FALSE(
-            parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"file:///etc\"}}").value().firmware.due());
-        CHECK_FALSE(parse_poll_answer("{\"firmware\":{\"version\":\"1.0\",\"url\":\"http://h/x\",\"force\":true}}")
+        CHECK_FALSE(answer_to("{\"firmware\":{\"version\":\"1.0\",\"url\":\"file:///etc\"}}").value().firmware.due());
+        CHECK_FALSE(answer_to("{\"firmware\":{\"version\":\"1.0\",\"url\":\"http://h/x\",\"force\":true}}")
                         .value()
                         .firmware.force);
     }

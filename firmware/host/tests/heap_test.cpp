@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a request costs: nothing from the heap but the nodes of its own JSON.
 #include "fleet/session.hpp"
+#include "fleet/unit.hpp"
+#include "machine.hpp"
 #include "mcp_fixture.hpp"
 
 #include <cjson/cJSON.h>
@@ -16,6 +18,7 @@ namespace {
 // few lines only.
 bool counting = false;
 std::size_t news = 0;
+std::size_t taken = 0;  // from the heap now, cJSON apart
 std::size_t json_now = 0;
 std::size_t json_peak = 0;
 
@@ -35,13 +38,16 @@ void json_free(void *p) {
 
 void *operator new(std::size_t size) {
     if (counting) news++;
-    return std::malloc(size);
+    void *p = std::malloc(size);
+    taken += malloc_usable_size(p);
+    return p;
 }
 void operator delete(void *p) noexcept {
+    taken -= p ? malloc_usable_size(p) : 0;
     std::free(p);
 }
 void operator delete(void *p, std::size_t) noexcept {
-    std::free(p);
+    operator delete(p);
 }
 
 using namespace fleet;
@@ -75,6 +81,15 @@ struct Counted {
     Session session{f.server};
     std::size_t bytes = 0;
 };
+
+// The budgets are those of the device: pointers of 32 bits. Elsewhere the
+// figures only have to be of that order.
+constexpr bool kNarrow = sizeof(void *) == 4;
+constexpr std::size_t kPeakLimit = kNarrow ? 10 * 1024 : 16 * 1024;
+constexpr std::size_t kRestLimit = kNarrow ? 12 * 1024 : 16 * 1024;
+
+const char kPoll[] = "https://fleet.example.org/ota";
+const char kClaimed[] = "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"}}";
 
 const char *const kRequests[] = {
     "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{"
@@ -110,22 +125,49 @@ TEST_SUITE("heap") {
     TEST_CASE("the worst request is bounded before it is parsed") {
         Counted c;
         const Hooks hooks;
-        std::string values = "{\"type\":\"mcp\",\"payload\":[0";
-        for (int i = 0; i < 240; i++)
-            values += ",{}";
-        c.receive(values + "]}");
-        // 256 nodes of 64 bytes on this machine, of 40 on the device.
-        CHECK(json_peak > 10'000);
-        CHECK(json_peak < 32 * 1024);
+        // As many values as are taken, each with a key and a text of its own.
+        std::string values = "{\"type\":\"mcp\",\"payload\":{\"0\":\"\"";
+        for (int i = 100; i < 223; i++)
+            values += ",\"key-" + std::to_string(i) + "\":\"text of some length\"";
+        REQUIRE(values.size() < JsonLimits{}.bytes);
+        c.receive(values + "}}");
+        MESSAGE("worst request: ", json_peak, " bytes");
+        CHECK(json_peak > 5'000);
+        CHECK(json_peak <= kPeakLimit);
         json_peak = 0;
-        c.receive("{\"type\":\"" + std::string(8000, 'x') + "\"}");
-        CHECK(json_peak < 12 * 1024);
+        c.receive("{\"type\":\"" + std::string(JsonLimits{}.bytes - 11, 'x') + "\"}");
+        CHECK(json_peak > 4'000);
+        CHECK(json_peak <= kPeakLimit);
         json_peak = 0;
-        for (int i = 0; i < 200; i++)
-            values += ",{}";
-        c.receive(values + "]}");
+        c.receive("{\"type\":\"" + std::string(JsonLimits{}.bytes, 'x') + "\"}");
+        for (int i = 0; i < 5; i++)
+            values += ",\"k\":1";
+        c.receive(values + "}}");
         CHECK(json_peak == 0);
         CHECK(news == 0);
+        CHECK(json_now == 0);
+    }
+
+    // What the fakes keep is counted, too; the transport forgets what it sent.
+    TEST_CASE("a unit at rest takes 12 KB, whatever was asked of it") {
+        FakeMachine m;
+        m.http.answers[kPoll] = {{200, kClaimed, false}};
+        const Hooks hooks;
+        const std::size_t before = taken;
+        auto unit = std::make_unique<Unit>(m.machine, UnitOptions{kPoll, {}, 3584, 3072, {}, ""});
+        unit->start();
+        m.executor.settle();
+        m.transport.connect();
+        for (const char *r : kRequests)
+            m.transport.say(r);
+        m.executor.run_for(10'000);
+        CHECK(m.transport.sent.size() > 5);
+        m.transport.sent = {};
+        m.http.posted = {};
+        const std::size_t rest = taken - before;
+        MESSAGE("at rest: ", rest, " bytes of the heap, of them ", sizeof(Unit), " the unit itself");
+        CHECK(rest >= 3584 + 3072 + sizeof(Unit));
+        CHECK(rest <= kRestLimit);
         CHECK(json_now == 0);
     }
 

@@ -14,7 +14,7 @@ namespace fleet::test {
 class FakeSystem : public System {
 public:
     void restart() override { restarts++; }
-    AppInfo app() const override { return info; }
+    const AppInfo &app() const override { return info; }
     ResetReason reset_reason() const override { return reason; }
     std::uint32_t heap_free() const override { return 150'000; }
     std::uint32_t heap_min() const override { return 120'000; }
@@ -39,12 +39,11 @@ public:
 class FakeHttp : public HttpClient {
 public:
     Result<HttpResponse> get(std::string_view url, std::int64_t range_from,
-                             const std::function<Status(const HttpResponse &)> &begin,
-                             const std::function<Status(Bytes)> &sink) override;
+                             FunctionRef<Status(const HttpResponse &)> begin, FunctionRef<Status(Bytes)> sink) override;
     Result<HttpResponse> post(std::string_view url, const HttpHeader *headers, std::size_t header_count, Bytes body,
                               std::string &reply, std::size_t reply_limit) override;
     Result<HttpResponse> post_file(std::string_view, std::string_view, std::string_view,
-                                   const std::function<Result<std::size_t>(MutableBytes)> &) override {
+                                   FunctionRef<Result<std::size_t>(MutableBytes)>) override {
         return Status{Code::unsupported, "not here"};
     }
 
@@ -107,9 +106,11 @@ private:
 
 class FakeTransport : public Transport {
 public:
-    Status start(const BrokerSettings &settings, std::string_view, std::string_view) override {
+    Status start(const BrokerSettings &settings, std::string_view topic, std::string_view text) override {
         starts++;
         last = settings;
+        will_topic = std::string(topic);
+        will = std::string(text);
         return startable ? Status{} : Status{Code::unavailable, "no network"};
     }
     void stop(bool) override { stops++; }
@@ -130,7 +131,7 @@ public:
     void say(std::string_view text) { on_message(Bytes(text)); }
 
     BrokerSettings last;
-    std::string last_topic;
+    std::string last_topic, will_topic, will;
     std::vector<std::string> sent;
     int starts = 0;
     int stops = 0;
@@ -153,7 +154,7 @@ public:
     int width() const override { return 320; }
     int height() const override { return 240; }
     bool monochrome() const override { return false; }
-    Status snapshot(PictureFormat, int, const std::function<Status(Bytes)> &) override { return {}; }
+    Status snapshot(PictureFormat, int, FunctionRef<Status(Bytes)>) override { return {}; }
     Status show_picture(Bytes) override { return {}; }
     void show_text(std::string_view title, std::string_view text) override {
         shown = std::string(title) + "|" + std::string(text);

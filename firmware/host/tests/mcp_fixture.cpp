@@ -127,8 +127,8 @@ void add_all(ToolRegistry &tools, void *context) {
 
 }  // namespace
 
-McpFixture::McpFixture(std::size_t page_bytes)
-    : server(tools, {"bread-compact-wifi", "2.4.2", page_bytes}, &store, &clock) {
+McpFixture::McpFixture(std::size_t page_bytes, const CallRates &rates)
+    : server(tools, {"bread-compact-wifi", "2.4.2", page_bytes, rates}, &store, &clock) {
     add_all(tools, this);
     server.set_send([this](std::string_view m) { sent.emplace_back(m); });
 }

@@ -11,7 +11,7 @@
 namespace fleet::test {
 
 struct McpFixture {
-    explicit McpFixture(std::size_t page_bytes = 8000);
+    explicit McpFixture(std::size_t page_bytes = 8000, const CallRates &rates = {0, 0, 0});
 
     // ask hands in a message and gives the one reply, or "" for silence.
     std::string ask(std::string_view message);

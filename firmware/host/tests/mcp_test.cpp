@@ -235,6 +235,34 @@ TEST_SUITE("mcp") {
               "-32602 Unknown cursor: x");
     }
 
+    TEST_CASE("calls are limited: a burst, then ten a second") {
+        McpFixture f(8000, {10, 20, 10});
+        for (int id = 1; id <= 20; id++)
+            CHECK(error_of(f.call(id, "self.demo.count")) == "");
+        CHECK(error_of(f.call(21, "self.get_device_status")) == "-32002 too many calls");
+        CHECK(f.runs == 20);
+        CHECK(error_of(f.call(20, "self.demo.count")) == "");  // a repetition costs nothing
+        f.clock.us += 100'000;
+        CHECK(error_of(f.call(22, "self.demo.count")) == "");
+        CHECK(error_of(f.call(23, "self.demo.count")) == "-32002 too many calls");
+        f.clock.us += 60'000'000;  // a pause fills up no more than the burst
+        for (int id = 100; id < 120; id++)
+            CHECK(error_of(f.call(id, "self.demo.count")) == "");
+        CHECK(error_of(f.call(120, "self.demo.count")) == "-32002 too many calls");
+        CHECK(error_of(f.request("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}")) == "");
+    }
+
+    TEST_CASE("calls that restart the device are limited on their own") {
+        McpFixture f(8000, {10, 20, 10});
+        CHECK(error_of(f.call(1, "self.reboot")) == "");
+        CHECK(error_of(f.call(2, "self.reboot")) == "-32002 too many calls");
+        CHECK(error_of(f.call(3, "self.upgrade_firmware", "{\"url\":\"http://h/x\"}")) == "-32002 too many calls");
+        CHECK(error_of(f.call(4, "self.demo.count")) == "");
+        f.clock.us += 10'000'000;
+        CHECK(error_of(f.call(5, "self.reboot")) == "");
+        CHECK(f.runs == 3);
+    }
+
     TEST_CASE("user tools are listed on demand only") {
         McpFixture f;
         CHECK(has(f.request(kListed), "self.reboot"));

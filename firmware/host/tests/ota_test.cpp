@@ -14,6 +14,7 @@ const char kUrl[] = "https://fleet.example.org/fw/t0k3n.bin";
 // OtaFixture is a machine that runs upgrades; reboot gives it a new life.
 struct OtaFixture {
     OtaFixture() {
+        policy.proof_ms = 0;
         m.http.files[kUrl] = image;
         start_flow();
     }
@@ -21,7 +22,7 @@ struct OtaFixture {
     void start_flow() {
         flow = std::make_unique<OtaFlow>(m.machine, policy);
         flow->on_report = [this](const JobReport &r) {
-            std::string line = r.job + " " + r.kind + " " + to_string(r.state);
+            std::string line = std::string(r.job) + " " + r.kind + " " + to_string(r.state);
             if (r.state == JobState::progress) {
                 percents.push_back(r.percent);
                 return;
@@ -90,6 +91,84 @@ TEST_SUITE("ota") {
         CHECK(f.reports.size() == 2);  // told once
         f.m.executor.run_for(10 * 60'000);
         CHECK(f.m.updater.current == 1);
+    }
+
+    TEST_CASE("a new image has to stay online for a while before it is trusted") {
+        OtaFixture f;
+        f.policy.proof_ms = 30'000;
+        f.start_flow();
+        REQUIRE(f.flow->start(f.order(), "j1").ok());
+        f.m.executor.run_for(5'000);
+        f.reboot();
+        REQUIRE(f.flow->state() == OtaState::on_trial);
+        SUBCASE("it stays") {
+            f.flow->prove_online();
+            f.m.executor.run_for(29'000);
+            CHECK(f.m.updater.running().state == SlotState::pending_verify);
+            f.flow->prove_online();  // more messages change nothing
+            f.m.executor.run_for(2'000);
+            CHECK(f.m.updater.running().state == SlotState::valid);
+            CHECK(f.last() == "j1 upgrade done");
+            CHECK(f.reports.size() == 2);
+        }
+        SUBCASE("it loses the broker meanwhile: the time starts anew") {
+            f.flow->prove_online();
+            f.m.executor.run_for(20'000);
+            f.flow->lose_online();
+            f.m.executor.run_for(20'000);
+            f.flow->prove_online();
+            f.m.executor.run_for(20'000);
+            CHECK(f.flow->state() == OtaState::on_trial);
+            f.m.executor.run_for(11'000);
+            CHECK(f.last() == "j1 upgrade done");
+        }
+        SUBCASE("it crashes meanwhile: the old image is back, and says so") {
+            f.flow->prove_online();
+            f.m.executor.run_for(20'000);
+            f.reboot();
+            CHECK(f.m.system.info.version == "1.0.0");
+            CHECK(f.last() == "j1 upgrade failed rolled_back: the new image restarted before it had proved itself");
+        }
+        SUBCASE("its self-test fails by then") {
+            f.flow->prove_online();
+            f.self_test = {Code::io, "the sensor went silent"};
+            f.m.executor.run_for(40'000);
+            f.reboot();
+            CHECK(f.m.system.info.version == "1.0.0");
+            CHECK(f.last() == "j1 upgrade failed rolled_back: the sensor went silent");
+        }
+        SUBCASE("it is never online") {
+            f.m.executor.run_for(310'000);
+            f.reboot();
+            CHECK(f.last() == "j1 upgrade failed rolled_back: the new image did not get through to the broker");
+        }
+    }
+
+    TEST_CASE("the time online is at most half of the trial") {
+        OtaFixture f;
+        f.policy.proof_ms = 600'000;
+        f.policy.trial_ms = 4'000;
+        f.start_flow();
+        REQUIRE(f.flow->start(f.order(), "j1").ok());
+        f.m.executor.run_for(5'000);
+        f.reboot();
+        f.flow->prove_online();
+        f.m.executor.run_for(1'900);
+        CHECK(f.flow->state() == OtaState::on_trial);
+        f.m.executor.run_for(200);
+        CHECK(f.last() == "j1 upgrade done");
+    }
+
+    TEST_CASE("an attempt that gets no connection at all keeps what there is") {
+        OtaFixture f;
+        f.m.http.cut_at = {200'000, 0, 0};
+        f.m.http.get_status = {0, 500, 503};
+        REQUIRE(f.flow->start(f.order(), "j").ok());
+        f.m.executor.run_for(200'000);
+        REQUIRE(f.m.http.asked_from.size() == 4);
+        CHECK(f.m.http.asked_from[1] > 150'000);
+        CHECK(f.m.http.asked_from[3] == f.m.http.asked_from[1]);
+        CHECK(f.m.updater.slots[1].bytes == f.image);
     }
 
     TEST_CASE("progress comes every 5 percent, in order, up to 100") {

@@ -83,6 +83,25 @@ TEST_SUITE("backoff") {
 }
 
 TEST_SUITE("outbox") {
+    TEST_CASE("what can be spared goes first, and never pushes out what is kept") {
+        Outbox box(4 * 12);
+        REQUIRE(box.push("outcome 00").ok());
+        REQUIRE(box.push("beat 00000", Keep::spare).ok());
+        REQUIRE(box.push("beat 00001", Keep::spare).ok());
+        REQUIRE(box.push("outcome 01").ok());
+        REQUIRE(box.push("beat 00002", Keep::spare).ok());  // instead of beat 0
+        CHECK(box.dropped() == 1);
+        REQUIRE(box.push("outcome 02").ok());
+        REQUIRE(box.push("outcome 03").ok());
+        CHECK(box.push("beat 00003", Keep::spare).code == Code::no_space);
+        CHECK(box.dropped() == 4);
+        for (const char *want : {"outcome 00", "outcome 01", "outcome 02", "outcome 03"}) {
+            CHECK(box.front() == want);
+            box.pop();
+        }
+        CHECK(box.empty());
+    }
+
     TEST_CASE("first in, first out, and kept until popped") {
         Outbox box(64);
         CHECK(box.empty());

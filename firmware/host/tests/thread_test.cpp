@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -78,6 +79,11 @@ TEST_SUITE("thread") {
         m.machine.executor = &executor;
         m.http.files["http://h/fw"] = make_image("2.0.0");
         m.http.piece = 100;
+        std::atomic<bool> canceled{false};
+        m.http.on_piece = [&] {
+            while (!canceled)
+                std::this_thread::yield();
+        };
         OtaFlow flow(m.machine, {});
         bool done = false;
         flow.on_report = [&](const JobReport &r) { done = done || r.state == JobState::failed; };
@@ -86,6 +92,7 @@ TEST_SUITE("thread") {
         o.url = "http://h/fw";
         REQUIRE(flow.start(o, "j").ok());
         flow.cancel();
+        canceled = true;
         executor.pump_until(done);
         CHECK(flow.state() == OtaState::idle);
     }

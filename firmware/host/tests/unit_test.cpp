@@ -15,6 +15,8 @@ const char kClaimed[] =
     "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"},"
     "\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":480}}";
 
+const char kPing[] = "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}";
+
 struct UnitFixture {
     UnitFixture() { m.http.answers[kPoll] = {{200, kClaimed, false}}; }
     void start() {
@@ -25,6 +27,7 @@ struct UnitFixture {
     UnitOptions options() const {
         UnitOptions o;
         o.poll_url = kPoll;
+        o.ota.proof_ms = proof_ms;
         return o;
     }
     bool sent(std::string_view part) const {
@@ -37,6 +40,7 @@ struct UnitFixture {
         const Result<JsonDocument> d = JsonDocument::parse(json);
         return unit->configure(d.value().root());
     }
+    std::uint32_t proof_ms = 30'000;
     FakeMachine m;
     std::unique_ptr<Unit> unit;
 };
@@ -205,14 +209,109 @@ TEST_SUITE("unit") {
         }
     }
 
-    TEST_CASE("a new image is valid once a message came through the broker") {
+    TEST_CASE("a new image is valid once a message came back, and it stayed online") {
         UnitFixture f;
         f.m.updater.slots[0].info.state = SlotState::pending_verify;
         f.start();
         f.m.transport.connect();
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
-        f.m.transport.say("{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}");
+        f.m.transport.say(kPing);
+        f.m.executor.run_for(29'000);
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.executor.run_for(2'000);
         CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
+    TEST_CASE("a message proves the way only after one of our own on the same connection") {
+        UnitFixture f;
+        f.m.updater.slots[0].info.state = SlotState::pending_verify;
+        f.proof_ms = 0;
+        f.start();
+        REQUIRE_FALSE(f.configure("{\"version\":1,\"values\":{\"telemetry\":false}}").refused());
+        f.m.transport.connect();
+        f.m.executor.run_for(1'000);  // what the configuration had to tell
+        f.m.transport.drop();
+        f.m.executor.run_for(3'000);
+        f.m.transport.connect();
+        f.m.transport.say("{\"type\":\"goodbye\"}");
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.transport.say(kPing);
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);  // that asked; it was answered
+        f.m.transport.say(kPing);
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
+    TEST_CASE("a last will is left with the broker, and each connection begins with a birth") {
+        UnitFixture f;
+        f.start();
+        CHECK(f.m.transport.will_topic == "up");
+        CHECK(
+            f.m.transport.will ==
+            "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/gone\","
+            "\"params\":{}}}");
+        CHECK(scan_json(f.m.transport.will, {}).ok());
+        for (int i = 0; i < 2; i++) {
+            f.m.transport.sent.clear();
+            f.m.transport.connect();
+            CHECK(f.sent("\"birth\":true"));
+            f.m.transport.sent.clear();
+            f.m.executor.run_for(70'000);
+            CHECK(f.sent("notifications/telemetry"));
+            CHECK_FALSE(f.sent("birth"));
+            f.m.transport.drop();
+            f.m.executor.run_for(10'000);
+        }
+    }
+
+    TEST_CASE("hours offline leave a heartbeat for every five minutes, and no outcome is lost for them") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.startable = false;
+        f.unit->report({"j-1", "upgrade", JobState::failed, 0, {Code::io, "flash"}});
+        f.m.transport.connect();
+        f.m.transport.drop();
+        f.m.transport.sent.clear();
+        f.unit->report({"j-2", "upgrade", JobState::failed, 0, {Code::io, "flash"}});
+        f.m.executor.run_for(62 * 60'000);
+        f.m.transport.connect();
+        f.m.executor.run_for(5'000);
+        int beats = 0;
+        std::int64_t before = 0;
+        for (const std::string &m : f.m.transport.sent) {
+            const std::size_t at = m.find("\"at\":");
+            if (m.find("telemetry") == std::string::npos || m.find("birth") != std::string::npos) continue;
+            REQUIRE(at != std::string::npos);
+            const std::int64_t when = std::strtoll(m.c_str() + at + 5, nullptr, 10);
+            if (beats++ > 0) CHECK(when - before >= 300'000);
+            before = when;
+        }
+        CHECK(beats >= 5);  // as many as the outbox holds
+        CHECK(beats <= 13);
+        CHECK(f.sent("\"j-2\""));
+        CHECK(f.sent("\"birth\":true"));
+    }
+
+    TEST_CASE("a heartbeat without a clock is not kept") {
+        UnitFixture f;
+        f.m.http.answers[kPoll] = {{200, "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"}}", false}};
+        f.start();
+        f.m.executor.run_for(20 * 60'000);
+        f.m.transport.connect();
+        CHECK(f.m.transport.sent.size() == 1);
+    }
+
+    TEST_CASE("an offer that names its job is reported by that name") {
+        UnitFixture f;
+        f.m.http.answers[kPoll] = {{200,
+                                    "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"},"
+                                    "\"firmware\":{\"version\":\"2.0\",\"url\":\"https://fleet.example.org/fw\","
+                                    "\"job\":\"d-7.2\"}}",
+                                    false}};
+        f.start();
+        f.m.transport.connect();
+        f.m.executor.run_for(5'000);
+        CHECK(f.sent("\"job\":\"d-7.2\",\"kind\":\"upgrade\",\"state\":\"accepted\""));
+        CHECK(f.sent("\"job\":\"d-7.2\",\"kind\":\"upgrade\",\"state\":\"failed\""));
     }
 
     TEST_CASE("reboot by message: goodbye first, once") {

@@ -187,7 +187,7 @@ void check_pages(JsonView pages) {
     auto tools = std::make_unique<VectorTools>();
     for (JsonView p = pages.first(); p.exists(); p = p.next())
         tools->add_page(text_of(p.member("reply")));
-    McpServer server(tools->registry, {"b", "v", 8000}, nullptr, nullptr);
+    McpServer server(tools->registry, {"b", "v", 8000, {}}, nullptr, nullptr);
     std::string reply;
     server.set_send([&](std::string_view m) { reply = std::string(m); });
     for (JsonView p = pages.first(); p.exists(); p = p.next()) {

@@ -33,7 +33,7 @@ Bench::Bench(Parts parts) : system(system_of(booted)) {
     m.network = &network;
     m.core_dump = &core_dump;
     m.crypto = &crypto;
-    if (parts == Parts::all) {
+    if (parts != Parts::none) {
         m.display = &display;
         m.speaker = &speaker;
         m.led = &led;
@@ -44,12 +44,25 @@ Bench::Bench(Parts parts) : system(system_of(booted)) {
     unit = std::make_unique<Unit>(machine, options);
     kit.machine = &machine;
     kit.unit = unit.get();
-    kit.with_log = [this](const std::function<void(LogRing &)> &use) { log.with(use); };
-    REQUIRE(add_all_tools(unit->tools(), kit, false).ok());
+    kit.with_log = [this](FunctionRef<void(LogRing &)> use) { log.with(use); };
+    REQUIRE(add_all_tools(unit->tools(), kit, parts == Parts::safe_mode).ok());
     unit->start();
     executor.pump();
     transport.on_state(TransportState::up, {});
     executor.pump();
+}
+
+std::string Bench::list(bool with_user_tools) {
+    std::string all, cursor;
+    do {
+        const std::string page =
+            request("tools/list", std::string(R"({"withUserTools":)") + (with_user_tools ? "true" : "false") +
+                                      R"(,"cursor":")" + cursor + "\"}");
+        all += page;
+        const std::size_t at = page.find(R"("nextCursor":")");
+        cursor = at == std::string::npos ? "" : page.substr(at + 14, page.find('"', at + 14) - at - 14);
+    } while (!cursor.empty());
+    return all;
 }
 
 std::string Bench::request(const std::string &method, const std::string &params, bool as_operator) {

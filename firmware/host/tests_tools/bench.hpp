@@ -21,12 +21,18 @@
 
 namespace fleet::test {
 
-// What is to run later than at once never does.
+// What is to run later than at once waits for later().
 class PumpedExecutor final : public Executor {
 public:
     void post(std::function<void()> fn) override { queue_.push_back(std::move(fn)); }
     void post_after(std::uint32_t ms, std::function<void()> fn) override {
-        if (ms == 0) post(std::move(fn));
+        ms == 0 ? post(std::move(fn)) : later_.push_back(std::move(fn));
+    }
+    // later runs what is due at any time, once.
+    void later() {
+        queue_.insert(queue_.end(), later_.begin(), later_.end());
+        later_.clear();
+        pump();
     }
     void work(std::function<void()> fn) override { post(std::move(fn)); }
     void pump() {
@@ -38,7 +44,7 @@ public:
     }
 
 private:
-    std::deque<std::function<void()>> queue_;
+    std::deque<std::function<void()>> queue_, later_;
 };
 
 class TestTransport final : public Transport {
@@ -54,11 +60,13 @@ public:
 
 class Bench {
 public:
-    enum class Parts { all, none };
+    enum class Parts { all, none, safe_mode };
     explicit Bench(Parts parts = Parts::all);
 
     // call makes a tools/call as an operator and gives the whole answer.
     std::string call(const std::string &tool, const std::string &arguments = "{}", bool as_operator = true);
+    // list gives all pages of tools/list, one after another.
+    std::string list(bool with_user_tools = true);
     std::string request(const std::string &method, const std::string &params, bool as_operator = true);
 
     Flash flash;

@@ -32,7 +32,7 @@ StubFleet &without_updates(StubFleet &fleet) {
 
 }  // namespace
 
-TEST_SUITE("vdevice") {
+TEST_SUITE("vdevice faults") {
     TEST_CASE("a connection that drops again and again is made again, and counted") {
         StubFleet fleet("");
         TempDir dir;
@@ -93,7 +93,8 @@ TEST_SUITE("vdevice") {
             genuine = false;
             key_file[40] = key_file[40] == '6' ? '7' : '6';
         }
-        StubFleet fleet("", bytes);
+        StubFleet fleet("");
+        fleet.key = bytes;
         TempDir dir;
         std::filesystem::create_directory(dir / "u");
         put_file(dir / "u/identity.key", key_file);

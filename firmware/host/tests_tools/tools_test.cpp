@@ -44,9 +44,8 @@ std::string url_argument(const std::string &url) {
 
 TEST_SUITE("tools") {
     TEST_CASE("a board lists what it has parts for") {
-        const std::string list = R"({"withUserTools":true})";
         Bench full, bare(Bench::Parts::none);
-        std::string all = full.request("tools/list", list), few = bare.request("tools/list", list);
+        std::string all = full.list(), few = bare.list();
         for (const char *name : {"self.audio_speaker.set_volume", "self.screen.set_brightness", "self.screen.set_theme",
                                  "self.led.set_rgb", "self.screen.snapshot", "self.screen.preview_image"}) {
             CHECK_MESSAGE(has(all, name), name);
@@ -57,7 +56,22 @@ TEST_SUITE("tools") {
               "self.config.set", "self.logs.tail", "self.core_dump.upload"}) {
             CHECK_MESSAGE(has(few, name), name);
         }
-        CHECK_FALSE(has(full.request("tools/list", "{}"), "self.reboot"));
+        CHECK_FALSE(has(full.list(false), "self.reboot"));
+    }
+
+    TEST_CASE("in safe mode there is only what helps a device that keeps crashing") {
+        Bench bench(Bench::Parts::safe_mode);
+        const std::string list = bench.list();
+        for (const char *name : {"self.get_device_status", "self.get_system_info", "self.reboot",
+                                 "self.upgrade_firmware", "self.rollback", "self.logs.tail", "self.logs.set_level",
+                                 "self.logs.stream", "self.core_dump.get_info", "self.core_dump.upload"}) {
+            CHECK_MESSAGE(has(list, name), name);
+        }
+        for (const char *name : {"self.audio_speaker.set_volume", "self.screen.set_theme", "self.screen.snapshot",
+                                 "self.led.set_rgb", "self.config.set"}) {
+            CHECK_MESSAGE(!has(list, name), name);
+            CHECK(has(bench.call(name), "Unknown tool"));
+        }
     }
 
     TEST_CASE("what disrupts or reveals needs an operator") {
@@ -191,6 +205,52 @@ TEST_SUITE("tools") {
         bench.log.write(LogLevel::info, "t", "not wanted");
         CHECK_FALSE(has(bench.call("self.logs.tail", R"({"lines":5})"), "not wanted"));
         CHECK(is_refused(bench.call("self.logs.set_level", R"({"level":"loud"})")));
+    }
+
+    TEST_CASE("new lines are sent as they come, for a time") {
+        Bench bench;
+        const auto told = [&bench] {
+            bench.transport.sent.clear();
+            bench.executor.later();
+            std::string all;
+            for (const std::string &m : bench.transport.sent) {
+                if (has(m, "notifications/log")) all += m;
+            }
+            return all;
+        };
+        bench.log.write(LogLevel::info, "t", "before");
+        CHECK(is_refused(bench.call("self.logs.stream", R"({"seconds":601})")));
+        CHECK(is_refused(bench.call("self.logs.stream", R"({"seconds":1,"level":"loud"})")));
+        CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":600})")));
+        CHECK(told() == "");
+        bench.log.write(LogLevel::info, "t", "line \"one\"");
+        bench.log.write(LogLevel::warn, "t", "line two");
+        const std::string first = told();
+        CHECK(has(first, R"("tag":"t","text":"line \"one\""})"));
+        CHECK(has(first, "line two"));
+        CHECK(has(first, R"("dropped":0}})"));
+        CHECK_FALSE(has(first, "before"));
+        CHECK(told() == "");
+
+        CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":600,"level":"warn"})")));
+        bench.log.write(LogLevel::info, "t", "too quiet");
+        bench.log.write(LogLevel::error, "t", "loud");
+        const std::string second = told();
+        CHECK(has(second, "loud"));
+        CHECK_FALSE(has(second, "too quiet"));
+
+        for (int i = 0; i < 40; ++i)
+            bench.log.write(LogLevel::error, "t", std::string(100, 'x') + std::to_string(i));
+        const std::string third = told(), fourth = told();
+        CHECK(third.size() <= 2048);
+        CHECK(has(third, "x0\""));
+        CHECK_FALSE(has(fourth, "x0\""));
+        CHECK(has(fourth, "xxxx"));
+
+        CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":0})")));
+        bench.log.write(LogLevel::error, "t", "unheard");
+        CHECK(told() == "");
+        CHECK(told() == "");
     }
 
     TEST_CASE("upgrades and the way back say what is wrong with them") {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/boot.hpp"
 
-#include <memory>
+#include "fleet/later.hpp"
+
 #include <utility>
 
 namespace fleet {
@@ -16,46 +17,53 @@ void Boot::start() {
 }
 
 void Boot::poll() {
-    machine_.executor->work([this] {
-        // Shared, since std::function copies what it holds.
-        auto answer = std::make_shared<const Result<PollAnswer>>(poll_server(machine_, url_, uuid_));
-        machine_.executor->post([this, answer] { polled(*answer); });
-    });
+    asks_ = 0;
+    work(machine_, task<&Boot::polling>(this));
 }
 
-void Boot::polled(const Result<PollAnswer> &answer) {
-    if (!answer.ok()) {
-        failures_++;
-        if (on_failed) on_failed(answer.status(), failures_);
-        machine_.executor->post_after(backoff_.next(), [this] { poll(); });
-        return;
-    }
+void Boot::polling() {
+    answer_.reset(new PollAnswer);
+    status_ = poll_server(machine_, url_, uuid_, *answer_);
+    post(machine_, task<&Boot::polled>(this));
+}
+
+void Boot::polled() {
+    const std::unique_ptr<PollAnswer> answer = std::move(answer_);
+    if (!status_.ok()) return failed();
     failures_ = 0;
     backoff_.reset();
-    const Activation &activation = answer.value().activation;
+    const Activation &activation = answer->activation;
     done_ = !activation.due();
-    if (on_answer) on_answer(answer.value());
+    if (on_answer) on_answer(*answer);
     if (done_) return;
     challenge_ = activation.challenge;
     if (on_code) on_code(activation);
-    ask(0);
+    ask();
 }
 
-void Boot::ask(int asked_before) {
-    machine_.executor->work([this, asked_before, challenge = challenge_] {
-        const Result<int> status = activate(machine_, url_, uuid_, challenge);
-        machine_.executor->post([this, status, asked_before] { asked(status, asked_before + 1); });
-    });
+void Boot::failed() {
+    failures_++;
+    if (on_failed) on_failed(status_, failures_);
+    post_after(machine_, backoff_.next(), task<&Boot::poll>(this));
 }
 
-void Boot::asked(const Result<int> &status, int count) {
-    const bool answered = status.ok();
-    if (answered && status.value() == 200) {
+void Boot::ask() {
+    work(machine_, task<&Boot::asking>(this));
+}
+
+void Boot::asking() {
+    const Result<int> status = activate(machine_, url_, uuid_, challenge_);
+    http_ = status.ok() ? status.value() : 0;
+    post(machine_, task<&Boot::asked>(this));
+}
+
+void Boot::asked() {
+    if (http_ == 200) {
         if (on_activated) on_activated();
         return poll();
     }
-    const std::uint32_t wait = answered && status.value() == 202 ? kAskAgainMs : kAfterErrorMs;
-    machine_.executor->post_after(wait, [this, count] { count < kAsks ? ask(count) : poll(); });
+    const std::uint32_t wait = http_ == 202 ? kAskAgainMs : kAfterErrorMs;
+    post_after(machine_, wait, ++asks_ < kAsks ? task<&Boot::ask>(this) : task<&Boot::poll>(this));
 }
 
 }  // namespace fleet

@@ -3,8 +3,9 @@
 
 #include "fleet/hex.hpp"
 #include "fleet/json_scan.hpp"
+#include "fleet/stored.hpp"
 
-#include <vector>
+#include <iterator>
 
 namespace fleet {
 namespace {
@@ -61,42 +62,45 @@ void write_board(JsonWriter &w, const Machine &machine) {
     w.member("mac", machine.system->mac()).end_object();
 }
 
-std::vector<HttpHeader> headers(const Machine &machine, const std::string &uuid) {
-    const std::string serial = machine.identity ? machine.identity->serial() : "";
-    std::vector<HttpHeader> list = {
+std::string serial_of(const Machine &machine) {
+    return machine.identity ? machine.identity->serial() : std::string();
+}
+
+// send posts body with the headers that stock devices send.
+Result<HttpResponse> send(const Machine &machine, std::string_view url, const std::string &uuid, std::string_view body,
+                          std::string &reply) {
+    const std::string serial = serial_of(machine);
+    const HttpHeader list[] = {
         {"Device-Id", machine.system->mac()},
         {"Client-Id", uuid},
-        {"User-Agent", std::string(machine.board.name) + "/" + machine.system->app().version},
+        {"User-Agent", std::string(machine.board.name).append("/").append(machine.system->app().version)},
         {"Accept-Language", machine.board.language},
         {"Activation-Version", serial.empty() ? "1" : "2"},
         {"Content-Type", "application/json"},
+        {"Serial-Number", serial},
     };
-    if (!serial.empty()) list.push_back({"Serial-Number", serial});
-    return list;
+    return machine.http->post(url, list, std::size(list) - serial.empty(), Bytes(body), reply, kMaxAnswer);
 }
 
-Result<std::string> activation_body(const Machine &machine, const std::string &challenge) {
-    const std::string serial = machine.identity ? machine.identity->serial() : "";
-    if (serial.empty()) return std::string("{}");
-    const Result<std::string> hmac = machine.identity->hmac(challenge);
-    if (!hmac.ok()) return hmac.status();
-    std::string body(1024, '\0');
-    JsonWriter w(body.data(), body.size());
-    w.begin_object().member("algorithm", "hmac-sha256").member("serial_number", serial);
-    w.member("challenge", challenge).member("hmac", hmac.value()).end_object();
-    body.resize(w.size());
-    return body;
+Status write_activation(JsonWriter &w, const Machine &machine, const std::string &challenge) {
+    w.begin_object();
+    if (const std::string serial = serial_of(machine); !serial.empty()) {
+        const Result<std::string> hmac = machine.identity->hmac(challenge);
+        if (!hmac.ok()) return hmac.status();
+        w.member("algorithm", "hmac-sha256").member("serial_number", serial);
+        w.member("challenge", challenge).member("hmac", hmac.value());
+    }
+    w.end_object();
+    return {};
 }
 
 }  // namespace
 
 std::string client_id(KvStore &store, const System &system) {
-    if (const Result<std::string> known = store.get("uuid"); known.ok() && known.value().size() == 36) {
-        return known.value();
-    }
-    const std::string uuid = make_uuid(system);
-    (void)store.set("uuid", uuid);
-    (void)store.commit();
+    std::string uuid;
+    if (stored_text(store, "uuid", uuid) && uuid.size() == 36) return uuid;
+    uuid = make_uuid(system);
+    put(store, "uuid", uuid);
     return uuid;
 }
 
@@ -105,7 +109,7 @@ void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uui
     w.begin_object().member("version", 2).member("language", machine.board.language);
     w.member("flash_size", system.chip().flash_size);
     // A string in stock firmware, so here too.
-    w.member("minimum_free_heap_size", std::to_string(system.heap_min()));
+    w.key("minimum_free_heap_size").open_text().digits(system.heap_min()).close_text();
     w.member("mac_address", system.mac()).member("uuid", uuid);
     write_chip(w, system.chip());
     write_app(w, system.app());
@@ -116,29 +120,28 @@ void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uui
     w.end_object();
 }
 
-Result<PollAnswer> poll_server(const Machine &machine, const std::string &url, const std::string &uuid) {
+Status poll_server(const Machine &machine, const std::string &url, const std::string &uuid, PollAnswer &answer) {
     std::string body(kMaxBody, '\0');
     JsonWriter w(body.data(), body.size());
     write_poll_body(w, machine, uuid);
-    if (w.overflow()) return Status{Code::no_space, "the poll's body is too long"};
-    const std::vector<HttpHeader> list = headers(machine, uuid);
+    if (w.overflow()) return {Code::no_space, "the poll's body is too long"};
     std::string reply;
-    const Result<HttpResponse> r =
-        machine.http->post(url, list.data(), list.size(), Bytes(w.view()), reply, kMaxAnswer);
+    const Result<HttpResponse> r = send(machine, url, uuid, w.view(), reply);
     if (!r.ok()) return r.status();
-    if (r.value().status != 200) return Status{Code::unavailable, "the server did not answer 200 to the poll"};
-    return parse_poll_answer(reply);
+    if (r.value().status != 200) return {Code::unavailable, "the server did not answer 200 to the poll"};
+    body = {};
+    return parse_poll_answer(reply, answer);
 }
 
 Result<int> activate(const Machine &machine, const std::string &url, const std::string &uuid,
                      const std::string &challenge) {
-    const Result<std::string> body = activation_body(machine, challenge);
-    if (!body.ok()) return body.status();
-    const std::string target = url + (url.empty() || url.back() != '/' ? "/activate" : "activate");
-    const std::vector<HttpHeader> list = headers(machine, uuid);
+    char body[1024];
+    JsonWriter w(body, sizeof body);
+    if (Status s = write_activation(w, machine, challenge); !s.ok()) return s;
+    std::string target = url;
+    target += url.empty() || url.back() != '/' ? "/activate" : "activate";
     std::string reply;
-    const Result<HttpResponse> r =
-        machine.http->post(target, list.data(), list.size(), Bytes(body.value()), reply, kMaxAnswer);
+    const Result<HttpResponse> r = send(machine, target, uuid, w.view(), reply);
     if (!r.ok()) return r.status();
     return r.value().status;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/config_store.hpp"
 
-#include <memory>
-#include <utility>
+#include "fleet/stored.hpp"
 
 namespace fleet {
 namespace {
@@ -16,10 +15,15 @@ constexpr JsonLimits kLimits{ConfigStore::kMaxBytes, 4, 128};
 ConfigStore::ConfigStore(const Property *keys, std::size_t count, KvStore &store)
     : keys_(keys), count_(count), store_(store), values_(defaults()) {}
 
+void ConfigStore::reset(std::size_t i, Values &values) const {
+    values[i].number = keys_[i].default_number;
+    values[i].text = keys_[i].default_text;
+}
+
 ConfigStore::Values ConfigStore::defaults() const {
-    Values values(count_);
+    Values values(new Value[count_]);
     for (std::size_t i = 0; i < count_; i++)
-        values[i] = {keys_[i].default_number, keys_[i].default_text};
+        reset(i, values);
     return values;
 }
 
@@ -34,13 +38,14 @@ Refusal ConfigStore::merge_one(JsonView value, Values &into) const {
     const std::size_t i = index(value.key());
     if (i == count_) return {"Unknown setting: ", value.key()};
     if (value.is_null()) {
-        into[i] = {keys_[i].default_number, keys_[i].default_text};
+        reset(i, into);
         return {};
     }
     std::int64_t number = 0;
     std::string_view text;
     if (Refusal r = check_value(keys_[i], value, number, text); r.refused()) return r;
-    into[i] = {number, std::string(text)};
+    into[i].number = number;
+    into[i].text = text;
     return {};
 }
 
@@ -53,49 +58,49 @@ Refusal ConfigStore::merge(JsonView values, Values &into) const {
 }
 
 bool ConfigStore::read(const char *key) {
-    const Result<std::string> text = store_.get(key);
-    if (!text.ok()) return false;
-    const Result<JsonDocument> document = JsonDocument::parse(text.value(), kLimits);
+    std::string text;
+    if (!stored_text(store_, key, text)) return false;
+    const Result<JsonDocument> document = JsonDocument::parse(text, kLimits);
     if (!document.ok()) return false;
     const JsonView root = document.value().root();
-    Values values = defaults();
+    values_ = defaults();
     // What a newer firmware wrote may hold keys that are unknown here: they are passed over.
     for (JsonView v = root.member("values").first(); v.exists(); v = v.next())
-        (void)merge_one(v, values);
-    values_ = std::move(values);
+        (void)merge_one(v, values_);
     version_ = root.integer_or("version", 0);
     return true;
+}
+
+void ConfigStore::read_confirmed() {
+    if (read(kConfirmed)) return;
+    values_ = defaults();
+    version_ = 0;
 }
 
 void ConfigStore::load() {
     if (read(kTrial)) {
         reverted_ = version_;
-        (void)store_.erase(kTrial);
-        (void)store_.commit();
+        end_trial();
     }
-    if (!read(kConfirmed)) {
-        values_ = defaults();
-        version_ = 0;
-    }
+    read_confirmed();
 }
 
 Refusal ConfigStore::propose(JsonView document, std::int64_t now_us) {
-    const Result<std::int64_t> version = document.member("version").integer();
-    if (!version.ok() || version.value() < 1) return {"The configuration has no version", {}};
-    if (version.value() <= version_) {
+    const std::int64_t version = document.integer_or("version", 0);
+    if (version < 1) return {"The configuration has no version", {}};
+    if (version <= version_) {
         return {"The configuration is not newer than version", {}, " ", true, version_};
     }
-    Values values = values_;
+    Values values(new Value[count_]);
+    for (std::size_t i = 0; i < count_; i++)
+        values[i] = values_[i];
     if (Refusal r = merge(document.member("values"), values); r.refused()) return r;
-    if (!on_trial_) {
-        before_ = values_;
-        version_before_ = version_;
-    }
-    Values kept = std::exchange(values_, std::move(values));
-    const std::int64_t kept_version = std::exchange(version_, version.value());
+    const std::int64_t version_before = version_;
+    values_.swap(values);
+    version_ = version;
     if (!save(kTrial).ok()) {
-        values_ = std::move(kept);
-        version_ = kept_version;
+        values_.swap(values);
+        version_ = version_before;
         return {"The configuration could not be stored", {}};
     }
     on_trial_ = true;
@@ -109,21 +114,22 @@ void ConfigStore::tick(std::int64_t now_us, bool broker_up) {
     broker_up ? confirm() : revert();
 }
 
+void ConfigStore::end_trial() {
+    static const char *const keys[] = {kTrial, nullptr};
+    on_trial_ = false;
+    erase_all(store_, keys);
+}
+
 void ConfigStore::confirm() {
     if (!save(kConfirmed).ok()) return revert();
-    (void)store_.erase(kTrial);
-    (void)store_.commit();
-    on_trial_ = false;
+    end_trial();
     changed();
 }
 
 void ConfigStore::revert() {
     reverted_ = version_;
-    values_ = std::move(before_);
-    version_ = version_before_;
-    on_trial_ = false;
-    (void)store_.erase(kTrial);
-    (void)store_.commit();
+    read_confirmed();
+    end_trial();
     changed();
 }
 
@@ -135,27 +141,23 @@ Status ConfigStore::save(const char *key) const {
     const std::unique_ptr<char[]> buffer(new char[kMaxBytes]);
     JsonWriter w(buffer.get(), kMaxBytes);
     w.begin_object().member("version", version_).key("values");
-    write_values(w, values_, false);
+    write_values(w, false);
     w.end_object();
     if (w.overflow()) return {Code::no_space, "the configuration is too long"};
     if (Status s = store_.set(key, w.view()); !s.ok()) return s;
     return store_.commit();
 }
 
-bool ConfigStore::is_default(std::size_t i, const Values &values) const {
-    return values[i].number == keys_[i].default_number && values[i].text == keys_[i].default_text;
+bool ConfigStore::is_default(std::size_t i) const {
+    return values_[i].number == keys_[i].default_number && values_[i].text == keys_[i].default_text;
 }
 
-void ConfigStore::write_values(JsonWriter &w, const Values &values, bool all) const {
+void ConfigStore::write_values(JsonWriter &w, bool all) const {
     w.begin_object();
     for (std::size_t i = 0; i < count_; i++) {
-        if (!all && is_default(i, values)) continue;
+        if (!all && is_default(i)) continue;
         w.key(keys_[i].name);
-        switch (keys_[i].type) {
-            case PropertyType::boolean: w.boolean(values[i].number != 0); break;
-            case PropertyType::integer: w.integer(values[i].number); break;
-            case PropertyType::text: w.text(values[i].text); break;
-        }
+        write_value(w, keys_[i].type, values_[i].number, values_[i].text);
     }
     w.end_object();
 }
@@ -163,7 +165,7 @@ void ConfigStore::write_values(JsonWriter &w, const Values &values, bool all) co
 void ConfigStore::write(JsonWriter &w) const {
     w.begin_object().member("version", version_).member("on_trial", on_trial_).member("reverted", reverted_);
     w.key("values");
-    write_values(w, values_, true);
+    write_values(w, true);
     w.end_object();
 }
 

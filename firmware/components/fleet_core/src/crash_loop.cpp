@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/crash_loop.hpp"
 
+#include "fleet/later.hpp"
+#include "fleet/stored.hpp"
+
 namespace fleet {
 namespace {
 
-std::int64_t stored(KvStore &store, const char *key) {
-    const Result<std::int64_t> n = store.get_int(key);
-    return n.ok() && n.value() > 0 ? n.value() : 0;
+std::int64_t counted(KvStore &store, const char *key) {
+    const std::int64_t n = stored_int(store, key, 0);
+    return n > 0 ? n : 0;
 }
 
 bool is_crash(ResetReason reason) {
@@ -19,22 +22,20 @@ bool is_crash(ResetReason reason) {
     }
 }
 
-void forget(KvStore &store) {
-    (void)store.set_int("crashes", 0);
-    (void)store.commit();
+void forget(void *store) {
+    put_int(*static_cast<KvStore *>(store), "crashes", 0);
 }
 
 }  // namespace
 
 void CrashLoop::begin(const Machine &machine) {
     KvStore &store = *machine.store;
-    boots_ = stored(store, "boots") + 1;
+    boots_ = counted(store, "boots") + 1;
     // A restart on purpose is no sign of health, and none of a crash: it keeps the count.
-    crashes_ = stored(store, "crashes") + is_crash(machine.system->reset_reason());
+    crashes_ = counted(store, "crashes") + is_crash(machine.system->reset_reason());
     (void)store.set_int("boots", boots_);
-    (void)store.set_int("crashes", crashes_);
-    (void)store.commit();
-    if (crashes_ > 0) machine.executor->post_after(kStableMs, [&store] { forget(store); });
+    put_int(store, "crashes", crashes_);
+    if (crashes_ > 0) post_after(machine, kStableMs, {forget, &store});
 }
 
 }  // namespace fleet

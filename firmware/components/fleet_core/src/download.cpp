@@ -8,32 +8,33 @@
 
 namespace fleet {
 
-Download::Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, Progress progress)
-    : machine_(machine), plan_(plan), cancel_(cancel), progress_(std::move(progress)) {}
+Download::Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel,
+                   DownloadResult &result)
+    : machine_(machine), plan_(plan), cancel_(cancel), result_(result) {
+    result_.etag = plan.etag;
+}
 
-DownloadResult Download::run() {
+void Download::run(Progress progress) {
+    progress_ = progress;
     sum_ = machine_.crypto->sha256();
-    DownloadResult result;
     if (!sum_) {
-        result.status = {Code::no_memory, "no memory for the image's hash"};
-        return result;
+        result_.again = false;
+        result_.status = {Code::no_memory, "no memory for the image's hash"};
+        return;
     }
-    const Result<HttpResponse> response = machine_.http->get(
-        plan_.url, plan_.from, [this](const HttpResponse &r) { return begin(r); }, [this](Bytes b) { return take(b); });
-    result.status = settle(response);
-    const Code code = result.status.code;
-    result.again = start_over_ || (!gone_ && (code == Code::unavailable || code == Code::timeout));
-    result.written = start_over_ ? 0 : written_;
-    result.etag = start_over_ ? "" : etag_;
-    result.head = image_;
-    if (!result.status.ok() && begun_) machine_.updater->abort();
-    return result;
+    const auto take_answer = [this](const HttpResponse &r) { return begin(r); };
+    const auto take_bytes = [this](Bytes b) { return take(b); };
+    result_.status = settle(machine_.http->get(plan_.url, plan_.from, take_answer, take_bytes));
+    const Code code = result_.status.code;
+    result_.again = start_over_ || (!gone_ && (code == Code::unavailable || code == Code::timeout));
+    result_.written = start_over_ ? 0 : begun_ ? written_ : plan_.from;
+    if (code != Code::ok && begun_) machine_.updater->abort();
 }
 
 Status Download::settle(const Result<HttpResponse> &response) {
     if (!response.ok()) return response.status();
     if (!begun_) return {Code::corrupt, "the image ends inside its header"};
-    if (written_ != total_) return {Code::unavailable, "the download was cut short"};
+    if (written_ != result_.total) return {Code::unavailable, "the download was cut short"};
     return complete();
 }
 
@@ -54,8 +55,8 @@ Status Download::begin_whole(const HttpResponse &response) {
     if (response.content_length < static_cast<std::int64_t>(kImageHead) || response.content_length > UINT32_MAX) {
         return {Code::corrupt, "the image's length is missing or impossible"};
     }
-    total_ = static_cast<std::uint32_t>(response.content_length);
-    etag_ = response.etag;
+    result_.total = static_cast<std::uint32_t>(response.content_length);
+    result_.etag = response.etag;
     return check_size();
 }
 
@@ -65,11 +66,11 @@ Status Download::begin_rest(const HttpResponse &response) {
     if (response.content_length <= 0 || response.content_length > UINT32_MAX - plan_.from) {
         return {Code::corrupt, "the rest's length is missing or impossible"};
     }
-    total_ = plan_.from + static_cast<std::uint32_t>(response.content_length);
-    etag_ = response.etag;
+    result_.total = plan_.from + static_cast<std::uint32_t>(response.content_length);
+    result_.etag = response.etag;
     if (Status s = check_size(); !s.ok()) return s;
     if (Status s = reread(); !s.ok()) return s;
-    if (Status s = machine_.updater->begin(total_, plan_.from); !s.ok()) return s;
+    if (Status s = machine_.updater->begin(result_.total, plan_.from); !s.ok()) return s;
     start_over_ = false;
     begun_ = true;
     return {};
@@ -78,8 +79,9 @@ Status Download::begin_rest(const HttpResponse &response) {
 Status Download::check_size() const {
     const Result<SlotInfo> slot = machine_.updater->other();
     if (!slot.ok()) return slot.status();
-    if (total_ > slot.value().size) return {Code::no_space, "the image is larger than the slot"};
-    if (plan_.size > 0 && plan_.size != total_) return {Code::corrupt, "the image's length is not the stated one"};
+    if (result_.total > slot.value().size) return {Code::no_space, "the image is larger than the slot"};
+    if (plan_.size > 0 && plan_.size != result_.total)
+        return {Code::corrupt, "the image's length is not the stated one"};
     return {};
 }
 
@@ -90,24 +92,28 @@ Status Download::reread() {
         const std::uint32_t left = plan_.from - written_;
         const std::size_t n = left < sizeof buffer ? left : sizeof buffer;
         if (Status s = machine_.updater->read_back(written_, {buffer, n}); !s.ok()) return s;
-        Bytes chunk(buffer, n);
-        if (head_size_ < kImageHead) {
-            const std::size_t part = n < kImageHead - head_size_ ? n : kImageHead - head_size_;
-            std::memcpy(head_.data() + head_size_, chunk.data, part);
-            head_size_ += part;
-        }
+        const Bytes chunk(buffer, n);
+        (void)gather_head(chunk);
         sum_->update(chunk);
         written_ += static_cast<std::uint32_t>(n);
         machine_.system->feed_watchdog();
     }
+    told_ = written_;
     return open_head();
 }
 
+// gather_head takes from chunk what the head lacks.
+std::size_t Download::gather_head(Bytes chunk) {
+    const std::size_t missing = kImageHead - head_size_;
+    const std::size_t n = chunk.size < missing ? chunk.size : missing;
+    std::memcpy(head_.data() + head_size_, chunk.data, n);
+    head_size_ += n;
+    return n;
+}
+
 Status Download::open_head() {
-    const Result<ImageHead> head = parse_image_head({head_.data(), head_size_});
-    if (!head.ok()) return head.status();
-    image_ = head.value();
-    return check_target(image_, {machine_.system->chip().image_id, plan_.secure_version, plan_.project});
+    if (Status s = parse_image_head({head_.data(), head_size_}, result_.head); !s.ok()) return s;
+    return check_target(result_.head, {machine_.system->chip().image_id, plan_.secure_version, plan_.project});
 }
 
 Status Download::take(Bytes chunk) {
@@ -119,27 +125,29 @@ Status Download::take(Bytes chunk) {
     return begun_ ? write(chunk) : Status{};
 }
 
-// take_head gathers the head; nothing is erased for an image that does not fit.
+// take_head begins once the head is there: nothing is erased for an image that
+// does not fit.
 Status Download::take_head(Bytes &chunk) {
-    const std::size_t missing = kImageHead - head_size_;
-    const std::size_t n = chunk.size < missing ? chunk.size : missing;
-    std::memcpy(head_.data() + head_size_, chunk.data, n);
-    head_size_ += n;
+    const std::size_t n = gather_head(chunk);
     chunk = {chunk.data + n, chunk.size - n};
     if (head_size_ < kImageHead) return {};
     if (Status s = open_head(); !s.ok()) return s;
-    if (Status s = machine_.updater->begin(total_, 0); !s.ok()) return s;
+    if (Status s = machine_.updater->begin(result_.total, 0); !s.ok()) return s;
     begun_ = true;
     return write({head_.data(), kImageHead});
 }
 
 Status Download::write(Bytes chunk) {
     if (chunk.size == 0) return {};
-    if (chunk.size > total_ - written_) return {Code::corrupt, "the image is longer than stated"};
+    if (chunk.size > result_.total - written_) return {Code::corrupt, "the image is longer than stated"};
     if (Status s = machine_.updater->write(chunk); !s.ok()) return s;
     sum_->update(chunk);
     written_ += static_cast<std::uint32_t>(chunk.size);
-    progress_(written_, total_, etag_);
+    // Every piece would flood the executor; this is often enough to report and to save.
+    if (written_ - told_ >= result_.total / 50 || written_ == result_.total) {
+        told_ = written_;
+        progress_(written_);
+    }
     return {};
 }
 

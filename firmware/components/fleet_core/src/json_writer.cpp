@@ -144,16 +144,22 @@ void JsonWriter::escaped(unsigned char c) {
 }
 
 // By hand: printf's 64-bit formats are left out of newlib's nano variant.
-JsonWriter &JsonWriter::integer(std::int64_t value) {
-    char digits[20];
-    std::size_t at = sizeof digits;
+JsonWriter &JsonWriter::digits(std::int64_t value) {
+    char text[20];
+    std::size_t at = sizeof text;
     std::uint64_t n = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
     do {
-        digits[--at] = static_cast<char>('0' + n % 10);
+        text[--at] = static_cast<char>('0' + n % 10);
         n /= 10;
     } while (n > 0);
-    if (value < 0) digits[--at] = '-';
-    return raw({digits + at, sizeof digits - at});
+    if (value < 0) text[--at] = '-';
+    copy({text + at, sizeof text - at});
+    return *this;
+}
+
+JsonWriter &JsonWriter::integer(std::int64_t value) {
+    comma();
+    return digits(value);
 }
 
 JsonWriter &JsonWriter::boolean(bool value) {

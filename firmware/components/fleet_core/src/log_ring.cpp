@@ -7,6 +7,7 @@ namespace fleet {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x464c4f47;
+constexpr std::size_t kAfterLines = 128;  // what a reply or notice still has to hold
 constexpr const char *kLevels[] = {"none", "error", "warn", "info", "debug", "verbose"};
 
 }  // namespace
@@ -138,18 +139,18 @@ bool LogRing::write_line(JsonWriter &w, std::uint32_t number, std::uint32_t at, 
     w.member("tag", std::string_view(text, tag_size));
     get(at + static_cast<std::uint32_t>(kLineHead) + line.tag_size, text, line.text_size);
     w.member("text", std::string_view(text, line.text_size)).end_object();
-    if (!w.overflow()) return true;
+    if (!w.overflow() && w.room() >= kAfterLines) return true;
     w.rewind(before);
     return false;
 }
 
-std::uint32_t LogRing::tail(JsonWriter &w, std::uint32_t from, std::size_t most) const {
+std::uint32_t LogRing::tail(JsonWriter &w, std::uint32_t from, std::size_t most, LogLevel level) const {
     std::uint32_t at = head_->start;
     std::uint32_t number = head_->first;
     w.begin_array();
     for (std::uint32_t i = 0; i < head_->count; i++, number++) {
         const Line line = line_at(at);
-        if (number >= from) {
+        if (number >= from && line.level <= level) {
             if (most-- == 0 || !write_line(w, number, at, line)) break;
         }
         at = (at + line.size()) % capacity_;

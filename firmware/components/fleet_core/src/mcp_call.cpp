@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tools/call: who may, with what, and not twice.
 #include "fleet/mcp_server.hpp"
+#include "fleet/stored.hpp"
 
 #include <cstring>
 
@@ -34,7 +35,16 @@ void McpServer::call(const Request &request) {
     }
     Arguments args;
     if (Refusal r = args.check(*tool->info, json); r.refused()) return refuse(request.id, r);
-    if (!repeated(request, *tool)) run(request, *tool, args);
+    if (repeated(request, *tool)) return;
+    if (!within_rate(*tool)) return error(request.id, RpcError::too_many, "too many calls");
+    run(request, *tool, args);
+}
+
+// A disruptive call that failed disrupted nothing: it may be tried again.
+bool McpServer::within_rate(const Tool &tool) {
+    if (!clock_) return true;
+    const std::int64_t now = clock_->mono_us();
+    return tool.info->repeat == Repeat::disrupts ? limit_.may_disrupt(now) : limit_.take(now);
 }
 
 void McpServer::run(const Request &request, const Tool &tool, const Arguments &args) {
@@ -49,6 +59,7 @@ void McpServer::run(const Request &request, const Tool &tool, const Arguments &a
     current_ = &request;
     const Status outcome = tool.run(tool.context, call);
     current_ = nullptr;
+    if (outcome.ok() && tool.info->repeat == Repeat::disrupts && clock_) limit_.disrupted(clock_->mono_us());
     if (call.deferred && outcome.ok()) return;
     if (call.deferred) open_[call.ticket.slot].used = false;
     result.settle(outcome);
@@ -82,8 +93,7 @@ bool McpServer::repeated(const Request &request, const Tool &tool) {
 bool McpServer::survived(const Request &request, const Tool &tool) {
     if (tool.info->repeat != Repeat::disrupts || !store_ || !clock_) return false;
     if (clock_->mono_us() > kRedeliveryUs) return false;
-    const Result<std::int64_t> last = store_->get_int(kLastDisruptive);
-    if (!last.ok() || last.value() != static_cast<std::int64_t>(request.digest)) return false;
+    if (stored_int(*store_, kLastDisruptive, 0) != static_cast<std::int64_t>(request.digest)) return false;
     JsonWriter w = begin_reply(request.id);
     w.key("result");
     ToolResult result(w);
@@ -97,8 +107,7 @@ void McpServer::remember(const Request &request, const Tool &tool) {
     ring_.start(request.digest);
     if (tool.info->repeat != Repeat::disrupts || !store_) return;
     // Not being able to remember is no reason not to restart.
-    (void)store_->set_int(kLastDisruptive, static_cast<std::int64_t>(request.digest));
-    (void)store_->commit();
+    put_int(*store_, kLastDisruptive, static_cast<std::int64_t>(request.digest));
 }
 
 Result<Ticket> McpServer::open(Call &call) {
@@ -118,7 +127,7 @@ Result<Ticket> McpServer::open(Call &call) {
     return Status{Code::busy, "too many calls are under way"};
 }
 
-void McpServer::finish(Ticket ticket, const std::function<Status(ToolResult &)> &write) {
+void McpServer::finish(Ticket ticket, FunctionRef<Status(ToolResult &)> write) {
     if (ticket.slot >= kMaxOpen) return;
     Open &o = open_[ticket.slot];
     if (!o.used || o.turn != ticket.turn) return;

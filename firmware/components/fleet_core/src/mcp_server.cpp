@@ -27,6 +27,7 @@ McpServer::McpServer(const ToolRegistry &tools, const McpOptions &options, KvSto
       options_(options),
       store_(store),
       clock_(clock),
+      limit_(options.rates),
       capacity_(page_of(options) + kAround),
       buffer_(new char[page_of(options) + kAround]),
       notice_(new char[kMaxNotice]) {
@@ -95,13 +96,9 @@ JsonWriter McpServer::begin_reply(std::string_view id) {
 }
 
 void McpServer::end_reply(JsonWriter &w) {
-    end_message(w, send_);
-}
-
-void McpServer::end_message(JsonWriter &w, const Send &send) {
     w.end_object();
     end_mcp(w);
-    if (send && !w.overflow()) send(w.view());
+    if (send_ && !w.overflow()) send_(w.view());
 }
 
 void McpServer::error(std::string_view id, RpcError code, const char *before) {
@@ -126,13 +123,19 @@ void McpServer::refuse(std::string_view id, const Refusal &r) {
     error(id, RpcError::invalid_params, r.before, r.name, rest.view());
 }
 
-void McpServer::notify(std::string_view method, const std::function<void(JsonWriter &)> &write) {
+std::string_view McpServer::notice(std::string_view method, FunctionRef<void(JsonWriter &)> write) {
     JsonWriter w(notice_.get(), kMaxNotice);
     begin_mcp(w, session_id());
     w.begin_object().member("jsonrpc", "2.0").member("method", method).begin_object("params");
     write(w);
-    w.end_object();
-    end_message(w, send_notice_ ? send_notice_ : send_);
+    w.end_object().end_object();
+    end_mcp(w);
+    return w.overflow() ? std::string_view() : w.view();
+}
+
+void McpServer::notify(std::string_view method, FunctionRef<void(JsonWriter &)> write) {
+    const std::string_view text = notice(method, write);
+    if (send_ && !text.empty()) send_(text);
 }
 
 }  // namespace fleet

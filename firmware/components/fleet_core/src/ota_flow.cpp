@@ -2,10 +2,10 @@
 // The half before the restart; the other is in ota_trial.cpp.
 #include "fleet/ota_flow.hpp"
 
+#include "fleet/later.hpp"
+#include "fleet/stored.hpp"
 #include "fleet/url.hpp"
-
-#include <memory>
-#include <utility>
+#include "ota_keys.hpp"
 
 namespace fleet {
 namespace {
@@ -31,22 +31,10 @@ const char *to_string(OtaState state) {
 OtaFlow::OtaFlow(const Machine &machine, const OtaPolicy &policy)
     : machine_(machine), policy_(policy), backoff_(*machine.system, 2'000, 60'000) {}
 
-Status OtaFlow::start(const FirmwareOrder &order, const std::string &job) {
-    if (state_ == OtaState::on_trial) return {Code::refused, "the running image is still on trial"};
-    if (state_ != OtaState::idle) return {Code::busy, "an upgrade is under way"};
-    if (!parse_url(order.url).ok()) return {Code::invalid, "not a URL this device takes"};
-    if (!order.sha256.empty() && order.sha256.size() != 64) return {Code::invalid, "sha256 is not 64 hex digits"};
-    if (Result<SlotInfo> other = machine_.updater->other(); !other.ok()) return other.status();
-    plan_ = {};
-    plan_.url = order.url;
-    plan_.sha256 = order.sha256;
-    plan_.size = order.size;
-    const AppInfo app = machine_.system->app();
-    plan_.project = app.project;
-    plan_.secure_version = app.secure_version;
-    if (Status s = check_manifest(order); !s.ok()) return s;
+Status OtaFlow::start(const FirmwareOrder &order, std::string_view job) {
+    if (Status s = check_order(order); !s.ok()) return s;
     job_ = job;
-    kind_ = "upgrade";
+    kind_ = kUpgrade;
     canceled_ = false;
     attempts_ = 0;
     percent_ = 0;
@@ -57,13 +45,28 @@ Status OtaFlow::start(const FirmwareOrder &order, const std::string &job) {
     return {};
 }
 
+Status OtaFlow::check_order(const FirmwareOrder &order) {
+    if (state_ == OtaState::on_trial) return {Code::refused, "the running image is still on trial"};
+    if (state_ != OtaState::idle) return {Code::busy, "an upgrade is under way"};
+    if (!parse_url(order.url).ok()) return {Code::invalid, "not a URL this device takes"};
+    if (!order.sha256.empty() && order.sha256.size() != 64) return {Code::invalid, "sha256 is not 64 hex digits"};
+    if (Result<SlotInfo> other = machine_.updater->other(); !other.ok()) return other.status();
+    const AppInfo &app = machine_.system->app();
+    plan_.url = order.url;
+    plan_.sha256 = order.sha256;
+    plan_.size = order.size;
+    plan_.project = app.project;
+    plan_.secure_version = app.secure_version;
+    return check_manifest(order);
+}
+
 // check_manifest lets the signed statement overrule what the order says.
 Status OtaFlow::check_manifest(const FirmwareOrder &order) {
     if (!policy_.signed_only) return {};
     if (order.manifest.empty()) return {Code::refused, "only signed images are taken here"};
-    const Result<Manifest> m = open_manifest(*machine_.crypto, policy_.key, order.manifest, order.signature);
-    if (!m.ok()) return m.status();
-    const Manifest &manifest = m.value();
+    Manifest manifest;
+    Status s = open_manifest(*machine_.crypto, policy_.key, order.manifest, order.signature, manifest);
+    if (!s.ok()) return s;
     if (manifest.chip != machine_.system->chip().image_id) return {Code::wrong_target, "the image is for another chip"};
     if (manifest.project != plan_.project) return {Code::wrong_target, "the image is of another project"};
     if (manifest.secure_version < plan_.secure_version) {
@@ -78,102 +81,92 @@ Status OtaFlow::check_manifest(const FirmwareOrder &order) {
 }
 
 // identity names the image: only its own bytes may be continued.
-std::string OtaFlow::identity() const {
+const std::string &OtaFlow::identity() const {
     return plan_.sha256.empty() ? plan_.url : plan_.sha256;
 }
 
 void OtaFlow::resume_point() {
-    saved_ = 0;
-    const Result<std::string> image = machine_.store->get(kIdentity);
-    if (!image.ok() || image.value() != identity()) return;
-    const Result<std::int64_t> offset = machine_.store->get_int(kOffset);
-    const Result<std::string> etag = machine_.store->get(kEtag);
-    if (!offset.ok() || !etag.ok() || offset.value() <= 0 || offset.value() > UINT32_MAX) return;
-    plan_.from = static_cast<std::uint32_t>(offset.value()) / kAlign * kAlign;
-    plan_.etag = etag.value();
-    saved_ = plan_.from;
+    KvStore &store = *machine_.store;
+    std::string image;
+    saved_ = plan_.from = 0;
+    if (!stored_text(store, kIdentity, image) || image != identity()) return;
+    const std::int64_t offset = stored_int(store, kOffset, 0);
+    if (!stored_text(store, kEtag, plan_.etag) || offset <= 0 || offset > UINT32_MAX) return;
+    saved_ = plan_.from = static_cast<std::uint32_t>(offset) / kAlign * kAlign;
 }
 
-void OtaFlow::save_point(std::uint32_t written, const std::string &etag) {
+void OtaFlow::save_point(std::uint32_t written) {
     saved_ = written;
-    (void)machine_.store->set(kIdentity, identity());
-    (void)machine_.store->set(kEtag, etag);
-    (void)machine_.store->set_int(kOffset, written);
-    (void)machine_.store->commit();
+    KvStore &store = *machine_.store;
+    (void)store.set(kIdentity, identity());
+    (void)store.set(kEtag, result_.etag);
+    put_int(store, kOffset, written);
 }
 
 void OtaFlow::forget_point() {
-    (void)machine_.store->erase(kIdentity);
-    (void)machine_.store->erase(kEtag);
-    (void)machine_.store->erase(kOffset);
-    (void)machine_.store->commit();
+    static const char *const keys[] = {kIdentity, kEtag, kOffset, nullptr};
+    erase_all(*machine_.store, keys);
 }
 
 void OtaFlow::attempt() {
     if (canceled_) return fail({Code::canceled, "the upgrade was canceled"});
     state_ = OtaState::downloading;
-    // Shared, since std::function copies what it holds.
-    machine_.executor->work([this, plan = std::make_shared<const DownloadPlan>(plan_)] {
-        std::uint32_t told = plan->from;
-        const auto tell = [this, &told](std::uint32_t written, std::uint32_t total, const std::string &etag) {
-            // Every piece would flood the executor; this is often enough to report and to save.
-            if (written - told < total / 50 && written < total) return;
-            told = written;
-            machine_.executor->post([this, written, total, etag] { progress(written, total, etag); });
-        };
-        Download download(machine_, *plan, canceled_, tell);
-        const auto result = std::make_shared<const DownloadResult>(download.run());
-        machine_.executor->post([this, result] { attempted(*result); });
-    });
+    work(machine_, task<&OtaFlow::download>(this));
 }
 
-void OtaFlow::progress(std::uint32_t written, std::uint32_t total, const std::string &etag) {
+void OtaFlow::download() {
+    Download download(machine_, plan_, canceled_, result_);
+    download.run([this](std::uint32_t written) { machine_.executor->post([this, written] { progress(written); }); });
+    post(machine_, task<&OtaFlow::attempted>(this));
+}
+
+void OtaFlow::progress(std::uint32_t written) {
+    const std::uint32_t total = result_.total;
     attempts_ = 0;
-    if (written - saved_ >= kSaveEvery && written < total) save_point(written, etag);
+    if (written - saved_ >= kSaveEvery && written < total) save_point(written);
     const int percent = static_cast<int>(std::uint64_t{written} * 100 / total);
     if (percent < percent_ + kStep && percent < 100) return;
     percent_ = percent;
     report(JobState::progress, {}, percent);
 }
 
-void OtaFlow::attempted(const DownloadResult &result) {
-    if (result.status.ok()) return switch_slots(result);
-    if (result.again && ++attempts_ < kAttempts && !canceled_) return again(result);
+void OtaFlow::attempted() {
+    if (result_.status.ok()) return switch_slots();
+    if (result_.again && ++attempts_ < kAttempts && !canceled_) return again();
     forget_point();
-    fail(canceled_ ? Status{Code::canceled, "the upgrade was canceled"} : result.status);
+    fail(canceled_ ? Status{Code::canceled, "the upgrade was canceled"} : result_.status);
 }
 
-void OtaFlow::again(const DownloadResult &result) {
+void OtaFlow::again() {
     state_ = OtaState::waiting;
-    plan_.from = result.written / kAlign * kAlign;
-    plan_.etag = result.etag;
-    save_point(plan_.from, plan_.etag);
-    machine_.executor->post_after(backoff_.next(), [this] { attempt(); });
+    plan_.from = result_.written / kAlign * kAlign;
+    plan_.etag = result_.etag;
+    save_point(plan_.from);
+    post_after(machine_, backoff_.next(), task<&OtaFlow::attempt>(this));
 }
 
 // switch_slots notes what is about to happen before it does: after a power cut
 // in between, the next start finds the old image and says so.
-void OtaFlow::switch_slots(const DownloadResult &result) {
+void OtaFlow::switch_slots() {
     forget_point();
-    Status s = note_switch(result.head.elf_sha256);
+    Status s = note_switch(result_.head.elf_sha256);
     if (s.ok()) s = machine_.updater->boot_other();
     if (s.ok()) return restart();
     forget_switch();
     fail(s);
 }
 
-Status OtaFlow::note_switch(const std::string &wanted) {
+Status OtaFlow::note_switch(std::string_view wanted) {
     KvStore &store = *machine_.store;
-    if (Status s = store.set("ota_job", job_); !s.ok()) return s;
-    if (Status s = store.set("ota_kind", kind_); !s.ok()) return s;
-    if (Status s = store.set("ota_want", wanted); !s.ok()) return s;
-    return store.commit();
+    Status s = store.set(kJob, job_);
+    if (s.ok()) s = store.set(kKind, kind_);
+    if (s.ok()) s = store.set(kWanted, wanted);
+    return s.ok() ? store.commit() : s;
 }
 
 void OtaFlow::forget_switch() {
-    for (const char *key : {"ota_job", "ota_kind", "ota_want", "ota_why"})
-        (void)machine_.store->erase(key);
-    (void)machine_.store->commit();
+    static const char *const keys[] = {kJob, kKind, kWanted, kWhy, nullptr};
+    erase_all(*machine_.store, keys);
 }
 
 void OtaFlow::fail(Status why) {
@@ -188,7 +181,11 @@ void OtaFlow::report(JobState state, Status outcome, int percent) {
 void OtaFlow::restart() {
     state_ = OtaState::restarting;
     if (before_restart) before_restart();
-    machine_.executor->post_after(policy_.restart_ms, [this] { machine_.system->restart(); });
+    post_after(machine_, policy_.restart_ms, task<&OtaFlow::restart_now>(this));
+}
+
+void OtaFlow::restart_now() {
+    machine_.system->restart();
 }
 
 }  // namespace fleet

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The half after the restart: the new image proves itself or makes way.
+#include "fleet/later.hpp"
 #include "fleet/ota_flow.hpp"
+#include "fleet/stored.hpp"
+#include "ota_keys.hpp"
 
 namespace fleet {
 
@@ -12,13 +15,14 @@ void OtaFlow::after_boot() {
 // judge_last reports an upgrade whose restart lies behind, once.
 void OtaFlow::judge_last() {
     KvStore &store = *machine_.store;
-    const Result<std::string> wanted = store.get("ota_want");
-    if (!wanted.ok()) return;
-    job_ = store.get("ota_job").value();
-    kind_ = store.get("ota_kind").value() == "rollback" ? "rollback" : "upgrade";
-    why_ = store.get("ota_why").value();
+    std::string wanted, kind;
+    if (!stored_text(store, kWanted, wanted)) return;
+    (void)stored_text(store, kJob, job_);
+    (void)stored_text(store, kKind, kind);
+    (void)stored_text(store, kWhy, why_);
+    kind_ = kind == kRollback ? kRollback : kUpgrade;
     forget_switch();
-    if (machine_.system->app().elf_sha256 == wanted.value()) return report(JobState::done);
+    if (machine_.system->app().elf_sha256 == wanted) return report(JobState::done);
     const Result<SlotInfo> other = machine_.updater->other();
     const SlotState state = other.ok() ? other.value().state : SlotState::undefined;
     if (state != SlotState::invalid && state != SlotState::aborted) {
@@ -31,44 +35,59 @@ void OtaFlow::judge_last() {
 void OtaFlow::begin_trial() {
     state_ = OtaState::on_trial;
     if (Status s = examine(); !s.ok()) return reject(s);
-    machine_.executor->post_after(policy_.trial_ms, [this] {
-        if (state_ == OtaState::on_trial) reject({Code::timeout, "the new image did not get through to the broker"});
-    });
+    post_after(machine_, policy_.trial_ms, task<&OtaFlow::trial_over>(this));
 }
 
 // examine checks what needs no network: settings can be kept, and whatever the
 // product adds.
 Status OtaFlow::examine() {
     KvStore &store = *machine_.store;
-    if (Status s = store.set_int("ota_selftest", machine_.clock->mono_us()); !s.ok()) return s;
-    if (Status s = store.commit(); !s.ok()) return s;
-    return self_test ? self_test() : Status{};
+    Status s = store.set_int("ota_selftest", machine_.clock->mono_us());
+    if (s.ok()) s = store.commit();
+    return s.ok() && self_test ? self_test() : s;
 }
 
 void OtaFlow::prove_online() {
-    if (state_ != OtaState::on_trial) return;
-    if (Status s = machine_.updater->mark_valid(); !s.ok()) return reject(s);
+    if (state_ != OtaState::on_trial || online_since_us_ != kOffline) return;
+    online_since_us_ = machine_.clock->mono_us();
+    judge_trial();
+}
+
+// judge_trial runs when the connection has been proved, and proof_ms later.
+void OtaFlow::judge_trial() {
+    if (state_ != OtaState::on_trial || online_since_us_ == kOffline) return;
+    const std::uint32_t need = policy_.proof_ms < policy_.trial_ms / 2 ? policy_.proof_ms : policy_.trial_ms / 2;
+    const std::int64_t left = online_since_us_ / 1000 + need - machine_.clock->mono_us() / 1000;
+    if (left > 0) return post_after(machine_, static_cast<std::uint32_t>(left), task<&OtaFlow::judge_trial>(this));
+    Status s = examine();
+    if (s.ok()) s = machine_.updater->mark_valid();
+    if (!s.ok()) return reject(s);
     state_ = OtaState::idle;
     judge_last();
 }
 
+void OtaFlow::trial_over() {
+    if (state_ == OtaState::on_trial) reject({Code::timeout, "the new image did not get through to the broker"});
+}
+
 // reject leaves the note of the switch in the store: the old image reports it.
 void OtaFlow::reject(Status why) {
-    (void)machine_.store->set("ota_why", why.why);
-    (void)machine_.store->commit();
+    put(*machine_.store, kWhy, why.why);
     (void)machine_.updater->mark_invalid();
     restart();
 }
 
-Status OtaFlow::roll_back(const std::string &job) {
+Status OtaFlow::roll_back(std::string_view job) {
     if (state_ != OtaState::idle && state_ != OtaState::on_trial) return {Code::busy, "an upgrade is under way"};
     const Result<SlotInfo> other = machine_.updater->other();
     if (!other.ok()) return other.status();
     if (other.value().state != SlotState::valid) return {Code::refused, "the other slot holds no sound image"};
     job_ = job;
-    kind_ = "rollback";
-    if (Status s = note_switch(other.value().elf_sha256); !s.ok()) return s;
-    if (Status s = machine_.updater->boot_other(); !s.ok()) {
+    kind_ = kRollback;
+    Status s = note_switch(other.value().elf_sha256);
+    if (!s.ok()) return s;
+    s = machine_.updater->boot_other();
+    if (!s.ok()) {
         forget_switch();
         return s;
     }

@@ -6,61 +6,56 @@
 #include "fleet/url.hpp"
 #include "fleet/version.hpp"
 
-#include <utility>
-
 namespace fleet {
 namespace {
 
 constexpr JsonLimits kLimits{8192, 6, 256};
 constexpr std::size_t kMaxText = 1024;
 
-// text_of gives a member's text, or "" if it is no text or too long.
-std::string text_of(JsonView object, const char *key, std::size_t most = kMaxText) {
+// take copies a member's text; one that is no text or too long is as if it were not there.
+void take(JsonView object, const char *key, std::string &into, std::size_t most = kMaxText) {
     const std::string_view text = object.text(key);
-    return text.size() <= most ? std::string(text) : std::string();
+    into = text.size() <= most ? text : std::string_view();
 }
 
 Status read_endpoint(std::string_view endpoint, BrokerSettings &s) {
-    // The URL parser knows what a host and a port are.
-    const std::string as_url = "http://" + std::string(endpoint);
-    const Result<Url> url = parse_url(as_url);
-    if (!url.ok() || !url.value().path.empty()) return {Code::invalid, "mqtt.endpoint is not host:port"};
-    s.host = std::string(url.value().host);
+    const Result<Url> url = parse_authority(endpoint);
+    if (!url.ok()) return {Code::invalid, "mqtt.endpoint is not host:port"};
+    s.host = url.value().host;
     s.port = endpoint.find(':') == std::string_view::npos ? std::uint16_t{8883} : url.value().port;
     return {};
 }
 
-Status read_broker_view(JsonView mqtt, BrokerSettings &out) {
-    BrokerSettings s;
+Status read_broker_view(JsonView mqtt, BrokerSettings &s) {
     if (Status e = read_endpoint(mqtt.text("endpoint"), s); !e.ok()) return e;
-    s.client_id = text_of(mqtt, "client_id");
-    s.username = text_of(mqtt, "username");
-    s.password = text_of(mqtt, "password");
-    s.publish_topic = text_of(mqtt, "publish_topic", 256);
+    take(mqtt, "client_id", s.client_id);
+    take(mqtt, "username", s.username);
+    take(mqtt, "password", s.password);
+    take(mqtt, "publish_topic", s.publish_topic, 256);
     const std::int64_t keepalive = mqtt.integer_or("keepalive", 60);
     s.keepalive_s = static_cast<std::uint16_t>(keepalive < 10 ? 10 : keepalive > 3600 ? 3600 : keepalive);
     if (s.publish_topic.empty() || s.publish_topic.find_first_of("+#") != std::string::npos) {
         return {Code::invalid, "mqtt.publish_topic is not a topic"};
     }
-    out = std::move(s);
     return {};
 }
 
-Activation read_activation(JsonView v) {
-    return {text_of(v, "code", 32), text_of(v, "message", 256), text_of(v, "challenge", 256)};
+void read_activation(JsonView v, Activation &a) {
+    take(v, "code", a.code, 32);
+    take(v, "message", a.message, 256);
+    take(v, "challenge", a.challenge, 256);
 }
 
-FirmwareOrder read_firmware(JsonView v) {
-    FirmwareOrder f;
-    f.version = text_of(v, "version", 64);
-    f.url = text_of(v, "url");
-    if (!is_version(f.version) || !parse_url(f.url).ok()) return {};
-    f.sha256 = text_of(v, "sha256", 64);
-    f.manifest = text_of(v, "manifest");
-    f.signature = text_of(v, "signature", 128);
+void read_firmware(JsonView v, FirmwareOrder &f) {
+    take(v, "version", f.version, 64);
+    if (!is_version(f.version) || !parse_url(v.text("url")).ok()) return;
+    take(v, "url", f.url);
+    take(v, "job", f.job, kMaxJob);
+    take(v, "sha256", f.sha256, 64);
+    take(v, "manifest", f.manifest);
+    take(v, "signature", f.signature, 128);
     f.size = v.integer_or("size", 0);
     f.force = v.integer_or("force", 0) == 1;
-    return f;
 }
 
 ServerTime read_time(JsonView v) {
@@ -74,18 +69,17 @@ ServerTime read_time(JsonView v) {
 
 }  // namespace
 
-Result<PollAnswer> parse_poll_answer(std::string_view text) {
+Status parse_poll_answer(std::string_view text, PollAnswer &answer) {
     const Result<JsonDocument> document = JsonDocument::parse(text, kLimits);
     if (!document.ok()) return document.status();
     const JsonView root = document.value().root();
-    if (!root.is_object()) return Status{Code::invalid, "the answer is not an object"};
-    PollAnswer answer;
+    if (!root.is_object()) return {Code::invalid, "the answer is not an object"};
     const JsonView mqtt = root.member("mqtt");
     if (mqtt.is_object()) answer.broker_status = read_broker_view(mqtt, answer.broker);
-    answer.activation = read_activation(root.member("activation"));
-    answer.firmware = read_firmware(root.member("firmware"));
+    read_activation(root.member("activation"), answer.activation);
+    read_firmware(root.member("firmware"), answer.firmware);
     answer.time = read_time(root.member("server_time"));
-    return answer;
+    return {};
 }
 
 Status read_broker(std::string_view json, BrokerSettings &settings) {
@@ -97,10 +91,10 @@ Status read_broker(std::string_view json, BrokerSettings &settings) {
 std::string save_broker(const BrokerSettings &s) {
     std::string text(4000, '\0');
     JsonWriter w(text.data(), text.size());
-    const std::string endpoint = s.host + ":" + std::to_string(s.port);
-    w.begin_object().member("endpoint", endpoint).member("client_id", s.client_id).member("username", s.username);
+    w.begin_object().key("endpoint").open_text().append(s.host).append(":").digits(s.port).close_text();
+    w.member("client_id", s.client_id).member("username", s.username);
     w.member("password", s.password).member("publish_topic", s.publish_topic);
-    w.member("keepalive", std::int64_t{s.keepalive_s}).end_object();
+    w.member("keepalive", s.keepalive_s).end_object();
     text.resize(w.overflow() ? 0 : w.size());
     return text;
 }

@@ -27,7 +27,7 @@ void write_queue(JsonWriter &w, const Vitals &v) {
 
 }  // namespace
 
-void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals) {
+void write_brief(JsonWriter &w, const Machine &machine, const Vitals &vitals) {
     const System &system = *machine.system;
     w.member("uptime_s", machine.clock->mono_us() / 1'000'000);
     if (machine.clock->synced()) w.member("at", machine.clock->unix_ms());
@@ -36,11 +36,16 @@ void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals
     if (vitals.safe_mode) w.member("safe_mode", true);
     w.member("config_version", vitals.config_version);
     write_memory(w, system);
+}
+
+void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals) {
+    write_brief(w, machine, vitals);
     write_queue(w, vitals);
     if (machine.network) write_network(w, *machine.network);
     if (machine.updater) write_slot(w, *machine.updater);
-    if (const Result<int> t = system.temperature(); t.ok()) w.member("temperature_dc", t.value());
+    if (const Result<int> t = machine.system->temperature(); t.ok()) w.member("temperature_dc", t.value());
     if (machine.core_dump) w.member("core_dump", machine.core_dump->present());
+    if (vitals.birth) w.member("birth", true);
 }
 
 }  // namespace fleet

@@ -4,16 +4,6 @@
 namespace fleet {
 namespace {
 
-void write_default(JsonWriter &w, const Property &p) {
-    if (!p.has_default) return;
-    w.key("default");
-    switch (p.type) {
-        case PropertyType::boolean: w.boolean(p.default_number != 0); break;
-        case PropertyType::integer: w.integer(p.default_number); break;
-        case PropertyType::text: w.text(p.default_text); break;
-    }
-}
-
 const char *type_name(PropertyType type) {
     switch (type) {
         case PropertyType::boolean: return "boolean";
@@ -25,7 +15,10 @@ const char *type_name(PropertyType type) {
 
 void write_property(JsonWriter &w, const Property &p) {
     w.key(p.name).begin_object().member("type", type_name(p.type));
-    write_default(w, p);
+    if (p.has_default) {
+        w.key("default");
+        write_value(w, p.type, p.default_number, p.default_text);
+    }
     if (p.has_range) w.member("minimum", p.minimum).member("maximum", p.maximum);
     if (*p.description) w.member("description", p.description);
     w.end_object();
@@ -43,6 +36,14 @@ void write_required(JsonWriter &w, const ToolInfo &info) {
 }
 
 }  // namespace
+
+void write_value(JsonWriter &w, PropertyType type, std::int64_t number, std::string_view text) {
+    switch (type) {
+        case PropertyType::boolean: w.boolean(number != 0); break;
+        case PropertyType::integer: w.integer(number); break;
+        case PropertyType::text: w.text(text); break;
+    }
+}
 
 void write_tool(JsonWriter &w, const ToolInfo &info) {
     w.begin_object().member("name", info.name).member("description", info.description);

@@ -46,9 +46,16 @@ Status ToolResult::end_json() {
     return end_item(false);
 }
 
-Status ToolResult::fail(Code code, std::string_view why, std::string_view detail) {
+Status ToolResult::fail(Code code, std::string_view why, std::string_view detail, std::string_view rest) {
     begin_item("text");
-    w_.key("text").open_text().append(to_string(code)).append(": ").append(why).append(detail).close_text();
+    w_.key("text")
+        .open_text()
+        .append(to_string(code))
+        .append(": ")
+        .append(why)
+        .append(detail)
+        .append(rest)
+        .close_text();
     return end_item(true);
 }
 

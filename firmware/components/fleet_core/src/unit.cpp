@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// What a unit does from its start on; what it sends is in unit_send.cpp.
 #include "fleet/unit.hpp"
 
-#include "fleet/telemetry.hpp"
+#include "fleet/later.hpp"
+#include "fleet/stored.hpp"
 #include "fleet/unit_config.hpp"
 #include "fleet/version.hpp"
 
@@ -9,12 +11,20 @@
 #include <utility>
 
 namespace fleet {
+namespace {
+
+// What the broker tells the others if the device is gone without a word.
+constexpr char kGone[] =
+    "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/gone\","
+    "\"params\":{}}}";
+
+}  // namespace
 
 Unit::Unit(const Machine &machine, UnitOptions options)
     : machine_(machine),
       options_(std::move(options)),
-      app_(machine.system->app()),
-      server_(tools_, {machine.board.name, app_.version.c_str(), options_.page_bytes}, machine.store, machine.clock),
+      server_(tools_, {machine.board.name, machine.system->app().version.c_str(), options_.page_bytes, options_.rates},
+              machine.store, machine.clock),
       session_(server_),
       outbox_(options_.outbox_bytes),
       config_(kUnitConfig, std::size(kUnitConfig), *machine.store),
@@ -29,29 +39,19 @@ void Unit::start() {
     wire_boot();
     ota_.after_boot();
     boot_.start();
-    heartbeat();
+    plan_heartbeat();
 }
 
 void Unit::wire() {
-    server_.set_send([this](std::string_view m) {
-        if (online()) (void)machine_.transport->publish(broker_.publish_topic, Bytes(m), 0, false);
-    });
-    server_.set_send_notice([this](std::string_view m) { send_notice(m); });
-    session_.on_heard = [this] {
-        last_heard_us_ = machine_.clock->mono_us();
-        backoff_.reset();
-        ota_.prove_online();
-    };
+    server_.set_send([this](std::string_view m) { (void)send(m); });
     session_.on_reboot = [this] { restart(); };
     session_.on_alert = [this](std::string_view status, std::string_view message) {
         if (machine_.display) machine_.display->show_text(status, message);
     };
     ota_.on_report = [this](const JobReport &r) { report(r); };
     ota_.before_restart = [this] { leave(); };
-    config_.on_change = [this] {
-        notify("notifications/config", [this](JsonWriter &w) { w.key("config"), config_.write(w); });
-    };
-    machine_.transport->on_message = [this](Bytes b) { session_.receive(b); };
+    config_.on_change = [this] { tell_config(); };
+    machine_.transport->on_message = [this](Bytes b) { heard(b); };
     machine_.transport->on_state = [this](TransportState s, Status) { on_state(s); };
 }
 
@@ -71,26 +71,34 @@ void Unit::answered(const PollAnswer &answer) {
     if (answer.broker_status.ok() && !answer.activation.due()) {
         broker_ = answer.broker;
         have_broker_ = true;
-        (void)machine_.store->set("broker", save_broker(broker_));
-        (void)machine_.store->commit();
+        put(*machine_.store, "broker", save_broker(broker_));
         connect();
     }
-    const FirmwareOrder &order = answer.firmware;
-    if (order.due() && (order.force || newer_version(order.version, app_.version))) {
-        if (Status s = upgrade(order, "poll"); !s.ok()) report({"poll", "upgrade", JobState::failed, 0, s});
-    }
+    offered(answer.firmware);
+}
+
+void Unit::offered(const FirmwareOrder &order) {
+    if (!order.due()) return;
+    if (!order.force && !newer_version(order.version, machine_.system->app().version)) return;
+    const std::string_view job = order.job.empty() ? std::string_view("poll") : order.job;
+    if (Status s = upgrade(order, job); !s.ok()) report({job, "upgrade", JobState::failed, 0, s});
 }
 
 void Unit::use_saved_broker() {
-    const Result<std::string> saved = machine_.store->get("broker");
-    have_broker_ = saved.ok() && read_broker(saved.value(), broker_).ok();
+    std::string saved;
+    have_broker_ = stored_text(*machine_.store, "broker", saved) && read_broker(saved, broker_).ok();
     if (have_broker_) connect();
 }
 
 void Unit::connect() {
     if (link_ != Link::off || leaving_) return;
     link_ = Link::connecting;
-    if (Status s = machine_.transport->start(broker_, {}, {}); !s.ok()) lost(false);
+    if (Status s = machine_.transport->start(broker_, broker_.publish_topic, kGone); !s.ok()) lost(false);
+}
+
+void Unit::reconnect() {
+    link_ = Link::off;
+    connect();
 }
 
 void Unit::on_state(TransportState state) {
@@ -99,19 +107,28 @@ void Unit::on_state(TransportState state) {
     link_ = Link::up;
     refusals_ = 0;
     last_heard_us_ = machine_.clock->mono_us();
+    published_ = false;
+    birth_ = true;
     send_telemetry();
     flush();
+}
+
+// The way to the server and back is proved by what arrives after this device
+// said something on the same connection.
+void Unit::heard(Bytes message) {
+    last_heard_us_ = machine_.clock->mono_us();
+    backoff_.reset();
+    if (published_) ota_.prove_online();
+    session_.receive(message);
 }
 
 void Unit::lost(bool by_refusal) {
     if (link_ != Link::connecting && link_ != Link::up) return;
     link_ = Link::waiting;
     reconnects_++;
+    ota_.lose_online();
     if (by_refusal) refused();
-    machine_.executor->post_after(backoff_.next(), [this] {
-        link_ = Link::off;
-        connect();
-    });
+    post_after(machine_, backoff_.next(), task<&Unit::reconnect>(this));
 }
 
 // refused asks the server for other credentials now and then: these may have
@@ -121,97 +138,45 @@ void Unit::refused() {
     if (++refusals_ % 3 == 0 && boot_.done()) boot_.start();
 }
 
-void Unit::send_notice(std::string_view message) {
-    const bool sent = online() && outbox_.empty() &&
-                      machine_.transport->publish(broker_.publish_topic, Bytes(message), 0, false).ok();
-    if (sent) return;
-    (void)outbox_.push(message);
-    if (online()) flush();
-}
-
-// flush sends one message and plans the next: a fleet that comes back does not
-// send everything at once.
-void Unit::flush() {
-    if (flushing_ || outbox_.empty() || !online()) return;
-    if (machine_.transport->publish(broker_.publish_topic, Bytes(outbox_.front()), 0, false).ok()) outbox_.pop();
-    flushing_ = true;
-    machine_.executor->post_after(kFlushMs, [this] {
-        flushing_ = false;
-        flush();
-    });
-}
-
-void Unit::notify(std::string_view method, const std::function<void(JsonWriter &)> &write) {
-    server_.notify(method, write);
-}
-
-void Unit::report(const JobReport &job) {
-    notify(kJobMethod, [&](JsonWriter &w) { write_job(w, job, machine_.clock->unix_ms()); });
-}
-
-Status Unit::upgrade(const FirmwareOrder &order, const std::string &job) {
+Status Unit::upgrade(const FirmwareOrder &order, std::string_view job) {
     if (Status s = check_url(order.url); !s.ok()) return s;
     return ota_.start(order, job);
 }
 
 Refusal Unit::configure(JsonView document) {
     const Refusal r = config_.propose(document, machine_.clock->mono_us());
-    if (r.refused()) return r;
-    const auto ms = static_cast<std::uint32_t>(ConfigStore::kTrialUs / 1000);
-    machine_.executor->post_after(ms, [this] { config_.tick(machine_.clock->mono_us(), online()); });
+    if (!r.refused()) post_after(machine_, ConfigStore::kTrialUs / 1000, task<&Unit::judge_config>(this));
     return r;
+}
+
+void Unit::judge_config() {
+    config_.tick(machine_.clock->mono_us(), online());
 }
 
 void Unit::leave() {
     leaving_ = true;
-    machine_.executor->post_after(500, [this] { machine_.transport->stop(true); });
+    post_after(machine_, 500, task<&Unit::goodbye>(this));
+}
+
+void Unit::goodbye() {
+    machine_.transport->stop(true);
 }
 
 void Unit::restart() {
     if (leaving_) return;
     leave();
-    machine_.executor->post_after(1000, [this] { machine_.system->restart(); });
+    post_after(machine_, 1000, task<&Unit::restart_now>(this));
+}
+
+void Unit::restart_now() {
+    machine_.system->restart();
 }
 
 // The server that the device was set up with is trusted as it is.
 Status Unit::check_url(std::string_view url) const {
     const Result<Url> home = parse_url(options_.poll_url);
     const bool http = config_.boolean("allow_http") || (home.ok() && !home.value().https);
-    std::string hosts = options_.url_hosts;
-    if (home.ok()) hosts += (hosts.empty() ? "" : ",") + std::string(home.value().host);
-    const std::string_view more = config_.text("url_hosts");
-    if (!more.empty()) hosts += "," + std::string(more);
-    return fleet::check_url(url, {http, hosts});
-}
-
-std::uint32_t Unit::heartbeat_ms() const {
-    const auto period = static_cast<std::uint32_t>(config_.integer("heartbeat_s")) * 1000;
-    std::uint16_t random = 0;
-    machine_.system->random({reinterpret_cast<std::uint8_t *>(&random), sizeof random});
-    // Within 10 % of the period, so that a fleet does not beat in step.
-    return period - period / 20 + static_cast<std::uint32_t>(std::uint64_t{period / 10} * random / 65536);
-}
-
-void Unit::heartbeat() {
-    machine_.executor->post_after(heartbeat_ms(), [this] {
-        const bool lonely = machine_.clock->mono_us() - last_heard_us_ > kLonelyUs;
-        if (lonely && !online() && ota_.state() == OtaState::idle) return restart();
-        if (online()) send_telemetry();
-        heartbeat();
-    });
-}
-
-void Unit::send_telemetry() {
-    if (!config_.boolean("telemetry")) return;
-    Vitals v;
-    v.boots = crashes_.boots();
-    v.crashes = crashes_.crashes();
-    v.safe_mode = crashes_.safe_mode();
-    v.queued = static_cast<std::uint32_t>(outbox_.count());
-    v.dropped = outbox_.dropped();
-    v.reconnects = reconnects_;
-    v.config_version = config_.version();
-    notify(kTelemetryMethod, [&](JsonWriter &w) { write_telemetry(w, machine_, v); });
+    return fleet::check_url(url, {http, {options_.url_hosts, config_.text("url_hosts"), home.value().host}});
 }
 
 }  // namespace fleet

@@ -54,37 +54,46 @@ bool listed(std::string_view host, std::string_view hosts) {
     return false;
 }
 
-}  // namespace
-
-Result<Url> parse_url(std::string_view text) {
-    for (const char c : text) {
-        if (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f' || c == '\\') return kBad;
-    }
+// parse_rest takes what follows the scheme.
+Result<Url> parse_rest(std::string_view text, bool https) {
     Url url;
-    if (take(text, "https://")) {
-        url.https = true;
-    } else if (!take(text, "http://")) {
-        return kBad;
-    }
+    url.https = https;
+    url.port = https ? 443 : 80;
     std::size_t n = 0;
     while (n < text.size() && host_character(text[n]))
         n++;
     if (n == 0 || n > 253) return kBad;
     url.host = text.substr(0, n);
     text.remove_prefix(n);
-    url.port = url.https ? 443 : 80;
     if (take(text, ":") && !take_port(text, url.port)) return kBad;
+    for (const char c : text) {
+        if (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f' || c == '\\') return kBad;
+    }
     if (!text.empty() && text[0] != '/') return kBad;
     url.path = text;
     return url;
+}
+
+}  // namespace
+
+Result<Url> parse_url(std::string_view text) {
+    if (take(text, "https://")) return parse_rest(text, true);
+    return take(text, "http://") ? parse_rest(text, false) : kBad;
+}
+
+Result<Url> parse_authority(std::string_view text) {
+    const Result<Url> url = parse_rest(text, false);
+    return url.value().path.empty() ? url : kBad;
 }
 
 Status check_url(std::string_view text, const UrlPolicy &policy) {
     const Result<Url> url = parse_url(text);
     if (!url.ok()) return url.status();
     if (!url.value().https && !policy.allow_http) return {Code::refused, "only https URLs are taken here"};
-    if (!listed(url.value().host, policy.hosts)) return {Code::refused, "the URL's host is not on the list"};
-    return {};
+    for (const std::string_view hosts : policy.hosts) {
+        if (listed(url.value().host, hosts)) return {};
+    }
+    return {Code::refused, "the URL's host is not on the list"};
 }
 
 }  // namespace fleet

@@ -43,21 +43,19 @@ void write_partition(JsonWriter &json, const esp_partition_t &partition) {
 
 }  // namespace
 
+EspSystem::EspSystem() {
+    const esp_app_desc_t &desc = *esp_app_get_description();
+    app_.project = text_of(desc.project_name);
+    app_.version = text_of(desc.version);
+    app_.compile_time = text_of(desc.date) + "T" + text_of(desc.time) + "Z";
+    app_.idf_version = text_of(desc.idf_ver);
+    app_.elf_sha256 = encode_hex({desc.app_elf_sha256, sizeof desc.app_elf_sha256});
+    app_.secure_version = desc.secure_version;
+}
+
 void EspSystem::restart() {
     ESP_LOGW(TAG, "restarting");
     esp_restart();
-}
-
-AppInfo EspSystem::app() const {
-    const esp_app_desc_t &desc = *esp_app_get_description();
-    AppInfo info;
-    info.project = text_of(desc.project_name);
-    info.version = text_of(desc.version);
-    info.compile_time = text_of(desc.date) + "T" + text_of(desc.time) + "Z";
-    info.idf_version = text_of(desc.idf_ver);
-    info.elf_sha256 = encode_hex({desc.app_elf_sha256, sizeof desc.app_elf_sha256});
-    info.secure_version = desc.secure_version;
-    return info;
 }
 
 ResetReason EspSystem::reset_reason() const {

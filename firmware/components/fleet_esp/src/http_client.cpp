@@ -33,7 +33,7 @@ std::string part_head(std::string_view file_name, std::string_view media_type) {
     return head.append("\"\r\nContent-Type: ").append(media_type).append("\r\n\r\n");
 }
 
-Status write_part(HttpExchange &exchange, const std::function<Result<std::size_t>(MutableBytes)> &source) {
+Status write_part(HttpExchange &exchange, FunctionRef<Result<std::size_t>(MutableBytes)> source) {
     const std::unique_ptr<std::uint8_t[]> buffer(new (std::nothrow) std::uint8_t[upload_piece]);
     if (buffer == nullptr) return {Code::no_memory, "no memory for the upload"};
     for (;;) {
@@ -46,7 +46,7 @@ Status write_part(HttpExchange &exchange, const std::function<Result<std::size_t
 }
 
 Status write_multipart(HttpExchange &exchange, const std::string &head,
-                       const std::function<Result<std::size_t>(MutableBytes)> &source) {
+                       FunctionRef<Result<std::size_t>(MutableBytes)> source) {
     std::string tail = "\r\n--";
     tail.append(boundary).append("--\r\n");
     Status status = write_chunk(exchange, Bytes(head));
@@ -76,8 +76,8 @@ Result<HttpResponse> finish(HttpExchange &exchange, std::string &reply, std::siz
 }  // namespace
 
 Result<HttpResponse> EspHttpClient::get(std::string_view url, std::int64_t range_from,
-                                        const std::function<Status(const HttpResponse &)> &begin,
-                                        const std::function<Status(Bytes)> &sink) {
+                                        FunctionRef<Status(const HttpResponse &)> begin,
+                                        FunctionRef<Status(Bytes)> sink) {
     HttpExchange exchange(options_, options_.transfer_ms);
     Status status = exchange.prepare(url, HTTP_METHOD_GET);
     if (status.ok() && range_from > 0) {
@@ -108,7 +108,7 @@ Result<HttpResponse> EspHttpClient::post(std::string_view url, const HttpHeader 
 
 Result<HttpResponse> EspHttpClient::post_file(std::string_view url, std::string_view file_name,
                                               std::string_view media_type,
-                                              const std::function<Result<std::size_t>(MutableBytes)> &source) {
+                                              FunctionRef<Result<std::size_t>(MutableBytes)> source) {
     HttpExchange exchange(options_, options_.transfer_ms);
     Status status = exchange.prepare(url, HTTP_METHOD_POST);
     if (status.ok()) {

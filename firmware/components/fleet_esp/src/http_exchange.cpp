@@ -111,7 +111,7 @@ Result<HttpResponse> HttpExchange::answer() {
     return head;
 }
 
-Status HttpExchange::read_body(const HttpResponse &head, const std::function<Status(Bytes)> &sink) {
+Status HttpExchange::read_body(const HttpResponse &head, FunctionRef<Status(Bytes)> sink) {
     const std::unique_ptr<std::uint8_t[]> buffer(new (std::nothrow) std::uint8_t[piece]);
     if (buffer == nullptr) return {Code::no_memory, "no memory for the answer's body"};
     std::int64_t received = 0;

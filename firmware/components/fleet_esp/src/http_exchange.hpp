@@ -28,7 +28,7 @@ public:
     // answer waits for the answer's head.
     Result<HttpResponse> answer();
     // read_body streams the body and fails if it ends early.
-    Status read_body(const HttpResponse &head, const std::function<Status(Bytes)> &sink);
+    Status read_body(const HttpResponse &head, FunctionRef<Status(Bytes)> sink);
 
 private:
     static esp_err_t on_event(esp_http_client_event_t *event);

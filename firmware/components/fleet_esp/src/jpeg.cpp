@@ -53,7 +53,7 @@ Status check_size(const jpeg_dec_header_info_t &info) {
 
 }  // namespace
 
-Status encode_jpeg(const Frame &frame, int quality, const std::function<Status(Bytes)> &sink) {
+Status encode_jpeg(const Frame &frame, int quality, FunctionRef<Status(Bytes)> sink) {
     jpeg_enc_config_t config = DEFAULT_JPEG_ENC_CONFIG();
     config.width = frame.width();
     config.height = frame.height();
@@ -74,7 +74,7 @@ Status encode_jpeg(const Frame &frame, int quality, const std::function<Status(B
     return sink({out.get(), static_cast<std::size_t>(size)});
 }
 
-Status decode_jpeg(Bytes file, const std::function<void(const Frame &)> &use) {
+Status decode_jpeg(Bytes file, FunctionRef<void(const Frame &)> use) {
     const Decoder decoder;
     if (decoder.handle() == nullptr) return {Code::no_memory, "the JPEG decoder did not open"};
     jpeg_dec_io_t io = {};

@@ -10,9 +10,9 @@
 
 namespace fleet::esp {
 
-Status encode_jpeg(const Frame &frame, int quality, const std::function<Status(Bytes)> &sink);
+Status encode_jpeg(const Frame &frame, int quality, FunctionRef<Status(Bytes)> sink);
 
 // decode_jpeg gives the picture to use, and frees it afterwards.
-Status decode_jpeg(Bytes file, const std::function<void(const Frame &)> &use);
+Status decode_jpeg(Bytes file, FunctionRef<void(const Frame &)> use);
 
 }  // namespace fleet::esp

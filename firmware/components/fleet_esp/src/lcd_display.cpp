@@ -79,7 +79,7 @@ Status LcdDisplay::show_picture(Bytes jpeg) {
     });
 }
 
-Status LcdDisplay::snapshot(PictureFormat format, int quality, const std::function<Status(Bytes)> &sink) {
+Status LcdDisplay::snapshot(PictureFormat format, int quality, FunctionRef<Status(Bytes)> sink) {
     if (format != PictureFormat::jpeg) return {Code::unsupported, "this device makes JPEG pictures only"};
     // Encoding and sending take seconds, in which the executor wants to draw.
     const FrameMemory copy(static_cast<std::uint8_t *>(heap_caps_malloc(frame_->bytes(), MALLOC_CAP_SPIRAM)));

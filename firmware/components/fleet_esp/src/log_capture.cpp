@@ -84,7 +84,7 @@ Status start_log_capture() {
     return {};
 }
 
-void with_log(const std::function<void(LogRing &)> &use) {
+void with_log(FunctionRef<void(LogRing &)> use) {
     const Guard guard(lock);
     use(*ring);
 }

@@ -4,7 +4,6 @@
 
 #include "fleet/tools/toolkit.hpp"
 
-#include <functional>
 #include <string>
 
 namespace fleet {
@@ -12,21 +11,45 @@ namespace fleet {
 // An Outcome is a status, and what only shows at run time.
 struct Outcome {
     Status status;
-    std::string detail;
+    int http = 0;  // an answer that was not expected
 
     Outcome() = default;
     Outcome(Status s) : status(s) {}
-    Outcome(Code code, const char *why, std::string more) : status(code, why), detail(std::move(more)) {}
+    Outcome(Code code, const char *why, int number) : status(code, why), http(number) {}
 };
 
-// in_background answers the call with true, or with the failure of the job.
-Status in_background(Toolkit &kit, Call &call, std::function<Outcome()> job);
+// A Job is work with a URL. It is made anew for each call, and deleted with its
+// answer.
+struct Job {
+    using Run = Outcome (*)(const Job &);
+
+    const Machine &machine;
+    McpServer &server;
+    Run run;
+    Ticket ticket;
+    std::string url;
+    int number = 0;     // what the job wants to know beside its URL
+    bool flag = false;  // the same
+    Outcome outcome;
+};
+
+// in_background runs a job on the call's argument `url`, if that may be
+// followed, and answers with true or with its failure.
+Status in_background(Toolkit &kit, Call &call, Job::Run run, int number = 0, bool flag = false);
 
 // expect_200 takes the answer to an upload or download.
 Outcome expect_200(const Result<HttpResponse> &answer);
 
+// read_level takes the call's argument `level`.
+Status read_level(const Call &call, LogLevel &level);
+
 inline Toolkit &kit_of(void *context) {
     return *static_cast<Toolkit *>(context);
+}
+
+// ok_or is true, or the failure.
+inline Status ok_or(Status status, Call &call) {
+    return status.ok() ? call.result.boolean(true) : status;
 }
 
 }  // namespace fleet

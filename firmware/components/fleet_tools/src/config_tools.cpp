@@ -32,19 +32,18 @@ Status get_config(void *context, Call &call) {
     return write_config(kit_of(context).unit->config(), call);
 }
 
-std::string sentence(const Refusal &r) {
-    std::string text = r.before;
-    text.append(r.name).append(r.after);
-    if (r.with_bound) text += std::to_string(r.bound);
-    return text;
-}
-
 Status set_config(void *context, Call &call) {
     const Toolkit &kit = kit_of(context);
     const Result<JsonDocument> document = JsonDocument::parse(call.args.text("document"), {ConfigStore::kMaxBytes, 4});
     if (!document.ok()) return document.status();
     const Refusal refusal = kit.unit->configure(document.value().root());
-    if (refusal.refused()) return call.result.fail(Code::invalid, sentence(refusal));
+    if (refusal.refused()) {
+        char rest[64];
+        JsonWriter w(rest, sizeof rest);
+        w.append(refusal.after);
+        if (refusal.with_bound) w.digits(refusal.bound);
+        return call.result.fail(Code::invalid, refusal.before, refusal.name, w.view());
+    }
     return write_config(kit.unit->config(), call);
 }
 

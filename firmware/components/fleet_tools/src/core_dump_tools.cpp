@@ -30,7 +30,8 @@ Status get_info(void *context, Call &call) {
     return call.result.end_json();
 }
 
-Outcome upload_dump(const Machine &m, const std::string &url, bool erase) {
+Outcome upload_dump(const Job &job) {
+    const Machine &m = job.machine;
     std::uint32_t at = 0;
     const std::uint32_t size = m.core_dump->size();
     const auto source = [&](MutableBytes into) -> Result<std::size_t> {
@@ -42,20 +43,15 @@ Outcome upload_dump(const Machine &m, const std::string &url, bool erase) {
         m.system->feed_watchdog();
         return n;
     };
-    Outcome sent = expect_200(m.http->post_file(url, "coredump.bin", "application/octet-stream", source));
-    if (sent.status.ok() && erase) return m.core_dump->erase();
+    Outcome sent = expect_200(m.http->post_file(job.url, "coredump.bin", "application/octet-stream", source));
+    if (sent.status.ok() && job.flag) return m.core_dump->erase();
     return sent;
 }
 
 Status upload(void *context, Call &call) {
     Toolkit &kit = kit_of(context);
     if (!kit.machine->core_dump->present()) return {Code::not_found, "there is no core dump"};
-    const Status allowed = kit.unit->check_url(call.args.text("url"));
-    if (!allowed.ok()) return allowed;
-    return in_background(
-        kit, call, [&m = *kit.machine, url = std::string(call.args.text("url")), erase = call.args.boolean("erase")] {
-            return upload_dump(m, url, erase);
-        });
+    return in_background(kit, call, upload_dump, 0, call.args.boolean("erase"));
 }
 
 }  // namespace

@@ -15,8 +15,7 @@ constexpr ToolInfo colour_info =
 
 Status set_rgb(void *context, Call &call) {
     const auto part = [&call](const char *name) { return static_cast<std::uint8_t>(call.args.integer(name)); };
-    const Status set = kit_of(context).machine->led->set_rgb(part("r"), part("g"), part("b"));
-    return set.ok() ? call.result.boolean(true) : set;
+    return ok_or(kit_of(context).machine->led->set_rgb(part("r"), part("g"), part("b")), call);
 }
 
 }  // namespace

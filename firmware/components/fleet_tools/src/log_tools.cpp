@@ -42,9 +42,9 @@ Status tail(void *context, Call &call) {
 }
 
 Status set_level(void *context, Call &call) {
-    const std::string_view word = call.args.text("level"), tag = call.args.text("tag");
-    const LogLevel level = parse_log_level(word);
-    if (word != to_string(level)) return {Code::invalid, "the levels are none, error, warn, info, debug and verbose"};
+    const std::string_view tag = call.args.text("tag");
+    LogLevel level = LogLevel::info;
+    if (Status read = read_level(call, level); !read.ok()) return read;
     bool set = true;
     kit_of(context).with_log([&](LogRing &log) {
         if (tag.empty()) {
@@ -58,10 +58,18 @@ Status set_level(void *context, Call &call) {
 
 }  // namespace
 
+Status read_level(const Call &call, LogLevel &level) {
+    const std::string_view word = call.args.text("level");
+    level = parse_log_level(word);
+    if (word == to_string(level)) return {};
+    return {Code::invalid, "the levels are none, error, warn, info, debug and verbose"};
+}
+
 Status add_log_tools(ToolRegistry &registry, Toolkit &kit) {
     if (!kit.with_log) return {};
-    const Status added = registry.add(tail_info, tail, &kit);
-    return added.ok() ? registry.add(level_info, set_level, &kit) : added;
+    Status added = registry.add(tail_info, tail, &kit);
+    if (added.ok()) added = registry.add(level_info, set_level, &kit);
+    return added.ok() ? add_log_stream(registry, kit) : added;
 }
 
 }  // namespace fleet

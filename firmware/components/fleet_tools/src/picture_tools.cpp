@@ -54,34 +54,31 @@ struct Pages {
     }
 };
 
-Outcome upload_snapshot(const Machine &m, const std::string &url, PictureFormat format, int quality) {
+// number is the quality, flag asks for PNG.
+Outcome upload_snapshot(const Job &job) {
+    const bool png = job.flag;
     Pages pages;
-    const Status taken = m.display->snapshot(format, quality, [&pages](Bytes part) -> Status {
+    const auto keep = [&pages](Bytes part) -> Status {
         pages.bytes.append(part.text());
         return {};
-    });
+    };
+    const PictureFormat format = png ? PictureFormat::png : PictureFormat::jpeg;
+    const Status taken = job.machine.display->snapshot(format, job.number, keep);
     if (!taken.ok()) return taken;
-    const bool png = format == PictureFormat::png;
-    return expect_200(m.http->post_file(url, png ? "screenshot.png" : "screenshot.jpg",
-                                        png ? "image/png" : "image/jpeg",
-                                        [&pages](MutableBytes into) { return pages(into); }));
+    return expect_200(job.machine.http->post_file(job.url, png ? "screenshot.png" : "screenshot.jpg",
+                                                  png ? "image/png" : "image/jpeg", pages));
 }
 
 Status snapshot(void *context, Call &call) {
     Toolkit &kit = kit_of(context);
     const std::string_view format = call.args.text("format");
     if (format != "jpeg" && format != "png") return {Code::invalid, "the formats are jpeg and png"};
-    const Status allowed = kit.unit->check_url(call.args.text("url"));
-    if (!allowed.ok()) return allowed;
-    return in_background(kit, call,
-                         [&m = *kit.machine, url = std::string(call.args.text("url")),
-                          quality = static_cast<int>(call.args.integer("quality")),
-                          as = format == "png" ? PictureFormat::png : PictureFormat::jpeg] {
-                             return upload_snapshot(m, url, as, quality);
-                         });
+    return in_background(kit, call, upload_snapshot, static_cast<int>(call.args.integer("quality")), format == "png");
 }
 
-Outcome show_from(const Machine &m, const std::string &url, std::size_t limit) {
+// number is the most bytes that a picture may have.
+Outcome show_from(const Job &job) {
+    const auto limit = static_cast<std::size_t>(job.number);
     std::string picture;
     const auto begin = [&](const HttpResponse &head) -> Status {
         if (head.status != 200) return {};  // judged below; its body is an error page
@@ -97,18 +94,13 @@ Outcome show_from(const Machine &m, const std::string &url, std::size_t limit) {
         picture.append(part.text());
         return {};
     };
-    Outcome fetched = expect_200(m.http->get(url, 0, begin, sink));
-    return fetched.status.ok() ? Outcome(m.display->show_picture(Bytes{picture})) : fetched;
+    Outcome fetched = expect_200(job.machine.http->get(job.url, 0, begin, sink));
+    return fetched.status.ok() ? Outcome(job.machine.display->show_picture(Bytes{picture})) : fetched;
 }
 
 Status preview_image(void *context, Call &call) {
     Toolkit &kit = kit_of(context);
-    const Status allowed = kit.unit->check_url(call.args.text("url"));
-    if (!allowed.ok()) return allowed;
-    return in_background(kit, call,
-                         [&m = *kit.machine, url = std::string(call.args.text("url")), limit = kit.picture_bytes] {
-                             return show_from(m, url, limit);
-                         });
+    return in_background(kit, call, show_from, static_cast<int>(kit.picture_bytes));
 }
 
 }  // namespace

@@ -21,19 +21,17 @@ constexpr ToolInfo theme_info =
 Status set_brightness(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::int64_t percent = call.args.integer("brightness");
-    const Status set = m.display->set_brightness(static_cast<int>(percent));
-    if (!set.ok()) return set;
-    const Status kept = m.store->set_int(kBrightnessKey, percent);
-    return kept.ok() ? call.result.boolean(true) : kept;
+    Status s = m.display->set_brightness(static_cast<int>(percent));
+    if (s.ok()) s = m.store->set_int(kBrightnessKey, percent);
+    return ok_or(s, call);
 }
 
 Status set_theme(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::string_view theme = call.args.text("theme");
-    const Status set = m.display->set_theme(theme);
-    if (!set.ok()) return set;
-    const Status kept = m.store->set(kThemeKey, theme);
-    return kept.ok() ? call.result.boolean(true) : kept;
+    Status s = m.display->set_theme(theme);
+    if (s.ok()) s = m.store->set(kThemeKey, theme);
+    return ok_or(s, call);
 }
 
 }  // namespace

@@ -18,10 +18,9 @@ constexpr ToolInfo volume_info =
 Status set_volume(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::int64_t volume = call.args.integer("volume");
-    const Status set = m.speaker->set_volume(static_cast<int>(volume));
-    if (!set.ok()) return set;
-    const Status kept = m.store->set_int(kVolumeKey, volume);
-    return kept.ok() ? call.result.boolean(true) : kept;
+    Status s = m.speaker->set_volume(static_cast<int>(volume));
+    if (s.ok()) s = m.store->set_int(kVolumeKey, volume);
+    return ok_or(s, call);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 // What the screen shows when there is nothing else to show: what the device is
 // and whether it has its server. It is drawn when that changes, so that a claim
 // code, an alert or a picture stays until then.
-#include "fleet/tools/toolkit.hpp"
+#include "background.hpp"
+#include "fleet/later.hpp"
 
 namespace fleet {
 
@@ -12,25 +13,30 @@ constexpr std::uint32_t look_ms = 500;
 
 void draw(const Toolkit &kit, bool online) {
     const Machine &m = *kit.machine;
-    std::string text = "version " + m.system->app().version + "\n" + m.system->mac() + "\n";
-    if (m.network != nullptr && m.network->connected()) text += m.network->ssid() + "  " + m.network->ip() + "\n";
-    text += online ? "online" : "no connection to the server";
-    if (kit.unit->crashes().safe_mode()) text += "\nsafe mode: too many crashes";
+    std::string text = "version ";
+    text.append(m.system->app().version).append("\n").append(m.system->mac()).append("\n");
+    if (m.network != nullptr && m.network->connected()) {
+        text.append(m.network->ssid()).append("  ").append(m.network->ip()).append("\n");
+    }
+    text.append(online ? "online" : "no connection to the server");
+    if (kit.unit->crashes().safe_mode()) text.append("\nsafe mode: too many crashes");
     m.display->show_text(m.board.name, text);
 }
 
-void look(const Toolkit &kit, bool shown) {
+void look(void *context) {
+    Toolkit &kit = kit_of(context);
     const bool online = kit.unit->online();
-    if (online != shown) draw(kit, online);
-    kit.machine->executor->post_after(look_ms, [&kit, online] { look(kit, online); });
+    if (online != kit.shown_online) draw(kit, online);
+    kit.shown_online = online;
+    post_after(*kit.machine, look_ms, {look, &kit});
 }
 
 }  // namespace
 
-void start_status_screen(const Toolkit &kit) {
+void start_status_screen(Toolkit &kit) {
     if (kit.machine->display == nullptr) return;
     draw(kit, false);
-    look(kit, false);
+    look(&kit);
 }
 
 }  // namespace fleet

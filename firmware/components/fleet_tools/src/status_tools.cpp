@@ -17,33 +17,34 @@ const char *signal_of(int rssi) {
 }
 
 void write_screen(JsonWriter &w, const Display &display) {
-    w.key("screen").begin_object();
+    w.begin_object("screen");
     const Result<int> brightness = display.brightness();
     if (brightness.ok()) w.member("brightness", brightness.value());
     const std::string theme = display.theme();
-    if (!theme.empty()) w.member("theme", std::string_view(theme));
+    if (!theme.empty()) w.member("theme", theme);
     w.end_object();
 }
 
 void write_network(JsonWriter &w, const Network &network) {
-    w.key("network").begin_object();
-    w.member("type", "wifi").member("ssid", std::string_view(network.ssid()));
+    w.begin_object("network");
+    w.member("type", "wifi").member("ssid", network.ssid());
     w.member("signal", signal_of(network.rssi()));
     w.end_object();
 }
 
 // Tenths, without floating point.
 void write_temperature(JsonWriter &w, int tenths) {
-    const int whole = tenths / 10, rest = tenths < 0 ? -(tenths % 10) : tenths % 10;
-    const std::string number =
-        (tenths < 0 && whole == 0 ? "-" : "") + std::to_string(whole) + "." + std::to_string(rest);
-    w.key("chip").begin_object().key("temperature").raw(number).end_object();
+    const unsigned size = tenths < 0 ? 0u - static_cast<unsigned>(tenths) : static_cast<unsigned>(tenths);
+    char number[16];
+    JsonWriter text(number, sizeof number);
+    text.append(tenths < 0 ? "-" : "").digits(size / 10).append(".").digits(size % 10);
+    w.begin_object("chip").key("temperature").raw(text.view()).end_object();
 }
 
 Status get_device_status(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     JsonWriter &w = call.result.begin_json().begin_object();
-    if (m.speaker != nullptr) w.key("audio_speaker").begin_object().member("volume", m.speaker->volume()).end_object();
+    if (m.speaker != nullptr) w.begin_object("audio_speaker").member("volume", m.speaker->volume()).end_object();
     if (m.display != nullptr) write_screen(w, *m.display);
     if (m.network != nullptr) write_network(w, *m.network);
     const Result<int> temperature = m.system->temperature();

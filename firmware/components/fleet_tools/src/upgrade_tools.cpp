@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t most_bytes = 16 << 20;
 
 constexpr Property job_property =
-    Property::Text("job").DefaultText("").AtMost(48).Describe("name of the job in reports; made up if empty");
+    Property::Text("job").DefaultText("").AtMost(kMaxJob).Describe("name of the job in reports; made up if empty");
 
 constexpr Property upgrade_properties[] = {
     Property::Text("url").Required().Describe("of the image"),
@@ -48,22 +48,18 @@ std::string job_of(const Machine &m, const Call &call) {
 }
 
 Status accept(Call &call, const std::string &job) {
-    call.result.begin_json()
-        .begin_object()
-        .member("job", std::string_view(job))
-        .member("state", "accepted")
-        .end_object();
+    call.result.begin_json().begin_object().member("job", job).member("state", "accepted").end_object();
     return call.result.end_json();
 }
 
 Status upgrade(void *context, Call &call) {
     const Toolkit &kit = kit_of(context);
     FirmwareOrder order;
-    order.url = std::string(call.args.text("url"));
-    order.sha256 = std::string(call.args.text("sha256"));
+    order.url = call.args.text("url");
+    order.sha256 = call.args.text("sha256");
     order.size = call.args.integer("size");
-    order.manifest = std::string(call.args.text("manifest"));
-    order.signature = std::string(call.args.text("signature"));
+    order.manifest = call.args.text("manifest");
+    order.signature = call.args.text("signature");
     const std::string job = job_of(*kit.machine, call);
     const Status started = kit.unit->upgrade(order, job);
     return started.ok() ? accept(call, job) : started;

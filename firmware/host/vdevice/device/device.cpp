@@ -61,7 +61,7 @@ Device::Device(const Options &options, const Board &board, Faults &faults, const
     if (behaviour_.no_network) transport_.unplug();
     kit_.machine = &machine_;
     kit_.unit = &unit_;
-    kit_.with_log = [this](const std::function<void(LogRing &)> &use) { log_.with(use); };
+    kit_.with_log = [this](FunctionRef<void(LogRing &)> use) { log_.with(use); };
 }
 
 ScreenSettings Device::screen() const {
@@ -93,6 +93,7 @@ UnitOptions Device::unit_options() const {
     o.ota.signed_only = options_.signed_only;
     o.ota.key = options_.key;
     o.ota.trial_ms = options_.trial_ms;
+    o.ota.proof_ms = options_.proof_ms;
     o.ota.restart_ms = options_.restart_ms;
     return o;
 }
@@ -155,10 +156,11 @@ void Device::tell_of_links() {
         const Result<Url> to = parse_url(url);  // its path may hold a secret
         log_.write(LogLevel::warn, tag, std::string(to.ok() ? to.value().host : "URL") + ": " + why.why);
     };
-    transport_.on_state = [this, inner = transport_.on_state](TransportState state, Status why) {
+    unit_hears_ = transport_.on_state;
+    transport_.on_state = [this](TransportState state, Status why) {
         if (state == TransportState::up) log_.write(LogLevel::info, tag, "connected to the broker");
         if (!why.ok()) log_.write(LogLevel::warn, tag, std::string("broker: ") + why.why);
-        inner(state, why);
+        unit_hears_(state, why);
     };
 }
 
@@ -181,8 +183,7 @@ void Device::behave() {
 
 void Device::leak(std::int64_t bytes) {
     if (unit_.crashes().safe_mode()) return;
-    const std::int64_t taken = bytes * static_cast<std::int64_t>(leaked_.size());
-    if (taken >= std::int64_t{board_.heap_size}) std::abort();  // as an allocation that fails does
+    if (system_.heap_free() == 0) std::abort();  // as an allocation that fails does
     leaked_.emplace_back(static_cast<std::size_t>(bytes), 'x');
     executor_.post_after(1000, [this, bytes] { leak(bytes); });
 }

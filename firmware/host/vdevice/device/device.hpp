@@ -71,6 +71,7 @@ private:
     StoredLed led_;
     Machine machine_;
     Unit unit_;
+    Hook<void(TransportState, Status)> unit_hears_;
     Toolkit kit_;
     std::vector<std::string> leaked_;
 };

@@ -80,7 +80,7 @@ void arm_kill(const Faults &faults) {
     });
 }
 
-Status FaultyHttp::pass(std::int64_t at, Bytes chunk, const std::function<Status(Bytes)> &sink) {
+Status FaultyHttp::pass(std::int64_t at, Bytes chunk, FunctionRef<Status(Bytes)> sink) {
     if (const std::int64_t rate = faults_.number("rate"); rate > 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(chunk.size) * 1000000 / rate));
     }
@@ -102,8 +102,7 @@ Result<HttpResponse> FaultyHttp::told(std::string_view url, Result<HttpResponse>
 }
 
 Result<HttpResponse> FaultyHttp::get(std::string_view url, std::int64_t range_from,
-                                     const std::function<Status(const HttpResponse &)> &begin,
-                                     const std::function<Status(Bytes)> &sink) {
+                                     FunctionRef<Status(const HttpResponse &)> begin, FunctionRef<Status(Bytes)> sink) {
     if (!connected_) return told(url, offline);
     std::int64_t at = 0;
     const auto outcome = inner_.get(
@@ -128,7 +127,7 @@ Result<HttpResponse> FaultyHttp::post(std::string_view url, const HttpHeader *he
 
 Result<HttpResponse> FaultyHttp::post_file(std::string_view url, std::string_view file_name,
                                            std::string_view media_type,
-                                           const std::function<Result<std::size_t>(MutableBytes)> &source) {
+                                           FunctionRef<Result<std::size_t>(MutableBytes)> source) {
     if (!connected_) return told(url, offline);
     return told(url, inner_.post_file(url, file_name, media_type, source));
 }

@@ -40,7 +40,7 @@ void Log::write(LogLevel level, const char *tag, const std::string &text) {
     if (!quiet_) std::fprintf(stderr, "%c %s: %s\n", to_string(level)[0] - 'a' + 'A', tag, text.c_str());
 }
 
-void Log::with(const std::function<void(LogRing &)> &use) {
+void Log::with(FunctionRef<void(LogRing &)> use) {
     const std::lock_guard<std::mutex> lock(mutex_);
     use(ring_);
 }

@@ -3,6 +3,7 @@
 // error.
 #pragma once
 
+#include "fleet/hook.hpp"
 #include "fleet/log_ring.hpp"
 
 #include <functional>
@@ -22,7 +23,7 @@ public:
     Log &operator=(const Log &) = delete;
 
     void write(LogLevel level, const char *tag, const std::string &text);
-    void with(const std::function<void(LogRing &)> &use);
+    void with(FunctionRef<void(LogRing &)> use);
 
 private:
     MutableBytes map(const std::string &path);

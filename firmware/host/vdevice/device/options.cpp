@@ -20,6 +20,7 @@ const char usage[] =
     "  --url-hosts LIST   hosts that tools may talk to beside the server's, separated by commas\n"
     "  --broker HOST:PORT the broker to connect to, whatever the server says\n"
     "  --trial-ms MS      how long a new image may take to prove itself (default 300000)\n"
+    "  --proof-ms MS      how long it has to stay online for that, half of --trial-ms at most (default 30000)\n"
     "  --restart-ms MS    from the end of an upgrade to the restart (default 1500)\n"
     "  --ca FILE          trusted certificates, PEM; default: the system's, or SSL_CERT_FILE\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
@@ -93,6 +94,7 @@ Status set(Options &o, const char *name, const char *value) {
     if (std::strcmp(name, "--broker") == 0) return set_broker(o, value);
     const unsigned long number = std::strtoul(value, nullptr, 10);
     if (std::strcmp(name, "--tls-port") == 0) return o.tls_port = static_cast<std::uint16_t>(number), Status{};
+    if (std::strcmp(name, "--proof-ms") == 0) return o.proof_ms = static_cast<std::uint32_t>(number), Status{};
     if (std::strcmp(name, "--trial-ms") == 0) return o.trial_ms = static_cast<std::uint32_t>(number), Status{};
     if (std::strcmp(name, "--restart-ms") == 0) return o.restart_ms = static_cast<std::uint32_t>(number), Status{};
     return {Code::invalid, "an option is not known"};

@@ -25,6 +25,7 @@ struct Options {
     std::string ca_file;            // "": the system's
     std::uint16_t tls_port = 8883;
     std::uint32_t trial_ms = 5 * 60 * 1000;
+    std::uint32_t proof_ms = 30 * 1000;
     std::uint32_t restart_ms = 1500;
     bool run_elf = false;
     bool signed_only = false;

@@ -61,7 +61,7 @@ void CanvasDisplay::mirror() const {
     }
 }
 
-Status CanvasDisplay::snapshot(PictureFormat format, int quality, const std::function<Status(Bytes)> &sink) {
+Status CanvasDisplay::snapshot(PictureFormat format, int quality, FunctionRef<Status(Bytes)> sink) {
     Canvas copy;
     {
         const Guard guard(mutex_);

@@ -23,7 +23,7 @@ public:
     int width() const override { return settings_.width; }
     int height() const override { return settings_.height; }
     bool monochrome() const override { return settings_.monochrome; }
-    Status snapshot(PictureFormat format, int quality, const std::function<Status(Bytes)> &sink) override;
+    Status snapshot(PictureFormat format, int quality, FunctionRef<Status(Bytes)> sink) override;
     Status show_picture(Bytes file) override;
     void show_text(std::string_view title, std::string_view text) override;
     Status set_brightness(int percent) override;

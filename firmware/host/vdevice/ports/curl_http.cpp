@@ -13,7 +13,7 @@ constexpr std::size_t discard_limit = 64 * 1024;
 
 // Source hands curl the bytes of an upload, and keeps the reason of a failure.
 struct Source {
-    const std::function<Result<std::size_t>(MutableBytes)> &read;
+    FunctionRef<Result<std::size_t>(MutableBytes)> read;
     Status failure;
 
     static std::size_t pull(char *into, std::size_t size, std::size_t count, void *self) {
@@ -33,8 +33,7 @@ CurlHttp::CurlHttp(HttpLimits limits) : limits_(std::move(limits)) {
 }
 
 Result<HttpResponse> CurlHttp::get(std::string_view url, std::int64_t range_from,
-                                   const std::function<Status(const HttpResponse &)> &begin,
-                                   const std::function<Status(Bytes)> &sink) {
+                                   FunctionRef<Status(const HttpResponse &)> begin, FunctionRef<Status(Bytes)> sink) {
     Transfer transfer(url, limits_, limits_.download_s);
     transfer.begin = begin;
     transfer.sink = sink;
@@ -64,7 +63,7 @@ Result<HttpResponse> CurlHttp::post(std::string_view url, const HttpHeader *head
 }
 
 Result<HttpResponse> CurlHttp::post_file(std::string_view url, std::string_view file_name, std::string_view media_type,
-                                         const std::function<Result<std::size_t>(MutableBytes)> &source) {
+                                         FunctionRef<Result<std::size_t>(MutableBytes)> source) {
     Transfer transfer(url, limits_, limits_.request_s);
     Source from{source, {}};
     curl_mime *form = curl_mime_init(transfer.handle());

@@ -22,7 +22,7 @@ class PosixSystem final : public System {
 public:
     explicit PosixSystem(SystemSettings settings);
     void restart() override;
-    AppInfo app() const override { return settings_.app; }
+    const AppInfo &app() const override { return settings_.app; }
     ResetReason reset_reason() const override { return settings_.reset_reason; }
     std::uint32_t heap_free() const override;
     std::uint32_t heap_min() const override;

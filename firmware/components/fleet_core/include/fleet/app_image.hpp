@@ -25,7 +25,7 @@ struct ImageHead {
 };
 
 // parse_image_head reads the first kImageHead bytes.
-Result<ImageHead> parse_image_head(Bytes head);
+Status parse_image_head(Bytes bytes, ImageHead &head);
 
 struct ImageTarget {
     std::uint16_t chip = 0;

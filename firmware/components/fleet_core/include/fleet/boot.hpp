@@ -7,7 +7,7 @@
 #include "fleet/boot_poll.hpp"
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 
 namespace fleet {
@@ -24,23 +24,32 @@ public:
     bool done() const { return done_; }
     int failures() const { return failures_; }  // of polls, in a row
 
-    std::function<void(const PollAnswer &)> on_answer;
-    std::function<void(const Activation &)> on_code;  // show it
-    std::function<void()> on_activated;
-    std::function<void(Status, int failures)> on_failed;
+    Hook<void(const PollAnswer &)> on_answer;
+    Hook<void(const Activation &)> on_code;  // show it
+    Hook<void()> on_activated;
+    Hook<void(Status, int failures)> on_failed;
 
 private:
+    // Of each pair, the first runs on the worker; one is under way at a time.
     void poll();
-    void polled(const Result<PollAnswer> &answer);
-    void ask(int asked);
-    void asked(const Result<int> &status, int asked);
+    void polling();
+    void polled();
+    void ask();
+    void asking();
+    void asked();
+    void failed();
 
     const Machine &machine_;
     std::string url_;
     std::string uuid_;
+    // Written by the worker, read when it has posted that it is done.
+    Status status_;
+    std::unique_ptr<PollAnswer> answer_;
     std::string challenge_;
+    int http_ = 0;  // the activation's answer
     Backoff backoff_;
     int failures_ = 0;
+    int asks_ = 0;  // since the last poll
     bool done_ = false;
 };
 

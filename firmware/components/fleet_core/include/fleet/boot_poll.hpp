@@ -19,7 +19,7 @@ std::string client_id(KvStore &store, const System &system);
 void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uuid);
 
 // poll_server sends one poll. It blocks: call it on the worker.
-Result<PollAnswer> poll_server(const Machine &machine, const std::string &url, const std::string &uuid);
+Status poll_server(const Machine &machine, const std::string &url, const std::string &uuid, PollAnswer &answer);
 
 // activate asks once whether the device has been claimed, and gives the status:
 // 200 yes, 202 not yet. It blocks, too.

@@ -9,10 +9,9 @@
 #include "fleet/ports.hpp"
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace fleet {
 
@@ -46,34 +45,35 @@ public:
     void write(JsonWriter &w) const;
 
     // Called after values changed: applied, confirmed or taken back.
-    std::function<void()> on_change;
+    Hook<void()> on_change;
 
 private:
     struct Value {
         std::int64_t number = 0;
         std::string text;
     };
-    using Values = std::vector<Value>;
+    using Values = std::unique_ptr<Value[]>;
 
+    void reset(std::size_t i, Values &values) const;
     Values defaults() const;
     Refusal merge(JsonView values, Values &into) const;
     Refusal merge_one(JsonView value, Values &into) const;
     std::size_t index(std::string_view key) const;
-    bool is_default(std::size_t i, const Values &values) const;
-    void write_values(JsonWriter &w, const Values &values, bool all) const;
+    bool is_default(std::size_t i) const;
+    void write_values(JsonWriter &w, bool all) const;
     Status save(const char *key) const;
     bool read(const char *key);
+    void read_confirmed();
     void confirm();
     void revert();
+    void end_trial();
     void changed() const;
 
     const Property *keys_;
     std::size_t count_;
     KvStore &store_;
     Values values_;
-    Values before_;
     std::int64_t version_ = 0;
-    std::int64_t version_before_ = 0;
     std::int64_t reverted_ = 0;
     std::int64_t trial_ends_ = 0;
     bool on_trial_ = false;

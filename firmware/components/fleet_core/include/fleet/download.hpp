@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,20 +24,24 @@ struct DownloadPlan {
     std::uint32_t secure_version = 0;
 };
 
+// DownloadResult is written by the worker; etag and total once, before the
+// first progress is told.
 struct DownloadResult {
     Status status;
     bool again = false;  // trying again may help
     std::uint32_t written = 0;
+    std::uint32_t total = 0;
     std::string etag;
     ImageHead head;
 };
 
 class Download {
 public:
-    using Progress = std::function<void(std::uint32_t written, std::uint32_t total, const std::string &etag)>;
+    // Told now and then, and at the end.
+    using Progress = Hook<void(std::uint32_t written)>;
 
-    Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, Progress progress);
-    DownloadResult run();
+    Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, DownloadResult &result);
+    void run(Progress progress);
 
 private:
     Status begin(const HttpResponse &response);
@@ -48,6 +51,7 @@ private:
     Status reread();
     Status take(Bytes chunk);
     Status take_head(Bytes &chunk);
+    std::size_t gather_head(Bytes chunk);
     Status open_head();
     Status write(Bytes chunk);
     Status complete();
@@ -56,17 +60,16 @@ private:
     const Machine &machine_;
     const DownloadPlan &plan_;
     const std::atomic<bool> &cancel_;
+    DownloadResult &result_;
     Progress progress_;
     std::unique_ptr<Sha256> sum_;
     std::array<std::uint8_t, kImageHead> head_{};
     std::size_t head_size_ = 0;
-    std::uint32_t total_ = 0;
     std::uint32_t written_ = 0;
+    std::uint32_t told_ = 0;
     bool begun_ = false;
     bool start_over_ = false;
     bool gone_ = false;  // the server will not have it later either
-    ImageHead image_;
-    std::string etag_;
 };
 
 }  // namespace fleet

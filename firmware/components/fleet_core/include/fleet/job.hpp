@@ -7,8 +7,7 @@
 #include "fleet/status.hpp"
 
 #include <cstdint>
-#include <functional>
-#include <string>
+#include <string_view>
 
 namespace fleet {
 
@@ -25,14 +24,12 @@ constexpr const char *to_string(JobState state) {
 }
 
 struct JobReport {
-    std::string job;        // as the server named it, or made here
+    std::string_view job;   // as the server named it, or made here
     const char *kind = "";  // "upgrade", "rollback", …
     JobState state = JobState::accepted;
     int percent = 0;  // of progress
     Status outcome;   // of failed
 };
-
-using ReportJob = std::function<void(const JobReport &)>;
 
 constexpr char kJobMethod[] = "notifications/job";
 

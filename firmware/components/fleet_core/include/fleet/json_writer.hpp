@@ -33,6 +33,7 @@ public:
     // A string made of parts: open_text, any number of append, close_text.
     JsonWriter &open_text();
     JsonWriter &append(std::string_view part);
+    JsonWriter &digits(std::int64_t number);
     JsonWriter &close_text();
 
     // Everything between the two is JSON inside a string, as tool results are.
@@ -51,6 +52,7 @@ public:
     std::string_view view() const { return {buffer_, size_}; }
     std::size_t size() const { return size_; }
     bool overflow() const { return overflow_; }
+    std::size_t room() const { return capacity_ - size_; }
 
     // A Mark takes the writer back to where it was, overflow included.
     struct Mark {

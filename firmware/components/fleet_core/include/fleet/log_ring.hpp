@@ -35,9 +35,9 @@ public:
     bool set_tag_level(std::string_view tag, LogLevel level);
     bool wanted(LogLevel level, std::string_view tag) const;
 
-    // tail writes an array of lines from the number `from` on, at most `most`,
-    // as far as they fit, and gives the number to ask for next.
-    std::uint32_t tail(JsonWriter &w, std::uint32_t from, std::size_t most) const;
+    // tail writes an array of lines from the number `from` on, at most `most` of
+    // those up to `level`, as far as they fit, and gives the number to ask for next.
+    std::uint32_t tail(JsonWriter &w, std::uint32_t from, std::size_t most, LogLevel level = LogLevel::verbose) const;
     std::uint32_t first() const { return head_->first; }
     std::uint32_t next() const { return head_->first + head_->count; }
     bool survived() const { return survived_; }

@@ -24,7 +24,7 @@ struct Manifest {
 
 // open_manifest checks the signature over the text as it stands, then reads it:
 // {"project":…,"version":…,"chip":9,"size":…,"sha256":…,"secure_version":…,"not_before":…}.
-Result<Manifest> open_manifest(Crypto &crypto, const Ed25519Key &key, std::string_view text,
-                               std::string_view signature_base64);
+Status open_manifest(Crypto &crypto, const Ed25519Key &key, std::string_view text, std::string_view signature_base64,
+                     Manifest &manifest);
 
 }  // namespace fleet

@@ -8,13 +8,13 @@
 
 #include "fleet/envelope.hpp"
 #include "fleet/ports.hpp"
+#include "fleet/rate_limit.hpp"
 #include "fleet/request_ring.hpp"
 #include "fleet/tool.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -27,6 +27,7 @@ enum class RpcError : std::int16_t {
     invalid_params = -32602,
     internal = -32603,
     not_allowed = -32001,
+    too_many = -32002,  // calls; later ones are taken again
 };
 
 struct McpOptions {
@@ -34,12 +35,13 @@ struct McpOptions {
     const char *version = "";  // of the firmware
     // How long a page of tools/list may be, 2560 at least. Ties to the MQTT
     // buffer: a message is at most 512 bytes longer.
-    std::size_t page_bytes = 8000;
+    std::size_t page_bytes = 3584;
+    CallRates rates;
 };
 
 class McpServer {
 public:
-    using Send = std::function<void(std::string_view message)>;
+    using Send = Hook<void(std::string_view message)>;
     static constexpr std::size_t kMaxId = 48;   // of an id as written
     static constexpr std::size_t kMaxOpen = 4;  // calls to be answered later
     static constexpr std::size_t kMaxNotice = 1536;
@@ -51,21 +53,21 @@ public:
     // The session puts its id into every message.
     void set_session_id(std::string_view id);
     std::string_view session_id() const { return {session_id_.data(), session_size_}; }
-    // Replies are worth nothing once the asker is gone; notifications may wait.
-    void set_send(Send send) { send_ = std::move(send); }
-    void set_send_notice(Send send) { send_notice_ = std::move(send); }
+    void set_send(Send send) { send_ = send; }
 
     void handle(const Envelope &envelope);
     // refuse answers text that is no message at all.
     void refuse_text(Status why);
-    // notify sends a notification; write fills its params object. It has a
-    // buffer of its own, so that a tool may notify while it writes its result.
-    void notify(std::string_view method, const std::function<void(JsonWriter &)> &write);
+    // notice composes a notification; write fills its params object. It stays
+    // until the next one, in a buffer of its own, so that a tool may notify while
+    // it writes its result. "" if it is too long.
+    std::string_view notice(std::string_view method, FunctionRef<void(JsonWriter &)> write);
+    void notify(std::string_view method, FunctionRef<void(JsonWriter &)> write);
 
     Result<Ticket> open(Call &call);
     // finish answers a deferred call, after the tool that deferred it returned.
     // A ticket used twice is ignored.
-    void finish(Ticket ticket, const std::function<Status(ToolResult &)> &write);
+    void finish(Ticket ticket, FunctionRef<Status(ToolResult &)> write);
     std::size_t open_calls() const;
 
 private:
@@ -91,13 +93,13 @@ private:
     void write_page(JsonWriter &w, const Tool *from, bool with_user_tools) const;
     void call(const Request &request);
     void run(const Request &request, const Tool &tool, const Arguments &args);
+    bool within_rate(const Tool &tool);
     bool repeated(const Request &request, const Tool &tool);
     bool survived(const Request &request, const Tool &tool);
     void remember(const Request &request, const Tool &tool);
 
     JsonWriter begin_reply(std::string_view id);
     void end_reply(JsonWriter &w);
-    void end_message(JsonWriter &w, const Send &send);
     void send_result(JsonWriter &w, std::size_t result_start, std::uint64_t digest);
     void error(std::string_view id, RpcError code, const char *before);
     void error(std::string_view id, RpcError code, const char *before, std::string_view name, std::string_view after);
@@ -108,8 +110,8 @@ private:
     KvStore *store_;
     const Clock *clock_;
     Send send_;
-    Send send_notice_;  // send_ if unset
     RequestRing ring_;
+    RateLimit limit_;
     std::array<Open, kMaxOpen> open_{};
     std::array<char, 64> session_id_{};
     std::size_t session_size_ = 0;

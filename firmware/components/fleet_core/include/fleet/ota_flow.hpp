@@ -8,6 +8,7 @@
 
 #include "fleet/backoff.hpp"
 #include "fleet/download.hpp"
+#include "fleet/hook.hpp"
 #include "fleet/job.hpp"
 #include "fleet/manifest.hpp"
 #include "fleet/poll_answer.hpp"
@@ -15,8 +16,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <string_view>
 
 namespace fleet {
 
@@ -29,7 +30,10 @@ struct OtaPolicy {
     bool signed_only = false;
     Ed25519Key key{};
     std::uint32_t trial_ms = 5 * 60 * 1000;  // for the new image to prove itself
-    std::uint32_t restart_ms = 1500;         // for the last messages to leave
+    // How long it has to stay online before it is trusted; half of trial_ms at
+    // most. A crash meanwhile brings the old image back.
+    std::uint32_t proof_ms = 30 * 1000;
+    std::uint32_t restart_ms = 1500;  // for the last messages to leave
 };
 
 class OtaFlow {
@@ -45,50 +49,59 @@ public:
     void after_boot();
 
     // start checks the order and begins; everything later comes by on_report.
-    Status start(const FirmwareOrder &order, const std::string &job);
+    Status start(const FirmwareOrder &order, std::string_view job);
     void cancel() { canceled_ = true; }
 
     // roll_back goes back to the other slot, if there is a sound image in it.
-    Status roll_back(const std::string &job);
+    Status roll_back(std::string_view job);
 
-    // prove_online says that a message came back through the broker: with the
-    // self-test passed, that ends the trial.
+    // prove_online says that a message came back through the broker. If that
+    // holds for proof_ms, and the self-test passes, the trial is over.
     void prove_online();
+    void lose_online() { online_since_us_ = kOffline; }
 
     OtaState state() const { return state_; }
     int percent() const { return percent_; }
 
-    ReportJob on_report;
-    std::function<Status()> self_test;     // more conditions of this product; may be unset
-    std::function<void()> before_restart;  // say goodbye
+    Hook<void(const JobReport &)> on_report;
+    Hook<Status()> self_test;     // more conditions of this product; may be unset
+    Hook<void()> before_restart;  // say goodbye
 
 private:
+    static constexpr std::int64_t kOffline = -1;
+
     void attempt();
-    void progress(std::uint32_t written, std::uint32_t total, const std::string &etag);
-    void attempted(const DownloadResult &result);
-    void again(const DownloadResult &result);
-    void switch_slots(const DownloadResult &result);
+    void download();  // on the worker
+    void progress(std::uint32_t written);
+    void attempted();
+    void again();
+    void switch_slots();
+    void restart_now();
     void fail(Status why);
     void report(JobState state, Status outcome = {}, int percent = 0);
     void restart();
 
+    Status check_order(const FirmwareOrder &order);
     Status check_manifest(const FirmwareOrder &order);
     void resume_point();
-    void save_point(std::uint32_t written, const std::string &etag);
-    Status note_switch(const std::string &wanted);
+    void save_point(std::uint32_t written);
+    Status note_switch(std::string_view wanted);
     void forget_switch();
     void forget_point();
-    std::string identity() const;
+    const std::string &identity() const;
 
     void judge_last();
     void begin_trial();
+    void judge_trial();
+    void trial_over();
     Status examine();
     void reject(Status why);
 
     const Machine &machine_;
     OtaPolicy policy_;
     Backoff backoff_;
-    DownloadPlan plan_;
+    DownloadPlan plan_;      // the worker reads it
+    DownloadResult result_;  // of the worker
     std::string job_;
     std::string why_;  // the last trial failed; told by the image that came back
     const char *kind_ = "upgrade";
@@ -97,6 +110,7 @@ private:
     int attempts_ = 0;
     int percent_ = 0;
     std::uint32_t saved_ = 0;
+    std::int64_t online_since_us_ = kOffline;
 };
 
 }  // namespace fleet

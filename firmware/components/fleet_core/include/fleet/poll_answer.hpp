@@ -5,11 +5,14 @@
 
 #include "fleet/ports.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace fleet {
+
+constexpr std::size_t kMaxJob = 48;
 
 struct Activation {
     std::string code;
@@ -23,6 +26,7 @@ struct Activation {
 struct FirmwareOrder {
     std::string version;
     std::string url;
+    std::string job;        // how the server calls it, if it does; kMaxJob at most
     std::string sha256;     // of the whole image, hex
     std::string manifest;   // JSON text, and
     std::string signature;  // base64 of its Ed25519 signature
@@ -44,7 +48,8 @@ struct PollAnswer {
     ServerTime time;
 };
 
-Result<PollAnswer> parse_poll_answer(std::string_view text);
+// parse_poll_answer fills a fresh answer.
+Status parse_poll_answer(std::string_view text, PollAnswer &answer);
 
 // read_broker reads an mqtt section: of a poll's answer, or as it was saved.
 Status read_broker(std::string_view json, BrokerSettings &settings);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace fleet {
 
@@ -72,5 +73,8 @@ private:
         return p;
     }
 };
+
+class JsonWriter;
+void write_value(JsonWriter &w, PropertyType type, std::int64_t number, std::string_view text);
 
 }  // namespace fleet

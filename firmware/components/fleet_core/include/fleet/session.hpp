@@ -4,7 +4,6 @@
 
 #include "fleet/mcp_server.hpp"
 
-#include <functional>
 #include <string_view>
 
 namespace fleet {
@@ -19,9 +18,9 @@ public:
     // counts is the session id that every message then carries.
     bool channel_open() const { return channel_open_; }
 
-    std::function<void()> on_heard;   // any message: the way to the server and back works
-    std::function<void()> on_reboot;  // {"type":"system","command":"reboot"}
-    std::function<void(std::string_view status, std::string_view message)> on_alert;
+    Hook<void()> on_heard;   // any message: the way to the server and back works
+    Hook<void()> on_reboot;  // {"type":"system","command":"reboot"}
+    Hook<void(std::string_view status, std::string_view message)> on_alert;
 
 private:
     void hello(const Envelope &envelope);

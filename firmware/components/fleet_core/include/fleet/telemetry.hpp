@@ -20,10 +20,15 @@ struct Vitals {
     std::uint32_t dropped = 0;  // since the start
     std::uint32_t reconnects = 0;
     std::int64_t config_version = 0;
+    bool birth = false;  // the first since connecting
 };
 
 // write_telemetry writes the members of the notification's params. Units are in
 // the names; what a board cannot tell is left out.
 void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals);
+
+// write_brief writes the few of them that a chart needs later: what happened
+// while there was no connection.
+void write_brief(JsonWriter &w, const Machine &machine, const Vitals &vitals);
 
 }  // namespace fleet

@@ -27,7 +27,7 @@ public:
     Status end_json();
 
     // fail reports a failure with a text made at run time.
-    Status fail(Code code, std::string_view why, std::string_view detail = {});
+    Status fail(Code code, std::string_view why, std::string_view detail = {}, std::string_view rest = {});
 
     // settle ends the result: it turns a failed status, an overflow or silence
     // into a reported failure.

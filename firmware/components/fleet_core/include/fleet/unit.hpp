@@ -11,6 +11,7 @@
 #include "fleet/ota_flow.hpp"
 #include "fleet/outbox.hpp"
 #include "fleet/session.hpp"
+#include "fleet/telemetry.hpp"
 #include "fleet/url.hpp"
 
 #include <cstdint>
@@ -21,8 +22,10 @@ namespace fleet {
 struct UnitOptions {
     std::string poll_url;
     OtaPolicy ota;
-    std::size_t page_bytes = 8000;
-    std::size_t outbox_bytes = 8192;
+    // The core's memory at rest is these two, 512 bytes and some 5 KB.
+    std::size_t page_bytes = 3584;
+    std::size_t outbox_bytes = 3072;
+    CallRates rates;
     // The url_hosts setting adds to these; the host of poll_url is always allowed.
     std::string url_hosts;
 };
@@ -31,6 +34,7 @@ class Unit {
 public:
     static constexpr std::int64_t kLonelyUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
     static constexpr std::uint32_t kFlushMs = 50;                      // between two messages of the outbox
+    static constexpr std::int64_t kOfflineBeatUs = 300LL * 1'000'000;  // between two heartbeats kept for later
 
     // machine has to outlive the unit; board and version are read from it.
     Unit(const Machine &machine, UnitOptions options);
@@ -46,10 +50,10 @@ public:
     bool online() const { return link_ == Link::up; }
 
     // notify sends a notification, or keeps it until the broker is there.
-    void notify(std::string_view method, const std::function<void(JsonWriter &)> &write);
+    void notify(std::string_view method, Keep keep, FunctionRef<void(JsonWriter &)> write);
     void report(const JobReport &job);
     // upgrade starts an upgrade within the URL policy.
-    Status upgrade(const FirmwareOrder &order, const std::string &job);
+    Status upgrade(const FirmwareOrder &order, std::string_view job);
     // configure proposes a configuration and sees its trial through.
     Refusal configure(JsonView document);
     // restart says goodbye to the broker, then restarts the machine.
@@ -57,7 +61,7 @@ public:
     Status check_url(std::string_view url) const;
 
     // The claim code is there to be read; boards without a screen print it.
-    std::function<void(const Activation &)> on_claim;
+    Hook<void(const Activation &)> on_claim;
 
 private:
     enum class Link : std::uint8_t { off, connecting, up, waiting };
@@ -65,21 +69,32 @@ private:
     void wire();
     void wire_boot();
     void answered(const PollAnswer &answer);
+    void offered(const FirmwareOrder &order);
     void use_saved_broker();
     void connect();
+    void reconnect();
     void on_state(TransportState state);
+    void heard(Bytes message);
     void lost(bool refused);
     void refused();
     void leave();
-    void send_notice(std::string_view message);
+    void goodbye();
+    void restart_now();
+    bool send(std::string_view message);
+    void send_notice(std::string_view message, Keep keep);
     void flush();
+    void flush_next();
+    void judge_config();
+    void tell_config();
+    void plan_heartbeat();
     void heartbeat();
+    Vitals vitals() const;
     void send_telemetry();
+    void keep_heartbeat();
     std::uint32_t heartbeat_ms() const;
 
     const Machine &machine_;
     UnitOptions options_;
-    AppInfo app_;
     ToolRegistry tools_;
     McpServer server_;
     Session session_;
@@ -91,12 +106,15 @@ private:
     Backoff backoff_;
     BrokerSettings broker_;
     std::int64_t last_heard_us_ = 0;
+    std::int64_t last_kept_us_ = -kOfflineBeatUs;
     std::uint32_t reconnects_ = 0;
     std::uint32_t refusals_ = 0;  // in a row
     Link link_ = Link::off;
     bool have_broker_ = false;
     bool leaving_ = false;  // about to restart
     bool flushing_ = false;
+    bool published_ = false;  // on this connection
+    bool birth_ = false;      // is to be told
 };
 
 }  // namespace fleet

@@ -20,12 +20,14 @@ struct Url {
 // parse_url takes http and https with a plain host: no user, no IPv6 literal,
 // no blanks or control characters.
 Result<Url> parse_url(std::string_view text);
+// parse_authority takes HOST or HOST:PORT.
+Result<Url> parse_authority(std::string_view text);
 
 struct UrlPolicy {
     bool allow_http = false;
-    // Hosts separated by commas; empty allows none. "*" allows any, and
+    // Lists of hosts, separated by commas; empty allows none. "*" allows any, and
     // "*.example.org" all below that name.
-    std::string_view hosts;
+    std::string_view hosts[3];
 };
 
 Status check_url(std::string_view url, const UrlPolicy &policy);

@@ -7,8 +7,9 @@ namespace fleet::esp {
 
 class EspSystem final : public System {
 public:
+    EspSystem();
     void restart() override;
-    AppInfo app() const override;
+    const AppInfo &app() const override { return app_; }
     ResetReason reset_reason() const override;
     std::uint32_t heap_free() const override;
     std::uint32_t heap_min() const override;
@@ -19,6 +20,9 @@ public:
     std::string partition_table_json() const override;
     void feed_watchdog() override;
     Result<int> temperature() const override;
+
+private:
+    AppInfo app_;
 };
 
 }  // namespace fleet::esp

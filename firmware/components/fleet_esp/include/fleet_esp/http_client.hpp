@@ -20,12 +20,11 @@ public:
     explicit EspHttpClient(const HttpOptions &options) : options_(options) {}
 
     Result<HttpResponse> get(std::string_view url, std::int64_t range_from,
-                             const std::function<Status(const HttpResponse &)> &begin,
-                             const std::function<Status(Bytes)> &sink) override;
+                             FunctionRef<Status(const HttpResponse &)> begin, FunctionRef<Status(Bytes)> sink) override;
     Result<HttpResponse> post(std::string_view url, const HttpHeader *headers, std::size_t header_count, Bytes body,
                               std::string &reply, std::size_t reply_limit) override;
     Result<HttpResponse> post_file(std::string_view url, std::string_view file_name, std::string_view media_type,
-                                   const std::function<Result<std::size_t>(MutableBytes)> &source) override;
+                                   FunctionRef<Result<std::size_t>(MutableBytes)> source) override;
 
 private:
     HttpOptions options_;

@@ -25,6 +25,6 @@ LogLine parse_log_line(std::string_view line);
 Status start_log_capture();
 
 // with_log locks the copy and hands it over.
-void with_log(const std::function<void(LogRing &)> &use);
+void with_log(FunctionRef<void(LogRing &)> use);
 
 }  // namespace fleet::esp

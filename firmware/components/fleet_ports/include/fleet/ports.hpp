@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fleet/crypto.hpp"
+#include "fleet/hook.hpp"
 #include "fleet/span.hpp"
 #include "fleet/status.hpp"
 
@@ -59,8 +60,8 @@ public:
     virtual Status start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) = 0;
     virtual void stop(bool say_goodbye) = 0;  // true sends a DISCONNECT
     virtual Status publish(std::string_view topic, Bytes payload, int qos, bool retain) = 0;
-    std::function<void(Bytes payload)> on_message;         // whole messages, any topic
-    std::function<void(TransportState, Status)> on_state;  // down and refused say why
+    Hook<void(Bytes payload)> on_message;         // whole messages, any topic
+    Hook<void(TransportState, Status)> on_state;  // down and refused say why
 };
 
 struct HttpResponse {
@@ -85,15 +86,15 @@ public:
     // range_from > 0 asks for the rest of the file; the answer's status says
     // whether the server went along (206) or starts over (200).
     virtual Result<HttpResponse> get(std::string_view url, std::int64_t range_from,
-                                     const std::function<Status(const HttpResponse &)> &begin,
-                                     const std::function<Status(Bytes)> &sink) = 0;
+                                     FunctionRef<Status(const HttpResponse &)> begin,
+                                     FunctionRef<Status(Bytes)> sink) = 0;
     virtual Result<HttpResponse> post(std::string_view url, const HttpHeader *headers, std::size_t header_count,
                                       Bytes body, std::string &reply, std::size_t reply_limit) = 0;
     // post_file uploads one multipart part named "file"; source fills its buffer
     // and returns 0 at the end.
     virtual Result<HttpResponse> post_file(std::string_view url, std::string_view file_name,
                                            std::string_view media_type,
-                                           const std::function<Result<std::size_t>(MutableBytes)> &source) = 0;
+                                           FunctionRef<Result<std::size_t>(MutableBytes)> source) = 0;
 };
 
 // KvStore keeps settings over restarts. Keys have at most 15 characters (NVS).
@@ -187,7 +188,7 @@ public:
     virtual ~System() = default;
     // Not [[noreturn]]: a fake of a test comes back, so callers return at once.
     virtual void restart() = 0;
-    virtual AppInfo app() const = 0;
+    virtual const AppInfo &app() const = 0;
     virtual ResetReason reset_reason() const = 0;
     virtual std::uint32_t heap_free() const = 0;
     virtual std::uint32_t heap_min() const = 0;
@@ -208,7 +209,7 @@ public:
     virtual int width() const = 0;
     virtual int height() const = 0;
     virtual bool monochrome() const = 0;
-    virtual Status snapshot(PictureFormat format, int quality, const std::function<Status(Bytes)> &sink) = 0;
+    virtual Status snapshot(PictureFormat format, int quality, FunctionRef<Status(Bytes)> sink) = 0;
     virtual Status show_picture(Bytes jpeg) = 0;
     virtual void show_text(std::string_view title, std::string_view text) = 0;
     virtual Status set_brightness(int percent) = 0;
@@ -225,7 +226,7 @@ public:
     virtual int channel() const = 0;
     virtual std::string ip() const = 0;
     virtual std::string ssid() const = 0;
-    std::function<void(bool)> on_change;
+    Hook<void(bool)> on_change;
 };
 
 class Identity {
