@@ -66,6 +66,8 @@ var QueryFields = []QueryField{
 	{"seen", AgeField, "seen>2d"},
 	{"hold", FlagField, "-hold"},
 	{"retired", FlagField, "retired"},
+	{"safe_mode", FlagField, "safe_mode"},
+	{"core_dump", FlagField, "core_dump"},
 }
 
 // Empty reports whether the query matches every device in service.

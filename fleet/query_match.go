@@ -35,6 +35,10 @@ func (t Term) holds(d Device, offers ToolSet, now time.Time) bool {
 		return d.Hold.Active(now)
 	case "retired":
 		return d.RetiredAt != nil
+	case "safe_mode":
+		return d.SafeMode
+	case "core_dump":
+		return d.CoreDump
 	case "seen":
 		return t.seen(d, now)
 	case "version":

@@ -6,8 +6,14 @@
 CREATE TABLE device_vitals (
     device_id text COLLATE "C" PRIMARY KEY,
     at        timestamptz NOT NULL,
+    safe_mode boolean NOT NULL,
+    core_dump boolean NOT NULL,
     vitals    json NOT NULL
 ) WITH (fillfactor = 50);
+
+-- Both are few and seldom change: a heartbeat stays an update in place.
+CREATE INDEX device_vitals_safe_mode ON device_vitals (device_id) WHERE safe_mode;
+CREATE INDEX device_vitals_core_dump ON device_vitals (device_id) WHERE core_dump;
 
 -- The history of vitals, in steps of five minutes. Every device adds a row per
 -- step: they lie in the order of time, so that a whole fleet writes into a few

@@ -43,6 +43,8 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 		return "(hold_since IS NOT NULL AND (hold_until IS NULL OR hold_until > " + w.arg(now) + "))"
 	case "retired":
 		return "(NOT in_service)"
+	case "safe_mode", "core_dump":
+		return "(id IN (SELECT device_id FROM device_vitals WHERE " + t.Field + "))"
 	case "seen":
 		return w.seen(t, now)
 	case "version":

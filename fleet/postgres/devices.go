@@ -22,6 +22,8 @@ const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, s
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
 	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,
 	time_zone, ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes,
+	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
+	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
 	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by`
 
 // A deviceRow is a device as stored: its hold and its layout are columns.

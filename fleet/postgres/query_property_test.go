@@ -33,7 +33,7 @@ func genQuery(t *rapid.T) fleet.Query {
 		var term string
 		switch rapid.IntRange(0, 7).Draw(t, "kind") {
 		case 0:
-			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "AA:00:00:00:00:01"}).Draw(t, "flag")
+			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "AA:00:00:00:00:01"}).Draw(t, "flag")
 		case 1:
 			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") + rapid.SampledFrom([]string{"1", "1.10", "2.0"}).Draw(t, "v")
 		case 2:
@@ -91,6 +91,9 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 		}
 		if i%6 == 0 {
 			check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(id, 1, now())}))
+		}
+		if i%4 < 3 {
+			check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{id: {At: now(), SafeMode: i%4 == 0, CoreDump: i%8 < 2}}))
 		}
 		if i%11 == 0 {
 			check(t, s.RetireDevice(ctx, admin, id, now()))

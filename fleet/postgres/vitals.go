@@ -21,11 +21,14 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.
 		documents[i] = *storableJSON(latest[id])
 	}
 	_, err := s.db.Exec(ctx, `
-		INSERT INTO device_vitals (device_id, at, vitals)
-		SELECT id, at, vitals::json FROM unnest($1::text[], $2::timestamptz[], $3::text[]) AS u (id, at, vitals)
-		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, vitals = excluded.vitals
-		WHERE device_vitals.at <= excluded.at`,
-		ids, collect(ids, func(id fleet.DeviceID) time.Time { return latest[id].At }), documents)
+		INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
+		SELECT id, at, safe_mode, core_dump, vitals::json
+		FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[]) AS u (id, at, safe_mode, core_dump, vitals)
+		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, safe_mode = excluded.safe_mode, core_dump = excluded.core_dump, vitals = excluded.vitals
+		WHERE device_vitals.at <= excluded.at`, ids,
+		collect(ids, func(id fleet.DeviceID) time.Time { return latest[id].At }),
+		collect(ids, func(id fleet.DeviceID) bool { return latest[id].SafeMode }),
+		collect(ids, func(id fleet.DeviceID) bool { return latest[id].CoreDump }), documents)
 	if err != nil {
 		return fmt.Errorf("save vitals of %d devices: %w", len(ids), domainError(err))
 	}

@@ -34,6 +34,31 @@ func TestVitals(t *testing.T) {
 	same(t, got, v)
 }
 
+// A heartbeat must stay an update in place, whatever is indexed of it.
+func TestHeartbeatIsUpdateInPlace(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	for i := range 50 {
+		v := fleet.Vitals{At: now().Add(time.Duration(i) * time.Minute), CoreDump: true, SSID: "workshop", HeapFree: int64(i)}
+		check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{unit: v}))
+		p := fleet.VitalsPoint{At: v.At.Truncate(time.Hour), Beats: 1}
+		check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: {p}}))
+	}
+	var updates, inPlace int
+	for range 50 { // statistics come a little later
+		check(t, db.QueryRow(ctx, `SELECT sum(n_tup_upd), sum(n_tup_hot_upd) FROM pg_stat_user_tables WHERE relname ~ '^(device_vitals|vitals_points)'`).Scan(&updates, &inPlace))
+		if updates >= 97 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		_, err := db.Exec(ctx, `SELECT pg_stat_force_next_flush()`)
+		check(t, err)
+	}
+	if updates < 97 || inPlace < 90 {
+		t.Errorf("%d of %d updates in place", inPlace, updates)
+	}
+}
+
 func genPoint(t *rapid.T, at time.Time) fleet.VitalsPoint {
 	number := func(name string, most int64) int64 { return rapid.Int64Range(0, most).Draw(t, name) }
 	p := fleet.VitalsPoint{At: at, Beats: int(number("beats", 3) + 1), HeapFree: number("free", 3), HeapMin: number("min", 3),

@@ -50,6 +50,11 @@ func TestReports(t *testing.T) {
 		t.Errorf("in steps of a day: %+v", points)
 	}
 
+	for q, want := range map[string]int{"core_dump": 1, "safe_mode": 0, "-core_dump": 2} {
+		if devices := decode[list[deviceView]](t, w.get(t, "/devices?q="+q), http.StatusOK).Items; len(devices) != want {
+			t.Errorf("%d devices are %s, want %d", len(devices), q, want)
+		}
+	}
 	jobs := decode[list[jobView]](t, w.get(t, "/devices/a085e3112233/jobs"), http.StatusOK).Items
 	if len(jobs) != 1 || jobs[0].State != fleet.JobFailed || jobs[0].Code != "checksum" || jobs[0].FinishedAt == nil || jobs[0].Deployment != nil {
 		t.Errorf("jobs: %+v", jobs)
