@@ -18,11 +18,11 @@ func (a *api) registerCoreDumps() {
 		summary: "Make a device send its core dump",
 		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload + " and waits; answers with that call, whatever its state. " +
 			"fleetd fetches core dumps by itself, too, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
-	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer, noun: "core dump",
+	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer, noun: "core_dump",
 		summary: "Show a core dump"}, a.getCoreDump)
-	register(a, operation{id: "delete-core-dump", method: http.MethodDelete, path: "/core-dumps/{id}", role: fleet.RoleOperator, noun: "core dump",
+	register(a, operation{id: "delete-core-dump", method: http.MethodDelete, path: "/core-dumps/{id}", role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Delete a core dump"}, a.deleteCoreDump)
-	register(a, operation{id: "get-core-dump-content", method: http.MethodGet, path: "/core-dumps/{id}/content", role: fleet.RoleOperator, noun: "core dump",
+	register(a, operation{id: "get-core-dump-content", method: http.MethodGet, path: "/core-dumps/{id}/content", role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Get the core dump itself", about: "A piece of the device's memory, as esp-coredump reads it with --core-format raw. It may hold keys and passwords.",
 		more: func(h *huma.Operation) {
 			bytes := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}

@@ -55,6 +55,8 @@ var needs = map[string]fleet.Role{
 	"make-call": fleet.RoleOperator, "create-fanout": fleet.RoleOperator, "cancel-fanout": fleet.RoleOperator,
 	"retire-device": fleet.RoleAdmin, "replace-device": fleet.RoleAdmin, "create-token": fleet.RoleAdmin, "revoke-token": fleet.RoleAdmin,
 	"create-operator": fleet.RoleAdmin, "update-operator": fleet.RoleAdmin,
+	"list-core-dumps": fleet.RoleViewer, "get-core-dump": fleet.RoleViewer, "fetch-core-dump": fleet.RoleOperator,
+	"delete-core-dump": fleet.RoleOperator, "get-core-dump-content": fleet.RoleOperator,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)
