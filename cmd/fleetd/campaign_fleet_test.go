@@ -51,7 +51,7 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 		devices = n
 	}
 	s := startTestServer(t)
-	fleetOf := startSim(t, s, devices)
+	fleetOf := startSim(t, s, devices, "0.375%") // 3 % together
 	release := releaseForSim(t, s, "2.5.0")
 
 	plan := fleet.CampaignPlan{Name: "three waves", Release: release.ID, MaxInFlight: 500, MaxAttempts: 2,
@@ -88,19 +88,7 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 
 func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet) {
 	t.Helper()
-	got := map[fleet.DeviceID]fleet.Deployment{}
-	for cursor := ""; ; {
-		page, err := s.campaigns.Deployments(t.Context(), fleet.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit, Cursor: cursor})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range page.Items {
-			got[d.Device] = d
-		}
-		if cursor = page.Next; cursor == "" {
-			break
-		}
-	}
+	got := deploymentsOf(t, s, c)
 	tally := map[fleet.DeploymentState]int{}
 	wrong := 0
 	for i := range fleetOf.Len() {
@@ -121,6 +109,23 @@ func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet
 	t.Logf("verdicts: %v; %s", tally, tellingRate(got))
 	if wrong > 0 {
 		t.Errorf("%d of %d verdicts are wrong", wrong, fleetOf.Len())
+	}
+}
+
+func deploymentsOf(t *testing.T, s *server, c fleet.Campaign) map[fleet.DeviceID]fleet.Deployment {
+	t.Helper()
+	got := map[fleet.DeviceID]fleet.Deployment{}
+	for cursor := ""; ; {
+		page, err := s.campaigns.Deployments(t.Context(), fleet.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range page.Items {
+			got[d.Device] = d
+		}
+		if cursor = page.Next; cursor == "" {
+			return got
+		}
 	}
 }
 
@@ -177,14 +182,15 @@ func startTestServer(t *testing.T) *server {
 	return s
 }
 
-// startSim runs the simulator as a process of its own: both ends of ten
+// startSim runs the simulator as a process of its own, with each fault at the
+// rate: both ends of ten
 // thousand connections are more than one process may open. Which device has
 // which fault follows from the seed, so a fleet that is not running can tell.
-func startSim(t *testing.T, s *server, devices int) *sim.Fleet {
+func startSim(t *testing.T, s *server, devices int, rate string, more ...string) *sim.Fleet {
 	t.Helper()
 	var list []string
 	for _, kind := range slices.Sorted(maps.Keys(verdicts)) {
-		list = append(list, string(kind)+":0.375%") // 3 % together
+		list = append(list, string(kind)+":"+rate)
 	}
 	faults, err := sim.ParseFaults(strings.Join(list, ","))
 	if err != nil {
@@ -195,9 +201,10 @@ func startSim(t *testing.T, s *server, devices int) *sim.Fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "sim", "--ota-url", s.localURL()+"/xiaozhi/ota/", "--devices", strconv.Itoa(devices),
+	args := append([]string{"sim", "--ota-url", s.localURL() + "/xiaozhi/ota/", "--devices", strconv.Itoa(devices),
 		"--seed", strconv.Itoa(seed), "--faults", strings.Join(list, ","), "--time-scale", "0.01", "--connect-rate", "1000",
-		"--local-addrs", "127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5", "--progress", "0")
+		"--local-addrs", "127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5", "--progress", "0"}, more...)
+	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), beFleetd+"=1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
