@@ -2,6 +2,9 @@ package web_test
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"encoding/hex"
+	"encoding/json"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -14,6 +17,7 @@ import (
 	"golang.org/x/net/html"
 
 	"fleetd/fleet"
+	"fleetd/fleet/espimage"
 	"fleetd/fleet/espimage/esptest"
 	"fleetd/web/ui"
 )
@@ -248,4 +252,55 @@ func TestRunningIsCounted(t *testing.T) {
 	if got := p.text("tbody"); !strings.Contains(got, "1") {
 		t.Errorf("the list reads %q", got)
 	}
+}
+
+// manifestFile is the .manifest file of an app.
+func manifestFile(t *testing.T, app esptest.App, key ed25519.PrivateKey) file {
+	t.Helper()
+	data := app.Bytes()
+	m, err := espimage.ManifestOf(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := m.Sign(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := json.Marshal(signed)
+	return file{"xiaozhi.bin.manifest", text}
+}
+
+// TestManifestOnPages: a .manifest file comes with its image or later, and the
+// page says whose it is.
+func TestManifestOnPages(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newConsole(t).as(fleet.RoleOperator)
+	app, other := esptest.App{Version: "2.4.3"}, esptest.App{Version: "2.5.0"}
+	p := b.upload("", "", file{"xiaozhi.bin", app.Bytes()}, manifestFile(t, app, private), manifestFile(t, other, private)).wantStatus(200)
+	p.wantText("#upload-results", "Manifest of image 2.4.3").wantText("#upload-results", "upload the image first")
+	sum := chosen(p, "#upload-results")[0]
+	b.get("/firmware/images/"+sum).wantText("#manifest", "not checked").wantText("#manifest", hex.EncodeToString(public)[:16])
+
+	sum = b.anImage(other, "")
+	address := "/firmware/images/" + sum
+	b.get(address).wantText("#manifest", "they refuse this one")
+	attach := func(f file) *page { return b.attach(address+"/manifest", f) }
+	attach(manifestFile(t, app, private)).wantStatus(422).wantText("#manifest", "about another image")
+	attach(file{"x.manifest", []byte("{}")}).wantStatus(422).wantText("#manifest", "no manifest")
+	attach(manifestFile(t, other, private)).wantStatus(http.StatusSeeOther)
+	b.get(address).wantText("#manifest", "not checked")
+}
+
+// attach sends one file as the form of an image page does.
+func (b *browser) attach(path string, f file) *page {
+	b.t.Helper()
+	var body bytes.Buffer
+	w := multipart.NewWriter(&body)
+	part, _ := w.CreateFormFile("manifest", f.name)
+	_, _ = part.Write(f.data)
+	w.Close()
+	return b.do(http.MethodPost, path, w.FormDataContentType(), &body)
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"strconv"
@@ -250,7 +251,7 @@ func jobText(ctx context.Context, detail string) string {
 		return t(ctx, "campaign.job.progress", "p", percentText(ctx, float64(n)/100))
 	case fleet.JobFailed:
 		code, words, _ := strings.Cut(rest, ": ")
-		return t(ctx, "campaign.job.failed", "why", why(ctx, code), "words", words)
+		return t(ctx, "campaign.job.failed", "why", cmp.Or(why(ctx, code), code), "words", words)
 	case fleet.JobAccepted, fleet.JobDone:
 		return t(ctx, "campaign.job."+state)
 	}

@@ -278,6 +278,9 @@ func sampleDeployment(i int, s fleet.DeploymentState) fleet.Deployment {
 		d.NotBefore = ago(-4 * time.Minute)
 	case s == fleet.DeploymentSucceeded:
 		d.Late = i%5 == 1
+	case s == fleet.DeploymentDownloading && i%2 == 0: // a device that reports
+		percent := 55
+		d.Percent = &percent
 	}
 	return d
 }
