@@ -18,6 +18,9 @@ import (
 // defaultHeartbeat is the included firmware's, where it was not told otherwise.
 const defaultHeartbeat = time.Minute
 
+// reportWait is longer than a report takes to be written.
+const reportWait = 2 * time.Second
+
 // heartbeatOf reads what the configuration says of heartbeats.
 func heartbeatOf(c fleet.DeviceConfig) (every time.Duration, muted bool) {
 	values := struct {
@@ -136,6 +139,17 @@ func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []ui.ConfigF
 	return showAgain(page.Page())
 }
 
+// awaitReport waits a moment until what the device answered is kept: the page
+// that follows shows it, also without script.
+func awaitReport(ctx context.Context, told *fleet.Subscription) {
+	ctx, cancel := context.WithTimeout(ctx, reportWait)
+	defer cancel()
+	select {
+	case <-told.C:
+	case <-ctx.Done():
+	}
+}
+
 // callConfig makes an ordinary call, on record like any other, and leads to
 // its outcome.
 func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (answer, error) {
@@ -143,9 +157,14 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	if err != nil {
 		return answer{}, err
 	}
+	told := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
+	defer told.Close()
 	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool, Arguments: args})
 	if err != nil {
 		return answer{}, err
+	}
+	if c, err := s.Calls.CallStore.Call(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
+		awaitReport(r.Context(), told)
 	}
 	return goTo(ui.DevicePath(d.ID, "health") + "?" + url.Values{"call": {call.ID.String()}}.Encode() + "#configuration")
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -74,23 +75,40 @@ func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVit
 	v := ui.DeviceVitals{Device: d.ID, Online: d.Presence == fleet.PresenceOnline, Heartbeat: defaultHeartbeat}
 	told, err := s.Reports.Vitals(ctx, d.ID)
 	switch {
-	case err == nil:
-		v.Vitals, v.Reports = &told, true
-	case !errors.Is(err, fleet.ErrNotFound):
-		return v, err
-	}
-	config, err := s.Reports.DeviceConfig(ctx, d.ID)
-	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		inv, err := s.Devices.Tools(ctx, d.ID)
-		v.Reports = v.Reports || err == nil && offers(inv, fleet.ToolConfigGet)
-		return v, nil
+		v.Reports, err = s.reporting(ctx, d.ID)
+		return v, err
 	case err != nil:
 		return v, err
 	}
-	v.Reports = true
-	v.Heartbeat, v.Muted = heartbeatOf(config)
-	return v, nil
+	v.Vitals, v.Reports = &told, true
+	config, err := s.Reports.DeviceConfig(ctx, d.ID)
+	if err == nil {
+		v.Heartbeat, v.Muted = heartbeatOf(config)
+	}
+	return v, unless(err, fleet.ErrNotFound)
+}
+
+// reporting reports whether the device's firmware is one that reports: it has,
+// or it offers the tools that come with it.
+func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error) {
+	_, err := s.Reports.Vitals(ctx, id)
+	if err == nil {
+		return true, nil
+	}
+	inv, failed := s.Devices.Tools(ctx, id)
+	if err := cmp.Or(unless(err, fleet.ErrNotFound), unless(failed, fleet.ErrNotFound)); err != nil {
+		return false, err
+	}
+	return offers(inv, fleet.ToolConfigGet), nil
+}
+
+// unless passes over an error that is no failure here.
+func unless(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
 }
 
 func offers(inv *fleet.Inventory, tool string) bool {

@@ -135,7 +135,7 @@ func TestHealthIsLive(t *testing.T) {
 	health.want("patch", `id="vitals"`, "148 KiB")
 	first.want("patch", `id="vitals-line"`, "148 KiB")
 	c.tells("config", strings.Replace(usualConfig, `"on_trial":false`, `"on_trial":true`, 1))
-	health.want("patch", `id="config"`, "on trial")
+	health.want("patch", `id="config"`, "On trial.")
 	c.tells("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":45}`)
 	health.want("patch", `id="jobs"`, `aria-valuenow="45"`)
 	for len(facts.events) > 0 {
@@ -156,11 +156,14 @@ func TestJobsOfADevice(t *testing.T) {
 	}
 }
 
-// A configurable is a scripted device that takes a configuration.
+// A configurable is a scripted device that takes a configuration, and keeps it
+// on trial.
 type configurable struct {
-	mu     sync.Mutex
-	got    []string
-	refuse string
+	mu       sync.Mutex
+	got      []string
+	version  int
+	reverted int
+	refuse   string
 }
 
 func (d *configurable) answer(_ context.Context, tool string, args json.RawMessage) (fleet.Answer, error) {
@@ -172,7 +175,12 @@ func (d *configurable) answer(_ context.Context, tool string, args json.RawMessa
 		a.IsError = true
 		return a, nil
 	}
-	return fleettest.Text("{}"), nil
+	set := tool == fleet.ToolConfigSet
+	if set {
+		d.version++
+	}
+	return fleettest.Text(fmt.Sprintf(`{"version":%d,"on_trial":%t,"reverted":%d,"values":{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}}`,
+		d.version, set, d.reverted)), nil
 }
 
 func (d *configurable) asked() string {
@@ -189,20 +197,18 @@ func unchangedForm() url.Values {
 func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
-	device := new(configurable)
+	device := &configurable{version: 4}
 	c.connect(unit, device.answer)
 	b := c.as(fleet.RoleOperator)
 
 	read := b.post("/devices/a085e3112233/config/read", nil).wantRedirect("/devices/a085e3112233/health?call=")
-	b.get(read).wantText("#configuration", "Read from the device.")
-	c.tells("config", usualConfig)
-	b.get("/devices/a085e3112233/health").wantText("#config", "version 4")
+	b.get(read).wantText("#configuration", "Read from the device.").wantText("#config", "version 4")
 
 	form := unchangedForm()
 	form.Set("v.heartbeat_s", "30")
 	form.Del("v.telemetry")
 	applied := b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")
-	b.get(applied).wantText("#configuration", "Applied.")
+	b.get(applied).wantText("#configuration", "Applied.").wantText("#config", "version 5").wantText("#config", "On trial.")
 	const want = fleet.ToolConfigGet + " {}\n" + fleet.ToolConfigSet + ` {"document":"{\"version\":5,\"values\":{\"heartbeat_s\":30,\"telemetry\":false}}"}`
 	if got := device.asked(); got != want {
 		t.Errorf("the device was asked\n%s\nwant\n%s", got, want)

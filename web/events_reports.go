@@ -22,7 +22,10 @@ func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Co
 	switch {
 	case kind == fleet.EventJob && (health || v.tab == "firmware"):
 		jobs, err := v.server.deviceJobs(ctx, v.id)
-		jobs.Always = health && len(jobs.Jobs) > 0
+		if err != nil || !health {
+			return jobs.View(), err
+		}
+		jobs.Always, err = v.server.reporting(ctx, v.id)
 		return jobs.View(), err
 	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && !health, kind == fleet.EventJob:
 		return nil, nil

@@ -37,6 +37,10 @@ func (v DeviceVitals) overdue(ctx context.Context) bool {
 // started is when the device last started, by its own word.
 func (v DeviceVitals) started() time.Time { return v.Vitals.At.Add(-v.Vitals.Uptime) }
 
+// uptime is told in whole seconds: a device that has just started has been up
+// for one.
+func (v DeviceVitals) uptime() time.Duration { return max(v.Vitals.Uptime, time.Second) }
+
 func (v DeviceVitals) path(parts ...string) string { return DevicePath(v.Device, parts...) }
 
 // known is the message of a word that the firmware uses; ok is false for words
