@@ -16,7 +16,6 @@ type logBuffer struct {
 	// generation changes when lines are no longer only added at the end: who
 	// followed has to read all again.
 	generation uint64
-	missed     int64 // lines between those that are here
 }
 
 // add merges lines: some may be here already, and older ones may come after
@@ -32,7 +31,6 @@ func (b *logBuffer) add(lines []LogLine, end uint32) (added bool) {
 	if over := len(b.lines) - MaxLogLines; over > 0 {
 		b.lines = slices.Delete(b.lines, 0, over)
 	}
-	b.count()
 	return added
 }
 
@@ -67,14 +65,6 @@ func (b *logBuffer) insert(l LogLine) bool {
 	l.Seq = b.seq
 	b.lines = slices.Insert(b.lines, i, l)
 	return true
-}
-
-// count finds how many lines are missing between those that are here.
-func (b *logBuffer) count() {
-	b.missed = 0
-	for i := 1; i < len(b.lines); i++ {
-		b.missed += int64(b.lines[i].Number - b.lines[i-1].Number - 1)
-	}
 }
 
 // after returns the lines that came after seq.

@@ -30,7 +30,7 @@ func (l LogLine) same(o LogLine) bool { return l.Uptime == o.Uptime && l.Text ==
 type LogReport struct {
 	Lines   []LogLine
 	Next    uint32 // the number to go on from
-	Dropped int64  // lines that the device could not send, so far
+	Dropped int64  // lines that it had no room to keep until it could send them
 }
 
 // Bounds of what a device says in its log.

@@ -81,8 +81,7 @@ type LogView struct {
 	Lines      []LogLine
 	Generation uint64 // when it changes, earlier lines have changed
 	Last       uint64 // Seq of the newest line
-	Missed     int64  // lines between those shown that fleetd never got
-	Dropped    int64  // lines that the device could not send
+	Dropped    int64  // lines that the device could not send while it was followed
 	Following  Following
 }
 
@@ -95,7 +94,7 @@ func (s *DeviceLogs) View(id DeviceID, seq uint64) LogView {
 		return LogView{}
 	}
 	d.touched = s.o.Now()
-	return LogView{Lines: d.after(seq), Generation: d.generation, Last: d.seq, Missed: d.missed, Dropped: d.dropped, Following: d.follow}
+	return LogView{Lines: d.after(seq), Generation: d.generation, Last: d.seq, Dropped: d.dropped, Following: d.follow}
 }
 
 // Fetch asks the device for the newest lines of its log and adds them to what
@@ -171,7 +170,7 @@ func (s *DeviceLogs) startFollowing(id DeviceID, f Following) error {
 	s.mu.Lock()
 	d, err := s.open(id)
 	if err == nil {
-		d.follow = f
+		d.follow, d.dropped = f, 0
 	}
 	s.mu.Unlock()
 	if err == nil {
@@ -210,7 +209,7 @@ func (s *DeviceLogs) add(id DeviceID, lines []LogLine, end uint32, dropped int64
 	added := false
 	if err == nil {
 		added = d.add(lines, end)
-		d.dropped = max(d.dropped, dropped)
+		d.dropped += dropped
 	}
 	s.mu.Unlock()
 	switch {

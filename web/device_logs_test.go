@@ -186,7 +186,7 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 	if last := d.asked[len(d.asked)-1]; last != fleet.ToolLogsStream+` {"seconds":60,"level":"warn"}` {
 		t.Errorf("asked %q", last)
 	}
-	viewer.get(at).wantText("#log-lines", "two").wantText("#log-state", "operator-1").wantText("#log-pane", "could not send 2 lines")
+	viewer.get(at).wantText("#log-lines", "two").wantText("#log-state", "operator-1").wantText("#log-pane", "no room for 2 lines")
 	b.post(at+"/stop", url.Values{"level": {"error"}}).wantRedirect(at + "?level=error")
 	live.want("patch", `id="log-state"`)
 	d.streams(11, "three")

@@ -85,7 +85,6 @@ type DeviceLog struct {
 	Filter  LogFilter
 	Lines   []fleet.LogLine // that pass the filter
 	All     int             // with those that do not
-	Missed  int64
 	Dropped int64
 	Follow  fleet.Following
 	Now     time.Time
@@ -94,7 +93,7 @@ type DeviceLog struct {
 // NewDeviceLog shows what is there of the log.
 func NewDeviceLog(id fleet.DeviceID, v fleet.LogView, f LogFilter, o Offers, canAct bool, now time.Time) DeviceLog {
 	return DeviceLog{Device: id, Offers: o, CanAct: canAct, Filter: f, Lines: f.Pick(v.Lines), All: len(v.Lines),
-		Missed: v.Missed, Dropped: v.Dropped, Follow: v.Following, Now: now}
+		Dropped: v.Dropped, Follow: v.Following, Now: now}
 }
 
 func (v DeviceLog) following() bool { return v.Follow.Active(v.Now) }
