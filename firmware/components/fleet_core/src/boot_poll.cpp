@@ -135,9 +135,10 @@ Status poll_server(const Machine &machine, const std::string &url, const std::st
 
 Result<int> activate(const Machine &machine, const std::string &url, const std::string &uuid,
                      const std::string &challenge) {
-    char body[1024];
+    char body[640];
     JsonWriter w(body, sizeof body);
     if (Status s = write_activation(w, machine, challenge); !s.ok()) return s;
+    if (w.overflow()) return Status{Code::no_space, "the challenge is too long"};
     std::string target = url;
     target += url.empty() || url.back() != '/' ? "/activate" : "activate";
     std::string reply;

@@ -2,11 +2,10 @@
 // JPEG by Espressif's esp_new_jpeg.
 #pragma once
 
+#include "fleet/hook.hpp"
 #include "fleet/span.hpp"
 #include "fleet/status.hpp"
 #include "frame.hpp"
-
-#include <functional>
 
 namespace fleet::esp {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fleet/hook.hpp"
 #include "fleet/log_ring.hpp"
 #include "fleet/status.hpp"
 
-#include <functional>
 #include <string_view>
 
 namespace fleet::esp {
