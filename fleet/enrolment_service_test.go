@@ -221,6 +221,22 @@ func TestOpenModeRebindsOnlyWhoIsAway(t *testing.T) {
 	}
 }
 
+func TestOpenModeStillAsksForSomeCodes(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *fleet.EnrolmentOptions) {
+		o.ByCode = func(fleet.DeviceID) bool { return true }
+	})
+	a := poll(t, e, uuid1)
+	if a.Session != nil || a.Activation == nil {
+		t.Fatalf("joined without its code: %+v", a)
+	}
+	if _, err := e.Claim(t.Context(), ann, a.Activation.Code); err != nil {
+		t.Fatal(err)
+	}
+	if a := poll(t, e, uuid1); a.Session == nil {
+		t.Errorf("claimed, and still not let in: %+v", a)
+	}
+}
+
 func TestClientIDMissingOrOdd(t *testing.T) {
 	for _, odd := range []string{"", "with space", "a@@@b", strings.Repeat("x", 4096), "\x00", "ümlaut"} {
 		e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, nil)

@@ -142,25 +142,31 @@ void Device::begin() {
     }
     misbehave();
     behave();
+    tell_of_requests();
     unit_.start();
-    tell_of_links();
+    tell_of_broker();
     const bool safe = unit_.crashes().safe_mode();
     const Status added = add_all_tools(unit_.tools(), kit_, safe);
     if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
     if (safe) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
 }
 
-// What the core keeps to itself, a person at the terminal wants to know.
-void Device::tell_of_links() {
+// What the core keeps to itself, a person at the terminal wants to know. Called
+// before anything runs: the worker reads it.
+void Device::tell_of_requests() {
     http_.on_failure = [this](std::string_view url, const Status &why) {
         const Result<Url> to = parse_url(url);  // its path may hold a secret
         log_.write(LogLevel::warn, tag, std::string(to.ok() ? to.value().host : "URL") + ": " + why.why);
     };
-    unit_hears_ = transport_.on_state;
+}
+
+// Called once the unit listens, which stays the one that acts.
+void Device::tell_of_broker() {
+    unit_listens_ = transport_.on_state;
     transport_.on_state = [this](TransportState state, Status why) {
         if (state == TransportState::up) log_.write(LogLevel::info, tag, "connected to the broker");
         if (!why.ok()) log_.write(LogLevel::warn, tag, std::string("broker: ") + why.why);
-        unit_hears_(state, why);
+        unit_listens_(state, why);
     };
 }
 

@@ -42,7 +42,8 @@ private:
     UnitOptions unit_options() const;
     Machine machine();
     void begin();
-    void tell_of_links();
+    void tell_of_requests();
+    void tell_of_broker();
     void behave();
     void leak(std::int64_t bytes);
     void misbehave();
@@ -56,6 +57,7 @@ private:
     Log log_;
     ThreadExecutor executor_;
     MosquittoTransport transport_;
+    decltype(transport_.on_state) unit_listens_;
     CurlHttp curl_;
     FaultyHttp http_;
     FileStore store_;
