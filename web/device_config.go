@@ -51,7 +51,11 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 		return v, err
 	}
 	v.Config, v.Fields = &c, ui.ConfigFields(c.Values)
-	return v, nil
+	told, err := s.Reports.Vitals(ctx, d.ID)
+	if err == nil && told.At.After(c.At) && told.ConfigVersion != c.Version {
+		v.Running = &told.ConfigVersion // it was restarted on trial, or configured by others
+	}
+	return v, unless(err, fleet.ErrNotFound)
 }
 
 // configCall is the call that the page just made, if the address names one.
@@ -123,6 +127,8 @@ func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed m
 		return text(ctx, "config.check_fields")
 	case err != nil || base != v.Config.Version:
 		return text(ctx, "config.newer", "version", v.Config.Version)
+	case v.Running != nil:
+		return text(ctx, "config.stale", "version", *v.Running)
 	case len(changed) == 0:
 		return text(ctx, "config.unchanged")
 	}

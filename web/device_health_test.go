@@ -276,6 +276,28 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	}
 }
 
+// A device that restarts on trial takes the configuration back without a word:
+// its heartbeats name the version.
+func TestConfigurationThatTheDeviceHasNoMore(t *testing.T) {
+	c := newConsole(t)
+	c.enrolUnit()
+	device := new(configurable)
+	c.connect(unit, device.answer)
+	c.tells("config", strings.Replace(usualConfig, `"version":4,"on_trial":false`, `"version":5,"on_trial":true`, 1))
+	b := c.as(fleet.RoleOperator)
+	live := b.stream("/events?view=device&id=a085e3112233&tab=health")
+	live.want("patch", `id="vitals"`)
+	c.tells("telemetry", heartbeat(""))
+	live.want("patch", `id="config"`, "runs with version 4 now")
+	form := unchangedForm()
+	form.Set("base", "5")
+	form.Set("v.heartbeat_s", "30")
+	b.post("/devices/a085e3112233/config", form).wantStatus(422).wantText("#configuration", "runs with version 4 now")
+	if got := device.asked(); got != "" {
+		t.Errorf("the device was asked %s", got)
+	}
+}
+
 func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()

@@ -14,6 +14,14 @@ func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *upda
 	if c != nil && err == nil {
 		u.patches = append(u.patches, c)
 	}
+	if err != nil || kind != fleet.EventVitals || v.tab != "health" {
+		return err
+	}
+	// A heartbeat may tell that the configuration is another than the page shows.
+	config, err := v.server.deviceConfig(ctx, fleet.Device{ID: v.id})
+	if err == nil && config.Running != nil {
+		err = v.reported(ctx, fleet.EventConfig, u)
+	}
 	return err
 }
 

@@ -19,7 +19,8 @@ type DeviceConfigView struct {
 	Device  fleet.DeviceID
 	Config  *fleet.DeviceConfig // nil if it never told one
 	Fields  []ConfigField
-	Offers  bool // the device has the tools
+	Running *int64 // the version that a later heartbeat names, if it is another
+	Offers  bool   // the device has the tools
 	CanAct  bool
 	Offline bool
 	Last    *ConfigCall

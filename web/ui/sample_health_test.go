@@ -125,6 +125,7 @@ var healthSamples = []sample{
 	{"health-hostile", "/devices/a/health", healthSample(unfriendly), false},
 	{"health-refused", "/devices/a/health", healthSample(refusedConfig), false},
 	{"health-trial", "/devices/a/health", healthSample(onTrial), false},
+	{"health-stale", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.Running = ptr(int64(6)) }), false},
 	{"health-viewer", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.CanAct = false }), false},
 	{"health-bare", "/devices/a/health", healthSample(func(v *ui.HealthPage) {
 		v.Vitals.Vitals = &fleet.Vitals{At: now.Add(-time.Hour), Version: "1"}
