@@ -72,7 +72,11 @@ func (v CallView) steps() []step {
 		steps = append(steps, step{at: *c.SentAt, key: "call.step.sent"})
 	}
 	for _, e := range c.Evidence {
-		if e.Kind != fleet.EvidenceSent && e.Kind != fleet.EvidenceAnswer {
+		switch e.Kind {
+		case fleet.EvidenceSent, fleet.EvidenceAnswer:
+		case fleet.EvidenceJob: // a call hears of its acceptance alone
+			steps = append(steps, step{at: e.At, key: "evidence.job"})
+		default:
 			steps = append(steps, step{at: e.At, key: "evidence." + string(e.Kind), detail: e.Detail})
 		}
 	}

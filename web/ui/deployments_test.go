@@ -51,3 +51,13 @@ func TestPercentOfTheDevice(t *testing.T) {
 		t.Error("the bar shows another share")
 	}
 }
+
+// TestAcceptedOnCallPage: the step has words of its own.
+func TestAcceptedOnCallPage(t *testing.T) {
+	v := CallView{Call: fleet.Call{Evidence: []fleet.Evidence{{Kind: fleet.EvidenceSent}, {Kind: fleet.EvidenceJob, Detail: "accepted"}, {Kind: fleet.EvidenceConnect}}}}
+	for _, s := range v.steps() {
+		if !i18n.Has(s.key) {
+			t.Errorf("no words for the step %q", s.key)
+		}
+	}
+}
