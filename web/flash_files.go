@@ -54,10 +54,9 @@ func newManifest(i fleet.Installable) manifest {
 	for n, p := range i.Layout.Parts {
 		build.Parts = append(build.Parts, manifestPart{Path: "parts/" + strconv.Itoa(n) + ".bin", Offset: p.Offset})
 	}
+	// The name is the project, as the firmware itself says it over Improv: so the
+	// installer knows its own, and updates it without erasing.
 	m := manifest{Name: i.Image.Project, Version: i.Image.Version, PromptErase: true, Builds: []manifestBuild{build}}
-	if i.Image.Board != "" {
-		m.Name += " (" + i.Image.Board + ")"
-	}
 	if build.Improv {
 		m.ImprovWaitTime = improvWait
 	}

@@ -65,14 +65,20 @@ func kib(n int64) string { return strconv.FormatInt((n+1023)/1024, 10) + " KiB" 
 
 type imagePush struct {
 	clientFlags
-	File  string `arg:"" help:"The file." type:"existingfile"`
+	File  string `arg:"" optional:"" help:"The file. With --layout, default: the app that its flasher_args.json names." type:"existingfile"`
 	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
 	Notes string `help:"What is to be known about it."`
+
+	Layout string `help:"Also what a blank board needs beside it: the folder of its build, with flasher_args.json." type:"existingdir" placeholder:"DIR"`
 
 	Manifest string `help:"Its signed manifest. Default: the file beside it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
 }
 
 func (c *imagePush) Run(ctx context.Context) error {
+	files, err := c.buildFiles()
+	if err != nil {
+		return usageError{err}
+	}
 	file, err := os.Open(c.File)
 	if err != nil {
 		return usageError{err}
@@ -92,6 +98,9 @@ func (c *imagePush) Run(ctx context.Context) error {
 	answer, err := c.upload(ctx, file, info.Size())
 	if err == nil && manifest != nil {
 		answer, err = c.pushManifest(ctx, manifest, sha256)
+	}
+	if err == nil && c.Layout != "" {
+		err = c.pushLayout(ctx, answer, files)
 	}
 	return showImage(&c.clientFlags, answer, err)
 }

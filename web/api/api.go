@@ -92,6 +92,7 @@ func newAPI(o Options) *api {
 	a.registerCalls()
 	a.registerFanOuts()
 	a.registerImages()
+	a.registerLayouts()
 	a.registerReleases()
 	a.registerCampaigns()
 	a.registerCampaignActs()

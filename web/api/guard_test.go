@@ -43,7 +43,7 @@ var needs = map[string]fleet.Role{
 	"list-releases": fleet.RoleViewer, "get-release": fleet.RoleViewer, "fit-release": fleet.RoleViewer,
 	"list-campaigns": fleet.RoleViewer, "get-campaign": fleet.RoleViewer, "list-deployments": fleet.RoleViewer, "get-deployment": fleet.RoleViewer,
 	"list-device-deployments": fleet.RoleViewer, "get-outlook": fleet.RoleViewer, "list-quarantines": fleet.RoleViewer,
-	"upload-image": fleet.RoleOperator, "update-image": fleet.RoleOperator, "sign-image": fleet.RoleOperator, "delete-image": fleet.RoleOperator, "revoke-image": fleet.RoleAdmin,
+	"upload-image": fleet.RoleOperator, "put-image-layout": fleet.RoleOperator, "update-image": fleet.RoleOperator, "sign-image": fleet.RoleOperator, "delete-image": fleet.RoleOperator, "revoke-image": fleet.RoleAdmin,
 	"create-release": fleet.RoleOperator, "update-release": fleet.RoleOperator, "release-release": fleet.RoleOperator,
 	"deprecate-release": fleet.RoleOperator, "revoke-release": fleet.RoleAdmin,
 	"create-campaign": fleet.RoleOperator, "dry-run-campaign": fleet.RoleViewer, "update-campaign": fleet.RoleOperator, "discard-campaign": fleet.RoleOperator,

@@ -5,12 +5,12 @@ import { createHash } from 'node:crypto';
 const chips = { esp32: 0, esp32c3: 5, esp32s3: 9, esp32p4: 0x12 };
 
 /** An app image of about the given size. */
-export function appImage({ chip = 'esp32s3', version = '2.9.0', size = 4096, seed = '' } = {}) {
+export function appImage({ chip = 'esp32s3', version = '2.9.0', size = 4096, seed = '', project = 'xiaozhi' } = {}) {
   const length = Math.max(256 + 32, size - 80) & ~3;
   const data = Buffer.alloc(length);
   data.writeUInt32LE(0xabcd5432, 0);
   data.write(version, 16, 31, 'latin1');
-  data.write('xiaozhi', 48, 'latin1');
+  data.write(project, 48, 'latin1');
   data.write('08:33:45', 80, 'latin1');
   data.write('Aug  8 2026', 96, 'latin1');
   data.write('v6.0.2', 112, 'latin1');

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+)
+
+func (a *api) registerLayouts() {
+	register(a, operation{id: "get-image-layout", method: http.MethodGet, path: "/images/{sha256}/layout", role: fleet.RoleViewer, noun: "layout",
+		summary: "Tell what a blank board needs beside an image"}, a.getLayout)
+	register(a, operation{id: "put-image-layout", method: http.MethodPut, path: "/images/{sha256}/layout", role: fleet.RoleOperator, noun: "image", streams: true,
+		summary: "Add what a blank board needs beside an image",
+		about: "multipart/form-data with the files of the image's build, each as \"file\": bootloader, partition table, initial otadata, and flasher_args.json if " +
+			"there is one. It takes the place of a layout that is there."}, a.putLayout)
+	form := &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
+	a.huma.OpenAPI().Paths["/images/{sha256}/layout"].Put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"}, Properties: map[string]*huma.Schema{"file": form}}}}}
+}
+
+// layoutView is what is written to a blank board, and where.
+type layoutView struct {
+	FlashSize int64      `json:"flash_size" doc:"Bytes that the bootloader was built for; 0 if it does not say"`
+	Problem   string     `json:"problem" doc:"Why the parts of a merged binary cannot be used; empty if they can"`
+	Parts     []partView `json:"parts" nullable:"false" doc:"By offset"`
+	AddedBy   actorView  `json:"added_by"`
+	AddedAt   time.Time  `json:"added_at"`
+}
+
+type partView struct {
+	Kind   espimage.PartKind `json:"kind" enum:"bootloader,partition_table,otadata,app,data"`
+	Label  string            `json:"label" doc:"Of its partition; empty for what lies before the first"`
+	Offset int64             `json:"offset" doc:"In flash"`
+	Size   int64             `json:"size"`
+	SHA256 string            `json:"sha256"`
+}
+
+func part(p fleet.ImagePart) partView { return partView(p) }
+
+func shownLayout(l fleet.ImageLayout, err error) (*answer[layoutView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(layoutView{FlashSize: l.FlashSize, Problem: l.Problem, Parts: viewed(l.Parts, part), AddedBy: actor(l.AddedBy), AddedAt: utc(l.AddedAt)}), nil
+}
+
+func (a *api) getLayout(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[layoutView], error) {
+	return shownLayout(a.Firmware.Layout(ctx, in.sha256()))
+}
+
+// layoutInput holds the request itself: its files are read as they come.
+type layoutInput struct {
+	ImagePath
+
+	r *http.Request
+	w http.ResponseWriter
+}
+
+// Resolve keeps the request for the handler; the document has no words for it.
+func (in *layoutInput) Resolve(ctx huma.Context) []error {
+	in.r, in.w = humachi.Unwrap(ctx)
+	return nil
+}
+
+func (a *api) putLayout(ctx context.Context, by fleet.Actor, in *layoutInput) (*answer[layoutView], error) {
+	build, err := a.Firmware.NewBuild(by)
+	if err != nil {
+		return nil, err
+	}
+	defer build.Close()
+	body := newUploadBody(in.w, in.r.Body, fleet.MaxImageBytes+formExtra)
+	defer body.finish()
+	in.r.Body = body
+	err = readBuild(in.r, build)
+	if p := body.fault(); p != nil {
+		in.w.Header().Set("Connection", "close")
+		return nil, p
+	}
+	if err != nil {
+		return nil, err
+	}
+	return shownLayout(build.KeepFor(ctx, in.sha256()))
+}
+
+// readBuild takes the form's files as they come.
+func readBuild(r *http.Request, build *fleet.Build) error {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		return noFiles()
+	}
+	for {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return noFiles()
+		}
+		if part.FormName() != "file" || part.FileName() == "" {
+			continue
+		}
+		if err := build.Add(part.FileName(), part); err != nil {
+			return err
+		}
+	}
+	if build.Empty() {
+		return noFiles()
+	}
+	return nil
+}
+
+func noFiles() error {
+	e := fleet.Errorf(fleet.ErrInvalid, "file_missing", "the form has no file, or cannot be read; name each part \"file\"")
+	e.Field = "file"
+	return e
+}
