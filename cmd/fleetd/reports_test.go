@@ -22,10 +22,11 @@ type otherDevice struct {
 	t      *testing.T
 	cm     *autopaho.ConnectionManager
 	topic  string
-	config string // its answer to self.config.get
+	config string        // its answer to self.config.get
+	ready  chan struct{} // closed once cm is there
 }
 
-func (d *daemon) otherDevice(mac string) *otherDevice {
+func (d *daemon) otherDevice(mac, config string) *otherDevice {
 	d.t.Helper()
 	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader(`{"version":2,"application":{"name":"unit","version":"1.0.0"},"board":{"type":"own","name":"own"}}`))
 	req.Header.Set("Device-Id", mac)
@@ -46,7 +47,7 @@ func (d *daemon) otherDevice(mac string) *otherDevice {
 	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil || reply.MQTT.Password == "" {
 		d.t.Fatalf("the boot poll was answered with %s, %+v, %v", resp.Status, reply, err)
 	}
-	o := &otherDevice{t: d.t, topic: reply.MQTT.PublishTopic}
+	o := &otherDevice{t: d.t, topic: reply.MQTT.PublishTopic, config: config, ready: make(chan struct{})}
 	cfg := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{{Scheme: "mqtt", Host: d.mqtt}}, KeepAlive: 30,
 		ConnectUsername: reply.MQTT.Username, ConnectPassword: []byte(reply.MQTT.Password),
@@ -59,6 +60,7 @@ func (d *daemon) otherDevice(mac string) *otherDevice {
 	if o.cm, err = autopaho.NewConnection(d.t.Context(), cfg); err != nil {
 		d.t.Fatal(err)
 	}
+	close(o.ready)
 	d.t.Cleanup(func() { <-o.cm.Done() })
 	ctx, cancel := context.WithTimeout(d.t.Context(), 30*time.Second)
 	defer cancel()
@@ -83,23 +85,24 @@ func (o *otherDevice) asked(message []byte) {
 		"tools/call": fmt.Sprintf(`{"content":[{"type":"text","text":%q}],"isError":false}`, o.config),
 	}[m.Payload.Method]
 	if result != "" {
-		_ = o.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.Payload.ID, result))
+		<-o.ready
+		_ = o.say(1, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.Payload.ID, result))
 	}
 }
 
-func (o *otherDevice) say(payload string) error {
+func (o *otherDevice) say(qos byte, payload string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := o.cm.AwaitConnection(ctx); err != nil {
 		return err
 	}
-	_, err := o.cm.Publish(ctx, &paho.Publish{Topic: o.topic, QoS: 1, Payload: []byte(`{"session_id":"","type":"mcp","payload":` + payload + `}`)})
+	_, err := o.cm.Publish(ctx, &paho.Publish{Topic: o.topic, QoS: qos, Payload: []byte(`{"session_id":"","type":"mcp","payload":` + payload + `}`)})
 	return err
 }
 
 func (o *otherDevice) report(kind, params string) {
 	o.t.Helper()
-	if err := o.say(`{"jsonrpc":"2.0","method":"notifications/` + kind + `","params":` + params + `}`); err != nil {
+	if err := o.say(1, `{"jsonrpc":"2.0","method":"notifications/`+kind+`","params":`+params+`}`); err != nil {
 		o.t.Errorf("report of %.60s: %v", params, err)
 	}
 }
@@ -115,8 +118,7 @@ type vitalsJSON struct {
 // fleetd, too; what it should not say does no harm.
 func TestReportsEndToEnd(t *testing.T) {
 	d := newDaemon(t)
-	o := d.otherDevice("02:00:00:00:00:01")
-	o.config = `{"version":7,"on_trial":false,"reverted":0,"values":{"heartbeat_s":30}}`
+	o := d.otherDevice("02:00:00:00:00:01", `{"version":7,"on_trial":false,"reverted":0,"values":{"heartbeat_s":30}}`)
 	const device = "/devices/020000000001"
 	for _, params := range []string{`{"uptime_s":-1}`, `{"uptime_s":1e999}`, `[]`, `"x"`, `{"uptime_s":` + strings.Repeat("[", 900) + strings.Repeat("]", 900) + `}`} {
 		o.report("telemetry", params)
@@ -126,8 +128,10 @@ func TestReportsEndToEnd(t *testing.T) {
 	o.report("telemetry", `{"uptime_s":60,"version":"1.0.0","safe_mode":true,"heap":{"free":123456}}`)
 	o.report("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":35}`)
 	o.report("config", `{"config":{"version":6,"on_trial":true,"reverted":0,"values":{"heartbeat_s":20}}}`)
-	for range 200 { // more than a device may
-		o.report("job", `{"job":"flood","kind":"upgrade","state":"progress","percent":1}`)
+	for range 2000 { // more than a device may
+		if err := o.say(0, `{"jsonrpc":"2.0","method":"notifications/job","params":{"job":"flood","kind":"upgrade","state":"progress","percent":1}}`); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	var v vitalsJSON
@@ -158,6 +162,10 @@ func TestReportsEndToEnd(t *testing.T) {
 		if !strings.Contains(counted, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, counted)
 		}
+	}
+
+	if none := `fleetd_reports_dropped_total{kind="job",reason="too_many"} 0`; strings.Contains(counted, none) {
+		t.Errorf("a flood was taken whole:\n%s", counted)
 	}
 
 	d.stop()
