@@ -93,8 +93,7 @@ TEST_SUITE("vdevice faults") {
             genuine = false;
             key_file[40] = key_file[40] == '6' ? '7' : '6';
         }
-        StubFleet fleet("");
-        fleet.key = bytes;
+        StubFleet fleet("", bytes);
         TempDir dir;
         std::filesystem::create_directory(dir / "u");
         put_file(dir / "u/identity.key", key_file);

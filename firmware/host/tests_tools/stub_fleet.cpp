@@ -43,8 +43,9 @@ const std::string ping = R"({"type":"mcp","payload":{"jsonrpc":"2.0","id":1,"met
 
 }  // namespace
 
-StubFleet::StubFleet(std::string image)
+StubFleet::StubFleet(std::string image, std::string key)
     : image_(std::move(image)),
+      key_(std::move(key)),
       http_listener_(listen_on_loopback(http_port_)),
       mqtt_listener_(listen_on_loopback(mqtt_port_)),
       http_thread_([this] { accept(http_listener_, &StubFleet::http); }),
@@ -101,7 +102,7 @@ std::string StubFleet::said() {
 }
 
 std::string StubFleet::activate(const std::string &body) {
-    const std::string proof = host::hmac_sha256_hex(Bytes{key}, challenge);
+    const std::string proof = host::hmac_sha256_hex(Bytes{key_}, challenge);
     const bool good = body.find(R"("challenge":")" + challenge + "\"") != std::string::npos &&
                       body.find(R"("hmac":")" + proof + "\"") != std::string::npos;
     if (good) proven_ = true;
@@ -118,7 +119,7 @@ std::string StubFleet::answer(const std::string &head, const std::string &body) 
 }
 
 std::string StubFleet::poll_answer(const std::string &head) {
-    if (!key.empty() && !proven_) {
+    if (!key_.empty() && !proven_) {
         return R"({"activation":{"code":"123456","message":"claim me","challenge":")" + challenge + "\"}}";
     }
     std::string body =

@@ -15,16 +15,15 @@ namespace fleet::test {
 
 class StubFleet {
 public:
-    explicit StubFleet(std::string image);  // of version 1.1.0
+    // The image is of version 1.1.0. With a key, devices have to prove that they
+    // have it before they are told the broker.
+    explicit StubFleet(std::string image, std::string key = "");
     ~StubFleet();
     std::string poll_url() const;
 
     std::atomic<int> offers_left{1000};
     std::atomic<int> polls{0}, downloads{0}, resumed{0}, connections{0};
-    // Set before the device starts: the port of the broker that it is told, and
-    // the key that it has to prove it has before it is told any.
-    std::atomic<std::uint16_t> told_port{0};
-    std::string key;
+    std::atomic<std::uint16_t> told_port{0};  // of the broker, in place of its own
 
     std::uint16_t http_port() const { return http_port_; }
     std::uint16_t mqtt_port() const { return mqtt_port_; }
@@ -39,7 +38,7 @@ private:
     std::string poll_answer(const std::string &head);
     std::string image_answer(const std::string &head);
 
-    std::string image_;
+    std::string image_, key_;
     std::uint16_t http_port_ = 0, mqtt_port_ = 0;  // before the listeners, which fill them
     int http_listener_, mqtt_listener_;
     std::atomic<bool> over_{false}, proven_{false};

@@ -189,7 +189,8 @@ void Device::behave() {
 
 void Device::leak(std::int64_t bytes) {
     if (unit_.crashes().safe_mode()) return;
-    if (system_.heap_free() == 0) std::abort();  // as an allocation that fails does
+    const std::int64_t taken = bytes * static_cast<std::int64_t>(leaked_.size());
+    if (taken >= std::int64_t{board_.heap_size}) std::abort();  // as an allocation that fails does
     leaked_.emplace_back(static_cast<std::size_t>(bytes), 'x');
     executor_.post_after(1000, [this, bytes] { leak(bytes); });
 }
