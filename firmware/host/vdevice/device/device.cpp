@@ -162,11 +162,11 @@ void Device::tell_of_requests() {
 
 // Called once the unit listens, which stays the one that acts.
 void Device::tell_of_broker() {
-    unit_listens_ = transport_.on_state;
+    unit_hears_ = transport_.on_state;
     transport_.on_state = [this](TransportState state, Status why) {
         if (state == TransportState::up) log_.write(LogLevel::info, tag, "connected to the broker");
         if (!why.ok()) log_.write(LogLevel::warn, tag, std::string("broker: ") + why.why);
-        unit_listens_(state, why);
+        unit_hears_(state, why);
     };
 }
 

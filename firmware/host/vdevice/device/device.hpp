@@ -57,7 +57,6 @@ private:
     Log log_;
     ThreadExecutor executor_;
     MosquittoTransport transport_;
-    decltype(transport_.on_state) unit_listens_;
     CurlHttp curl_;
     FaultyHttp http_;
     FileStore store_;
