@@ -14,7 +14,7 @@ namespace fleet {
 struct JsonLimits {
     std::size_t bytes = 4096;
     std::size_t depth = 8;     // of nested objects and arrays, at most 32
-    std::size_t values = 128;  // each becomes one cJSON node
+    std::size_t values = 120;  // each becomes one cJSON node
 };
 
 // scan_json checks that text is one JSON value in strict form and within the

@@ -35,7 +35,7 @@ struct McpOptions {
     const char *version = "";  // of the firmware
     // How long a page of tools/list may be, 2560 at least. Ties to the MQTT
     // buffer: a message is at most 512 bytes longer.
-    std::size_t page_bytes = 3584;
+    std::size_t page_bytes = 3072;
     CallRates rates;
 };
 

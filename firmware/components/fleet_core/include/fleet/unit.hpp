@@ -23,8 +23,8 @@ struct UnitOptions {
     std::string poll_url;
     OtaPolicy ota;
     // The core's memory at rest is these two, 512 bytes and some 5 KB.
-    std::size_t page_bytes = 3584;
-    std::size_t outbox_bytes = 3072;
+    std::size_t page_bytes = 3072;
+    std::size_t outbox_bytes = 2048;
     CallRates rates;
     // The url_hosts setting adds to these; the host of poll_url is always allowed.
     std::string url_hosts;
