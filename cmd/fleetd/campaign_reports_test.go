@@ -37,7 +37,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 	s := startTestServer(t)
 	fleetOf := startSim(t, s, 90, "4%", "--reports")
 	c := runCampaign(t, s, fleet.CampaignPlan{Name: "reporting", Release: releaseForSim(t, s, "2.5.0").ID, MaxInFlight: 50, MaxAttempts: 2,
-		Waves: []fleet.WavePlan{{Name: "all", Percent: 100, SuccessPercent: 10, MinSample: 1, Soak: time.Second}},
+		Waves:      []fleet.WavePlan{{Name: "all", Percent: 100, SuccessPercent: 10, MinSample: 1, Soak: time.Second}},
 		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 90, Percent: 100, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}})
 	words := func(id fleet.DeviceID) (fleet.Deployment, string) {
 		d, err := s.campaigns.Deployment(t.Context(), c.ID, id)

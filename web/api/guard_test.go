@@ -57,6 +57,8 @@ var needs = map[string]fleet.Role{
 	"create-operator": fleet.RoleAdmin, "update-operator": fleet.RoleAdmin,
 	"list-core-dumps": fleet.RoleViewer, "get-core-dump": fleet.RoleViewer, "fetch-core-dump": fleet.RoleOperator,
 	"delete-core-dump": fleet.RoleOperator, "get-core-dump-content": fleet.RoleOperator,
+	"get-vitals": fleet.RoleViewer, "list-vitals": fleet.RoleViewer, "list-jobs": fleet.RoleViewer, "get-config": fleet.RoleViewer,
+	"get-image-layout": fleet.RoleViewer,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)

@@ -120,6 +120,14 @@ func logClock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d:%02d.%03d", s/3600, s/60%60, s%60, d/time.Millisecond%1000)
 }
 
+// logLetter is the level as the device's own console prints it: "W" of "warn".
+func logLetter(level string) string {
+	if level == "" {
+		return ""
+	}
+	return strings.ToUpper(level[:1])
+}
+
 // LogText writes a line for a file.
 func LogText(l fleet.LogLine) string {
 	return fmt.Sprintf("%s %-7s %s: %s\n", logClock(l.Uptime), l.Level, l.Tag, l.Text)
