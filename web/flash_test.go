@@ -269,7 +269,7 @@ func TestFlashJoining(t *testing.T) {
 	}
 	b.get("/flash").wantText("#joining", "fresh-board")
 	next := "/flash?image=" + sum + "&since=" + "1"
-	b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {next}}).wantStatus(http.StatusNotFound).wantText("#join", "000000"[:0])
+	b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {next}}).wantStatus(http.StatusNotFound).wantText("#join", "No waiting device shows this code")
 	back := b.post("/flash/claim", url.Values{"code": {answer.Activation.Code}, "next": {next}}).wantRedirect("/flash?image=" + sum)
 	b.get(back).wantText("#flash", "belongs to the fleet")
 	if got := b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {"https://evil.test/flash"}}); got.status == http.StatusSeeOther {

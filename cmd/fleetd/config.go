@@ -48,7 +48,7 @@ type config struct {
 	RequireApproval bool          `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
 	CollectDumps    bool          `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 	Demo            int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
-	DemoVirtual     string        `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" type:"existingdir" placeholder:"DIR"`
+	DemoVirtual     string        `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
 
 	// For tests, whose devices are quicker than real ones.
 	timers     fleet.DeploymentTimers
