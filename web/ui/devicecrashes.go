@@ -2,7 +2,6 @@ package ui
 
 import (
 	"strings"
-	"time"
 
 	"fleetd/fleet"
 )
@@ -38,10 +37,3 @@ func (v Crash) decode() string {
 
 // wholeBuild reports whether more than the beginning of the build's hash is known.
 func (v Crash) wholeBuild() bool { return len(v.ELFSHA256) == 64 }
-
-func (v DeviceCrashes) latest() time.Time {
-	if len(v.Dumps) == 0 {
-		return time.Time{}
-	}
-	return v.Dumps[0].CreatedAt
-}
