@@ -73,6 +73,10 @@ func (a *advance) revoked() {
 // restarted renews what fleetd could not observe while it was down. A call that
 // may have left is never repeated at once, and a download was cut by us.
 func (a *advance) restarted() {
+	if a.d.Reason == awaitsWord {
+		a.renew(a.timers.Connect)
+		return
+	}
 	switch t := a.timers; a.d.State {
 	case DeploymentDispatching:
 		a.enter(DeploymentAmbiguous, a.resendPatience())

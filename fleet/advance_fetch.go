@@ -58,7 +58,7 @@ func (a *advance) downloading() {
 		a.failAttempt(FailureDownload, a.stallReason())
 	case a.o.Kind == EvidenceProbe && a.build() == buildTarget:
 		a.enter(DeploymentRebooting, a.timers.BootPoll)
-		a.explain(unconfirmed)
+		a.explainUnpolled()
 	case a.o.Kind == EvidenceBootPoll && a.o.At.After(*a.d.GetAt) && (a.build() == buildOld || a.build() == buildOther):
 		a.failAttempt(FailureDownload, "restarted during the download, and runs its old build")
 	default:

@@ -192,6 +192,7 @@ func TestAdvanceDoneIsNoProof(t *testing.T) {
 	p := walk(t, fleet.DeploymentRebooting)
 	p.jobSays(fleet.Observation{Job: fleet.JobDone})
 	p.sees(fleet.Observation{Kind: "probe", ELF: oldELF}) // it lied, or spoke too soon
+	p.expire()
 	p.mustBe(fleet.DeploymentRolledBack)
 }
 

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +113,7 @@ func (w *world) step(t *rapid.T) {
 	mustTellChanges(t, was, w.d, step)
 	w.remember(o)
 	w.mustKeepVerdict(t, was, o)
+	w.mustHear(t, was, o)
 	w.mustHaveProof(t)
 }
 
@@ -184,6 +186,18 @@ func (w *world) mustKeepVerdict(t *rapid.T, was fleet.Deployment, o fleet.Observ
 	givenUp := was.State == fleet.DeploymentTimedOut || was.State == fleet.DeploymentFailed
 	if !givenUp || o.ELF != newELF || !w.d.Late || !w.d.Booted || w.d.State != fleet.DeploymentBooted && w.d.State != fleet.DeploymentVerifying {
 		t.Fatalf("%s was re-opened as %s by %+v", was.State, w.d.State, o)
+	}
+}
+
+// mustHear: a device that reports on its upgrade is not blamed for its old
+// build after the last byte but by its own word, or after a silence.
+func (w *world) mustHear(t *rapid.T, was fleet.Deployment, o fleet.Observation) {
+	fetched := was.State == fleet.DeploymentDownloaded || was.State == fleet.DeploymentRebooting
+	if !fetched || was.Percent == nil || w.d.State != fleet.DeploymentRolledBack {
+		return
+	}
+	if o.Kind != fleet.EvidenceJob && (o.Kind != fleet.EvidenceTimer || !strings.Contains(was.Reason, "waits for the device")) {
+		t.Fatalf("%s (%s) was judged by %+v", was.State, was.Reason, o)
 	}
 }
 

@@ -7,6 +7,8 @@ import "time"
 // was; it may be half way through.
 func (a *advance) fetched() {
 	switch {
+	case a.d.Reason == awaitsWord:
+		a.awaiting()
 	case a.o.Kind == EvidenceTimer:
 		a.fetchedTimer()
 	case a.o.Kind == EvidenceDisconnect && a.d.State == DeploymentDownloaded:
@@ -18,7 +20,7 @@ func (a *advance) fetched() {
 	case a.o.Kind == EvidenceConnect, a.o.Kind == EvidenceInitialize:
 		a.back()
 	case a.o.Kind == EvidenceBootPoll:
-		if !a.failedBuild() {
+		if !a.awaitWord() && !a.failedBuild() {
 			a.record = true
 		}
 	default:
@@ -52,8 +54,8 @@ func (a *advance) fetchedTimer() {
 	case !a.timeUp():
 	case a.d.State == DeploymentDownloaded && !a.d.Probed:
 		a.askWhichBuild()
-	case a.d.Reason == unconfirmed:
-		a.finish(DeploymentTimedOut, FailureTimeout, "boot poll: "+unconfirmed)
+	case a.unpolled():
+		a.finish(DeploymentTimedOut, FailureTimeout, "boot poll: "+a.d.Reason)
 	default:
 		a.finish(DeploymentTimedOut, FailureTimeout, "boot poll: the device has the whole image and did not poll since")
 	}
@@ -84,9 +86,10 @@ func (a *advance) probed() {
 	case a.o.At.Before(a.lastByte()):
 		a.record = true
 	case a.build() == buildTarget:
-		a.explain(unconfirmed)
+		a.explainUnpolled()
 	case a.d.State == DeploymentDownloaded && a.o.SameConnection && a.d.Percent != nil:
 		a.record = true // checks the image still; it says so if it refuses it
+	case a.awaitWord():
 	case a.d.State == DeploymentDownloaded && (a.o.SameConnection || a.build() == buildOld):
 		a.finish(DeploymentFailed, FailureImage, refusedImage)
 	case !a.failedBuild():
@@ -98,7 +101,7 @@ func (a *advance) probed() {
 func (a *advance) back() {
 	a.record = true
 	switch {
-	case !a.sinceLastChange() || a.d.Reason == unconfirmed:
+	case !a.sinceLastChange() || a.unpolled():
 	case a.d.State == DeploymentDownloaded && !a.d.Probed:
 		a.askWhichBuild()
 	default:

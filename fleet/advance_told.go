@@ -17,7 +17,7 @@ func (a *advance) told() {
 		a.toldTimer()
 	case a.o.Kind == EvidenceProbe && a.build() == buildTarget:
 		a.enter(DeploymentRebooting, a.timers.BootPoll)
-		a.explain(unconfirmed)
+		a.explainUnpolled()
 	case a.tells(buildTarget): // an inventory of it, yet no poll: ask
 		a.probe()
 	case a.livesOn():
@@ -27,9 +27,23 @@ func (a *advance) told() {
 	}
 }
 
-// unconfirmed is what to say of a device that runs the image without having
-// polled with it (protocol 7.4).
-const unconfirmed = "runs the new build, but its boot poll never arrived: it is unconfirmed and falls back at its next restart"
+// What to say of a device that runs the image without having polled with it.
+// Stock firmware confirms its image by the poll (protocol 7.4); a device that
+// reports on its upgrade does not need it.
+const (
+	unconfirmed = "runs the new build, but its boot poll never arrived: it is unconfirmed and falls back at its next restart"
+	onlyUnseen  = "runs the new build and is connected, but its boot poll never arrived"
+)
+
+func (a *advance) explainUnpolled() {
+	if a.d.Percent != nil {
+		a.explain(onlyUnseen)
+		return
+	}
+	a.explain(unconfirmed)
+}
+
+func (a *advance) unpolled() bool { return a.d.Reason == unconfirmed || a.d.Reason == onlyUnseen }
 
 func (a *advance) sent() {
 	if a.d.State != DeploymentDispatching {
