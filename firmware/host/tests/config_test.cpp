@@ -12,6 +12,8 @@ using namespace fleet::test;
 
 namespace {
 
+constexpr std::int64_t kTrialUs = 120'000'000;
+
 struct Config {
     explicit Config(FakeStore &s) : store(kUnitConfig, std::size(kUnitConfig), s) {
         store.on_change = [this] { changes++; };
@@ -20,7 +22,7 @@ struct Config {
     // propose gives the refusal as text, "" if taken.
     std::string propose(const char *json, std::int64_t now_us = 0) {
         const Result<JsonDocument> d = JsonDocument::parse(json);
-        const Refusal r = store.propose(d.value().root(), now_us);
+        const Refusal r = store.propose(d.value().root(), now_us + kTrialUs);
         if (!r.refused()) return "";
         return std::string(r.before) + std::string(r.name) + r.after + (r.with_bound ? std::to_string(r.bound) : "");
     }
@@ -93,9 +95,9 @@ TEST_SUITE("config") {
         FakeStore store;
         Config c(store);
         c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}", 1000);
-        c.store.tick(ConfigStore::kTrialUs, false);
+        c.store.tick(kTrialUs, false);
         CHECK(c.store.on_trial());
-        c.store.tick(1000 + ConfigStore::kTrialUs, true);
+        c.store.tick(1000 + kTrialUs, true);
         CHECK_FALSE(c.store.on_trial());
         CHECK(c.changes == 2);
         Config after(store);
@@ -108,15 +110,33 @@ TEST_SUITE("config") {
         FakeStore store;
         Config c(store);
         c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}");
-        c.store.tick(ConfigStore::kTrialUs, true);
+        c.store.tick(kTrialUs, true);
         c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":31}}");
         c.propose("{\"version\":3,\"values\":{\"heartbeat_s\":32}}", 5);
-        c.store.tick(5 + ConfigStore::kTrialUs, false);
+        c.store.tick(5 + kTrialUs, false);
         CHECK(c.store.integer("heartbeat_s") == 30);  // not 31: that was on trial, too
         CHECK(c.store.version() == 1);
         CHECK(c.store.reverted() == 3);
+        CHECK(c.store.untold());
+        CHECK_FALSE(c.store.on_trial());
         Config after(store);
         CHECK(after.store.integer("heartbeat_s") == 30);
+        CHECK(after.store.untold());
+    }
+
+    TEST_CASE("a newer proposal says more than one that was taken back") {
+        FakeStore store;
+        Config c(store);
+        c.propose("{\"version\":1,\"values\":{}}");
+        c.store.tick(kTrialUs, false);
+        REQUIRE(c.store.untold());
+        CHECK(c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":30}}") == "");
+        CHECK_FALSE(c.store.untold());
+        c.store.told();  // of a message that was on its way
+        CHECK(c.store.on_trial());
+        c.store.tick(kTrialUs, true);
+        CHECK(c.store.version() == 2);
+        CHECK(c.store.reverted() == 1);
     }
 
     TEST_CASE("a restart during the trial takes it back, too") {
@@ -127,8 +147,15 @@ TEST_SUITE("config") {
         CHECK(after.store.integer("heartbeat_s") == 60);
         CHECK(after.store.version() == 0);
         CHECK(after.store.reverted() == 7);
+        CHECK(after.store.untold());
+        Config again(store);
+        CHECK(again.store.untold());
+        CHECK(again.store.reverted() == 7);
+        again.store.told();
+        CHECK_FALSE(again.store.untold());
         Config later(store);
-        CHECK(later.store.reverted() == 0);  // told once
+        CHECK_FALSE(later.store.untold());
+        CHECK(later.store.reverted() == 0);
     }
 
     TEST_CASE("a store that fails: refused, or taken back, never half") {
@@ -141,7 +168,7 @@ TEST_SUITE("config") {
         store.full = false;
         CHECK(c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}") == "");
         store.full = true;
-        c.store.tick(ConfigStore::kTrialUs, true);
+        c.store.tick(kTrialUs, true);
         CHECK(c.store.integer("heartbeat_s") == 60);
     }
 

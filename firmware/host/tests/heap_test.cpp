@@ -49,6 +49,16 @@ void operator delete(void *p) noexcept {
 void operator delete(void *p, std::size_t) noexcept {
     operator delete(p);
 }
+// AddressSanitizer's own would not come by the ones above.
+void *operator new[](std::size_t size) {
+    return operator new(size);
+}
+void operator delete[](void *p) noexcept {
+    operator delete(p);
+}
+void operator delete[](void *p, std::size_t) noexcept {
+    operator delete(p);
+}
 
 using namespace fleet;
 using namespace fleet::test;

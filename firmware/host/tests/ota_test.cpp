@@ -374,7 +374,7 @@ TEST_SUITE("ota") {
         CHECK(f.last() == "j upgrade failed unavailable: the server does not give the image");
     }
 
-    TEST_CASE("cancel, while it runs and while it waits") {
+    TEST_CASE("cancel, while it runs, while it waits, and when all bytes are there") {
         OtaFixture f;
         SUBCASE("runs") {
             f.m.http.on_piece = [&f] { f.flow->cancel(); };
@@ -386,7 +386,15 @@ TEST_SUITE("ota") {
             f.m.executor.settle();
             f.flow->cancel();
         }
+        SUBCASE("all bytes are there") {
+            f.m.executor.post([&f] {  // runs before the download: what it posts comes between download and verdict
+                f.m.executor.post([&f] { f.flow->cancel(); });
+            });
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+        }
         f.m.executor.run_for(100'000);
+        CHECK(f.m.system.restarts == 0);
+        CHECK(f.m.updater.next == f.m.updater.current);
         CHECK(f.last() == "j upgrade failed canceled: the upgrade was canceled");
         CHECK(f.flow->start(f.order(), "j2").ok());
     }

@@ -37,7 +37,7 @@ std::size_t lines_in(const std::string &json) {
 }  // namespace
 
 TEST_SUITE("backoff") {
-    TEST_CASE("waits grow to the most, with full jitter") {
+    TEST_CASE("9: waits grow to the most, with full jitter") {
         FakeSystem system;
         Backoff b(system);
         std::uint64_t most = 1'000;
@@ -55,7 +55,7 @@ TEST_SUITE("backoff") {
         CHECK(b.next() <= Backoff::kFloorMs + 1'000);
     }
 
-    TEST_CASE("the bounds themselves are reached") {
+    TEST_CASE("9: the bounds themselves are reached") {
         FakeSystem system;
         system.fixed_random = 0xff;
         CHECK(Backoff(system).next() == Backoff::kFloorMs + 1'000);

@@ -171,6 +171,48 @@ TEST_SUITE("unit") {
         CHECK_FALSE(f.sent("telemetry\",\"params"));
     }
 
+    TEST_CASE("a configuration taken back by a restart is told at the next connection, once") {
+        FakeStore kept;
+        {
+            UnitFixture f;
+            f.start();
+            f.m.transport.connect();
+            REQUIRE_FALSE(f.configure("{\"version\":4,\"values\":{\"heartbeat_s\":30}}").refused());
+            f.m.executor.forget();
+            kept.values = f.m.store.values;
+        }
+        const std::string told = "\"config\":{\"version\":0,\"on_trial\":false,\"reverted\":4,";
+        const bool wanted[] = {false, true, false};  // a start without a broker in between
+        for (int start = 0; start < 3; start++) {
+            UnitFixture f;
+            f.m.store.values = kept.values;
+            f.start();
+            if (start > 0) f.m.transport.connect();
+            f.m.executor.run_for(1'000);
+            CHECK(f.sent(told) == wanted[start]);
+            f.m.executor.forget();
+            kept.values = f.m.store.values;
+        }
+    }
+
+    TEST_CASE("a configuration taken back offline is told after the restart that follows, too") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        REQUIRE_FALSE(f.configure("{\"version\":4,\"values\":{\"heartbeat_s\":30}}").refused());
+        f.m.transport.drop();
+        f.m.transport.startable = false;
+        f.m.executor.run_for(120'000);
+        CHECK_FALSE(f.unit->config().on_trial());
+        f.m.executor.forget();
+        UnitFixture g;
+        g.m.store.values = f.m.store.values;
+        g.start();
+        g.m.transport.connect();
+        g.m.executor.run_for(1'000);
+        CHECK(g.sent("\"reverted\":4"));
+    }
+
     TEST_CASE("an image offered by the poll is installed, a stale offer is not") {
         UnitFixture f;
         const std::string image = make_image("2.0.0");

@@ -80,12 +80,16 @@ void ConfigStore::read_confirmed() {
 void ConfigStore::load() {
     if (read(kTrial)) {
         reverted_ = version_;
-        end_trial();
+        untold_ = true;
     }
     read_confirmed();
 }
 
-Refusal ConfigStore::propose(JsonView document, std::int64_t now_us) {
+void ConfigStore::told() {
+    if (untold_) end_trial();
+}
+
+Refusal ConfigStore::propose(JsonView document, std::int64_t trial_ends_us) {
     const std::int64_t version = document.integer_or("version", 0);
     if (version < 1) return {"The configuration has no version", {}};
     if (version <= version_) {
@@ -104,7 +108,8 @@ Refusal ConfigStore::propose(JsonView document, std::int64_t now_us) {
         return {"The configuration could not be stored", {}};
     }
     on_trial_ = true;
-    trial_ends_ = now_us + kTrialUs;
+    untold_ = false;
+    trial_ends_ = trial_ends_us;
     changed();
     return {};
 }
@@ -116,7 +121,7 @@ void ConfigStore::tick(std::int64_t now_us, bool broker_up) {
 
 void ConfigStore::end_trial() {
     static const char *const keys[] = {kTrial, nullptr};
-    on_trial_ = false;
+    on_trial_ = untold_ = false;
     erase_all(store_, keys);
 }
 
@@ -128,8 +133,9 @@ void ConfigStore::confirm() {
 
 void ConfigStore::revert() {
     reverted_ = version_;
+    on_trial_ = false;
+    untold_ = true;
     read_confirmed();
-    end_trial();
     changed();
 }
 

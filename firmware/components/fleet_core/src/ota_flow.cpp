@@ -131,7 +131,7 @@ void OtaFlow::progress(std::uint32_t written) {
 }
 
 void OtaFlow::attempted() {
-    if (result_.status.ok()) return switch_slots();
+    if (result_.status.ok() && !canceled_) return switch_slots();
     if (result_.again && ++attempts_ < kAttempts && !canceled_) return again();
     forget_point();
     fail(canceled_ ? Status{Code::canceled, "the upgrade was canceled"} : result_.status);

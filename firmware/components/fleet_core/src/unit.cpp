@@ -110,6 +110,7 @@ void Unit::on_state(TransportState state) {
     published_ = false;
     birth_ = true;
     send_telemetry();
+    if (config_.untold()) tell_config();
     flush();
 }
 
@@ -144,8 +145,9 @@ Status Unit::upgrade(const FirmwareOrder &order, std::string_view job) {
 }
 
 Refusal Unit::configure(JsonView document) {
-    const Refusal r = config_.propose(document, machine_.clock->mono_us());
-    if (!r.refused()) post_after(machine_, ConfigStore::kTrialUs / 1000, task<&Unit::judge_config>(this));
+    const std::uint32_t trial_ms = options_.config_trial_ms;
+    const Refusal r = config_.propose(document, machine_.clock->mono_us() + std::int64_t{trial_ms} * 1000);
+    if (!r.refused()) post_after(machine_, trial_ms, task<&Unit::judge_config>(this));
     return r;
 }
 

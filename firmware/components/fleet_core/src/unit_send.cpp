@@ -40,7 +40,9 @@ void Unit::report(const JobReport &job) {
 }
 
 void Unit::tell_config() {
+    if (config_.untold() && !online()) return;  // on_state tells it, after a restart too
     notify("notifications/config", Keep::always, [this](JsonWriter &w) { w.key("config"), config_.write(w); });
+    config_.told();
 }
 
 std::uint32_t Unit::heartbeat_ms() const {

@@ -95,6 +95,7 @@ UnitOptions Device::unit_options() const {
     o.ota.trial_ms = options_.trial_ms;
     o.ota.proof_ms = options_.proof_ms;
     o.ota.restart_ms = options_.restart_ms;
+    o.config_trial_ms = options_.config_trial_ms;
     return o;
 }
 

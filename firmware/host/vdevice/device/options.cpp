@@ -21,6 +21,8 @@ const char usage[] =
     "  --broker HOST:PORT the broker to connect to, whatever the server says\n"
     "  --trial-ms MS      how long a new image may take to prove itself (default 300000)\n"
     "  --proof-ms MS      how long it has to stay online for that, half of --trial-ms at most (default 30000)\n"
+    "  --config-trial-ms MS\n"
+    "                     how long a new configuration is on trial (default 120000)\n"
     "  --restart-ms MS    from the end of an upgrade to the restart (default 1500)\n"
     "  --ca FILE          trusted certificates, PEM; default: the system's, or SSL_CERT_FILE\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
@@ -77,6 +79,17 @@ constexpr TextOption text_options[] = {
     {"--ip", &Options::ip},
 };
 
+struct TimeOption {
+    const char *name;
+    std::uint32_t Options::*member;
+};
+constexpr TimeOption time_options[] = {
+    {"--trial-ms", &Options::trial_ms},
+    {"--proof-ms", &Options::proof_ms},
+    {"--config-trial-ms", &Options::config_trial_ms},
+    {"--restart-ms", &Options::restart_ms},
+};
+
 bool Options::*flag_named(const char *name) {
     if (std::strcmp(name, "--quiet") == 0) return &Options::quiet;
     if (std::strcmp(name, "--run-elf") == 0) return &Options::run_elf;
@@ -93,10 +106,10 @@ Status set(Options &o, const char *name, const char *value) {
     if (std::strcmp(name, "--signed-by") == 0) return set_key(o, value);
     if (std::strcmp(name, "--broker") == 0) return set_broker(o, value);
     const unsigned long number = std::strtoul(value, nullptr, 10);
+    for (const TimeOption &t : time_options) {
+        if (std::strcmp(name, t.name) == 0) return o.*t.member = static_cast<std::uint32_t>(number), Status{};
+    }
     if (std::strcmp(name, "--tls-port") == 0) return o.tls_port = static_cast<std::uint16_t>(number), Status{};
-    if (std::strcmp(name, "--proof-ms") == 0) return o.proof_ms = static_cast<std::uint32_t>(number), Status{};
-    if (std::strcmp(name, "--trial-ms") == 0) return o.trial_ms = static_cast<std::uint32_t>(number), Status{};
-    if (std::strcmp(name, "--restart-ms") == 0) return o.restart_ms = static_cast<std::uint32_t>(number), Status{};
     return {Code::invalid, "an option is not known"};
 }
 

@@ -26,6 +26,7 @@ struct Options {
     std::uint16_t tls_port = 8883;
     std::uint32_t trial_ms = 5 * 60 * 1000;
     std::uint32_t proof_ms = 30 * 1000;
+    std::uint32_t config_trial_ms = 120 * 1000;
     std::uint32_t restart_ms = 1500;
     bool run_elf = false;
     bool signed_only = false;

@@ -17,7 +17,6 @@ namespace fleet {
 
 class ConfigStore {
 public:
-    static constexpr std::int64_t kTrialUs = 120'000'000;
     static constexpr std::size_t kMaxBytes = 2048;  // of a document
 
     // keys say what there is to configure and have to outlive the store. Every
@@ -30,8 +29,8 @@ public:
 
     // propose applies {"version":N,"values":{…}}: values not named stay, null
     // means the default. N has to be above the version that is in force.
-    Refusal propose(JsonView document, std::int64_t now_us);
-    // tick ends a trial when its time is up.
+    Refusal propose(JsonView document, std::int64_t trial_ends_us);
+    // tick ends the trial when its time is up.
     void tick(std::int64_t now_us, bool broker_up);
 
     std::int64_t integer(std::string_view key) const;
@@ -41,6 +40,10 @@ public:
     std::int64_t version() const { return version_; }
     bool on_trial() const { return on_trial_; }
     std::int64_t reverted() const { return reverted_; }  // the last version taken back; 0 for none
+    // untold: a version was taken back, and told has not been called since. That
+    // holds over restarts.
+    bool untold() const { return untold_; }
+    void told();
     // write writes {"version":…,"on_trial":…,"reverted":…,"values":{…}}.
     void write(JsonWriter &w) const;
 
@@ -77,6 +80,7 @@ private:
     std::int64_t reverted_ = 0;
     std::int64_t trial_ends_ = 0;
     bool on_trial_ = false;
+    bool untold_ = false;
 };
 
 }  // namespace fleet

@@ -50,6 +50,7 @@ public:
 
     // start checks the order and begins; everything later comes by on_report.
     Status start(const FirmwareOrder &order, std::string_view job);
+    // cancel holds until the slots are switched, however far the download is.
     void cancel() { canceled_ = true; }
 
     // roll_back goes back to the other slot, if there is a sound image in it.

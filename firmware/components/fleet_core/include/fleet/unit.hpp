@@ -22,6 +22,7 @@ namespace fleet {
 struct UnitOptions {
     std::string poll_url;
     OtaPolicy ota;
+    std::uint32_t config_trial_ms = 120'000;  // a new configuration has the broker at its end, or is taken back
     // The core's memory at rest is these two, 512 bytes and some 5 KB.
     std::size_t page_bytes = 3072;
     std::size_t outbox_bytes = 2048;
