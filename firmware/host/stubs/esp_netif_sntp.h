@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, compared with espressif/esp-idf ef451cab (2023). See README.md.
 #pragma once
 
 #include "esp_err.h"

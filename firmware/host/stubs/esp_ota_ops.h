@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with a header that has esp_ota_resume (5.4 or later). See README.md.
+// Stub, compared with espressif/esp-idf 96a022af (2025, later than 5.4). See README.md.
 #pragma once
 
 #include "esp_app_desc.h"

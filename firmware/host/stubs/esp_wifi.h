@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, enumerations and scanning compared with espressif/esp-idf 4b6b9c0e (2025), the rest from the documentation. See
+// README.md.
 #pragma once
 
 #include "esp_event.h"

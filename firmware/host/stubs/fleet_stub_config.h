@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub of what idf.py generates or of the version itself. See README.md.
 #pragma once
 
 // What idf.py would generate from Kconfig.
@@ -42,6 +42,7 @@
 #define CONFIG_FLEET_MQTT_BUFFER 2048
 #define CONFIG_FLEET_MESSAGE_LIMIT 4096
 #define CONFIG_FLEET_LOG_BYTES 4096
+#define CONFIG_FLEET_OUTBOX_BYTES 2048
 #define CONFIG_FLEET_PAGE_BYTES 3072
 #define CONFIG_FLEET_PROOF_S 30
 #define CONFIG_FLEET_TRIAL_S 300

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with the header of esp-mqtt. See README.md.
+// Stub, compared with the header of esp-mqtt that 5.x brings; for espressif/mqtt 1.1 with its list of changes only. See
+// README.md.
 #pragma once
 
 #include "esp_event.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, compared with espressif/esp-idf 0c83e46b (3.x, before the types ended in _t). See README.md.
 #pragma once
 
 #include "esp_err.h"

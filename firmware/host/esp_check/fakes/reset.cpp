@@ -60,7 +60,7 @@ void reset_network() {
     mqtt::start_result = ESP_OK;
     events::handlers.clear();
     wifi::stored = {};
-    wifi::connects = wifi::disconnects = wifi::starts = 0;
+    wifi::connects = wifi::disconnects = wifi::starts = wifi::access_points = 0;
     wifi::found.clear();
     wifi::init_result = wifi::scan_result = ESP_OK;
     wifi::associated = false;

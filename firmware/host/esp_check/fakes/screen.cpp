@@ -72,7 +72,7 @@ esp_err_t esp_lcd_panel_draw_bitmap(esp_lcd_panel_handle_t, int, int y, int, int
     return ESP_OK;
 }
 
-void *jpeg_calloc_align(unsigned size, int) {
+void *jpeg_calloc_align(size_t size, int) {
     return std::calloc(1, size);
 }
 void jpeg_free_align(void *data) {
@@ -84,6 +84,7 @@ jpeg_error_t jpeg_enc_open(jpeg_enc_config_t *config, jpeg_enc_handle_t *handle)
     return JPEG_ERR_OK;
 }
 jpeg_error_t jpeg_enc_process(const jpeg_enc_handle_t handle, const uint8_t *in, int, uint8_t *out, int, int *written) {
+    if (reinterpret_cast<std::uintptr_t>(in) % 16 != 0) return JPEG_ERR_INVALID_PARAM;
     out[0] = static_cast<uint8_t>(*static_cast<int *>(handle));
     out[1] = in[0];
     out[2] = in[1];

@@ -44,6 +44,8 @@ TEST_CASE("the chip and its application") {
     CHECK(fleet::esp::host_name(system) == "fleet-112233");
     CHECK(system.app().version == std::string(32, '9'));
     CHECK(system.app().compile_time == "Aug  8 2026T08:33:45Z");
+    fake::ota::slots[0].desc.date[0] = fake::ota::slots[0].desc.time[0] = '\0';
+    CHECK(fleet::esp::EspSystem().app().compile_time.empty());
     CHECK(system.chip().cores == 2);
     CHECK(system.chip().flash_size == 8 << 20);
     CHECK(std::string(system.chip().model) == CONFIG_IDF_TARGET);

@@ -147,6 +147,15 @@ TEST_CASE("an invitation names the device and a new code") {
     CHECK(wifi::connects == 0);
 }
 
+TEST_CASE("the access point has an interface to give addresses on, once and for all") {
+    Joining j;
+    CHECK(wifi::access_points == 1);
+    prov::tell(NETWORK_PROV_END);
+    j.run(1);
+    REQUIRE(j.provisioning.start("FLEET").ok());
+    CHECK(wifi::access_points == 1);
+}
+
 TEST_CASE("bad credentials are forgotten, good ones end it") {
     Joining j;
     prov::tell(NETWORK_PROV_WIFI_CRED_FAIL);

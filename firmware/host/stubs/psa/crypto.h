@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 6.0 (TF-PSA-Crypto 1.0), from its documented use; not compared with the header yet. See README.md.
+// Stub, for 6.0 (TF-PSA-Crypto 1.0), from the documentation. See README.md.
 #pragma once
 
 #if FLEET_STUB_IDF < 60

@@ -44,7 +44,8 @@ private:
     Executor &executor_;
     WifiNetwork &network_;
     const System &system_;
-    std::string salt_, verifier_;  // the manager keeps pointers to them
+    esp_netif_t *access_point_ = nullptr;  // for good: it may be wanted again
+    std::string salt_, verifier_;          // the manager keeps pointers to them
     network_prov_security2_params_t params_ = {};
     bool running_ = false;
 };
