@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5 and 6.0, from the documentation and common use. See README.md.
+// Stub, compared with espressif/esp-idf 7ae93f27 (3.x), but for aligned allocation, from the documentation. See README.md.
 #pragma once
 
 #include <stddef.h>

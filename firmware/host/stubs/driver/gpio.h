@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub for 5.5 and 6.0, from the documentation and common use. See README.md.
+// Stub, compared with espressif/esp-idf 0235e019 (2024). See README.md.
 #pragma once
 
 #include "esp_err.h"
