@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with espressif/esp-idf 7ae93f27 (3.x), but for aligned allocation, from the documentation. See README.md.
+// Stub, compared with espressif/esp-idf 7ae93f27 (3.x), but for aligned allocation, from the documentation. See
+// README.md.
 #pragma once
 
 #include <stddef.h>
