@@ -9,8 +9,8 @@ if(NOT CROSS_CXX_HEADERS)
 endif()
 find_file(XTENSA_SPECS picolibc.specs PATHS /usr/lib/xtensa-lx106-elf NO_DEFAULT_PATH REQUIRED)
 
-# What idf.py uses: gnu dialect, no exceptions, no RTTI, small.
-set(cross_flags -std=gnu++17 -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-sections -fdata-sections -fno-exceptions -fno-rtti
+# What idf.py uses: C++23 with GNU's extensions, no exceptions, no RTTI, small.
+set(cross_flags -std=gnu++2b -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-sections -fdata-sections -fno-exceptions -fno-rtti
     -Wall -Wextra -Werror -Wshadow -I${stubs} -isystem ${CROSS_CXX_HEADERS} -isystem ${CROSS_CXX_HEADERS}/arm-none-eabi)
 foreach(component fleet_ports fleet_core fleet_esp fleet_tools)
     list(APPEND cross_flags -I${firmware}/components/${component}/include)
