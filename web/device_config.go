@@ -102,7 +102,7 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if view.Config == nil {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown", "the device has not told its configuration yet; read it first")
+		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown", "the device has not reported its configuration yet; read it first")
 	}
 	changed, typed, ok := ui.ReadConfigForm(view.Fields, r.PostForm)
 	if problem := s.configProblem(r, view, changed, ok); problem != "" {

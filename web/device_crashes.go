@@ -33,8 +33,14 @@ func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *flee
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		return v, err
 	}
-	v.Waits = told.CoreDump && v.Offers && (len(dumps) == 0 || dumps[0].Boots != told.Boots)
+	v.Waits = told.CoreDump && v.Offers && !collected(dumps, told)
 	return v, nil
+}
+
+// collected reports whether the core dump that a device told of, as it does
+// before it is asked for it, has been fetched since.
+func collected(dumps []fleet.CoreDump, told fleet.Vitals) bool {
+	return len(dumps) > 0 && dumps[0].Boots == told.Boots
 }
 
 // imageOfBuild is the image whose bytes the build is in; nil if there is none.

@@ -66,7 +66,7 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 		return page, err
 	}
 	page.Jobs.Always = page.Vitals.Reports
-	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range")))
+	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"), s.now().Sub(d.CreatedAt)))
 	return page, err
 }
 
@@ -82,9 +82,19 @@ func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVit
 		return v, err
 	}
 	v.Vitals, v.Reports = &told, true
+	if told.CoreDump {
+		dumps, err := s.CoreDumps.CoreDumps(ctx, d.ID, 1)
+		if err != nil {
+			return v, err
+		}
+		v.Collected = collected(dumps, told)
+	}
 	config, err := s.Reports.DeviceConfig(ctx, d.ID)
 	if err == nil {
 		v.Heartbeat, v.Muted = heartbeatOf(config)
+		if config.At.After(told.At) {
+			told.ConfigVersion = config.Version
+		}
 	}
 	return v, unless(err, fleet.ErrNotFound)
 }

@@ -78,7 +78,7 @@ func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
 	b := c.as(fleet.RoleViewer)
-	b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#vitals", "has not told how it is yet")
+	b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#vitals", "has not reported its health yet")
 
 	c.tells("telemetry", heartbeat(""))
 	p := b.get("/devices/a085e3112233/health").wantStatus(200)
@@ -105,7 +105,7 @@ func TestHealthLooksBack(t *testing.T) {
 	c.enrolUnit()
 	c.tells("telemetry", heartbeat(""))
 	b := c.as(fleet.RoleViewer)
-	for asked, want := range map[string]string{"": "24 h", "1h": "1 h", "24h": "24 h", "7d": "7 days", "30d": "30 days", "9999d": "24 h", "'": "24 h"} {
+	for asked, want := range map[string]string{"": "1 h", "1h": "1 h", "24h": "24 h", "7d": "7 days", "30d": "30 days", "9999d": "1 h", "'": "1 h"} {
 		p := b.get("/devices/a085e3112233/health?" + url.Values{"range": {asked}}.Encode()).wantStatus(200)
 		shown := ""
 		for _, a := range p.find("a[aria-current=true]") {
@@ -125,7 +125,7 @@ func TestHealthIsLive(t *testing.T) {
 	b := c.as(fleet.RoleViewer)
 	const device = "/events?view=device&id=a085e3112233"
 	health, head, first, facts := b.stream(device+"&tab=health"), b.stream(device+"&tab=health"), b.stream(device), b.stream(device+"&tab=facts")
-	health.want("patch", `id="vitals"`, "has not told")
+	health.want("patch", `id="vitals"`, "has not reported")
 	first.want("patch", `id="vitals-line"`)
 
 	// What it tells as it connects does not stand in the way of its presence.
@@ -253,8 +253,8 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	c.tells("config", usualConfig)
 	tests := []struct{ name, field, value, want string }{
 		{"nothing changed", "base", "4", "Nothing was changed"},
-		{"of another version", "base", "3", "has told version 4 meanwhile"},
-		{"without a version", "base", "", "has told version 4 meanwhile"},
+		{"of another version", "base", "3", "has reported version 4 meanwhile"},
+		{"without a version", "base", "", "has reported version 4 meanwhile"},
 		{"out of range", "v.heartbeat_s", "5", "some values cannot be used"},
 		{"no choice", "v.log_level", "<script>", "some values cannot be used"},
 		{"a key that the device does not have", "v.nope", "1", "Nothing was changed"},

@@ -238,7 +238,7 @@ func detailOf(ctx context.Context, e fleet.DeploymentEvent) string {
 	if e.Kind == fleet.EvidenceJob {
 		return jobText(ctx, e.Detail)
 	}
-	return e.Detail
+	return said(ctx, e.Detail)
 }
 
 // jobText is a device's report in words: its state, and how far it is or what

@@ -16,7 +16,7 @@ func TestDeviceWords(t *testing.T) {
 	if got := (DeploymentRow{Deployment: told}).detail(ctx); got != "设备报告：“not sound”" {
 		t.Errorf("the row says %q", got)
 	}
-	if got := reasonText(ctx, "the download stalled"); got != "the download stalled" {
+	if got := reasonText(ctx, "the device was retired"); got != "设备已退役" {
 		t.Errorf("fleetd's own reason became %q", got)
 	}
 }
@@ -25,7 +25,7 @@ func TestReportsInTheTimeLine(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.English})
 	for detail, want := range map[string]string{
 		"accepted":    "that it took the order",
-		"progress 50": "that it has 50%",
+		"progress 50": "that it has 50% of the image",
 		"done":        "that the new build has proved itself",
 		"failed corrupt: the image's SHA-256: wrong": "a failure: The image is damaged or its checksum is wrong. “the image's SHA-256: wrong”",
 		"failed new_in_3: nobody knows":              "a failure: new_in_3 “nobody knows”",

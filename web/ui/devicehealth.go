@@ -24,6 +24,7 @@ type DeviceVitals struct {
 	Vitals    *fleet.Vitals // nil if it never told any
 	Reports   bool          // its firmware is one that reports
 	Online    bool
+	Collected bool          // the core dump that it tells of was fetched since
 	Muted     bool          // its configuration turns heartbeats off
 	Heartbeat time.Duration // between two of them
 }
@@ -37,9 +38,15 @@ func (v DeviceVitals) overdue(ctx context.Context) bool {
 // started is when the device last started, by its own word.
 func (v DeviceVitals) started() time.Time { return v.Vitals.At.Add(-v.Vitals.Uptime) }
 
-// uptime is told in whole seconds: a device that has just started has been up
-// for one.
-func (v DeviceVitals) uptime() time.Duration { return max(v.Vitals.Uptime, time.Second) }
+// uptime goes on for as long as the device is on line: a restart would end its
+// connection. A device that has just started has been up for a second.
+func (v DeviceVitals) uptime(ctx context.Context) time.Duration {
+	up := v.Vitals.Uptime
+	if v.Online {
+		up += max(0, page(ctx).Now.Sub(v.Vitals.At))
+	}
+	return max(up, time.Second)
+}
 
 func (v DeviceVitals) path(parts ...string) string { return DevicePath(v.Device, parts...) }
 

@@ -42,7 +42,7 @@ func withClass(doc *html.Node, class string) (found []*html.Node) {
 }
 
 func trendsOf(points []fleet.VitalsPoint, r string) ui.HealthTrends {
-	return ui.HealthTrends{Device: "a085e3112233", Shown: true, Range: ui.ParseHealthRange(r), To: now, Heartbeat: time.Minute, Points: points}
+	return ui.HealthTrends{Device: "a085e3112233", Shown: true, Range: ui.ParseHealthRange(r, 24*time.Hour), To: now, Heartbeat: time.Minute, Points: points}
 }
 
 func TestTrendBreaksWhereNothingWasTold(t *testing.T) {
@@ -104,7 +104,7 @@ func TestTrendMarksRestartsAndCountsLostConnections(t *testing.T) {
 }
 
 func TestTrendHasATableOfTheSameFigures(t *testing.T) {
-	points := vitalsPoints(ui.ParseHealthRange("24h"))
+	points := vitalsPoints(ui.ParseHealthRange("24h", 0))
 	_, doc := rendered(t, trendsOf(points, "24h").View())
 	rows := 0
 	for n := range doc.Descendants() {

@@ -16,7 +16,7 @@ type HealthRange struct {
 	Span, Step time.Duration
 }
 
-// HealthRanges are all of them; the first that is asked for nothing is a day.
+// HealthRanges are all of them, the shortest first.
 var HealthRanges = []HealthRange{
 	{"1h", time.Hour, fleet.VitalsStep},
 	{"24h", 24 * time.Hour, 2 * fleet.VitalsStep},
@@ -24,12 +24,16 @@ var HealthRanges = []HealthRange{
 	{"30d", 30 * 24 * time.Hour, 6 * time.Hour},
 }
 
-// ParseHealthRange finds the range of that name, or a day.
-func ParseHealthRange(name string) HealthRange {
+// ParseHealthRange finds the range of that name, or a day: an hour of a device
+// that is too new for a day to show more than its end.
+func ParseHealthRange(name string, age time.Duration) HealthRange {
 	for _, r := range HealthRanges {
 		if r.Name == name {
 			return r
 		}
+	}
+	if age < 2*time.Hour {
+		return HealthRanges[0]
 	}
 	return HealthRanges[1]
 }

@@ -33,5 +33,5 @@ func reasonText(ctx context.Context, reason string) string {
 	if words, ok := fleet.DeviceWords(reason); ok {
 		return t(ctx, "campaign.device_says", "words", words)
 	}
-	return reason
+	return said(ctx, reason)
 }

@@ -60,7 +60,7 @@ func deviceJobs() ui.DeviceJobs {
 
 // healthView is a page to be changed by a sample.
 func healthView(r string) ui.HealthPage {
-	v, c, shown := vitals(), configValues(usualConfig), ui.ParseHealthRange(r)
+	v, c, shown := vitals(), configValues(usualConfig), ui.ParseHealthRange(r, 24*time.Hour)
 	id := device(0).ID
 	return ui.HealthPage{
 		Head:   head("health"),
@@ -119,7 +119,7 @@ var healthSamples = []sample{
 	{"health-silent", "/devices/a/health", healthSample(func(v *ui.HealthPage) {
 		stockHealth(v)
 		v.Vitals.Reports, v.Trends.Shown, v.Config.Offers, v.Config.CanAct, v.Jobs.Always = true, true, true, true, true
-		v.Trends.Range, v.Trends.To = ui.ParseHealthRange(""), now
+		v.Trends.Range, v.Trends.To = ui.ParseHealthRange("", 24*time.Hour), now
 	}), false},
 	{"health-safe-mode", "/devices/a/health", healthSample(safeMode), false},
 	{"health-hostile", "/devices/a/health", healthSample(unfriendly), false},
