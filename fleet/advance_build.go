@@ -58,6 +58,8 @@ func (a *advance) provesImage() bool {
 		return false
 	case s.Waiting() && a.d.Attempt == 0: // not our doing
 		return false
+	case a.d.Booted && a.d.Reason == awaitsWord: // it did not last, whatever comes now
+		return false
 	}
 	a.enterBooted()
 	return true
@@ -97,6 +99,7 @@ func (a *advance) failedBuild() bool {
 	switch {
 	case !a.sinceLastChange():
 		return false
+	case a.awaitWord():
 	case a.build() == buildOld:
 		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
 	case a.build() == buildOther:

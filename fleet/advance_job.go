@@ -98,9 +98,9 @@ func (a *advance) jobFailed() {
 	switch {
 	case a.d.State == DeploymentBooted, a.d.State == DeploymentVerifying:
 		a.doubt(words)
-	case class == FailureRolledBack:
+	case class == FailureRolledBack, a.d.Booted && a.d.Reason == awaitsWord:
 		a.act = ActRevoke
-		a.finish(DeploymentRolledBack, class, words)
+		a.finish(DeploymentRolledBack, FailureRolledBack, words)
 	case class == FailureRejected:
 		a.act = ActRevoke
 		a.finish(DeploymentRejected, class, words)

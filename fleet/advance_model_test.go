@@ -192,8 +192,8 @@ func (w *world) mustKeepVerdict(t *rapid.T, was fleet.Deployment, o fleet.Observ
 // mustHear: a device that reports on its upgrade is not blamed for its old
 // build after the last byte but by its own word, or after a silence.
 func (w *world) mustHear(t *rapid.T, was fleet.Deployment, o fleet.Observation) {
-	fetched := was.State == fleet.DeploymentDownloaded || was.State == fleet.DeploymentRebooting
-	if !fetched || was.Percent == nil || w.d.State != fleet.DeploymentRolledBack {
+	_, told := fleet.DeviceWords(was.Reason)
+	if was.Percent == nil || told || was.State.Final() || w.d.State != fleet.DeploymentRolledBack {
 		return
 	}
 	if o.Kind != fleet.EvidenceJob && (o.Kind != fleet.EvidenceTimer || !strings.Contains(was.Reason, "waits for the device")) {

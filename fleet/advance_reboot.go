@@ -20,7 +20,7 @@ func (a *advance) fetched() {
 	case a.o.Kind == EvidenceConnect, a.o.Kind == EvidenceInitialize:
 		a.back()
 	case a.o.Kind == EvidenceBootPoll:
-		if !a.awaitWord() && !a.failedBuild() {
+		if !a.failedBuild() {
 			a.record = true
 		}
 	default:

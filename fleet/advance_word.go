@@ -8,16 +8,16 @@ package fleet
 // awaitsWord is what the deployment waits for meanwhile.
 const awaitsWord = "came back with the build it had before; waits for the device to say why"
 
-// awaitWord holds back the verdict on such a device.
+// awaitWord holds back the verdict on such a device, if it has not said why.
 func (a *advance) awaitWord() bool {
-	if a.d.Percent == nil || a.build() != buildOld {
+	if _, told := DeviceWords(a.d.Reason); told || a.d.Percent == nil || a.build() != buildOld {
 		return false
 	}
 	a.record = true
 	if !a.sinceLastChange() {
 		return true
 	}
-	if a.o.Kind == EvidenceBootPoll {
+	if a.d.State != DeploymentDownloaded || a.o.Kind == EvidenceBootPoll {
 		a.d.State = DeploymentRebooting
 	}
 	a.d.Probed = true
@@ -34,7 +34,7 @@ func (a *advance) awaiting() {
 		a.finish(DeploymentFailed, FailureImage, refusedImage)
 	case a.timeUp():
 		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
-	case a.o.Kind == EvidenceProbe && a.build() == buildTarget:
+	case a.o.Kind == EvidenceProbe && a.build() == buildTarget && !a.d.Booted:
 		a.explainUnpolled()
 	case a.o.Kind == EvidenceProbe && a.build() == buildOther, a.polls(buildOther):
 		a.record = true

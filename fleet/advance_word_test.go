@@ -71,6 +71,32 @@ func TestAdvanceAwaitsWord(t *testing.T) {
 	}
 }
 
+// TestAdvanceBootedAndBack: an image that did boot and made way was rolled back,
+// whatever the device says and does; only the reason is waited for.
+func TestAdvanceBootedAndBack(t *testing.T) {
+	for _, from := range []fleet.DeploymentState{"booted", "verifying"} {
+		for _, kind := range []fleet.EvidenceKind{"boot_poll", "probe"} {
+			for _, code := range []string{"rolled_back", "canceled", "corrupt", ""} {
+				p := reporter(t, from)
+				p.sees(fleet.Observation{Kind: kind, ELF: oldELF})
+				p.mustBe(fleet.DeploymentRebooting)
+				p.kinds("boot_poll", "probe", "connect", "initialize")
+				p.mustBe(fleet.DeploymentRebooting)
+				want := "the device says: no broker"
+				if code != "" {
+					p.jobFails(code, "no broker")
+				} else {
+					p.expire()
+					want = "the device took the image and came back with the build it had before: the new one did not last"
+				}
+				if p.d.State != fleet.DeploymentRolledBack || p.d.Class != fleet.FailureRolledBack || p.d.Reason != want {
+					t.Errorf("%s, %s of the old build, %q: %s, %s, %q", from, kind, code, p.d.State, p.d.Class, p.d.Reason)
+				}
+			}
+		}
+	}
+}
+
 // TestAdvanceWordEndsInTime: nothing that such a device goes on to do moves the
 // verdict away, but for a restart of fleetd, which may have missed the word.
 func TestAdvanceWordEndsInTime(t *testing.T) {

@@ -13,8 +13,12 @@ const (
 	maxVitalsInterval = 400 * 24 * time.Hour
 )
 
-// VitalsKept is how long the history of vitals is kept.
-const VitalsKept = 30 * 24 * time.Hour
+// VitalsKept is how long the history of vitals is kept, and VitalsStepsKept for
+// how long of that in steps of [VitalsStep]; what is older is by the hour.
+const (
+	VitalsKept      = 90 * 24 * time.Hour
+	VitalsStepsKept = 3 * 24 * time.Hour
+)
 
 // Vitals returns what the device told last, or [ErrNotFound] with a sentence
 // that says why there may be nothing.
@@ -38,8 +42,12 @@ func (r *Reports) VitalsHistory(ctx context.Context, id DeviceID, since, until t
 	if !since.Before(until) || until.Sub(since) > maxVitalsInterval {
 		return nil, Errorf(ErrInvalid, "invalid_interval", "since must lie before until, by at most %d days", maxVitalsInterval/24/time.Hour)
 	}
-	step = max(step, until.Sub(since)/maxVitalsPoints, VitalsStep)
-	step = (step + VitalsStep - 1).Truncate(VitalsStep)
+	finest := VitalsStep
+	if r.opts.Now().Sub(since) > VitalsStepsKept {
+		finest = time.Hour
+	}
+	step = max(step, until.Sub(since)/maxVitalsPoints, finest)
+	step = (step + finest - 1).Truncate(finest)
 	return r.opts.Store.VitalsHistory(ctx, id, since, until, step)
 }
 

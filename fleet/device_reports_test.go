@@ -298,3 +298,34 @@ func TestMergeJob(t *testing.T) {
 		t.Errorf("done, accepted again, progress: %+v", again)
 	}
 }
+
+// askedHistory takes what the store is asked for.
+type askedHistory struct {
+	ReportStore
+	step time.Duration
+}
+
+func (s *askedHistory) VitalsHistory(_ context.Context, _ DeviceID, _, _ time.Time, step time.Duration) ([]VitalsPoint, error) {
+	s.step = step
+	return nil, nil
+}
+
+// The steps of an answer are the finest that there are for all of its time.
+func TestVitalsHistorySteps(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	store := &askedHistory{}
+	r := NewReports(ReportsOptions{Store: store, Now: func() time.Time { return now }})
+	for _, tt := range []struct{ ago, span, step, want time.Duration }{
+		{24 * time.Hour, 24 * time.Hour, 0, VitalsStep},
+		{VitalsStepsKept, VitalsStepsKept, 7 * time.Minute, 10 * time.Minute},
+		{VitalsStepsKept + time.Second, time.Hour, 0, time.Hour},
+		{7 * 24 * time.Hour, 7 * 24 * time.Hour, 90 * time.Minute, 2 * time.Hour},
+		{VitalsKept, VitalsKept, 0, 2 * time.Hour},
+		{30 * 24 * time.Hour, 30 * 24 * time.Hour, 6 * time.Hour, 6 * time.Hour},
+	} {
+		since := now.Add(-tt.ago)
+		if _, err := r.VitalsHistory(t.Context(), "a085e3112233", since, since.Add(tt.span), tt.step); err != nil || store.step != tt.want {
+			t.Errorf("%v ago, over %v, in steps of %v: %v, %v, want %v", tt.ago, tt.span, tt.step, store.step, err, tt.want)
+		}
+	}
+}

@@ -53,7 +53,7 @@ type VitalsPoint struct {
 }
 
 // VitalsStore keeps the latest vitals of each device, and their history in
-// steps of [VitalsStep].
+// steps of [VitalsStep], of an hour once they are older than [VitalsStepsKept].
 type VitalsStore interface {
 	// SaveVitals keeps the newer of what it is given and what it has.
 	SaveVitals(ctx context.Context, latest map[DeviceID]Vitals) error

@@ -18,54 +18,70 @@ CREATE INDEX device_vitals_core_dump ON device_vitals (device_id) WHERE core_dum
 -- The history of vitals, in steps of five minutes. Every device adds a row per
 -- step: they lie in the order of time, so that a whole fleet writes into a few
 -- pages and not into a page per device; who reads one device's history names
--- each step. One partition per day (UTC): a day goes at once.
+-- each step. One partition per day (UTC): a day goes at once. The order of the
+-- columns leaves no padding, and half of each page stays free: a step is written
+-- with every heartbeat, in place.
 CREATE TABLE vitals_points (
     at           timestamptz NOT NULL,
-    device_id    text COLLATE "C" NOT NULL,
     beats        integer NOT NULL CHECK (beats > 0),
-    heap_free    bigint NOT NULL,
-    heap_min     bigint NOT NULL,
-    heap_largest bigint NOT NULL,
+    heap_free    integer NOT NULL,
+    heap_min     integer NOT NULL,
+    heap_largest integer NOT NULL,
     uptime       integer NOT NULL, -- seconds
     reconnects   integer NOT NULL,
     boots        integer NOT NULL,
     temperature  real,
     rssi         smallint,
     restarted    boolean NOT NULL,
+    device_id    text COLLATE "C" NOT NULL,
     PRIMARY KEY (at, device_id)
 ) PARTITION BY RANGE (at);
 CREATE TABLE vitals_points_default PARTITION OF vitals_points DEFAULT;
 
--- ensure_vitals_partitions makes the partitions of yesterday, today and the
--- next three days. Rows that fell into the default partition meanwhile move over.
+-- Older points, moved here as hours: a point is in one of the two tables. They
+-- come a day at a time, device by device, so that a device's lie together.
+CREATE TABLE vitals_hours (LIKE vitals_points INCLUDING CONSTRAINTS, PRIMARY KEY (device_id, at)) PARTITION BY RANGE (at);
+CREATE TABLE vitals_hours_default PARTITION OF vitals_hours DEFAULT;
+
+-- ensure_vitals_day makes the partition of a day (UTC) if it is missing. Rows
+-- that fell into the default partition meanwhile move over.
 -- +goose StatementBegin
-CREATE FUNCTION ensure_vitals_partitions(now timestamptz) RETURNS integer
+CREATE FUNCTION ensure_vitals_day(parent text, day date, fill integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    day   date;
-    part  text;
-    lower timestamptz;
-    upper timestamptz;
-    made  integer := 0;
+    part  text := parent || to_char(day, '"_"YYYY"_"MM"_"DD');
+    lower timestamptz := day::timestamp AT TIME ZONE 'UTC';
+    upper timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
 BEGIN
-    FOR i IN -1..3 LOOP
-        day := (now AT TIME ZONE 'UTC')::date + i;
-        part := 'vitals_points' || to_char(day, '"_"YYYY"_"MM"_"DD');
-        CONTINUE WHEN to_regclass(part) IS NOT NULL;
-        LOCK TABLE ONLY vitals_points IN SHARE UPDATE EXCLUSIVE MODE;
-        CONTINUE WHEN to_regclass(part) IS NOT NULL;
-        LOCK TABLE vitals_points_default IN ACCESS EXCLUSIVE MODE;
-        lower := day::timestamp AT TIME ZONE 'UTC';
-        upper := (day + 1)::timestamp AT TIME ZONE 'UTC';
-        EXECUTE format('CREATE TABLE %I (LIKE vitals_points INCLUDING ALL) WITH (fillfactor = 70)', part);
-        EXECUTE format('WITH moved AS (DELETE FROM vitals_points_default WHERE at >= %L AND at < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
-            lower, upper, part);
-        EXECUTE format('ALTER TABLE vitals_points ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower, upper);
-        made := made + 1;
-    END LOOP;
-    RETURN made;
+    IF to_regclass(part) IS NOT NULL THEN RETURN 0; END IF;
+    EXECUTE format('LOCK TABLE ONLY %I IN SHARE UPDATE EXCLUSIVE MODE', parent);
+    IF to_regclass(part) IS NOT NULL THEN RETURN 0; END IF;
+    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', parent || '_default');
+    EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL) WITH (fillfactor = %s)', part, parent, fill);
+    EXECUTE format('WITH moved AS (DELETE FROM %I WHERE at >= %L AND at < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
+        parent || '_default', lower, upper, part);
+    EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, part, lower, upper);
+    RETURN 1;
 END $$;
 -- +goose StatementEnd
+
+-- ensure_vitals_partitions makes the partitions of yesterday, today and the
+-- next three days.
+CREATE FUNCTION ensure_vitals_partitions(now timestamptz) RETURNS bigint
+LANGUAGE sql AS $$
+    SELECT sum(ensure_vitals_day('vitals_points', (now AT TIME ZONE 'UTC')::date + i, 45)) FROM generate_series(-1, 3) AS i
+$$;
+
+-- vitals_days_before are the partitions of a table whose days lie wholly before
+-- the cutoff, oldest first.
+CREATE FUNCTION vitals_days_before(parent text, cutoff timestamptz) RETURNS TABLE (part text, day date)
+LANGUAGE sql STABLE AS $$
+    SELECT c.relname::text, to_date(right(c.relname, 10), 'YYYY_MM_DD') AS day
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = parent::regclass AND c.relname ~ '_\d{4}_\d{2}_\d{2}$'
+    AND (to_date(right(c.relname, 10), 'YYYY_MM_DD') + 1)::timestamp AT TIME ZONE 'UTC' <= cutoff
+    ORDER BY 2
+$$;
 
 -- drop_vitals_before drops the days that lie wholly before the cutoff. It waits
 -- for nobody long: the caller tries again.
@@ -73,16 +89,13 @@ END $$;
 CREATE FUNCTION drop_vitals_before(cutoff timestamptz) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
-    part    text;
+    gone    text;
     dropped integer := 0;
 BEGIN
-    FOR part IN
-        SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'vitals_points'::regclass AND c.relname ~ '_\d{4}_\d{2}_\d{2}$'
-        AND (to_date(right(c.relname, 10), 'YYYY_MM_DD') + 1)::timestamp AT TIME ZONE 'UTC' <= cutoff
-        ORDER BY c.relname
+    FOR gone IN
+        SELECT part FROM vitals_days_before('vitals_points', cutoff) UNION ALL SELECT part FROM vitals_days_before('vitals_hours', cutoff)
     LOOP
-        EXECUTE format('DROP TABLE %I', part);
+        EXECUTE format('DROP TABLE %I', gone);
         dropped := dropped + 1;
     END LOOP;
     RETURN dropped;

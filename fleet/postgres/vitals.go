@@ -48,12 +48,11 @@ func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v fleet.Vitals, 
 	return v, nil
 }
 
+const vitalsPointColumns = `at, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted, device_id`
+
 // What two parts of a step come to is [fleet.VitalsPoint.Merge] in SQL; p is
 // what is stored.
-const addVitalsPoints = `
-	INSERT INTO vitals_points AS p (at, device_id, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted)
-	SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::int[],
-		$10::real[], $11::smallint[], $12::bool[])
+const mergeVitalsPoints = `
 	ON CONFLICT (at, device_id) DO UPDATE SET
 		beats = p.beats + excluded.beats,
 		heap_free = coalesce(least(nullif(p.heap_free, 0), nullif(excluded.heap_free, 0)), 0),
@@ -68,13 +67,17 @@ const addVitalsPoints = `
 		rssi = least(p.rssi, excluded.rssi),
 		restarted = p.restarted OR excluded.restarted OR (p.boots > 0 AND excluded.boots > 0 AND p.boots <> excluded.boots)`
 
+const addVitalsPoints = `
+	INSERT INTO vitals_points AS p (` + vitalsPointColumns + `)
+	SELECT * FROM unnest($1::timestamptz[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[],
+		$9::real[], $10::smallint[], $11::bool[], $12::text[])` + mergeVitalsPoints
+
 // AddVitalsPoints stores steps, or parts of them: a step that is there already
 // is merged with.
 func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]fleet.VitalsPoint) error {
 	list := vitalsRows(points)
 	_, err := s.db.Exec(ctx, addVitalsPoints,
 		collect(list, func(r vitalsRow) time.Time { return r.At }),
-		collect(list, func(r vitalsRow) fleet.DeviceID { return r.device }),
 		collect(list, func(r vitalsRow) int { return r.Beats }),
 		collect(list, func(r vitalsRow) int64 { return r.HeapFree }),
 		collect(list, func(r vitalsRow) int64 { return r.HeapMin }),
@@ -84,7 +87,8 @@ func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][
 		collect(list, func(r vitalsRow) int64 { return r.Boots }),
 		collect(list, func(r vitalsRow) *float64 { return r.Temperature }),
 		collect(list, func(r vitalsRow) *int { return r.RSSI }),
-		collect(list, func(r vitalsRow) bool { return r.Restarted }))
+		collect(list, func(r vitalsRow) bool { return r.Restarted }),
+		collect(list, func(r vitalsRow) fleet.DeviceID { return r.device }))
 	if err != nil {
 		return fmt.Errorf("add %d points of vitals: %w", len(list), domainError(err))
 	}

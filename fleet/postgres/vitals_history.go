@@ -10,30 +10,46 @@ import (
 	"fleetd/fleet"
 )
 
-// The steps are named one by one, since the table is in the order of time and
-// then of devices. A start between two steps shows by what the device counts.
+// selectVitalsHistory reads both tables: points from before the roll-up, $6,
+// are hours. Steps are named one by one, since their table is in the order of
+// time and then of devices. A start between two steps shows by what the device
+// counts.
 const selectVitalsHistory = `
+	WITH points AS (
+		SELECT p.at, p.beats, p.heap_free, p.heap_min, p.heap_largest, p.uptime, p.reconnects, p.boots, p.temperature, p.rssi, p.restarted
+		FROM generate_series(date_bin($5, greatest($2, $6::timestamptz), 'epoch'), $3::timestamptz, $5) AS t (at)
+		JOIN vitals_points p ON p.at = t.at AND p.device_id = $1
+		WHERE t.at >= $2 AND t.at < $3
+		UNION ALL
+		SELECT h.at, h.beats, h.heap_free, h.heap_min, h.heap_largest, h.uptime, h.reconnects, h.boots, h.temperature, h.rssi, h.restarted
+		FROM vitals_hours h WHERE h.device_id = $1 AND h.at >= $2 AND h.at < $3
+	)
 	SELECT bin AS at, beats, heap_free, heap_min, heap_largest, rssi, temperature, reconnects, uptime, boots,
 		restarted OR (before > 0 AND boots > before) IS TRUE OR (uptime < lag(uptime) OVER (ORDER BY bin)) IS TRUE AS restarted
 	FROM (
-		SELECT date_bin($4, p.at, $2) AS bin, sum(p.beats)::int AS beats,
-			coalesce(min(nullif(p.heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(p.heap_min, 0)), 0) AS heap_min,
-			coalesce(min(nullif(p.heap_largest, 0)), 0) AS heap_largest,
-			min(p.rssi)::int AS rssi, max(p.temperature)::float8 AS temperature, max(p.reconnects)::bigint AS reconnects,
-			(array_agg(p.uptime ORDER BY p.at DESC))[1]::bigint AS uptime, max(p.boots)::bigint AS boots,
-			bool_or(p.restarted) OR (min(nullif(p.boots, 0)) < max(p.boots)) IS TRUE AS restarted,
-			lag(max(p.boots)) OVER (ORDER BY date_bin($4, p.at, $2)) AS before
-		FROM generate_series(date_bin($5, $2, 'epoch'), $3::timestamptz, $5) AS t (at)
-		JOIN vitals_points p ON p.at = t.at AND p.device_id = $1
-		WHERE t.at >= $2 AND t.at < $3
+		SELECT date_bin($4, at, $2) AS bin, ` + sumOfVitals + `,
+			lag(max(boots)) OVER (ORDER BY date_bin($4, at, $2)) AS before
+		FROM points
 		GROUP BY bin
 	) steps
 	ORDER BY bin`
 
-// VitalsHistory returns points in steps of at least step, oldest first.
+// sumOfVitals is what points of one device come to over a longer step.
+const sumOfVitals = `sum(beats)::int AS beats,
+	coalesce(min(nullif(heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(heap_min, 0)), 0) AS heap_min, coalesce(min(nullif(heap_largest, 0)), 0) AS heap_largest,
+	(array_agg(uptime ORDER BY at DESC))[1] AS uptime, max(reconnects) AS reconnects, max(boots) AS boots,
+	max(temperature) AS temperature, min(rssi) AS rssi,
+	bool_or(restarted) OR (min(nullif(boots, 0)) < max(boots)) IS TRUE AS restarted`
+
+// vitalsStepsSeen is how far back steps of five minutes are looked for: a few
+// days more than they are kept, in case the roll-up is late.
+const vitalsStepsSeen = fleet.VitalsStepsKept + 4*24*time.Hour
+
+// VitalsHistory returns points in steps of at least step, oldest first; of what
+// is older than [fleet.VitalsStepsKept] there are hours.
 func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) ([]fleet.VitalsPoint, error) {
 	since = since.UTC().Truncate(step) // so that steps begin at the same times, whenever it is asked
-	rows, _ := s.db.Query(ctx, selectVitalsHistory, cleanText(string(id)), since, until.UTC(), step, fleet.VitalsStep)
+	rows, _ := s.db.Query(ctx, selectVitalsHistory, cleanText(string(id)), since, until.UTC(), step, fleet.VitalsStep, time.Now().Add(-vitalsStepsSeen))
 	list, err := pgx.CollectRows(rows, scanVitalsPoint)
 	if err != nil {
 		return nil, fmt.Errorf("history of device %s: %w", id, domainError(err))
@@ -63,6 +79,12 @@ func (s *Store) dropVitals(ctx context.Context, cutoff time.Time) (removed int64
 	if err := s.db.QueryRow(ctx, `SELECT drop_vitals_before($1)`, cutoff).Scan(&removed); err != nil {
 		return 0, fmt.Errorf("drop old partitions of vitals: %w", domainError(err))
 	}
-	deleted, err := s.deleteBefore(ctx, "vitals_points_default", "at", cutoff)
-	return removed + deleted, err
+	for _, table := range []string{"vitals_points_default", "vitals_hours_default"} {
+		deleted, err := s.deleteBefore(ctx, table, "at", cutoff)
+		if err != nil {
+			return removed, err
+		}
+		removed += deleted
+	}
+	return removed, nil
 }

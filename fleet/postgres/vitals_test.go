@@ -79,7 +79,7 @@ func TestVitalsPointsMergeAlike(t *testing.T) {
 	s := postgres.New(db, postgres.Options{})
 	at := now().UTC().Truncate(fleet.VitalsStep)
 	rapid.Check(t, func(r *rapid.T) {
-		if _, err := db.Exec(ctx, `TRUNCATE vitals_points`); err != nil {
+		if _, err := db.Exec(ctx, `DELETE FROM vitals_points`); err != nil {
 			r.Fatal(err)
 		}
 		var want fleet.VitalsPoint
@@ -148,7 +148,7 @@ func TestVitalsPartitions(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
 	future := time.Date(2031, 5, 20, 23, 50, 0, 0, time.UTC)
-	p := []fleet.VitalsPoint{{At: future, Beats: 1}, {At: future.Add(10 * time.Minute), Beats: 2}, {At: future.AddDate(0, 0, -40), Beats: 3}}
+	p := []fleet.VitalsPoint{{At: future, Beats: 1}, {At: future.Add(10 * time.Minute), Beats: 2}, {At: future.AddDate(0, 0, -100), Beats: 3}}
 	check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: p}))
 	_, err := s.EnsurePartitions(ctx, future)
 	check(t, err)

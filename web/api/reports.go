@@ -41,7 +41,7 @@ type listVitalsInput struct {
 	DevicePath
 	Since  time.Time `query:"since" doc:"Default: a day before until"`
 	Until  time.Time `query:"until" doc:"Default: now"`
-	StepMS int64     `query:"step_ms" minimum:"0" maximum:"31536000000" doc:"Width of a step; rounded up to whole steps of five minutes, and as long as it takes for 2,000 steps at most"`
+	StepMS int64     `query:"step_ms" minimum:"0" maximum:"31536000000" doc:"Width of a step; rounded up to whole steps of five minutes, or whole hours if since is more than three days ago, and as long as it takes for 2,000 steps at most"`
 }
 
 // interval is the time asked for.

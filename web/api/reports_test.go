@@ -93,6 +93,9 @@ func TestNoReports(t *testing.T) {
 	if jobs := decode[list[jobView]](t, w.get(t, "/devices/"+string(unit)+"/jobs"), http.StatusOK).Items; len(jobs) != 0 {
 		t.Errorf("jobs: %+v", jobs)
 	}
+	if r := w.get(t, "/devices/a085e3aaaaaa/jobs"); r.status != http.StatusNotFound || r.problem(t).Code != "unknown_device" {
+		t.Errorf("jobs of no device: %d %s", r.status, r.body)
+	}
 	for _, query := range []string{"?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "?since=2020-01-01T00:00:00Z", "?step_ms=-1", "?since=yesterday"} {
 		if r := w.get(t, "/devices/"+string(unit)+"/vitals/history"+query); r.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s answered %d %s", query, r.status, r.body)

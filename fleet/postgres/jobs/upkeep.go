@@ -40,11 +40,15 @@ func (u *upkeeper) Work(ctx context.Context, _ *river.Job[upkeep]) error {
 	if err != nil {
 		return fmt.Errorf("upkeep: %w", err)
 	}
+	days, err := u.store.RollUpVitals(ctx, now)
+	if err != nil {
+		return fmt.Errorf("upkeep: %w", err)
+	}
 	if err := u.store.DeleteExpired(ctx, now); err != nil {
 		return fmt.Errorf("upkeep: %w", err)
 	}
-	if made > 0 || removed > 0 {
-		u.log.Info("database tidied", "partitions_made", made, "removed", removed)
+	if made > 0 || removed > 0 || days > 0 {
+		u.log.Info("database tidied", "partitions_made", made, "removed", removed, "vitals_days_rolled_up", days)
 	}
 	return nil
 }
