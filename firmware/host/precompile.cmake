@@ -2,7 +2,7 @@
 # includes them: each target does it once. The cross compilers do not, so that a
 # missing include is found.
 set(headers <algorithm> <array> <atomic> <cstdint> <cstring> <functional> <memory> <mutex> <string> <string_view> <vector>)
-foreach(target fleet_core fleet_tools vdevice_ports vdevice_device)
+foreach(target fleet_core fleet_tools vdevice_ports vdevice_device vdevice_next)
     if(TARGET ${target})
         target_precompile_headers(${target} PRIVATE ${headers})
     endif()

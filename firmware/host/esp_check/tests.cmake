@@ -17,7 +17,7 @@ function(esp_tests name idf target board)
         ${firmware}/components/fleet_esp/src ${CMAKE_CURRENT_LIST_DIR}/fakes)
     target_include_directories(${name} SYSTEM PRIVATE ${DOCTEST_INCLUDE})
     target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wno-deprecated-declarations)
-    target_link_libraries(${name} PRIVATE fleet_tools fleet_core ${CRYPTO_LIBRARY})
+    target_link_libraries(${name} PRIVATE fleet_tools fleet_core fleet_font ${CRYPTO_LIBRARY})
     add_test(NAME ${name} COMMAND ${name} --no-skip)
 endfunction()
 

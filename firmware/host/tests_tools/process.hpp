@@ -17,7 +17,13 @@ public:
 
     bool running();
     void kill(int signal);
-    // wait_for looks every 10 ms; false when the time is up.
+    // eventually waits for what has to happen, on a machine however slow: the
+    // limit only ends a test that fails.
+    template <typename Condition>
+    static bool eventually(Condition condition) {
+        return wait_for(condition, 180'000);
+    }
+    // wait_for looks every 10 ms; false when the time is up. For what must not happen.
     template <typename Condition>
     static bool wait_for(Condition condition, int ms) {
         for (; ms > 0; ms -= 10) {

@@ -16,10 +16,10 @@ TEST_SUITE("vdevice") {
         StubFleet fleet(image_with(""));
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
-        CHECK(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 10000));
+        CHECK(Process::eventually([&] { return settled_on_new(dir / "u"); }));
         CHECK(device.running());
         device.kill(SIGTERM);
-        CHECK(Process::wait_for([&] { return !device.running(); }, 3000));
+        CHECK(Process::eventually([&] { return !device.running(); }));
         CHECK((WIFEXITED(device.status()) && WEXITSTATUS(device.status()) == 0));
         CHECK(fleet.polls == 2);
     }
@@ -41,7 +41,7 @@ TEST_SUITE("vdevice") {
         fleet.offers_left = 1;
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
-        CHECK(Process::wait_for([&] { return went_back(dir / "u", verdict); }, 15000));
+        CHECK(Process::eventually([&] { return went_back(dir / "u", verdict); }));
         CHECK(device.running());
     }
 
@@ -67,11 +67,12 @@ TEST_SUITE("vdevice") {
         const bool retried_by_server = fault[0] == 'c';  // the unit gives up: the next boot is offered it again
         {
             Process device(command(fleet, dir / "u", {"--fault", fault}), dir / "log");
-            Process::wait_for([&] { return settled_on_new(dir / "u"); }, retried_by_server ? 2000 : 15000);
+            const auto gave_up = [&] { return fleet.said().find(R"("state":"failed")") != std::string::npos; };
+            CHECK(Process::eventually([&] { return retried_by_server ? gave_up() : settled_on_new(dir / "u"); }));
             CHECK(device.running());
         }
         Process again(command(fleet, dir / "u", {"--fault", fault}), dir / "log");
-        CHECK(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 10000));
+        CHECK(Process::eventually([&] { return settled_on_new(dir / "u"); }));
         CHECK((fleet.resumed > 0) >= resumes);
     }
 
@@ -79,7 +80,7 @@ TEST_SUITE("vdevice") {
         StubFleet fleet(image_with(""));
         TempDir dir;
         Process device(command(fleet, dir / "u", {"--fault", "full-disk"}), dir / "log");
-        CHECK(Process::wait_for([&] { return fleet.downloads > 0; }, 5000));
+        CHECK(Process::eventually([&] { return fleet.downloads > 0; }));
         CHECK_FALSE(Process::wait_for([&] { return look(dir / "u").version != "1.0.0"; }, 1000));
         CHECK(device.running());
     }
@@ -100,7 +101,7 @@ TEST_SUITE("vdevice") {
                                      dir / "log");
                 auto dir = dirs.begin();
                 for (Process &p : cut) {
-                    Process::wait_for([&] { return !p.running() || settled_on_new(*dir / "u"); }, 15000);
+                    Process::eventually([&] { return !p.running() || settled_on_new(*dir / "u"); });
                     if (p.running()) {
                         ++lived;  // its life has fewer steps
                     } else {
@@ -114,7 +115,7 @@ TEST_SUITE("vdevice") {
             for (const TempDir &dir : dirs)
                 again.emplace_back(command(fleet, dir / "u"), dir / "log");
             for (const TempDir &dir : dirs)
-                REQUIRE(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 20000));
+                REQUIRE(Process::eventually([&] { return settled_on_new(dir / "u"); }));
         }
         MESSAGE("killed ", kills, " times");
         CHECK(kills > 25);
@@ -124,10 +125,10 @@ TEST_SUITE("vdevice") {
         StubFleet fleet(image_with(""));
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
-        REQUIRE(Process::wait_for([&] { return settled_on_new(dir / "u"); }, 10000));
+        REQUIRE(Process::eventually([&] { return settled_on_new(dir / "u"); }));
         device.kill(SIGSEGV);
-        CHECK(Process::wait_for([&] { return std::filesystem::exists(dir / "u/coredump.bin"); }, 3000));
-        CHECK(Process::wait_for([&] { return host::load_ota_data(dir / "u").boot_count == 3; }, 3000));
+        CHECK(Process::eventually([&] { return std::filesystem::exists(dir / "u/coredump.bin"); }));
+        CHECK(Process::eventually([&] { return host::load_ota_data(dir / "u").boot_count == 3; }));
         CHECK(device.running());
         CHECK(look(dir / "u").version == "1.1.0");
     }
@@ -136,9 +137,9 @@ TEST_SUITE("vdevice") {
         StubFleet fleet(image_with(""));
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
-        REQUIRE(Process::wait_for([&] { return fleet.polls > 0; }, 5000));
+        REQUIRE(Process::eventually([&] { return fleet.polls > 0; }));
         Process second(command(fleet, dir / "u"), dir / "log2");
-        CHECK(Process::wait_for([&] { return !second.running(); }, 3000));
+        CHECK(Process::eventually([&] { return !second.running(); }));
         CHECK(WEXITSTATUS(second.status()) == 1);
     }
 }

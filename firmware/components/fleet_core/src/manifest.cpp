@@ -26,7 +26,7 @@ Status read(std::string_view text, Manifest &m) {
 
 Status open_manifest(Crypto &crypto, const Ed25519Key &key, std::string_view text, std::string_view signature_base64,
                      Manifest &manifest) {
-    Ed25519Signature signature;
+    Ed25519Signature signature{};
     const Result<std::size_t> n = decode_base64(signature_base64, {signature.data(), signature.size()});
     if (!n.ok() || n.value() != signature.size()) return {Code::corrupt, "the signature is malformed"};
     if (Status s = crypto.verify_ed25519(key, Bytes(text), signature); !s.ok()) return s;

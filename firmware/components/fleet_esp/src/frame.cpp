@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "frame.hpp"
 
-#include "font.hpp"
+#include "fleet/font.hpp"
 
 #include <algorithm>
 

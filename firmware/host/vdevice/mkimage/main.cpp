@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
     for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
         if (!set(spec, argv[i], argv[i + 1])) return usage();
     }
-    if (i != argc - 1) return usage();
+    if (i != argc - 1 || argv[i][0] == '-') return usage();
     std::string path = argv[i];
     if (path.find('/') == std::string::npos) path = "./" + path;
     const std::string image = fleet::host::make_image(spec);

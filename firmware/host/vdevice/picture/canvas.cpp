@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "picture/canvas.hpp"
 
-#include "picture/font.hpp"
+#include "fleet/font.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "font.hpp"
+#include "fleet/font.hpp"
 
-namespace fleet::esp {
+namespace fleet {
 
 namespace {
 
@@ -49,4 +49,4 @@ const std::uint8_t *glyph(char c) {
     return c < ' ' || c > '~' ? box : glyphs[c - ' '];
 }
 
-}  // namespace fleet::esp
+}  // namespace fleet

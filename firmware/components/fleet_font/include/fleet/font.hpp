@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
-namespace fleet::host {
+namespace fleet {
 
 constexpr int glyph_width = 5;
 constexpr int glyph_height = 8;
 
 const std::uint8_t *glyph(char c);
 
-}  // namespace fleet::host
+}  // namespace fleet
