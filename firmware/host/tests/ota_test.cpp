@@ -267,6 +267,23 @@ TEST_SUITE("ota") {
         CHECK(f.flow->start(f.order(), "again").ok());
     }
 
+    TEST_CASE("a restart before the upgrade was done is told, once") {
+        OtaFixture f;
+        const std::string told = "j1 upgrade failed canceled: the device restarted before the switch";
+        REQUIRE(f.flow->start(f.order(), "j1").ok());
+        f.reboot();
+        CHECK(f.last() == told);
+        const std::size_t reports = f.reports.size();
+        f.reboot();
+        CHECK(f.reports.size() == reports);
+        f.m.http.files.clear();
+        REQUIRE(f.flow->start(f.order(), "j2").ok());
+        f.m.executor.run_for(60 * 60'000);
+        REQUIRE(f.last().rfind("j2 upgrade failed", 0) == 0);  // told already
+        f.reboot();
+        CHECK(f.last() != "j2 upgrade failed canceled: the device restarted before the switch");
+    }
+
     TEST_CASE("what cannot begin is refused at once") {
         OtaFixture f;
         FirmwareOrder o = f.order();

@@ -40,6 +40,7 @@ Status OtaFlow::start(const FirmwareOrder &order, std::string_view job) {
     percent_ = 0;
     backoff_.reset();
     resume_point();
+    (void)note_job();
     report(JobState::accepted);
     attempt();
     return {};
@@ -152,14 +153,20 @@ void OtaFlow::switch_slots() {
     Status s = note_switch(result_.head.elf_sha256);
     if (s.ok()) s = machine_.updater->boot_other();
     if (s.ok()) return restart();
-    forget_switch();
     fail(s);
+}
+
+// note_job is for the next start, if it comes before this one is done.
+Status OtaFlow::note_job() {
+    KvStore &store = *machine_.store;
+    Status s = store.set(kJob, job_);
+    if (s.ok()) s = store.set(kKind, kind_);
+    return s.ok() ? store.commit() : s;
 }
 
 Status OtaFlow::note_switch(std::string_view wanted) {
     KvStore &store = *machine_.store;
-    Status s = store.set(kJob, job_);
-    if (s.ok()) s = store.set(kKind, kind_);
+    Status s = note_job();
     if (s.ok()) s = store.set(kWanted, wanted);
     return s.ok() ? store.commit() : s;
 }
@@ -171,6 +178,7 @@ void OtaFlow::forget_switch() {
 
 void OtaFlow::fail(Status why) {
     state_ = OtaState::idle;
+    forget_switch();
     report(JobState::failed, why);
 }
 

@@ -16,12 +16,13 @@ void OtaFlow::after_boot() {
 void OtaFlow::judge_last() {
     KvStore &store = *machine_.store;
     std::string wanted, kind;
-    if (!stored_text(store, kWanted, wanted)) return;
-    (void)stored_text(store, kJob, job_);
+    const bool switching = stored_text(store, kWanted, wanted);
+    if (!stored_text(store, kJob, job_) && !switching) return;
     (void)stored_text(store, kKind, kind);
     (void)stored_text(store, kWhy, why_);
     kind_ = kind == kRollback ? kRollback : kUpgrade;
     forget_switch();
+    if (!switching) return report(JobState::failed, {Code::canceled, "the device restarted before the switch"});
     if (machine_.system->app().elf_sha256 == wanted) return report(JobState::done);
     const Result<SlotInfo> other = machine_.updater->other();
     const SlotState state = other.ok() ? other.value().state : SlotState::undefined;

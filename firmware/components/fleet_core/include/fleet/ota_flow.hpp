@@ -86,6 +86,7 @@ private:
     Status check_manifest(const FirmwareOrder &order);
     void resume_point();
     void save_point(std::uint32_t written);
+    Status note_job();
     Status note_switch(std::string_view wanted);
     void forget_switch();
     void forget_point();
