@@ -153,12 +153,17 @@ func (d *daemon) rest(method, path string, body, answer any) int {
 
 func (d *daemon) eventually(what string, ok func() bool) {
 	d.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	d.within(time.Minute, what, ok)
+}
+
+func (d *daemon) within(patience time.Duration, what string, ok func() bool) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	d.t.Fatalf("not %s after a minute:\n%s", what, d.out)
+	d.t.Fatalf("not %s after %v:\n%s", what, patience, d.out)
 }
 
 // simulate runs devices against the daemon until the test ends.
