@@ -82,7 +82,7 @@ func addFile(form *multipart.Writer, dir, name string) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile, name)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+	data, err := readPart(filepath.Join(dir, filepath.FromSlash(name)))
 	if err != nil {
 		return fmt.Errorf("--layout: %w; build again", err)
 	}
@@ -91,4 +91,17 @@ func addFile(form *multipart.Writer, dir, name string) error {
 		_, err = part.Write(data)
 	}
 	return err
+}
+
+// readPart reads a file of the build. A pipe would be waited for, a device read
+// without an end.
+func readPart(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	return os.ReadFile(name)
 }

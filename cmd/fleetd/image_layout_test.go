@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"mime/multipart"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What flasher_args.json names comes from whoever made the build.
+func TestLayoutFilesAreFilesOfTheBuild(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "table.bin"), []byte("table"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"table.bin":     "",
+		"missing.bin":   "no such file",
+		"pipe":          "no regular file",
+		".":             "no regular file",
+		"../table.bin":  "outside",
+		"/dev/zero":     "outside",
+		"a/../../b.bin": "outside",
+	} {
+		var body bytes.Buffer
+		err := addFile(multipart.NewWriter(&body), dir, name)
+		switch {
+		case want == "" && (err != nil || !strings.Contains(body.String(), "table")):
+			t.Errorf("%s: %v, sent %q", name, err, body.String())
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
