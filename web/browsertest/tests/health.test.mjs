@@ -1,0 +1,95 @@
+// The pages of a device that runs the included firmware, with virtual devices:
+// health, configuration, log and crashes.
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const bin = name => new URL(`../../../bin/${name}`, import.meta.url).pathname;
+const programs = [process.env.FLEETD_VDEVICES, bin('firmware'), bin('firmware-test/asan/vdevice')]
+  .find(dir => dir && existsSync(`${dir}/vdevice`) && existsSync(`${dir}/mkimage`));
+const options = { skip: programs ? false : 'no virtual device: set FLEETD_VDEVICES to the directory of vdevice and mkimage' };
+const device = '/devices/02f11e000001';
+let fleetd, browser, page;
+
+before(async () => {
+  if (!programs) return;
+  [fleetd, browser] = await Promise.all([startFleetd(0, '--demo-virtual', programs), startBrowser()]);
+  page = await newPage(browser, fleetd.url);
+  await signIn(page);
+  await page.waitForSelector('h1');
+  await eventually('the device offers its tools', async () => {
+    await page.goto('/devices?q=presence:online+tool:self.config.set');
+    return await page.locator('tbody tr').count() === 2;
+  });
+});
+
+after(async () => {
+  await browser?.close();
+  await fleetd?.stop();
+});
+
+test('a device says how it is', options, async () => {
+  await page.goto(`${device}/health`);
+  await page.waitForSelector('#vitals dl'); // as it is reported, a moment after the tools
+  const now = await page.locator('#vitals').innerText();
+  for (const part of ['powered on', 'ota_0', 'KiB', 'dBm', '127.0.0.1']) assert.ok(now.includes(part), `${part} in ${now}`);
+  assert.equal(await page.locator('a[aria-current=true]', { hasText: /^1 h$/ }).count(), 1, 'a new device does not open with its last hour');
+  assert.deepEqual(page.errors, []);
+});
+
+test('a configuration is read, refused, and applied on trial', options, async () => {
+  await page.goto(`${device}/health`);
+  await page.click('#configuration form[action$="/config/read"] button');
+  const heartbeat = page.locator('#configuration input[type=number]');
+  await heartbeat.waitFor();
+  await heartbeat.evaluate(input => { input.form.noValidate = true; });
+  await heartbeat.fill('5');
+  await page.click('#configuration button.btn-primary');
+  await page.waitForSelector('#configuration [role=alert] >> text=/some values cannot be used/');
+  page.errors.length = 0; // the browser notes the status 422
+  await heartbeat.fill('30');
+  await page.click('#configuration button.btn-primary');
+  await page.waitForSelector('#config >> text=On trial.');
+  await page.waitForSelector('#config >> text=/version 1, reported/');
+  assert.equal(await heartbeat.inputValue(), '30');
+  assert.deepEqual(page.errors, []);
+});
+
+test('a log is fetched, followed, and followed no more', options, async () => {
+  await page.goto(`${device}/logs`);
+  await page.click('form[action$="/logs/fetch"] button');
+  await page.waitForSelector('#log-lines li >> text=/connected to the broker/');
+  await page.click('form[action$="/logs/follow"] button');
+  await page.waitForSelector('#log-state form[action$="/stop"]');
+  await page.waitForSelector('#log-state >> text=/started by admin/');
+  await page.click('form[action$="/stop"] button');
+  await page.waitForSelector('#log-state form[action$="/follow"]');
+  assert.match(await page.locator('#log-lines').innerText(), /connected to the broker/);
+  assert.deepEqual(page.errors, []);
+});
+
+for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
+  test(`its pages, ${width} wide, ${colorScheme}`, options, async () => {
+    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
+    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
+    await signIn(other);
+    await other.waitForSelector('h1');
+    const complaints = [];
+    for (const path of [`${device}/health`, `${device}/logs`, `${device}/firmware`]) {
+      await other.goto(path);
+      const wide = await other.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
+      await other.evaluate(axe);
+      const { violations } = await other.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+      for (const v of violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
+        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
+      }
+    }
+    assert.deepEqual([...complaints, ...other.errors], []);
+    await other.context().close();
+  });
+}
