@@ -28,7 +28,7 @@ func (c *imagePush) buildFiles() ([]string, error) {
 		}
 		return nil, nil
 	}
-	text, err := os.ReadFile(filepath.Join(c.Layout, flasherArgsFile))
+	text, err := readPart(filepath.Join(c.Layout, flasherArgsFile))
 	if err != nil {
 		return nil, fmt.Errorf("--layout: %w; name the folder that the build left", err)
 	}
@@ -42,6 +42,9 @@ func (c *imagePush) buildFiles() ([]string, error) {
 	if c.File == "" {
 		if args.App.File == "" {
 			return nil, errors.New("--layout: the build names no app; name its file, too")
+		}
+		if !filepath.IsLocal(filepath.FromSlash(args.App.File)) {
+			return nil, fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile, args.App.File)
 		}
 		c.File = filepath.Join(c.Layout, filepath.FromSlash(args.App.File))
 	}

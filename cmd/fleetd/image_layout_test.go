@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"mime/multipart"
 	"os"
 	"path/filepath"
@@ -36,5 +37,26 @@ func TestLayoutFilesAreFilesOfTheBuild(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
+	}
+}
+
+// A flasher_args.json from elsewhere names no file of ours.
+func TestLayoutNamesItsOwnApp(t *testing.T) {
+	for _, app := range []string{"../../etc/passwd", "/etc/passwd"} {
+		dir := t.TempDir()
+		args := fmt.Sprintf(`{"flash_files":{"0x0":"b.bin"},"app":{"file":%q}}`, app)
+		if err := os.WriteFile(filepath.Join(dir, flasherArgsFile), []byte(args), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		push := imagePush{Layout: dir}
+		if _, err := push.buildFiles(); err == nil || !strings.Contains(err.Error(), "outside") || push.File != "" {
+			t.Errorf("%s: %v, would push %q", app, err, push.File)
+		}
+	}
+}
+
+func TestKeysAndManifestsAreSmall(t *testing.T) {
+	if _, err := readSmall("/dev/zero"); err == nil || !strings.Contains(err.Error(), "larger than 64 KiB") {
+		t.Errorf("read from a file without an end: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -29,7 +30,7 @@ type imageSign struct {
 }
 
 func (c *imageSign) Run(context.Context) error {
-	text, err := os.ReadFile(c.Key)
+	text, err := readSmall(c.Key)
 	if err != nil {
 		return usageError{err}
 	}
@@ -86,7 +87,7 @@ type imageKey struct {
 // Run makes a key pair, or shows the public half of one.
 func (c *imageKey) Run(context.Context) error {
 	public := publicName(c.File)
-	private, err := os.ReadFile(c.File)
+	private, err := readSmall(c.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		if private, err = makeKeys(c.File, public); err == nil {
 			fmt.Printf("%s: private key; keep it offline and never on the server\n%s: its public half\n", c.File, public)
@@ -140,7 +141,7 @@ func (c *imagePush) manifest() (json.RawMessage, string, error) {
 			return nil, "", nil
 		}
 	}
-	file, err := os.ReadFile(name)
+	file, err := readSmall(name)
 	if err != nil {
 		return nil, "", err
 	}
@@ -162,4 +163,21 @@ func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, 
 		return nil, fmt.Errorf("the image is stored, and its manifest is not: %w", err)
 	}
 	return answer, nil
+}
+
+// maxSmall is far more than a key or a manifest has. Bytes.
+const maxSmall = 64 << 10
+
+// readSmall reads a key or a manifest, which may come by a pipe.
+func readSmall(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
+	if err == nil && len(text) > maxSmall {
+		err = fmt.Errorf("%s is larger than %d KiB: it is no key and no manifest", name, maxSmall>>10)
+	}
+	return text, err
 }
