@@ -68,6 +68,15 @@ TEST_SUITE("unit") {
         CHECK(f.m.transport.sent.size() <= 11);
     }
 
+    TEST_CASE("a message that the link does not take is refused, with a code") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        f.m.transport.sent.clear();
+        f.m.transport.on_too_long();
+        CHECK(f.sent("\"id\":null,\"error\":{\"code\":-32700"));
+    }
+
     TEST_CASE("shows its code until it is claimed, without a broker") {
         UnitFixture f;
         f.m.http.answers[kPoll] = {{200,

@@ -52,6 +52,7 @@ void Unit::wire() {
     ota_.before_restart = [this] { leave(); };
     config_.on_change = [this] { tell_config(); };
     machine_.transport->on_message = [this](Bytes b) { heard(b); };
+    machine_.transport->on_too_long = [this] { server_.refuse_text({Code::invalid, "message is too long"}); };
     machine_.transport->on_state = [this](TransportState s, Status) { on_state(s); };
 }
 

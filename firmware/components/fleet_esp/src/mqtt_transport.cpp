@@ -16,6 +16,7 @@ constexpr const char *TAG = "mqtt";
 constexpr std::uint16_t tls_port = 8883;
 constexpr int connect_timeout_ms = 10000;
 constexpr int task_stack = 6144;
+constexpr std::size_t message_cost = 64;  // of heap, beside its bytes
 
 void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &settings, const ServerTrust &trust) {
     config.broker.address.hostname = settings.host.c_str();
@@ -144,7 +145,7 @@ void MqttTransport::gather(Connection &connection, const esp_mqtt_event_t &event
         connection.incoming.clear();
         connection.skipping =
             event.total_data_len < 0 || static_cast<std::size_t>(event.total_data_len) > options_.message_limit;
-        if (connection.skipping) ESP_LOGW(TAG, "dropped a message of %d bytes", event.total_data_len);
+        if (connection.skipping) refuse(connection, event.total_data_len);
     }
     if (connection.skipping || event.data_len < 0) return;
     connection.incoming.append(event.data, static_cast<std::size_t>(event.data_len));
@@ -162,9 +163,29 @@ void MqttTransport::tell(const Connection &connection, TransportState state, Sta
     });
 }
 
-void MqttTransport::deliver(const Connection &connection, std::string message) {
+void MqttTransport::refuse(const Connection &connection, int size) {
+    ESP_LOGW(TAG, "dropped a message of %d bytes", size);
+    if (waiting_ > options_.inbox_limit / 2) return;  // a flood gets no answers
     const unsigned number = connection.number;
-    executor_.post([this, number, text = std::move(message)] {
+    waiting_ += message_cost;
+    executor_.post([this, number] {
+        waiting_ -= message_cost;
+        if (number == number_ && on_too_long) on_too_long();
+    });
+}
+
+// deliver bounds what waits: a flood would otherwise use up the heap faster than
+// the executor answers.
+void MqttTransport::deliver(const Connection &connection, std::string message) {
+    const std::size_t cost = message.size() + message_cost;
+    if (waiting_ > 0 && waiting_ + cost > options_.inbox_limit) {
+        ESP_LOGW(TAG, "dropped a message: %u bytes wait already", static_cast<unsigned>(waiting_));
+        return;
+    }
+    waiting_ += cost;
+    const unsigned number = connection.number;
+    executor_.post([this, number, cost, text = std::move(message)] {
+        waiting_ -= cost;
         if (number == number_ && on_message) on_message(Bytes(text));
     });
 }

@@ -121,14 +121,33 @@ TEST_CASE("a message in pieces arrives whole") {
     CHECK(link.messages == std::vector<std::string>{text, "short", ""});
 }
 
-TEST_CASE("a message that is too long is dropped, the next one is not") {
+TEST_CASE("a message that is too long is refused, the next one is not") {
     Link link;
+    int refused = 0;
+    link.transport.on_too_long = [&refused] { refused++; };
     mqtt::Client &client = link.connect();
     mqtt::message(client, std::string(8193, 'x'));
     mqtt::message(client, std::string(8192, 'y'));
     link.run(1);
     REQUIRE(link.messages.size() == 1);
     CHECK(link.messages[0].size() == 8192);
+    CHECK(refused == 1);
+}
+
+TEST_CASE("a flood is dropped beyond what may wait, and what comes later is heard") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    for (int i = 0; i < 1000; i++)
+        mqtt::message(client, std::string(4000, 'x'));
+    for (int i = 0; i < 1000; i++)
+        mqtt::message(client, "");
+    link.run(1);
+    CHECK(link.messages.size() >= 4);
+    CHECK(link.messages.size() < 100);
+    link.messages.clear();
+    mqtt::message(client, "after");
+    link.run(1);
+    CHECK(link.messages == std::vector<std::string>{"after"});
 }
 
 TEST_CASE("what an old connection says later is not heard") {

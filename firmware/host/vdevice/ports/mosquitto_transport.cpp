@@ -92,7 +92,12 @@ void MosquittoTransport::Link::on_connect(mosquitto *, void *self, int code) {
 void MosquittoTransport::Link::on_message(mosquitto *, void *self, const mosquitto_message *message) {
     auto &link = *static_cast<Link *>(self);
     const auto size = static_cast<std::size_t>(message->payloadlen);
-    if (size > max_packet) return;
+    if (size > max_packet) {
+        link.post([g = link.generation](MosquittoTransport &t) {
+            if (g == t.generation_ && t.on_too_long) t.on_too_long();
+        });
+        return;
+    }
     std::string payload(static_cast<const char *>(message->payload), size);
     link.post([g = link.generation, payload = std::move(payload)](MosquittoTransport &t) { t.receive(g, payload); });
 }

@@ -6,6 +6,7 @@
 
 #include "mqtt_client.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,7 @@ struct MqttOptions {
     ServerTrust trust;
     int buffer = 2048;                   // of esp-mqtt; CONNECT has to fit
     std::size_t message_limit = 8192;    // longer messages are dropped
+    std::size_t inbox_limit = 16384;     // bytes that came and wait for the executor; what is more is dropped
     std::uint64_t outbox_limit = 16384;  // bytes waiting to be sent
 };
 
@@ -45,6 +47,7 @@ private:
     void handle(Connection &connection, const esp_mqtt_event_t &event);
     void gather(Connection &connection, const esp_mqtt_event_t &event);
     void tell(const Connection &connection, TransportState state, Status status);
+    void refuse(const Connection &connection, int size);
     void deliver(const Connection &connection, std::string message);
 
     Executor &executor_;
@@ -53,6 +56,7 @@ private:
     std::unique_ptr<Connection> connection_;
     unsigned number_ = 0;
     bool up_ = false;
+    std::atomic<std::size_t> waiting_{0};  // bytes of messages that were posted and have not run
 };
 
 }  // namespace fleet::esp

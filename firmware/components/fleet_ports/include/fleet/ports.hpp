@@ -61,6 +61,7 @@ public:
     virtual void stop(bool say_goodbye) = 0;  // true sends a DISCONNECT
     virtual Status publish(std::string_view topic, Bytes payload, int qos, bool retain) = 0;
     Hook<void(Bytes payload)> on_message;         // whole messages, any topic
+    Hook<void()> on_too_long;                     // one came that is longer than this link takes
     Hook<void(TransportState, Status)> on_state;  // down and refused say why
 };
 
