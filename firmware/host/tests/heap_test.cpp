@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <malloc.h>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
@@ -16,9 +17,9 @@ namespace {
 
 // All of the test binary's new and delete go through here; counting is on for a
 // few lines only.
-bool counting = false;
-std::size_t news = 0;
-std::size_t taken = 0;  // from the heap now, cJSON apart
+std::atomic<bool> counting = false;  // other tests have threads
+std::atomic<std::size_t> news = 0;
+std::atomic<std::size_t> taken = 0;  // from the heap now, cJSON apart
 std::size_t json_now = 0;
 std::size_t json_peak = 0;
 
