@@ -11,10 +11,15 @@ import { eventually, newPage, signIn, startBrowser, startFleetd } from '../serve
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const files = build();
 const sha256 = bytes => createHash('sha256').update(bytes).digest('hex');
-let fleetd, browser, image;
+let fleetd, browser, image, session;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(2), startBrowser()]);
+  const page = await newPage(browser, fleetd.url);
+  await signIn(page);
+  await page.waitForSelector('text=admin');
+  session = await page.context().storageState(); // ten sign-ins a minute are allowed
+  await page.context().close();
 });
 
 after(async () => {
@@ -24,10 +29,8 @@ after(async () => {
 
 /** A signed-in page with a board at its serial port. */
 async function withBoard(options) {
-  const page = await newPage(browser, fleetd.url);
+  const page = await newPage(browser, fleetd.url, { storageState: session });
   await page.addInitScript(install, options ?? {});
-  await signIn(page);
-  await page.waitForSelector('h1');
   return page;
 }
 
@@ -182,9 +185,7 @@ test('a page from another host without https says why there is no button', async
 for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
   test(`the page, ${width} wide, ${colorScheme}`, async () => {
     const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const page = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
-    await signIn(page);
-    await page.waitForSelector('h1');
+    const page = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
     for (const path of ['/flash', `/firmware/images/${image}`]) {
       await page.goto(path);
       if (path === '/flash') await page.waitForSelector('[data-state]');
@@ -208,9 +209,7 @@ test('a revoked image is not installed any more, not even by an open page', asyn
   const page = await withBoard();
   await page.goto(`/flash?image=${image}`);
   await page.waitForSelector('[data-state=ready]');
-  const admin = await newPage(browser, fleetd.url);
-  await signIn(admin);
-  await admin.waitForSelector('h1');
+  const admin = await newPage(browser, fleetd.url, { storageState: session });
   await page.click('esp-web-install-button button');
   await say(page).locator('text=Install fleet_unit').click();
   await admin.goto(`/firmware/images/${image}`);
