@@ -72,6 +72,20 @@ export async function signIn(page, name = 'admin', word = password) {
   await page.click('form:has(input[name=password]) button');
 }
 
+/**
+ * What a browser keeps of a sign-in, for storageState of newPage. The server
+ * allows ten sign-ins a minute, and hashes the password at each.
+ */
+export async function newSession(browser, url) {
+  const page = await newPage(browser, url);
+  await signIn(page);
+  await page.waitForSelector('h1');
+  if (page.errors.length) throw new Error(`the sign-in logged errors: ${page.errors}`);
+  const session = await page.context().storageState();
+  await page.context().close();
+  return session;
+}
+
 /** Waits until check returns something true. */
 export async function eventually(what, check, ms = 30_000) {
   for (const end = Date.now() + ms; Date.now() < end; await sleep(200)) {

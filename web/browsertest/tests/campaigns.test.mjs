@@ -4,16 +4,15 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-let fleetd, browser, page, board;
+let fleetd, browser, session, page, board;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(12), startBrowser()]);
-  page = await newPage(browser, fleetd.url);
-  await signIn(page);
-  await page.waitForSelector('h1');
+  session = await newSession(browser, fleetd.url);
+  page = await newPage(browser, fleetd.url, { storageState: session });
   await eventually('the fleet is online', async () => {
     await page.goto('/devices?q=presence:online+tool:self.upgrade_firmware');
     return await page.locator('tbody tr').count() === 12;
@@ -67,9 +66,7 @@ test('the overview says that it needs somebody', async () => {
 });
 
 test('on a phone, pause is in reach of a thumb', async () => {
-  const phone = await newPage(browser, fleetd.url, { viewport: { width: 390, height: 844 }, hasTouch: true });
-  await signIn(phone);
-  await phone.waitForSelector('h1');
+  const phone = await newPage(browser, fleetd.url, { viewport: { width: 390, height: 844 }, hasTouch: true, storageState: session });
   await phone.goto(board);
   const pass = phone.locator('#campaign-acts >> text=/Open wave 2/');
   await pass.click();
@@ -98,8 +95,7 @@ test('the time line of a device tells how it went', async () => {
 });
 
 test('without JavaScript a campaign is planned and discarded', async () => {
-  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false });
-  await signIn(plain);
+  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false, storageState: session });
   await chooseRelease(plain, 2);
   await plain.fill('input[name=name]', 'plain');
   await plain.check('input[name=downgrade]');
@@ -116,9 +112,7 @@ test('without JavaScript a campaign is planned and discarded', async () => {
 for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
   test(`all campaign pages, ${width} wide, ${colorScheme}`, async () => {
     const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
-    await signIn(other);
-    await other.waitForSelector('h1');
+    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
     const complaints = [];
     for (const path of ['/campaigns', '/campaigns?state=paused', '/campaigns/new', board, `${board}/devices`, `${board}/devices?state=failed_any`]) {
       const response = await other.goto(path);

@@ -1,21 +1,17 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, page, device;
+let fleetd, browser, session, page, device;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(6), startBrowser()]);
+  session = await newSession(browser, fleetd.url);
   page = await newPage(browser, fleetd.url);
 });
 
 // A page of its own, for what makes the browser log an error on purpose.
-async function visitor() {
-  const other = await newPage(browser, fleetd.url);
-  await signIn(other);
-  await other.waitForSelector('h1');
-  return other;
-}
+const visitor = () => newPage(browser, fleetd.url, { storageState: session });
 
 async function typeTheWord(on) {
   const input = on.locator('.tool-form input[name=confirm]');

@@ -3,16 +3,15 @@ import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
 import { appImage } from '../images.mjs';
-import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-let fleetd, browser, page, image, release;
+let fleetd, browser, session, page, image, release;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(4), startBrowser()]);
-  page = await newPage(browser, fleetd.url);
-  await signIn(page);
-  await page.waitForSelector('h1');
+  session = await newSession(browser, fleetd.url);
+  page = await newPage(browser, fleetd.url, { storageState: session });
 });
 
 after(async () => {
@@ -39,8 +38,7 @@ test('files are uploaded one after the other, each with its outcome in place', a
 });
 
 test('an upload shows bytes and percent, and can be canceled', async () => {
-  const slow = await newPage(browser, fleetd.url);
-  await signIn(slow);
+  const slow = await newPage(browser, fleetd.url, { storageState: session });
   await slow.goto('/firmware/images');
   const cdp = await slow.context().newCDPSession(slow);
   await cdp.send('Network.emulateNetworkConditions', { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: 400_000 });
@@ -107,8 +105,7 @@ test('who fits is asked in the query language, and lives in the URL', async () =
 
 test('others see what is new without a reload', async () => {
   await page.goto('/firmware');
-  const other = await newPage(browser, fleetd.url);
-  await signIn(other);
+  const other = await newPage(browser, fleetd.url, { storageState: session });
   await other.goto(`/firmware/releases/new?image=${image.split('/').pop()}`);
   await other.fill('input[name=version]', '2.9.0-again');
   await other.click('button[value=draft]');
@@ -144,8 +141,7 @@ test('an image is taken back only with its version typed', async () => {
 });
 
 test('without JavaScript the same form takes several files', async () => {
-  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false });
-  await signIn(plain);
+  const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false, storageState: session });
   await plain.goto('/firmware/images');
   await plain.setInputFiles('input[type=file]', [file('one.bin', appImage({ version: '2.9.2' })), file('bad.bin', Buffer.from('bad'))]);
   await plain.click('text="Upload"');
@@ -157,9 +153,7 @@ test('without JavaScript the same form takes several files', async () => {
 for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
   test(`firmware pages, ${width} wide, ${colorScheme}`, async () => {
     const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const on = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
-    await signIn(on);
-    await on.waitForSelector('h1');
+    const on = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
     const complaints = [];
     for (const path of ['/firmware', '/firmware?state=draft', '/firmware/images', '/firmware/releases/new', image, release]) {
       const response = await on.goto(path);

@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
 import { install } from '../board.mjs';
 import { build, flashed } from '../build.mjs';
-import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const files = build();
@@ -15,11 +15,7 @@ let fleetd, browser, image, session;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(2), startBrowser()]);
-  const page = await newPage(browser, fleetd.url);
-  await signIn(page);
-  await page.waitForSelector('text=admin');
-  session = await page.context().storageState(); // ten sign-ins a minute are allowed
-  await page.context().close();
+  session = await newSession(browser, fleetd.url);
 });
 
 after(async () => {

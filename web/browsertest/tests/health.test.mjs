@@ -5,7 +5,7 @@ import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { eventually, newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const bin = name => new URL(`../../../bin/${name}`, import.meta.url).pathname;
@@ -13,14 +13,13 @@ const programs = [process.env.FLEETD_VDEVICES, bin('firmware'), bin('firmware-te
   .find(dir => dir && existsSync(`${dir}/vdevice`) && existsSync(`${dir}/mkimage`));
 const options = { skip: programs ? false : 'no virtual device: set FLEETD_VDEVICES to the directory of vdevice and mkimage' };
 const device = '/devices/02f11e000001';
-let fleetd, browser, page;
+let fleetd, browser, session, page;
 
 before(async () => {
   if (!programs) return;
   [fleetd, browser] = await Promise.all([startFleetd(0, '--demo-virtual', programs), startBrowser()]);
-  page = await newPage(browser, fleetd.url);
-  await signIn(page);
-  await page.waitForSelector('h1');
+  session = await newSession(browser, fleetd.url);
+  page = await newPage(browser, fleetd.url, { storageState: session });
   await eventually('the device offers its tools', async () => {
     await page.goto('/devices?q=presence:online+tool:self.config.set');
     return await page.locator('tbody tr').count() === 2;
@@ -75,9 +74,7 @@ test('a log is fetched, followed, and followed no more', options, async () => {
 for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
   test(`its pages, ${width} wide, ${colorScheme}`, options, async () => {
     const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true });
-    await signIn(other);
-    await other.waitForSelector('h1');
+    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
     const complaints = [];
     for (const path of [`${device}/health`, `${device}/logs`, `${device}/firmware`]) {
       await other.goto(path);
