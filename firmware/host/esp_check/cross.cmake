@@ -15,7 +15,7 @@ set(cross_flags -std=gnu++2b -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-section
 foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools)
     list(APPEND cross_flags -I${firmware}/components/${component}/include)
 endforeach()
-set(rv32 ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)
+set(rv32 ${CMAKE_CXX_COMPILER_LAUNCHER} ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)
 set(xtensa ${XTENSA_CXX} --specs=${XTENSA_SPECS})
 
 set(cross_results)

@@ -1,6 +1,5 @@
 # The port on the host, once as an ESP32-S3 on IDF 5.5 and once as an ESP32-C3 on
 # IDF 6.0: between them, each branch of the preprocessor is run.
-find_path(DOCTEST_INCLUDE doctest/doctest.h REQUIRED)
 find_library(CRYPTO_LIBRARY crypto REQUIRED)
 
 file(GLOB fake_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/fakes/*.cpp)
@@ -11,13 +10,11 @@ function(esp_tests name idf target board)
                    ${fake_sources} ${test_sources})
     # The clock of the machine is nobody's toy: the port sets a fake one.
     target_compile_definitions(${name} PRIVATE FLEET_STUB_IDF=${idf} FLEET_STUB_TARGET_${target} ${ARGN}
-        settimeofday=fake_settimeofday gettimeofday=fake_gettimeofday
-        DOCTEST_CONFIG_NO_EXCEPTIONS_BUT_WITH_ALL_ASSERTS)
+        settimeofday=fake_settimeofday gettimeofday=fake_gettimeofday)
     target_include_directories(${name} PRIVATE ${stubs} ${firmware}/main ${firmware}/components/fleet_esp/include
         ${firmware}/components/fleet_esp/src ${CMAKE_CURRENT_LIST_DIR}/fakes)
-    target_include_directories(${name} SYSTEM PRIVATE ${DOCTEST_INCLUDE})
     target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wno-deprecated-declarations)
-    target_link_libraries(${name} PRIVATE fleet_tools fleet_core fleet_font ${CRYPTO_LIBRARY})
+    target_link_libraries(${name} PRIVATE doctest_main fleet_tools fleet_core fleet_font ${CRYPTO_LIBRARY})
     add_test(NAME ${name} COMMAND ${name} --no-skip)
 endfunction()
 
