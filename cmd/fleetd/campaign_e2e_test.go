@@ -46,6 +46,7 @@ func writeImage(t *testing.T, board, version string) string {
 
 // From a file to devices that run it, with nothing but commands.
 func TestCampaignByCommand(t *testing.T) {
+	t.Parallel()
 	const board = "bread-compact-wifi"
 	d := newDaemon(t)
 	d.simulate(sim.Options{Devices: 3, Boards: []string{board}, Seed: 7, TimeScale: 0.05, BootDelay: 200 * time.Millisecond})

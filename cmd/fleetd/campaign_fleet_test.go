@@ -43,6 +43,7 @@ var verdicts = map[sim.FaultKind]fleet.DeploymentState{
 // waves while 3 % of it misbehaves in every way the simulator knows, over real
 // sockets and a real database, and looks at each verdict.
 func TestCampaignOverSimulatedFleet(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes minutes; FLEETD_CAMPAIGN_DEVICES makes it smaller")
 	}

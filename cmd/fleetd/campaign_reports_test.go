@@ -31,6 +31,7 @@ var reported = map[sim.FaultKind]struct {
 // far they are and why they fail, over real sockets and a real database. The
 // verdicts are those of what was observed; the words are the devices'.
 func TestCampaignOverReportingFleet(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}

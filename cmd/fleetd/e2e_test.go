@@ -219,6 +219,7 @@ func (d *daemon) listed(n int) []deviceView {
 }
 
 func TestFromPollToOutcome(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	f := d.simulate(sim.Options{Devices: 6, Seed: 7, TimeScale: 0.1, BootDelay: 200 * time.Millisecond})
 	device := d.listed(6)[0].ID
@@ -261,6 +262,7 @@ func deviceNamed(t *testing.T, f *sim.Fleet, n int, id string) *sim.Device {
 }
 
 func TestClientCommands(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	d.simulate(sim.Options{Devices: 3, Seed: 7})
 	device := d.listed(3)[0].ID
@@ -284,6 +286,7 @@ func TestClientCommands(t *testing.T) {
 }
 
 func TestSnapshotReachesTheConsole(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	d.simulate(sim.Options{Devices: 1, Boards: []string{"esp-box-3"}, Seed: 7, TimeScale: 0.1})
 	device := d.listed(1)[0].ID
@@ -306,6 +309,7 @@ func TestSnapshotReachesTheConsole(t *testing.T) {
 // what was sent is unknown, the fan-out goes on, and no device gets the call
 // twice.
 func TestKillNineInAFanOut(t *testing.T) {
+	t.Parallel()
 	const devices = 40
 	d := newDaemon(t)
 	slow, err := sim.ParseFaults("slow=1s")
@@ -375,6 +379,7 @@ func (d *daemon) async(device string) {
 }
 
 func TestStartUpErrors(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -117,6 +117,7 @@ type vitalsJSON struct {
 // What a device reports over MQTT is there for programs, after a restart of
 // fleetd, too; what it should not say does no harm.
 func TestReportsEndToEnd(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	o := d.otherDevice("02:00:00:00:00:01", `{"version":7,"on_trial":false,"reverted":0,"values":{"heartbeat_s":30}}`)
 	const device = "/devices/020000000001"
