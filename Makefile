@@ -27,9 +27,14 @@ test: ## everything that a change has to pass
 	@scripts/setup test
 	@scripts/test
 
+.PHONY: test-long
+test-long: ## what takes longer than test: large campaigns, fuzzing, coverage, more sanitizers
+	@scripts/setup test-long
+	@scripts/test long
+
 .PHONY: firmware-test
-firmware-test: ## the part of test that is about firmware/ (STEPS="format asan": some of it)
-	@scripts/setup test
+firmware-test: ## the part of test that is about firmware/ (STEPS="format asan": these; STEPS=long: of test-long)
+	@scripts/setup $(if $(STEPS),test-long,test)
 	@scripts/firmware-test $(STEPS)
 
 .PHONY: lint
