@@ -85,7 +85,8 @@ func (a *attempt) await() error {
 	case <-a.turn.Ready():
 		a.markSent()
 		if err := a.calls.o.Store.MarkSent(context.Background(), a.call); err != nil {
-			return fmt.Errorf("call %s was not sent: %w", a.call.ID, err)
+			a.neverSent()
+			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
 		}
 		a.calls.announce(a.call)
 	case <-a.order.done():
@@ -104,7 +105,7 @@ func (a *attempt) send() {
 	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
 	defer cancel()
 	now := a.calls.o.Now()
-	if waited := now.Sub(*a.call.SentAt); waited > recordPatience {
+	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
 		a.close(CallCanceled, &CallError{CodeRecordLate, fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))})
 		return
@@ -189,9 +190,39 @@ func (a *attempt) store() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err)
+		return a.unsettled(fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err))
 	}
 	return nil
+}
+
+// notInserted ends a call whose record the database did not confirm. The record
+// may come to be all the same: then it is brought to this end.
+func (a *attempt) notInserted(err error) error {
+	if errors.Is(err, ErrNotStored) || errors.Is(err, ErrInvalid) {
+		return err
+	}
+	if !a.call.State.Final() {
+		a.neverSent()
+	}
+	return a.unsettled(err)
+}
+
+// neverSent closes a call that is not sent for want of its record.
+func (a *attempt) neverSent() {
+	a.call.SentAt = nil
+	a.close(CallCanceled, &CallError{CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"})
+}
+
+// unsettled has the call's outcome stored as soon as the database allows.
+func (a *attempt) unsettled(err error) error {
+	if errors.Is(err, ErrInvalid) {
+		return err // no database would take it
+	}
+	why := Errorf(ErrUnavailable, "outcome_not_recorded", "the database did not take the outcome of the call; fleetd goes on trying to record it")
+	if a.call.SentAt == nil {
+		why = Errorf(ErrUnavailable, CodeNotRecorded, "the database did not confirm the record of the call; nothing was sent")
+	}
+	return &unsettledError{err: fmt.Errorf("%w: %w", why, err), settled: a.calls.settler.add(a.call)}
 }
 
 // late keeps an answer that came after the call was given up.

@@ -85,6 +85,7 @@ const (
 	CodeStopped      = "fleetd_stopped" // canceled or unknown: fleetd ended before the outcome
 	CodeRecordLate   = "record_late"    // canceled: the record that must precede the sending took too long
 	CodeWithdrawn    = "withdrawn"      // canceled by an operator
+	CodeNotRecorded  = "not_recorded"   // canceled: the database did not confirm the record that must precede the sending
 )
 
 // A LateAnswer came after the call had been given up.
@@ -143,9 +144,18 @@ type CallStore interface {
 	AddLateAnswer(ctx context.Context, id uuid.UUID, late LateAnswer) error
 	Call(ctx context.Context, id uuid.UUID) (Call, error)
 	Calls(ctx context.Context, f CallFilter) (Page[Call], error) // newest first
-	// RecoverCalls closes what a dead process left open: pending calls become
-	// canceled, sent ones unknown.
-	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)
+	// SettleCalls stores outcomes of calls of which it is not known whether they
+	// are on record: those that are not are put there. A call that is final
+	// already stays as it is. What an earlier write of the same calls does
+	// after this, if the database carries it out late, changes nothing.
+	SettleCalls(ctx context.Context, calls []*Call) error
+	// RecoverCalls closes what a dead process left open: of the calls with lower
+	// ids than before, pending ones become canceled, sent ones unknown.
+	RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error)
+	// CancelStrays cancels calls below before that came on record open after
+	// RecoverCalls: their writer was dead before the database confirmed them, so
+	// they were never sent.
+	CancelStrays(ctx context.Context, before uuid.UUID) (int64, error)
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
 	LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error)
 }

@@ -17,7 +17,7 @@ const (
 	MaxCallTimeout     = 5 * time.Minute
 	MaxArgumentBytes   = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
 	queueTimeout       = time.Minute
-	recordPatience     = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
+	recordTimeout      = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
 	stopGrace          = 2 * time.Second
 )
 
@@ -105,6 +105,10 @@ type Calls struct {
 	CallStore
 	o    CallsOptions
 	gate gate
+	// settler completes records whose writes failed; strays of an earlier
+	// process have lower ids than first.
+	settler *settler
+	first   uuid.UUID
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -127,13 +131,16 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Observe = func(*Call) {}
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	return &Calls{CallStore: o.Store, o: o, life: life, stop: stop}
+	s := &Calls{CallStore: o.Store, o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
+	s.settler = newSettler(o.Store, o.Log, s.announce)
+	return s
 }
 
 // Call makes a call and waits for its outcome. A refusal, a device that is
 // offline, or one that does not answer is an outcome, not an error: an error
-// means that there is no record of the call, or none of its outcome. The call
-// goes on if ctx ends meanwhile.
+// means that there is no record of the call, or none of its outcome yet: then
+// fleetd completes the record as soon as the database allows. The call goes on
+// if ctx ends meanwhile.
 func (s *Calls) Call(ctx context.Context, r CallRequest) (Call, error) {
 	a, err := s.begin(ctx, r)
 	if err != nil {
@@ -162,7 +169,8 @@ func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
 }
 
 // Shutdown refuses new calls, gives those in flight a moment to end, and
-// closes the rest as canceled or unknown. It returns when all are on record.
+// closes the rest as canceled or unknown. It returns when all are on record, or
+// after [settleGrace] without a database.
 func (s *Calls) Shutdown() {
 	s.mu.Lock()
 	s.stopped = true
@@ -170,6 +178,7 @@ func (s *Calls) Shutdown() {
 	grace := time.AfterFunc(stopGrace, func() { s.stop(errStopping) })
 	defer grace.Stop()
 	s.running.Wait()
+	s.settler.close()
 }
 
 // enter counts a call as running, unless fleetd is stopping.
@@ -178,6 +187,9 @@ func (s *Calls) enter() error {
 	defer s.mu.Unlock()
 	if s.stopped {
 		return Errorf(ErrUnavailable, "stopping", "fleetd is stopping; the call was not made")
+	}
+	if s.settler.full() {
+		return Errorf(ErrUnavailable, "database_unavailable", "the database has been away for long, and as many calls as fleetd can hold wait to be recorded; the call was not made")
 	}
 	s.running.Add(1)
 	return nil
@@ -200,7 +212,9 @@ func (s *Calls) record(ctx context.Context, r CallRequest) (*attempt, error) {
 	}
 	a, err := s.prepare(ctx, r)
 	if err == nil {
-		err = s.o.Store.InsertCall(context.WithoutCancel(ctx), a.call)
+		if err = s.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
+			err = a.notInserted(err)
+		}
 	}
 	if err != nil {
 		if a != nil && a.turn != nil {

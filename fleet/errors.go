@@ -15,6 +15,11 @@ var (
 	ErrTooMany     = errors.New("too many attempts") // wait before the next one
 	ErrUnavailable = errors.New("unavailable")       // try again later: overload, database down, shutting down
 
+	// ErrNotStored means that a write certainly left no trace. A failure without
+	// it leaves open whether the write happened, or will yet: a database that
+	// hangs may carry it out when it goes on.
+	ErrNotStored = errors.New("not stored")
+
 	// ErrOffline means that the device has no connection. Nothing was sent.
 	ErrOffline = errors.New("device offline")
 	// ErrBusy means that the device's queue of waiting calls is full. Nothing was sent.

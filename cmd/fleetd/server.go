@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -179,7 +180,11 @@ func (s *server) openJobs() error {
 
 // recover closes what a process that died left open.
 func (s *server) recover(ctx context.Context) error {
-	canceled, unknown, err := s.store.RecoverCalls(ctx)
+	now, err := uuid.NewV7() // ids of this process are higher
+	if err != nil {
+		return err
+	}
+	canceled, unknown, err := s.store.RecoverCalls(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -276,6 +281,7 @@ func (s *server) openCalls(context.Context) error {
 		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.observed})
 	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
+	s.stages.run("stray calls", s.calls.Run)
 	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
 	s.stages.run("fan-outs", s.fanOuts.Run)
 	s.watchParts()

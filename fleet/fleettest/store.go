@@ -48,6 +48,19 @@ func (s *CallStore) MarkSent(_ context.Context, c *fleet.Call) error { return s.
 // FinishCall keeps an outcome.
 func (s *CallStore) FinishCall(_ context.Context, c *fleet.Call) error { return s.write("finish", c) }
 
+// SettleCalls keeps outcomes of calls that have none.
+func (s *CallStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
+	for _, c := range calls {
+		if known, err := s.Call(ctx, c.ID); err == nil && known.State.Final() {
+			continue
+		}
+		if err := s.write("settle", c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // AddLateAnswer adds an answer to a call.
 func (s *CallStore) AddLateAnswer(_ context.Context, id uuid.UUID, late fleet.LateAnswer) error {
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -111,6 +112,15 @@ const insertCalls = `
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)`
 
+// The conflict waits for a transaction that hangs with the same call: either
+// that one's row is brought to its outcome, or that one fails when it goes on.
+const settleCalls = insertCalls + `
+	ON CONFLICT (id, created_at) DO UPDATE
+	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
+		error_code = excluded.error_code, error_message = excluded.error_message, evidence = excluded.evidence,
+		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
+	WHERE calls.state IN ('pending', 'sent')`
+
 // A final call stays as it is, and sent does not become sent again. Id and
 // created_at together are the key, and name the row's partition.
 const updateCalls = `
@@ -145,7 +155,16 @@ func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra 
 	for _, sql := range extra {
 		b.Queue(sql)
 	}
-	return domainError(db.SendBatch(ctx, &b).Close())
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+	}
+	defer conn.Release()
+	err = conn.SendBatch(ctx, &b).Close()
+	if certainlyUndone(err) {
+		return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+	}
+	return domainError(err)
 }
 
 func noteChanged(rows pgx.Rows, updates []*callWrite) error {

@@ -69,6 +69,27 @@ func (s *Store) update(ctx context.Context, c *fleet.Call, stayed func(fleet.Cal
 	return stayed(now.State)
 }
 
+// SettleCalls stores outcomes, with the calls where those are not on record.
+// They go by id, so that two such statements do not wait for each other.
+func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
+	writes := make([]*callWrite, 0, len(calls))
+	for _, c := range calls {
+		if !c.State.Final() {
+			return fleet.Errorf(fleet.ErrInvalid, "call_not_final", "call %s is %s; only an outcome settles it", c.ID, c.State)
+		}
+		w, err := newCallWrite(c, true)
+		if err != nil {
+			return err
+		}
+		writes = append(writes, w)
+	}
+	slices.SortFunc(writes, func(a, b *callWrite) int { return slices.Compare(a.row.id[:], b.row.id[:]) })
+	if _, err := s.db.Exec(ctx, settleCalls, insertArgs(writes)...); err != nil {
+		return fmt.Errorf("settle %d calls: %w", len(calls), domainError(err))
+	}
+	return nil
+}
+
 // AddLateAnswer keeps the first answer that came after the call was given up.
 func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.LateAnswer) error {
 	from, to, _ := idWindow(id)
@@ -242,24 +263,14 @@ const openFor = time.Hour
 
 // RecoverCalls closes what a dead process left open. That process made its
 // last call at the latest when it died, so the newest call says where to look.
-func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		var newest uuid.UUID
-		err := tx.QueryRow(ctx, `SELECT id FROM calls ORDER BY id DESC LIMIT 1`).Scan(&newest)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
+func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error) {
+	err = s.eachOpen(ctx, before, openFor, func(tx pgx.Tx, among idRange) error {
+		if canceled, err = closeOpen(ctx, tx, among, fleet.CallPending, fleet.CallCanceled,
+			fleet.CallError{Code: fleet.CodeStopped, Message: "fleetd stopped before the call was sent"}); err != nil {
 			return err
 		}
-		at, _ := idTime(newest)
-		from := at.Add(-openFor)
-		if canceled, err = closeOpen(ctx, tx, from, fleet.CallPending, fleet.CallCanceled,
-			"fleetd stopped before the call was sent"); err != nil {
-			return err
-		}
-		unknown, err = closeOpen(ctx, tx, from, fleet.CallSent, fleet.CallUnknown,
-			"fleetd stopped before the answer came; the device may have run the call")
+		unknown, err = closeOpen(ctx, tx, among, fleet.CallSent, fleet.CallUnknown,
+			fleet.CallError{Code: fleet.CodeStopped, Message: "fleetd stopped before the answer came; the device may have run the call"})
 		return err
 	})
 	if err != nil {
@@ -268,13 +279,61 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 	return canceled, unknown, nil
 }
 
-func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.CallState, why string) (int64, error) {
-	e := fleet.CallError{Code: fleet.CodeStopped, Message: why}
+// strayFor is longer than a write of a dead process was under way before that
+// died: two flushes.
+const strayFor = 10 * time.Minute
+
+// CancelStrays closes calls of a dead process that came on record too late for
+// RecoverCalls: the database hung with them when the process died, so that it
+// never learned of their record, and never sent them.
+func (s *Store) CancelStrays(ctx context.Context, before uuid.UUID) (n int64, err error) {
+	err = s.eachOpen(ctx, before, strayFor, func(tx pgx.Tx, among idRange) error {
+		for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
+			closed, err := closeOpen(ctx, tx, among, state, fleet.CallCanceled,
+				fleet.CallError{Code: fleet.CodeNotRecorded, Message: "fleetd stopped before the database had recorded the call; nothing was sent"})
+			if err != nil {
+				return err
+			}
+			n += closed
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("cancel stray calls: %w", domainError(err))
+	}
+	return n, nil
+}
+
+// idRange bounds calls by their ids, and the partitions to look into.
+type idRange struct {
+	from   time.Time
+	before uuid.UUID
+}
+
+// eachOpen runs close on the calls below before that are at most as much older
+// than the newest of them.
+func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Duration, closeAmong func(pgx.Tx, idRange) error) error {
+	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		var newest uuid.UUID
+		err := tx.QueryRow(ctx, `SELECT id FROM calls WHERE id < $1 ORDER BY id DESC LIMIT 1`, before).Scan(&newest)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		at, _ := idTime(newest)
+		return closeAmong(tx, idRange{from: at.Add(-older), before: before})
+	})
+}
+
+func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e fleet.CallError) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE calls
-		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash = CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END
-		WHERE id >= $7 AND created_at >= $8 AND state = $1`,
-		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(from), from.Add(-idSlack))
+		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash = CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
+			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
+		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1`,
+		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(among.from), among.from.Add(-idSlack), among.before)
 	return tag.RowsAffected(), err
 }
 

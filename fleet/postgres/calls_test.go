@@ -229,7 +229,7 @@ func TestRecoverCalls(t *testing.T) {
 		}
 	}
 	for _, want := range []int64{1, 0} { // the second finds nothing left
-		if canceled, unknown, err := s.RecoverCalls(ctx); err != nil || canceled != want || unknown != want {
+		if canceled, unknown, err := s.RecoverCalls(ctx, uuid.Must(uuid.NewV7())); err != nil || canceled != want || unknown != want {
 			t.Fatalf("RecoverCalls = %d, %d, %v; want %d, %d", canceled, unknown, err, want, want)
 		}
 	}

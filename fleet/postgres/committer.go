@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
 )
 
 // Limits of the group commit.
@@ -17,7 +19,6 @@ const (
 	maxWaiting    = 8192 // writes in line; further ones wait outside
 	maxBatch      = 512  // writes of one transaction
 	maxBatchBytes = 4 << 20
-	flushTimeout  = 30 * time.Second
 	flushers      = 2 // while one waits for the disk the other gathers
 )
 
@@ -27,6 +28,8 @@ const (
 type committer struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
+	// flushTimeout bounds a flush; after it the fate of its writes is open.
+	flushTimeout time.Duration
 
 	slots chan struct{} // one for each write in line
 	wake  chan struct{}
@@ -38,8 +41,8 @@ type committer struct {
 	flushed atomic.Int64
 }
 
-func newCommitter(db *pgxpool.Pool, log *slog.Logger) *committer {
-	return &committer{db: db, log: log, slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
+func newCommitter(db *pgxpool.Pool, log *slog.Logger, flushTimeout time.Duration) *committer {
+	return &committer{db: db, log: log, flushTimeout: flushTimeout, slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
 }
 
 // write returns when w is durable, or could not be made so. If ctx ends first
@@ -142,9 +145,12 @@ func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	if len(batch) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.flushTimeout)
 	defer cancel()
 	err := sendCalls(ctx, db, batch, c.replan()...)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: the database did not answer within %v: %w", fleet.ErrUnavailable, c.flushTimeout, err)
+	}
 	if len(batch) > 1 && rowIsBad(err) {
 		c.log.Warn("call records refused as a batch; storing them one by one", "rows", len(batch), "err", err)
 		for _, w := range batch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,7 @@ func domainError(err error) error {
 		if kind := sqlKind(pg.Code); kind != nil {
 			return fmt.Errorf("%w: %w", kind, err)
 		}
-	case pgconn.SafeToRetry(err), errors.As(err, &network), errors.Is(err, net.ErrClosed):
+	case pgconn.SafeToRetry(err), errors.As(err, &network), errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
 	}
 	return err
@@ -48,6 +49,17 @@ func sqlKind(code string) error {
 		return fleet.ErrUnavailable
 	}
 	return nil
+}
+
+// certainlyUndone reports whether a failed transaction left nothing behind: it
+// never left, or the server said that it rolled it back. A server that ends the
+// session, and a connection that breaks, leave that open.
+func certainlyUndone(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.SeverityUnlocalized == "ERROR"
+	}
+	return pgconn.SafeToRetry(err)
 }
 
 // rowIsBad reports whether the database refused the data, as against having

@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -31,6 +32,8 @@ type Store struct {
 type Options struct {
 	// Logger takes what went wrong behind a caller's back. Default: none.
 	Logger *slog.Logger
+	// FlushTimeout bounds one write of call records. Default: 30s.
+	FlushTimeout time.Duration
 }
 
 // New returns a store over a migrated database.
@@ -38,7 +41,10 @@ func New(db *pgxpool.Pool, o Options) *Store {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Store{db: db, log: o.Logger, calls: newCommitter(db, o.Logger),
+	if o.FlushTimeout == 0 {
+		o.FlushTimeout = 30 * time.Second
+	}
+	return &Store{db: db, log: o.Logger, calls: newCommitter(db, o.Logger, o.FlushTimeout),
 		orphaned: make(map[fleet.DeviceID]fleet.PresenceChange)}
 }
 

@@ -1,0 +1,297 @@
+package postgres_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres"
+)
+
+// A frozen is a call service over a database whose sessions can be stopped as
+// a machine that hangs stops them.
+type frozen struct {
+	t       *testing.T
+	store   *postgres.Store
+	link    *fleettest.Link
+	calls   *fleet.Calls
+	sent    atomic.Int32
+	writers []int // processes of the server that write call records
+	control *pgx.Conn
+}
+
+var freezeTool = fleet.Tool{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel}
+
+func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
+	t.Helper()
+	db := testDB(t)
+	f := &frozen{t: t, store: postgres.New(db, postgres.Options{FlushTimeout: flushTimeout}), link: &fleettest.Link{}}
+	var err error
+	if f.control, err = pgx.Connect(t.Context(), db.Config().ConnString()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.control.Close(context.Background()) })
+	f.calls = newCalls(t, f.store, f.link)
+	before := f.sessions()
+	run(t, f.store)
+	f.link.Sending = func(fleet.Invocation) { f.sent.Add(1) }
+	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		return fleettest.Text("true"), nil
+	})
+	for range 3 { // until both of the store's writers have a session
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { check(t, f.store.InsertCall(t.Context(), newCall("warm", fleet.CallSucceeded))) })
+		}
+		all.Wait()
+	}
+	for _, pid := range f.sessions() {
+		if !slices.Contains(before, pid) {
+			f.writers = append(f.writers, pid)
+		}
+	}
+	t.Cleanup(f.thaw) // before the store stops
+	return f
+}
+
+func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link) *fleet.Calls {
+	devices := &fleettest.Devices{}
+	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: []fleet.Tool{freezeTool}})
+	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices), Link: link, Events: &fleet.Events{}})
+	t.Cleanup(calls.Shutdown)
+	return calls
+}
+
+func (f *frozen) sessions() []int {
+	f.t.Helper()
+	rows, _ := f.control.Query(f.t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return pids
+}
+
+func (f *frozen) freeze() {
+	f.t.Helper()
+	if len(f.writers) == 0 {
+		f.t.Fatal("no session writes call records")
+	}
+	for _, pid := range f.writers {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			f.t.Skip("the server's processes cannot be stopped: ", err)
+		}
+	}
+}
+
+func (f *frozen) thaw() {
+	for _, pid := range f.writers {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+}
+
+func (f *frozen) request() fleet.CallRequest {
+	return fleet.CallRequest{Actor: admin, Device: unit, Tool: freezeTool.Name}
+}
+
+// recorded waits until every call of the device has an outcome.
+func (f *frozen) recorded(n int) []fleet.Call {
+	f.t.Helper()
+	var calls []fleet.Call
+	eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
+		page, err := f.store.Calls(f.t.Context(), fleet.CallFilter{Device: unit, Limit: 500})
+		calls = page.Items
+		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, func(c fleet.Call) bool { return !c.State.Final() })
+	})
+	return calls
+}
+
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after a minute: %s", what)
+		}
+	}
+}
+
+// A database that hangs with inserts carries them out when it goes on, long
+// after the callers were refused. The record must not say that such calls may
+// have run.
+func TestFrozenInserts(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		thawThen bool // before the outcome can be settled; else after
+	}{{"the insert comes first", true}, {"the outcome comes first", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFrozen(t, 500*time.Millisecond)
+			f.freeze()
+			if tt.thawThen {
+				time.AfterFunc(520*time.Millisecond, f.thaw)
+			}
+			// As many as may wait for the device: some share a batch. Those that
+			// come after the thaw may be made, and those that found no session
+			// left no trace.
+			var hung, made atomic.Int32
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					c, err := f.calls.Call(t.Context(), f.request())
+					var refusal *fleet.Error
+					switch {
+					case err == nil && c.State == fleet.CallSucceeded && tt.thawThen:
+						made.Add(1)
+					case errors.As(err, &refusal) && refusal.Code == fleet.CodeNotRecorded && errors.Is(err, fleet.ErrUnavailable):
+						hung.Add(1)
+					case !errors.Is(err, fleet.ErrNotStored):
+						t.Errorf("answered %v, %v", c.State, err)
+					}
+				})
+			}
+			all.Wait()
+			if hung.Load() == 0 {
+				t.Fatal("no insert hung")
+			}
+			n := int(hung.Load() + made.Load())
+			if !tt.thawThen {
+				f.recorded(n)
+				f.thaw()
+				time.Sleep(300 * time.Millisecond) // the hung inserts fail now
+			}
+			canceled := 0
+			for _, c := range f.recorded(n) {
+				if c.State == fleet.CallSucceeded {
+					continue
+				}
+				canceled++
+				if c.State != fleet.CallCanceled || c.SentAt != nil || c.Error == nil || c.Error.Code != fleet.CodeNotRecorded {
+					t.Errorf("the record says %s, sent %v, %+v", c.State, c.SentAt, c.Error)
+				}
+			}
+			if canceled != int(hung.Load()) || f.sent.Load() != made.Load() {
+				t.Errorf("%d calls hung, %d are canceled; %d were made, %d sent", hung.Load(), canceled, made.Load(), f.sent.Load())
+			}
+			if c, err := f.calls.Call(t.Context(), f.request()); err != nil || c.State != fleet.CallSucceeded {
+				t.Errorf("the next call: %v, %v", c.State, err)
+			}
+		})
+	}
+}
+
+// A call that waited for its turn is recorded as sent before it is: so is that
+// write.
+func TestFrozenMarkSent(t *testing.T) {
+	f := newFrozen(t, 500*time.Millisecond)
+	turn, err := f.link.Queue(unit)
+	check(t, err)
+	c, err := f.calls.Start(t.Context(), f.request())
+	check(t, err)
+	if c.State != fleet.CallPending {
+		t.Fatalf("the call is %s; want it to wait", c.State)
+	}
+	f.freeze()
+	turn.Done()
+	time.AfterFunc(520*time.Millisecond, f.thaw)
+	got := f.recorded(1)[0]
+	time.Sleep(300 * time.Millisecond)
+	if got = f.recorded(1)[0]; got.State != fleet.CallCanceled || got.Error.Code != fleet.CodeNotRecorded || got.SentAt != nil || f.sent.Load() != 0 {
+		t.Errorf("the record says %s, %+v; sent %d times", got.State, got.Error, f.sent.Load())
+	}
+}
+
+// An outcome that the database hung with is stored when it goes on, and only
+// then is the caller answered.
+func TestFrozenOutcome(t *testing.T) {
+	f := newFrozen(t, 500*time.Millisecond)
+	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		f.freeze()
+		time.AfterFunc(2*time.Second, f.thaw)
+		return fleettest.Text("true"), nil
+	})
+	c, err := f.calls.Call(t.Context(), f.request())
+	if err != nil || c.State != fleet.CallSucceeded {
+		t.Errorf("answered %v, %v", c.State, err)
+	}
+	if got := f.recorded(1)[0]; got.State != fleet.CallSucceeded || len(got.Result) == 0 {
+		t.Errorf("the record says %s, %s", got.State, got.Result)
+	}
+}
+
+// Shorter than a flush may take and longer than a call may wait for its record.
+func TestFrozenForAMoment(t *testing.T) {
+	f := newFrozen(t, 30*time.Second)
+	f.freeze()
+	time.AfterFunc(5500*time.Millisecond, f.thaw)
+	c, err := f.calls.Call(t.Context(), f.request())
+	if err != nil || c.State != fleet.CallCanceled || c.Error.Code != fleet.CodeRecordLate || f.sent.Load() != 0 {
+		t.Errorf("answered %v, %+v, %v", c.State, c.Error, err)
+	}
+	if got := f.recorded(1)[0]; got.State != fleet.CallCanceled {
+		t.Errorf("the record says %s", got.State)
+	}
+}
+
+func TestSettleCalls(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	done := newCall("done", fleet.CallSucceeded)
+	sent, pending, absent := newCall("sent", fleet.CallSent), newCall("pending", fleet.CallPending), newCall("absent", fleet.CallSent)
+	for _, c := range []*fleet.Call{done, sent, pending} {
+		check(t, s.InsertCall(ctx, c))
+	}
+	var all []*fleet.Call
+	for _, c := range []*fleet.Call{absent, sent, pending, done} {
+		c.State, c.SentAt, c.FinishedAt, c.Result = fleet.CallCanceled, nil, ptr(now()), nil
+		c.Error = &fleet.CallError{Code: fleet.CodeNotRecorded, Message: "m"}
+		all = append(all, c)
+	}
+	for range 2 {
+		check(t, s.SettleCalls(ctx, all))
+	}
+	for _, c := range all[:3] {
+		got, err := s.Call(ctx, c.ID)
+		check(t, err)
+		same(t, got, *c)
+	}
+	if got, err := s.Call(ctx, done.ID); err != nil || got.State != fleet.CallSucceeded {
+		t.Errorf("a call that had an outcome is %s now, %v", got.State, err)
+	}
+	wantKind(t, s.InsertCall(ctx, absent), fleet.ErrConflict) // what hung comes too late
+	wantKind(t, s.SettleCalls(ctx, []*fleet.Call{newCall("open", fleet.CallSent)}), fleet.ErrInvalid)
+}
+
+// A call of a dead process that comes on record after the start was never sent.
+func TestCancelStrays(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	stray, waiting := newCall("stray", fleet.CallSent), newCall("waiting", fleet.CallPending)
+	start := uuid.Must(uuid.NewV7())
+	own := newCall("own", fleet.CallSent)
+	if _, _, err := s.RecoverCalls(ctx, start); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*fleet.Call{own, stray, waiting} {
+		check(t, s.InsertCall(ctx, c))
+	}
+	for _, want := range []int64{2, 0} {
+		if n, err := s.CancelStrays(ctx, start); err != nil || n != want {
+			t.Errorf("CancelStrays = %d, %v; want %d", n, err, want)
+		}
+	}
+	for c, want := range map[*fleet.Call]fleet.CallState{own: fleet.CallSent, stray: fleet.CallCanceled, waiting: fleet.CallCanceled} {
+		if got, err := s.Call(ctx, c.ID); err != nil || got.State != want || (want == fleet.CallCanceled) != (got.SentAt == nil) {
+			t.Errorf("call %s is %s, sent %v, %v; want %s", c.Device, got.State, got.SentAt, err, want)
+		}
+	}
+}
