@@ -97,7 +97,7 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	snapshots := fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: pictures, PublicURL: "http://127.0.0.1"})
 	r.calls = fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: r.broker, Watcher: r.presences, URLs: snapshots, Events: events})
 	r.onStop(r.calls.Shutdown)
-	r.fanOuts = fleet.NewFanOuts(store, store, r.calls, events, slog.New(slog.DiscardHandler))
+	r.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: store, Calls: r.calls, Presence: r.presences, Events: events})
 	r.run(r.fanOuts.Run)
 	r.operators = fleet.NewOperators(store)
 	if _, r.token, err = r.operators.NewToken(ctx, benchActor, "bench", fleet.RoleAdmin, nil); err != nil {

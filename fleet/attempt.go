@@ -17,15 +17,17 @@ type attempt struct {
 	wire  json.RawMessage // the arguments as they go to the device
 	order *FirmwareOrder  // of an upgrade; else nil
 	wrote bool            // the order was told that its call was sent
+
+	stalled func(error) // see [CallRequest]; may be nil
 }
 
 // queue joins the device's line. A call that need not wait is put on record as
 // sent straight away: the record must be there before the first byte leaves,
 // and one commit does for both.
-func (a *attempt) queue() error {
+func (a *attempt) queue(unlessOffline bool) error {
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
 	switch {
-	case errors.Is(err, ErrOffline):
+	case errors.Is(err, ErrOffline) && !unlessOffline:
 		a.close(CallOffline, &CallError{CodeOffline, "the device is not connected; nothing was sent"})
 	case errors.Is(err, ErrBusy):
 		a.close(CallRefused, &CallError{CodeBusy, "too many calls wait for this device already; nothing was sent"})
@@ -181,6 +183,9 @@ func (a *attempt) store() error {
 	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < patience; wait = min(2*wait, longest) {
 		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, ErrInvalid) {
 			break
+		}
+		if a.stalled != nil {
+			a.stalled(err)
 		}
 		select {
 		case <-time.After(wait):

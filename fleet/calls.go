@@ -39,10 +39,15 @@ type CallRequest struct {
 	Arguments json.RawMessage // a JSON object; nil is {}
 	Timeout   time.Duration   // 0 takes the tool's default
 	FanOut    uuid.UUID
-	Picture   string         // [ToolPreviewImage]: blob key of the picture to show
-	Firmware  *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
+	// UnlessOffline makes the request fail with [ErrOffline], and leave no
+	// record, while the device is not connected.
+	UnlessOffline bool
+	Picture       string         // [ToolPreviewImage]: blob key of the picture to show
+	Firmware      *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
 	now time.Time
+	// stalled, if set, sees each failure to store the outcome that is tried again.
+	stalled func(error)
 }
 
 // A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
@@ -236,12 +241,12 @@ func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments, order: r.Firmware}
+	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments, order: r.Firmware, stalled: r.stalled}
 	if no := s.admit(ctx, a, t, r); no != nil {
 		a.close(no.state, &no.err)
 		return a, nil
 	}
-	if err := a.queue(); err != nil {
+	if err := a.queue(r.UnlessOffline); err != nil {
 		return nil, err
 	}
 	return a, nil

@@ -27,12 +27,23 @@ type FanOut struct {
 	Arguments   json.RawMessage
 	MaxInFlight int
 	Timeout     time.Duration // of each call; 0 takes the tool's default
+	OfflineWait time.Duration // how long, from CreatedAt, devices that are not connected are waited for; 0: not at all
 	State       FanOutState
 	Targets     int // devices it goes to
 	Skipped     int // devices that matched but were left out, each with a reason
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
+}
+
+// WaitsUntil is when devices that are not connected are waited for no longer,
+// nil if they are not waited for.
+func (f FanOut) WaitsUntil() *time.Time {
+	if f.OfflineWait == 0 {
+		return nil
+	}
+	until := f.CreatedAt.Add(f.OfflineWait)
+	return &until
 }
 
 // A FanOutTarget is one device of a fan-out. Reason is set if it was skipped.
@@ -43,9 +54,23 @@ type FanOutTarget struct {
 
 // FanOutProgress counts a fan-out's calls.
 type FanOutProgress struct {
-	Waiting int               // not yet called
-	ByState map[CallState]int // calls by their state
+	Waiting     int               // not yet called
+	AwaitOnline int               // of Waiting: called when they come online
+	ByState     map[CallState]int // calls by their state
+	Blocked     *FanOutBlock      // nil while the fan-out goes on
 }
+
+// A FanOutBlock says what keeps a fan-out from going on, and since when.
+type FanOutBlock struct {
+	Code  BlockCode
+	Since time.Time
+}
+
+// BlockCode names what a fan-out waits for.
+type BlockCode string
+
+// BlockDatabase: the database does not take the records of its calls.
+const BlockDatabase BlockCode = "database_unavailable"
 
 // Done is how many calls have an outcome.
 func (p FanOutProgress) Done() int {
@@ -73,12 +98,16 @@ type FanOutStore interface {
 	FanOut(ctx context.Context, id uuid.UUID) (FanOut, error)
 	FanOuts(ctx context.Context, limit int, cursor string) (Page[FanOut], error) // newest first
 	RunningFanOuts(ctx context.Context) ([]FanOut, error)
-	// PendingTargets returns up to limit devices of the fan-out, in order after
-	// the given device, that have no call yet, or only one that was canceled
-	// before it was sent because fleetd stopped.
+	// PendingTargets returns up to limit devices of a running fan-out, in order
+	// after the given device, that have no call yet, or only such as do not
+	// count: canceled before they were sent because fleetd stopped or the
+	// database was away, or offline while the fan-out waits for such devices.
 	PendingTargets(ctx context.Context, id uuid.UUID, after DeviceID, limit int) ([]DeviceID, error)
 	SkippedTargets(ctx context.Context, id uuid.UUID) ([]DeviceCount, error) // Value is the reason
 	FinishFanOut(ctx context.Context, by Actor, id uuid.UUID, state FanOutState, at time.Time) error
+	// LastAlive returns when a fleetd last noted, before the given time, that it
+	// ran; zero if none did.
+	LastAlive(ctx context.Context, before time.Time) (time.Time, error)
 	Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error)
 	Answers(ctx context.Context, id uuid.UUID, limit int) ([]FanOutAnswer, error) // largest group first
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,10 @@ const (
 	fanOutPage        = 1000
 	fanOutAnnounce    = 250 * time.Millisecond
 	previewSampleSize = 5
+
+	// MaxOfflineWait bounds how long a fan-out waits for devices.
+	MaxOfflineWait     = 24 * time.Hour
+	DefaultOfflineWait = 15 * time.Minute // where a request asks to wait, and not how long
 )
 
 // A FanOutRequest asks for the same call to many devices: those of a query, or
@@ -33,13 +38,16 @@ type FanOutRequest struct {
 	Arguments   json.RawMessage
 	Timeout     time.Duration
 	MaxInFlight int // 0 takes DefaultInFlight
+	// OfflineWait is how long devices that are not connected are waited for. 0
+	// ends their calls as offline at once.
+	OfflineWait time.Duration
 }
 
 // A FanOutPreview says what a fan-out would do, before it does.
 type FanOutPreview struct {
 	Matched  int
 	Targets  int
-	Offline  int // of the targets: their calls will end offline unless they come back first
+	Offline  int // of the targets: not connected now
 	UserOnly bool
 	Skipped  []SkippedDevices // by reason, most first
 }
@@ -51,36 +59,59 @@ type SkippedDevices struct {
 	Sample []DeviceID
 }
 
+// FanOutsOptions configures [FanOuts]. Those without a default are required.
+type FanOutsOptions struct {
+	Store    FanOutStore
+	Devices  DeviceStore
+	Calls    *Calls
+	Presence interface{ IsConnected(id DeviceID) bool }
+	Events   *Events      // of presence too
+	Log      *slog.Logger // nil: silent
+	// Grace is how long after a start devices are waited for that were connected
+	// before it. Default: 1m
+	Grace time.Duration
+}
+
 // FanOuts makes the same call to many devices, each at most once, and goes on
 // after a restart from what is on record.
 type FanOuts struct {
 	FanOutStore
-	calls   *Calls
-	devices DeviceStore
-	events  *Events
-	log     *slog.Logger
-	now     func() time.Time
+	calls    *Calls
+	devices  DeviceStore
+	presence interface{ IsConnected(id DeviceID) bool }
+	events   *Events
+	log      *slog.Logger
+	grace    time.Duration
+	now      func() time.Time
 
 	mu      sync.Mutex
 	life    context.Context // nil before Run
-	cancels map[uuid.UUID]context.CancelFunc
+	started time.Time       // of Run
+	runs    map[uuid.UUID]*fanOutRun
 	running sync.WaitGroup
 }
 
 // NewFanOuts returns the service; [FanOuts.Run] carries its fan-outs out.
-func NewFanOuts(store FanOutStore, devices DeviceStore, calls *Calls, events *Events, log *slog.Logger) *FanOuts {
-	return &FanOuts{FanOutStore: store, calls: calls, devices: devices, events: events, log: log,
-		now: func() time.Time { return time.Now().UTC() }, cancels: make(map[uuid.UUID]context.CancelFunc)}
+func NewFanOuts(o FanOutsOptions) *FanOuts {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &FanOuts{FanOutStore: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events, log: o.Log,
+		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() }, runs: make(map[uuid.UUID]*fanOutRun)}
 }
 
 // Run resumes what was running when fleetd stopped, and carries out fan-outs
 // until ctx ends. Calls in flight then are left to [Calls.Shutdown].
 func (s *FanOuts) Run(ctx context.Context) error {
 	s.mu.Lock()
-	s.life = ctx
+	s.life, s.started = ctx, s.now()
 	s.mu.Unlock()
-	open, err := s.RunningFanOuts(ctx)
-	if err != nil {
+	var open []FanOut
+	err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
+		open, err = s.RunningFanOuts(ctx)
+		return err
+	}, func(err error) { s.log.Error("fan-outs of the last run wait for the database", "err", err) })
+	if err != nil && ctx.Err() == nil {
 		return err
 	}
 	for _, f := range open {
@@ -115,9 +146,12 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		return FanOut{}, Errorf(ErrInvalid, "empty_audience", "no device would be called: %d match, all of them are left out", p.Matched)
 	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
-		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, State: FanOutRunning, Targets: p.Targets,
+		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now()}
 	if err := s.CreateFanOut(ctx, &f, targets); err != nil {
+		if !errors.Is(err, ErrNotStored) && !rowRefused(err) {
+			s.withdraw(f)
+		}
 		return FanOut{}, err
 	}
 	s.launch(f)
@@ -135,16 +169,16 @@ func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
 		return err
 	}
 	if f.State != FanOutRunning {
+		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
 		return Errorf(ErrConflict, "not_running", "the fan-out is %s already", f.State)
 	}
 	if err := s.FinishFanOut(ctx, by, id, FanOutCanceled, s.now()); err != nil {
+		if !rowRefused(err) {
+			s.haltIfEnded(id)
+		}
 		return err
 	}
-	s.mu.Lock()
-	if cancel := s.cancels[id]; cancel != nil {
-		cancel()
-	}
-	s.mu.Unlock()
+	s.halt(id)
 	s.announce(id)
 	return nil
 }
@@ -159,6 +193,10 @@ func (r *FanOutRequest) check() error {
 	if r.MaxInFlight < 1 || r.MaxInFlight > MaxInFlight {
 		return Errorf(ErrInvalid, "invalid_max_in_flight", "at most %d calls can be in flight at once, and at least 1", MaxInFlight)
 	}
+	if r.OfflineWait < 0 || r.OfflineWait > MaxOfflineWait {
+		return Errorf(ErrInvalid, "invalid_offline_wait", "devices that are not connected can be waited for from 0 ms to %d ms (%v)", MaxOfflineWait.Milliseconds(), MaxOfflineWait)
+	}
+	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
 	if OwnsURL(r.Tool) && r.Tool != ToolSnapshot {
 		return Errorf(ErrInvalid, "not_for_many", "%s takes a picture per call; make it from the device's page", r.Tool)
 	}
@@ -261,111 +299,4 @@ func sortSkipped(groups map[string]*SkippedDevices) []SkippedDevices {
 	}
 	slices.SortStableFunc(out, func(a, b SkippedDevices) int { return b.Count - a.Count })
 	return out
-}
-
-// launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
-// find it on record) or is stopping.
-func (s *FanOuts) launch(f FanOut) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life == nil || s.life.Err() != nil || s.cancels[f.ID] != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(s.life)
-	s.cancels[f.ID] = cancel
-	s.running.Go(func() {
-		defer cancel()
-		s.carryOut(ctx, f)
-		s.mu.Lock()
-		delete(s.cancels, f.ID)
-		s.mu.Unlock()
-	})
-}
-
-// carryOut calls every waiting target and closes the fan-out. When ctx ends it
-// stops sending and leaves the record as it is.
-func (s *FanOuts) carryOut(ctx context.Context, f FanOut) {
-	live, stopLive := context.WithCancel(ctx)
-	defer stopLive()
-	go s.announceWhile(live, f.ID)
-	if err := s.callAll(ctx, f); err != nil {
-		if ctx.Err() == nil {
-			s.log.Error("fan-out stopped; it goes on at the next start", "fanout", f.ID, "err", err)
-		}
-		return
-	}
-	system := Actor{Kind: ActorSystem, Name: "fleetd"}
-	if err := s.FinishFanOut(context.WithoutCancel(ctx), system, f.ID, FanOutCompleted, s.now()); err != nil {
-		s.log.Error("end of fan-out not stored", "fanout", f.ID, "err", err)
-	}
-	s.announce(f.ID)
-}
-
-// callAll feeds the waiting targets to as many workers as calls may be in flight.
-func (s *FanOuts) callAll(ctx context.Context, f FanOut) error {
-	targets := make(chan DeviceID)
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var workers sync.WaitGroup
-	for range min(f.MaxInFlight, f.Targets) {
-		workers.Go(func() {
-			for id := range targets {
-				if err := s.callOne(f, id); err != nil {
-					fail(err)
-				}
-			}
-		})
-	}
-	err := s.feed(ctx, f, targets)
-	close(targets)
-	workers.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
-}
-
-func (s *FanOuts) feed(ctx context.Context, f FanOut, targets chan<- DeviceID) error {
-	after := DeviceID("")
-	for {
-		page, err := s.PendingTargets(ctx, f.ID, after, fanOutPage)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		for _, id := range page {
-			select {
-			case targets <- id:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		after = page[len(page)-1]
-	}
-}
-
-func (s *FanOuts) callOne(f FanOut, id DeviceID) error {
-	_, err := s.calls.Call(context.Background(), CallRequest{Actor: f.Actor, Device: id, Tool: f.Tool,
-		Arguments: f.Arguments, Timeout: f.Timeout, FanOut: f.ID})
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
-// announceWhile tells live views of the progress a few times a second.
-func (s *FanOuts) announceWhile(ctx context.Context, id uuid.UUID) {
-	tick := time.NewTicker(fanOutAnnounce)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.announce(id)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (s *FanOuts) announce(id uuid.UUID) {
-	s.events.Publish(Event{Kind: EventFanOut, At: s.now(), Subject: id.String()})
 }

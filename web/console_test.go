@@ -125,7 +125,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		}})
 	c.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
-	fanOuts := fleet.NewFanOuts(c.store, c.store, calls, c.events, log)
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Presence: c.presences, Events: c.events, Log: log})
 	c.logs = fleet.NewDeviceLogs(fleet.DeviceLogsOptions{Calls: calls, Events: c.events, Log: log})
 	c.reports = fleet.NewReports(fleet.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog, Log: log, WriteEvery: 5 * time.Millisecond})
 	c.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes, Calls: calls, Devices: c.store,

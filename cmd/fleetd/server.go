@@ -282,7 +282,7 @@ func (s *server) openCalls(context.Context) error {
 	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.stages.run("stray calls", s.calls.Run)
-	s.fanOuts = fleet.NewFanOuts(s.store, s.store, s.calls, s.events, s.log)
+	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.store, Calls: s.calls, Presence: s.presences, Events: s.events, Log: s.log})
 	s.stages.run("fan-outs", s.fanOuts.Run)
 	s.watchParts()
 	return nil

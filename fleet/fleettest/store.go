@@ -61,6 +61,17 @@ func (s *CallStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error 
 	return nil
 }
 
+// Calls lists the calls of a device in a fan-out, newest first.
+func (s *CallStore) Calls(_ context.Context, f fleet.CallFilter) (fleet.Page[fleet.Call], error) {
+	var page fleet.Page[fleet.Call]
+	for _, c := range slices.Backward(s.All()) {
+		if c.Device == f.Device && c.FanOut == f.FanOut {
+			page.Items = append(page.Items, c)
+		}
+	}
+	return page, nil
+}
+
 // AddLateAnswer adds an answer to a call.
 func (s *CallStore) AddLateAnswer(_ context.Context, id uuid.UUID, late fleet.LateAnswer) error {
 	s.mu.Lock()
@@ -136,6 +147,17 @@ func (s *Devices) Device(_ context.Context, id fleet.DeviceID) (fleet.Device, er
 		return fleet.Device{}, fleet.ErrNotFound
 	}
 	return d, nil
+}
+
+// DevicesByID returns those devices that there are.
+func (s *Devices) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error) {
+	var found []fleet.Device
+	for _, id := range ids {
+		if d, err := s.Device(ctx, id); err == nil {
+			found = append(found, d)
+		}
+	}
+	return found, nil
 }
 
 // Inventory returns an inventory.

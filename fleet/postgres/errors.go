@@ -59,7 +59,8 @@ func certainlyUndone(err error) bool {
 	if errors.As(err, &pg) {
 		return pg.SeverityUnlocalized == "ERROR"
 	}
-	return pgconn.SafeToRetry(err)
+	var unconnected *pgconn.ConnectError
+	return pgconn.SafeToRetry(err) || errors.As(err, &unconnected)
 }
 
 // rowIsBad reports whether the database refused the data, as against having

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -21,9 +22,13 @@ const (
 	maxTargetsAtAll = 5000
 )
 
-// A call that was canceled because fleetd stopped is as good as none: the
-// device gets another one. In SQL, of a call c:
-const notMade = `(c.state = 'canceled' AND c.error_code = '` + fleet.CodeStopped + `')`
+// A call that was canceled because fleetd stopped, or because its record was
+// missing, is as good as none: the device gets another one. So is one that
+// found its device offline while the fan-out ($1) waits for such devices. In
+// SQL, of a call c:
+const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded + `', '` + fleet.CodeRecordLate + `')
+	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
+		SELECT state = 'running' AND created_at + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts WHERE id = $1))`
 
 // fanOutCalls are the fan-out's calls ($1) that count, at most one of a device.
 // No call of a fan-out is older than the fan-out, which spares partitions.
@@ -38,6 +43,7 @@ func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.De
 	rows, _ := s.db.Query(ctx, `
 		SELECT t.device_id FROM fanout_targets t
 		WHERE t.fanout_id = $1 AND t.reason = '' AND t.device_id > $2
+		AND (SELECT state = 'running' FROM fanouts WHERE id = $1)
 		AND NOT EXISTS (SELECT FROM calls c WHERE c.fanout_id = $1 AND c.device_id = t.device_id
 			AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1) AND NOT `+notMade+`)
 		ORDER BY t.device_id LIMIT $3`, id, string(after), min(max(limit, 1), maxTargetsAtAll))
@@ -58,6 +64,18 @@ func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.Devic
 		return nil, fmt.Errorf("devices skipped by fan-out %s: %w", id, domainError(err))
 	}
 	return list, nil
+}
+
+// LastAlive is when the presence of the fleet was last sampled.
+func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, error) {
+	var at *time.Time
+	if err := s.db.QueryRow(ctx, `SELECT max(at) FROM presence_samples WHERE at < $1`, before).Scan(&at); err != nil {
+		return time.Time{}, fmt.Errorf("last sample of presence: %w", domainError(err))
+	}
+	if at == nil {
+		return time.Time{}, nil
+	}
+	return *at, nil
 }
 
 // Progress counts the fan-out's calls.

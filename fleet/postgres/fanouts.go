@@ -16,13 +16,13 @@ var _ fleet.FanOutStore = (*Store)(nil)
 // CreateFanOut puts a fan-out and its targets on record.
 func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
 	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
-	return s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
+	err := s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
-				state, targets, skipped, created_at, finished_at, canceled_by)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16)`,
+				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
 			f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool), cleanJSON(f.Arguments),
-			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt, cleanText(f.CanceledBy))
+			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt, cleanText(f.CanceledBy), f.OfflineWait.Milliseconds())
 		if err != nil {
 			return err
 		}
@@ -31,10 +31,14 @@ func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fle
 			collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) }))
 		return err
 	})
+	if certainlyUndone(err) {
+		err = fmt.Errorf("%w: %w", fleet.ErrNotStored, err)
+	}
+	return err
 }
 
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
-	state, targets, skipped, created_at, finished_at, canceled_by`
+	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms`
 
 type fanOutRow struct {
 	ID          uuid.UUID
@@ -53,13 +57,16 @@ type fanOutRow struct {
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
+
+	OfflineWaitMs int64
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
 	return fleet.FanOut{ID: r.ID, Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
-		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy}
+		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
+		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond}
 }
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].

@@ -108,7 +108,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: calls, Devices: w.store,
 		Inventories: w.store, Events: w.events, Log: log})
 	w.reports = fleet.NewReports(fleet.ReportsOptions{Store: w.store, Events: w.events, Log: log, WriteEvery: 10 * time.Millisecond})
-	fanOuts := fleet.NewFanOuts(w.store, w.store, calls, w.events, log)
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence, Events: w.events, Log: log})
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,

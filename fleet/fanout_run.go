@@ -1,0 +1,584 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	fanOutPause      = 50 * time.Millisecond // the first while the database is away
+	fanOutPauseMax   = 5 * time.Second
+	fanOutDBTimeout  = 10 * time.Second // of one read or write: a database that hangs is one that is away
+	flappingPause    = time.Second      // before a device is tried again that is connected, and was not for the call
+	presenceBuffer   = 4096
+	fanOutCallsLimit = 50 // calls of one device in one fan-out that are looked at
+)
+
+// A fanOutRun carries one fan-out out: workers make the calls, as many at a
+// time as may be in flight, and one coordinator hands them the devices. Devices
+// that are not connected and are waited for take up no worker; they are called
+// when their presence changes, or when the wait for them ends.
+//
+// No error of the database ends it. It waits, asks the record which devices
+// have had their call, and goes on.
+type fanOutRun struct {
+	s      *FanOuts
+	f      FanOut
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	orders  chan fanOutOrder
+	results chan fanOutResult
+
+	// The coordinator's own.
+	ready    []DeviceID
+	parked   map[DeviceID]time.Time // not connected: when they are looked at again at the latest
+	gone     map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
+	wake     time.Time              // no later than the first of parked; zero: none
+	inFlight int
+	after    DeviceID // the last target read
+	allRead  bool
+	presence *Subscription // nil if no device can be waited for
+
+	changed     atomic.Bool // since the last announcement
+	awaitOnline atomic.Int64
+	mu          sync.Mutex
+	stuck       int       // workers and reads that wait for the database
+	stuckSince  time.Time // of the first of them
+}
+
+// A fanOutOrder asks a worker for a call.
+type fanOutOrder struct {
+	device        DeviceID
+	unlessOffline bool
+}
+
+// A fanOutResult says whether the device was found offline, so that it may be
+// tried again.
+type fanOutResult struct {
+	device  DeviceID
+	offline bool
+}
+
+// launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
+// find it on record) or is stopping.
+func (s *FanOuts) launch(f FanOut) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life == nil || s.life.Err() != nil || s.runs[f.ID] != nil {
+		return
+	}
+	workers := min(f.MaxInFlight, f.Targets)
+	r := &fanOutRun{s: s, f: f, orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
+		parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool)}
+	r.ctx, r.cancel = context.WithCancel(s.life)
+	s.runs[f.ID] = r
+	s.running.Go(func() {
+		defer r.cancel()
+		r.carryOut(workers)
+		s.mu.Lock()
+		delete(s.runs, f.ID)
+		s.mu.Unlock()
+		s.announce(f.ID)
+	})
+}
+
+// halt ends carrying a fan-out out: what is not sent is not sent any more.
+func (s *FanOuts) halt(id uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[id]; r != nil {
+		r.cancel()
+	}
+}
+
+// background runs do unless fleetd is not up, or stopping.
+func (s *FanOuts) background(do func(ctx context.Context)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life == nil || s.life.Err() != nil {
+		return
+	}
+	life := s.life
+	s.running.Go(func() { do(life) })
+}
+
+// haltIfEnded halts a fan-out whose end was not confirmed by the database, once
+// that answers, if it is on record.
+func (s *FanOuts) haltIfEnded(id uuid.UUID) {
+	s.background(func(ctx context.Context) {
+		var f FanOut
+		err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
+			f, err = s.FanOut(ctx, id)
+			return err
+		}, func(error) {})
+		if err == nil && f.State != FanOutRunning {
+			s.halt(id)
+		}
+	})
+}
+
+// withdraw cancels a fan-out whose creation the database did not confirm: its
+// maker was refused, and the next start would carry it out. Either this puts it
+// on record as canceled, and a creation that hangs comes too late, or that one
+// is on record, and ends.
+func (s *FanOuts) withdraw(f FanOut) {
+	now := s.now()
+	f.State, f.FinishedAt = FanOutCanceled, &now
+	s.background(func(ctx context.Context) {
+		err := s.untilTaken(ctx, func(ctx context.Context) error {
+			err := s.CreateFanOut(ctx, &f, nil)
+			if errors.Is(err, ErrConflict) {
+				err = s.FinishFanOut(ctx, systemActor, f.ID, FanOutCanceled, now)
+			}
+			return err
+		}, func(error) {})
+		if err != nil && !errors.Is(err, ErrConflict) && ctx.Err() == nil {
+			s.log.Error("a fan-out whose creation failed may be on record", "fanout", f.ID, "err", err)
+		}
+	})
+}
+
+var systemActor = Actor{Kind: ActorSystem, Name: "fleetd"}
+
+// Progress counts the fan-out's calls, and says what it waits for.
+func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error) {
+	p, err := s.FanOutStore.Progress(ctx, id)
+	if err != nil {
+		return p, err
+	}
+	s.mu.Lock()
+	r := s.runs[id]
+	s.mu.Unlock()
+	if r != nil {
+		p.AwaitOnline = min(int(r.awaitOnline.Load()), p.Waiting)
+		p.Blocked = r.blocked()
+	}
+	return p, nil
+}
+
+// Blocked says what keeps the fan-out from going on, nil if nothing does. It
+// needs no database.
+func (s *FanOuts) Blocked(id uuid.UUID) *FanOutBlock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[id]; r != nil {
+		return r.blocked()
+	}
+	return nil
+}
+
+// announce hints at the progress to live views.
+func (s *FanOuts) announce(id uuid.UUID) {
+	s.events.Publish(Event{Kind: EventFanOut, At: s.now(), Subject: id.String()})
+}
+
+// untilTaken calls do until the database takes part, with growing pauses. It
+// returns errors that are not the database's, and the end of ctx.
+func (s *FanOuts) untilTaken(ctx context.Context, do func(context.Context) error, failed func(error)) error {
+	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
+		bounded, cancel := context.WithTimeout(ctx, fanOutDBTimeout)
+		err := do(bounded)
+		cancel()
+		if err == nil || ctx.Err() != nil || rowRefused(err) || errors.Is(err, ErrOffline) {
+			return err
+		}
+		failed(err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// persist is untilTaken, shown to who follows the fan-out.
+func (r *fanOutRun) persist(do func(context.Context) error) error {
+	return r.persistStalling(func(ctx context.Context, _ func(error)) error { return do(ctx) })
+}
+
+// persistStalling is persist for what waits for the database itself too: then
+// it calls stalled.
+func (r *fanOutRun) persistStalling(do func(ctx context.Context, stalled func(error)) error) error {
+	stuck := false
+	stalled := func(err error) {
+		if !stuck {
+			stuck = true
+			r.noteStuck(err)
+		}
+	}
+	defer func() {
+		if stuck {
+			r.unstuck()
+		}
+	}()
+	return r.s.untilTaken(r.ctx, func(ctx context.Context) error { return do(ctx, stalled) }, stalled)
+}
+
+func (r *fanOutRun) noteStuck(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stuck++; r.stuck == 1 {
+		r.stuckSince = r.s.now()
+		r.s.log.Error("a fan-out waits for the database", "fanout", r.f.ID, "err", err)
+	}
+	r.changed.Store(true)
+}
+
+func (r *fanOutRun) unstuck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stuck--; r.stuck == 0 && r.ctx.Err() == nil {
+		r.s.log.Info("the fan-out goes on", "fanout", r.f.ID)
+	}
+	r.changed.Store(true)
+}
+
+func (r *fanOutRun) blocked() *FanOutBlock {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stuck == 0 {
+		return nil
+	}
+	return &FanOutBlock{Code: BlockDatabase, Since: r.stuckSince}
+}
+
+// carryOut calls every waiting target and closes the fan-out. When the run is
+// canceled it stops sending and leaves the record as it is.
+func (r *fanOutRun) carryOut(workers int) {
+	live, stopLive := context.WithCancel(r.ctx)
+	defer stopLive()
+	go r.announceWhile(live)
+	if err := r.callAll(workers); err != nil {
+		if r.ctx.Err() == nil {
+			r.s.log.Error("fan-out stopped; it goes on at the next start", "fanout", r.f.ID, "err", err)
+		}
+		return
+	}
+	err := r.persist(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout) // all is done: say so even while fleetd stops
+		defer cancel()
+		return r.s.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
+	})
+	if err != nil && !errors.Is(err, ErrConflict) && r.ctx.Err() == nil { // a conflict: it ended already
+		r.s.log.Error("end of fan-out not stored", "fanout", r.f.ID, "err", err)
+	}
+}
+
+// callAll returns when every target has had its call, or the run is canceled.
+func (r *fanOutRun) callAll(workers int) error {
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for o := range r.orders {
+				r.results <- r.call(o)
+			}
+		})
+	}
+	defer all.Wait()
+	defer close(r.orders)
+	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) {
+		r.follow()
+		defer func() { r.presence.Close() }()
+	}
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	for {
+		if err := r.fill(workers); err != nil {
+			return err
+		}
+		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
+			return nil
+		}
+		r.awaitOnline.Store(int64(len(r.parked)))
+		if !r.wake.IsZero() {
+			alarm.Reset(max(r.wake.Sub(r.s.now()), time.Millisecond))
+		}
+		var orders chan<- fanOutOrder
+		var next fanOutOrder
+		if len(r.ready) > 0 {
+			orders, next = r.orders, r.order(r.ready[0])
+		}
+		select {
+		case orders <- next:
+			r.ready = r.ready[1:]
+			r.inFlight++
+			r.changed.Store(true)
+		case result := <-r.results:
+			r.inFlight--
+			r.take(result)
+		case e, ok := <-r.seen():
+			r.online(e, ok)
+		case <-alarm.C:
+			r.wakeUp()
+		case <-r.ctx.Done():
+			return r.ctx.Err()
+		}
+	}
+}
+
+// order says how the device is to be called now.
+func (r *fanOutRun) order(id DeviceID) fanOutOrder {
+	return fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id))}
+}
+
+// waitFor is until when the device is waited for if it is not connected. It
+// lies in the past, or is zero, if it is not waited for.
+func (r *fanOutRun) waitFor(id DeviceID) time.Time {
+	var until time.Time
+	if at := r.f.WaitsUntil(); at != nil {
+		until = *at
+	}
+	if grace := r.graceEnd(); !r.gone[id] && grace.After(until) {
+		until = grace
+	}
+	return until
+}
+
+// graceEnd is when the fleet has had time to come back after the start.
+func (r *fanOutRun) graceEnd() time.Time { return r.s.started.Add(r.s.grace) }
+
+// fill reads targets while the workers could soon be without.
+func (r *fanOutRun) fill(workers int) error {
+	for !r.allRead && len(r.ready) <= workers {
+		var page []DeviceID
+		err := r.persist(func(ctx context.Context) (err error) {
+			page, err = r.s.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			r.allRead = true
+			return nil
+		}
+		r.after = page[len(page)-1]
+		if err := r.sortOut(page); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sortOut parks the devices that are waited for; the others are ready.
+func (r *fanOutRun) sortOut(page []DeviceID) error {
+	var away []DeviceID
+	for _, id := range page {
+		if r.s.presence.IsConnected(id) {
+			r.ready = append(r.ready, id)
+		} else {
+			away = append(away, id)
+		}
+	}
+	if len(away) > 0 && r.s.now().Before(r.graceEnd()) {
+		if err := r.findGone(away); err != nil {
+			return err
+		}
+	}
+	for _, id := range away {
+		r.parkOrCall(id)
+	}
+	return nil
+}
+
+// findGone notes which devices were not connected before the start of fleetd.
+func (r *fanOutRun) findGone(ids []DeviceID) error {
+	return r.persist(func(ctx context.Context) error {
+		alive, err := r.s.LastAlive(ctx, r.s.started)
+		if err != nil {
+			return err
+		}
+		devices, err := r.s.devices.DevicesByID(ctx, ids)
+		for _, d := range devices {
+			r.gone[d.ID] = !wasConnected(d, alive)
+		}
+		return err
+	})
+}
+
+// wasConnected reports whether the record says that the device was connected
+// when fleetd was last alive. What follows a stop or a start is recorded as the
+// end of its connection then.
+func wasConnected(d Device, alive time.Time) bool {
+	switch d.Presence {
+	case PresenceOnline, PresenceUnresponsive:
+		return true
+	case PresenceOffline:
+		return !d.PresenceSince.Before(alive)
+	}
+	return false
+}
+
+// parkOrCall parks a device that was found offline, if it is waited for.
+func (r *fanOutRun) parkOrCall(id DeviceID) {
+	now := r.s.now()
+	until := r.waitFor(id)
+	if !now.Before(until) {
+		r.ready = append(r.ready, id)
+		return
+	}
+	if r.s.presence.IsConnected(id) { // meanwhile, or it comes and goes
+		if soon := now.Add(flappingPause); soon.Before(until) {
+			until = soon
+		}
+	}
+	r.parked[id] = until
+	if r.wake.IsZero() || until.Before(r.wake) {
+		r.wake = until
+	}
+	r.changed.Store(true)
+}
+
+func (r *fanOutRun) unpark(id DeviceID) {
+	delete(r.parked, id)
+	r.ready = append(r.ready, id)
+	r.changed.Store(true)
+}
+
+// take looks at what came of a call. A device is tried again only if it was not
+// connected and is still waited for.
+func (r *fanOutRun) take(result fanOutResult) {
+	r.changed.Store(true)
+	if result.offline {
+		r.parkOrCall(result.device)
+	}
+}
+
+// follow subscribes to the presence of devices.
+func (r *fanOutRun) follow() {
+	r.presence = r.s.events.Subscribe(presenceBuffer, func(e *Event) bool {
+		return e.Kind == EventPresence && (e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive)
+	})
+}
+
+// seen is nil, which never delivers, if no device can be waited for.
+func (r *fanOutRun) seen() <-chan Event {
+	if r.presence == nil {
+		return nil
+	}
+	return r.presence.C
+}
+
+// online calls a device that came online. A subscription that fell behind is
+// made again, and what it missed is looked up.
+func (r *fanOutRun) online(e Event, ok bool) {
+	if ok {
+		if _, waited := r.parked[e.Device]; waited {
+			r.unpark(e.Device)
+		}
+		return
+	}
+	select {
+	case <-r.ctx.Done(): // fleetd stops, and with it all events
+		return
+	case <-time.After(fanOutPause):
+	}
+	r.follow()
+	for id := range r.parked {
+		if r.s.presence.IsConnected(id) {
+			r.unpark(id)
+		}
+	}
+}
+
+// wakeUp makes the devices ready whose time has come.
+func (r *fanOutRun) wakeUp() {
+	now := r.s.now()
+	r.wake = time.Time{}
+	for id, at := range r.parked {
+		if !now.Before(at) {
+			r.unpark(id)
+		} else if r.wake.IsZero() || at.Before(r.wake) {
+			r.wake = at
+		}
+	}
+}
+
+// call makes one call, and waits as long as the database is away. After an
+// error the record decides whether the device has had its call: first that has
+// to be settled.
+func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
+	result := fanOutResult{device: o.device}
+	again := false
+	var open *unsettledError
+	err := r.persistStalling(func(ctx context.Context, stalled func(error)) error {
+		if open != nil {
+			select {
+			case <-open.settled:
+			case <-r.ctx.Done():
+				return r.ctx.Err()
+			}
+			open = nil
+		}
+		if again {
+			if due, err := r.due(ctx, o.device); err != nil || !due {
+				return err
+			}
+		}
+		again = true
+		c, err := r.s.calls.Call(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
+			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline, stalled: stalled})
+		switch {
+		case errors.As(err, &open): // shown as waiting first
+		case err == nil && withoutRecord(c):
+			err = Errorf(ErrUnavailable, c.Error.Code, "%s", c.Error.Message)
+		case err == nil:
+			result.offline = r.retriesOffline(c)
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrOffline):
+		result.offline = true
+	case errors.Is(err, ErrNotFound): // the device is gone
+	case err != nil && r.ctx.Err() == nil:
+		r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", o.device, "err", err)
+	}
+	return result
+}
+
+// due reports whether the record says that the device has yet to be called.
+func (r *fanOutRun) due(ctx context.Context, id DeviceID) (bool, error) {
+	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-time.Hour), Limit: fanOutCallsLimit})
+	counts := func(c Call) bool {
+		stopped := c.State == CallCanceled && c.Error != nil && c.Error.Code == CodeStopped
+		return !stopped && !withoutRecord(c) && !r.retriesOffline(c)
+	}
+	return !slices.ContainsFunc(made.Items, counts), err
+}
+
+// withoutRecord reports whether the call was not sent for want of its record.
+func withoutRecord(c Call) bool {
+	return c.State == CallCanceled && c.Error != nil && (c.Error.Code == CodeNotRecorded || c.Error.Code == CodeRecordLate)
+}
+
+// retriesOffline reports whether the call does not count because its device was
+// offline, and is waited for.
+func (r *fanOutRun) retriesOffline(c Call) bool {
+	until := r.f.WaitsUntil()
+	return until != nil && r.s.now().Before(*until) &&
+		(c.State == CallOffline || c.State == CallCanceled) && c.Error != nil && c.Error.Code == CodeOffline
+}
+
+// announceWhile announces what changed a few times a second.
+func (r *fanOutRun) announceWhile(ctx context.Context) {
+	tick := time.NewTicker(fanOutAnnounce)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if r.changed.Swap(false) {
+				r.s.announce(r.f.ID)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,504 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+)
+
+// fanOutStore keeps one fan-out in memory, by the rules of [fleet.FanOutStore].
+type fanOutStore struct {
+	fleet.FanOutStore // what tests do not use panics
+	calls             *fleettest.CallStore
+	fail              func(op string) error
+	alive             time.Time
+
+	mu      sync.Mutex
+	f       fleet.FanOut
+	targets []fleet.DeviceID
+}
+
+func (s *fanOutStore) failing(op string) error {
+	if s.fail == nil {
+		return nil
+	}
+	return s.fail(op)
+}
+
+func (s *fanOutStore) CreateFanOut(_ context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
+	if err := s.failing("create"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.f.ID == f.ID {
+		return fleet.ErrConflict
+	}
+	s.f = *f
+	for _, t := range targets {
+		s.targets = append(s.targets, t.Device)
+	}
+	return nil
+}
+
+func (s *fanOutStore) FanOut(context.Context, uuid.UUID) (fleet.FanOut, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.f, s.failing("read")
+}
+
+func (s *fanOutStore) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
+	f, err := s.FanOut(ctx, uuid.Nil)
+	if err != nil || f.State != fleet.FanOutRunning {
+		return nil, err
+	}
+	return []fleet.FanOut{f}, nil
+}
+
+func (s *fanOutStore) counted() map[fleet.DeviceID]fleet.CallState {
+	waits := s.f.State == fleet.FanOutRunning && s.f.OfflineWait > 0 && time.Now().Before(*s.f.WaitsUntil())
+	counted := make(map[fleet.DeviceID]fleet.CallState)
+	for _, c := range s.calls.All() {
+		again := c.State == fleet.CallCanceled && c.Error.Code != fleet.CodeQueueTimeout || c.State == fleet.CallOffline && waits
+		if !again {
+			counted[c.Device] = c.State
+		}
+	}
+	return counted
+}
+
+func (s *fanOutStore) PendingTargets(_ context.Context, _ uuid.UUID, after fleet.DeviceID, limit int) (page []fleet.DeviceID, err error) {
+	if err := s.failing("targets"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counted := s.counted()
+	for _, id := range s.targets {
+		if _, done := counted[id]; !done && id > after && len(page) < limit {
+			page = append(page, id)
+		}
+	}
+	return page, nil
+}
+
+func (s *fanOutStore) FinishFanOut(_ context.Context, _ fleet.Actor, _ uuid.UUID, state fleet.FanOutState, at time.Time) error {
+	if err := s.failing("finish"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.f.State != fleet.FanOutRunning {
+		return fleet.ErrConflict
+	}
+	s.f.State, s.f.FinishedAt = state, &at
+	return nil
+}
+
+func (s *fanOutStore) LastAlive(context.Context, time.Time) (time.Time, error) {
+	return s.alive, s.failing("alive")
+}
+
+func (s *fanOutStore) Progress(context.Context, uuid.UUID) (fleet.FanOutProgress, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
+	for _, state := range s.counted() {
+		p.ByState[state]++
+	}
+	p.Waiting = len(s.targets) - len(s.counted())
+	return p, nil
+}
+
+// presence is who is connected, with the events that go with it.
+type presence struct {
+	events *fleet.Events
+	link   *fleettest.Link
+	mu     sync.Mutex
+	on     map[fleet.DeviceID]bool
+}
+
+func (p *presence) IsConnected(id fleet.DeviceID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.on[id]
+}
+
+func (p *presence) set(id fleet.DeviceID, on bool) {
+	to := fleet.PresenceOffline
+	if on {
+		to = fleet.PresenceOnline
+		p.link.Connect(id, answer("true"))
+	} else {
+		p.link.Disconnect(id)
+	}
+	p.mu.Lock()
+	p.on[id] = on
+	p.mu.Unlock()
+	p.events.Publish(fleet.Event{Kind: fleet.EventPresence, Device: id, Presence: to})
+}
+
+// A fanOutBench is the fan-out service over scripted devices, d00 and so on.
+type fanOutBench struct {
+	*bench
+	*presence
+	t       *testing.T
+	fanOuts *fleet.FanOuts
+	records *fanOutStore
+	stop    func()
+	sent    map[fleet.DeviceID]int
+	began   time.Time
+}
+
+func nth(i int) fleet.DeviceID { return fleet.DeviceID(fmt.Sprintf("d%04d", i)) }
+
+func newFanOutBench(t *testing.T) *fanOutBench {
+	b := &fanOutBench{bench: newBench(t), t: t, sent: map[fleet.DeviceID]int{}, began: time.Now()}
+	b.presence = &presence{events: &fleet.Events{}, link: b.bench.link, on: map[fleet.DeviceID]bool{}}
+	b.records = &fanOutStore{calls: b.store}
+	return b
+}
+
+// start runs the service, as a new process does.
+func (b *fanOutBench) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	b.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: b.records, Devices: b.devices, Calls: b.Calls, Presence: b.presence, Events: b.events})
+	done := make(chan error, 1)
+	go func() { done <- b.fanOuts.Run(ctx) }()
+	b.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Error(err)
+		}
+		b.stop = func() {}
+	}
+	synctest.Wait()
+}
+
+// fanOut puts devices on record and creates a fan-out to them.
+func (b *fanOutBench) fanOut(n int, r fleet.FanOutRequest, with ...func(*fleet.Device)) fleet.FanOut {
+	b.t.Helper()
+	for i := range n {
+		d := fleet.Device{ID: nth(i), Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv", Presence: fleet.PresencePending}
+		for _, change := range with {
+			change(&d)
+		}
+		b.devices.Put(d)
+		r.Devices = append(r.Devices, d.ID)
+	}
+	r.Actor, r.Tool = ann, "self.get_device_status"
+	f, err := b.fanOuts.Create(b.t.Context(), r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	synctest.Wait()
+	return f
+}
+
+// states of the newest call of each device; "" without one.
+func (b *fanOutBench) states(n int) []fleet.CallState {
+	states := make([]fleet.CallState, n)
+	newest := make(map[fleet.DeviceID]fleet.CallState)
+	for _, c := range b.store.All() {
+		newest[c.Device] = c.State
+	}
+	for i := range n {
+		states[i] = newest[nth(i)]
+	}
+	return states
+}
+
+func (b *fanOutBench) want(at string, state fleet.FanOutState, states ...fleet.CallState) {
+	b.t.Helper()
+	synctest.Wait()
+	if got := b.states(len(states)); !slices.Equal(got, states) || b.records.f.State != state {
+		b.t.Errorf("%s, after %v: the fan-out is %s, calls %q; want %s, %q", at, time.Since(b.began), b.records.f.State, got, state, states)
+	}
+}
+
+const (
+	running, completed, canceled = fleet.FanOutRunning, fleet.FanOutCompleted, fleet.FanOutCanceled
+	good, offline                = fleet.CallSucceeded, fleet.CallOffline
+)
+
+func TestFanOutAndOfflineDevices(t *testing.T) {
+	wait := fleet.FanOutRequest{OfflineWait: 15 * time.Minute, MaxInFlight: 1}
+	tests := []struct {
+		name string
+		play func(b *fanOutBench)
+	}{
+		{"skip: offline at once", func(b *fanOutBench) {
+			b.start()
+			b.set(nth(0), true)
+			b.fanOut(2, fleet.FanOutRequest{})
+			b.want("at once", completed, good, offline)
+		}},
+		{"wait: called when it comes, and takes no place until then", func(b *fanOutBench) {
+			b.start()
+			b.set(nth(1), true)
+			f := b.fanOut(3, wait)
+			b.want("at once", running, "", good, "")
+			if p, _ := b.fanOuts.Progress(b.t.Context(), f.ID); p.AwaitOnline != 2 || p.Waiting != 2 || p.Blocked != nil {
+				b.t.Errorf("progress %+v; want two that are awaited", p)
+			}
+			time.Sleep(10 * time.Minute)
+			b.set(nth(0), true)
+			b.want("when it came", running, good, good, "")
+			time.Sleep(5*time.Minute - time.Second)
+			b.want("before the end", running, good, good, "")
+			time.Sleep(time.Second)
+			b.want("at the end", completed, good, good, offline)
+		}},
+		{"wait: cancel ends it", func(b *fanOutBench) {
+			b.start()
+			f := b.fanOut(1, wait)
+			if err := b.fanOuts.Cancel(b.t.Context(), ann, f.ID); err != nil {
+				b.t.Error(err)
+			}
+			b.set(nth(0), true)
+			time.Sleep(time.Hour)
+			b.want("an hour later", canceled, "")
+		}},
+		{"wait: a restart keeps the deadline", func(b *fanOutBench) {
+			b.start()
+			b.fanOut(2, wait)
+			time.Sleep(10 * time.Minute)
+			b.stop()
+			time.Sleep(time.Minute)
+			b.start()
+			b.set(nth(1), true)
+			b.want("after the restart", running, "", good)
+			time.Sleep(4*time.Minute - time.Second)
+			b.want("before the end", running, "", good)
+			time.Sleep(time.Second)
+			b.want("at the end", completed, offline, good)
+		}},
+		{"wait: the deadline passes while fleetd is stopped", func(b *fanOutBench) {
+			b.start()
+			b.fanOut(1, wait)
+			b.stop()
+			time.Sleep(time.Hour)
+			b.start()
+			b.want("after the restart", completed, offline)
+		}},
+		{"wait: seen online, and gone when called", func(b *fanOutBench) {
+			b.start()
+			b.fanOut(1, wait)
+			b.set(nth(0), true)
+			b.bench.link.Disconnect(nth(0)) // before the call: presence does not know yet
+			synctest.Wait()
+			time.Sleep(10 * time.Second)
+			b.set(nth(0), false)
+			time.Sleep(time.Minute)
+			b.set(nth(0), true)
+			b.want("when it is back", completed, good)
+		}},
+		{"wait: more come at once than events are kept", func(b *fanOutBench) {
+			const n = 6000
+			b.start()
+			b.fanOut(n, fleet.FanOutRequest{OfflineWait: time.Hour, MaxInFlight: 200})
+			for i := range n {
+				b.set(nth(i), true)
+			}
+			time.Sleep(time.Minute)
+			b.want("a minute later", completed, slices.Repeat([]fleet.CallState{good}, n)...)
+		}},
+		{"grace: those that were connected may come back", func(b *fanOutBench) {
+			b.records.alive = b.began.Add(-time.Minute)
+			since := []time.Time{b.began, b.began, b.began.Add(-time.Hour)}
+			b.start()
+			b.stop()
+			b.set(nth(3), true)
+			i := 0
+			b.start()
+			b.fanOut(4, fleet.FanOutRequest{}, func(d *fleet.Device) {
+				if i < len(since) {
+					d.Presence, d.PresenceSince = fleet.PresenceOffline, since[i]
+				}
+				i++
+			})
+			b.want("at once", running, "", "", offline, good)
+			time.Sleep(14 * time.Second)
+			b.set(nth(0), true)
+			b.want("when one is back", running, good, "", offline, good)
+			time.Sleep(46 * time.Second)
+			b.want("after the grace", completed, good, offline, offline, good)
+		}},
+		{"grace: over when the fan-out is made", func(b *fanOutBench) {
+			b.start()
+			time.Sleep(time.Minute)
+			b.fanOut(1, fleet.FanOutRequest{}, func(d *fleet.Device) { d.Presence, d.PresenceSince = fleet.PresenceOffline, b.began })
+			b.want("at once", completed, offline)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newFanOutBench(t)
+				defer func() { b.stop() }()
+				tt.play(b)
+				seen := map[fleet.DeviceID]bool{}
+				for _, c := range b.store.All() {
+					if seen[c.Device] {
+						t.Errorf("%s has two calls on record", c.Device)
+					}
+					seen[c.Device] = true
+				}
+			})
+		})
+	}
+}
+
+// An absent database stops a fan-out for as long as it is away, wherever the
+// fan-out meets it, and says so. No device is called twice.
+func TestFanOutWaitsForTheDatabase(t *testing.T) {
+	for _, op := range []string{"targets", "insert", "hung insert", "sent", "finish", "end", "read"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newFanOutBench(t)
+				const n = 40
+				sent := 0
+				var mu sync.Mutex
+				b.bench.link.Sending = func(fleet.Invocation) { mu.Lock(); sent++; mu.Unlock() }
+				back := time.Now().Add(30 * time.Second)
+				away := func(is ...string) func(string) error {
+					return func(op string) error {
+						if !slices.Contains(is, op) || !time.Now().Before(back) {
+							return nil
+						}
+						if is[0] == "insert" && op == "insert" && len(is) == 1 {
+							return errors.Join(fleet.ErrNotStored, fleet.ErrUnavailable)
+						}
+						return fleet.ErrUnavailable
+					}
+				}
+				switch op {
+				case "targets":
+					b.records.fail = away("targets")
+				case "insert":
+					b.store.Fail = away("insert")
+				case "hung insert":
+					b.store.Fail = away("insert", "settle")
+				case "sent", "finish":
+					b.store.Fail = away(op, "settle")
+				case "end":
+					b.records.fail = away("finish")
+				}
+				for i := range n {
+					b.set(nth(i), true)
+				}
+				if op == "sent" { // they wait for their turn first
+					for i := range n {
+						turn, err := b.bench.link.Queue(nth(i))
+						if err != nil {
+							t.Fatal(err)
+						}
+						time.AfterFunc(time.Second, turn.Done)
+					}
+				}
+				b.start()
+				f := b.fanOut(n, fleet.FanOutRequest{MaxInFlight: 8})
+				if op == "read" { // after a restart
+					b.stop()
+					b.records.f.State = running
+					b.records.fail = away("read")
+					b.start()
+				}
+				time.Sleep(10 * time.Second)
+				if op != "read" {
+					block := b.fanOuts.Blocked(f.ID)
+					if block == nil || block.Code != fleet.BlockDatabase || time.Since(block.Since) > 10*time.Second || time.Since(block.Since) < 8*time.Second {
+						t.Errorf("while the database is away: %+v", block)
+					}
+				}
+				time.Sleep(time.Minute)
+				b.want("a minute later", completed, slices.Repeat([]fleet.CallState{good}, n)...)
+				if b.fanOuts.Blocked(f.ID) != nil || sent != n {
+					t.Errorf("%d calls were sent to %d devices; blocked by %+v", sent, n, b.fanOuts.Blocked(f.ID))
+				}
+				b.stop()
+			})
+		})
+	}
+}
+
+// What was refused to its maker does not run later.
+func TestFanOutWithoutConfirmation(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newFanOutBench(t)
+				b.start()
+				defer func() { b.stop() }()
+				b.set(nth(0), true)
+				b.devices.Put(fleet.Device{ID: nth(0), Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
+				first := true
+				b.records.fail = func(op string) error {
+					if op == "create" && first {
+						first = false
+						return fleet.ErrUnavailable
+					}
+					return nil
+				}
+				r := fleet.FanOutRequest{Actor: ann, Tool: "self.get_device_status", Devices: []fleet.DeviceID{nth(0)}}
+				if _, err := b.fanOuts.Create(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
+					t.Fatalf("err = %v", err)
+				}
+				synctest.Wait()
+				b.want("after the outage", canceled, "")
+				if stored { // the next start finds nothing to carry out
+					b.stop()
+					b.start()
+					b.want("after a restart", canceled, "")
+				}
+			})
+		})
+	}
+}
+
+// A cancellation that the database stored without saying so holds.
+func TestFanOutCanceledWithoutConfirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newFanOutBench(t)
+		b.start()
+		defer func() { b.stop() }()
+		f := b.fanOut(1, fleet.FanOutRequest{OfflineWait: time.Hour})
+		b.records.fail = func(op string) error {
+			if op == "finish" {
+				b.records.mu.Lock()
+				defer b.records.mu.Unlock()
+				b.records.f.State = canceled
+				return fleet.ErrUnavailable
+			}
+			return nil
+		}
+		if err := b.fanOuts.Cancel(t.Context(), ann, f.ID); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Fatalf("err = %v", err)
+		}
+		synctest.Wait()
+		b.set(nth(0), true)
+		b.want("later", canceled, "")
+	})
+}
+
+func TestFanOutRefusesAnOddWait(t *testing.T) {
+	b := newFanOutBench(t)
+	b.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: b.records, Devices: b.devices, Calls: b.Calls, Presence: b.presence, Events: b.events})
+	for _, wait := range []time.Duration{-time.Millisecond, fleet.MaxOfflineWait + time.Millisecond} {
+		_, err := b.fanOuts.Preview(t.Context(), fleet.FanOutRequest{Actor: ann, Tool: "self.get_device_status", Devices: []fleet.DeviceID{unit}, OfflineWait: wait})
+		var refusal *fleet.Error
+		if !errors.As(err, &refusal) || refusal.Code != "invalid_offline_wait" {
+			t.Errorf("a wait of %v: %v", wait, err)
+		}
+	}
+}
