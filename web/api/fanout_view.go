@@ -18,6 +18,8 @@ type FanOutView struct {
 	Arguments   json.RawMessage   `json:"arguments"`
 	MaxInFlight int               `json:"max_in_flight"`
 	TimeoutMs   int64             `json:"timeout_ms" doc:"Of each call; 0 takes what the tool needs"`
+	Offline     string            `json:"offline" enum:"skip,wait" doc:"What becomes of devices that are not connected"`
+	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on; 0 with skip"`
 	State       fleet.FanOutState `json:"state" enum:"running,completed,canceled"`
 	Targets     int               `json:"targets" doc:"Devices that it goes to"`
 	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out"`
@@ -28,8 +30,11 @@ type FanOutView struct {
 
 func fanOut(f fleet.FanOut) FanOutView {
 	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
-		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
+		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip", OfflineWait: f.OfflineWait.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
 		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
+	if f.OfflineWait > 0 {
+		v.Offline = "wait"
+	}
 	if f.CanceledBy != "" {
 		v.CanceledBy = &f.CanceledBy
 	}
@@ -39,15 +44,30 @@ func fanOut(f fleet.FanOut) FanOutView {
 // fanOutProgressView is a fan-out with what came of it so far.
 type fanOutProgressView struct {
 	FanOutView
+	Waiting    *fanOutWaitingView `json:"waiting,omitempty" doc:"What keeps the fan-out from going on; absent while it does"`
 	Counts     fanOutCounts       `json:"counts"`
 	Answers    []fanOutAnswerView `json:"answers" nullable:"false" doc:"Devices by the answer they gave, most first; the 50 largest groups"`
 	SkippedFor []reasonView       `json:"skipped_reasons" nullable:"false"`
+}
+
+// fanOutWaitingView says what a fan-out waits for. It goes on by itself.
+type fanOutWaitingView struct {
+	Code  fleet.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database does not take the records that must precede the calls"`
+	Since time.Time       `json:"since"`
+}
+
+func fanOutWaiting(b *fleet.FanOutBlock) *fanOutWaitingView {
+	if b == nil {
+		return nil
+	}
+	return &fanOutWaitingView{Code: b.Code, Since: utc(b.Since)}
 }
 
 // fanOutCounts counts devices: those not yet called, those done, and the calls
 // by state.
 type fanOutCounts struct {
 	Waiting   int `json:"waiting" doc:"Not yet called"`
+	Awaited   int `json:"awaiting_online" doc:"Of these, not connected: called when they come online"`
 	Done      int `json:"done" doc:"Calls with an outcome"`
 	Pending   int `json:"pending"`
 	Sent      int `json:"sent"`
@@ -63,7 +83,7 @@ type fanOutCounts struct {
 
 func counts(p fleet.FanOutProgress) fanOutCounts {
 	n := p.ByState
-	return fanOutCounts{Waiting: p.Waiting, Done: p.Done(), Pending: n[fleet.CallPending], Sent: n[fleet.CallSent],
+	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Done: p.Done(), Pending: n[fleet.CallPending], Sent: n[fleet.CallSent],
 		Succeeded: n[fleet.CallSucceeded], ToolError: n[fleet.CallToolError], TimedOut: n[fleet.CallTimedOut],
 		Unknown: n[fleet.CallUnknown], Refused: n[fleet.CallRefused], Invalid: n[fleet.CallInvalid],
 		Offline: n[fleet.CallOffline], Canceled: n[fleet.CallCanceled]}
@@ -99,7 +119,7 @@ type reasonView struct {
 type previewView struct {
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets" doc:"Devices that would be called"`
-	Offline  int          `json:"offline" doc:"Of these, not connected now"`
+	Offline  int          `json:"offline" doc:"Of these, not connected now: see offline of the request"`
 	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
 	Skipped  []reasonView `json:"skipped" nullable:"false" doc:"Devices that match but would be left out"`
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -35,6 +36,8 @@ type createFanOutInput struct {
 		Arguments   arguments `json:"arguments,omitempty"`
 		MaxInFlight int       `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64"`
 		TimeoutMs   int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
+		Offline     string    `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
+		OfflineWait int64     `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
 		DryRun      bool      `json:"dry_run,omitempty" doc:"Only say what would be done"`
 	}
 }
@@ -43,6 +46,13 @@ func (in *createFanOutInput) request(by fleet.Actor) (fleet.FanOutRequest, error
 	b := in.Body
 	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
 		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond}
+	switch {
+	case b.Offline == "wait":
+		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
+	case b.OfflineWait != 0:
+		return r, &fleet.Error{Kind: fleet.ErrInvalid, Code: "offline_wait_without_wait", Field: "offline_wait_ms",
+			Message: `offline_wait_ms says how long to wait for devices that are not connected: give it with "offline":"wait"`}
+	}
 	if (b.Query == nil) == (b.Devices == nil) {
 		return r, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
 	}
@@ -107,7 +117,7 @@ func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(fanOutProgressView{FanOutView: fanOut(f), Counts: counts(progress), Answers: listOf(answers, fanOutAnswer).Body.Items,
+	return answerWith(fanOutProgressView{FanOutView: fanOut(f), Waiting: fanOutWaiting(progress.Blocked), Counts: counts(progress), Answers: listOf(answers, fanOutAnswer).Body.Items,
 		SkippedFor: listOf(skipped, func(c fleet.DeviceCount) reasonView { return reasonView{Reason: c.Value, Count: c.Count} }).Body.Items}), nil
 }
 

@@ -42,6 +42,40 @@ func TestFanOut(t *testing.T) {
 	}
 }
 
+// A device that is offline is called when it comes online, or not once the
+// fan-out is canceled.
+func TestFanOutWaitsForOfflineDevices(t *testing.T) {
+	w := newWorld(t)
+	ask := func(more string) (FanOutView, string) {
+		t.Helper()
+		f := decode[FanOutView](t, w.post(t, "/fanouts", `{"q":"-id:a085e3112255","tool":"self.get_device_status","offline":"wait"`+more+`}`), 201)
+		path := "/fanouts/" + f.ID.String()
+		eventually(t, func() bool {
+			p := decode[fanOutProgressView](t, w.get(t, path), 200)
+			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == fleet.FanOutRunning && p.Waiting == nil
+		})
+		return f, path
+	}
+	f, path := ask(``)
+	if f.Offline != "wait" || f.OfflineWait != fleet.DefaultOfflineWait.Milliseconds() {
+		t.Errorf("answered %+v", f)
+	}
+	if p := decode[fanOutProgressView](t, w.post(t, path+"/cancel", ""), 200); p.State != fleet.FanOutCanceled {
+		t.Errorf("after canceling it: %+v", p)
+	}
+	if f, path = ask(`,"offline_wait_ms":3600000`); f.OfflineWait != 3_600_000 {
+		t.Errorf("answered %+v", f)
+	}
+	_, other1 := ask(`,"offline_wait_ms":1500`)
+	if p := w.await(t, other1); p.State != fleet.FanOutCompleted || p.Counts.Offline != 1 || p.Counts.Succeeded != 1 {
+		t.Errorf("after the wait: %+v", p)
+	}
+	w.connect(other)
+	if p := w.await(t, path); p.State != fleet.FanOutCompleted || p.Counts.Succeeded != 2 || p.Counts.Awaited != 0 {
+		t.Errorf("after the device came: %+v", p)
+	}
+}
+
 func (w *world) await(t *testing.T, path string) fanOutProgressView {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
