@@ -47,7 +47,7 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		if err != nil {
 			return nil, errNoPage
 		}
-		return fanOutView{s, id}, nil
+		return &fanOutView{server: s, id: id}, nil
 	case ui.ViewCampaigns, ui.ViewCampaign, ui.ViewDeployments, ui.ViewDeployment:
 		return s.newCampaignView(r)
 	case ui.ViewFlash:
@@ -298,19 +298,43 @@ func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
 type fanOutView struct {
 	server *Server
 	id     uuid.UUID
+	last   ui.FanOutProgress
 }
 
-func (v fanOutView) pace() time.Duration { return paceCounts / 2 }
+func (v *fanOutView) pace() time.Duration { return paceCounts / 2 }
 
-func (v fanOutView) wants(e *fleet.Event) bool {
+func (v *fanOutView) wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventFanOut && e.Subject == v.id.String()
 }
 
-func (v fanOutView) begin(ctx context.Context) (updates, error) {
+func (v *fanOutView) begin(ctx context.Context) (updates, error) {
+	ctx, cancel := context.WithTimeout(ctx, fanOutRead)
+	defer cancel()
 	p, err := v.server.fanOutProgress(ctx, v.id)
-	return updates{patches: []templ.Component{p.View()}}, err
+	if err != nil {
+		return v.withoutDatabase(err)
+	}
+	v.last = p
+	return updates{patches: []templ.Component{p.View()}}, nil
 }
 
-func (v fanOutView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+// fanOutRead bounds reading the progress: a page on a database that hangs says
+// so.
+const fanOutRead = 3 * time.Second
+
+// withoutDatabase shows the progress as last known, and that the fan-out waits.
+func (v *fanOutView) withoutDatabase(err error) (updates, error) {
+	block := v.server.FanOuts.Blocked(v.id)
+	if block == nil && statusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == fleet.FanOutRunning {
+		return updates{later: true}, nil // it will notice in a moment
+	}
+	if block == nil || v.last.FanOut.ID == uuid.Nil {
+		return updates{}, err
+	}
+	v.last.Counts.Blocked = block
+	return updates{patches: []templ.Component{v.last.View()}}, nil
+}
+
+func (v *fanOutView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
 	return v.begin(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"fleetd/fleet"
 	"fleetd/web/ui"
@@ -95,6 +96,12 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 			page.Devices = append(page.Devices, id)
 		}
 	}
+	wait, err := offlineWait(form.Get("offline_wait"))
+	if err != nil {
+		page.Problem = explain(ctx, err)
+		return page, nil
+	}
+	page.OfflineWait = wait
 	sample, problem, err := s.audience(ctx, &page)
 	if problem != nil {
 		page.Problem = explain(ctx, problem)
@@ -116,6 +123,19 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 		page.Problem = text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
 	}
 	return page, nil
+}
+
+// offlineWait reads how long offline devices are waited for, in minutes; "" is
+// not at all.
+func offlineWait(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if most := int(fleet.MaxOfflineWait / time.Minute); err != nil || n < 0 || n > most {
+		return 0, fleet.Errorf(fleet.ErrInvalid, "invalid_offline_wait", "offline devices can be waited for from 0 to %d minutes", most)
+	}
+	return time.Duration(n) * time.Minute, nil
 }
 
 // audience counts the devices and returns some of them.
@@ -171,7 +191,7 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 		page.Problem = text(ctx, "tools.check_fields")
 		return fleet.FanOutRequest{}, nil
 	}
-	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args, MaxInFlight: page.MaxInFlight}
+	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args, MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait}
 	if page.ByQuery {
 		request.Query = page.Query
 	} else {

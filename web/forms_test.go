@@ -253,6 +253,21 @@ func TestFanOut(t *testing.T) {
 	b.get("/fanouts/new?q=&tool=self.get_device_status").wantStatus(200)
 	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview").wantStatus(200).wantText("#main", "2 devices")
 	b.get("/fanouts/new?q=&tool=self.audio_speaker.set_volume&step=preview&arg.volume=900").wantStatus(422)
+	for _, wait := range []string{"-1", "1441", "soon", "99999999999999999999"} {
+		b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait="+wait).wantStatus(422).wantText("#main", "24 hours")
+		b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}, "offline_wait": {wait}}).wantStatus(422).wantText("#main", "24 hours")
+	}
+	c.enrol("a085e3112266")
+	b.get("/fanouts/new?q=&tool=self.get_device_status&offline_wait=90").wantStatus(200).wantText("#main", "within 1 h 30 min")
+	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait=60").wantText("#main", "called when it comes online")
+	waiting := b.post("/fanouts", url.Values{"q": {"id:a085e3112266"}, "tool": {"self.get_device_status"}, "offline_wait": {"60"}}).wantRedirect("/fanouts/")
+	live := b.stream("/events?view=fanout&id=" + strings.TrimPrefix(waiting, "/fanouts/"))
+	live.want("patch", "1 is offline and called when it comes online")
+	c.connect("a085e3112266", says("three"))
+	live.want("patch", "completed", "three")
+	b.get(waiting).wantText("#main", "waited for until")
+	b.post("/devices/a085e3112266/hold", url.Values{"reason": {"x"}, "hours": {"0"}}).wantStatus(303)
+
 	location := b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}}).wantRedirect("/fanouts/")
 	s := b.stream("/events?view=fanout&id=" + strings.TrimPrefix(location, "/fanouts/"))
 	s.want("patch", `id="progress-`, "completed")

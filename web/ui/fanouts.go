@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -53,6 +54,7 @@ type FanOutNewPage struct {
 	Tools       []fleet.Tool // that the audience's devices offer
 	Form        *ToolForm    // nil until a tool is chosen
 	MaxInFlight int
+	OfflineWait time.Duration        // 0: offline devices are not waited for
 	Preview     *fleet.FanOutPreview // nil until the form was filled in
 	Arguments   json.RawMessage      // with Preview: as they would be sent
 	Problem     string               // why it cannot be done, in the page's language
@@ -95,6 +97,7 @@ func (v FanOutNewPage) changeURL() string {
 	}
 	q.Set("tool", v.Form.Tool.Name)
 	q.Set("max_in_flight", v.inFlight())
+	q.Set("offline_wait", v.offlineWait())
 	return PathFanOutNew + "?" + q.Encode()
 }
 
@@ -106,6 +109,22 @@ func (v FanOutNewPage) word() string {
 	}
 	return ""
 }
+
+// offlineWaits are the choices of how long offline devices are waited for; one
+// that came by the address is among them.
+func (v FanOutNewPage) offlineWaits() []time.Duration {
+	all := []time.Duration{0, 5 * time.Minute, 15 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour}
+	if !slices.Contains(all, v.OfflineWait) {
+		all = append(all, v.OfflineWait)
+		slices.Sort(all)
+	}
+	return all
+}
+
+// offlineWait is the wait as the form has it: in minutes.
+func (v FanOutNewPage) offlineWait() string { return minutes(v.OfflineWait) }
+
+func minutes(d time.Duration) string { return strconv.Itoa(int(d / time.Minute)) }
 
 func (v FanOutNewPage) inFlight() string {
 	if v.MaxInFlight > 0 {
@@ -132,6 +151,9 @@ type FanOutProgress struct {
 }
 
 func (p FanOutProgress) id() string { return p.FanOut.ID.String() }
+
+// turns is how many devices wait for nothing but their turn.
+func (p FanOutProgress) turns() int { return max(p.Counts.Waiting-p.Counts.AwaitOnline, 0) }
 
 // A stateCount is one line of a fan-out's tally.
 type stateCount struct {

@@ -131,6 +131,10 @@ func fanOut(state fleet.FanOutState) (fleet.FanOut, fleet.FanOutProgress) {
 	f := fleet.FanOut{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Actor: anna, Query: "board:esp-box-3 -hold", Tool: "self.audio_speaker.set_volume",
 		Arguments: schema(`{"volume":40}`), MaxInFlight: 64, State: state, Targets: 4312, Skipped: 41, CreatedAt: now.Add(-75 * time.Second)}
 	p := fleet.FanOutProgress{Waiting: 1206, ByState: map[fleet.CallState]int{fleet.CallSent: 64, fleet.CallSucceeded: 2941, fleet.CallTimedOut: 30, fleet.CallOffline: 71}}
+	if state == fleet.FanOutRunning {
+		f.OfflineWait, p.AwaitOnline = 6*time.Hour, 120
+		p.Blocked = &fleet.FanOutBlock{Code: fleet.BlockDatabase, Since: now.Add(-20 * time.Second)}
+	}
 	if state == fleet.FanOutCanceled {
 		f.FinishedAt, f.CanceledBy = &now, "anna"
 	}
