@@ -262,7 +262,8 @@ func (r *fanOutRun) carryOut(workers int) {
 		return
 	}
 	err := r.persist(func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout) // all is done: say so even while fleetd stops
+		// All is done: that goes on record even while fleetd stops.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
 		defer cancel()
 		return r.s.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
 	})
@@ -546,7 +547,8 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 
 // due reports whether the record says that the device has yet to be called.
 func (r *fanOutRun) due(ctx context.Context, id DeviceID) (bool, error) {
-	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-time.Hour), Limit: fanOutCallsLimit})
+	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-time.Hour),
+		Limit: fanOutCallsLimit})
 	counts := func(c Call) bool {
 		stopped := c.State == CallCanceled && c.Error != nil && c.Error.Code == CodeStopped
 		return !stopped && !withoutRecord(c) && !r.retriesOffline(c)

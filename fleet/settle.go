@@ -146,7 +146,8 @@ func (s *settler) tryEach(batch []*unsettled) error {
 	for _, u := range batch {
 		err := s.try([]*unsettled{u})
 		if rowRefused(err) {
-			s.log.Error("the store cannot take the outcome of a call", "call", u.call.ID, "device", u.call.Device, "state", u.call.State, "err", err)
+			s.log.Error("the store cannot take the outcome of a call", "call", u.call.ID, "device", u.call.Device,
+				"state", u.call.State, "err", err)
 			continue
 		}
 		if err != nil {

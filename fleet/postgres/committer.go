@@ -42,7 +42,8 @@ type committer struct {
 }
 
 func newCommitter(db *pgxpool.Pool, log *slog.Logger, flushTimeout time.Duration) *committer {
-	return &committer{db: db, log: log, flushTimeout: flushTimeout, slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
+	return &committer{db: db, log: log, flushTimeout: flushTimeout,
+		slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
 }
 
 // write returns when w is durable, or could not be made so. If ctx ends first

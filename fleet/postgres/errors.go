@@ -28,7 +28,8 @@ func domainError(err error) error {
 		if kind := sqlKind(pg.Code); kind != nil {
 			return fmt.Errorf("%w: %w", kind, err)
 		}
-	case pgconn.SafeToRetry(err), errors.As(err, &network), errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case pgconn.SafeToRetry(err), errors.As(err, &network), errors.Is(err, net.ErrClosed),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
 	}
 	return err

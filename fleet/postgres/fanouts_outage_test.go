@@ -94,10 +94,11 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 		return len(ran)
 	}
 	events := &fleet.Events{}
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices), Link: link, Events: events})
+	targets := fleet.NewTargets(devices, devices)
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: events})
 	t.Cleanup(calls.Shutdown)
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: devices, Calls: calls, Presence: everywhere{}, Events: events,
-		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: devices, Calls: calls,
+		Presence: everywhere{}, Events: events, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	var service sync.WaitGroup
 	service.Go(func() {
@@ -157,8 +158,8 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 // wait is over.
 func TestFanOutCountsOffline(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", MaxInFlight: 2, OfflineWait: 1500 * time.Millisecond,
-		State: fleet.FanOutRunning, Targets: 3, CreatedAt: now()}
+	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", MaxInFlight: 2,
+		OfflineWait: 1500 * time.Millisecond, State: fleet.FanOutRunning, Targets: 3, CreatedAt: now()}
 	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}, {Device: "d1"}, {Device: "d2"}}))
 	got, err := s.FanOut(ctx, f.ID)
 	check(t, err)
@@ -166,7 +167,11 @@ func TestFanOutCountsOffline(t *testing.T) {
 	for device, end := range map[fleet.DeviceID]struct {
 		state fleet.CallState
 		code  string
-	}{"d0": {fleet.CallOffline, fleet.CodeOffline}, "d1": {fleet.CallCanceled, fleet.CodeOffline}, "d2": {fleet.CallCanceled, fleet.CodeNotRecorded}} {
+	}{
+		"d0": {fleet.CallOffline, fleet.CodeOffline},
+		"d1": {fleet.CallCanceled, fleet.CodeOffline},
+		"d2": {fleet.CallCanceled, fleet.CodeNotRecorded},
+	} {
 		c := newCall(device, fleet.CallPending)
 		c.FanOut, c.State, c.SentAt, c.FinishedAt = f.ID, end.state, nil, ptr(now())
 		c.Error = &fleet.CallError{Code: end.code, Message: "m"}

@@ -32,7 +32,8 @@ type frozen struct {
 	control *pgx.Conn
 }
 
-var freezeTool = fleet.Tool{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel}
+var freezeTool = fleet.Tool{Name: "self.get_device_status", Audience: fleet.AudienceModel,
+	InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)}
 
 func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 	t.Helper()
@@ -70,14 +71,16 @@ func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link) *fleet.Calls
 	devices := &fleettest.Devices{}
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: []fleet.Tool{freezeTool}})
 	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices), Link: link, Events: &fleet.Events{}})
+	targets := fleet.NewTargets(devices, devices)
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: &fleet.Events{}})
 	t.Cleanup(calls.Shutdown)
 	return calls
 }
 
 func (f *frozen) sessions() []int {
 	f.t.Helper()
-	rows, _ := f.control.Query(f.t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+	rows, _ := f.control.Query(f.t.Context(), `SELECT pid FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`)
 	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
 		f.t.Fatal(err)
@@ -114,7 +117,8 @@ func (f *frozen) recorded(n int) []fleet.Call {
 	eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
 		page, err := f.store.Calls(f.t.Context(), fleet.CallFilter{Device: unit, Limit: 500})
 		calls = page.Items
-		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, func(c fleet.Call) bool { return !c.State.Final() })
+		open := func(c fleet.Call) bool { return !c.State.Final() }
+		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, open)
 	})
 	return calls
 }
@@ -207,7 +211,9 @@ func TestFrozenMarkSent(t *testing.T) {
 	time.AfterFunc(520*time.Millisecond, f.thaw)
 	got := f.recorded(1)[0]
 	time.Sleep(300 * time.Millisecond)
-	if got = f.recorded(1)[0]; got.State != fleet.CallCanceled || got.Error.Code != fleet.CodeNotRecorded || got.SentAt != nil || f.sent.Load() != 0 {
+	got = f.recorded(1)[0]
+	if got.State != fleet.CallCanceled || got.Error.Code != fleet.CodeNotRecorded || got.SentAt != nil ||
+		f.sent.Load() != 0 {
 		t.Errorf("the record says %s, %+v; sent %d times", got.State, got.Error, f.sent.Load())
 	}
 }
@@ -247,7 +253,8 @@ func TestFrozenForAMoment(t *testing.T) {
 func TestSettleCalls(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	done := newCall("done", fleet.CallSucceeded)
-	sent, pending, absent := newCall("sent", fleet.CallSent), newCall("pending", fleet.CallPending), newCall("absent", fleet.CallSent)
+	sent, pending := newCall("sent", fleet.CallSent), newCall("pending", fleet.CallPending)
+	absent := newCall("absent", fleet.CallSent)
 	for _, c := range []*fleet.Call{done, sent, pending} {
 		check(t, s.InsertCall(ctx, c))
 	}
@@ -289,8 +296,10 @@ func TestCancelStrays(t *testing.T) {
 			t.Errorf("CancelStrays = %d, %v; want %d", n, err, want)
 		}
 	}
-	for c, want := range map[*fleet.Call]fleet.CallState{own: fleet.CallSent, stray: fleet.CallCanceled, waiting: fleet.CallCanceled} {
-		if got, err := s.Call(ctx, c.ID); err != nil || got.State != want || (want == fleet.CallCanceled) != (got.SentAt == nil) {
+	states := map[*fleet.Call]fleet.CallState{own: fleet.CallSent, stray: fleet.CallCanceled, waiting: fleet.CallCanceled}
+	for c, want := range states {
+		got, err := s.Call(ctx, c.ID)
+		if err != nil || got.State != want || (want == fleet.CallCanceled) != (got.SentAt == nil) {
 			t.Errorf("call %s is %s, sent %v, %v; want %s", c.Device, got.State, got.SentAt, err, want)
 		}
 	}
