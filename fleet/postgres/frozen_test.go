@@ -32,6 +32,9 @@ type frozen struct {
 	control *pgx.Conn
 }
 
+// shortFlush is how long a flush may take, where a test waits for its end.
+const shortFlush = 2 * time.Second
+
 var freezeTool = fleet.Tool{Name: "self.get_device_status", Audience: fleet.AudienceModel,
 	InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)}
 
@@ -141,10 +144,10 @@ func TestFrozenInserts(t *testing.T) {
 		thawThen bool // before the outcome can be settled; else after
 	}{{"the insert comes first", true}, {"the outcome comes first", false}} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFrozen(t, 500*time.Millisecond)
+			f := newFrozen(t, shortFlush)
 			f.freeze()
 			if tt.thawThen {
-				time.AfterFunc(520*time.Millisecond, f.thaw)
+				time.AfterFunc(shortFlush+20*time.Millisecond, f.thaw)
 			}
 			// As many as may wait for the device: some share a batch. Those that
 			// come after the thaw may be made, and those that found no session
@@ -188,9 +191,10 @@ func TestFrozenInserts(t *testing.T) {
 			if canceled != int(hung.Load()) || f.sent.Load() != made.Load() {
 				t.Errorf("%d calls hung, %d are canceled; %d were made, %d sent", hung.Load(), canceled, made.Load(), f.sent.Load())
 			}
-			if c, err := f.calls.Call(t.Context(), f.request()); err != nil || c.State != fleet.CallSucceeded {
-				t.Errorf("the next call: %v, %v", c.State, err)
-			}
+			eventually(t, "a call succeeds", func() bool {
+				c, err := f.calls.Call(t.Context(), f.request())
+				return err == nil && c.State == fleet.CallSucceeded
+			})
 		})
 	}
 }
@@ -198,7 +202,7 @@ func TestFrozenInserts(t *testing.T) {
 // A call that waited for its turn is recorded as sent before it is: so is that
 // write.
 func TestFrozenMarkSent(t *testing.T) {
-	f := newFrozen(t, 500*time.Millisecond)
+	f := newFrozen(t, shortFlush)
 	turn, err := f.link.Queue(unit)
 	check(t, err)
 	c, err := f.calls.Start(t.Context(), f.request())
@@ -208,7 +212,7 @@ func TestFrozenMarkSent(t *testing.T) {
 	}
 	f.freeze()
 	turn.Done()
-	time.AfterFunc(520*time.Millisecond, f.thaw)
+	time.AfterFunc(shortFlush+20*time.Millisecond, f.thaw)
 	got := f.recorded(1)[0]
 	time.Sleep(300 * time.Millisecond)
 	got = f.recorded(1)[0]
@@ -221,10 +225,10 @@ func TestFrozenMarkSent(t *testing.T) {
 // An outcome that the database hung with is stored when it goes on, and only
 // then is the caller answered.
 func TestFrozenOutcome(t *testing.T) {
-	f := newFrozen(t, 500*time.Millisecond)
+	f := newFrozen(t, shortFlush)
 	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		f.freeze()
-		time.AfterFunc(2*time.Second, f.thaw)
+		time.AfterFunc(shortFlush+time.Second, f.thaw)
 		return fleettest.Text("true"), nil
 	})
 	c, err := f.calls.Call(t.Context(), f.request())
