@@ -11,6 +11,7 @@ import (
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/fleet"
 	"fleetd/mcp"
@@ -45,10 +46,12 @@ type connection struct {
 
 	// These belong to the goroutine that reads.
 	clean        bool // DISCONNECT was received
+	expiryAsked  bool // CONNECT asked for a session that outlives the connection
 	establishing bool // holds device.takeover
 	established  bool
 	lastSeen     time.Time
 	lastHello    time.Time
+	unreleased   map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
 
 	mu         sync.Mutex
 	cause      error // why it ended; nil while it is open
@@ -81,6 +84,10 @@ func (b *Broker) newConnection(id fleet.DeviceID, cl *mqtt.Client) *connection {
 	return c
 }
 
+// takeoverGoodbye bounds the DISCONNECT to a connection that is taken over: the
+// new one waits for it, and a stuck socket accepts nothing.
+const takeoverGoodbye = 50 * time.Millisecond
+
 // establish begins the takeover of the device by c, which established or ended
 // ends. It waits for others of the same device: their CONNACK at most.
 func (b *Broker) establish(c *connection) {
@@ -90,6 +97,9 @@ func (b *Broker) establish(c *connection) {
 	c.Epoch = b.nextEpoch(c.At)
 	if old := c.device.connection(); old != nil {
 		b.stats.takeovers.Add(1)
+		if old.v5() {
+			within(takeoverGoodbye, func() { old.say(packets.ErrSessionTakenOver) })
+		}
 		old.stop(errTakenOver)
 	}
 }
@@ -138,8 +148,11 @@ func (b *Broker) endedUnknown(err error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.stats.refuse("silent")
-	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength), errors.Is(err, errShortContents):
+	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength),
+		errors.Is(err, errShortContents), errors.Is(err, errBadFlags), errors.Is(err, errProtocolName):
 		b.stats.refuse("malformed_connect")
+	case errors.Is(err, errProtocolLevel):
+		b.stats.refuse("protocol_level")
 	}
 }
 

@@ -167,7 +167,8 @@ func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.Conne
 		SessionExpiryInterval: 3600, // asked for, not granted
 		WillMessage:           &paho.WillMessage{Topic: upTopic(deviceOfClientID(clientID)), Payload: []byte("gone")},
 		OnConnectionUp: func(cm *autopaho.ConnectionManager, ack *paho.Connack) {
-			if p := ack.Properties; ack.SessionPresent || p.RetainAvailable || p.WildcardSubAvailable || p.SharedSubAvailable || p.MaximumQoS == nil || *p.MaximumQoS != 1 {
+			if p := ack.Properties; ack.SessionPresent || p.RetainAvailable || p.WildcardSubAvailable || p.SharedSubAvailable || p.MaximumQoS != nil ||
+				p.SessionExpiryInterval == nil || *p.SessionExpiryInterval != 0 {
 				t.Errorf("CONNACK %+v %+v", ack, ack.Properties)
 			}
 			up <- struct{}{}

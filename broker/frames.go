@@ -9,27 +9,43 @@ const maxConnect = 2 << 10
 var (
 	errNoConnect     = errors.New("the first packet is not a CONNECT")
 	errLongConnect   = errors.New("the first packet is too long")
-	errBadLength     = errors.New("malformed packet length")
-	errBadSubscribe  = errors.New("malformed SUBSCRIBE")
+	errProtocolName  = errors.New("the first packet is not of MQTT")
+	errProtocolLevel = errors.New("unsupported version of MQTT")
 	errShortContents = errors.New("malformed CONNECT")
+	errBadLength     = errors.New("malformed packet length")
+	errBadFlags      = errors.New("malformed packet flags")
+	errBadSubscribe  = errors.New("malformed SUBSCRIBE")
+	errBadOptions    = errors.New("malformed subscription options")
+	errLongPacket    = errors.New("packet too long")
+	errUnexpected    = errors.New("packet that a client does not send")
 )
 
 const (
-	packetConnect   = 1
-	packetSubscribe = 8
+	packetConnect     = 1
+	packetPublish     = 3
+	packetPubrel      = 6
+	packetSubscribe   = 8
+	packetUnsubscribe = 10
 )
+
+// fromServer has a bit for each type of packet that no client may send. AUTH,
+// the last, is among them since no authentication method is accepted.
+const fromServer = 1<<0 | 1<<2 | 1<<9 | 1<<11 | 1<<13 | 1<<15
 
 // A frameGuard follows the packets in a stream of bytes and refuses those that
 // mochi must not decode: a long or other first packet, and a SUBSCRIBE whose
-// last filter has no options, which makes mochi read past its buffer.
+// last filter has no options, which makes mochi read past its buffer. It also
+// refuses what mochi would not answer with the code that MQTT has for it.
 type frameGuard struct {
 	at        frameState
 	kind      byte   // of the packet at hand
 	shift     uint8  // of the next byte of a length
 	left      uint32 // bytes left of the packet
 	field     uint32 // bytes left of the field at hand, or its length so far
-	version   byte   // of the protocol, from CONNECT
-	connected bool   // the first packet has passed
+	name      [6]byte
+	nameLen   uint8
+	version   byte // of the protocol, from CONNECT
+	connected bool // the first packet has passed
 }
 
 type frameState uint8
@@ -56,23 +72,25 @@ const (
 	atOptions
 )
 
-// check looks at the next bytes of the stream. After an error the stream must
-// be given up.
-func (g *frameGuard) check(b []byte) error {
-	for len(b) > 0 {
-		n := g.skippable(len(b))
+// check looks at the next bytes of the stream and returns how many may be
+// decoded: with an error, those before the byte that shows it. Mochi decodes
+// whole packets only, so that it never sees the bad one. After an error the
+// stream must be given up.
+func (g *frameGuard) check(b []byte) (good int, err error) {
+	for at := 0; at < len(b); {
+		n := g.skippable(len(b) - at)
 		if n == 0 {
-			if err := g.step(b[0]); err != nil {
-				return err
+			if err := g.step(b[at]); err != nil {
+				return at, err
 			}
 			n = 1
 		}
-		b = b[n:]
+		at += n
 		if err := g.endPacket(); err != nil {
-			return err
+			return at - 1, err
 		}
 	}
-	return nil
+	return len(b), nil
 }
 
 // skippable passes over up to n bytes that need no look, all at once.
@@ -82,7 +100,7 @@ func (g *frameGuard) skippable(n int) int {
 		k := min(uint32(n), g.left)
 		g.left -= k
 		return int(k)
-	case inName, inProps, inFilter:
+	case inProps, inFilter:
 		k := min(uint32(n), g.field, g.left)
 		g.field -= k
 		g.left -= k
@@ -107,12 +125,24 @@ func (g *frameGuard) step(c byte) error {
 	case atNameHigh, atFilterHigh:
 		g.field = uint32(c) << 8
 		g.at++
-	case atNameLow, atFilterLow:
+	case atNameLow:
 		g.field |= uint32(c)
-		g.enterField()
+		if g.at++; g.field == 0 || g.field > uint32(len(g.name)) {
+			return errProtocolName
+		}
+	case inName:
+		g.name[g.nameLen] = c
+		g.nameLen++
+		if g.field--; g.field == 0 {
+			g.at++
+		}
 	case atVersion:
 		g.version = c
 		g.at = inBody
+		return g.protocol()
+	case atFilterLow:
+		g.field |= uint32(c)
+		g.enterField()
 	case atIDHigh:
 		g.at = atIDLow
 	case atIDLow:
@@ -124,8 +154,23 @@ func (g *frameGuard) step(c byte) error {
 		return g.propsLength(c)
 	case atOptions:
 		g.at = atFilterHigh
+		if bad := c > 2; bad && (g.version < 5 || c&0xc0 != 0 || c&0x30 == 0x30 || c&3 == 3) {
+			return errBadOptions
+		}
 	}
 	return nil
+}
+
+// protocol checks the name and level of the protocol, of which MQTT wants
+// another answer than of anything else that is wrong with a CONNECT.
+func (g *frameGuard) protocol() error {
+	switch name := string(g.name[:g.nameLen]); {
+	case name == "MQTT" && (g.version == 4 || g.version == 5), name == "MQIsdp" && g.version == 3:
+		return nil
+	case name == "MQTT" || name == "MQIsdp":
+		return errProtocolLevel
+	}
+	return errProtocolName
 }
 
 // enterField goes on to the field whose length is known, or past it.
@@ -140,8 +185,24 @@ func (g *frameGuard) header(c byte) error {
 	if !g.connected && g.kind != packetConnect {
 		return errNoConnect
 	}
+	if fromServer>>g.kind&1 != 0 {
+		return errUnexpected
+	}
+	if !goodFlags(g.kind, c&0xf) {
+		return errBadFlags
+	}
 	g.at, g.left, g.shift = atLength, 0, 0
 	return nil
+}
+
+func goodFlags(kind, flags byte) bool {
+	switch kind {
+	case packetPublish:
+		return flags&6 != 6 && flags&14 != 8 // no QoS 3, no duplicate of QoS 0
+	case packetPubrel, packetSubscribe, packetUnsubscribe:
+		return flags == 2
+	}
+	return flags == 0
 }
 
 func (g *frameGuard) length(c byte) error {
@@ -152,6 +213,8 @@ func (g *frameGuard) length(c byte) error {
 	switch {
 	case !g.connected && g.left > maxConnect:
 		return errLongConnect
+	case g.left+1+uint32(g.shift/7) > maxPacket:
+		return errLongPacket
 	case !g.connected:
 		g.at = atNameHigh
 	case g.kind == packetSubscribe:

@@ -15,7 +15,7 @@ func (b *Broker) stopConnections(d time.Duration) {
 	g.SetLimit(64)
 	within(d, func() {
 		for _, c := range all {
-			if c.client.Properties.ProtocolVersion >= 5 {
+			if c.v5() {
 				g.Go(c.sayStopping)
 			}
 		}
@@ -26,9 +26,31 @@ func (b *Broker) stopConnections(d time.Duration) {
 	}
 }
 
-func (c *connection) sayStopping() error {
+func (c *connection) sayStopping() error { return c.say(packets.ErrServerShuttingDown) }
+
+// v5 reports whether the device speaks MQTT 5, and so knows a DISCONNECT from
+// the server and reasons in what acknowledges its messages.
+func (c *connection) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
+
+// say tells a device of MQTT 5 why its connection ends.
+func (c *connection) say(why packets.Code) error {
 	return c.client.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
-		ReasonCode:  packets.ErrServerShuttingDown.Code,
+		ReasonCode:  why.Code,
 	})
+}
+
+// broken ends the connection of a device that breaks the rules of MQTT. It runs
+// on the goroutine that reads.
+func (c *connection) broken(how packets.Code, cause causeError) {
+	b := c.broker
+	b.stats.protocolErrors.Add(1)
+	if ok, skipped := b.refusals.allow(c.ClientID+string(cause), time.Now()); ok {
+		b.log.Warn("connection ended: the device breaks the rules of MQTT", "device", c.Device, "remote", c.RemoteAddr,
+			"code", how.Code, "reason", cause, "not_logged", skipped)
+	}
+	if c.v5() && c.established {
+		_ = c.say(how)
+	}
+	c.stop(cause)
 }

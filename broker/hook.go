@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -23,7 +24,7 @@ func (h *hook) ID() string { return "fleet" }
 func (h *hook) Provides(event byte) bool {
 	switch event {
 	case mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish,
-		mqtt.OnSessionEstablished, mqtt.OnACLCheck, mqtt.OnPublish:
+		mqtt.OnSessionEstablished, mqtt.OnACLCheck, mqtt.OnSubscribed, mqtt.OnPublish:
 		return true
 	}
 	return false
@@ -36,47 +37,72 @@ func linkOf(cl *mqtt.Client) *connection {
 	return nil
 }
 
-// OnPacketRead sees each packet before mochi acts on it.
+// OnPacketRead sees each packet before mochi acts on it. [packets.ErrRejectPacket]
+// ends the connection; mochi takes no notice of other errors.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	c := linkOf(cl)
 	if c == nil {
-		if pk.FixedHeader.Type == packets.Connect {
-			h.plainConnect(&pk)
-		}
-		return pk, nil
+		return h.connecting(cl, pk)
 	}
 	c.seen(time.Now())
 	switch pk.FixedHeader.Type {
-	case packets.Disconnect:
-		c.clean = true
 	case packets.Publish:
-		// A QoS 1 publish that the ACL refuses would make mochi disconnect an
-		// MQTT 3.1.1 client with a packet which that does not know. As QoS 0
-		// it is dropped alone.
-		if pk.TopicName != c.up && pk.ProtocolVersion < 5 {
-			pk.FixedHeader.Qos, pk.PacketID = 0, 0
+		if pk.FixedHeader.Qos > 0 || pk.FixedHeader.Retain || pk.TopicName != c.up {
+			return c.publishing(pk)
 		}
+	case packets.Pubrel:
+		return c.releasing(pk)
+	case packets.Subscribe:
+		return c.subscribing(pk)
+	case packets.Disconnect:
+		return c.disconnecting(pk)
 	}
 	return pk, nil
 }
 
-// plainConnect takes out of a CONNECT what the fleet does not offer. Mochi
-// would publish a will without asking the ACL, so that one device could forge
-// a call to another, and would keep sessions of devices that are gone.
-func (h *hook) plainConnect(pk *packets.Packet) {
+// connecting takes out of a CONNECT what the fleet does not offer. Mochi would
+// publish a will without asking the ACL, so that one device could forge a call
+// to another, and would keep sessions of devices that are gone.
+func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if pk.FixedHeader.Type != packets.Connect {
+		return pk, nil // mochi ends the connection
+	}
+	if malformedConnect(&pk) {
+		h.broker.stats.refuse("malformed_connect")
+		return pk, packets.ErrRejectPacket
+	}
 	if pk.Connect.WillFlag {
 		h.broker.stats.willsRemoved.Add(1)
+	}
+	if nc, ok := cl.Net.Conn.(*netConn); ok {
+		nc.willRetained = pk.Connect.WillRetain && pk.ProtocolVersion >= 5
 	}
 	pk.Connect.WillFlag, pk.Connect.WillQos, pk.Connect.WillRetain = false, 0, false
 	pk.Connect.WillTopic, pk.Connect.WillPayload = "", nil
 	pk.Connect.WillProperties = packets.Properties{}
 	pk.Connect.Clean = true
-	pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = 0, false
+	// An empty password is a wrong one. Mochi would answer that it is malformed.
+	pk.Connect.PasswordFlag = len(pk.Connect.Password) > 0
+	return pk, nil
+}
+
+// malformedConnect finds what mochi does not, or would answer in MQTT 3.1.1 with
+// a code that it does not have.
+func malformedConnect(pk *packets.Packet) bool {
+	c := &pk.Connect
+	switch {
+	case pk.ReservedBit != 0,
+		!c.WillFlag && (c.WillQos != 0 || c.WillRetain),
+		c.WillFlag && (c.WillQos > 2 || c.WillTopic == "" || strings.ContainsAny(c.WillTopic, "+#")),
+		c.PasswordFlag && !c.UsernameFlag && pk.ProtocolVersion < 5:
+		return true
+	}
+	return false
 }
 
 // OnPacketEncode tells MQTT 5 clients what they must do without, which mochi
-// leaves out. It also runs outside of listener.serve, where a panic would end
-// the process.
+// leaves out; what else was changed of a CONNECT, mochi says. It also runs
+// outside of listener.serve, where a panic would end the process.
 func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
 	if pk.FixedHeader.Type == packets.Connack && pk.ReasonCode == packets.CodeSuccess.Code {
 		p := &pk.Properties
@@ -89,15 +115,30 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet 
 	return pk
 }
 
-// OnConnect refuses client ids that cannot be a device's.
+// OnConnect refuses what cannot be a device of the fleet.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
-	if deviceOfClientID(cl.ID) == "" {
-		h.broker.refused(cl, "client_id")
-		_ = h.broker.server.SendConnack(cl, packets.ErrClientIdentifierNotValid, false, nil)
-		return packets.ErrClientIdentifierNotValid
+	if code, reason := connectRefusal(cl, &pk); reason != "" {
+		h.broker.refused(cl, reason)
+		_ = h.broker.server.SendConnack(cl, code, false, nil)
+		return code
 	}
 	clampKeepalive(cl)
 	return nil
+}
+
+func connectRefusal(cl *mqtt.Client, pk *packets.Packet) (code packets.Code, reason string) {
+	nc, _ := cl.Net.Conn.(*netConn)
+	switch {
+	case pk.Properties.AuthenticationMethod != "":
+		return packets.ErrBadAuthenticationMethod, "auth_method"
+	case len(pk.Properties.AuthenticationData) > 0:
+		return packets.ErrProtocolViolation, "malformed_connect"
+	case nc != nil && nc.willRetained:
+		return packets.ErrRetainNotSupported, "will_retained"
+	case deviceOfClientID(cl.ID) == "":
+		return packets.ErrClientIdentifierNotValid, "client_id"
+	}
+	return packets.CodeSuccess, ""
 }
 
 const (
@@ -138,6 +179,7 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 		return false
 	}
 	nc.link = b.newConnection(id, cl)
+	nc.link.expiryAsked = pk.Properties.SessionExpiryInterval > 0
 	return true
 }
 
@@ -167,11 +209,27 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	if c == nil {
 		return false
 	}
-	if write && topic != c.up {
-		h.broker.stats.foreignTopics.Add(1)
-		return false
+	if write {
+		return topic == c.up
 	}
-	return write || topic == c.down
+	return topic == c.down
+}
+
+// OnSubscribed runs before mochi sends the codes, and says more exactly why a
+// subscription of MQTT 5 is refused.
+func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
+	if cl.Properties.ProtocolVersion < 5 {
+		return
+	}
+	for i, f := range pk.Filters {
+		switch {
+		case codes[i] < packets.ErrUnspecifiedError.Code:
+		case mqtt.IsSharedFilter(f.Filter):
+			codes[i] = packets.ErrSharedSubscriptionsNotSupported.Code
+		case codes[i] == packets.ErrNotAuthorized.Code && strings.ContainsAny(f.Filter, "+#"):
+			codes[i] = packets.ErrWildcardSubscriptionsNotSupported.Code
+		}
+	}
 }
 
 // OnPublish takes what a device says. It goes nowhere else.

@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"errors"
 	"net"
 	"runtime/debug"
 	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
 )
 
 // A netConn is a device's socket as mochi sees it. It refuses bytes that mochi
@@ -14,16 +17,48 @@ type netConn struct {
 	writeTimeout time.Duration
 
 	// The rest belongs to the goroutine that reads.
-	guard frameGuard
-	link  *connection // nil until the device is known
+	guard        frameGuard
+	bad          error       // what is wrong with the bytes after those that were read
+	willRetained bool        // CONNECT has a retained will
+	link         *connection // nil until the device is known
 }
 
+// Read gives out whole packets up to a bad one, so that those before it are
+// answered first.
 func (c *netConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if bad := c.guard.check(p[:n]); bad != nil {
-		return 0, bad
+	if c.bad != nil {
+		return 0, c.refuse()
 	}
-	return n, err
+	n, err := c.Conn.Read(p)
+	if n, c.bad = c.guard.check(p[:n]); c.bad == nil {
+		return n, err
+	}
+	if n == 0 {
+		return 0, c.refuse()
+	}
+	return n, nil
+}
+
+// refuse answers a bad packet as MQTT wants it, before the connection ends.
+func (c *netConn) refuse() error {
+	switch {
+	case c.link != nil:
+		c.link.broken(codeOf(c.bad), causeError(c.bad.Error()))
+	case errors.Is(c.bad, errProtocolLevel):
+		_, _ = c.Write([]byte{packets.Connack << 4, 2, 0, packets.Err3UnsupportedProtocolVersion.Code})
+	}
+	return c.bad
+}
+
+// codeOf is what a client of MQTT 5 is sent about a bad packet.
+func codeOf(bad error) packets.Code {
+	switch {
+	case errors.Is(bad, errLongPacket):
+		return packets.ErrPacketTooLarge
+	case errors.Is(bad, errUnexpected):
+		return packets.ErrProtocolViolation
+	}
+	return packets.ErrMalformedPacket
 }
 
 // Write sends all of p in time or closes the socket: after a part of a packet,
@@ -40,8 +75,14 @@ func (c *netConn) Write(p []byte) (int, error) {
 }
 
 // SetDeadline is how mochi enforces the keepalive, on what it reads. Writes
-// have a deadline of their own.
-func (c *netConn) SetDeadline(t time.Time) error { return c.raw.SetReadDeadline(t) }
+// have a deadline of their own. Mochi cuts 1.5 times an odd keepalive to whole
+// seconds, which is too early by the half second added here.
+func (c *netConn) SetDeadline(t time.Time) error {
+	if !t.IsZero() {
+		t = t.Add(time.Second / 2)
+	}
+	return c.raw.SetReadDeadline(t)
+}
 
 // Close never blocks: TLS would try to say goodbye to a stuck device for five
 // seconds first, during which its next connection waited.

@@ -12,15 +12,15 @@ import (
 const maxPacket = 512 << 10
 
 // newServer makes mochi's server with everything off that the fleet does not
-// need: no sessions, no retained messages, no QoS 2, no aliases.
+// need: no sessions, no retained messages, no aliases. QoS 2 is in qos.go; mochi
+// never sees it.
 func newServer(log *slog.Logger) *mqtt.Server {
 	c := mqtt.NewDefaultServerCapabilities()
 	c.MaximumClients = math.MaxInt64 // the gate counts, before a socket costs anything
 	c.MaximumClientWritesPending = 32
 	c.MaximumPacketSize = maxPacket
 	c.MaximumSessionExpiryInterval = 0
-	c.MaximumQos = 1
-	c.ReceiveMaximum = 16
+	c.ReceiveMaximum = receiveMaximum
 	c.MaximumInflight = 32
 	c.TopicAliasMaximum = 0
 	c.RetainAvailable = 0

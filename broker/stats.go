@@ -18,15 +18,17 @@ type Stats struct {
 	Takeovers int64            // connections that replaced another of the same device
 	Refused   map[string]int64 // connections that were refused, by reason
 
-	PublishesIn   int64
-	PublishesOut  int64
-	ForeignTopics int64 // publishes dropped since their topic was not the device's own
-	Unreadable    int64 // publishes that were no message of a device
-	OutboxFull    int64 // messages not sent since the device does not read
-	Unmatched     int64 // answers to nothing that was asked
-	Late          int64 // answers to calls given up before
-	WillsRemoved  int64
-	Hellos        int64
+	PublishesIn    int64
+	PublishesOut   int64
+	ForeignTopics  int64 // publishes dropped since their topic was not the device's own
+	Unreadable     int64 // publishes that were no message of a device
+	OutboxFull     int64 // messages not sent since the device does not read
+	Unmatched      int64 // answers to nothing that was asked
+	Late           int64 // answers to calls given up before
+	ProtocolErrors int64 // connections ended since the device broke the rules of MQTT
+	Duplicates     int64 // QoS 2 messages that came again, and were handled once
+	WillsRemoved   int64
+	Hellos         int64
 
 	Listings       int64
 	ListingsFailed int64
@@ -41,6 +43,7 @@ type counters struct {
 	unreadable, outboxFull, unmatched, late        atomic.Int64
 	willsRemoved, hellos, listings, listingsFailed atomic.Int64
 	acceptErrors, panics                           atomic.Int64
+	protocolErrors, duplicates                     atomic.Int64
 
 	mu      sync.Mutex
 	refused map[string]int64 // reasons are few: constants, and those of fleet
@@ -72,6 +75,7 @@ func (b *Broker) Stats() Stats {
 		PublishesIn: s.publishesIn.Load(), PublishesOut: s.publishesOut.Load(),
 		ForeignTopics: s.foreignTopics.Load(), Unreadable: s.unreadable.Load(), OutboxFull: s.outboxFull.Load(),
 		Unmatched: s.unmatched.Load(), Late: s.late.Load(),
+		ProtocolErrors: s.protocolErrors.Load(), Duplicates: s.duplicates.Load(),
 		WillsRemoved: s.willsRemoved.Load(), Hellos: s.hellos.Load(),
 		Listings: s.listings.Load(), ListingsFailed: s.listingsFailed.Load(),
 		AcceptErrors: s.acceptErrors.Load(), Panics: s.panics.Load(),

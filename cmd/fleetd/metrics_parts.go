@@ -49,6 +49,8 @@ var brokerMetricList = []brokerMetric{
 	brokerCounter("publishes_in", "Messages from devices.", func(s *broker.Stats) int64 { return s.PublishesIn }),
 	brokerCounter("publishes_out", "Messages to devices.", func(s *broker.Stats) int64 { return s.PublishesOut }),
 	brokerCounter("foreign_topics", "Messages dropped since their topic was not the device's own.", func(s *broker.Stats) int64 { return s.ForeignTopics }),
+	brokerCounter("duplicates", "Messages at QoS 2 that came again and were handled once.", func(s *broker.Stats) int64 { return s.Duplicates }),
+	brokerCounter("protocol_errors", "Connections ended since the device broke the rules of MQTT.", func(s *broker.Stats) int64 { return s.ProtocolErrors }),
 	brokerCounter("unreadable", "Messages that could not be read.", func(s *broker.Stats) int64 { return s.Unreadable }),
 	brokerCounter("outbox_full", "Messages not sent since the device does not read.", func(s *broker.Stats) int64 { return s.OutboxFull }),
 	brokerCounter("unmatched_answers", "Answers to nothing that was asked.", func(s *broker.Stats) int64 { return s.Unmatched }),

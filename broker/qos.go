@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// receiveMaximum is how many QoS 2 messages of a device of MQTT 5 may be
+// unreleased at a time. MQTT 3.1.1 knows no such bound: there it is the number
+// of packet identifiers, and only these are kept.
+const receiveMaximum = 16
+
+// ignored is a packet on which mochi does nothing: the acknowledgement of a
+// message that was never sent. Mochi gets it instead of one that was answered here.
+var ignored = packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}}
+
+// publishing answers publishes that mochi would not answer to the letter. A
+// message to a foreign topic is acknowledged and dropped [MQTT-3.3.5-2], where
+// mochi sends clients of MQTT 3.1.1 a packet that they do not know, or nothing.
+// QoS 2 is handled here alone: mochi counts quotas that version 3.1.1 does not
+// have, and answers a message that comes again with an error.
+func (c *connection) publishing(pk packets.Packet) (packets.Packet, error) {
+	qos := pk.FixedHeader.Qos
+	switch {
+	case pk.PublishValidate(0) != packets.CodeSuccess:
+		return pk, nil // mochi ends the connection
+	case pk.FixedHeader.Retain && c.v5():
+		return c.rejected(pk, packets.ErrRetainNotSupported)
+	case pk.TopicName != c.up:
+		c.broker.stats.foreignTopics.Add(1)
+		c.refuseMessage(qos, pk.PacketID)
+		return ignored, nil
+	case qos == 2:
+		return c.receiveOnce(pk)
+	}
+	return pk, nil
+}
+
+// rejected ends the connection over a packet.
+func (c *connection) rejected(pk packets.Packet, why packets.Code) (packets.Packet, error) {
+	c.broken(why, causeError(why.Reason))
+	return pk, packets.ErrRejectPacket
+}
+
+// refuseMessage acknowledges a message that is dropped. Version 3.1.1 has no
+// way to say that.
+func (c *connection) refuseMessage(qos byte, id uint16) {
+	code := packets.ErrNotAuthorized
+	if !c.v5() {
+		code = packets.CodeSuccess
+	}
+	switch qos {
+	case 1:
+		c.acknowledge(packets.Puback, id, code)
+	case 2:
+		c.acknowledge(packets.Pubrec, id, code)
+	}
+}
+
+// receiveOnce handles a QoS 2 message the first time that it comes, and
+// acknowledges it each time.
+func (c *connection) receiveOnce(pk packets.Packet) (packets.Packet, error) {
+	_, again := c.unreleased[pk.PacketID]
+	switch {
+	case again:
+		c.broker.stats.duplicates.Add(1)
+	case c.v5() && len(c.unreleased) >= receiveMaximum:
+		return c.rejected(pk, packets.ErrReceiveMaximum)
+	default:
+		if c.unreleased == nil {
+			c.unreleased = make(map[uint16]struct{})
+		}
+		c.unreleased[pk.PacketID] = struct{}{}
+		c.receive(pk.Payload)
+	}
+	c.acknowledge(packets.Pubrec, pk.PacketID, packets.CodeSuccess)
+	return ignored, nil
+}
+
+// releasing ends the exchange of a QoS 2 message: its identifier may come with
+// another.
+func (c *connection) releasing(pk packets.Packet) (packets.Packet, error) {
+	_, known := c.unreleased[pk.PacketID]
+	code := packets.CodeSuccess
+	if !known && c.v5() {
+		code = packets.ErrPacketIdentifierNotFound
+	}
+	if delete(c.unreleased, pk.PacketID); len(c.unreleased) == 0 {
+		c.unreleased = nil // a map does not shrink
+	}
+	c.acknowledge(packets.Pubcomp, pk.PacketID, code)
+	return ignored, nil
+}
+
+// acknowledge writes an acknowledgement. If that fails the socket is closed,
+// which its reader finds out.
+func (c *connection) acknowledge(kind byte, id uint16, code packets.Code) {
+	_ = c.client.WritePacket(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: kind}, PacketID: id, ReasonCode: code.Code,
+	})
+}
+
+// subscribing refuses subscription identifiers, which mochi would keep although
+// CONNACK says that there are none.
+func (c *connection) subscribing(pk packets.Packet) (packets.Packet, error) {
+	if len(pk.Properties.SubscriptionIdentifier) == 0 || pk.SubscribeValidate() != packets.CodeSuccess {
+		return pk, nil
+	}
+	codes := make([]byte, len(pk.Filters))
+	for i := range codes {
+		codes[i] = packets.ErrSubscriptionIdentifiersNotSupported.Code
+	}
+	_ = c.client.WritePacket(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Suback}, PacketID: pk.PacketID, ReasonCodes: codes,
+	})
+	return ignored, nil
+}
+
+// disconnecting notes that the device says goodbye. A session that it wants kept
+// only now is against the rules; one that it wanted from the start was refused
+// by CONNACK, and is not asked for again.
+func (c *connection) disconnecting(pk packets.Packet) (packets.Packet, error) {
+	p := &pk.Properties
+	if p.SessionExpiryInterval > 0 && !c.expiryAsked {
+		return c.rejected(pk, packets.ErrProtocolViolationZeroNonZeroExpiry)
+	}
+	p.SessionExpiryInterval, p.SessionExpiryIntervalFlag = 0, false
+	c.clean = true
+	return pk, nil
+}
