@@ -399,7 +399,8 @@ func TestConformanceCoversTheSuites(t *testing.T) {
 		5.basic 5.retained_message 5.will_message 5.zero_length_clientid 5.offline_message_queueing
 		5.overlapping_subscriptions 5.keepalive 5.redelivery_on_reconnect 5.subscribe_failure 5.dollar_topics
 		5.unsubscribe 5.session_expiry 5.user_properties 5.payload_format 5.publication_expiry 5.subscribe_options
-		5.assigned_clientid 5.subscribe_identifiers 5.request_response 5.client_topic_alias 5.server_topic_alias 5.maximum_packet_size 5.server_keep_alive 5.flow_control1 5.flow_control2
+		5.assigned_clientid 5.subscribe_identifiers 5.request_response 5.client_topic_alias
+		5.server_topic_alias 5.maximum_packet_size 5.server_keep_alive 5.flow_control1 5.flow_control2
 		5.will_delay 5.shared_subscriptions`)
 	missing := make(map[string]bool)
 	for _, name := range want {

@@ -16,5 +16,6 @@
 // connection.mu. None is held while a method of mqtt.Client, mcp.Session or
 // Devices runs: a stuck socket keeps the client's own lock for seconds. Before
 // all of them comes device.takeover, which a connection holds from OnSessionEstablish
-// to OnSessionEstablished; nobody else wants it than later connections of the device.
+// to OnSessionEstablished, the DISCONNECT of the one before it included; only later
+// connections of the device want it. handshakes.mu is held alone.
 package broker

@@ -32,7 +32,7 @@ func (c *connection) sayStopping() error { return c.say(packets.ErrServerShuttin
 // the server and reasons in what acknowledges its messages.
 func (c *connection) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
 
-// say tells a device of MQTT 5 why its connection ends.
+// say sends a device of MQTT 5 a DISCONNECT with the reason.
 func (c *connection) say(why packets.Code) error {
 	return c.client.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},

@@ -21,7 +21,7 @@ type listener struct {
 	id       string // "mqtt" or "mqtts": the transport's name
 	ln       net.Listener
 	tls      *tls.Config   // nil for plain
-	slots    chan struct{} // TLS handshakes in progress
+	shaking  *handshakes   // nil for plain
 	done     chan struct{} // closed by stop
 	stopOnce sync.Once
 	handlers sync.WaitGroup
@@ -44,7 +44,7 @@ func (b *Broker) newListener(id, addr string) (*listener, error) {
 	l := &listener{broker: b, id: id, ln: ln, done: make(chan struct{}), conns: make(map[*netConn]struct{})}
 	if id == "mqtts" {
 		l.tls = b.o.TLSConfig
-		l.slots = make(chan struct{}, b.o.MaxHandshakes)
+		l.shaking = newHandshakes(b.o.MaxHandshakes, min(b.o.MaxPendingHandshakes, max(1, b.o.MaxConnections/4)))
 	}
 	return l, nil
 }
@@ -93,7 +93,7 @@ func (l *listener) snapshot() []*netConn {
 // and no device could connect until a restart.
 func (l *listener) Serve(establish listeners.EstablishFn) {
 	wait := time.Duration(0)
-	for l.broker.gate.enter(l.done) {
+	for l.mayAccept() {
 		raw, err := l.ln.Accept()
 		if err == nil {
 			wait = 0
@@ -106,6 +106,13 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 		}
 		wait = l.backOff(wait, err)
 	}
+}
+
+// mayAccept waits until there is room for another socket, and returns false when
+// the listener is stopped first. Unfinished TLS handshakes take a quarter of the
+// room at most, so that they cannot keep others out.
+func (l *listener) mayAccept() bool {
+	return (l.shaking == nil || l.shaking.room(l.done)) && l.broker.gate.enter(l.done)
 }
 
 const maxAcceptWait = 500 * time.Millisecond
@@ -127,18 +134,25 @@ func (l *listener) backOff(last time.Duration, err error) time.Duration {
 // goroutine runs, so that closeConnections misses none.
 func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.broker.o.WriteTimeout}
+	deadline := time.Now().Add(l.broker.o.ConnectTimeout)
+	if l.shaking != nil {
+		nc.handshake = l.shaking.add(raw, deadline, l.done)
+	}
 	l.handlers.Add(1)
 	l.mu.Lock()
 	l.conns[nc] = struct{}{}
 	l.mu.Unlock()
 	go func() {
 		defer l.finish(nc)
-		l.serve(nc, establish)
+		l.serve(nc, deadline, establish)
 	}()
 }
 
 func (l *listener) finish(nc *netConn) {
 	_ = nc.Close()
+	if nc.handshake != nil {
+		nc.handshake.remove() // it may not have come to shakeHands
+	}
 	l.mu.Lock()
 	delete(l.conns, nc)
 	l.mu.Unlock()
@@ -149,7 +163,7 @@ func (l *listener) finish(nc *netConn) {
 // serve runs one connection to its end. Mochi reads, decodes and calls the hook
 // on this goroutine, so that recovering here contains a panic in any of them;
 // its own end-of-connection hook is skipped then, so ends are handled here.
-func (l *listener) serve(nc *netConn, establish listeners.EstablishFn) {
+func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.EstablishFn) {
 	var err error
 	defer func() {
 		if p := recover(); p != nil {
@@ -164,11 +178,17 @@ func (l *listener) serve(nc *netConn, establish listeners.EstablishFn) {
 		return
 	default:
 	}
-	if err = nc.raw.SetReadDeadline(time.Now().Add(l.broker.o.ConnectTimeout)); err != nil {
+	if err = nc.raw.SetDeadline(deadline); err != nil { // writes of CONNACK and later have their own
 		return
 	}
+	if l.broker.fromProxy(nc.raw.RemoteAddr()) {
+		if nc.remote, err = readProxyHeader(nc.raw); err != nil {
+			l.broker.refusedHeader(nc, err)
+			return
+		}
+	}
 	if l.tls != nil {
-		if err = l.handshake(nc); err != nil {
+		if err = l.shakeHands(nc); err != nil {
 			return
 		}
 	}

@@ -14,7 +14,9 @@ import (
 type netConn struct {
 	net.Conn              // what to read from and write to: the socket, or TLS over it
 	raw          net.Conn // the socket
+	remote       net.Addr // the device's, if a proxy says it; nil: the socket's
 	writeTimeout time.Duration
+	handshake    *handshake // over TLS
 
 	// The rest belongs to the goroutine that reads.
 	guard        frameGuard
@@ -59,6 +61,14 @@ func codeOf(bad error) packets.Code {
 		return packets.ErrProtocolViolation
 	}
 	return packets.ErrMalformedPacket
+}
+
+// RemoteAddr is the device's address, also behind a proxy.
+func (c *netConn) RemoteAddr() net.Addr {
+	if c.remote != nil {
+		return c.remote
+	}
+	return c.raw.RemoteAddr()
 }
 
 // Write sends all of p in time or closes the socket: after a part of a packet,

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -30,14 +32,23 @@ type Options struct {
 	// Default: the address the device connected to, port 9 (discard).
 	VoiceAddr string
 
-	ConnectTimeout   time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
-	WriteTimeout     time.Duration // until a socket that takes no bytes is closed. Default: 2s
-	RequestTimeout   time.Duration // initialize, ping, each page of tools/list. Default: 10s
-	ProbeEvery       time.Duration // between pings of a device that does not answer. Default: 1m
-	ForgetAfter      time.Duration // an offline device's late answers are awaited so long. Default: 24h
-	MaxConnections   int           // default: 90 % of the process's descriptors
-	MaxHandshakes    int           // TLS handshakes at a time. Default: 64
-	OnboardingLimit  int           // devices being listed at a time. Default: 256
+	ConnectTimeout time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
+	WriteTimeout   time.Duration // until a socket that takes no bytes is closed. Default: 2s
+	RequestTimeout time.Duration // initialize, ping, each page of tools/list. Default: 10s
+	ProbeEvery     time.Duration // between pings of a device that does not answer. Default: 1m
+	ForgetAfter    time.Duration // an offline device's late answers are awaited so long. Default: 24h
+	MaxConnections int           // default: 90 % of the process's descriptors
+	MaxHandshakes  int           // TLS handshakes that compute at a time. Default: 3/4 of the cores
+
+	// MaxPendingHandshakes is how many TLS handshakes may be unfinished.
+	// Default: 2048, and never more than a quarter of MaxConnections.
+	MaxPendingHandshakes int
+
+	// ProxyFrom lists from where connections begin with a header of the PROXY
+	// protocol, version 2. There it is required, elsewhere refused.
+	ProxyFrom []netip.Prefix
+
+	OnboardingLimit  int // devices being listed at a time. Default: 256
 	onboardingDelays []time.Duration
 }
 
@@ -60,7 +71,8 @@ func (o *Options) setDefaults() error {
 	o.ProbeEvery = cmp.Or(o.ProbeEvery, time.Minute)
 	o.ForgetAfter = cmp.Or(o.ForgetAfter, 24*time.Hour)
 	o.MaxConnections = cmp.Or(o.MaxConnections, descriptorRoom())
-	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, 64)
+	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, max(1, runtime.GOMAXPROCS(0)*3/4))
+	o.MaxPendingHandshakes = cmp.Or(o.MaxPendingHandshakes, 2048)
 	o.OnboardingLimit = cmp.Or(o.OnboardingLimit, 256)
 	if o.onboardingDelays == nil {
 		o.onboardingDelays = []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute}

@@ -36,7 +36,8 @@ func TestMosquittoForeignTopic(t *testing.T) {
 		for _, qos := range []string{"1", "2"} {
 			t.Run(version+" "+qos, func(t *testing.T) {
 				b, dom := start(t, nil)
-				pub := mosquitto(t, b, 1, "mosquitto_pub", "-V", version, "-q", qos, "-t", upTopic(testID(2)), "-m", message)
+				args := []string{"-V", version, "-q", qos, "-t", upTopic(testID(2)), "-m", message}
+				pub := mosquitto(t, b, 1, "mosquitto_pub", args...)
 				out, err := pub.CombinedOutput()
 				if version == "311" && (err != nil || len(out) > 0) {
 					t.Errorf("mosquitto_pub: %v: %s", err, out)
@@ -56,7 +57,8 @@ func TestMosquittoSubscribeQoS2(t *testing.T) {
 	for _, version := range []string{"311", "5"} {
 		t.Run(version, func(t *testing.T) {
 			b, _ := start(t, nil)
-			sub := mosquitto(t, b, 1, "mosquitto_sub", "-V", version, "-q", "2", "-t", downTopic(testID(1)), "-C", "1", "-W", "20")
+			args := []string{"-V", version, "-q", "2", "-t", downTopic(testID(1)), "-C", "1", "-W", "20"}
+			sub := mosquitto(t, b, 1, "mosquitto_sub", args...)
 			out, err := sub.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "initialize") {
 				t.Errorf("%v: %s", err, out)

@@ -30,6 +30,10 @@ type Stats struct {
 	WillsRemoved   int64
 	Hellos         int64
 
+	Handshakes        int64 // now: TLS handshakes that are not finished
+	HandshakesFailed  int64
+	HandshakesEvicted int64 // ended since others waited for their place; among the failed
+
 	Listings       int64
 	ListingsFailed int64
 
@@ -43,7 +47,7 @@ type counters struct {
 	unreadable, outboxFull, unmatched, late        atomic.Int64
 	willsRemoved, hellos, listings, listingsFailed atomic.Int64
 	acceptErrors, panics                           atomic.Int64
-	protocolErrors, duplicates                     atomic.Int64
+	protocolErrors, duplicates, handshakesFailed   atomic.Int64
 
 	mu      sync.Mutex
 	refused map[string]int64 // reasons are few: constants, and those of fleet
@@ -68,7 +72,7 @@ func (c *counters) refusals() map[string]int64 {
 func (b *Broker) Stats() Stats {
 	s := &b.stats
 	workers, waiting := b.pool.busy()
-	return Stats{
+	stats := Stats{
 		Connections: s.connections.Load(), Sockets: b.sockets(),
 		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting),
 		Connects: s.connects.Load(), Takeovers: s.takeovers.Load(), Refused: s.refusals(),
@@ -78,8 +82,12 @@ func (b *Broker) Stats() Stats {
 		ProtocolErrors: s.protocolErrors.Load(), Duplicates: s.duplicates.Load(),
 		WillsRemoved: s.willsRemoved.Load(), Hellos: s.hellos.Load(),
 		Listings: s.listings.Load(), ListingsFailed: s.listingsFailed.Load(),
-		AcceptErrors: s.acceptErrors.Load(), Panics: s.panics.Load(),
+		AcceptErrors: s.acceptErrors.Load(), Panics: s.panics.Load(), HandshakesFailed: s.handshakesFailed.Load(),
 	}
+	if b.tls != nil {
+		stats.Handshakes, stats.HandshakesEvicted = b.tls.shaking.numbers()
+	}
+	return stats
 }
 
 func (b *Broker) sockets() (n int64) {

@@ -192,7 +192,7 @@ func TestTLS(t *testing.T) {
 	eventually(t, "silent sockets are closed", func() bool { return b.Stats().Sockets == 1 })
 }
 
-func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

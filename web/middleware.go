@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -107,21 +106,4 @@ func protectBrowsers(next http.Handler) http.Handler {
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), serial=()")
 		next.ServeHTTP(w, r)
 	})
-}
-
-// clientIP is who asks. A proxy on this machine is believed about who asked it.
-func clientIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	forwarded := r.Header.Values("X-Forwarded-For")
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || len(forwarded) == 0 {
-		return host
-	}
-	hops := strings.Split(forwarded[len(forwarded)-1], ",")
-	if ip := net.ParseIP(strings.TrimSpace(hops[len(hops)-1])); ip != nil {
-		return ip.String()
-	}
-	return host
 }

@@ -96,7 +96,7 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
+	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
 	r.With(protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -50,6 +51,9 @@ type Options struct {
 	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules
 	// ConnContext is that of the HTTP server; what devices ask for may want the connection. May be nil.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
+
+	// TrustedProxies lists from where X-Forwarded-For is believed, besides from this machine.
+	TrustedProxies []netip.Prefix
 
 	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
 	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/

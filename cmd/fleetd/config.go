@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -30,6 +31,8 @@ type config struct {
 	MQTTSAddr       string        `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
 	TLSCert         string        `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
 	TLSKey          string        `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
+	ProxyProtocol   []string      `name:"proxy-protocol-from" help:"Addresses (CIDR) of balancers in front of the MQTT addresses. Their connections must begin with a header of the PROXY protocol, version 2; from others such a header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
+	TrustedProxies  []string      `name:"trusted-proxies" help:"Addresses (CIDR) of proxies in front of the HTTP address whose X-Forwarded-For is believed. One on this machine always is." env:"FLEETD_TRUSTED_PROXIES" placeholder:"CIDR"`
 	AdminAddr       string        `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
 	PublicURL       string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
 	MQTTEndpoint    string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
@@ -49,6 +52,9 @@ type config struct {
 	CollectDumps    bool          `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 	Demo            int           `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
 	DemoVirtual     string        `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
+
+	// Parsed by check.
+	proxyProtocol, trustedProxies []netip.Prefix
 
 	// For tests, whose devices are quicker than real ones.
 	timers     fleet.DeploymentTimers
@@ -82,10 +88,49 @@ func (c *config) check() error {
 	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
 		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)
 	}
+	if err := c.checkProxies(); err != nil {
+		return err
+	}
 	if err := c.checkPublicURL(); err != nil {
 		return err
 	}
 	return c.checkEndpoint()
+}
+
+func (c *config) checkProxies() (err error) {
+	if c.proxyProtocol, err = prefixes("--proxy-protocol-from", c.ProxyProtocol); err != nil {
+		return err
+	}
+	if c.trustedProxies, err = prefixes("--trusted-proxies", c.TrustedProxies); err != nil {
+		return err
+	}
+	for _, p := range c.proxyProtocol {
+		if p.Overlaps(loopback) && (c.Demo > 0 || c.DemoVirtual != "") {
+			return errors.New("--demo runs devices on this machine, which --proxy-protocol-from takes for a balancer; leave one out")
+		}
+	}
+	return nil
+}
+
+var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// prefixes reads networks; an address alone is a network of one.
+func prefixes(flag string, texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			ip, ipErr := netip.ParseAddr(text)
+			if ipErr != nil {
+				return nil, fmt.Errorf("%s %q is no network; write 10.0.0.0/8, 2001:db8::/32 or an address", flag, text)
+			}
+			p = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		if p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%s %q: leave out the ::ffff: before an IPv4 address", flag, text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }
 
 func (c *config) checkPublicURL() error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -23,5 +24,18 @@ func TestRedactURL(t *testing.T) {
 	}
 	if got := redactURL(""); got != "" {
 		t.Errorf("no URL became %q", got)
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	got, err := prefixes("--trusted-proxies", []string{"10.1.2.3/8", "192.0.2.7", "2001:db8::1/32", "::1"})
+	if want := "[10.0.0.0/8 192.0.2.7/32 2001:db8::/32 ::1/128]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("%v, %v, want %s", got, err, want)
+	}
+	for _, bad := range []string{"", "proxy.test", "10.0.0.0/33", "10.0.0", "::ffff:10.0.0.1", "10.0.0.1:80"} {
+		_, err := prefixes("--trusted-proxies", []string{bad})
+		if err == nil || !strings.Contains(err.Error(), "--trusted-proxies") {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }

@@ -254,7 +254,7 @@ func (s *server) openBroker(ctx context.Context) error {
 		return err
 	}
 	s.broker, err = broker.New(broker.Options{Addr: s.cfg.MQTTAddr, TLSAddr: s.cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: buildVersion(), Logger: s.log})
+		ProxyFrom: s.cfg.proxyProtocol, Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: buildVersion(), Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -266,11 +266,16 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 	if s.cfg.TLSCert == "" {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
 	if err != nil {
-		return nil, fmt.Errorf("the certificate %s and key %s do not work: %w", s.cfg.TLSCert, s.cfg.TLSKey, err)
+		return nil, err
 	}
-	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+	s.stages.run("certificate", cert.run)
+	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since 1970.",
+		nil, func() float64 { return float64(cert.expiry().Unix()) })
+	s.metrics.gauge("fleetd_tls_certificate_files_bad", "1 while the certificate's files are not used since they do not work.",
+		nil, cert.filesBad)
+	return &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}, nil
 }
 
 func (s *server) openCalls(context.Context) error {

@@ -1,0 +1,76 @@
+package broker
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+)
+
+// maxProxyHeader bounds what a proxy may say about a connection. Addresses take
+// 52 bytes; the rest is for what proxies add, such as a name.
+const maxProxyHeader = 2 << 10
+
+var errNoProxyHeader = errors.New("no header of version 2 of the PROXY protocol")
+
+// fromProxy reports whether a connection from there begins with a header of the
+// PROXY protocol. From elsewhere such a header is no CONNECT, and refused.
+func (b *Broker) fromProxy(from net.Addr) bool {
+	tcp, ok := from.(*net.TCPAddr)
+	if !ok || len(b.o.ProxyFrom) == 0 {
+		return false
+	}
+	ip := tcp.AddrPort().Addr().Unmap()
+	return slices.ContainsFunc(b.o.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// readProxyHeader reads a header and not a byte more. It returns the address of
+// the proxy's client, or nil if the proxy speaks for itself, as it does to see
+// whether we live.
+func readProxyHeader(r io.Reader) (net.Addr, error) {
+	header := make([]byte, 16, 128)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return nil, fmt.Errorf("PROXY header: %w", err)
+	}
+	if !bytes.HasPrefix(header, proxyproto.SIGV2) {
+		return nil, errNoProxyHeader
+	}
+	length := int(binary.BigEndian.Uint16(header[14:]))
+	if length > maxProxyHeader-len(header) {
+		return nil, fmt.Errorf("%w: %d bytes are too many", errNoProxyHeader, length)
+	}
+	header = slices.Grow(header, length)[:16+length]
+	if _, err := io.ReadFull(r, header[16:]); err != nil {
+		return nil, fmt.Errorf("PROXY header: %w", err)
+	}
+	h, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(header), len(header)))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoProxyHeader, err)
+	}
+	if h.Command.IsLocal() {
+		return nil, nil
+	}
+	tcp, ok := h.SourceAddr.(*net.TCPAddr)
+	if !ok {
+		return nil, fmt.Errorf("%w: it is not about TCP", errNoProxyHeader)
+	}
+	return tcp, nil
+}
+
+// refusedHeader counts a connection whose header is missing or bad, and logs it
+// now and then: it is from a proxy of ours, and a sign of a wrong setting.
+func (b *Broker) refusedHeader(nc *netConn, err error) {
+	b.stats.refuse("proxy_header")
+	from := hostOf(nc.raw.RemoteAddr().String())
+	if ok, skipped := b.refusals.allow(from+"proxy_header", time.Now()); ok {
+		b.log.Warn("connection refused", "remote", from, "reason", "proxy_header", "err", err, "not_logged", skipped)
+	}
+}

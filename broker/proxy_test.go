@@ -1,0 +1,219 @@
+package broker
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+
+	"fleetd/fleet"
+)
+
+// proxyHeader is what a proxy says about a connection from there.
+func proxyHeader(t testing.TB, from string) []byte {
+	t.Helper()
+	h := proxyproto.HeaderProxyFromAddrs(2, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)),
+		net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)))
+	b, err := h.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// withTLVs lengthens a header by what proxies may add.
+func withTLVs(header []byte, n int) []byte {
+	tlv := append(binary.BigEndian.AppendUint16([]byte{0xe0}, uint16(n-3)), make([]byte, n-3)...)
+	header = append(slices.Clone(header), tlv...)
+	binary.BigEndian.PutUint16(header[14:], uint16(len(header)-16))
+	return header
+}
+
+func behindProxy(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
+
+// remotes remembers where connections are from.
+type remotes struct {
+	*domain
+	from chan string
+}
+
+func (r remotes) Connected(c fleet.Connection) { r.from <- c.RemoteAddr }
+
+func TestProxyHeader(t *testing.T) {
+	from := make(chan string, 10)
+	b, _, pool := startTLS(t, func(o *Options) {
+		behindProxy(o)
+		o.Devices = remotes{o.Devices.(*domain), from}
+	})
+	local := append(slices.Clone(proxyproto.SIGV2), 0x20, 0, 0, 0)
+	tests := []struct {
+		name   string
+		header []byte
+		want   string
+	}{
+		{"IPv4", proxyHeader(t, "192.0.2.7:4711"), "192.0.2.7"},
+		{"IPv6", proxyHeader(t, "[2001:db8::7]:4711"), "2001:db8::7"},
+		{"with more", withTLVs(proxyHeader(t, "192.0.2.8:4711"), maxProxyHeader-28), "192.0.2.8"},
+		{"the proxy itself", local, "127.0.0.1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := dialRaw(t, b.Addr())
+			d.write(append(tt.header, connectPacket{clientID: testClientID(1), keepalive: 60}.bytes()...)) // in one piece
+			if kind, _, err := d.read(); kind != 0x20 || err != nil {
+				t.Fatalf("packet %#x, %v, want CONNACK", kind, err)
+			}
+			if got := <-from; got != tt.want {
+				t.Errorf("connection from %s, want %s", got, tt.want)
+			}
+			s := dialRaw(t, b.TLSAddr())
+			for _, c := range tt.header { // byte by byte
+				s.write([]byte{c})
+			}
+			conn := tls.Client(s.conn, &tls.Config{RootCAs: pool, ServerName: "fleet.test"})
+			s.conn, s.r = conn, bufio.NewReader(conn)
+			if code := s.connect(connectPacket{clientID: testClientID(2)}); code != 0 {
+				t.Fatalf("CONNACK %d", code)
+			}
+			if got := <-from; got != tt.want {
+				t.Errorf("connection over TLS from %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// From a proxy nothing else is accepted, however it comes.
+func TestBadProxyHeader(t *testing.T) {
+	b, _, _ := startTLS(t, func(o *Options) { behindProxy(o); o.ConnectTimeout = 300 * time.Millisecond })
+	good := proxyHeader(t, "192.0.2.7:4711")
+	change := func(at int, to byte) []byte { h := slices.Clone(good); h[at] = to; return h }
+	tests := map[string]struct {
+		said   []byte
+		reason string
+	}{
+		"no header":         {connectPacket{clientID: testClientID(1)}.bytes(), "proxy_header"},
+		"version 1":         {[]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), "proxy_header"},
+		"version 3":         {change(12, 0x31), "proxy_header"},
+		"unknown command":   {change(12, 0x22), "proxy_header"},
+		"unknown family":    {change(13, 0x41), "proxy_header"},
+		"UDP":               {change(13, 0x12), "proxy_header"},
+		"about no address":  {append(slices.Clone(proxyproto.SIGV2), 0x21, 0, 0, 0), "proxy_header"},
+		"short address":     {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0, 4, 1, 2, 3, 4), "proxy_header"},
+		"too long":          {withTLVs(good, maxProxyHeader-27), "proxy_header"},
+		"longest announced": {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0xff, 0xff), "proxy_header"},
+		"half a header":     {good[:20], "proxy_header"},
+		"two headers":       {append(slices.Clone(good), good...), "malformed_connect"},
+		"silence":           {nil, "proxy_header"},
+		"silence after it":  {good, "silent"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			before := b.Stats().Refused[tt.reason]
+			d := dialRaw(t, b.Addr())
+			d.write(tt.said)
+			if err := d.ended(deadline); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "counting", func() bool { return b.Stats().Refused[tt.reason] == before+1 })
+			s := dialRaw(t, b.TLSAddr())
+			s.write(tt.said)
+			if err := s.ended(deadline); err != nil {
+				t.Errorf("over TLS: %v", err)
+			}
+		})
+	}
+	eventually(t, "all are closed", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Handshakes == 0 })
+}
+
+// From elsewhere a header is no CONNECT.
+func TestProxyHeaderFromElsewhere(t *testing.T) {
+	b, _, _ := startTLS(t, func(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+	for _, addr := range []net.Addr{b.Addr(), b.TLSAddr()} {
+		d := dialRaw(t, addr)
+		d.write(append(proxyHeader(t, "192.0.2.7:4711"), connectPacket{clientID: testClientID(1)}.bytes()...))
+		if err := d.ended(deadline); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "counting", func() bool {
+		s := b.Stats()
+		return s.Refused["malformed_connect"] == 1 && s.HandshakesFailed == 1
+	})
+	connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+}
+
+// The address that a proxy says is that of the log, and of what bounds it.
+func TestProxiedAddressIsLogged(t *testing.T) {
+	log := new(lockedWriter)
+	b, _ := start(t, func(o *Options) { behindProxy(o); o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	d := dialRaw(t, b.Addr())
+	wrong := connectPacket{clientID: testClientID(1), password: "wrong"}
+	d.write(append(proxyHeader(t, "192.0.2.7:4711"), wrong.bytes()...))
+	if err := d.ended(deadline); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "remote=192.0.2.7 ") || strings.Contains(text, "remote=127.0.0.1") {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+// No bytes make the reading of a header panic, take what follows it, or go past
+// its bound.
+func FuzzProxyHeader(f *testing.F) {
+	f.Add(proxyHeader(f, "192.0.2.7:4711"), byte(1))
+	f.Add(proxyHeader(f, "[2001:db8::7]:4711"), byte(7))
+	f.Add(withTLVs(proxyHeader(f, "192.0.2.7:4711"), 40), byte(100))
+	f.Add([]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), byte(3))
+	f.Fuzz(func(t *testing.T, header []byte, piece byte) {
+		const rest = "what follows"
+		stream := &pieces{Reader: bytes.NewReader(append(slices.Clone(header), rest...)), most: int(piece) + 1}
+		addr, err := readProxyHeader(stream)
+		if stream.read > maxProxyHeader {
+			t.Fatalf("%d bytes were read", stream.read)
+		}
+		if err != nil {
+			if addr != nil {
+				t.Error("an address in spite of an error")
+			}
+			return
+		}
+		if want := 16 + int(binary.BigEndian.Uint16(header[14:16])); stream.read != want {
+			t.Errorf("%d bytes were read of a header of %d", stream.read, want)
+		}
+		if addr != nil && hostOf(addr.String()) == "" {
+			t.Errorf("address %v", addr)
+		}
+	})
+}
+
+// pieces gives out a stream in small pieces, and counts.
+type pieces struct {
+	*bytes.Reader
+	most, read int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b[:min(len(b), p.most)])
+	p.read += n
+	return n, err
+}
+
+func TestProxyHeaderErrorsAreKnown(t *testing.T) {
+	if _, err := readProxyHeader(strings.NewReader("PROXY UNKNOWN\r\nxxxxxxxx")); !errors.Is(err, errNoProxyHeader) {
+		t.Errorf("version 1: %v", err)
+	}
+	if _, err := readProxyHeader(strings.NewReader("")); !errors.Is(err, io.EOF) {
+		t.Errorf("nothing: %v", err)
+	}
+}
