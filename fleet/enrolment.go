@@ -55,6 +55,7 @@ type Admission struct {
 	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
 	ClaimCode    string
 	Challenge    string
+	RemoteAddr   string // of a device with a code, as it last polled; "" of others
 	Retired      bool
 	ELFSHA256    string // running build of the latest poll
 	Version      string
@@ -79,6 +80,8 @@ type EnrolmentStore interface {
 	// ForgetWaiting deletes devices that wait, were never enrolled and have not
 	// polled since before, and returns them.
 	ForgetWaiting(ctx context.Context, before time.Time) ([]DeviceID, error)
+	// DropWaiting deletes those of the devices that wait and were never enrolled.
+	DropWaiting(ctx context.Context, ids []DeviceID) error
 	// SaveAdmission stores an operator's decision about a device with its
 	// audit entry. action is "device.claim", "device.approve", "device.reject", ...
 	SaveAdmission(ctx context.Context, by Actor, action string, a Admission, at time.Time) error

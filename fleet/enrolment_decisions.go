@@ -143,6 +143,7 @@ func (e *Enrolments) decide(ctx context.Context, by Actor, action string, id Dev
 	if err := change(&after); err != nil {
 		return err
 	}
+	e.storeRequest(id)
 	if err := e.polls.flushKey(ctx, id); err != nil { // a new device's row
 		return fmt.Errorf("device %s: %w", id, err)
 	}

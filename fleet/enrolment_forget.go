@@ -2,11 +2,13 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
 const (
 	forgetEvery = 10 * time.Minute
+	sweepEvery  = 10 * time.Second
 	// crowdedTTL replaces WaitingTTL when there is no room left: a device that
 	// really waits polls every minute or two (protocol 1.5).
 	crowdedTTL = 15 * time.Minute
@@ -19,15 +21,22 @@ const (
 func (e *Enrolments) forgetStale(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
 	for {
 		ttl := e.o.WaitingTTL
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-sweep.C:
+			if err := e.DropUnlisted(ctx); err != nil && ctx.Err() == nil {
+				e.o.Log.Error("devices that lost their place not deleted", "err", err)
+			}
+			continue
 		case <-e.crowded:
 			ttl = min(ttl, crowdedTTL)
-			e.o.Log.Warn("too many devices wait to be enrolled; forgetting those that stopped asking", "limit", e.codes.limit)
+			e.o.Log.Warn("too many devices wait to be enrolled; forgetting those that stopped asking", "limit", e.waiting.limit)
 		}
 		if err := e.forget(ctx, e.o.Now().Add(-ttl)); err != nil && ctx.Err() == nil {
 			e.o.Log.Error("waiting devices not forgotten", "err", err)
@@ -48,7 +57,13 @@ func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
 	}
 	system := Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
 	for _, w := range e.Waiting() {
-		if !w.Again || !w.LastPoll.Before(before) {
+		switch {
+		case !w.LastPoll.Before(before):
+			continue
+		case !w.Again: // one that the store does not have
+			if !w.LastPoll.IsZero() && e.drop(w.Device, before) {
+				e.changed(w.Device)
+			}
 			continue
 		}
 		err := e.decide(ctx, system, "device.request_expire", w.Device, func(a *Admission) error {
@@ -92,4 +107,28 @@ func (e *Enrolments) drop(id DeviceID, before time.Time) bool {
 	e.endRequest(st)
 	delete(s.devices, id)
 	return true
+}
+
+// DropUnlisted deletes from the store the devices that lost their place on the
+// waiting list, but for those that have asked again since.
+func (e *Enrolments) DropUnlisted(ctx context.Context) error {
+	gone := e.waiting.takeGone()
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := e.polls.lock(ctx); err != nil {
+		return err
+	}
+	defer e.polls.unlock()
+	gone = slices.DeleteFunc(gone, func(id DeviceID) bool {
+		_, back := e.admission(id)
+		return back
+	})
+	if err := e.o.Store.DropWaiting(ctx, gone); err != nil {
+		return err // ForgetWaiting deletes them later
+	}
+	for _, id := range gone {
+		e.changed(id)
+	}
+	return nil
 }

@@ -15,21 +15,35 @@ const keptFacts = 20_000
 // is no room for a further unknown device; every known one gets an answer.
 func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 	p.ClientID = cleanClientID(p.ClientID)
-	answer, changed, err := e.decidePoll(p)
+	d, err := e.decidePoll(p)
+	if d.evicted != nil {
+		e.displace(d.evicted)
+	}
 	if err != nil {
 		return PollAnswer{}, err
+	}
+	if d.unlisted {
+		return d.answer, nil
 	}
 	if e.polls.pending() > keptFacts {
 		p.Facts = nil
 	}
-	if answer.Session == nil && e.Known(p.Device) {
+	if d.answer.Session == nil && e.Known(p.Device) {
 		p = withoutClaims(p)
 	}
 	e.polls.put(p.Device, p)
-	if changed {
+	if d.changed {
 		e.changed(p.Device)
 	}
-	return answer, nil
+	return d.answer, nil
+}
+
+// A pollDecision is what came of a poll.
+type pollDecision struct {
+	answer   PollAnswer
+	changed  bool     // views of the device need to know
+	unlisted bool     // nothing of it goes to the store, at least not yet
+	evicted  *request // lost its place to this one
 }
 
 // withoutClaims is the poll of somebody who is not known to be the enrolled
@@ -40,33 +54,31 @@ func withoutClaims(p BootPoll) BootPoll {
 		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
 }
 
-// decidePoll reports, beside the answer, whether views of the device need to
-// be told.
-func (e *Enrolments) decidePoll(p BootPoll) (answer PollAnswer, changed bool, err error) {
+func (e *Enrolments) decidePoll(p BootPoll) (d pollDecision, err error) {
 	s := e.shard(p.Device)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st, known := s.devices[p.Device]
 	if !known {
 		if len(s.devices) >= max(1, e.o.MaxDevices/enrolmentShards) {
-			return PollAnswer{}, false, errCrowded()
+			return d, errCrowded()
 		}
 		st = newStanding(p.ClientID)
 	}
 	asked, enrolment, bound := st.request, st.enrolment, st.clientID
 	first := st.firstBoot(p)
-	if answer, err = e.admit(st, p); err != nil {
-		return PollAnswer{}, false, err
+	if err = e.admit(st, p, &d); err != nil {
+		return d, err
 	}
 	if !known {
 		s.devices[DeviceID(strings.Clone(string(p.Device)))] = st
 	}
-	answer.FirstBoot = first && answer.Session != nil
-	changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
-	if answer.Session != nil || !st.enrolled() {
-		changed = st.learn(p) || changed
+	d.answer.FirstBoot = first && d.answer.Session != nil
+	d.changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
+	if d.answer.Session != nil || !st.enrolled() {
+		d.changed = st.learn(p) || d.changed
 	}
-	return answer, changed, nil
+	return d, nil
 }
 
 func newStanding(clientID string) *standing {
@@ -99,37 +111,39 @@ func (st *standing) learn(p BootPoll) bool {
 }
 
 // admit gives the device credentials, a code, or nothing.
-func (e *Enrolments) admit(st *standing, p BootPoll) (PollAnswer, error) {
+func (e *Enrolments) admit(st *standing, p BootPoll, d *pollDecision) error {
 	switch {
 	case st.retired || st.enrolment == EnrolmentRejected:
-		return PollAnswer{}, nil
+		return nil
 	case st.enrolment == EnrolmentWaiting:
-		return e.admitWaiting(st, p)
+		return e.admitWaiting(st, p, d)
 	case p.ClientID == st.clientID:
-		return e.session(st, p.Device), nil
+		d.answer = e.session(st, p.Device)
+		return nil
 	case p.ClientID == "" || p.ClientID == st.refused:
-		return PollAnswer{}, nil
+		return nil
 	case e.o.Mode == EnrolOpen && !e.o.Connected(p.Device):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
 		st.serial = st.serial.revoked()
-		return e.session(st, p.Device), nil
+		d.answer = e.session(st, p.Device)
+		return nil
 	}
 	if p.ClientID != st.newClientID {
 		e.endRequest(st)
 	}
-	answer, err := e.ask(st, p)
+	err := e.ask(st, p, d)
 	if err == nil {
 		st.newClientID = strings.Clone(p.ClientID)
 	}
-	return answer, err
+	return err
 }
 
 // admitWaiting lets a device in if all are let in, and otherwise has it show
 // its code. The code belongs to the Client-Id that asked: who claims it lets in
 // the device it was read from, not another that polled under the same id since.
-func (e *Enrolments) admitWaiting(st *standing, p BootPoll) (PollAnswer, error) {
+func (e *Enrolments) admitWaiting(st *standing, p BootPoll, d *pollDecision) error {
 	if p.ClientID != st.clientID {
 		e.endRequest(st)
 		st.clientID = strings.Clone(p.ClientID)
@@ -137,9 +151,10 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll) (PollAnswer, error) 
 	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) {
 		e.endRequest(st)
 		st.enrolment = EnrolmentEnrolled
-		return e.session(st, p.Device), nil
+		d.answer = e.session(st, p.Device)
+		return nil
 	}
-	return e.ask(st, p)
+	return e.ask(st, p, d)
 }
 
 func (e *Enrolments) session(st *standing, id DeviceID) PollAnswer {
@@ -147,19 +162,20 @@ func (e *Enrolments) session(st *standing, id DeviceID) PollAnswer {
 }
 
 // ask makes the device show its code, a new one if it has none yet.
-func (e *Enrolments) ask(st *standing, p BootPoll) (PollAnswer, error) {
+func (e *Enrolments) ask(st *standing, p BootPoll, d *pollDecision) error {
 	r := st.request
+	if r != nil && !e.waiting.listed(r) {
+		r = nil // another device has its place by now
+	}
 	if r == nil {
-		code, ok := e.codes.take(DeviceID(strings.Clone(string(p.Device))))
-		if !ok {
-			select {
-			case e.crowded <- struct{}{}:
-			default:
-			}
-			return PollAnswer{}, errCrowded()
+		var err error
+		if r, err = e.list(st, p, d); err != nil {
+			return err
 		}
-		r = &request{code: code, challenge: newChallenge()}
 		st.request = r
+	} else {
+		e.waiting.touch(r, p.At)
+		e.waiting.saved(r)
 	}
 	if r.since.IsZero() {
 		r.since = p.At
@@ -169,13 +185,56 @@ func (e *Enrolments) ask(st *standing, p BootPoll) (PollAnswer, error) {
 	if e.o.PublicName != "" {
 		message = e.o.PublicName + "\n" + r.code
 	}
-	return PollAnswer{Activation: &Activation{Code: r.code, Message: message, Challenge: r.challenge}}, nil
+	d.answer = PollAnswer{Activation: &Activation{Code: r.code, Message: message, Challenge: r.challenge}}
+	return nil
+}
+
+// list finds a place and a code for a device that has none. While places are
+// scarce a device goes to the store when it asks a second time: most that are
+// made up never do.
+func (e *Enrolments) list(st *standing, p BootPoll, d *pollDecision) (*request, error) {
+	r := &request{device: DeviceID(strings.Clone(string(p.Device))), challenge: newChallenge(), pinned: st.enrolment == EnrolmentEnrolled}
+	evicted, crowded, ok := e.waiting.enter(r, p.RemoteAddr, p.At)
+	if evicted != nil {
+		e.codes.release(evicted.code)
+		d.evicted = evicted
+	}
+	if ok {
+		r.code, ok = e.codes.take(r.device)
+	}
+	if !ok {
+		e.waiting.leave(r)
+		select {
+		case e.crowded <- struct{}{}:
+		default:
+		}
+		return nil, errCrowded()
+	}
+	if crowded && !r.pinned {
+		p.Facts, p.Layout = nil, nil
+		r.unsaved, d.unlisted = &p, true
+	} else {
+		e.waiting.saved(r)
+	}
+	return r, nil
 }
 
 func (e *Enrolments) endRequest(st *standing) {
 	if st.request != nil {
-		e.codes.release(st.request.code)
+		if e.waiting.leave(st.request) {
+			e.codes.release(st.request.code)
+		}
 		st.request = nil
+	}
+}
+
+// displace forgets the device that lost its place, unless it has asked since.
+func (e *Enrolments) displace(r *request) {
+	s := e.shard(r.device)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[r.device]; st != nil && st.request == r && st.enrolment == EnrolmentWaiting {
+		delete(s.devices, r.device)
 	}
 }
 

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -30,7 +31,13 @@ type EnrolmentOptions struct {
 	// Kick ends a device's connection when its credentials die. May be nil.
 	Kick func(id DeviceID, reason string)
 
-	MaxWaiting int           // devices that wait at one time. Default: 10,000; at most 100,000
+	MaxWaiting int // devices that wait at one time. Default: 10,000; at most 100,000
+	// MaxWaitingPerNetwork bounds those of one network; this machine's own is
+	// not bounded, since a proxy may speak from it. Default: 500.
+	MaxWaitingPerNetwork int
+	NetworkBits4         int // of an IPv4 address, that name its network. Default: 24
+	NetworkBits6         int // of an IPv6 address. Default: 64
+
 	MaxDevices int           // devices known at all. Default: 1,000,000
 	WaitingTTL time.Duration // a waiting device is forgotten so long after its last poll. Default: 24h
 	WriteEvery time.Duration // how long polls are gathered. Default: 200ms
@@ -50,6 +57,7 @@ type Enrolments struct {
 	signer  signer
 	polls   *writeBehind[DeviceID, BootPoll]
 	codes   *claimCodes
+	waiting *waitingList
 	claims  attemptLimiter
 	crowded chan struct{} // asks Run to forget stale waiting devices early
 	seed    maphash.Seed
@@ -80,9 +88,19 @@ type standing struct {
 
 // request is a device's wish to be let in, under the Client-Id it asked with.
 type request struct {
+	device            DeviceID
 	code, challenge   string
 	since, lastPoll   time.Time // zero if before the start of the process
 	board, remoteAddr string
+	pinned            bool      // of an enrolled device
+	unsaved           *BootPoll // made room for and not stored yet: most such never ask again
+
+	// The waiting list's, under its lock.
+	network *waitingNetwork // nil: not listed, or no longer
+	element *list.Element   // nil if pinned
+	contact time.Time       // latest
+	steady  bool            // asked more than once
+	stored  bool
 }
 
 // NewEnrolments makes the service. Load it before the first poll.
@@ -97,7 +115,11 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 		return nil, err
 	}
 	o = enrolmentDefaults(o)
-	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, 100_000)),
+	if o.NetworkBits4 < 1 || o.NetworkBits4 > 32 || o.NetworkBits6 < 1 || o.NetworkBits6 > 128 {
+		return nil, fmt.Errorf("a network of waiting devices has 1 to 32 bits of an IPv4 address and 1 to 128 of an IPv6 address, not %d and %d",
+			o.NetworkBits4, o.NetworkBits6)
+	}
+	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
 		claims: attemptLimiter{burst: 10, every: 6 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range e.shards {
 		e.shards[i].devices = make(map[DeviceID]*standing)
@@ -110,6 +132,9 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 func enrolmentDefaults(o EnrolmentOptions) EnrolmentOptions {
 	o.PublicName = CleanText(o.PublicName, 60)
 	o.MaxWaiting = cmp.Or(o.MaxWaiting, 10_000)
+	o.MaxWaitingPerNetwork = cmp.Or(o.MaxWaitingPerNetwork, 500)
+	o.NetworkBits4 = cmp.Or(o.NetworkBits4, 24)
+	o.NetworkBits6 = cmp.Or(o.NetworkBits6, 64)
 	o.MaxDevices = cmp.Or(o.MaxDevices, 1_000_000)
 	o.WaitingTTL = cmp.Or(o.WaitingTTL, 24*time.Hour)
 	o.WriteEvery = cmp.Or(o.WriteEvery, 200*time.Millisecond)
@@ -148,7 +173,18 @@ func (e *Enrolments) Load(ctx context.Context) error {
 			st.inventoryAt = a.InventoryAt.Unix()
 		}
 		if a.ClaimCode != "" && !a.Retired && e.codes.restore(a.ClaimCode, a.Device) {
-			st.request = &request{code: a.ClaimCode, challenge: a.Challenge}
+			r := &request{device: a.Device, code: a.ClaimCode, challenge: a.Challenge, remoteAddr: a.RemoteAddr,
+				pinned: a.Enrolment == EnrolmentEnrolled, stored: true}
+			evicted, _, ok := e.waiting.enter(r, a.RemoteAddr, time.Time{})
+			if evicted != nil { // the limits were lowered
+				e.codes.release(evicted.code)
+				e.displace(evicted)
+			}
+			if ok {
+				st.request = r
+			} else {
+				e.codes.release(a.ClaimCode)
+			}
 		}
 		s := e.shard(a.Device)
 		s.mu.Lock()
@@ -232,7 +268,14 @@ func (e *Enrolments) Activate(id DeviceID, clientID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.devices[id]
-	return st != nil && st.enrolled() && st.clientID == cleanClientID(clientID)
+	if st == nil {
+		return false
+	}
+	clientID = cleanClientID(clientID)
+	if r := st.request; r != nil && (r.pinned && clientID == st.newClientID || !r.pinned && clientID == st.clientID) {
+		e.waiting.touch(r, e.o.Now())
+	}
+	return st.enrolled() && st.clientID == clientID
 }
 
 // Authenticate checks the credentials of a CONNECT against memory alone. Its
@@ -303,6 +346,17 @@ func (e *Enrolments) savePolls(ctx context.Context, batch map[DeviceID]BootPoll)
 		}
 	}
 	return e.o.Store.SavePolls(ctx, records)
+}
+
+// storeRequest hands the poll of a device that was made room for to the store,
+// for a decision about it.
+func (e *Enrolments) storeRequest(id DeviceID) {
+	e.with(id, func(st *standing) {
+		if r := st.request; r != nil && r.unsaved != nil {
+			e.polls.put(id, *r.unsaved)
+			e.waiting.saved(r)
+		}
+	})
 }
 
 func (e *Enrolments) changed(id DeviceID) {

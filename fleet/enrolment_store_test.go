@@ -79,6 +79,17 @@ func (s *admissionStore) ForgetWaiting(_ context.Context, before time.Time) ([]f
 	return gone, nil
 }
 
+func (s *admissionStore) DropWaiting(_ context.Context, ids []fleet.DeviceID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if s.rows[id].Enrolment == fleet.EnrolmentWaiting {
+			delete(s.rows, id)
+		}
+	}
+	return nil
+}
+
 func (s *admissionStore) SaveAdmission(_ context.Context, by fleet.Actor, action string, a fleet.Admission, _ time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -200,6 +200,7 @@ type memory struct{}
 
 func (memory) Admissions(context.Context) ([]fleet.Admission, error)                   { return nil, nil }
 func (memory) SavePolls(context.Context, []fleet.PollRecord) error                     { return nil }
+func (memory) DropWaiting(context.Context, []fleet.DeviceID) error                     { return nil }
 func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error)      { return nil, nil }
 func (memory) SavePresence(context.Context, []fleet.PresenceChange) error              { return nil }
 func (memory) SavePresenceSample(context.Context, time.Time) error                     { return nil }

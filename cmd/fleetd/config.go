@@ -37,6 +37,10 @@ type config struct {
 	PublicURL       string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
 	MQTTEndpoint    string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 	Enrolment       string        `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+	MaxWaiting      int           `help:"Devices that wait to be enrolled at one time." default:"10000" env:"FLEETD_MAX_WAITING" placeholder:"N"`
+	MaxWaitingNet   int           `name:"max-waiting-per-network" help:"Of these, devices of one network; this machine's own address is not bounded." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
+	WaitingBits4    int           `name:"waiting-network-bits-v4" help:"Bits of an IPv4 address that name its network." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
+	WaitingBits6    int           `name:"waiting-network-bits-v6" help:"Bits of an IPv6 address that name its network." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
 	AdminPassword   string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 	LogFormat       string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
 	LogLevel        string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
@@ -78,6 +82,12 @@ func (c *config) check() error {
 	}
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
 		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
+	}
+	if c.MaxWaiting < 1 || c.MaxWaiting > 100_000 || c.MaxWaitingNet < 1 {
+		return errors.New("--max-waiting lies between 1 and 100000, and --max-waiting-per-network is 1 or more")
+	}
+	if c.WaitingBits4 < 1 || c.WaitingBits4 > 32 || c.WaitingBits6 < 1 || c.WaitingBits6 > 128 {
+		return errors.New("--waiting-network-bits-v4 lies between 1 and 32, and --waiting-network-bits-v6 between 1 and 128")
 	}
 	if c.MaxDownloads < 0 || c.DownloadRate < 0 {
 		return errors.New("--max-downloads and --download-rate cannot be negative")

@@ -17,6 +17,11 @@ func (s *server) watchParts() {
 		func() float64 { _, unresponsive := s.presences.Counts(); return float64(unresponsive) })
 	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
 		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
+	m.gauge("fleetd_enrolment_waiting", "Devices that wait to be enrolled.", nil,
+		func() float64 { return float64(s.enrolments.Stats().Waiting) })
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_enrolment_unlisted_total",
+		Help: "Requests to be enrolled that were not listed, or lost their place: their network had too many."},
+		func() float64 { return float64(s.enrolments.Stats().Unlisted) }))
 	m.registry.MustRegister(brokerMetrics{s.broker})
 }
 

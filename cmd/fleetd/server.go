@@ -205,7 +205,8 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
 	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
-		ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
+		ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick,
+		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4, NetworkBits6: s.cfg.WaitingBits6})
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ var _ fleet.EnrolmentStore = (*Store)(nil)
 // enrolment holds them in memory.
 func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge, retired_at IS NOT NULL AS retired,
+		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge,
+			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at
 		FROM devices`)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Admission])
@@ -51,16 +52,40 @@ func (s *Store) ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.De
 		if gone, err = pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID]); err != nil || len(gone) == 0 {
 			return err
 		}
-		for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections"} {
-			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE device_id = ANY ($1)`, gone); err != nil {
-				return err
-			}
-		}
-		_, err = tx.Exec(ctx, `DELETE FROM devices WHERE id = ANY ($1)`, gone)
-		return err
+		return deleteDevices(ctx, tx, gone)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("forget waiting devices: %w", domainError(err))
 	}
 	return gone, nil
+}
+
+// DropWaiting deletes those of the devices that wait and were never enrolled.
+func (s *Store) DropWaiting(ctx context.Context, ids []fleet.DeviceID) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `
+			SELECT id FROM devices
+			WHERE id = ANY ($1) AND enrolment = 'waiting' AND enrolled_at IS NULL AND retired_at IS NULL
+			ORDER BY id FOR UPDATE`, ids)
+		gone, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+		if err != nil || len(gone) == 0 {
+			return err
+		}
+		return deleteDevices(ctx, tx, gone)
+	})
+	if err != nil {
+		return fmt.Errorf("drop %d waiting devices: %w", len(ids), domainError(err))
+	}
+	return nil
+}
+
+// deleteDevices deletes devices that were never enrolled, which few tables know.
+func deleteDevices(ctx context.Context, tx pgx.Tx, ids []fleet.DeviceID) error {
+	for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections"} {
+		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE device_id = ANY ($1)`, ids); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM devices WHERE id = ANY ($1)`, ids)
+	return err
 }

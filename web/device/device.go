@@ -67,7 +67,7 @@ type Options struct {
 	Now        func() time.Time // default: time.Now
 
 	// UnknownPerMinute bounds the polls of devices that are not enrolled, per
-	// address; a whole site can share one. Loopback is not bounded: it is where
+	// address, or /64 of IPv6; a whole site can share one. Loopback is not bounded: it is where
 	// a reverse proxy or a simulator speaks from. Default: 1,200.
 	UnknownPerMinute int
 }
@@ -139,7 +139,7 @@ func (h *Handler) limited(w http.ResponseWriter, r *http.Request, addr string) b
 	if ip, err := netip.ParseAddr(addr); err == nil && ip.IsLoopback() {
 		return false
 	}
-	if !h.unknown.OnLimit(w, r, addr) {
+	if !h.unknown.OnLimit(w, r, httprate.CanonicalizeIP(addr)) {
 		return false
 	}
 	sendError(w, http.StatusTooManyRequests, "too many unknown devices from this address; try again in a minute")

@@ -46,6 +46,8 @@ func (s *pollStore) SavePolls(_ context.Context, polls []fleet.PollRecord) error
 	return nil
 }
 
+func (*pollStore) DropWaiting(context.Context, []fleet.DeviceID) error { return nil }
+
 func (s *pollStore) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error) {
 	return nil, nil
 }
