@@ -68,6 +68,7 @@ type Admission struct {
 type PollRecord struct {
 	Poll      BootPoll
 	Admission Admission
+	Accepted  *RuleAcceptance // set until it is stored that a rule let the device in
 }
 
 // EnrolmentStore keeps admissions and the facts of polls.

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"unique"
+
+	"github.com/google/uuid"
 )
 
 // keptFacts is how many polls are kept with their bodies while the store is
@@ -22,7 +24,7 @@ func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 	if err != nil {
 		return PollAnswer{}, err
 	}
-	if d.unlisted {
+	if d.unlisted || d.refused {
 		return d.answer, nil
 	}
 	if e.polls.pending() > keptFacts {
@@ -43,6 +45,7 @@ type pollDecision struct {
 	answer   PollAnswer
 	changed  bool     // views of the device need to know
 	unlisted bool     // nothing of it goes to the store, at least not yet
+	refused  bool     // by a rule
 	evicted  *request // lost its place to this one
 }
 
@@ -69,6 +72,13 @@ func (e *Enrolments) decidePoll(p BootPoll) (d pollDecision, err error) {
 	first := st.firstBoot(p)
 	if err = e.admit(st, p, &d); err != nil {
 		return d, err
+	}
+	if d.refused {
+		if known {
+			delete(s.devices, p.Device)
+			e.waiting.forgotten(p.Device)
+		}
+		return d, nil
 	}
 	if !known {
 		s.devices[DeviceID(strings.Clone(string(p.Device)))] = st
@@ -154,7 +164,27 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll, d *pollDecision) err
 		d.answer = e.session(st, p.Device)
 		return nil
 	}
+	if e.o.Mode != EnrolOpen {
+		if rule := e.o.Rules.match(p); rule != nil {
+			e.applyRule(rule, st, p, d)
+			return nil
+		}
+	}
 	return e.ask(st, p, d)
+}
+
+// applyRule does with a device that waits what a rule says. What a rule refuses
+// is forgotten, and so never known.
+func (e *Enrolments) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollDecision) {
+	e.endRequest(st)
+	if rule.Action == RuleRefuse {
+		d.refused = true
+		return
+	}
+	st.enrolment = EnrolmentEnrolled
+	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags, At: p.At.UTC()}
+	d.answer = e.session(st, p.Device)
+	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
 }
 
 func (e *Enrolments) session(st *standing, id DeviceID) PollAnswer {

@@ -22,6 +22,8 @@ type EnrolmentOptions struct {
 	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
 	Log    *slog.Logger
 
+	Rules *EnrolmentRules // by which devices join without an operator; nil: none
+
 	PublicName string  // shown on the display above the code: the host of the console
 	Events     *Events // nil: nobody is told
 
@@ -80,7 +82,8 @@ type standing struct {
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
-	request      *request // nil unless a code is shown
+	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
+	request      *request        // nil unless a code is shown
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
@@ -342,10 +345,23 @@ func (e *Enrolments) savePolls(ctx context.Context, batch map[DeviceID]BootPoll)
 	records := make([]PollRecord, 0, len(batch))
 	for id, p := range batch {
 		if a, ok := e.admission(id); ok {
-			records = append(records, PollRecord{Poll: p, Admission: a})
+			records = append(records, PollRecord{Poll: p, Admission: a, Accepted: e.acceptance(id)})
 		}
 	}
-	return e.o.Store.SavePolls(ctx, records)
+	if err := e.o.Store.SavePolls(ctx, records); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.Accepted != nil {
+			e.with(r.Poll.Device, func(st *standing) { st.accepted = nil })
+		}
+	}
+	return nil
+}
+
+func (e *Enrolments) acceptance(id DeviceID) (a *RuleAcceptance) {
+	e.with(id, func(st *standing) { a = st.accepted })
+	return a
 }
 
 // storeRequest hands the poll of a device that was made room for to the store,

@@ -25,6 +25,7 @@ type admissionStore struct {
 	lastPoll map[fleet.DeviceID]time.Time
 	latest   fleet.BootPoll
 	polls    int
+	accepted int
 	audit    []string
 	saving   func() // called during SaveAdmission
 }
@@ -62,6 +63,9 @@ func (s *admissionStore) SavePolls(_ context.Context, polls []fleet.PollRecord) 
 		s.put(p.Admission)
 		s.lastPoll[p.Poll.Device], s.latest = p.Poll.At, p.Poll
 		s.polls++
+		if p.Accepted != nil {
+			s.accepted++
+		}
 	}
 	return nil
 }

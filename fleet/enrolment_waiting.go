@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -106,8 +107,8 @@ func (w *waitingList) enter(r *request, addr string, now time.Time) (evicted *re
 		}
 		w.note(evicted.network.prefix, now)
 		w.remove(evicted)
-		if evicted.stored && len(w.gone) < evictQueue {
-			w.gone = append(w.gone, evicted.device)
+		if evicted.stored {
+			w.forget(evicted.device)
 		}
 	}
 	w.networks[prefix] = n // it may have lost its last request just now
@@ -267,6 +268,19 @@ func (w *waitingList) note(p netip.Prefix, now time.Time) {
 	}
 	u.Requests++
 	u.Last = now
+}
+
+// forgotten notes a device that is to be deleted from the store.
+func (w *waitingList) forgotten(id DeviceID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(DeviceID(strings.Clone(string(id))))
+}
+
+func (w *waitingList) forget(id DeviceID) {
+	if len(w.gone) < evictQueue { // ForgetWaiting finds the rest
+		w.gone = append(w.gone, id)
+	}
 }
 
 // takeGone returns the stored devices that lost their place since it was asked.

@@ -37,7 +37,17 @@ type Error struct {
 	Kind    error  // one of the Err values above
 	Code    string // stable, snake_case: "unknown_tool", "device_held", ...
 	Message string
-	Field   string // the argument or form field at fault; "" if none
+	Field   string         // the argument or form field at fault; "" if none
+	Params  map[string]any // what the text of the code is filled with; nil if nothing
+}
+
+// With adds a parameter of the code, and returns the error.
+func (e *Error) With(name string, value any) *Error {
+	if e.Params == nil {
+		e.Params = make(map[string]any)
+	}
+	e.Params[name] = value
+	return e
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -83,7 +83,11 @@ func explain(ctx context.Context, err error) string {
 	case !errors.As(err, &e):
 		return ""
 	case i18n.Has("error.code." + e.Code):
-		return text(ctx, "error.code."+e.Code)
+		var args []any
+		for name, value := range e.Params {
+			args = append(args, name, value)
+		}
+		return text(ctx, "error.code."+e.Code, args...)
 	}
 	return e.Message
 }

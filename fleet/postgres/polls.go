@@ -152,6 +152,7 @@ func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
 		text(func(r *fleet.PollRecord) string { return r.Poll.BodyMAC }))
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
+	queueAcceptances(&b, polls)
 	return &b
 }
 

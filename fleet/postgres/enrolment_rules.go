@@ -1,0 +1,113 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.EnrolmentRuleStore = (*Store)(nil)
+
+// EnrolmentRules returns the rules by position, with how many devices each has
+// let in.
+func (s *Store) EnrolmentRules(ctx context.Context) ([]fleet.EnrolmentRule, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from", r.until_at AS until,
+			r.max_devices, r.tags, r.created_by, r.created_at, r.updated_at,
+			(SELECT count(*) FROM enrolment_acceptances a WHERE a.rule_id = r.id) AS accepted
+		FROM enrolment_rules r ORDER BY r.position, r.id`)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.EnrolmentRule])
+	if err != nil {
+		return nil, fmt.Errorf("enrolment rules: %w", domainError(err))
+	}
+	return list, nil
+}
+
+// CreateEnrolmentRule stores a new rule.
+func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
+	return s.audited(ctx, by, "enrolment_rule.create", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices, tags,
+				updated_at, position, created_by, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+			append(ruleColumns(r), r.Position, cleanText(r.CreatedBy), r.CreatedAt)...)
+		return err
+	})
+}
+
+// UpdateEnrolmentRule stores a changed rule.
+func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
+	return s.audited(ctx, by, "enrolment_rule.update", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `
+			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7, from_at = $8,
+				until_at = $9, max_devices = $10, tags = $11, updated_at = $12
+			WHERE id = $1`, ruleColumns(r)...)
+	})
+}
+
+func ruleColumns(r fleet.EnrolmentRule) []any {
+	networks := r.Networks
+	if networks == nil {
+		networks = []netip.Prefix{}
+	}
+	return []any{r.ID, cleanText(r.Name), r.Enabled, string(r.Action), cleanTexts(r.Boards), networks, texts(r.Devices),
+		r.From, r.Until, r.MaxDevices, cleanTexts(r.Tags), r.UpdatedAt}
+}
+
+// DeleteEnrolmentRule removes a rule.
+func (s *Store) DeleteEnrolmentRule(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
+	return s.audited(ctx, by, "enrolment_rule.delete", id.String(), nil, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `DELETE FROM enrolment_rules WHERE id = $1`, id)
+	})
+}
+
+// OrderEnrolmentRules gives the rules their positions.
+func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []uuid.UUID, moved uuid.UUID) error {
+	at := 0
+	for i, id := range ids {
+		if id == moved {
+			at = i
+		}
+	}
+	return s.audited(ctx, by, "enrolment_rule.move", moved.String(), map[string]any{"position": at}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE enrolment_rules r SET position = u.position - 1
+			FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, position) WHERE r.id = u.id`, ids)
+		return err
+	})
+}
+
+// queueAcceptances adds to a batch of polls what rules decided: the device's
+// tags, and the audit entry. An acceptance that is stored already stays as it
+// is: a batch whose outcome was lost is sent again.
+func queueAcceptances(b *pgx.Batch, polls []fleet.PollRecord) {
+	for _, p := range polls {
+		a := p.Accepted
+		if a == nil {
+			continue
+		}
+		by := fleet.RuleActor(*a)
+		tags := cleanTexts(a.Tags)
+		b.Queue(`
+			WITH new AS (
+				INSERT INTO enrolment_acceptances (id, rule_id, device_id, at) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (id) DO NOTHING RETURNING device_id
+			), entry AS (
+				INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
+				SELECT $5::uuid, $6::timestamptz, $7::text, $8::text, $9::text, $10::text, 'device.accept', device_id,
+					jsonb_build_object('rule', $8::text, 'rule_name', $11::text, 'tags', to_jsonb($12::text[])) FROM new
+			)
+			UPDATE devices d SET tags = t.tags, tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $13::text || lower(array_to_string(t.tags, $13::text)) || $13::text END
+			FROM new, LATERAL (SELECT ARRAY(SELECT DISTINCT tag COLLATE "C" FROM unnest(
+				(SELECT o.tags FROM devices o WHERE o.id = new.device_id) || $12::text[]) AS tag ORDER BY 1) AS tags) t
+			WHERE d.id = new.device_id`,
+			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, uuid.Must(uuid.NewV7()), time.Now(), string(by.Kind), by.ID, cleanText(by.Name),
+			string(by.Role), cleanText(a.Name), tags, tagMark)
+	}
+}
