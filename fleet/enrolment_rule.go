@@ -156,7 +156,8 @@ func ParseNetworks(text string) ([]netip.Prefix, error) {
 			}
 		}
 		if err != nil || !p.IsValid() || p.Addr().Is4In6() {
-			return nil, invalidRule("invalid_network", "networks", "%.60q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
+			s = CleanText(s, 60)
+			return nil, invalidRule("invalid_network", "networks", "%q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
 		}
 		all = append(all, p.Masked())
 	}
@@ -193,8 +194,7 @@ func ParseDeviceList(text string) ([]DeviceID, error) {
 		}
 		id, err := ParseDeviceID(cell)
 		if err != nil || id.MAC() == "" {
-			return nil, invalidRule("invalid_device_list", "devices", "line %d: %.60q is not a MAC address; write it as a0:85:e3:11:22:33", number, cell).
-				With("line", number).With("value", cell)
+			return nil, InvalidListLine(number, cell)
 		}
 		if all = append(all, id); len(all) > 2*MaxRuleDevices {
 			return nil, invalidRule("too_many_devices", "devices", "a rule lists at most %d addresses", MaxRuleDevices).
@@ -202,6 +202,13 @@ func ParseDeviceList(text string) ([]DeviceID, error) {
 		}
 	}
 	return all, nil
+}
+
+// InvalidListLine is the error of a line of a list, counted from 1.
+func InvalidListLine(line int, value string) *Error {
+	value = CleanText(value, 60)
+	return invalidRule("invalid_device_list", "devices", "line %d: %q is not a MAC address; write it as a0:85:e3:11:22:33", line, value).
+		With("line", line).With("value", value)
 }
 
 // headerColumn returns which column of a first line holds the addresses, -1 if

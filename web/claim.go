@@ -15,19 +15,30 @@ import (
 const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
-	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: s.waitingDevices()}
+	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: s.waitingDevices(),
+		Unlisted: s.Enrolments.Unlisted(), Admin: viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)}
 }
 
 // waitingDevices are those that ask to join, longest first.
 func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 	waiting := s.Enrolments.Waiting()
-	for _, w := range waiting[:min(len(waiting), maxQueue)] {
+	waiting = waiting[:min(len(waiting), maxQueue)]
+	decides := make(map[fleet.DeviceID]fleet.RuleMatch)
+	if s.EnrolmentMode != fleet.EnrolOpen {
+		for _, m := range s.Rules.Preview(waiting) {
+			decides[m.Device] = m
+		}
+	}
+	for _, w := range waiting {
 		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
 		if s.EnrolmentMode == fleet.EnrolByApproval {
 			d.Code = w.Code
 		}
 		if !w.LastPoll.IsZero() {
 			d.LastPoll = &w.LastPoll
+		}
+		if m, ok := decides[w.Device]; ok && m.Enabled {
+			d.Rule, d.RuleAction = m.Name, string(m.Action)
 		}
 		all = append(all, d)
 	}

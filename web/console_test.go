@@ -50,6 +50,7 @@ type console struct {
 	devices    *fleet.Devices
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
+	rules      *fleet.EnrolmentRules
 	operators  *fleet.Operators
 	snapshots  *fleet.Snapshots
 	coreDumps  *fleet.CoreDumps
@@ -107,7 +108,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 		c.t.Fatal(err)
 	}
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
-	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Key: make([]byte, 32), Mode: fleet.EnrolByCode, Log: log})
+	c.rules = fleet.NewEnrolmentRules(c.store, nil)
+	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Key: make([]byte, 32), Mode: fleet.EnrolByCode, Rules: c.rules, Log: log})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
 	c.t.Cleanup(calls.Shutdown)
-	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
+	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
 		Operators: c.operators, Snapshots: c.snapshots, CoreDumps: c.coreDumps, Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
 }

@@ -35,6 +35,7 @@ type Options struct {
 	Firmware   *fleet.Firmware
 	Campaigns  *fleet.Campaigns
 	Enrolments *fleet.Enrolments
+	Rules      *fleet.EnrolmentRules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
 	Snapshots  *fleet.Snapshots

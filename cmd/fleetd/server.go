@@ -46,6 +46,7 @@ type server struct {
 	operators  *fleet.Operators
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
+	rules      *fleet.EnrolmentRules
 	snapshots  *fleet.Snapshots
 	reports    *fleet.Reports
 	broker     *broker.Broker
@@ -204,8 +205,12 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
+	s.rules = fleet.NewEnrolmentRules(s.store, nil)
+	if err := s.rules.Load(ctx); err != nil {
+		return err
+	}
 	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
-		ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick,
+		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick,
 		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4, NetworkBits6: s.cfg.WaitingBits6})
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ type Options struct {
 	Calls         *fleet.Calls
 	FanOuts       *fleet.FanOuts
 	Enrolment     *fleet.Enrolments
+	Rules         *fleet.EnrolmentRules
 	Presence      *fleet.Presences
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
@@ -86,6 +87,7 @@ func newAPI(o Options) *api {
 	a.huma = huma.NewAPI(document(o.Version), adapter{a})
 	a.registerDevices()
 	a.registerDeviceActs()
+	a.registerEnrolment()
 	a.registerTools()
 	a.registerReports()
 	a.registerFirmware()

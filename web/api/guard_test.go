@@ -58,7 +58,9 @@ var needs = map[string]fleet.Role{
 	"list-core-dumps": fleet.RoleViewer, "get-core-dump": fleet.RoleViewer, "fetch-core-dump": fleet.RoleOperator,
 	"delete-core-dump": fleet.RoleOperator, "get-core-dump-content": fleet.RoleOperator,
 	"get-vitals": fleet.RoleViewer, "list-vitals": fleet.RoleViewer, "list-jobs": fleet.RoleViewer, "get-config": fleet.RoleViewer,
-	"get-image-layout": fleet.RoleViewer,
+	"get-image-layout":     fleet.RoleViewer,
+	"list-enrolment-rules": fleet.RoleViewer, "get-enrolment-rule": fleet.RoleViewer, "list-waiting-devices": fleet.RoleViewer,
+	"create-enrolment-rule": fleet.RoleAdmin, "update-enrolment-rule": fleet.RoleAdmin, "delete-enrolment-rule": fleet.RoleAdmin,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)

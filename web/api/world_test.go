@@ -48,6 +48,7 @@ type world struct {
 	events    *fleet.Events
 	presence  *fleet.Presences
 	enrolment *fleet.Enrolments
+	rules     *fleet.EnrolmentRules
 	devices   *fleet.Devices
 	operators *fleet.Operators
 	snapshots *fleet.Snapshots
@@ -91,7 +92,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
-	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode,
+	w.rules = fleet.NewEnrolmentRules(w.store, nil)
+	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Key: make([]byte, fleet.KeySize), Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +113,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence, Events: w.events, Log: log})
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
-	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,
+	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules, Presence: w.presence,
 		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }

@@ -1,0 +1,146 @@
+package ui
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// PathRules is the list of enrolment rules: GET list, POST create. Below it,
+// by the rule's id: GET shows one, POST "edit", "enable", "disable", "move"
+// (to: its new place) and "delete".
+const PathRules = "/enrolment/rules"
+
+// RulePath is the page of one rule, or one of its acts.
+func RulePath(id string, parts ...string) string {
+	return strings.Join(append([]string{PathRules, url.PathEscape(id)}, parts...), "/")
+}
+
+// A RulesPage shows the rules by which devices join without an operator.
+type RulesPage struct {
+	Mode  string // enrolment mode
+	Rules []fleet.RuleRow
+	Admin bool
+	Form  RuleForm // for the rule to be added
+	// WouldMatch counts, by rule, the waiting devices that it would decide about.
+	WouldMatch map[string]int
+}
+
+// A RulePage shows one rule: GET RulePath(id).
+type RulePage struct {
+	Rule    fleet.RuleRow
+	Place   int // in the list, from 1
+	Admin   bool
+	Form    RuleForm
+	Matches []fleet.RuleMatch // of devices that wait now
+}
+
+// A RuleForm holds a rule as it is typed: name, action, boards, networks,
+// devices (text) and list (a file), from, until, max_devices, tags, enabled.
+type RuleForm struct {
+	Name, Action, Boards, Networks, Devices string
+	From, Until, Max, Tags                  string
+	Enabled                                 bool
+	Problem                                 string // why it was not accepted, in the page's language
+}
+
+const formTime = "2006-01-02T15:04"
+
+// NewRuleForm shows a rule in its form, its times in the zone of the viewer.
+func NewRuleForm(r fleet.EnrolmentRule, zone *time.Location) RuleForm {
+	f := RuleForm{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "), Tags: strings.Join(r.Tags, ", "), Enabled: r.Enabled}
+	lines := make([]string, 0, len(r.Devices))
+	for _, id := range r.Devices {
+		lines = append(lines, id.MAC())
+	}
+	f.Devices = strings.Join(lines, "\n")
+	lines = lines[:0]
+	for _, p := range r.Networks {
+		lines = append(lines, p.String())
+	}
+	f.Networks = strings.Join(lines, "\n")
+	if r.From != nil {
+		f.From = r.From.In(zone).Format(formTime)
+	}
+	if r.Until != nil {
+		f.Until = r.Until.In(zone).Format(formTime)
+	}
+	if r.MaxDevices > 0 {
+		f.Max = strconv.Itoa(r.MaxDevices)
+	}
+	return f
+}
+
+// Rule reads the form.
+func (f RuleForm) Rule(zone *time.Location) (r fleet.EnrolmentRule, err error) {
+	r = fleet.EnrolmentRule{Name: f.Name, Action: fleet.RuleAction(f.Action), Enabled: f.Enabled,
+		Boards: fieldsOf(f.Boards), Tags: fieldsOf(f.Tags)}
+	if r.Networks, err = fleet.ParseNetworks(f.Networks); err != nil {
+		return r, err
+	}
+	if r.Devices, err = fleet.ParseDeviceList(f.Devices); err != nil {
+		return r, err
+	}
+	for text, to := range map[string]**time.Time{f.From: &r.From, f.Until: &r.Until} {
+		if text == "" {
+			continue
+		}
+		at, err := time.ParseInLocation(formTime, text[:min(len(text), len(formTime))], zone)
+		if err != nil {
+			return r, fleet.Errorf(fleet.ErrInvalid, "invalid_window", "%.40q is not a time", text)
+		}
+		*to = new(at.UTC())
+	}
+	if f.From != "" && f.From == f.Until {
+		return r, fleet.Errorf(fleet.ErrInvalid, "invalid_window", "the end of the time lies before its start")
+	}
+	if f.Max != "" {
+		if r.MaxDevices, err = strconv.Atoi(f.Max); err != nil {
+			return r, fleet.Errorf(fleet.ErrInvalid, "invalid_max_devices", "%.40q is not a number of devices", f.Max)
+		}
+	}
+	return r, nil
+}
+
+func fieldsOf(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\r\n,，、", r) })
+}
+
+// conditions are the lines that say what a rule looks at.
+func conditions(ctx context.Context, r fleet.RuleRow) (all []string) {
+	if len(r.Boards) > 0 {
+		all = append(all, t(ctx, "rules.if_board", "list", shorten(strings.Join(r.Boards, ", "), 80)))
+	}
+	if len(r.Networks) > 0 {
+		list := make([]string, len(r.Networks))
+		for i, p := range r.Networks {
+			list[i] = p.String()
+		}
+		all = append(all, t(ctx, "rules.if_network", "list", shorten(strings.Join(list, ", "), 80)))
+	}
+	if n := len(r.Devices); n > 0 {
+		all = append(all, t(ctx, "rules.if_listed", "n", n))
+	}
+	if r.From != nil {
+		all = append(all, t(ctx, "rules.if_from", "at", *r.From))
+	}
+	if r.Until != nil {
+		all = append(all, t(ctx, "rules.if_until", "at", *r.Until))
+	}
+	if r.MaxDevices > 0 {
+		all = append(all, t(ctx, "rules.if_max", "n", r.MaxDevices))
+	}
+	if len(all) == 0 {
+		all = append(all, t(ctx, "rules.if_any"))
+	}
+	return all
+}
+
+// refuseURL opens the form of a rule that refuses a network.
+func refuseURL(u fleet.UnlistedNetwork) string {
+	return PathRules + "?" + url.Values{"action": {"refuse"}, "networks": {u.Network.String()}, "name": {u.Network.String()}}.Encode() + "#add"
+}
