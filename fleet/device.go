@@ -111,6 +111,7 @@ type Device struct {
 	CreatedAt    time.Time
 	RetiredAt    *time.Time // nil while in service
 	ReplacedBy   DeviceID   // the unit that took over from this one
+	Replaces     DeviceID   // the unit that this one took over from
 }
 
 // Title is what a person calls the device: its name, or its MAC address.

@@ -29,11 +29,13 @@ type Devices struct {
 	events   *Events
 	kick     func(DeviceID, string) // ends the device's connection
 	retiring func(DeviceID)         // enrolment's: its credentials end
+	approve  func(ctx context.Context, by Actor, id DeviceID, code string) error
+	busy     func(ctx context.Context, ids []DeviceID) ([]DeploymentConflict, error)
 	log      *slog.Logger
 	now      func() time.Time
 }
 
-// DevicesOptions configures [Devices]. All fields but Log are required.
+// DevicesOptions configures [Devices]. Busy and Log may be nil.
 type DevicesOptions struct {
 	Store interface {
 		DeviceStore
@@ -43,7 +45,11 @@ type DevicesOptions struct {
 	Events   *Events
 	Kick     func(id DeviceID, reason string)
 	Retiring func(id DeviceID)
-	Log      *slog.Logger
+	// Approve lets in a unit that replaces another while it waits; enrolment does.
+	Approve func(ctx context.Context, by Actor, id DeviceID, code string) error
+	// Busy returns which devices take part in campaigns. nil: none does.
+	Busy func(ctx context.Context, ids []DeviceID) ([]DeploymentConflict, error)
+	Log  *slog.Logger
 }
 
 // NewDevices returns the service.
@@ -52,7 +58,7 @@ func NewDevices(o DevicesOptions) *Devices {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Devices{DeviceStore: o.Store, InventoryStore: o.Store, targets: o.Targets, events: o.Events,
-		kick: o.Kick, retiring: o.Retiring, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
+		kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
 }
 
 // Update changes name, notes, tags or time zone.
@@ -105,23 +111,6 @@ func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
 	}
 	s.end(id)
 	return nil
-}
-
-// Replace retires old and gives its name, tags, notes and hold to its successor.
-func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID) (Device, error) {
-	if err := by.May(RoleAdmin, "replacing a device"); err != nil {
-		return Device{}, err
-	}
-	if old == successor {
-		return Device{}, Errorf(ErrInvalid, "invalid_successor", "a device cannot replace itself")
-	}
-	d, err := s.changed(ctx, successor, s.ReplaceDevice(ctx, by, old, successor, s.now()))
-	if err != nil {
-		return Device{}, err
-	}
-	s.targets.Forget(old)
-	s.end(old)
-	return d, nil
 }
 
 func (s *Devices) end(id DeviceID) {

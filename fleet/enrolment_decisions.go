@@ -10,6 +10,22 @@ import (
 
 // Claim lets in the device that shows the code, and returns it.
 func (e *Enrolments) Claim(ctx context.Context, by Actor, code string) (DeviceID, error) {
+	id, err := e.ByCode(by, code)
+	if err != nil {
+		return "", err
+	}
+	digits, _ := cleanCode(code)
+	return id, e.decide(ctx, by, "device.claim", id, func(a *Admission) error {
+		if a.ClaimCode != digits {
+			return errNoSuchCode() // it asked with another Client-Id meanwhile
+		}
+		return letIn(a)
+	})
+}
+
+// ByCode returns the device that shows the code, without a decision. Wrong
+// codes count as for [Enrolments.Claim].
+func (e *Enrolments) ByCode(by Actor, code string) (DeviceID, error) {
 	if err := by.May(RoleOperator, "claiming a device"); err != nil {
 		return "", err
 	}
@@ -26,12 +42,7 @@ func (e *Enrolments) Claim(ctx context.Context, by Actor, code string) (DeviceID
 		e.claims.failed(who, now)
 		return "", errNoSuchCode()
 	}
-	return id, e.decide(ctx, by, "device.claim", id, func(a *Admission) error {
-		if a.ClaimCode != digits {
-			return errNoSuchCode() // it asked with another Client-Id meanwhile
-		}
-		return letIn(a)
-	})
+	return id, nil
 }
 
 // Approve lets in a device that waits, that asks again with a new Client-Id,

@@ -30,15 +30,5 @@ CREATE TABLE enrolment_acceptances (
 );
 CREATE INDEX enrolment_acceptances_rule ON enrolment_acceptances (rule_id);
 
--- Two units that use one Device-Id, as long as no operator has decided.
--- evidence is what was seen of them, newest first.
-CREATE TABLE device_conflicts (
-    device_id text COLLATE "C" PRIMARY KEY REFERENCES devices (id),
-    code      text NOT NULL CHECK (code <> ''),
-    since     timestamptz NOT NULL,
-    last_at   timestamptz NOT NULL,
-    evidence  json NOT NULL
-);
-
 -- Whom a unit replaced: its page leads there.
 CREATE INDEX devices_replaced_by ON devices (replaced_by) WHERE replaced_by IS NOT NULL;

@@ -119,7 +119,10 @@ func (c *console) services(log *slog.Logger) web.Options {
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log})
+		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
+		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return c.store.Conflicts(ctx, uuid.Nil, ids)
+		}})
 	c.operators = fleet.NewOperators(c.store)
 	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir(), Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {

@@ -18,6 +18,7 @@ type deviceCommand struct {
 	Claim   deviceClaim   `cmd:"" help:"Claim the device that shows this code."`
 	Hold    deviceHold    `cmd:"" help:"Keep everyone else from acting on a device."`
 	Release deviceRelease `cmd:"" help:"End a hold."`
+	Replace deviceReplace `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
 }
 
 // deviceView is what the commands print of a device for a person.
@@ -179,6 +180,23 @@ type deviceRelease struct {
 
 func (c *deviceRelease) Run(ctx context.Context) error {
 	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
+}
+
+type deviceReplace struct {
+	clientFlags
+	ID   string `arg:"" help:"Device to be retired, a MAC address in any form."`
+	By   string `help:"Id of the unit that takes over; one that waits is let in." xor:"successor" required:"" placeholder:"ID"`
+	Code string `help:"The six digits that the unit shows while it waits." xor:"successor" required:"" placeholder:"CODE"`
+}
+
+func (c *deviceReplace) Run(ctx context.Context) error {
+	body := map[string]any{}
+	if c.By != "" {
+		body["successor"] = c.By
+	} else {
+		body["code"] = c.Code
+	}
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
 }
 
 // print shows the device that an act returned.

@@ -219,7 +219,10 @@ func (s *server) openDomain(ctx context.Context) error {
 		return err
 	}
 	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Events: s.events,
-		Kick: s.kick, Retiring: s.retiring, Log: s.log})
+		Kick: s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
+		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return s.store.Conflicts(ctx, uuid.Nil, ids)
+		}})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
 	s.stages.run("enrolment", s.enrolments.Run)

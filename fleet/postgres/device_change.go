@@ -85,9 +85,12 @@ func retire(ctx context.Context, tx pgx.Tx, id, successor fleet.DeviceID, at tim
 
 // whyNot tells an unknown device from a retired one.
 func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
-	var retired bool
-	if err := tx.QueryRow(ctx, `SELECT retired_at IS NOT NULL FROM devices WHERE id = $1`, id).Scan(&retired); err != nil {
+	var successor string
+	if err := tx.QueryRow(ctx, `SELECT coalesce(replaced_by, '') FROM devices WHERE id = $1`, id).Scan(&successor); err != nil {
 		return err
+	}
+	if successor != "" {
+		return fleet.ErrReplaced(id, fleet.DeviceID(successor))
 	}
 	return fleet.Errorf(fleet.ErrConflict, "device_retired", "device %s is retired already", id)
 }
@@ -99,8 +102,21 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successo
 		return fleet.Errorf(fleet.ErrInvalid, "invalid_successor", "a device cannot replace itself")
 	}
 	detail := map[string]any{"successor": successor}
+	both := []string{string(old), string(successor)}
 	return s.audited(ctx, by, "device.replace", string(old), detail, func(tx pgx.Tx) error {
-		err := changeOne(ctx, tx, `
+		// Two replacements at a time must not name one successor, or form a ring.
+		if _, err := tx.Exec(ctx, `SELECT FROM devices WHERE id = ANY ($1) ORDER BY id FOR UPDATE`, both); err != nil {
+			return err
+		}
+		var before string
+		err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM devices WHERE replaced_by = $1 LIMIT 1), '')`, successor).Scan(&before)
+		if err == nil && before != "" {
+			err = fleet.ErrSuccessorTaken(successor, fleet.DeviceID(before))
+		}
+		if err != nil {
+			return err
+		}
+		err = changeOne(ctx, tx, `
 			UPDATE devices new
 			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes, time_zone = o.time_zone,
 				hold_reason = o.hold_reason, hold_kind = o.hold_kind, hold_id = o.hold_id, hold_name = o.hold_name,

@@ -24,7 +24,8 @@ const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, s
 	time_zone, ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
-	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by`
+	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by,
+	coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id LIMIT 1), '') AS replaces`
 
 // A deviceRow is a device as stored: its hold and its layout are columns.
 type deviceRow struct {

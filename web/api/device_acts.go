@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"fleetd/fleet"
@@ -19,7 +20,7 @@ func (a *api) registerDeviceActs() {
 	register(a, act("release", "End a hold", "", fleet.RoleOperator), a.release)
 	register(a, act("approve", "Let a waiting device in", "Also one that asks again under a new Client-Id, or was rejected.", fleet.RoleOperator), a.approve)
 	register(a, act("reject", "Refuse a device", "Its request, if it makes one; else the device is put out.", fleet.RoleOperator), a.reject)
-	register(a, act("replace", "Replace a device by another unit", "It is retired; its name, tags, notes and hold go to the successor, which is answered.", fleet.RoleAdmin), a.replace)
+	register(a, act("replace", "Replace a device by another unit", "It is retired; its name, tags, notes, time zone and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
 }
 
 type claimInput struct {
@@ -88,7 +89,8 @@ func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide
 type replaceInput struct {
 	DevicePath
 	Body struct {
-		Successor string `json:"successor" maxLength:"80" doc:"Id of the unit that takes over"`
+		Successor string `json:"successor,omitempty" maxLength:"80" doc:"Id of the unit that takes over"`
+		Code      string `json:"code,omitempty" maxLength:"40" doc:"The six digits that it shows while it waits"`
 	}
 }
 
@@ -97,17 +99,25 @@ func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*a
 	if err != nil {
 		return nil, err
 	}
-	successor, err := fleet.ParseDeviceID(in.Body.Successor)
-	if err != nil {
-		return nil, err
+	if (in.Body.Successor == "") == (in.Body.Code == "") {
+		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_successor", Field: "body.successor", Message: "name the successor by its id, or by the code that it shows"}
 	}
 	if _, err := a.Devices.Device(ctx, id); err != nil {
+		return nil, err
+	}
+	var successor fleet.DeviceID
+	if in.Body.Code != "" {
+		successor, err = a.Enrolment.ByCode(by, in.Body.Code)
+	} else {
+		successor, err = fleet.ParseDeviceID(in.Body.Successor)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if _, err := a.Devices.Device(ctx, successor); err != nil {
 		return nil, missingIn(err, "successor", "device", in.Body.Successor)
 	}
-	d, err := a.Devices.Replace(ctx, by, id, successor)
+	d, err := a.Devices.Replace(ctx, by, id, successor, strings.NewReplacer(" ", "", "-", "").Replace(in.Body.Code))
 	return a.shown(ctx, d, err)
 }
 

@@ -41,6 +41,7 @@ type deviceView struct {
 	CreatedAt        time.Time       `json:"created_at"`
 	RetiredAt        *time.Time      `json:"retired_at"`
 	ReplacedBy       *fleet.DeviceID `json:"replaced_by"`
+	Replaces         *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
 }
 
 // TransformSchema says that hold may be null.
@@ -67,6 +68,9 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
 	if d.ReplacedBy != "" {
 		v.ReplacedBy = &d.ReplacedBy
+	}
+	if d.Replaces != "" {
+		v.Replaces = &d.Replaces
 	}
 	if presence, since, evidence := a.Presence.State(d.ID); presence != "" && !since.Before(d.PresenceSince) {
 		v.Presence, v.PresenceSince, v.PresenceEvidence = presence, ptr(utc(since)), evidence

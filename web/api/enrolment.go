@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
@@ -187,6 +188,11 @@ type waitingView struct {
 	Since      *time.Time     `json:"since"`
 	LastPoll   *time.Time     `json:"last_poll"`
 	Rule       *ruleMatchView `json:"rule" doc:"The rule that decides when it asks again; null for none"`
+}
+
+// TransformSchema says that rule may be null.
+func (waitingView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "rule")
 }
 
 type ruleMatchView struct {

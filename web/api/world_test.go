@@ -100,7 +100,10 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Events: w.events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired})
+		Kick: func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
+		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+			return w.store.Conflicts(ctx, uuid.Nil, ids)
+		}})
 	w.operators = fleet.NewOperators(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir, PublicURL: "http://h", Events: w.events})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,

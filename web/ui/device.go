@@ -28,12 +28,13 @@ type DeviceHead struct {
 	ToolsCount int
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
-	NewClient  string     // another unit asks for this device's credentials
-	Tab        string     // "", "health", "tools", "activity", "firmware", "screen", "facts"
-	CanAct     bool       // the viewer may change and call it
-	CanSnap    bool       // it has a screen to be photographed
-	HasLogs    bool       // it can be asked for its log or for what a crash left
-	Live       url.Values // what else the live stream must know
+	Replaces   fleet.DeviceID // the unit it took over from
+	NewClient  string         // another unit asks for this device's credentials
+	Tab        string         // "", "health", "tools", "activity", "firmware", "screen", "facts"
+	CanAct     bool           // the viewer may change and call it
+	CanSnap    bool           // it has a screen to be photographed
+	HasLogs    bool           // it can be asked for its log or for what a crash left
+	Live       url.Values     // what else the live stream must know
 }
 
 // NewDeviceHead shows a device's head on one of its tabs.
@@ -42,7 +43,7 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 		ID: d.ID, Name: d.Name, Board: d.Board, Version: d.Version,
 		Presence: d.Presence, Since: d.PresenceSince, Evidence: d.PresenceEvidence,
 		Enrolment: d.Enrolment, ToolsCount: d.ToolsCount, RetiredAt: d.RetiredAt,
-		ReplacedBy: d.ReplacedBy, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
+		ReplacedBy: d.ReplacedBy, Replaces: d.Replaces, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
 	}
 	if d.Hold.Active(now) {
 		h.Hold = d.Hold

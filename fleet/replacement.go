@@ -1,0 +1,118 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// A Replacement is what happens when one unit takes over from another.
+type Replacement struct {
+	Old, New Device
+	Lets     bool           // New waits, and is let in along the way
+	Moves    []ReplacedFact // what New gets from Old
+	// Leaves are the campaigns in which Old waits: they go on without it.
+	Leaves []DeploymentConflict
+	// Differs says that the boards are not the same: firmware and tools may not be.
+	Differs bool
+}
+
+// A ReplacedFact is one thing that the new unit gets. Field is "name", "tags",
+// "notes", "time_zone" or "hold".
+type ReplacedFact struct {
+	Field    string
+	From, To any // of the field's type; To is what the new unit has now
+	Loses    bool
+}
+
+// PlanReplacement checks whether successor can take over from old, and says
+// what would happen.
+func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) (Replacement, error) {
+	if old == successor {
+		return Replacement{}, Errorf(ErrInvalid, "invalid_successor", "a device cannot replace itself")
+	}
+	var r Replacement
+	var err error
+	if r.Old, err = s.Device(ctx, old); err != nil {
+		return r, err
+	}
+	if r.New, err = s.Device(ctx, successor); err != nil {
+		if errors.Is(err, ErrNotFound) {
+			return r, Errorf(ErrInvalid, "unknown_successor", "there is no device %s to take over", successor).With("device", string(successor))
+		}
+		return r, err
+	}
+	switch {
+	case r.Old.ReplacedBy != "":
+		return r, ErrReplaced(old, r.Old.ReplacedBy)
+	case r.Old.RetiredAt != nil:
+		return r, Errorf(ErrConflict, "device_retired", "the device %s is retired", old)
+	case r.New.RetiredAt != nil:
+		return r, Errorf(ErrConflict, "successor_retired", "the device %s is retired; a unit in service takes over", successor).With("device", string(successor))
+	case r.New.Replaces != "":
+		return r, ErrSuccessorTaken(successor, r.New.Replaces)
+	case r.New.Enrolment == EnrolmentRejected:
+		return r, Errorf(ErrConflict, "successor_rejected", "the device %s was rejected; approve it first", successor).With("device", string(successor))
+	}
+	if s.busy != nil {
+		if r.Leaves, err = s.busy(ctx, []DeviceID{old}); err != nil {
+			return r, err
+		}
+		for _, c := range r.Leaves {
+			if c.State.Active() {
+				return r, Errorf(ErrConflict, "campaign_running", "the device %s is being updated by the campaign %q; wait for its end, or abort it", old, c.Name).
+					With("name", c.Name)
+			}
+		}
+	}
+	r.Lets = r.New.Enrolment == EnrolmentWaiting
+	r.Differs = r.Old.Board != "" && r.New.Board != "" && r.Old.Board != r.New.Board
+	add := func(field string, from, to any, moves, loses bool) {
+		if moves || loses {
+			r.Moves = append(r.Moves, ReplacedFact{field, from, to, loses})
+		}
+	}
+	add("name", r.Old.Name, r.New.Name, r.Old.Name != "", r.New.Name != "")
+	add("tags", r.Old.Tags, r.New.Tags, len(r.Old.Tags) > 0, len(r.New.Tags) > 0)
+	add("notes", r.Old.Notes, r.New.Notes, r.Old.Notes != "", r.New.Notes != "")
+	add("time_zone", r.Old.TimeZone, r.New.TimeZone, r.Old.TimeZone != "", r.New.TimeZone != "")
+	now := s.now()
+	add("hold", r.Old.Hold, r.New.Hold, r.Old.Hold.Active(now), r.New.Hold.Active(now))
+	return r, nil
+}
+
+// Replace retires old and gives its name, tags, notes, time zone and hold to
+// its successor. A successor that waits is let in first; code is the one that
+// it was seen to show, "" takes whoever asks.
+func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID, code string) (Device, error) {
+	if err := by.May(RoleAdmin, "replacing a device"); err != nil {
+		return Device{}, err
+	}
+	r, err := s.PlanReplacement(ctx, old, successor)
+	if err != nil {
+		return Device{}, err
+	}
+	if r.Lets {
+		if err := s.approve(ctx, by, successor, code); err != nil {
+			return Device{}, fmt.Errorf("letting in the successor: %w", err)
+		}
+	}
+	d, err := s.changed(ctx, successor, s.ReplaceDevice(ctx, by, old, successor, s.now()))
+	if err != nil {
+		return Device{}, err
+	}
+	s.targets.Forget(old)
+	s.end(old)
+	return d, nil
+}
+
+// ErrReplaced says that a device was replaced already.
+func ErrReplaced(id, by DeviceID) *Error {
+	return Errorf(ErrConflict, "already_replaced", "the device %s was replaced by %s already", id, by).With("device", string(by))
+}
+
+// ErrSuccessorTaken says that a device has taken over from another.
+func ErrSuccessorTaken(id, before DeviceID) *Error {
+	return Errorf(ErrConflict, "successor_taken", "the device %s has taken over from %s; one unit replaces one", id, before).
+		With("device", string(before))
+}
