@@ -29,15 +29,20 @@ func TestFloodLeavesRoomForABoard(t *testing.T) {
 		{"from one address", 100_000, func(int) string { return "203.0.113.9" }, "198.51.100.7"},
 		{"from the network of the board", 20_000, func(int) string { return "198.51.100.9" }, "198.51.100.7"},
 		{"from one IPv6 network", 20_000, func(i int) string { return fmt.Sprintf("2001:db8::%x", i+1) }, "2001:db8:1::1"},
-		{"from 1,000 networks", 100_000, func(i int) string { return fmt.Sprintf("10.%d.%d.1", i%4, i/4%250) }, "198.51.100.7"},
-		{"from as many networks as addresses", 20_000, func(i int) string { return fmt.Sprintf("2001:db8:%x:%x::1", i>>16+1, i&0xffff) }, "198.51.100.7"},
+		{"from 1,000 networks", 100_000, func(i int) string { return fmt.Sprintf("10.%d.%d.1", i%4, i/4%250) },
+			"198.51.100.7"},
+		{"from as many networks as addresses", 20_000, func(i int) string {
+			return fmt.Sprintf("2001:db8:%x:%x::1", i>>16+1,
+				i&0xffff)
+		}, "198.51.100.7"},
 		{"through a proxy on this machine", 20_000, func(int) string { return "127.0.0.1" }, "127.0.0.1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)
 			s := new(admissionStore)
-			e := newEnrolments(t, s, fleet.EnrolByCode, func(o *fleet.EnrolmentOptions) { o.Now = func() time.Time { return now } })
+			e := newEnrolments(t, s, fleet.EnrolByCode,
+				func(o *fleet.EnrolmentOptions) { o.Now = func() time.Time { return now } })
 			flooded(e, tt.n/2, now, tt.addr)
 			board := fleet.BootPoll{Device: unit, ClientID: uuid1, Board: "bread-compact-wifi", RemoteAddr: tt.board, At: now}
 			first, err := e.Poll(board)
@@ -77,7 +82,8 @@ func TestFloodLeavesRoomForABoard(t *testing.T) {
 func TestClaimOfADeviceNotYetStored(t *testing.T) {
 	now := time.Now()
 	s := new(admissionStore)
-	e := newEnrolments(t, s, fleet.EnrolByCode, func(o *fleet.EnrolmentOptions) { o.MaxWaiting = 10; o.Now = func() time.Time { return now } })
+	e := newEnrolments(t, s, fleet.EnrolByCode,
+		func(o *fleet.EnrolmentOptions) { o.MaxWaiting = 10; o.Now = func() time.Time { return now } })
 	flooded(e, 20, now, func(int) string { return "203.0.113.9" })
 	code := poll(t, e, uuid1).Activation.Code
 	if _, err := e.Claim(t.Context(), ann, code); err != nil {

@@ -114,7 +114,8 @@ func (r *EnrolmentRule) clean() (err error) {
 		return invalidRule("invalid_max_devices", "max_devices", "at most 0 (any number) to 1000000 devices")
 	}
 	if r.Action == RuleAccept && len(r.Boards)+len(r.Networks)+len(r.Devices) == 0 && r.Until == nil {
-		return invalidRule("rule_too_wide", "action", "a rule that accepts every device for ever is the mode open; name boards, networks, addresses or an end")
+		return invalidRule("rule_too_wide", "action",
+			"a rule that accepts every device for ever is the mode open; name boards, networks, addresses or an end")
 	}
 	return nil
 }
@@ -157,7 +158,8 @@ func ParseNetworks(text string) ([]netip.Prefix, error) {
 		}
 		if err != nil || !p.IsValid() || p.Addr().Is4In6() {
 			s = CleanText(s, 60)
-			return nil, invalidRule("invalid_network", "networks", "%q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
+			return nil, invalidRule("invalid_network", "networks",
+				"%q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
 		}
 		all = append(all, p.Masked())
 	}
@@ -207,7 +209,8 @@ func ParseDeviceList(text string) ([]DeviceID, error) {
 // InvalidListLine is the error of a line of a list, counted from 1.
 func InvalidListLine(line int, value string) *Error {
 	value = CleanText(value, 60)
-	return invalidRule("invalid_device_list", "devices", "line %d: %q is not a MAC address; write it as a0:85:e3:11:22:33", line, value).
+	return invalidRule("invalid_device_list", "devices", "line %d: %q is not a MAC address; write it as a0:85:e3:11:22:33",
+		line, value).
 		With("line", line).With("value", value)
 }
 

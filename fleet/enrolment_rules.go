@@ -135,7 +135,8 @@ func (s *EnrolmentRules) Create(ctx context.Context, by Actor, r EnrolmentRule) 
 	defer s.changing.Unlock()
 	rules := *s.active.Load()
 	if len(rules) >= MaxEnrolmentRules {
-		return RuleRow{}, Errorf(ErrConflict, "too_many_rules", "there are %d rules already; remove one first", len(rules)).With("n", len(rules))
+		return RuleRow{}, Errorf(ErrConflict, "too_many_rules", "there are %d rules already; remove one first",
+			len(rules)).With("n", len(rules))
 	}
 	now := s.now().UTC()
 	r.ID, r.CreatedBy, r.CreatedAt, r.UpdatedAt = uuid.Must(uuid.NewV7()), by.Name, now, now
@@ -147,7 +148,8 @@ func (s *EnrolmentRules) Create(ctx context.Context, by Actor, r EnrolmentRule) 
 }
 
 // Update changes a rule; its order and its counts stay.
-func (s *EnrolmentRules) Update(ctx context.Context, by Actor, id uuid.UUID, change func(*EnrolmentRule) error) (RuleRow, error) {
+func (s *EnrolmentRules) Update(ctx context.Context, by Actor, id uuid.UUID,
+	change func(*EnrolmentRule) error) (RuleRow, error) {
 	if err := by.May(RoleAdmin, "changing enrolment rules"); err != nil {
 		return RuleRow{}, err
 	}
@@ -247,7 +249,8 @@ func (s *EnrolmentRules) Preview(waiting []WaitingDevice) []RuleMatch {
 			}
 		}
 		if found != nil {
-			all = append(all, RuleMatch{Device: w.Device, Rule: found.ID, Name: found.Name, Action: found.Action, Enabled: found.Enabled})
+			all = append(all, RuleMatch{Device: w.Device, Rule: found.ID, Name: found.Name, Action: found.Action,
+				Enabled: found.Enabled})
 		}
 	}
 	return all

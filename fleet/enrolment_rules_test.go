@@ -88,13 +88,16 @@ func TestRuleDecidesAboutABoard(t *testing.T) {
 		{"another network", rules{{Action: accept, Networks: prefixes("198.51.101.0/24", "2001:db8::/32")}}, "waits"},
 		{"listed", rules{{Action: accept, Devices: []fleet.DeviceID{"ffffffffffff", unit, "000000000001"}}}, "joins"},
 		{"not listed", rules{{Action: accept, Devices: []fleet.DeviceID{"ffffffffffff"}}}, "waits"},
-		{"board and network", rules{{Action: accept, Boards: []string{"bread*"}, Networks: prefixes("198.51.100.7/32")}}, "joins"},
-		{"board, but another network", rules{{Action: accept, Boards: []string{"bread*"}, Networks: prefixes("10.0.0.0/8")}}, "waits"},
+		{"board and network", rules{{Action: accept, Boards: []string{"bread*"}, Networks: prefixes("198.51.100.7/32")}},
+			"joins"},
+		{"board, but another network", rules{{Action: accept, Boards: []string{"bread*"}, Networks: prefixes("10.0.0.0/8")}},
+			"waits"},
 		{"within the time", rules{{Action: accept, From: hour(-1), Until: hour(1)}}, "joins"},
 		{"before the time", rules{{Action: accept, From: hour(1), Until: hour(2)}}, "waits"},
 		{"at the end of the time", rules{{Action: accept, Until: hour(0)}}, "waits"},
 		{"refused", rules{{Action: refuse, Boards: []string{"bread*"}}}, "nothing"},
-		{"refused first", rules{{Action: refuse, Devices: []fleet.DeviceID{unit}}, {Action: accept, Boards: []string{"bread*"}}}, "nothing"},
+		{"refused first", rules{{Action: refuse, Devices: []fleet.DeviceID{unit}}, {Action: accept,
+			Boards: []string{"bread*"}}}, "nothing"},
 		{"accepted first", rules{{Action: accept, Boards: []string{"bread*"}}, {Action: refuse}}, "joins"},
 		{"everything else refused", rules{{Action: accept, Boards: []string{"esp-box"}}, {Action: refuse}}, "nothing"},
 	}
@@ -102,7 +105,8 @@ func TestRuleDecidesAboutABoard(t *testing.T) {
 		for _, mode := range []fleet.EnrolmentMode{fleet.EnrolByCode, fleet.EnrolByApproval, fleet.EnrolOpen} {
 			t.Run(tt.name+"/"+string(mode), func(t *testing.T) {
 				e := newEnrolments(t, new(admissionStore), mode, withRules(rulesOf(t, tt.rules...)))
-				a, err := e.Poll(fleet.BootPoll{Device: unit, ClientID: uuid1, Board: "bread-compact-wifi", RemoteAddr: "198.51.100.7", At: at})
+				a, err := e.Poll(fleet.BootPoll{Device: unit, ClientID: uuid1, Board: "bread-compact-wifi",
+					RemoteAddr: "198.51.100.7", At: at})
 				got := "nothing"
 				switch {
 				case err != nil:
@@ -140,7 +144,8 @@ func TestRuleNeverAcceptsWhoWasPutOut(t *testing.T) {
 		}
 	}
 	// Nor another unit under the id of an enrolled one.
-	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, withRules(rulesOf(t, fleet.EnrolmentRule{Action: fleet.RuleAccept, Devices: []fleet.DeviceID{unit}})))
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, withRules(rulesOf(t,
+		fleet.EnrolmentRule{Action: fleet.RuleAccept, Devices: []fleet.DeviceID{unit}})))
 	if a := poll(t, e, uuid1); a.Session == nil {
 		t.Fatalf("the listed device got %+v", a)
 	}
@@ -151,7 +156,8 @@ func TestRuleNeverAcceptsWhoWasPutOut(t *testing.T) {
 
 func TestRuleAcceptsSoManyDevices(t *testing.T) {
 	s := new(admissionStore)
-	rules := rulesOf(t, fleet.EnrolmentRule{Action: fleet.RuleAccept, Boards: []string{"bread"}, MaxDevices: 3, Tags: []string{"Lab"}})
+	rules := rulesOf(t, fleet.EnrolmentRule{Action: fleet.RuleAccept, Boards: []string{"bread"}, MaxDevices: 3,
+		Tags: []string{"Lab"}})
 	e := newEnrolments(t, s, fleet.EnrolByCode, withRules(rules))
 	var joined atomic.Int64
 	done := make(chan struct{})
@@ -159,7 +165,8 @@ func TestRuleAcceptsSoManyDevices(t *testing.T) {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			for range 2 { // the second poll takes no further place
-				a, err := e.Poll(fleet.BootPoll{Device: fleet.DeviceID(fmt.Sprintf("d%011x", i)), ClientID: uuid1, Board: "bread", At: time.Now()})
+				a, err := e.Poll(fleet.BootPoll{Device: fleet.DeviceID(fmt.Sprintf("d%011x", i)), ClientID: uuid1, Board: "bread",
+					At: time.Now()})
 				if err == nil && a.Session != nil {
 					joined.Add(1)
 				}
@@ -191,10 +198,12 @@ func TestRuleMeetsDevicesThatWait(t *testing.T) {
 	other := fleet.BootPoll{Device: "c00000000001", ClientID: uuid1, Board: "odd", At: time.Now()}
 	e.Poll(other)
 	must(t, e.Stored(t.Context()))
-	if _, err := rules.Create(t.Context(), ruler, fleet.EnrolmentRule{Name: "lab", Enabled: true, Action: fleet.RuleAccept, Devices: []fleet.DeviceID{unit}}); err != nil {
+	if _, err := rules.Create(t.Context(), ruler, fleet.EnrolmentRule{Name: "lab", Enabled: true, Action: fleet.RuleAccept,
+		Devices: []fleet.DeviceID{unit}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rules.Create(t.Context(), ruler, fleet.EnrolmentRule{Name: "odd", Action: fleet.RuleRefuse, Boards: []string{"odd"}}); err != nil {
+	if _, err := rules.Create(t.Context(), ruler, fleet.EnrolmentRule{Name: "odd", Action: fleet.RuleRefuse,
+		Boards: []string{"odd"}}); err != nil {
 		t.Fatal(err)
 	}
 	got := map[fleet.DeviceID]string{}
@@ -210,7 +219,8 @@ func TestRuleMeetsDevicesThatWait(t *testing.T) {
 	if poll(t, e, uuid1).Session == nil || !e.Activate(unit, uuid1) {
 		t.Error("the listed device was not let in when it asked again")
 	}
-	if _, err := rules.Update(t.Context(), ruler, rules.Rules()[1].ID, func(r *fleet.EnrolmentRule) error { r.Enabled = true; return nil }); err != nil {
+	if _, err := rules.Update(t.Context(), ruler, rules.Rules()[1].ID,
+		func(r *fleet.EnrolmentRule) error { r.Enabled = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if a, err := e.Poll(other); err != nil || a != (fleet.PollAnswer{}) || len(e.Waiting()) != 0 {
@@ -224,7 +234,8 @@ func TestRuleMeetsDevicesThatWait(t *testing.T) {
 
 func TestAcceptanceOutlivesAnOutage(t *testing.T) {
 	s := new(admissionStore)
-	e := newEnrolments(t, s, fleet.EnrolByCode, withRules(rulesOf(t, fleet.EnrolmentRule{Action: fleet.RuleAccept, Devices: []fleet.DeviceID{unit}})))
+	e := newEnrolments(t, s, fleet.EnrolByCode, withRules(rulesOf(t, fleet.EnrolmentRule{Action: fleet.RuleAccept,
+		Devices: []fleet.DeviceID{unit}})))
 	s.setAway(true)
 	if poll(t, e, uuid1).Session == nil {
 		t.Fatal("not let in while the store is away")
@@ -251,11 +262,15 @@ func TestRuleIsChecked(t *testing.T) {
 		{"no name", "name_missing", fleet.EnrolmentRule{Action: fleet.RuleRefuse}},
 		{"no action", "invalid_rule_action", fleet.EnrolmentRule{Name: "x"}},
 		{"accepts all for ever", "rule_too_wide", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleAccept, MaxDevices: 5}},
-		{"a star in the middle", "invalid_board", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, Boards: []string{"a*b"}}},
-		{"time that ends first", "invalid_window", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, From: new(now), Until: new(now)}},
+		{"a star in the middle", "invalid_board", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse,
+			Boards: []string{"a*b"}}},
+		{"time that ends first", "invalid_window", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, From: new(now),
+			Until: new(now)}},
 		{"fewer than none", "invalid_max_devices", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, MaxDevices: -1}},
-		{"a tag of two words", "invalid_tag", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, Tags: []string{"a b"}}},
-		{"a long list", "too_many_devices", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse, Devices: manyDevices(fleet.MaxRuleDevices + 1)}},
+		{"a tag of two words", "invalid_tag", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse,
+			Tags: []string{"a b"}}},
+		{"a long list", "too_many_devices", fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse,
+			Devices: manyDevices(fleet.MaxRuleDevices + 1)}},
 	}
 	s := fleet.NewEnrolmentRules(&ruleStore{}, nil)
 	for _, tt := range tests {
@@ -264,7 +279,8 @@ func TestRuleIsChecked(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.code)
 		}
 	}
-	if _, err := s.Create(t.Context(), ann, fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse}); !errors.Is(err, fleet.ErrForbidden) {
+	if _, err := s.Create(t.Context(), ann, fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse}); !errors.Is(err,
+		fleet.ErrForbidden) {
 		t.Errorf("by an operator: %v", err)
 	}
 }
@@ -302,7 +318,8 @@ func TestParseDeviceList(t *testing.T) {
 			continue
 		}
 		var e *fleet.Error
-		if !errors.As(err, &e) || e.Code != "invalid_device_list" || e.Params["line"] != tt.line || !strings.Contains(e.Message, fmt.Sprintf("line %d:", tt.line)) {
+		if !errors.As(err, &e) || e.Code != "invalid_device_list" || e.Params["line"] != tt.line ||
+			!strings.Contains(e.Message, fmt.Sprintf("line %d:", tt.line)) {
 			t.Errorf("%s: %v, want line %d at fault", tt.name, err, tt.line)
 		}
 	}
@@ -315,7 +332,8 @@ func TestParseNetworks(t *testing.T) {
 	}
 	for _, bad := range []string{"10.1/16", "10.0.0.0/33", "lab", "fe80::1%eth0", "::ffff:10.0.0.1/120"} {
 		var e *fleet.Error
-		if _, err := fleet.ParseNetworks(bad); !errors.As(err, &e) || e.Code != "invalid_network" || e.Params["value"] != bad {
+		if _, err := fleet.ParseNetworks(bad); !errors.As(err, &e) || e.Code != "invalid_network" ||
+			e.Params["value"] != bad {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -338,13 +356,16 @@ func FuzzParseDeviceList(f *testing.F) {
 func BenchmarkPollWithRules(b *testing.B) {
 	rules := make([]fleet.EnrolmentRule, 50)
 	for i := range rules {
-		rules[i] = fleet.EnrolmentRule{Action: fleet.RuleAccept, Boards: []string{"bread*"}, Networks: prefixes("10.0.0.0/8", "192.0.2.0/24"), Devices: manyDevices(5000)}
+		rules[i] = fleet.EnrolmentRule{Action: fleet.RuleAccept, Boards: []string{"bread*"}, Networks: prefixes("10.0.0.0/8",
+			"192.0.2.0/24"), Devices: manyDevices(5000)}
 	}
-	e, err := fleet.NewEnrolments(fleet.EnrolmentOptions{Store: new(admissionStore), Mode: fleet.EnrolByCode, Key: testKey, Rules: rulesOf(b, rules...)})
+	e, err := fleet.NewEnrolments(fleet.EnrolmentOptions{Store: new(admissionStore), Mode: fleet.EnrolByCode, Key: testKey,
+		Rules: rulesOf(b, rules...)})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for i := 0; b.Loop(); i++ {
-		e.Poll(fleet.BootPoll{Device: fleet.DeviceID(fmt.Sprintf("e%011x", i)), ClientID: uuid1, Board: "bread-compact-wifi", RemoteAddr: "192.0.2.9", At: time.Now()})
+		e.Poll(fleet.BootPoll{Device: fleet.DeviceID(fmt.Sprintf("e%011x", i)), ClientID: uuid1, Board: "bread-compact-wifi",
+			RemoteAddr: "192.0.2.9", At: time.Now()})
 	}
 }

@@ -63,7 +63,8 @@ type UnlistedNetwork struct {
 }
 
 func newWaitingList(o EnrolmentOptions) *waitingList {
-	return &waitingList{limit: min(o.MaxWaiting, maxListed), quota: o.MaxWaitingPerNetwork, bits4: o.NetworkBits4, bits6: o.NetworkBits6,
+	return &waitingList{limit: min(o.MaxWaiting, maxListed), quota: o.MaxWaitingPerNetwork, bits4: o.NetworkBits4,
+		bits6:    o.NetworkBits6,
 		networks: make(map[netip.Prefix]*waitingNetwork), unlisted: make(map[netip.Prefix]*UnlistedNetwork)}
 }
 

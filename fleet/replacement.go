@@ -38,7 +38,8 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	}
 	if r.New, err = s.Device(ctx, successor); err != nil {
 		if errors.Is(err, ErrNotFound) {
-			return r, Errorf(ErrInvalid, "unknown_successor", "there is no device %s to take over", successor).With("device", string(successor))
+			return r, Errorf(ErrInvalid, "unknown_successor", "there is no device %s to take over", successor).With("device",
+				string(successor))
 		}
 		return r, err
 	}
@@ -48,11 +49,13 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	case r.Old.RetiredAt != nil:
 		return r, Errorf(ErrConflict, "device_retired", "the device %s is retired", old)
 	case r.New.RetiredAt != nil:
-		return r, Errorf(ErrConflict, "successor_retired", "the device %s is retired; a unit in service takes over", successor).With("device", string(successor))
+		return r, Errorf(ErrConflict, "successor_retired", "the device %s is retired; a unit in service takes over",
+			successor).With("device", string(successor))
 	case r.New.Replaces != "":
 		return r, ErrSuccessorTaken(successor, r.New.Replaces)
 	case r.New.Enrolment == EnrolmentRejected:
-		return r, Errorf(ErrConflict, "successor_rejected", "the device %s was rejected; approve it first", successor).With("device", string(successor))
+		return r, Errorf(ErrConflict, "successor_rejected", "the device %s was rejected; approve it first",
+			successor).With("device", string(successor))
 	}
 	if s.busy != nil {
 		if r.Leaves, err = s.busy(ctx, []DeviceID{old}); err != nil {
@@ -60,7 +63,8 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 		}
 		for _, c := range r.Leaves {
 			if c.State.Active() {
-				return r, Errorf(ErrConflict, "campaign_running", "the device %s is being updated by the campaign %q; wait for its end, or abort it", old, c.Name).
+				return r, Errorf(ErrConflict, "campaign_running",
+					"the device %s is being updated by the campaign %q; wait for its end, or abort it", old, c.Name).
 					With("name", c.Name)
 			}
 		}
@@ -108,11 +112,13 @@ func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID
 
 // ErrReplaced says that a device was replaced already.
 func ErrReplaced(id, by DeviceID) *Error {
-	return Errorf(ErrConflict, "already_replaced", "the device %s was replaced by %s already", id, by).With("device", string(by))
+	return Errorf(ErrConflict, "already_replaced", "the device %s was replaced by %s already", id, by).With("device",
+		string(by))
 }
 
 // ErrSuccessorTaken says that a device has taken over from another.
 func ErrSuccessorTaken(id, before DeviceID) *Error {
-	return Errorf(ErrConflict, "successor_taken", "the device %s has taken over from %s; one unit replaces one", id, before).
+	return Errorf(ErrConflict, "successor_taken", "the device %s has taken over from %s; one unit replaces one", id,
+		before).
 		With("device", string(before))
 }

@@ -31,7 +31,8 @@ func (s *Server) enrolmentRoutes() []route {
 }
 
 func (s *Server) rulesPage(r *http.Request) ui.RulesPage {
-	page := ui.RulesPage{Mode: string(s.EnrolmentMode), Rules: s.Rules.Rules(), Admin: mayAdmin(r), Form: ui.RuleForm{Enabled: true}, WouldMatch: map[string]int{}}
+	page := ui.RulesPage{Mode: string(s.EnrolmentMode), Rules: s.Rules.Rules(), Admin: mayAdmin(r),
+		Form: ui.RuleForm{Enabled: true}, WouldMatch: map[string]int{}}
 	for _, m := range s.Rules.Preview(s.Enrolments.Waiting()) {
 		page.WouldMatch[m.Rule.String()]++
 	}
@@ -56,8 +57,9 @@ func readRule(r *http.Request) (ui.RuleForm, error) {
 		return ui.RuleForm{}, formError(err)
 	}
 	get := r.PostFormValue
-	f := ui.RuleForm{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"), Devices: get("devices"),
-		From: get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"), Enabled: get("enabled") != ""}
+	f := ui.RuleForm{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"),
+		Devices: get("devices"),
+		From:    get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"), Enabled: get("enabled") != ""}
 	file, _, err := r.FormFile("list")
 	if err != nil {
 		return f, nil // none was chosen
@@ -112,7 +114,8 @@ func (s *Server) rule(r *http.Request) (fleet.RuleRow, error) {
 }
 
 func (s *Server) rulePage(r *http.Request, rule fleet.RuleRow) ui.RulePage {
-	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: ui.NewRuleForm(rule.EnrolmentRule, viewerOf(r.Context()).zone)}
+	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: ui.NewRuleForm(rule.EnrolmentRule,
+		viewerOf(r.Context()).zone)}
 	for i, other := range s.Rules.Rules() {
 		if other.ID == rule.ID {
 			page.Place = i + 1

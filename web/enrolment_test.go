@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"bytes"
+	"fmt"
 	"mime/multipart"
 	"net/http"
 	"net/url"
@@ -15,7 +16,8 @@ import (
 // asks makes a device that nobody knows ask to join.
 func (c *console) asks(id fleet.DeviceID, board string) string {
 	c.t.Helper()
-	a, err := c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board, RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
+	a, err := c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board,
+		RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
 	if err != nil || a.Activation == nil {
 		c.t.Fatalf("%s got %+v, %v", id, a, err)
 	}
@@ -49,7 +51,8 @@ func TestRulesPage(t *testing.T) {
 		file string
 		want string
 	}{
-		{url.Values{"name": {"lab"}, "action": {"accept"}}, "mac\na085e3112233\nnonsense\n", "Line 3: nonsense is not a MAC address."},
+		{url.Values{"name": {"lab"}, "action": {"accept"}}, "mac\na085e3112233\nnonsense\n",
+			"Line 3: nonsense is not a MAC address."},
 		{url.Values{"name": {"lab"}, "action": {"accept"}}, "", "every device for ever is not safe"},
 		{url.Values{"name": {"lab"}, "action": {"accept"}, "networks": {"lab"}}, "", "lab is not a network"},
 		{url.Values{"name": {"lab"}, "action": {"accept"}, "until": {"soon"}}, "", "must lie behind its start"},
@@ -59,7 +62,8 @@ func TestRulesPage(t *testing.T) {
 	for _, tt := range bad {
 		admin.postForm(ui.PathRules, tt.form, tt.file).wantStatus(http.StatusUnprocessableEntity).wantText("#add", tt.want)
 	}
-	admin.postForm(ui.PathRules, url.Values{"name": {"lab <b>"}, "action": {"accept"}, "enabled": {"1"}, "tags": {"lab, new"}, "until": {"2099-01-01T10:00"}},
+	admin.postForm(ui.PathRules, url.Values{"name": {"lab <b>"}, "action": {"accept"}, "enabled": {"1"},
+		"tags": {"lab, new"}, "until": {"2099-01-01T10:00"}},
 		"mac,where\nA0:85:E3:11:22:33,desk\na085e3112299,shelf\n").wantRedirect(ui.PathRules)
 	r := c.rules.Rules()[0]
 	if len(r.Devices) != 2 || r.Until == nil || r.Until.Hour() != 10 || len(r.Tags) != 2 {
@@ -80,9 +84,11 @@ func TestRulesPage(t *testing.T) {
 	if rules := c.rules.Rules(); rules[0].Name != "shut" || !rules[0].Enabled {
 		t.Errorf("rules: %+v", rules)
 	}
-	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"shut"}, "action": {"refuse"}, "boards": {"a*b"}}, "").wantStatus(http.StatusUnprocessableEntity).
+	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"shut"}, "action": {"refuse"}, "boards": {"a*b"}},
+		"").wantStatus(http.StatusUnprocessableEntity).
 		wantText("#main", "a*b is not a board")
-	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"box"}, "action": {"refuse"}, "boards": {"esp-box*"}}, "").wantRedirect(ui.RulePath(shut))
+	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"box"}, "action": {"refuse"}, "boards": {"esp-box*"}},
+		"").wantRedirect(ui.RulePath(shut))
 	admin.post(ui.RulePath(shut, "delete"), nil).wantRedirect(ui.PathRules)
 	if rules := c.rules.Rules(); len(rules) != 1 || rules[0].Name != "lab <b>" {
 		t.Errorf("rules: %+v", rules)
@@ -98,9 +104,11 @@ func TestRulesPage(t *testing.T) {
 func TestUnlistedNetworksAreShown(t *testing.T) {
 	c := newConsole(t)
 	for i := range 520 {
-		c.enrolments.Poll(fleet.BootPoll{Device: fleet.DeviceID("c0000000" + string("0123456789abcdef"[i>>12&15]) + string("0123456789abcdef"[i>>8&15]) +
-			string("0123456789abcdef"[i>>4&15]) + string("0123456789abcdef"[i&15])), ClientID: "x", RemoteAddr: "203.0.113.9", At: time.Now()})
+		id := fleet.DeviceID(fmt.Sprintf("c%011x", i))
+		c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: "x", RemoteAddr: "203.0.113.9", At: time.Now()})
 	}
-	c.as(fleet.RoleAdmin).get(ui.PathClaim).wantText("#waiting", "20 requests of the network 203.0.113.0/24 were not listed").wantText("#waiting", "Refuse this network")
-	c.signIn("admin-1").get(ui.PathRules+"?action=refuse&networks=203.0.113.0%2F24&name=x").wantText("textarea[name=networks]", "203.0.113.0/24")
+	c.as(fleet.RoleAdmin).get(ui.PathClaim).wantText("#waiting",
+		"20 requests of the network 203.0.113.0/24 were not listed").wantText("#waiting", "Refuse this network")
+	page := c.signIn("admin-1").get(ui.PathRules + "?action=refuse&networks=203.0.113.0%2F24&name=x")
+	page.wantText("textarea[name=networks]", "203.0.113.0/24")
 }

@@ -29,7 +29,8 @@ func (s *Server) showReplace(r *http.Request) (answer, error) {
 
 func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code string) (answer, error) {
 	ctx := r.Context()
-	page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code, 12), CanAct: mayAdmin(r)}
+	page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
+		12), CanAct: mayAdmin(r)}
 	for _, w := range s.waitingDevices() {
 		if !w.NewClient {
 			page.Waiting = append(page.Waiting, w)
@@ -85,7 +86,8 @@ func (s *Server) replaceDevice(r *http.Request) (answer, error) {
 	}
 	_, err = s.Devices.Replace(ctx, viewerOf(ctx).actor(), d.ID, successor, code)
 	if err != nil && statusOf(err) < http.StatusInternalServerError {
-		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: mayAdmin(r), Problem: explain(ctx, err)}
+		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: mayAdmin(r),
+			Problem: explain(ctx, err)}
 		a, _ := showAgain(page.Page())
 		a.status = statusOf(err)
 		return a, nil

@@ -16,7 +16,8 @@ func TestReplaceADevice(t *testing.T) {
 	c.enrol(old, third)
 	code := c.asks(next, "bread-compact-wifi")
 	by := fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}
-	if err := c.store.UpdateDevice(t.Context(), by, old, fleet.DevicePatch{Name: new("Front <door>"), Tags: &[]string{"lab"}}); err != nil {
+	if err := c.store.UpdateDevice(t.Context(), by, old, fleet.DevicePatch{Name: new("Front <door>"),
+		Tags: &[]string{"lab"}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.devices.Hold(t.Context(), by, old, "broken screen", nil); err != nil {
@@ -53,13 +54,17 @@ func TestReplaceADevice(t *testing.T) {
 	form.Set("confirm", "A0:85:E3:11:22:33")
 	admin.post(page, form).wantRedirect("/devices/" + string(next))
 	d, err := c.store.Device(t.Context(), next)
-	if err != nil || d.Name != "Front <door>" || d.Enrolment != fleet.EnrolmentEnrolled || d.Hold == nil || d.Replaces != old || len(d.Tags) != 1 {
+	if err != nil || d.Name != "Front <door>" || d.Enrolment != fleet.EnrolmentEnrolled || d.Hold == nil ||
+		d.Replaces != old || len(d.Tags) != 1 {
 		t.Errorf("the new unit: %+v, %v", d, err)
 	}
-	admin.get("/devices/"+string(next)).wantText("#device-head", "This unit replaced").wantText("#device-head", "a0:85:e3:11:22:33")
-	admin.get("/devices/"+string(old)).wantText("#device-head", "was replaced by").wantText("#device-head", "a0:85:e3:11:22:44")
+	admin.get("/devices/"+string(next)).wantText("#device-head", "This unit replaced").wantText("#device-head",
+		"a0:85:e3:11:22:33")
+	admin.get("/devices/"+string(old)).wantText("#device-head", "was replaced by").wantText("#device-head",
+		"a0:85:e3:11:22:44")
 
-	admin.get(page+"?successor="+string(third)).wantStatus(http.StatusConflict).wantText("#main", "was replaced by a085e3112244 already")
+	admin.get(page+"?successor="+string(third)).wantStatus(http.StatusConflict).wantText("#main",
+		"was replaced by a085e3112244 already")
 	onThird := "/devices/" + string(third) + "/replace?successor="
 	admin.get(onThird+string(old)).wantStatus(http.StatusConflict).wantText("#main", "is retired")
 	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).wantText("#main", "has taken over from a085e3112233")
@@ -78,14 +83,16 @@ func TestReplaceDuringACampaign(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
 	state := fleet.DeploymentDownloading
-	busy := fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: fleet.NewTargets(c.store, c.store), Events: c.events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {},
+	busy := fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: fleet.NewTargets(c.store, c.store),
+		Events: c.events,
+		Kick:   func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {},
 		Busy: func(_ context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return []fleet.DeploymentConflict{{Device: ids[0], Name: "spring", State: state}}, nil
 		}})
 	admin := fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}
 	var e *fleet.Error
-	if _, err := busy.Replace(t.Context(), admin, "a085e3112233", "a085e3112244", ""); !errors.As(err, &e) || e.Code != "campaign_running" || e.Params["name"] != "spring" {
+	if _, err := busy.Replace(t.Context(), admin, "a085e3112233", "a085e3112244", ""); !errors.As(err, &e) ||
+		e.Code != "campaign_running" || e.Params["name"] != "spring" {
 		t.Errorf("while it downloads: %v", err)
 	}
 	state = fleet.DeploymentPending

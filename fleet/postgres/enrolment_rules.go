@@ -18,7 +18,8 @@ var _ fleet.EnrolmentRuleStore = (*Store)(nil)
 // let in.
 func (s *Store) EnrolmentRules(ctx context.Context) ([]fleet.EnrolmentRule, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from", r.until_at AS until,
+		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from",
+			r.until_at AS until,
 			r.max_devices, r.tags, r.created_by, r.created_at, r.updated_at,
 			(SELECT count(*) FROM enrolment_acceptances a WHERE a.rule_id = r.id) AS accepted
 		FROM enrolment_rules r ORDER BY r.position, r.id`)
@@ -33,7 +34,8 @@ func (s *Store) EnrolmentRules(ctx context.Context) ([]fleet.EnrolmentRule, erro
 func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
 	return s.audited(ctx, by, "enrolment_rule.create", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices, tags,
+			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices,
+				tags,
 				updated_at, position, created_by, created_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 			append(ruleColumns(r), r.Position, cleanText(r.CreatedBy), r.CreatedAt)...)
@@ -45,7 +47,8 @@ func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet
 func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
 	return s.audited(ctx, by, "enrolment_rule.update", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
-			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7, from_at = $8,
+			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7,
+				from_at = $8,
 				until_at = $9, max_devices = $10, tags = $11, updated_at = $12
 			WHERE id = $1`, ruleColumns(r)...)
 	})
@@ -75,12 +78,13 @@ func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []u
 			at = i
 		}
 	}
-	return s.audited(ctx, by, "enrolment_rule.move", moved.String(), map[string]any{"position": at}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
+	return s.audited(ctx, by, "enrolment_rule.move", moved.String(), map[string]any{"position": at},
+		func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `
 			UPDATE enrolment_rules r SET position = u.position - 1
 			FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, position) WHERE r.id = u.id`, ids)
-		return err
-	})
+			return err
+		})
 }
 
 // queueAcceptances adds to a batch of polls what rules decided: the device's
@@ -103,11 +107,14 @@ func queueAcceptances(b *pgx.Batch, polls []fleet.PollRecord) {
 				SELECT $5::uuid, $6::timestamptz, $7::text, $8::text, $9::text, $10::text, 'device.accept', device_id,
 					jsonb_build_object('rule', $8::text, 'rule_name', $11::text, 'tags', to_jsonb($12::text[])) FROM new
 			)
-			UPDATE devices d SET tags = t.tags, tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $13::text || lower(array_to_string(t.tags, $13::text)) || $13::text END
+			UPDATE devices d SET tags = t.tags,
+				tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $13::text || lower(array_to_string(t.tags,
+					$13::text)) || $13::text END
 			FROM new, LATERAL (SELECT ARRAY(SELECT DISTINCT tag COLLATE "C" FROM unnest(
 				(SELECT o.tags FROM devices o WHERE o.id = new.device_id) || $12::text[]) AS tag ORDER BY 1) AS tags) t
 			WHERE d.id = new.device_id`,
-			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, uuid.Must(uuid.NewV7()), time.Now(), string(by.Kind), by.ID, cleanText(by.Name),
+			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, uuid.Must(uuid.NewV7()), time.Now(), string(by.Kind), by.ID,
+			cleanText(by.Name),
 			string(by.Role), cleanText(a.Name), tags, tagMark)
 	}
 }

@@ -14,7 +14,8 @@ import (
 var ruler = fleet.Actor{Kind: fleet.ActorOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
 
 // enrolments is the service over a database, with rules.
-func enrolments(t *testing.T, s *postgres.Store, change func(*fleet.EnrolmentOptions)) (*fleet.Enrolments, *fleet.EnrolmentRules) {
+func enrolments(t *testing.T, s *postgres.Store, change func(*fleet.EnrolmentOptions)) (*fleet.Enrolments,
+	*fleet.EnrolmentRules) {
 	t.Helper()
 	rules := fleet.NewEnrolmentRules(s, nil)
 	o := fleet.EnrolmentOptions{Store: s, Mode: fleet.EnrolByCode, Key: make([]byte, fleet.KeySize), Rules: rules}
@@ -38,12 +39,15 @@ func TestRulesOutliveARestart(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	e, rules := enrolments(t, s, nil)
 	ctx, until := t.Context(), time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
-	lab, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "lab", Enabled: true, Action: fleet.RuleAccept, Boards: []string{"bread*"},
-		Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8::/48")}, Until: &until, MaxDevices: 2, Tags: []string{"lab", "new"}})
+	lab, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "lab", Enabled: true, Action: fleet.RuleAccept,
+		Boards:   []string{"bread*"},
+		Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8::/48")}, Until: &until,
+		MaxDevices: 2, Tags: []string{"lab", "new"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shut, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "all else", Action: fleet.RuleRefuse, Devices: []fleet.DeviceID{"a085e3112299", "a085e3112211"}})
+	shut, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "all else", Action: fleet.RuleRefuse,
+		Devices: []fleet.DeviceID{"a085e3112299", "a085e3112211"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +56,8 @@ func TestRulesOutliveARestart(t *testing.T) {
 	}
 
 	// A device that waits, with a tag of its own, is let in when it asks again from the network.
-	poll := fleet.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1", At: time.Now().UTC()}
+	poll := fleet.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1",
+		At: time.Now().UTC()}
 	if a, err := e.Poll(poll); err != nil || a.Activation == nil {
 		t.Fatalf("it got %+v, %v", a, err)
 	}
@@ -65,7 +70,8 @@ func TestRulesOutliveARestart(t *testing.T) {
 	ok(t, e.Stored(ctx))
 	ok(t, e.Stored(ctx))
 	d, err := s.Device(ctx, poll.Device)
-	if diff := cmp.Diff([]string{"kitchen", "lab", "new"}, d.Tags); err != nil || diff != "" || d.Enrolment != fleet.EnrolmentEnrolled || d.EnrolledAt == nil {
+	if diff := cmp.Diff([]string{"kitchen", "lab", "new"}, d.Tags); err != nil || diff != "" ||
+		d.Enrolment != fleet.EnrolmentEnrolled || d.EnrolledAt == nil {
 		t.Errorf("%v %+v %s", err, d, diff)
 	}
 	q, _ := fleet.ParseQuery("tag:new tag:kitchen")
@@ -93,14 +99,16 @@ func TestRulesOutliveARestart(t *testing.T) {
 	}
 	ok(t, e.Stored(ctx))
 	ok(t, rules.Delete(ctx, ruler, lab.ID))
-	want := map[string]int{"enrolment_rule.create": 2, "enrolment_rule.move": 1, "enrolment_rule.delete": 1, "device.accept": 2}
+	want := map[string]int{"enrolment_rule.create": 2, "enrolment_rule.move": 1, "enrolment_rule.delete": 1,
+		"device.accept": 2}
 	for action, n := range want {
 		page, err := s.AuditEntries(ctx, fleet.AuditFilter{Action: action})
 		if err != nil || len(page.Items) != n {
 			t.Errorf("%s: %d entries, want %d: %v", action, len(page.Items), n, err)
 		}
 		if action == "device.accept" && len(page.Items) > 0 {
-			if x := page.Items[1]; x.Subject != "a085e3112233" || x.Actor.Name != "rule lab" || x.Actor.Kind != fleet.ActorSystem || x.Detail["rule"] != lab.ID.String() {
+			if x := page.Items[1]; x.Subject != "a085e3112233" || x.Actor.Name != "rule lab" ||
+				x.Actor.Kind != fleet.ActorSystem || x.Detail["rule"] != lab.ID.String() {
 				t.Errorf("the acceptance is on record as %+v", x)
 			}
 		}
@@ -133,7 +141,8 @@ func TestDropWaitingSparesOthers(t *testing.T) {
 	var records []fleet.PollRecord
 	ids := []fleet.DeviceID{"a085e3112211", "a085e3112222", "a085e3112233"}
 	for i, standing := range []fleet.Enrolment{fleet.EnrolmentWaiting, fleet.EnrolmentEnrolled, fleet.EnrolmentRejected} {
-		records = append(records, fleet.PollRecord{Poll: fleet.BootPoll{Device: ids[i], Version: "2.4.2", At: time.Now(), RemoteAddr: "192.0.2.7"},
+		records = append(records, fleet.PollRecord{Poll: fleet.BootPoll{Device: ids[i], Version: "2.4.2", At: time.Now(),
+			RemoteAddr: "192.0.2.7"},
 			Admission: fleet.Admission{Device: ids[i], Enrolment: standing, ClaimCode: []string{"123456", "", ""}[i]}})
 	}
 	ok(t, s.SavePolls(t.Context(), records))

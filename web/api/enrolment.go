@@ -18,18 +18,25 @@ const maxRule = 2 << 20
 func (a *api) registerEnrolment() {
 	const path = "/enrolment/rules"
 	register(a, operation{id: "list-enrolment-rules", method: http.MethodGet, path: path, role: fleet.RoleViewer,
-		summary: "List the rules by which devices join", about: "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
-	register(a, operation{id: "create-enrolment-rule", method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true, body: maxRule,
+		summary: "List the rules by which devices join",
+		about:   "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
+	register(a, operation{id: "create-enrolment-rule", method: http.MethodPost, path: path, role: fleet.RoleAdmin,
+		created: true, body: maxRule,
 		summary: "Add an enrolment rule", about: "At the end of the list."}, a.createRule)
-	register(a, operation{id: "get-enrolment-rule", method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer, noun: "rule",
+	register(a, operation{id: "get-enrolment-rule", method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer,
+		noun:    "rule",
 		summary: "Get an enrolment rule with the addresses it lists"}, a.getRule)
-	register(a, operation{id: "update-enrolment-rule", method: http.MethodPatch, path: path + "/{id}", role: fleet.RoleAdmin, noun: "rule", body: maxRule,
+	register(a, operation{id: "update-enrolment-rule", method: http.MethodPatch, path: path + "/{id}",
+		role: fleet.RoleAdmin, noun: "rule", body: maxRule,
 		summary: "Change an enrolment rule", about: "Fields that are left out stay; position moves the rule."}, a.updateRule)
-	register(a, operation{id: "delete-enrolment-rule", method: http.MethodDelete, path: path + "/{id}", role: fleet.RoleAdmin, noun: "rule",
+	register(a, operation{id: "delete-enrolment-rule", method: http.MethodDelete, path: path + "/{id}",
+		role: fleet.RoleAdmin, noun: "rule",
 		summary: "Remove an enrolment rule", about: "Devices that it let in stay."}, a.deleteRule)
-	register(a, operation{id: "list-waiting-devices", method: http.MethodGet, path: "/enrolment/waiting", role: fleet.RoleViewer,
+	register(a, operation{id: "list-waiting-devices", method: http.MethodGet, path: "/enrolment/waiting",
+		role:    fleet.RoleViewer,
 		summary: "List devices that ask to join",
-		about:   "With the rule that would decide about each when it asks again, and the networks of which requests were not listed."}, a.listWaiting)
+		about:   "With the rule that would decide about each when it asks again, " +
+			"and the networks of which requests were not listed."}, a.listWaiting)
 }
 
 // ruleView is the contract's rule.
@@ -55,9 +62,12 @@ type ruleView struct {
 }
 
 func viewRule(r fleet.RuleRow, place int) ruleView {
-	v := ruleView{ID: r.ID, Position: place, Name: r.Name, Enabled: r.Enabled, Action: r.Action, Boards: orEmpty(r.Boards), Networks: []string{},
-		Devices: r.Devices, DevicesCount: len(r.Devices), From: utcOrNil(r.From), Until: utcOrNil(r.Until), MaxDevices: r.MaxDevices,
-		Tags: orEmpty(r.Tags), Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy, CreatedAt: utc(r.CreatedAt), UpdatedAt: utc(r.UpdatedAt)}
+	v := ruleView{ID: r.ID, Position: place, Name: r.Name, Enabled: r.Enabled, Action: r.Action, Boards: orEmpty(r.Boards),
+		Networks: []string{},
+		Devices:  r.Devices, DevicesCount: len(r.Devices), From: utcOrNil(r.From), Until: utcOrNil(r.Until),
+		MaxDevices: r.MaxDevices,
+		Tags:       orEmpty(r.Tags), Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy, CreatedAt: utc(r.CreatedAt),
+		UpdatedAt: utc(r.UpdatedAt)}
 	for _, p := range r.Networks {
 		v.Networks = append(v.Networks, p.String())
 	}
@@ -97,9 +107,9 @@ type RuleFields struct {
 	Name       *string           `json:"name,omitempty" maxLength:"120"`
 	Enabled    *bool             `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
 	Action     *fleet.RuleAction `json:"action,omitempty" enum:"accept,refuse"`
-	Boards     *[]string         `json:"boards,omitempty" maxItems:"100" doc:"Board names; a * at the end matches any ending" nullable:"false"`
-	Networks   *[]string         `json:"networks,omitempty" maxItems:"200" doc:"Of the address that a device polls from, such as 10.1.0.0/16" nullable:"false"`
-	Devices    *[]string         `json:"devices,omitempty" maxItems:"20000" doc:"MAC addresses, in any form" nullable:"false"`
+	Boards     *[]string         `json:"boards,omitempty" maxItems:"100" doc:"A * at the end matches any ending" nullable:"false"`
+	Networks   *[]string         `json:"networks,omitempty" maxItems:"200" doc:"Such as 10.1.0.0/16" nullable:"false"`
+	Devices    *[]string         `json:"devices,omitempty" maxItems:"20000" doc:"MAC addresses" nullable:"false"`
 	From       *time.Time        `json:"from,omitempty"`
 	Until      *time.Time        `json:"until,omitempty"`
 	MaxDevices *int              `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
@@ -203,7 +213,7 @@ type ruleMatchView struct {
 }
 
 type unlistedView struct {
-	Code     string         `json:"code" enum:"network_over_quota,networks_over_quota" doc:"networks_over_quota counts those that are not named"`
+	Code     string         `json:"code" enum:"network_over_quota,networks_over_quota" doc:"The second counts all others"`
 	Params   unlistedParams `json:"params"`
 	Since    time.Time      `json:"since"`
 	LastPoll time.Time      `json:"last_poll"`
@@ -227,11 +237,13 @@ func (a *api) listWaiting(context.Context, fleet.Actor, *struct{}) (*answer[wait
 	}
 	l := waitingList{Items: make([]waitingView, len(waiting)), Unlisted: []unlistedView{}}
 	for i, w := range waiting {
-		l.Items[i] = waitingView{DeviceID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Again: w.Again,
+		l.Items[i] = waitingView{DeviceID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr,
+			Again: w.Again,
 			Since: utcOrNil(&w.Since), LastPoll: utcOrNil(&w.LastPoll), Rule: matches[w.Device]}
 	}
 	for _, u := range a.Enrolment.Unlisted() {
-		v := unlistedView{Code: "networks_over_quota", Params: unlistedParams{N: u.Requests}, Since: utc(u.Since), LastPoll: utc(u.Last)}
+		v := unlistedView{Code: "networks_over_quota", Params: unlistedParams{N: u.Requests}, Since: utc(u.Since),
+			LastPoll: utc(u.Last)}
 		if u.Network.IsValid() {
 			v.Code, v.Params.Network = "network_over_quota", u.Network.String()
 		}

@@ -10,18 +10,24 @@ import (
 
 func TestEnrolmentRules(t *testing.T) {
 	w := newWorld(t)
-	made := decode[ruleView](t, w.post(t, "/enrolment/rules", `{"name":"lab","action":"accept","boards":["Bread-*"],"networks":["10.1.2.3/16"],
+	made := decode[ruleView](t, w.post(t, "/enrolment/rules",
+		`{"name":"lab","action":"accept","boards":["Bread-*"],"networks":["10.1.2.3/16"],
 		"devices":["A0:85:E3:11:22:99","a085e3112288"],"until":"2099-01-01T00:00:00Z","max_devices":5,"tags":["lab"]}`), http.StatusCreated)
-	if !made.Enabled || made.Boards[0] != "bread-*" || made.Networks[0] != "10.1.0.0/16" || made.DevicesCount != 2 || made.Devices[0] != "a085e3112288" || made.CreatedBy != "admin-script" {
+	if !made.Enabled || made.Boards[0] != "bread-*" || made.Networks[0] != "10.1.0.0/16" || made.DevicesCount != 2 ||
+		made.Devices[0] != "a085e3112288" || made.CreatedBy != "admin-script" {
 		t.Errorf("made %+v", made)
 	}
-	shut := decode[ruleView](t, w.post(t, "/enrolment/rules", `{"name":"all else","action":"refuse","enabled":false}`), http.StatusCreated)
-	moved := decode[ruleView](t, w.as(t, fleet.RoleAdmin, "PATCH", "/enrolment/rules/"+shut.ID.String(), `{"position":0}`), http.StatusOK)
+	shut := decode[ruleView](t, w.post(t, "/enrolment/rules", `{"name":"all else","action":"refuse","enabled":false}`),
+		http.StatusCreated)
+	moved := decode[ruleView](t, w.as(t, fleet.RoleAdmin, "PATCH", "/enrolment/rules/"+shut.ID.String(), `{"position":0}`),
+		http.StatusOK)
 	if moved.Position != 0 || moved.Enabled {
 		t.Errorf("moved: %+v", moved)
 	}
-	changed := decode[ruleView](t, w.as(t, fleet.RoleAdmin, "PATCH", "/enrolment/rules/"+made.ID.String(), `{"enabled":false,"clear_until":true,"devices":[]}`), http.StatusOK)
-	if changed.Enabled || changed.Until != nil || changed.DevicesCount != 0 || changed.Name != "lab" || changed.Position != 1 {
+	changed := decode[ruleView](t, w.as(t, fleet.RoleAdmin, "PATCH", "/enrolment/rules/"+made.ID.String(),
+		`{"enabled":false,"clear_until":true,"devices":[]}`), http.StatusOK)
+	if changed.Enabled || changed.Until != nil || changed.DevicesCount != 0 || changed.Name != "lab" ||
+		changed.Position != 1 {
 		t.Errorf("changed: %+v", changed)
 	}
 	all := decode[list[ruleView]](t, w.get(t, "/enrolment/rules"), http.StatusOK)
@@ -29,10 +35,12 @@ func TestEnrolmentRules(t *testing.T) {
 		t.Errorf("listed: %+v", all.Items)
 	}
 	asking := decode[waitingList](t, w.get(t, "/enrolment/waiting"), http.StatusOK)
-	if len(asking.Items) != 1 || asking.Items[0].DeviceID != waiting || asking.Items[0].Rule == nil || asking.Items[0].Rule.ID != shut.ID || asking.Items[0].Rule.Enabled {
+	if len(asking.Items) != 1 || asking.Items[0].DeviceID != waiting || asking.Items[0].Rule == nil ||
+		asking.Items[0].Rule.ID != shut.ID || asking.Items[0].Rule.Enabled {
 		t.Errorf("waiting: %+v", asking.Items)
 	}
-	if r := w.as(t, fleet.RoleAdmin, "DELETE", "/enrolment/rules/"+made.ID.String(), ""); r.status != http.StatusNoContent {
+	if r := w.as(t, fleet.RoleAdmin, "DELETE", "/enrolment/rules/"+made.ID.String(),
+		""); r.status != http.StatusNoContent {
 		t.Errorf("deleted: %d %s", r.status, r.body)
 	}
 	if p := w.get(t, "/enrolment/rules/"+made.ID.String()).problem(t); p.Code != "unknown_rule" {
@@ -54,7 +62,8 @@ func TestEnrolmentRuleBadInput(t *testing.T) {
 		{"POST", rules, `{"name":"x","action":"accept"}`, "rule_too_wide", 422},
 		{"POST", rules, `{"name":"x","action":"accept","networks":["lab"]}`, "invalid_network", 422},
 		{"POST", rules, `{"name":"x","action":"accept","devices":["a085e3112233","a085"]}`, "invalid_device_list", 422},
-		{"POST", rules, `{"name":"x","action":"refuse","until":"2020-01-02T00:00:00Z","from":"2020-01-03T00:00:00Z"}`, "invalid_window", 422},
+		{"POST", rules, `{"name":"x","action":"refuse","until":"2020-01-02T00:00:00Z","from":"2020-01-03T00:00:00Z"}`,
+			"invalid_window", 422},
 		{"POST", rules, `{"name":"x","action":"refuse","max_devices":-1}`, "invalid_request", 422},
 		{"POST", rules, `{"name":"x","action":"refuse","colour":"red"}`, "invalid_request", 422},
 		{"POST", rules, `{"name":"` + strings.Repeat("x", 130) + `","action":"refuse"}`, "invalid_request", 422},

@@ -52,7 +52,8 @@ const formTime = "2006-01-02T15:04"
 
 // NewRuleForm shows a rule in its form, its times in the zone of the viewer.
 func NewRuleForm(r fleet.EnrolmentRule, zone *time.Location) RuleForm {
-	f := RuleForm{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "), Tags: strings.Join(r.Tags, ", "), Enabled: r.Enabled}
+	f := RuleForm{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "), Tags: strings.Join(r.Tags,
+		", "), Enabled: r.Enabled}
 	lines := make([]string, 0, len(r.Devices))
 	for _, id := range r.Devices {
 		lines = append(lines, id.MAC())
@@ -142,5 +143,6 @@ func conditions(ctx context.Context, r fleet.RuleRow) (all []string) {
 
 // refuseURL opens the form of a rule that refuses a network.
 func refuseURL(u fleet.UnlistedNetwork) string {
-	return PathRules + "?" + url.Values{"action": {"refuse"}, "networks": {u.Network.String()}, "name": {u.Network.String()}}.Encode() + "#add"
+	return PathRules + "?" + url.Values{"action": {"refuse"}, "networks": {u.Network.String()},
+		"name": {u.Network.String()}}.Encode() + "#add"
 }
