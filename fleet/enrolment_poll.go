@@ -182,7 +182,8 @@ func (e *Enrolments) applyRule(rule *activeRule, st *standing, p BootPoll, d *po
 		return
 	}
 	st.enrolment = EnrolmentEnrolled
-	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags, At: p.At.UTC()}
+	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags,
+		At: p.At.UTC()}
 	d.answer = e.session(st, p.Device)
 	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
 }
@@ -223,7 +224,8 @@ func (e *Enrolments) ask(st *standing, p BootPoll, d *pollDecision) error {
 // scarce a device goes to the store when it asks a second time: most that are
 // made up never do.
 func (e *Enrolments) list(st *standing, p BootPoll, d *pollDecision) (*request, error) {
-	r := &request{device: DeviceID(strings.Clone(string(p.Device))), challenge: newChallenge(), pinned: st.enrolment == EnrolmentEnrolled}
+	r := &request{device: DeviceID(strings.Clone(string(p.Device))), challenge: newChallenge(),
+		pinned: st.enrolment == EnrolmentEnrolled}
 	evicted, crowded, ok := e.waiting.enter(r, p.RemoteAddr, p.At)
 	if evicted != nil {
 		e.codes.release(evicted.code)

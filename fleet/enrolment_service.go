@@ -119,8 +119,9 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 	}
 	o = enrolmentDefaults(o)
 	if o.NetworkBits4 < 1 || o.NetworkBits4 > 32 || o.NetworkBits6 < 1 || o.NetworkBits6 > 128 {
-		return nil, fmt.Errorf("a network of waiting devices has 1 to 32 bits of an IPv4 address and 1 to 128 of an IPv6 address, not %d and %d",
-			o.NetworkBits4, o.NetworkBits6)
+		return nil,
+			fmt.Errorf("a network has 1 to 32 bits of an IPv4 address and 1 to 128 of an IPv6 address, not %d and %d",
+				o.NetworkBits4, o.NetworkBits6)
 	}
 	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
 		claims: attemptLimiter{burst: 10, every: 6 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}

@@ -35,7 +35,7 @@ func (a *api) registerEnrolment() {
 	register(a, operation{id: "list-waiting-devices", method: http.MethodGet, path: "/enrolment/waiting",
 		role:    fleet.RoleViewer,
 		summary: "List devices that ask to join",
-		about:   "With the rule that would decide about each when it asks again, " +
+		about: "With the rule that would decide about each when it asks again, " +
 			"and the networks of which requests were not listed."}, a.listWaiting)
 }
 
@@ -66,7 +66,8 @@ func viewRule(r fleet.RuleRow, place int) ruleView {
 		Networks: []string{},
 		Devices:  r.Devices, DevicesCount: len(r.Devices), From: utcOrNil(r.From), Until: utcOrNil(r.Until),
 		MaxDevices: r.MaxDevices,
-		Tags:       orEmpty(r.Tags), Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy, CreatedAt: utc(r.CreatedAt),
+		Tags:       orEmpty(r.Tags), Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy,
+		CreatedAt: utc(r.CreatedAt),
 		UpdatedAt: utc(r.UpdatedAt)}
 	for _, p := range r.Networks {
 		v.Networks = append(v.Networks, p.String())
@@ -107,15 +108,15 @@ type RuleFields struct {
 	Name       *string           `json:"name,omitempty" maxLength:"120"`
 	Enabled    *bool             `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
 	Action     *fleet.RuleAction `json:"action,omitempty" enum:"accept,refuse"`
-	Boards     *[]string         `json:"boards,omitempty" maxItems:"100" doc:"A * at the end matches any ending" nullable:"false"`
+	Boards     *[]string         `json:"boards,omitempty" maxItems:"100" doc:"A * matches any ending" nullable:"false"`
 	Networks   *[]string         `json:"networks,omitempty" maxItems:"200" doc:"Such as 10.1.0.0/16" nullable:"false"`
 	Devices    *[]string         `json:"devices,omitempty" maxItems:"20000" doc:"MAC addresses" nullable:"false"`
 	From       *time.Time        `json:"from,omitempty"`
 	Until      *time.Time        `json:"until,omitempty"`
 	MaxDevices *int              `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
 	Tags       *[]string         `json:"tags,omitempty" maxItems:"32" nullable:"false"`
-	NoFrom     bool              `json:"clear_from,omitempty" doc:"Takes the start of the time away"`
-	NoUntil    bool              `json:"clear_until,omitempty" doc:"Takes the end of the time away"`
+	NoFrom     bool              `json:"clear_from,omitempty" doc:"No start"`
+	NoUntil    bool              `json:"clear_until,omitempty" doc:"No end"`
 }
 
 func (f RuleFields) apply(r *fleet.EnrolmentRule) error {

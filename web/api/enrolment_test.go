@@ -12,7 +12,8 @@ func TestEnrolmentRules(t *testing.T) {
 	w := newWorld(t)
 	made := decode[ruleView](t, w.post(t, "/enrolment/rules",
 		`{"name":"lab","action":"accept","boards":["Bread-*"],"networks":["10.1.2.3/16"],
-		"devices":["A0:85:E3:11:22:99","a085e3112288"],"until":"2099-01-01T00:00:00Z","max_devices":5,"tags":["lab"]}`), http.StatusCreated)
+		"devices":["A0:85:E3:11:22:99","a085e3112288"],"until":"2099-01-01T00:00:00Z",
+		"max_devices":5,"tags":["lab"]}`), http.StatusCreated)
 	if !made.Enabled || made.Boards[0] != "bread-*" || made.Networks[0] != "10.1.0.0/16" || made.DevicesCount != 2 ||
 		made.Devices[0] != "a085e3112288" || made.CreatedBy != "admin-script" {
 		t.Errorf("made %+v", made)
