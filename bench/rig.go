@@ -250,6 +250,7 @@ func (d rigDevices) Unresponsive(c fleet.Connection, why string) { d.presences.U
 func (d rigDevices) NeedsListing(id fleet.DeviceID) bool {
 	return !d.enrolments.Running(id).InventoryFresh
 }
+func (d rigDevices) IsSoftware(fleet.DeviceID) bool                   { return false }
 func (d rigDevices) Notified(fleet.DeviceID, string, json.RawMessage) {}
 func (d rigDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	running := d.enrolments.Running(l.Device)

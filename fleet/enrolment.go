@@ -56,6 +56,7 @@ type Admission struct {
 	ClaimCode    string
 	Challenge    string
 	Retired      bool
+	Software     bool   // see [Running]; the store knows it from the latest poll
 	ELFSHA256    string // running build of the latest poll
 	Version      string
 	InventoryELF string

@@ -72,6 +72,7 @@ type standing struct {
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
+	software     bool     // see Running
 	request      *request // nil unless a code is shown
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
@@ -142,7 +143,7 @@ func (e *Enrolments) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
-			serial: credentialSerial(a.Serial), retired: a.Retired, inventoryELF: unique.Make(a.InventoryELF),
+			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, inventoryELF: unique.Make(a.InventoryELF),
 			elf: unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
 		if !a.InventoryAt.IsZero() {
 			st.inventoryAt = a.InventoryAt.Unix()
@@ -174,6 +175,9 @@ type Running struct {
 	// InventoryFresh says that the stored inventory was taken from this very
 	// build, not long ago: the device need not be asked for its tools again.
 	InventoryFresh bool
+	// Software says that the latest poll, read in full, named neither a chip nor
+	// partitions: no board polls like that.
+	Software bool
 }
 
 // inventoryTTL is how long an inventory stands in for asking the device again.
@@ -188,7 +192,7 @@ func (e *Enrolments) Running(id DeviceID) Running {
 	if st == nil {
 		return Running{}
 	}
-	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value()}
+	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value(), Software: st.software}
 	age := e.o.Now().Sub(time.Unix(st.inventoryAt, 0))
 	r.InventoryFresh = r.ELFSHA256 != "" && st.elf == st.inventoryELF && age < inventoryTTL
 	return r
@@ -282,7 +286,7 @@ func (e *Enrolments) admission(id DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Serial: int32(st.serial), Retired: st.retired, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
+		Serial: int32(st.serial), Retired: st.retired, Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}
 	if st.inventoryAt != 0 {
 		a.InventoryAt = time.Unix(st.inventoryAt, 0).UTC()

@@ -256,6 +256,30 @@ func TestCountBy(t *testing.T) {
 	}
 }
 
+func TestAdmissionsKnowSoftware(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		poll fleet.BootPoll
+		want bool
+	}{
+		{"board", fleet.BootPoll{Chip: "esp32s3", Facts: []byte(`{}`)}, false},
+		{"partitions alone", fleet.BootPoll{Layout: new(fleet.FlashLayout), Facts: []byte(`{}`)}, false},
+		{"neither", fleet.BootPoll{Facts: []byte(`{}`)}, true},
+		{"body that cannot be read", fleet.BootPoll{Broken: true}, false},
+		{"claims not taken", fleet.BootPoll{}, false},
+	} {
+		s := newStore(t)
+		tt.poll.Device, tt.poll.At = unit, now()
+		r := fleet.PollRecord{Poll: tt.poll, Admission: fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentEnrolled}}
+		if err := s.SavePolls(t.Context(), []fleet.PollRecord{r}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Admissions(t.Context()); err != nil || len(got) != 1 || got[0].Software != tt.want {
+			t.Errorf("%s: %+v, %v", tt.name, got, err)
+		}
+	}
+}
+
 func TestAdmissions(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	w := poll(unit, now())
