@@ -19,6 +19,7 @@ func (s *server) serveHTTP(ctx context.Context) error {
 	}
 	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
+	s.metrics.countPolls(devices.Stats)
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Presences: s.presences,
 		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,

@@ -77,6 +77,7 @@ type Handler struct {
 	o       Options
 	unknown *httprate.RateLimiter
 	doubts  *httprate.RateLimiter // of log lines about suspicious polls
+	stats   stats
 
 	placePatience, stallPatience time.Duration // of downloads
 }
