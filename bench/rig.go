@@ -121,9 +121,10 @@ func (r *rig) serve(rest http.Handler, o device.Options) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: mux}
-	go func() { _ = srv.Serve(ln) }()
-	r.onStop(func() { _ = srv.Close() })
+	srv := &http.Server{Handler: mux, ConnContext: device.WithConn}
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	go func() { _ = srv.Serve(lingerer.Listener(ln)) }()
+	r.onStop(func() { lingerer.Stop(); _ = srv.Close() })
 	r.http = ln.Addr().String()
 	return nil
 }

@@ -29,7 +29,13 @@ func (s *server) serveHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.stages.run("http", func(ctx context.Context) error { return console.Run(ctx, s.httpListener) })
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
+		func() float64 { return float64(lingerer.Waiting()) })
+	s.stages.run("http", func(ctx context.Context) error {
+		context.AfterFunc(ctx, lingerer.Stop)
+		return console.Run(ctx, lingerer.Listener(s.httpListener))
+	})
 	return nil
 }
 
