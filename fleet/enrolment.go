@@ -19,7 +19,7 @@ type BootPoll struct {
 
 	Board, BoardType, Chip               string
 	Version, ELFSHA256, Slot, IDFVersion string
-	Facts                                json.RawMessage // the body, or what is left of a broken one; nil if that is nothing
+	Facts                                json.RawMessage // the body, or what is left of a broken one; may be nil
 	Broken                               bool            // the body did not parse, or not in one way alone
 	Salvaged                             []PollField     // what a broken body said before it broke
 	BodyMAC                              string          // mac_address of the body, to compare with Device

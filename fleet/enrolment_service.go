@@ -143,8 +143,9 @@ func (e *Enrolments) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
-			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, inventoryELF: unique.Make(a.InventoryELF),
-			elf: unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
+			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software,
+			inventoryELF: unique.Make(a.InventoryELF),
+			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
 		if !a.InventoryAt.IsZero() {
 			st.inventoryAt = a.InventoryAt.Unix()
 		}
@@ -286,7 +287,8 @@ func (e *Enrolments) admission(id DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Serial: int32(st.serial), Retired: st.retired, Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
+		Serial: int32(st.serial), Retired: st.retired,
+		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}
 	if st.inventoryAt != 0 {
 		a.InventoryAt = time.Unix(st.inventoryAt, 0).UTC()

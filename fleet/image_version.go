@@ -15,15 +15,16 @@ type VersionWarningCode string
 
 // What can be wrong with a version (protocol 1.5 and 1.6).
 const (
-	VersionNoNumber       VersionWarningCode = "version_no_number"        // a board that compares it crashes, at every start
-	VersionNumberTooLarge VersionWarningCode = "version_number_too_large" // the same
-	VersionSuffixIgnored  VersionWarningCode = "version_suffix_ignored"   // read up to the first character that is no digit
-	VersionTooManyParts   VersionWarningCode = "version_too_many_parts"   // more than fleetd offers at a boot poll
-	VersionIsDate         VersionWarningCode = "version_is_date"          // newer than every numbered version there will be
+	// A board that compares it crashes, at every start.
+	VersionNoNumber       VersionWarningCode = "version_no_number"
+	VersionNumberTooLarge VersionWarningCode = "version_number_too_large"
+	// Read up to the first character that is no digit.
+	VersionSuffixIgnored VersionWarningCode = "version_suffix_ignored"
+	// More than fleetd offers at a boot poll.
+	VersionTooManyParts VersionWarningCode = "version_too_many_parts"
+	// Newer than every numbered version there will be.
+	VersionIsDate VersionWarningCode = "version_is_date"
 )
-
-// VersionWarningCodes lists every code.
-var VersionWarningCodes = []VersionWarningCode{VersionNoNumber, VersionNumberTooLarge, VersionSuffixIgnored, VersionTooManyParts, VersionIsDate}
 
 const maxVersionParts = 6
 

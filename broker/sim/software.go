@@ -19,7 +19,8 @@ const silenceLimit = 2 * time.Minute
 // softwareInfo is the body of a program's boot poll. Its hash is that of a key,
 // the same in all versions.
 func (d *Device) softwareInfo() string {
-	return fmt.Sprintf(`{"application": {"version": "%s", "elf_sha256": "%s"}, "board": {"type": "%s", "name": "%s", "ip": "192.168.%d.%d", "mac": "%s"}}`,
+	return fmt.Sprintf(`{"application": {"version": "%s", "elf_sha256": "%s"}, `+
+		`"board": {"type": "%s", "name": "%s", "ip": "192.168.%d.%d", "mac": "%s"}}`,
 		d.running().build.version, hex.EncodeToString(digest(0, "key", d.id.mac)), "bread-compact-wifi", d.board.name,
 		d.link.ip[0], d.link.ip[1], d.id.mac)
 }
