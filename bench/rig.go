@@ -121,9 +121,10 @@ func (r *rig) serve(rest http.Handler, o device.Options) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: mux}
-	go func() { _ = srv.Serve(ln) }()
-	r.onStop(func() { _ = srv.Close() })
+	srv := &http.Server{Handler: mux, ConnContext: device.WithConn}
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	go func() { _ = srv.Serve(lingerer.Listener(ln)) }()
+	r.onStop(func() { lingerer.Stop(); _ = srv.Close() })
 	r.http = ln.Addr().String()
 	return nil
 }
@@ -250,6 +251,7 @@ func (d rigDevices) Unresponsive(c fleet.Connection, why string) { d.presences.U
 func (d rigDevices) NeedsListing(id fleet.DeviceID) bool {
 	return !d.enrolments.Running(id).InventoryFresh
 }
+func (d rigDevices) IsSoftware(fleet.DeviceID) bool                   { return false }
 func (d rigDevices) Notified(fleet.DeviceID, string, json.RawMessage) {}
 func (d rigDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	running := d.enrolments.Running(l.Device)

@@ -52,8 +52,10 @@ type connection struct {
 	lastSeen     time.Time
 	lastHello    time.Time
 	unreleased   map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
+	helloAtOnce  bool                // the first hello came right after CONNECT
 
 	mu         sync.Mutex
+	channel    channel
 	cause      error // why it ended; nil while it is open
 	line       line
 	outbox     outbox
@@ -135,6 +137,7 @@ func (b *Broker) ended(nc *netConn, err error) {
 	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
 		b.server.Clients.Delete(c.ClientID) // left there after a panic
 	}
+	c.device.learn(c.habitShown(time.Now()))
 	c.device.release(c)
 	if c.established {
 		b.stats.connections.Add(-1)
@@ -168,6 +171,7 @@ func (c *connection) stop(cause error) {
 		c.cause = cause
 		close(c.lost)
 		c.onboarding.stop()
+		c.channel.end()
 		c.outbox.clear()
 	}
 	c.mu.Unlock()
@@ -225,7 +229,9 @@ func (c *connection) receive(payload []byte) {
 	case e.Type == mcp.TypeMCP && e.Payload != nil:
 		c.session.Receive(e.Payload)
 	case e.Type == "hello":
-		c.answerHello(time.Now())
+		c.answerHello(payload, time.Now())
+	case e.Type == "goodbye":
+		c.endChannel()
 	}
 }
 

@@ -24,6 +24,7 @@ type device struct {
 	holders int         // connections from authentication to their end
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
+	habit   habit
 
 	listings listingBudget
 }

@@ -29,6 +29,9 @@ type Devices interface {
 	// Unresponsive tells that a request went unanswered.
 	Unresponsive(c fleet.Connection, why string)
 
+	// IsSoftware reports whether the device's boot poll, read in full, named no
+	// hardware: a program on a computer, not a board.
+	IsSoftware(id fleet.DeviceID) bool
 	// NeedsListing reports whether the device's tools have to be listed.
 	NeedsListing(id fleet.DeviceID) bool
 	// SaveListing stores what the device offers. It may block until ctx ends.

@@ -30,6 +30,7 @@ type domain struct {
 	events   []string
 	listings []fleet.ToolListing
 	fresh    bool  // no listing is needed
+	software bool  // no device names its hardware
 	saveErr  error // of the next SaveListing
 }
 
@@ -60,6 +61,12 @@ func (d *domain) Seen(fleet.DeviceID)         {}
 func (d *domain) Responded(id fleet.DeviceID) { d.note("responded %s", id) }
 func (d *domain) Unresponsive(c fleet.Connection, why string) {
 	d.note("unresponsive %s: %s", c.Device, why)
+}
+
+func (d *domain) IsSoftware(fleet.DeviceID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.software
 }
 
 func (d *domain) NeedsListing(fleet.DeviceID) bool {

@@ -39,11 +39,13 @@ type udpChannel struct {
 
 // answerHello answers a person who starts to talk to the device. There is no
 // voice here and no message that says so: a device that gets no answer freezes
-// for ten seconds. So the channel is opened, to nowhere, and closed at once.
-func (c *connection) answerHello(now time.Time) {
+// for ten seconds. So the channel is opened, to nowhere, and closed at once,
+// unless the device would leave MQTT with it: see keepsChannel.
+func (c *connection) answerHello(payload []byte, now time.Time) {
 	if now.Sub(c.lastHello) < helloEvery {
 		return
 	}
+	keep := c.keepsChannel(payload, now)
 	c.lastHello = now
 	c.broker.stats.hellos.Add(1)
 	h := newServerHello(c.voiceAddr())
@@ -51,7 +53,11 @@ func (c *connection) answerHello(now time.Time) {
 	if err != nil || c.deliver(hello) != nil {
 		return
 	}
-	_ = c.deliver([]byte(`{"type":"goodbye","session_id":"` + h.SessionID + `"}`)) // lost with the connection
+	if keep {
+		c.openChannel(h.SessionID)
+		return
+	}
+	c.sayGoodbye(h.SessionID)
 }
 
 func newServerHello(host string, port int) serverHello {

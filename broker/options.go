@@ -32,6 +32,10 @@ type Options struct {
 	// Default: the address the device connected to, port 9 (discard).
 	VoiceAddr string
 
+	// ChannelTimeout ends a conversation without voice that is kept open for the
+	// device's tools. Default: 10m.
+	ChannelTimeout time.Duration
+
 	ConnectTimeout time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
 	WriteTimeout   time.Duration // until a socket that takes no bytes is closed. Default: 2s
 	RequestTimeout time.Duration // initialize, ping, each page of tools/list. Default: 10s
@@ -65,6 +69,7 @@ func (o *Options) setDefaults() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.ChannelTimeout = cmp.Or(o.ChannelTimeout, 10*time.Minute)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 2*time.Second)
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, 10*time.Second)

@@ -13,6 +13,7 @@ type Stats struct {
 	Sockets      int64 // now, those not authenticated included
 	Unresponsive int64 // now: devices that let their last request time out
 	Onboarding   int64 // now: devices being asked for their tools, or waiting to be
+	Channels     int64 // now: conversations without voice, kept open for the device's tools
 
 	Connects  int64
 	Takeovers int64            // connections that replaced another of the same device
@@ -46,7 +47,7 @@ type counters struct {
 	publishesIn, publishesOut, foreignTopics       atomic.Int64
 	unreadable, outboxFull, unmatched, late        atomic.Int64
 	willsRemoved, hellos, listings, listingsFailed atomic.Int64
-	acceptErrors, panics                           atomic.Int64
+	acceptErrors, panics, channels                 atomic.Int64
 	protocolErrors, duplicates, handshakesFailed   atomic.Int64
 
 	mu      sync.Mutex
@@ -74,7 +75,7 @@ func (b *Broker) Stats() Stats {
 	workers, waiting := b.pool.busy()
 	stats := Stats{
 		Connections: s.connections.Load(), Sockets: b.sockets(),
-		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting),
+		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting), Channels: s.channels.Load(),
 		Connects: s.connects.Load(), Takeovers: s.takeovers.Load(), Refused: s.refusals(),
 		PublishesIn: s.publishesIn.Load(), PublishesOut: s.publishesOut.Load(),
 		ForeignTopics: s.foreignTopics.Load(), Unreadable: s.unreadable.Load(), OutboxFull: s.outboxFull.Load(),

@@ -119,6 +119,7 @@ type planner struct {
 	now  time.Time
 
 	matched, offline int
+	incomparable     int // of the targets: their own version cannot be compared
 	deployments      []Deployment
 	candidates       []WaveCandidate // of the deployments that are targets, same order
 	targets          []int           // their indexes in deployments
@@ -255,6 +256,9 @@ func (a *planner) target(dep *Deployment, d Device, img Image) {
 	dep.aim(img)
 	if d.Presence != PresenceOnline && d.Presence != PresenceUnresponsive {
 		a.offline++
+	}
+	if !comparableVersion(d.Version) {
+		a.incomparable++
 	}
 	use := a.images[img.SHA256]
 	if use == nil {

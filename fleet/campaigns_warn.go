@@ -14,6 +14,9 @@ const (
 	WarnOffline       = "mostly_offline"
 	WarnNoWindow      = "no_window" // none opens between start and end
 	WarnPushOnly      = "push_only" // a boot poll may not offer this version
+	// WarnNotComparable counts devices whose own version cannot be compared: they
+	// never see the image as newer, so that no boot poll may offer it.
+	WarnNotComparable = "device_version_not_comparable"
 )
 
 // singleWaveFrom is the audience from which one wave for all is worth a warning.
@@ -38,6 +41,9 @@ func (a *planner) warnings(r Release) []PlanWarning {
 		if img.NotOfferable != "" && a.plan.Mode == ModeAuto {
 			warn(WarnPushOnly, "%s", img.NotOfferable)
 		}
+	}
+	if a.incomparable > 0 && a.plan.Mode == ModeAuto {
+		warn(WarnNotComparable, "%d", a.incomparable)
 	}
 	if n := len(a.targets); n >= singleWaveFrom && len(a.plan.Waves) == 1 {
 		warn(WarnSingleWave, "%d", n)

@@ -143,8 +143,26 @@ func (h *Hold) Active(now time.Time) bool {
 type Facts struct {
 	Device   DeviceID
 	PolledAt time.Time
-	Body     json.RawMessage // nil when the body did not parse
-	Broken   bool            // the body did not parse; the headers were used
+	Body     json.RawMessage // what is left of it when the body did not parse, nil if nothing
+	Broken   bool            // the body did not parse
+	Salvaged []PollField     // what it said before it broke; beside that the headers were used
+}
+
+// Codes of what is wrong with a boot poll.
+const (
+	FactsSalvaged   = "poll_salvaged"   // broken, and read in part: Salvaged says what
+	FactsUnreadable = "poll_unreadable" // the headers had to do
+)
+
+// Problem returns the code of what is wrong with the poll, "" for nothing.
+func (f Facts) Problem() string {
+	switch {
+	case !f.Broken:
+		return ""
+	case len(f.Salvaged) > 0:
+		return FactsSalvaged
+	}
+	return FactsUnreadable
 }
 
 // A FirmwareRecord is one stretch of a device's firmware history: a build it

@@ -19,11 +19,25 @@ type BootPoll struct {
 
 	Board, BoardType, Chip               string
 	Version, ELFSHA256, Slot, IDFVersion string
-	Facts                                json.RawMessage // the body; nil if it did not parse
-	Broken                               bool            // the body did not parse
+	Facts                                json.RawMessage // the body, or what is left of a broken one; may be nil
+	Broken                               bool            // the body did not parse, or not in one way alone
+	Salvaged                             []PollField     // what a broken body said before it broke
 	BodyMAC                              string          // mac_address of the body, to compare with Device
 	Layout                               *FlashLayout    // nil if the body told none
 }
+
+// A PollField names what a boot poll says of its device.
+type PollField string
+
+// What can be read of a boot poll whose body is broken.
+const (
+	PollChip       PollField = "chip"
+	PollVersion    PollField = "version"
+	PollBuild      PollField = "build"
+	PollPartitions PollField = "partitions"
+	PollSlot       PollField = "slot"
+	PollBoard      PollField = "board"
+)
 
 // A PollAnswer is what the device is told. The zero value tells it nothing.
 type PollAnswer struct {
@@ -57,6 +71,7 @@ type Admission struct {
 	Challenge    string
 	RemoteAddr   string // of a device with a code, as it last polled; "" of others
 	Retired      bool
+	Software     bool   // see [Running]; the store knows it from the latest poll
 	ELFSHA256    string // running build of the latest poll
 	Version      string
 	InventoryELF string

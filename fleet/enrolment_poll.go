@@ -111,6 +111,9 @@ func (st *standing) firstBoot(p BootPoll) bool {
 // poll whose body did not parse names no build; if its version is the one
 // known, so is the build.
 func (st *standing) learn(p BootPoll) bool {
+	if !p.Broken {
+		st.software = p.Chip == "" && p.Layout == nil
+	}
 	elf, version := unique.Make(p.ELFSHA256), unique.Make(p.Version)
 	if p.ELFSHA256 == "" && (p.Version == "" || version == st.version) {
 		return false

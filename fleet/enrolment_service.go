@@ -84,6 +84,7 @@ type standing struct {
 	retired      bool
 	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
 	request      *request        // nil unless a code is shown
+	software     bool            // see Running
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
@@ -171,8 +172,9 @@ func (e *Enrolments) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
-			serial: credentialSerial(a.Serial), retired: a.Retired, inventoryELF: unique.Make(a.InventoryELF),
-			elf: unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
+			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software,
+			inventoryELF: unique.Make(a.InventoryELF),
+			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
 		if !a.InventoryAt.IsZero() {
 			st.inventoryAt = a.InventoryAt.Unix()
 		}
@@ -214,6 +216,9 @@ type Running struct {
 	// InventoryFresh says that the stored inventory was taken from this very
 	// build, not long ago: the device need not be asked for its tools again.
 	InventoryFresh bool
+	// Software says that the latest poll, read in full, named neither a chip nor
+	// partitions: no board polls like that.
+	Software bool
 }
 
 // inventoryTTL is how long an inventory stands in for asking the device again.
@@ -228,7 +233,7 @@ func (e *Enrolments) Running(id DeviceID) Running {
 	if st == nil {
 		return Running{}
 	}
-	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value()}
+	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value(), Software: st.software}
 	age := e.o.Now().Sub(time.Unix(st.inventoryAt, 0))
 	r.InventoryFresh = r.ELFSHA256 != "" && st.elf == st.inventoryELF && age < inventoryTTL
 	return r
@@ -329,7 +334,8 @@ func (e *Enrolments) admission(id DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Serial: int32(st.serial), Retired: st.retired, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
+		Serial: int32(st.serial), Retired: st.retired,
+		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}
 	if st.inventoryAt != 0 {
 		a.InventoryAt = time.Unix(st.inventoryAt, 0).UTC()

@@ -121,6 +121,32 @@ func TestEnrolmentSurvivesARestart(t *testing.T) {
 	}
 }
 
+// A program that plays a board names no hardware. A poll that cannot be read
+// says nothing about that.
+func TestSoftwareIsRecognised(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolOpen, nil)
+	for _, tt := range []struct {
+		name string
+		poll fleet.BootPoll
+		want bool
+	}{
+		{"body that cannot be read, first", fleet.BootPoll{Broken: true}, false},
+		{"neither chip nor partitions", fleet.BootPoll{Version: "2.1.1"}, true},
+		{"body that cannot be read", fleet.BootPoll{Broken: true}, true},
+		{"chip", fleet.BootPoll{Chip: "esp32s3"}, false},
+		{"partitions", fleet.BootPoll{Layout: new(fleet.FlashLayout)}, false},
+		{"body that cannot be read, of a board", fleet.BootPoll{Broken: true}, false},
+	} {
+		tt.poll.Device, tt.poll.ClientID = unit, uuid1
+		_, err := e.Poll(tt.poll)
+		must(t, err)
+		if got := e.Running(unit).Software; got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
 // drain writes what is pending, by running the service for a moment.
 func drain(t *testing.T, e *fleet.Enrolments) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -47,6 +47,9 @@ type Image struct {
 	RevokeReason string
 }
 
+// VersionWarnings says what stock firmware makes of the image's version.
+func (i Image) VersionWarnings() []VersionWarning { return VersionWarnings(i.Version) }
+
 // An ImageSignature is one Secure Boot v2 signature block of an image.
 type ImageSignature struct {
 	KeyDigest string `json:"key_digest"` // SHA-256 of the public key as the chip's fuses hold it, hex

@@ -165,5 +165,5 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	if len(body) > maxFactsShown {
 		body = json.RawMessage(`"…"`)
 	}
-	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Broken: facts.Broken}.Page())
+	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
 }

@@ -59,6 +59,7 @@ type board struct {
 	camera     bool
 	battery    bool
 	serial     bool // has a serial number in eFuse
+	software   bool // no board, but a program that plays one
 	own        []*tool
 
 	tools    []*tool
@@ -90,6 +91,9 @@ func boardByName(name string) (*board, error) {
 func (b *board) equip() *board {
 	all := append(commonTools(b), b.own...)
 	all = append(all, userTools(b)...)
+	if b.software {
+		all = softwareTools(b)
+	}
 	b.tools, b.oldTools = nil, nil
 	for _, t := range all {
 		t.json = t.marshal()

@@ -37,6 +37,7 @@ func catalogue() []*board {
 			screen: screen{width: 240, height: 240}, lvgl: true, snapshot: true, backlight: true, camera: true,
 			battery: true, own: captureTools(),
 		},
+		{name: "py-desktop", chip: esp32, partitions: layout4MB, software: true}, // of these it says nothing
 	}
 	for _, b := range all {
 		b.equip()

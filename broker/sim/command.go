@@ -13,7 +13,7 @@ import (
 type Command struct {
 	OTAURL      string        `name:"ota-url" default:"http://127.0.0.1:8080/xiaozhi/ota/" placeholder:"URL" help:"Where the devices poll at boot."`
 	Devices     int           `default:"25" help:"How many devices."`
-	Boards      []string      `default:"bread-compact-wifi,esp-box-3,xmini-c3" help:"Boards, dealt out in turn: bread-compact-wifi, esp-box-3, xmini-c3, atoms3-echo-base, bread-compact-ml307, bread-compact-esp32, custom-cam-s3."`
+	Boards      []string      `default:"bread-compact-wifi,esp-box-3,xmini-c3" help:"Boards, dealt out in turn: bread-compact-wifi, esp-box-3, xmini-c3, atoms3-echo-base, bread-compact-ml307, bread-compact-esp32, custom-cam-s3; py-desktop is a program that plays a board."`
 	Seed        uint64        `default:"1" help:"The same seed gives the same devices again."`
 	Faults      string        `placeholder:"LIST" help:"Misbehaviour as name[=value][:rate], such as silent:2%,slow=2s:5%,cut=50:1%. Names: silent, slow, drop, badjson, flap, noconnect, error; for upgrades silent-accept, no-get, cut, wrong-build, rollback, late-true, poll-without-mqtt, mqtt-without-poll."`
 	ConnectRate float64       `default:"500" help:"Devices switched on in a second."`
@@ -23,6 +23,8 @@ type Command struct {
 	FirstMAC    string        `name:"first-mac" placeholder:"MAC" help:"Address of the first device; the others count up."`
 	LocalAddrs  []string      `placeholder:"IP" help:"Source addresses to connect from, in turn; one has about 28000 ports."`
 	Progress    time.Duration `default:"5s" help:"Time between lines of progress on stderr; 0 for none."`
+
+	TalkEvery time.Duration `default:"2m" help:"How often somebody talks to a program that plays a board, for half of that time."`
 
 	Reports bool `help:"Report on upgrades, as the included firmware does."`
 
@@ -63,7 +65,8 @@ func (c *Command) Run(ctx context.Context) error {
 	f, err := New(Options{
 		OTAURL: c.OTAURL, Devices: c.Devices, Boards: c.Boards, Seed: c.Seed, Faults: faults, ConnectRate: c.ConnectRate,
 		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC, LocalAddrs: c.LocalAddrs, Reports: c.Reports,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		TalkEvery: c.TalkEvery,
+		Logger:    slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
 		return err

@@ -188,6 +188,7 @@ func (s deviceSide) Seen(id fleet.DeviceID)                           { s.presen
 func (s deviceSide) Responded(id fleet.DeviceID)                      { s.presences.Responded(id) }
 func (s deviceSide) Unresponsive(c fleet.Connection, why string)      { s.presences.Unresponsive(c, why) }
 func (s deviceSide) NeedsListing(fleet.DeviceID) bool                 { return true }
+func (s deviceSide) IsSoftware(fleet.DeviceID) bool                   { return false }
 func (s deviceSide) Notified(fleet.DeviceID, string, json.RawMessage) {}
 func (s deviceSide) SaveListing(_ context.Context, l fleet.ToolListing) error {
 	s.devices.PutInventory(l.Inventory)

@@ -22,6 +22,8 @@ type Device struct {
 	faults faultSet
 	local  int8 // index into Options.LocalAddrs
 
+	talk chan struct{} // somebody talks to a program; nil on boards
+
 	nvs nvs // survives restarts; touched by one goroutine at a time, see powerCycle
 
 	mu       sync.Mutex // guards all below
@@ -74,6 +76,9 @@ func newDevice(f *Fleet, b *board, mac string, index int) *Device {
 	o := f.options
 	d := &Device{fleet: f, board: b, id: newIdentity(mac, o.Seed, b.serial), faults: faultsOf(o.Faults, o.Seed, mac)}
 	d.link = newLink(b.network, o.Seed, mac, index, d.faults.has(FaultBadJSON))
+	if b.software {
+		d.talk = make(chan struct{}, 1)
+	}
 	if n := len(o.LocalAddrs); n > 0 {
 		d.local = int8(index % n)
 	}

@@ -11,5 +11,8 @@
 // devices again, with the same MAC addresses and Client-Ids. An idle device is
 // one goroutine and one socket.
 //
+// One profile is no board but a program that plays one, and is written from
+// what py-xiaozhi does; see software.go.
+//
 // Section numbers in comments are those of the protocol document.
 package sim

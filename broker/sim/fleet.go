@@ -40,6 +40,9 @@ type Options struct {
 	// FirstMAC is the address of device 0; the others count up from it.
 	// Default: a locally administered one that depends on the seed.
 	FirstMAC string
+	// TalkEvery is how often somebody talks to a program that plays a board, for
+	// half of that time. Default: only when [Device.Talk] is called.
+	TalkEvery time.Duration
 	// Reports makes the devices report on upgrades, as the included firmware does.
 	Reports bool
 	// LocalAddrs are source addresses to connect from, in turn, such as
@@ -114,7 +117,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("OTA URL %q: want http://host/path without a query, such as http://127.0.0.1:8080/xiaozhi/ota/", o.OTAURL)
 	case o.Devices < 0 || o.Devices > 1<<24:
 		return fmt.Errorf("%d devices: want 1 to %d", o.Devices, 1<<24)
-	case o.ConnectRate < 0 || o.TimeScale < 0 || o.BootDelay < 0 || o.Keepalive < 0:
+	case o.ConnectRate < 0 || o.TimeScale < 0 || o.BootDelay < 0 || o.Keepalive < 0 || o.TalkEvery < 0:
 		return errors.New("rates and times must be above zero")
 	case len(o.LocalAddrs) > 100:
 		return errors.New("more than 100 local addresses")

@@ -10,6 +10,9 @@ import (
 // self.get_system_info. Put together as the firmware does, with nothing
 // escaped, so that a quote in the SSID breaks it.
 func (d *Device) systemInfo() string {
+	if d.board.software {
+		return d.softwareInfo()
+	}
 	running := d.running()
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"version":2,"language":"%s","flash_size":%d,"minimum_free_heap_size":"%s","mac_address":"%s","uuid":"%s","chip_model_name":"%s",`,

@@ -139,6 +139,10 @@ func (d *Device) replyResult(id int, result []byte) {
 // JSON, as it does on the device.
 func (d *Device) replyError(id int, message string) {
 	d.stats().errors.Add(1)
+	if d.board.software {
+		d.reply(id, `"error":{"code":-32603,"message":`+string(appendQuoted(nil, message))+`}`)
+		return
+	}
 	d.reply(id, `"error":{"message":"`+message+`"}`)
 }
 

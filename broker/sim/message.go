@@ -18,6 +18,9 @@ func (d *Device) onMessage(conn *mqttConn, payload []byte) {
 		d.stats().ignored.Add(1)
 		return
 	}
+	if d.board.software {
+		conn.breakAt = time.Now().Add(d.fleet.scaled(silenceLimit))
+	}
 	msg := value(payload[value(payload).skipSpace(0):])
 	switch msg.field("type").text() {
 	case "mcp":
@@ -25,7 +28,7 @@ func (d *Device) onMessage(conn *mqttConn, payload []byte) {
 	case "hello":
 		d.onHello(msg)
 	case "goodbye":
-		d.onGoodbye(msg)
+		d.onGoodbye(conn, msg)
 	case "system":
 		if msg.field("command").text() == "reboot" {
 			d.schedule(d.restart)
@@ -57,7 +60,16 @@ const helloWait = 10 * time.Second
 
 // Talk makes the device open an audio channel, as a press of its button does.
 // Its main task is blocked until the server says hello, or for ten seconds.
-func (d *Device) Talk() { d.schedule(d.openChannel) }
+func (d *Device) Talk() {
+	if d.board.software {
+		select {
+		case d.talk <- struct{}{}:
+		default: // it talks soon
+		}
+		return
+	}
+	d.schedule(d.openChannel)
+}
 
 // Talking reports whether the audio channel is open.
 func (d *Device) Talking() bool {
@@ -107,11 +119,16 @@ func isHex128(v value) bool {
 }
 
 // onGoodbye closes the channel without an answer, if it is about this session.
-func (d *Device) onGoodbye(msg value) {
+func (d *Device) onGoodbye(conn *mqttConn, msg value) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if id := msg.field("session_id"); id.isString() && id.text() == d.session.id {
+	id := msg.field("session_id")
+	ends := id.isString() && id.text() == d.session.id
+	if ends {
 		d.session.open = false
+	}
+	d.mu.Unlock()
+	if ends && d.board.software {
+		conn.hangUp()
 	}
 }
 

@@ -27,6 +27,10 @@ func (d *Device) startProtocol(ctx context.Context, saw answer) error {
 	if err != nil {
 		return err
 	}
+	if d.board.software {
+		d.waitForTalks(ctx, host, port)
+		return nil
+	}
 	for ctx.Err() == nil {
 		if err := d.serveMQTT(ctx, host, port); err != nil && ctx.Err() == nil {
 			d.log().Debug("no MQTT session", "err", err)

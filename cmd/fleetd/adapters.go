@@ -28,6 +28,8 @@ func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
 	d.presences.Unresponsive(c, why)
 }
 
+func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.enrolments.Running(id).Software }
+
 func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
 	return !d.enrolments.Running(id).InventoryFresh
 }

@@ -19,6 +19,7 @@ func (s *server) serveHTTP(ctx context.Context) error {
 	}
 	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
+	s.metrics.countPolls(devices.Stats)
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules, Presences: s.presences,
 		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
@@ -28,7 +29,13 @@ func (s *server) serveHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.stages.run("http", func(ctx context.Context) error { return console.Run(ctx, s.httpListener) })
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
+		func() float64 { return float64(lingerer.Waiting()) })
+	s.stages.run("http", func(ctx context.Context) error {
+		context.AfterFunc(ctx, lingerer.Stop)
+		return console.Run(ctx, lingerer.Listener(s.httpListener))
+	})
 	return nil
 }
 

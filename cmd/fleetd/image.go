@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 
 	"golang.org/x/term"
 )
@@ -33,15 +34,19 @@ type imageCommand struct {
 type imageView struct {
 	SHA256, Board, Chip, Version, Project string
 	Size                                  int64
-	FileName                              string     `json:"file_name"`
-	ELFSHA256                             string     `json:"elf_sha256"`
-	IDFVersion                            string     `json:"idf_version"`
-	NotOfferable                          string     `json:"not_offerable"`
-	MergedBinary                          bool       `json:"merged_binary"`
-	CreatedAt                             time.Time  `json:"created_at"`
-	RevokedAt                             *time.Time `json:"revoked_at"`
-	RevokeReason                          string     `json:"revoke_reason"`
-	Signatures                            []struct {
+	FileName                              string `json:"file_name"`
+	ELFSHA256                             string `json:"elf_sha256"`
+	IDFVersion                            string `json:"idf_version"`
+	NotOfferable                          string `json:"not_offerable"`
+	Warnings                              []struct {
+		Code   string
+		Params struct{ Part, Read string }
+	}
+	MergedBinary bool       `json:"merged_binary"`
+	CreatedAt    time.Time  `json:"created_at"`
+	RevokedAt    *time.Time `json:"revoked_at"`
+	RevokeReason string     `json:"revoke_reason"`
+	Signatures   []struct {
 		KeyDigest      string `json:"key_digest"`
 		Valid, Trusted bool
 	}
@@ -147,6 +152,15 @@ func (p *progressReader) done() {
 	}
 }
 
+// versionWarning is the text of a code that a server sent, which may be newer
+// than this program.
+func versionWarning(code, part, read string) string {
+	if key := "firmware." + code; i18n.Has(key) {
+		return i18n.Text(i18n.English, key, "part", part, "read", read)
+	}
+	return code + " " + part
+}
+
 // showImage prints one image.
 func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	if err != nil {
@@ -171,6 +185,9 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	}
 	if m := i.Manifest; m != nil {
 		fmt.Printf("Manifest signed with the key %s (checked here: %t)\n", printable(cmp.Or(m.Key, "of unknown number")), m.Checked)
+	}
+	for _, w := range i.Warnings {
+		fmt.Printf("Warning: %s\n", printable(versionWarning(w.Code, w.Params.Part, w.Params.Read)))
 	}
 	if i.NotOfferable != "" {
 		fmt.Println("Can only be pushed:", printable(i.NotOfferable))

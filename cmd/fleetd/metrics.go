@@ -2,6 +2,7 @@ package main
 
 import (
 	"fleetd/fleet"
+	"fleetd/web/device"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -38,6 +39,18 @@ func (m *metrics) observe(c *fleet.Call) {
 	m.calls.WithLabelValues(string(c.State)).Inc()
 	if d := c.Duration(); d > 0 {
 		m.duration.Observe(d.Seconds())
+	}
+}
+
+// countPolls adds what the device routes counted of boot polls that are broken.
+func (m *metrics) countPolls(stats func() device.Stats) {
+	for outcome, read := range map[string]func(device.Stats) int64{
+		"salvaged":   func(s device.Stats) int64 { return s.PollsSalvaged },
+		"unreadable": func(s device.Stats) int64 { return s.PollsUnreadable },
+	} {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_boot_polls_broken_total",
+			Help:        "Boot polls whose body was no JSON, often for a quote in the Wi-Fi name, by what could be read.",
+			ConstLabels: prometheus.Labels{"outcome": outcome}}, func() float64 { return float64(read(stats())) }))
 	}
 }
 

@@ -49,6 +49,8 @@ var brokerMetricList = []brokerMetric{
 	brokerGauge("connections", "Devices connected.", func(s *broker.Stats) int64 { return s.Connections }),
 	brokerGauge("sockets", "Sockets open, those not yet authenticated included.", func(s *broker.Stats) int64 { return s.Sockets }),
 	brokerGauge("onboarding", "Devices being asked for their tools.", func(s *broker.Stats) int64 { return s.Onboarding }),
+	brokerGauge("channels", "Conversations without voice, kept open for the tools of programs that leave with them.",
+		func(s *broker.Stats) int64 { return s.Channels }),
 	brokerCounter("connects", "Connections accepted.", func(s *broker.Stats) int64 { return s.Connects }),
 	brokerCounter("takeovers", "Connections that replaced another of the same device.", func(s *broker.Stats) int64 { return s.Takeovers }),
 	brokerCounter("publishes_in", "Messages from devices.", func(s *broker.Stats) int64 { return s.PublishesIn }),

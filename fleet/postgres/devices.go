@@ -186,8 +186,8 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, error) {
 	f := fleet.Facts{Device: id}
 	var body []byte
-	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken FROM device_facts WHERE device_id = $1`, cleanText(string(id))).
-		Scan(&f.PolledAt, &body, &f.Broken)
+	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken, salvaged FROM device_facts WHERE device_id = $1`, cleanText(string(id))).
+		Scan(&f.PolledAt, &body, &f.Broken, &f.Salvaged)
 	if err != nil {
 		return fleet.Facts{}, fmt.Errorf("facts of device %s: %w", id, domainError(err))
 	}

@@ -58,6 +58,9 @@ func TestBrokenPollKeepsFacts(t *testing.T) {
 	if err := s.SavePolls(ctx, []fleet.PollRecord{broken}); err != nil {
 		t.Fatal(err)
 	}
+	if f, err := s.Facts(ctx, unit); err != nil || f.Problem() != fleet.FactsUnreadable || f.Body != nil {
+		t.Errorf("facts %+v, %v", f, err)
+	}
 	d, _ := s.Device(ctx, unit)
 	if d.Board != "bread-compact-wifi" || d.ELFSHA256 != "9f2c" || d.Slot != "ota_0" {
 		t.Errorf("the same version lost its build: %+v", d)
@@ -68,6 +71,29 @@ func TestBrokenPollKeepsFacts(t *testing.T) {
 	}
 	if d, _ = s.Device(ctx, unit); d.Version != "2.5.0" || d.ELFSHA256 != "" || d.Slot != "" || d.Board == "" {
 		t.Errorf("another version kept the old build: %+v", d)
+	}
+}
+
+// What a broken body said before it broke counts; what it did not come to say
+// stays as it was.
+func TestSalvagedPoll(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	first := poll(unit, now())
+	broken := poll(unit, now().Add(time.Second))
+	broken.Poll = fleet.BootPoll{Device: unit, At: broken.Poll.At, Version: "2.5.0", ELFSHA256: "beef", Chip: "esp32s3", Broken: true,
+		Facts: []byte(`{"chip_model_name":"esp32s3"}`), Salvaged: []fleet.PollField{fleet.PollChip, fleet.PollVersion, fleet.PollBuild}}
+	for _, r := range []fleet.PollRecord{first, broken} {
+		if err := s.SavePolls(ctx, []fleet.PollRecord{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := s.Facts(ctx, unit)
+	if err != nil || f.Problem() != fleet.FactsSalvaged || !slices.Equal(f.Salvaged, broken.Poll.Salvaged) || len(f.Body) == 0 {
+		t.Errorf("facts %+v, %v", f, err)
+	}
+	d, err := s.Device(ctx, unit)
+	if err != nil || d.ELFSHA256 != "beef" || d.Version != "2.5.0" || d.Board != "bread-compact-wifi" {
+		t.Errorf("device %+v, %v", d, err)
 	}
 }
 
@@ -253,6 +279,30 @@ func TestCountBy(t *testing.T) {
 	list, err := s.DevicesByID(ctx, []fleet.DeviceID{"b", "nobody", "a"})
 	if err != nil || len(list) != 2 || list[0].ID != "a" {
 		t.Errorf("DevicesByID = %v, %v", list, err)
+	}
+}
+
+func TestAdmissionsKnowSoftware(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		poll fleet.BootPoll
+		want bool
+	}{
+		{"board", fleet.BootPoll{Chip: "esp32s3", Facts: []byte(`{}`)}, false},
+		{"partitions alone", fleet.BootPoll{Layout: new(fleet.FlashLayout), Facts: []byte(`{}`)}, false},
+		{"neither", fleet.BootPoll{Facts: []byte(`{}`)}, true},
+		{"body that cannot be read", fleet.BootPoll{Broken: true}, false},
+		{"claims not taken", fleet.BootPoll{}, false},
+	} {
+		s := newStore(t)
+		tt.poll.Device, tt.poll.At = unit, now()
+		r := fleet.PollRecord{Poll: tt.poll, Admission: fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentEnrolled}}
+		if err := s.SavePolls(t.Context(), []fleet.PollRecord{r}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Admissions(t.Context()); err != nil || len(got) != 1 || got[0].Software != tt.want {
+			t.Errorf("%s: %+v, %v", tt.name, got, err)
+		}
 	}
 }
 

@@ -18,8 +18,9 @@ func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
-			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at
-		FROM devices`)
+			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
+			chip = '' AND partition_labels IS NULL AND coalesce(NOT f.broken AND f.body IS NOT NULL, false) AS software
+		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id`)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Admission])
 	if err != nil {
 		return nil, fmt.Errorf("admissions: %w", domainError(err))

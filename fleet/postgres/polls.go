@@ -83,11 +83,11 @@ const upsertDevices = `
 		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes)`
 
 const upsertFacts = `
-	INSERT INTO device_facts (device_id, polled_at, body, broken, serial_number, user_agent, body_mac)
-	SELECT id, at, body::json, broken, serial_number, user_agent, body_mac
-	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[])
-		AS u (id, at, body, broken, serial_number, user_agent, body_mac)
-	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body, broken = excluded.broken,
+	INSERT INTO device_facts (device_id, polled_at, body, broken, salvaged, serial_number, user_agent, body_mac)
+	SELECT id, at, body::json, broken, string_to_array(salvaged, ','), serial_number, user_agent, body_mac
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[], $8::text[])
+		AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac)
+	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body, broken = excluded.broken, salvaged = excluded.salvaged,
 		serial_number = excluded.serial_number, user_agent = excluded.user_agent, body_mac = excluded.body_mac`
 
 const firmwareArgs = `unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (id, at, version, slot, elf, idf)`
@@ -147,6 +147,7 @@ func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *fleet.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *fleet.PollRecord) bool { return r.Poll.Broken }),
+		pollColumn(polls, func(r *fleet.PollRecord) string { return joinFields(r.Poll.Salvaged) }),
 		text(func(r *fleet.PollRecord) string { return r.Poll.SerialNumber }),
 		text(func(r *fleet.PollRecord) string { return r.Poll.UserAgent }),
 		text(func(r *fleet.PollRecord) string { return r.Poll.BodyMAC }))
@@ -154,6 +155,15 @@ func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
 	b.Queue(startFirmware, firmware...)
 	queueAcceptances(&b, polls)
 	return &b
+}
+
+// joinFields writes fields as text: unnest would flatten an array of arrays.
+func joinFields(fields []fleet.PollField) string {
+	parts := make([]string, len(fields))
+	for i, f := range fields {
+		parts[i] = string(f)
+	}
+	return strings.Join(parts, ",")
 }
 
 func pollColumn[T any](polls []fleet.PollRecord, of func(*fleet.PollRecord) T) []T {

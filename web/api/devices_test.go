@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -164,5 +165,21 @@ func TestFirmwareAndFacts(t *testing.T) {
 	}
 	if f := decode[factsView](t, w.get(t, "/devices/a085e3112233/facts"), 200); string(f.Facts) != `{"flash_size":16777216}` || f.Broken {
 		t.Errorf("answered %s", f.Facts)
+	}
+}
+
+func TestFactsWarnings(t *testing.T) {
+	for _, tt := range []struct {
+		facts fleet.Facts
+		want  string
+	}{
+		{fleet.Facts{}, `[]`},
+		{fleet.Facts{Broken: true}, `[{"code":"poll_unreadable","params":{"fields":[]}}]`},
+		{fleet.Facts{Broken: true, Salvaged: []fleet.PollField{fleet.PollChip, fleet.PollBuild}},
+			`[{"code":"poll_salvaged","params":{"fields":["chip","build"]}}]`},
+	} {
+		if got, err := json.Marshal(factsWarnings(tt.facts)); err != nil || string(got) != tt.want {
+			t.Errorf("%s, %v, want %s", got, err, tt.want)
+		}
 	}
 }

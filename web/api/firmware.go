@@ -44,8 +44,26 @@ func (a *api) listFirmware(ctx context.Context, _ fleet.Actor, in *DevicePath) (
 type factsView struct {
 	DeviceID fleet.DeviceID  `json:"device_id"`
 	PolledAt time.Time       `json:"polled_at"`
-	Broken   bool            `json:"broken" doc:"The device's JSON could not be read; its headers were used"`
-	Facts    json.RawMessage `json:"facts" doc:"The device's own JSON, as it came; null if it could not be read"`
+	Broken   bool            `json:"broken" doc:"The device's JSON could not be read in full"`
+	Warnings []factsWarning  `json:"warnings" nullable:"false" doc:"What is wrong with the boot poll"`
+	Facts    json.RawMessage `json:"facts" doc:"The device's own JSON, as it came; of broken JSON what could be read of it, null for nothing"`
+}
+
+// A factsWarning is a code with its parameters.
+type factsWarning struct {
+	Code   string             `json:"code" enum:"poll_salvaged,poll_unreadable" doc:"poll_salvaged: read up to where it broke. poll_unreadable: only its headers could be used"`
+	Params factsWarningParams `json:"params"`
+}
+
+type factsWarningParams struct {
+	Fields []fleet.PollField `json:"fields" nullable:"false" doc:"What was read: chip, version, build, partitions, slot, board"`
+}
+
+func factsWarnings(f fleet.Facts) []factsWarning {
+	if f.Problem() == "" {
+		return []factsWarning{}
+	}
+	return []factsWarning{{f.Problem(), factsWarningParams{append([]fleet.PollField{}, f.Salvaged...)}}}
 }
 
 func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[factsView], error) {
@@ -60,5 +78,5 @@ func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*ans
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(factsView{DeviceID: d.ID, PolledAt: utc(f.PolledAt), Broken: f.Broken, Facts: rawOrNull(f.Body)}), nil
+	return answerWith(factsView{DeviceID: d.ID, PolledAt: utc(f.PolledAt), Broken: f.Broken, Warnings: factsWarnings(f), Facts: rawOrNull(f.Body)}), nil
 }

@@ -30,11 +30,31 @@ type imageView struct {
 	Signatures    []fleet.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
 	Manifest      *manifestView          `json:"manifest" doc:"What the holder of a release key signed; null if nobody did"`
 	NotOfferable  string                 `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
+	Warnings      []versionWarning       `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
 	UploadedBy    actorView              `json:"uploaded_by"`
 	CreatedAt     time.Time              `json:"created_at"`
 	RevokedAt     *time.Time             `json:"revoked_at" doc:"From then on it is never served"`
 	RevokedBy     string                 `json:"revoked_by"`
 	RevokeReason  string                 `json:"revoke_reason"`
+}
+
+// A versionWarning is a code with its parameters.
+type versionWarning struct {
+	Code   fleet.VersionWarningCode `json:"code" enum:"version_no_number,version_number_too_large,version_suffix_ignored,version_too_many_parts,version_is_date"`
+	Params versionWarningParams     `json:"params"`
+}
+
+type versionWarningParams struct {
+	Part string `json:"part" doc:"Of the version, between dots; empty if it is about all of it"`
+	Read string `json:"read" doc:"What a board reads instead; empty if that is nothing"`
+}
+
+func versionWarnings(i fleet.Image) []versionWarning {
+	all := []versionWarning{}
+	for _, w := range i.VersionWarnings() {
+		all = append(all, versionWarning{w.Code, versionWarningParams{w.Part, w.Read}})
+	}
+	return all
 }
 
 // manifestView is a signed manifest of an image.
@@ -62,6 +82,7 @@ func firmware(i fleet.Image) imageView {
 		Version: i.Version, Project: i.Project, IDFVersion: i.IDFVersion, ELFSHA256: i.ELFSHA256, CompiledAt: i.CompiledAt,
 		SecureVersion: i.SecureVersion, MinChipRev: i.MinChipRev, MaxChipRev: i.MaxChipRev, FlashSize: i.FlashSize,
 		MergedBinary: i.MergedBinary, Signatures: orEmpty(i.Signatures), NotOfferable: i.NotOfferable,
+		Warnings:   versionWarnings(i),
 		UploadedBy: actor(i.UploadedBy), CreatedAt: utc(i.CreatedAt), RevokedAt: utcOrNil(i.RevokedAt),
 		RevokedBy: i.RevokedBy, RevokeReason: i.RevokeReason}
 }

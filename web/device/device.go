@@ -77,6 +77,7 @@ type Handler struct {
 	o       Options
 	unknown *httprate.RateLimiter
 	doubts  *httprate.RateLimiter // of log lines about suspicious polls
+	stats   stats
 
 	placePatience, stallPatience time.Duration // of downloads
 }
@@ -102,7 +103,10 @@ func New(o Options) *Handler {
 
 // Routes adds the handler's routes to r. They must stand outside of all that
 // expects a browser or a token.
-func (h *Handler) Routes(r chi.Router) {
+func (h *Handler) Routes(r chi.Router) { r.Group(h.routes) }
+
+func (h *Handler) routes(r chi.Router) {
+	r.Use(lingers)
 	for _, path := range []string{"/xiaozhi/ota", "/xiaozhi/ota/"} {
 		r.Get(path, h.poll)
 		r.Post(path, h.poll)

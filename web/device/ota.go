@@ -26,6 +26,7 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := readPoll(r, id, addr, h.o.Now().UTC())
+	h.stats.count(&p)
 	h.doubt(r, &p)
 	answer, err := h.o.Enrolments.Poll(p)
 	if err != nil {

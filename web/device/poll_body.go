@@ -1,7 +1,6 @@
 package device
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -31,8 +30,8 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fle
 		UserAgent:    fleet.CleanText(h.Get("User-Agent"), 200),
 		Language:     fleet.CleanText(h.Get("Accept-Language"), 35),
 	}
-	facts, text := readFacts(r.Body)
-	p.Facts, p.Broken = text, facts == nil
+	facts, text, whole := readFacts(r.Body)
+	p.Facts, p.Broken = text, !whole
 	p.BoardType, p.Board = facts.text("board", "type"), facts.text("board", "name")
 	p.Chip = facts.text("chip_model_name")
 	p.Version = facts.text("application", "version")
@@ -41,8 +40,27 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fle
 	p.Slot = facts.text("ota", "label")
 	p.BodyMAC = facts.text("mac_address")
 	p.Layout = facts.layout()
+	if p.Broken {
+		p.Salvaged = salvaged(&p)
+	}
 	fromUserAgent(&p)
 	return p
+}
+
+// salvaged lists what a body that broke off said of the device.
+func salvaged(p *fleet.BootPoll) (fields []fleet.PollField) {
+	for _, f := range []struct {
+		field fleet.PollField
+		found bool
+	}{
+		{fleet.PollChip, p.Chip != ""}, {fleet.PollVersion, p.Version != ""}, {fleet.PollBuild, p.ELFSHA256 != ""},
+		{fleet.PollPartitions, p.Layout != nil}, {fleet.PollSlot, p.Slot != ""}, {fleet.PollBoard, p.Board != ""},
+	} {
+		if f.found {
+			fields = append(fields, f.field)
+		}
+	}
+	return fields
 }
 
 // fromUserAgent fills in board and version, which are "<board>/<version>" there.
@@ -74,28 +92,22 @@ func hexHash(s string) string {
 // facts is a decoded body. Any member can be missing or of any type.
 type facts map[string]any
 
-// readFacts returns the body decoded, and as text to be kept. Both are nil if
-// it is not a JSON object: some devices do not escape the name of their Wi-Fi.
-func readFacts(body io.Reader) (facts, json.RawMessage) {
+// readFacts returns the body decoded, and as text to be kept. whole says that
+// all of it could be read; otherwise there is what could be, if anything.
+func readFacts(body io.Reader) (f facts, text json.RawMessage, whole bool) {
 	raw, err := io.ReadAll(io.LimitReader(body, maxPollBody+1))
 	if err != nil || len(raw) > maxPollBody {
-		return nil, nil
+		return nil, nil, false
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var f facts
-	if d.Decode(&f) != nil || f == nil {
-		return nil, nil
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, nil
+	f, whole = parseBody(raw)
+	if f == nil {
+		return nil, nil, whole
 	}
 	clean, _ := cleanValue(map[string]any(f), 0).(map[string]any)
-	text, err := json.Marshal(clean)
-	if err != nil || len(text) > maxFacts {
+	if text, err = json.Marshal(clean); err != nil || len(text) > maxFacts {
 		text = nil
 	}
-	return clean, text
+	return clean, text, whole
 }
 
 // cleanValue makes a decoded value fit for PostgreSQL's jsonb: no NUL and no

@@ -1,8 +1,10 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"net/url"
+	"strings"
 	"time"
 
 	"fleetd/fleet"
@@ -52,5 +54,14 @@ type FactsPage struct {
 	Head     DeviceHead
 	PolledAt time.Time // zero before the first boot poll
 	Body     json.RawMessage
-	Broken   bool // the body could not be read; the headers were used
+	Problem  string            // a code of [fleet.Facts], "" for none
+	Salvaged []fleet.PollField // what was read of a broken body
+}
+
+func (v FactsPage) problemText(ctx context.Context) string {
+	fields := make([]string, len(v.Salvaged))
+	for i, f := range v.Salvaged {
+		fields[i] = t(ctx, "facts.field."+string(f))
+	}
+	return t(ctx, "facts."+v.Problem, "fields", strings.Join(fields, t(ctx, "facts.list_separator")))
 }

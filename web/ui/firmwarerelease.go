@@ -65,3 +65,15 @@ func (v ReleaseFormPage) of(version string) (rows []ImageRow) {
 	}
 	return rows
 }
+
+// oddVersions are images of the release whose version boards read differently,
+// one for each version.
+func (v FirmwareReleasePage) oddVersions() (odd []fleet.Image) {
+	for _, i := range v.Release.Images {
+		known := slices.ContainsFunc(odd, func(o fleet.Image) bool { return o.Version == i.Version })
+		if !known && len(i.VersionWarnings()) > 0 {
+			odd = append(odd, i)
+		}
+	}
+	return odd
+}

@@ -52,7 +52,7 @@ func image(i int) fleet.Image {
 		img.RevokedAt, img.RevokedBy, img.RevokeReason = ago(30*time.Minute), "anna", "bricks boards with the old touch controller"
 	case 4:
 		img.Project, img.FileName, img.CompiledAt = hostile[2], hostile[0]+".bin", hostile[4]
-		img.NotOfferable = "The version part \"3-rc1\" does not start with digits only; stock firmware would restart again and again."
+		img.Version, img.NotOfferable = "2.4.3-rc1", "the version would make devices crash"
 		img.Signatures = []fleet.ImageSignature{{KeyDigest: strings.Repeat("ff", 32), Scheme: "rsa3072"}}
 	}
 	return img

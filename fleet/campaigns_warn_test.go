@@ -1,0 +1,30 @@
+package fleet
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A device whose own version cannot be compared never sees an image as newer.
+func TestWarnNotComparable(t *testing.T) {
+	for _, tt := range []struct {
+		mode     DispatchMode
+		versions []string
+		want     string // detail; "" for no warning
+	}{
+		{ModeAuto, []string{"2.4.2", "2.3"}, ""},
+		{ModeAuto, []string{"2.4.2", "v1.0", "2025-11-02", ""}, "3"},
+		{ModePush, []string{"v1.0"}, ""},
+	} {
+		a := newPlanner(nil, [16]byte{}, CampaignPlan{Mode: tt.mode}, time.Now())
+		for _, v := range tt.versions {
+			a.target(new(Deployment), Device{Version: v}, Image{Version: "2.5.0"})
+		}
+		all := a.warnings(Release{})
+		i := slices.IndexFunc(all, func(w PlanWarning) bool { return w.Code == WarnNotComparable })
+		if got := i >= 0; got != (tt.want != "") || got && all[i].Detail != tt.want {
+			t.Errorf("%s %v: %+v", tt.mode, tt.versions, all)
+		}
+	}
+}
