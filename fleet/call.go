@@ -68,17 +68,22 @@ func (c Call) Duration() time.Duration {
 	return c.FinishedAt.Sub(*c.SentAt)
 }
 
-// A CallError says why a call did not succeed.
+// A CallError says why a call did not succeed or, of a call that did, why its
+// answer is not on record.
 type CallError struct {
-	Code    string `json:"code"`    // stable, snake_case; "tool_error" carries the device's own words
-	Message string `json:"message"` // for people; foreign text if the device wrote it
+	Code    string         `json:"code"`             // stable, snake_case; "tool_error" carries the device's own words
+	Message string         `json:"message"`          // for people; foreign text if the device wrote it
+	Params  map[string]any `json:"params,omitempty"` // of the code: text and whole numbers; nil for most
 }
+
+func callError(code, message string) *CallError { return &CallError{Code: code, Message: message} }
 
 // Codes of [CallError]. Those of refusals and invalid calls name the rule.
 const (
-	CodeToolError    = "tool_error"      // the device answered with an error; the message is its own
-	CodeNoAnswer     = "no_answer"       // timed_out
-	CodeLost         = "connection_lost" // unknown: the connection ended after sending
+	CodeToolError    = "tool_error"       // the device answered with an error; the message is its own
+	CodeNoAnswer     = "no_answer"        // timed_out
+	CodeStayed       = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
+	CodeLost         = "connection_lost"  // unknown: the connection ended after sending
 	CodeOffline      = "device_offline"
 	CodeBusy         = "device_busy"    // refused: the device's line is full
 	CodeQueueTimeout = "queue_timeout"  // canceled: the device's turn did not come in time

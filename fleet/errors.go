@@ -37,7 +37,8 @@ type Error struct {
 	Kind    error  // one of the Err values above
 	Code    string // stable, snake_case: "unknown_tool", "device_held", ...
 	Message string
-	Field   string // the argument or form field at fault; "" if none
+	Field   string         // the argument or form field at fault; "" if none
+	Params  map[string]any // of the code: text and whole numbers; nil for most
 }
 
 func (e *Error) Error() string { return e.Message }

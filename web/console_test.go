@@ -180,6 +180,7 @@ var tools = []fleet.Tool{
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
 	{Name: "self.get_device_status", Description: "Status", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: fleet.ToolReboot, Description: "Reboot", Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolReconfigureWiFi, Description: "Enter WiFi configuration mode", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: fleet.ToolSnapshot, Description: "Snapshot", Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`)},
 	{Name: fleet.ToolPreviewImage, Description: "Preview", Audience: fleet.AudienceUser,

@@ -22,6 +22,7 @@ type problem struct {
 	Code      string         `json:"code" doc:"What failed, stable and in snake_case" example:"unknown_device"`
 	Detail    string         `json:"detail" doc:"What happened, to what, and what to do about it"`
 	Field     string         `json:"field,omitempty" doc:"The field or parameter at fault"`
+	Params    map[string]any `json:"params,omitempty" doc:"Figures and names that belong to the code"`
 	Errors    []fieldProblem `json:"errors,omitempty" nullable:"false" doc:"Every field that does not fit, of an invalid_request"`
 	RequestID string         `json:"request_id,omitempty" doc:"Names the request in the server's log"`
 
@@ -142,7 +143,7 @@ func known(err error) *problem {
 		p := &problem{Status: o.status, Title: http.StatusText(o.status), Code: o.code, Detail: o.detail, retryAfter: o.retryAfter}
 		var e *fleet.Error
 		if errors.As(err, &e) {
-			p.Code, p.Detail, p.Field = e.Code, e.Message, e.Field
+			p.Code, p.Detail, p.Field, p.Params = e.Code, e.Message, e.Field, e.Params
 		}
 		return p
 	}

@@ -119,6 +119,15 @@ func rpcMessage(id any, tool string, arguments any) []byte {
 	return b.Bytes()
 }
 
+// means is the message that says what the outcome means for the device.
+func (v CallView) means() (key string, ok bool) {
+	if v.Call.State == fleet.CallSucceeded && fleet.EffectOf(v.Call.Tool) == fleet.EffectLeaves {
+		return "call.means.left", true
+	}
+	key, ok = explained[v.Call.State]
+	return key, ok
+}
+
 // explained are the outcomes that need a sentence on what they mean for the
 // device: whether the tool may have run.
 var explained = map[fleet.CallState]string{

@@ -239,7 +239,7 @@ func (v CallView) View() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if key, ok := explained[v.Call.State]; ok {
+		if key, ok := v.means(); ok {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<p class=\"muted outcome-say\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
