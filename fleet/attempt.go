@@ -161,6 +161,10 @@ func (a *attempt) judge(answer Answer, err error) {
 func (a *attempt) answered(answer Answer) {
 	a.call.Result = answer.Result
 	switch {
+	case answer.Omitted != nil && answer.IsError:
+		a.close(CallToolError, answer.Omitted)
+	case answer.Omitted != nil:
+		a.close(CallSucceeded, answer.Omitted)
 	case answer.IsError:
 		a.close(CallToolError, callError(CodeToolError, answer.Text))
 	case answer.Text == "false":
@@ -234,7 +238,7 @@ func (a *attempt) unsettled(err error) error {
 // late keeps an answer that came after the call was given up.
 func (a *attempt) late(answer Answer) {
 	a.tellLate(answer)
-	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result}
+	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
 		l.Error = callError(CodeToolError, answer.Err.Message)
 	}

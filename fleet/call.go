@@ -48,7 +48,7 @@ type Call struct {
 	Actor     Actor
 	FanOut    uuid.UUID // zero if the call stands alone
 	State     CallState
-	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer
+	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer, or with one that is too large
 	Error     *CallError
 	Evidence  []Evidence // for calls judged by evidence, oldest first
 	Late      *LateAnswer
@@ -85,12 +85,15 @@ const (
 	CodeStayed       = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
 	CodeLost         = "connection_lost"  // unknown: the connection ended after sending
 	CodeOffline      = "device_offline"
-	CodeBusy         = "device_busy"    // refused: the device's line is full
-	CodeQueueTimeout = "queue_timeout"  // canceled: the device's turn did not come in time
-	CodeStopped      = "fleetd_stopped" // canceled or unknown: fleetd ended before the outcome
-	CodeRecordLate   = "record_late"    // canceled: the record that must precede the sending took too long
-	CodeWithdrawn    = "withdrawn"      // canceled by an operator
-	CodeNotRecorded  = "not_recorded"   // canceled: the database did not confirm the record that must precede the sending
+	CodeBusy         = "device_busy"           // refused: the device's line is full
+	CodeQueueTimeout = "queue_timeout"         // canceled: the device's turn did not come in time
+	CodeStopped      = "fleetd_stopped"        // canceled or unknown: fleetd ended before the outcome
+	CodeRecordLate   = "record_late"           // canceled: the record that must precede the sending took too long
+	CodeTooLarge     = "result_too_large"      // the device ran the call; of its answer were bytes, fleetd keeps limit
+	CodeTooDeep      = "result_too_deep"       // the same, nested deeper than limit levels
+	CodeTooManyItems = "result_too_many_items" // the same, of more than limit items of content
+	CodeWithdrawn    = "withdrawn"             // canceled by an operator
+	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record that must precede the sending
 )
 
 // A LateAnswer came after the call had been given up.

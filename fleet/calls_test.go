@@ -140,6 +140,12 @@ func TestCallOutcomes(t *testing.T) {
 		{"refused by the device", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, &fleet.ToolError{Message: "Unknown tool: x"}
 		}, fleet.CallToolError, "tool_error"},
+		{"an answer too large to keep", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge}}, nil
+		}, fleet.CallSucceeded, "result_too_large"},
+		{"a failure too large to keep", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{IsError: true, Omitted: &fleet.CallError{Code: fleet.CodeTooLarge}}, nil
+		}, fleet.CallToolError, "result_too_large"},
 		{"silence", silent, fleet.CallTimedOut, "no_answer"},
 		{"connection lost", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, fleet.ErrLost

@@ -54,6 +54,9 @@ type Answer struct {
 	// Text is the first text content, bounded to what fits a table; stock
 	// firmware reports failure as the text "false" without the flag.
 	Text string
+	// Omitted says why Result is nil although the device answered with one: it
+	// passes a limit of fleetd.
+	Omitted *CallError
 	// Err is set instead of the rest when the device refused the call; only
 	// late answers carry it here.
 	Err *ToolError

@@ -3,6 +3,7 @@ package mcp
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -74,10 +75,14 @@ func (c Content) appendJSON(dst []byte) []byte {
 // one. Nothing of value is kept.
 func parseResult(value []byte) (*CallToolResult, error) {
 	r := new(CallToolResult)
+	var limit *LimitError
 	err := eachMember(value, func(key, value []byte) (err error) {
 		switch string(key) {
 		case "content":
 			r.Content, err = parseContents(value)
+			if errors.As(err, &limit) {
+				err = nil // the flag may follow
+			}
 		case "isError":
 			r.IsError = string(value) == "true"
 		}
@@ -85,6 +90,10 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: result: %w", ErrMalformed, err)
+	}
+	if limit != nil {
+		limit.IsError = r.IsError
+		return nil, limit
 	}
 	return r, nil
 }
@@ -95,7 +104,7 @@ func parseContents(value []byte) (contents []Content, err error) {
 	}
 	err = eachElement(value, func(value []byte) error {
 		if len(contents) == maxContent {
-			return fmt.Errorf("more than %d content items: %w", maxContent, ErrTooLarge)
+			return &LimitError{Limit: LimitItems, Max: maxContent}
 		}
 		contents = append(contents, parseContent(value))
 		return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
@@ -142,7 +143,10 @@ func (c *deviceCall) Run(ctx context.Context) error {
 			fmt.Println(printable(part.Text))
 		}
 	}
-	if call.Error != nil {
+	switch {
+	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
+		fmt.Fprintf(os.Stderr, "%s (%s)\n", printable(call.Error.Message), call.Error.Code)
+	case call.Error != nil:
 		return fmt.Errorf("%s: %s (%s)", call.State, printable(call.Error.Message), call.Error.Code)
 	}
 	return err
