@@ -116,7 +116,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 	targets := fleet.NewTargets(c.store, c.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
-	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
+	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences, Events: c.events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log})
 	c.operators = fleet.NewOperators(c.store)
 	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Layouts: c.store, Events: c.events, Log: log,

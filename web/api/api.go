@@ -34,7 +34,6 @@ type Options struct {
 	Calls         *fleet.Calls
 	FanOuts       *fleet.FanOuts
 	Enrolment     *fleet.Enrolments
-	Presence      *fleet.Presences
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
 	Firmware      *fleet.Firmware
