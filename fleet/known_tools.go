@@ -91,6 +91,9 @@ var knownTools = map[string]knownTool{
 // OwnsURL reports whether the url argument of the tool is made by fleetd.
 func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
 
+// ShowsPicture reports whether a call of the tool needs [CallRequest.Picture].
+func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview }
+
 // EffectOf says what becomes of the connection of a device that runs the tool.
 // An operator confirms by typing what takes a device away.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }

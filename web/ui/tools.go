@@ -56,7 +56,7 @@ func (f *ToolForm) forbidden() string {
 	return ""
 }
 
-func (f *ToolForm) takesPicture() bool { return f.Tool.Name == fleet.ToolPreviewImage }
+func (f *ToolForm) takesPicture() bool { return fleet.ShowsPicture(f.Tool.Name) }
 
 // rpc is the message as it would be sent with the values shown.
 func (f *ToolForm) rpc() string {
