@@ -109,14 +109,14 @@ func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
 func omitted(e *mcp.LimitError) *fleet.CallError {
 	switch e.Limit {
 	case mcp.LimitBytes:
-		return &fleet.CallError{Code: fleet.CodeTooLarge, Message: "the device answered; its answer is too large to be kept",
-			Params: map[string]any{"bytes": e.Size, "limit": e.Max}}
+		return &fleet.CallError{Code: fleet.CodeTooLarge, Params: map[string]any{"bytes": e.Size, "limit": e.Max},
+			Message: "the device answered; its answer is too large to be kept"}
 	case mcp.LimitLevels:
-		return &fleet.CallError{Code: fleet.CodeTooDeep, Message: "the device answered; its answer is nested too deep to be kept",
-			Params: map[string]any{"limit": e.Max}}
+		return &fleet.CallError{Code: fleet.CodeTooDeep, Params: map[string]any{"limit": e.Max},
+			Message: "the device answered; its answer is nested too deep to be kept"}
 	}
-	return &fleet.CallError{Code: fleet.CodeTooManyItems, Message: "the device answered; its answer has too many items to be kept",
-		Params: map[string]any{"limit": e.Max}}
+	return &fleet.CallError{Code: fleet.CodeTooManyItems, Params: map[string]any{"limit": e.Max},
+		Message: "the device answered; its answer has too many items to be kept"}
 }
 
 // toToolError keeps the device's words. An answer that cannot be read counts as

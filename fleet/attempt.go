@@ -220,7 +220,7 @@ func (a *attempt) notInserted(err error) error {
 // neverSent closes a call that is not sent for want of its record.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
-	a.close(CallCanceled, &CallError{CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"})
+	a.close(CallCanceled, callError(CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"))
 }
 
 // unsettled has the call's outcome stored as soon as the database allows.

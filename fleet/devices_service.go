@@ -52,8 +52,8 @@ func NewDevices(o DevicesOptions) *Devices {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Devices{DeviceStore: presentDevices{o.Store, o.Presence}, InventoryStore: o.Store, targets: o.Targets, events: o.Events,
-		kick: o.Kick, retiring: o.Retiring, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
+	return &Devices{DeviceStore: presentDevices{o.Store, o.Presence}, InventoryStore: o.Store,
+		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
 }
 
 // presentDevices are the stored devices, with their presence brought up to the

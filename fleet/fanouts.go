@@ -159,8 +159,9 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	}
 	if p.NeedsConfirm() && r.Confirm != p.Targets {
 		return FanOut{}, &Error{Kind: ErrInvalid, Code: "confirmation_required", Field: "confirm",
-			Message: fmt.Sprintf("%s takes each device off the network until a person sets up its Wi-Fi; confirm %d devices", r.Tool, p.Targets),
-			Params:  map[string]any{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
+			Message: fmt.Sprintf("%s takes each device off the network until a person sets up its Wi-Fi; confirm %d devices",
+				r.Tool, p.Targets),
+			Params: map[string]any{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
 	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
@@ -215,7 +216,7 @@ func (r *FanOutRequest) check() error {
 	}
 	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
 	if knownTools[r.Tool].single {
-		return Errorf(ErrInvalid, "not_for_many", "%s needs a file of its own for each device; call it on one device at a time", r.Tool)
+		return Errorf(ErrInvalid, "not_for_many", "%s takes one file for one device; call it on one at a time", r.Tool)
 	}
 	if len(r.Arguments) == 0 {
 		r.Arguments = json.RawMessage("{}")

@@ -208,8 +208,8 @@ func (p *Presences) Watch(id DeviceID) (evidence <-chan Evidence, stop func()) {
 	return p.watchers.add(id)
 }
 
-// settleTimeout bounds how long a reader waits for changes to be stored.
-const settleTimeout = 500 * time.Millisecond
+// readTimeout bounds how long a reader waits for changes to be stored.
+const readTimeout = 500 * time.Millisecond
 
 // Settle stores what memory knows of the device, or of all if id is "", so that
 // what is read next is one whole: presence, transport and last-seen time of one
@@ -220,7 +220,7 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 	if !p.cleared.Load() || id == "" && changes == p.settled.Load() {
 		return
 	}
-	wait, cancel := context.WithTimeout(ctx, settleTimeout)
+	wait, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var err error
 	if id != "" {

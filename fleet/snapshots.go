@@ -145,7 +145,7 @@ func (s *Snapshots) PreviewOf(ctx context.Context, device DeviceID, snapshot uui
 	case err != nil:
 		return "", err
 	case shot.Device != device:
-		return "", pictureError("snapshot_of_other_device", "the snapshot is of another device; upload the picture to show it here")
+		return "", pictureError("snapshot_of_other_device", "the snapshot is of another device; upload the picture itself")
 	}
 	return s.PreviewFor(ctx, device, bytes.NewReader(data))
 }

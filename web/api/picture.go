@@ -70,7 +70,8 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 		case errors.Is(err, io.EOF) && call != nil && picture != nil:
 			return call, picture, nil
 		case errors.Is(err, io.EOF):
-			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "part_missing", Detail: "the form needs the JSON as \"call\" and the file as \"picture\""}
+			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "part_missing",
+				Detail: "the form needs the JSON as \"call\" and the file as \"picture\""}
 		case err != nil:
 			return nil, nil, broken
 		}
@@ -80,7 +81,8 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 		case "picture":
 			to, most = &picture, fleet.MaxSnapshotBytes
 		default:
-			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "unknown_part", Detail: "the form takes the parts \"call\" and \"picture\", nothing else"}
+			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "unknown_part",
+				Detail: "the form takes the parts \"call\" and \"picture\", nothing else"}
 		}
 		data, err := io.ReadAll(io.LimitReader(part, most+1))
 		switch {
@@ -96,7 +98,8 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 
 // describePictureForm is for after the registration, as describeUploadBody is.
 func describePictureForm(op *huma.Operation) {
-	op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"call", "picture"},
+	op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{
+		Type: huma.TypeObject, Required: []string{"call", "picture"},
 		Properties: map[string]*huma.Schema{
 			"call":    op.RequestBody.Content["application/json"].Schema,
 			"picture": {Type: huma.TypeString, Format: "binary", Description: "JPEG or PNG, at most 4 MiB; made to fit the screen"}}}}

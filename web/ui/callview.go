@@ -133,12 +133,12 @@ func (v CallView) means() (key string, ok bool) {
 	return key, ok
 }
 
-// callErrorText is the text of a code with parameters; other errors speak for
-// themselves.
-func callErrorText(ctx context.Context, e *fleet.CallError) (string, bool) {
+// callErrorLine is the text of a code with parameters; other errors have none
+// but their message, which may be the device's.
+func callErrorLine(ctx context.Context, e *fleet.CallError) string {
 	key := "call.error." + e.Code
 	if !i18n.Has(key) {
-		return "", false
+		return e.Message
 	}
 	args := []any{}
 	for _, name := range slices.Sorted(maps.Keys(e.Params)) {
@@ -155,7 +155,7 @@ func callErrorText(ctx context.Context, e *fleet.CallError) (string, bool) {
 		}
 		args = append(args, name, value)
 	}
-	return t(ctx, key, args...), true
+	return t(ctx, key, args...)
 }
 
 // wholeNumber reads a figure of a call of this process, or of a stored one.
