@@ -74,14 +74,16 @@ func (c Content) appendJSON(dst []byte) []byte {
 // parseResult decodes the result of tools/call. A missing content is an empty
 // one. Nothing of value is kept.
 func parseResult(value []byte) (*CallToolResult, error) {
-	r := new(CallToolResult)
-	var limit *LimitError
+	r := new(struct { // one allocation: every call comes by here
+		CallToolResult
+		limit *LimitError
+	})
 	err := eachMember(value, func(key, value []byte) (err error) {
 		switch string(key) {
 		case "content":
 			r.Content, err = parseContents(value)
-			if errors.As(err, &limit) {
-				err = nil // the flag may follow
+			if limit, ok := errors.AsType[*LimitError](err); ok {
+				r.limit, err = limit, nil // the flag may follow
 			}
 		case "isError":
 			r.IsError = string(value) == "true"
@@ -91,11 +93,11 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: result: %w", ErrMalformed, err)
 	}
-	if limit != nil {
-		limit.IsError = r.IsError
-		return nil, limit
+	if r.limit != nil {
+		r.limit.IsError = r.IsError
+		return nil, r.limit
 	}
-	return r, nil
+	return &r.CallToolResult, nil
 }
 
 func parseContents(value []byte) (contents []Content, err error) {

@@ -14,7 +14,8 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "a", "b", "c")
 	p := fleet.NewPresences(fleet.PresenceOptions{Store: s, Node: "n1", WriteEvery: time.Hour})
-	devices := fleet.NewDevices(fleet.DevicesOptions{Store: s, Targets: fleet.NewTargets(s, s), Presence: p, Events: &fleet.Events{}})
+	devices := fleet.NewDevices(fleet.DevicesOptions{Store: s, Targets: fleet.NewTargets(s, s), Presence: p,
+		Events: &fleet.Events{}})
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
@@ -23,7 +24,8 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 	}
 	go func() { done <- p.Run(ctx) }()
 
-	conn := fleet.Connection{Device: "b", Node: "n1", Epoch: 1, Transport: "mqtts", RemoteAddr: "192.0.2.7", At: time.Now()}
+	conn := fleet.Connection{Device: "b", Node: "n1", Epoch: 1, Transport: "mqtts",
+		RemoteAddr: "192.0.2.7", At: time.Now()}
 	p.Connected(conn)
 	d, err := devices.Device(ctx, "b")
 	if err != nil || d.Presence != fleet.PresenceOnline || d.Transport != "mqtts" || d.RemoteAddr != "192.0.2.7" ||
@@ -44,7 +46,8 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 		}
 		for _, d := range page.Items {
 			ids = append(ids, d.ID)
-			if online := d.Presence == fleet.PresenceOnline; online != (query == "presence:online") || online && d.Transport == "" {
+			online := d.Presence == fleet.PresenceOnline
+			if online != (query == "presence:online") || online && d.Transport == "" {
 				t.Errorf("%s lists %s: %s by %q", query, d.ID, d.Presence, d.Transport)
 			}
 		}
@@ -67,7 +70,8 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 	if err := next.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := s.Device(t.Context(), "c"); err != nil || d.Presence != fleet.PresenceOffline || d.PresenceEvidence != "fleetd started" {
+	d, err = s.Device(t.Context(), "c")
+	if err != nil || d.Presence != fleet.PresenceOffline || d.PresenceEvidence != "fleetd started" {
 		t.Errorf("after a restart: %s (%s), %v", d.Presence, d.PresenceEvidence, err)
 	}
 }

@@ -101,8 +101,9 @@ func describePictureForm(op *huma.Operation) {
 	op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeObject, Required: []string{"call", "picture"},
 		Properties: map[string]*huma.Schema{
-			"call":    op.RequestBody.Content["application/json"].Schema,
-			"picture": {Type: huma.TypeString, Format: "binary", Description: "JPEG or PNG, at most 4 MiB; made to fit the screen"}}}}
+			"call": op.RequestBody.Content["application/json"].Schema,
+			"picture": {Type: huma.TypeString, Format: "binary",
+				Description: "JPEG or PNG, at most 4 MiB; made to fit the screen"}}}}
 }
 
 // pictureFor is the key of the picture that a call shall show: of the form, or

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -77,16 +78,19 @@ func TestPreviewTakesAPicture(t *testing.T) {
 	}
 	// A form has another boundary each time it is made; the request is the same.
 	kind, body = pictureForm([]byte(previewCall), pngOf(64, 32))
-	if again := decode[callView](t, w.post(t, callPath, body, "Content-Type", kind, "Idempotency-Key", "one"), http.StatusOK); again.ID != c.ID {
+	r := w.post(t, callPath, body, "Content-Type", kind, "Idempotency-Key", "one")
+	if again := decode[callView](t, r, http.StatusOK); again.ID != c.ID {
 		t.Error("the same request under the same key made another call")
 	}
 	kind, body = pictureForm([]byte(previewCall), pngOf(64, 33))
-	if p := w.post(t, callPath, body, "Content-Type", kind, "Idempotency-Key", "one").problem(t); p.Code != "idempotency_key_reused" {
+	r = w.post(t, callPath, body, "Content-Type", kind, "Idempotency-Key", "one")
+	if p := r.problem(t); p.Code != "idempotency_key_reused" {
 		t.Errorf("another picture under the same key is answered %+v", p)
 	}
 
 	mine, theirs := w.snapshot(t, unit), w.snapshot(t, other)
-	c = decode[callView](t, w.post(t, callPath, `{"tool":"self.screen.preview_image","picture":{"snapshot_id":"`+mine+`"}}`), http.StatusOK)
+	r = w.post(t, callPath, `{"tool":"self.screen.preview_image","picture":{"snapshot_id":"`+mine+`"}}`)
+	c = decode[callView](t, r, http.StatusOK)
 	if c.State != fleet.CallSucceeded || shown().Bounds().Dx() != 40 {
 		t.Errorf("of a snapshot: %s, %+v; shown %v", c.State, c.Error, shown().Bounds())
 	}
@@ -101,7 +105,8 @@ func TestPreviewTakesAPicture(t *testing.T) {
 			t.Errorf("%s is answered %+v, want %s", tt.body, p, tt.code)
 		}
 	}
-	if c := decode[callView](t, w.post(t, callPath, previewCall), http.StatusOK); c.State != fleet.CallInvalid || c.Error.Code != "picture_missing" {
+	c = decode[callView](t, w.post(t, callPath, previewCall), http.StatusOK)
+	if c.State != fleet.CallInvalid || c.Error.Code != "picture_missing" {
 		t.Errorf("without a picture the call is %s, %+v", c.State, c.Error)
 	}
 }
@@ -113,7 +118,8 @@ func (w *world) snapshot(t *testing.T, id fleet.DeviceID) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shot, err := w.snapshots.Receive(t.Context(), path.Base(url), func() (io.Reader, error) { return bytes.NewReader(pngOf(40, 30)), nil })
+	body := func() (io.Reader, error) { return bytes.NewReader(pngOf(40, 30)), nil }
+	shot, err := w.snapshots.Receive(t.Context(), path.Base(url), body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +150,7 @@ func TestPicturesThatAreNone(t *testing.T) {
 		{"another part", call, pngOf(4, 4), []string{"url"}, 422, "unknown_part"},
 		{"the call twice", call, pngOf(4, 4), []string{"call"}, 400, "broken_body"},
 		{"a call that is no JSON", []byte("{"), pngOf(4, 4), nil, 400, "malformed_json"},
-		{"a call of 65 KB", append(append([]byte(`{"tool":"`), bytes.Repeat([]byte("x"), 66_000)...), `"}`...), pngOf(4, 4), nil, 413, "body_too_large"},
+		{"a call of 65 KB", []byte(strings.Repeat("x", 66_000)), pngOf(4, 4), nil, 413, "body_too_large"},
 		{"a snapshot, too", both, pngOf(4, 4), nil, 422, "two_pictures"},
 		{"for another tool", []byte(volume50), pngOf(4, 4), nil, 422, "picture_not_taken"},
 	}
@@ -154,14 +160,16 @@ func TestPicturesThatAreNone(t *testing.T) {
 			t.Errorf("%s: answered %+v, want %d %s", tt.name, p, tt.status, tt.code)
 		}
 	}
-	if p := w.post(t, callPath, "no form at all", "Content-Type", "multipart/form-data; boundary=x").problem(t); p.Code != "broken_body" && p.Code != "part_missing" {
+	r := w.post(t, callPath, "no form at all", "Content-Type", "multipart/form-data; boundary=x")
+	if p := r.problem(t); p.Code != "part_missing" && p.Code != "broken_body" {
 		t.Errorf("no form: %+v", p)
 	}
 	kind, body := pictureForm(call, pngOf(4, 4))
 	if p := w.as(t, fleet.RoleViewer, http.MethodPost, callPath, body, "Content-Type", kind).problem(t); p.Status != 403 {
 		t.Errorf("a viewer's picture is answered %+v", p)
 	}
-	if p := w.post(t, "/devices/ffffffffffff/calls", body, "Content-Type", kind).problem(t); p.Status != 404 || p.Code != "unknown_device" {
+	r = w.post(t, "/devices/ffffffffffff/calls", body, "Content-Type", kind)
+	if p := r.problem(t); p.Status != 404 || p.Code != "unknown_device" {
 		t.Errorf("for no device: %+v", p)
 	}
 	if all := decode[list[callView]](t, w.get(t, "/calls"), 200); len(all.Items) != 0 {
