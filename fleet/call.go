@@ -93,7 +93,7 @@ const (
 	CodeTooDeep      = "result_too_deep"       // the same, nested deeper than limit levels
 	CodeTooManyItems = "result_too_many_items" // the same, of more than limit items of content
 	CodeWithdrawn    = "withdrawn"             // canceled by an operator
-	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record that must precede the sending
+	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record
 )
 
 // A LateAnswer came after the call had been given up.
