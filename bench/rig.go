@@ -84,7 +84,7 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	r.run(func(ctx context.Context) error { return targets.Run(ctx, events) })
 	r.run(r.presences.Run)
 	r.run(r.enrolments.Run)
-	r.devices = fleet.NewDevices(fleet.DevicesOptions{Store: store, Targets: targets, Events: events,
+	r.devices = fleet.NewDevices(fleet.DevicesOptions{Store: store, Targets: targets, Presence: r.presences, Events: events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {}})
 	if r.broker, err = broker.New(broker.Options{Addr: "127.0.0.1:0", Node: "bench", Devices: rigDevices{r}}); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	if _, r.token, err = r.operators.NewToken(ctx, benchActor, "bench", fleet.RoleAdmin, nil); err != nil {
 		return err
 	}
-	rest := api.New(api.Options{Devices: r.devices, Calls: r.calls, FanOuts: r.fanOuts, Enrolment: r.enrolments, Presence: r.presences,
+	rest := api.New(api.Options{Devices: r.devices, Calls: r.calls, FanOuts: r.fanOuts, Enrolment: r.enrolments,
 		Operators: r.operators, Snapshots: snapshots, SnapshotStore: store, Stats: store, Samples: store, Audit: store, Idempotency: store, Events: events})
 	return r.serve(rest, device.Options{Enrolments: r.enrolments, Presences: r.presences, Snapshots: snapshots})
 }

@@ -85,6 +85,9 @@ func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error)
 const maxAnswerText = 256
 
 func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
+	if limit, ok := errors.AsType[*mcp.LimitError](err); ok {
+		return fleet.Answer{IsError: limit.IsError, Omitted: omitted(limit)}
+	}
 	switch {
 	case err != nil:
 		return fleet.Answer{Err: toToolError(tool, err)}
@@ -99,6 +102,21 @@ func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
 		}
 	}
 	return a
+}
+
+// omitted says why a result is not kept. The message has no figures: devices
+// that gave about the same answer are shown as one group.
+func omitted(e *mcp.LimitError) *fleet.CallError {
+	switch e.Limit {
+	case mcp.LimitBytes:
+		return &fleet.CallError{Code: fleet.CodeTooLarge, Params: map[string]any{"bytes": e.Size, "limit": e.Max},
+			Message: "the device answered; its answer is too large to be kept"}
+	case mcp.LimitLevels:
+		return &fleet.CallError{Code: fleet.CodeTooDeep, Params: map[string]any{"limit": e.Max},
+			Message: "the device answered; its answer is nested too deep to be kept"}
+	}
+	return &fleet.CallError{Code: fleet.CodeTooManyItems, Params: map[string]any{"limit": e.Max},
+		Message: "the device answered; its answer has too many items to be kept"}
 }
 
 // toToolError keeps the device's words. An answer that cannot be read counts as

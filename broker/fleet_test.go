@@ -119,6 +119,33 @@ func TestSimulatedReboot(t *testing.T) {
 	}
 }
 
+// What a device did is not undone by the size of its answer.
+func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
+	b, dom := start(t, nil)
+	f := switchOn(t, b, sim.Options{Devices: 1, Boards: []string{"custom-cam-s3"}})
+	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
+	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	for _, tt := range []struct {
+		bytes int
+		code  string
+	}{{200_000, ""}, {262_144, "result_too_large"}, {480_000, "result_too_large"}} {
+		a, err := call(b, id, "self.file.read", fmt.Sprintf(`{"bytes":%d}`, tt.bytes), deadline, nil)
+		if err != nil {
+			t.Fatalf("%d bytes: %v", tt.bytes, err)
+		}
+		if tt.code == "" {
+			if a.Omitted != nil || len(a.Result) < tt.bytes {
+				t.Errorf("%d bytes: a result of %d, %+v", tt.bytes, len(a.Result), a.Omitted)
+			}
+			continue
+		}
+		if size, _ := a.Omitted.Params["bytes"].(int); a.Omitted.Code != tt.code || a.Result != nil || a.IsError || size <= tt.bytes ||
+			a.Omitted.Params["limit"] != 256<<10 {
+			t.Errorf("%d bytes: %+v", tt.bytes, a.Omitted)
+		}
+	}
+}
+
 func TestSimulatedHello(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})

@@ -28,9 +28,9 @@ func (a *attempt) queue(unlessOffline bool) error {
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
 	switch {
 	case errors.Is(err, ErrOffline) && !unlessOffline:
-		a.close(CallOffline, &CallError{CodeOffline, "the device is not connected; nothing was sent"})
+		a.close(CallOffline, callError(CodeOffline, "the device is not connected; nothing was sent"))
 	case errors.Is(err, ErrBusy):
-		a.close(CallRefused, &CallError{CodeBusy, "too many calls wait for this device already; nothing was sent"})
+		a.close(CallRefused, callError(CodeBusy, "too many calls wait for this device already; nothing was sent"))
 	case err != nil:
 		return err
 	default:
@@ -92,13 +92,13 @@ func (a *attempt) await() error {
 		}
 		a.calls.announce(a.call)
 	case <-a.order.done():
-		a.close(CallCanceled, &CallError{codeAttemptOver, "the campaign gave the attempt up before the device's turn came; nothing was sent"})
+		a.close(CallCanceled, callError(codeAttemptOver, "the campaign gave the attempt up before the device's turn came; nothing was sent"))
 	case <-a.turn.Lost():
-		a.close(CallCanceled, &CallError{CodeOffline, "the device disconnected before its turn came; nothing was sent"})
+		a.close(CallCanceled, callError(CodeOffline, "the device disconnected before its turn came; nothing was sent"))
 	case <-wait.C:
-		a.close(CallCanceled, &CallError{CodeQueueTimeout, "the device was busy for a minute; nothing was sent"})
+		a.close(CallCanceled, callError(CodeQueueTimeout, "the device was busy for a minute; nothing was sent"))
 	case <-a.calls.life.Done():
-		a.close(CallCanceled, &CallError{CodeStopped, "fleetd stopped before the device's turn came; nothing was sent"})
+		a.close(CallCanceled, callError(CodeStopped, "fleetd stopped before the device's turn came; nothing was sent"))
 	}
 	return nil
 }
@@ -109,16 +109,17 @@ func (a *attempt) send() {
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
-		a.close(CallCanceled, &CallError{CodeRecordLate, fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))})
+		a.close(CallCanceled, callError(CodeRecordLate, fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))))
 		return
 	}
 	a.call.SentAt = &now
+	known := knownTools[a.call.Tool]
 	switch {
 	case a.order != nil:
 		a.sendUpgrade(ctx)
 		return
-	case a.call.Tool == ToolReboot:
-		a.sendReboot(ctx)
+	case known.silent:
+		a.sendAway(ctx, known.effect)
 		return
 	}
 	answer, err := a.turn.Send(ctx, a.invocation(), a.late)
@@ -136,22 +137,22 @@ func (a *attempt) judge(answer Answer, err error) {
 	case err == nil:
 		a.answered(answer)
 	case errors.As(err, &refused):
-		a.close(CallToolError, &CallError{CodeToolError, refused.Message})
+		a.close(CallToolError, callError(CodeToolError, refused.Message))
 	case errors.Is(err, ErrInvalid):
 		a.call.SentAt = nil
-		a.close(CallInvalid, &CallError{"unsendable", err.Error()})
+		a.close(CallInvalid, callError("unsendable", err.Error()))
 	case errors.Is(err, ErrOffline):
 		a.call.SentAt = nil
-		a.close(CallOffline, &CallError{CodeOffline, "the device disconnected; nothing was sent"})
+		a.close(CallOffline, callError(CodeOffline, "the device disconnected; nothing was sent"))
 	case a.calls.life.Err() != nil:
-		a.close(CallUnknown, &CallError{CodeStopped, "fleetd stopped before the answer came; the device may have run the call"})
+		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the answer came; the device may have run the call"))
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
-		a.close(CallTimedOut, &CallError{CodeNoAnswer,
-			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)})
+		a.close(CallTimedOut, callError(CodeNoAnswer,
+			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)))
 	case errors.Is(err, ErrLost):
-		a.close(CallUnknown, &CallError{CodeLost, "the connection ended before the answer came; the device may have run the call"})
+		a.close(CallUnknown, callError(CodeLost, "the connection ended before the answer came; the device may have run the call"))
 	default:
-		a.close(CallUnknown, &CallError{"send_failed", err.Error()})
+		a.close(CallUnknown, callError("send_failed", err.Error()))
 	}
 }
 
@@ -160,10 +161,14 @@ func (a *attempt) judge(answer Answer, err error) {
 func (a *attempt) answered(answer Answer) {
 	a.call.Result = answer.Result
 	switch {
+	case answer.Omitted != nil && answer.IsError:
+		a.close(CallToolError, answer.Omitted)
+	case answer.Omitted != nil:
+		a.close(CallSucceeded, answer.Omitted)
 	case answer.IsError:
-		a.close(CallToolError, &CallError{CodeToolError, answer.Text})
+		a.close(CallToolError, callError(CodeToolError, answer.Text))
 	case answer.Text == "false":
-		a.close(CallToolError, &CallError{"answered_false", "the device answered false: the tool ran and reported failure"})
+		a.close(CallToolError, callError("answered_false", "the device answered false: the tool ran and reported failure"))
 	default:
 		a.close(CallSucceeded, nil)
 	}
@@ -215,7 +220,7 @@ func (a *attempt) notInserted(err error) error {
 // neverSent closes a call that is not sent for want of its record.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
-	a.close(CallCanceled, &CallError{CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"})
+	a.close(CallCanceled, callError(CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"))
 }
 
 // unsettled has the call's outcome stored as soon as the database allows.
@@ -233,9 +238,9 @@ func (a *attempt) unsettled(err error) error {
 // late keeps an answer that came after the call was given up.
 func (a *attempt) late(answer Answer) {
 	a.tellLate(answer)
-	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result}
+	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
-		l.Error = &CallError{CodeToolError, answer.Err.Message}
+		l.Error = callError(CodeToolError, answer.Err.Message)
 	}
 	ctx, cancel := context.WithTimeout(a.calls.life, DefaultCallTimeout)
 	defer cancel()
@@ -254,10 +259,10 @@ func (a *attempt) late(answer Answer) {
 func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
 	var url string
 	var err error
-	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; r.Tool {
-	case ToolPreviewImage:
+	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; knownTools[r.Tool].url {
+	case LinkPreview:
 		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
-	case ToolCoreDumpUpload:
+	case LinkCoreDump:
 		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
 	default:
 		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)

@@ -48,7 +48,7 @@ type Call struct {
 	Actor     Actor
 	FanOut    uuid.UUID // zero if the call stands alone
 	State     CallState
-	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer
+	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer, or with one that is too large
 	Error     *CallError
 	Evidence  []Evidence // for calls judged by evidence, oldest first
 	Late      *LateAnswer
@@ -68,24 +68,32 @@ func (c Call) Duration() time.Duration {
 	return c.FinishedAt.Sub(*c.SentAt)
 }
 
-// A CallError says why a call did not succeed.
+// A CallError says why a call did not succeed or, of a call that did, why its
+// answer is not on record.
 type CallError struct {
-	Code    string `json:"code"`    // stable, snake_case; "tool_error" carries the device's own words
-	Message string `json:"message"` // for people; foreign text if the device wrote it
+	Code    string         `json:"code"`             // stable, snake_case; "tool_error" carries the device's own words
+	Message string         `json:"message"`          // for people; foreign text if the device wrote it
+	Params  map[string]any `json:"params,omitempty"` // of the code: text and whole numbers; nil for most
 }
+
+func callError(code, message string) *CallError { return &CallError{Code: code, Message: message} }
 
 // Codes of [CallError]. Those of refusals and invalid calls name the rule.
 const (
-	CodeToolError    = "tool_error"      // the device answered with an error; the message is its own
-	CodeNoAnswer     = "no_answer"       // timed_out
-	CodeLost         = "connection_lost" // unknown: the connection ended after sending
+	CodeToolError    = "tool_error"       // the device answered with an error; the message is its own
+	CodeNoAnswer     = "no_answer"        // timed_out
+	CodeStayed       = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
+	CodeLost         = "connection_lost"  // unknown: the connection ended after sending
 	CodeOffline      = "device_offline"
-	CodeBusy         = "device_busy"    // refused: the device's line is full
-	CodeQueueTimeout = "queue_timeout"  // canceled: the device's turn did not come in time
-	CodeStopped      = "fleetd_stopped" // canceled or unknown: fleetd ended before the outcome
-	CodeRecordLate   = "record_late"    // canceled: the record that must precede the sending took too long
-	CodeWithdrawn    = "withdrawn"      // canceled by an operator
-	CodeNotRecorded  = "not_recorded"   // canceled: the database did not confirm the record that must precede the sending
+	CodeBusy         = "device_busy"           // refused: the device's line is full
+	CodeQueueTimeout = "queue_timeout"         // canceled: the device's turn did not come in time
+	CodeStopped      = "fleetd_stopped"        // canceled or unknown: fleetd ended before the outcome
+	CodeRecordLate   = "record_late"           // canceled: the record that must precede the sending took too long
+	CodeTooLarge     = "result_too_large"      // the device ran the call; of its answer were bytes, fleetd keeps limit
+	CodeTooDeep      = "result_too_deep"       // the same, nested deeper than limit levels
+	CodeTooManyItems = "result_too_many_items" // the same, of more than limit items of content
+	CodeWithdrawn    = "withdrawn"             // canceled by an operator
+	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record
 )
 
 // A LateAnswer came after the call had been given up.

@@ -21,16 +21,6 @@ const (
 	stopGrace          = 2 * time.Second
 )
 
-// toolTimeouts are the defaults of tools that take longer than most: they
-// connect, upload or download (protocol 4.9), or restart the device.
-var toolTimeouts = map[string]time.Duration{
-	ToolReboot:               2 * time.Minute,
-	ToolSnapshot:             75 * time.Second,
-	ToolPreviewImage:         75 * time.Second,
-	"self.camera.take_photo": 75 * time.Second,
-	ToolCoreDumpUpload:       2 * time.Minute,
-}
-
 // A CallRequest asks for one tool call.
 type CallRequest struct {
 	Actor     Actor
@@ -309,10 +299,7 @@ func newCall(r CallRequest) *Call {
 		c.Timeout = r.Firmware.Patience
 	}
 	if c.Timeout == 0 {
-		c.Timeout = DefaultCallTimeout
-		if d, ok := toolTimeouts[r.Tool]; ok {
-			c.Timeout = d
-		}
+		c.Timeout = defaultTimeout(r.Tool)
 	}
 	return c
 }

@@ -33,6 +33,8 @@ var tools = []fleet.Tool{
 	{Name: fleet.ToolSnapshot, Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","minimum":1,"maximum":100,"default":80}},"required":["url"]}`)},
 	{Name: fleet.ToolPreviewImage, InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolReconfigureWiFi, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel}, // as boards list it
+	{Name: "self.disp.network", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel},
 	{Name: "self.odd", InputSchema: json.RawMessage(`"not a schema"`), Audience: fleet.AudienceModel},
 }
 
@@ -138,6 +140,12 @@ func TestCallOutcomes(t *testing.T) {
 		{"refused by the device", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, &fleet.ToolError{Message: "Unknown tool: x"}
 		}, fleet.CallToolError, "tool_error"},
+		{"an answer too large to keep", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge}}, nil
+		}, fleet.CallSucceeded, "result_too_large"},
+		{"a failure too large to keep", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{IsError: true, Omitted: &fleet.CallError{Code: fleet.CodeTooLarge}}, nil
+		}, fleet.CallToolError, "result_too_large"},
 		{"silence", silent, fleet.CallTimedOut, "no_answer"},
 		{"connection lost", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, fleet.ErrLost
@@ -181,6 +189,8 @@ func TestGate(t *testing.T) {
 	}{
 		{"viewer", nil, fleet.CallRequest{Actor: viewer, Tool: "self.get_device_status"}, fleet.CallRefused, "forbidden"},
 		{"model calls a user-only tool", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReboot}, fleet.CallRefused, "user_only"},
+		{"model takes the device off the network", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReconfigureWiFi}, fleet.CallRefused, "user_only"},
+		{"the same by another name", nil, fleet.CallRequest{Actor: model, Tool: "self.disp.network"}, fleet.CallRefused, "user_only"},
 		{"model calls its own", nil, fleet.CallRequest{Actor: model, Tool: "self.get_device_status"}, fleet.CallSucceeded, ""},
 		{"held by another", held, fleet.CallRequest{Actor: bob, Tool: "self.get_device_status"}, fleet.CallRefused, "device_held"},
 		{"held by oneself", held, fleet.CallRequest{Actor: ann, Tool: "self.get_device_status"}, fleet.CallSucceeded, ""},
@@ -403,6 +413,54 @@ func TestShutdownLeavesNoCallOpen(t *testing.T) {
 			t.Errorf("a call after shutdown: %v", err)
 		}
 	})
+}
+
+func TestReconfigureWiFiIsJudgedByEvidence(t *testing.T) {
+	const (
+		disconnect = fleet.EvidenceDisconnect
+		lost       = fleet.EvidenceConnectionLost
+		connect    = fleet.EvidenceConnect
+	)
+	tests := []struct {
+		name   string
+		script fleettest.Script
+		seen   []fleet.EvidenceKind
+		want   fleet.CallState
+		code   string
+		took   time.Duration // from the call to its outcome
+	}{
+		{"goodbye", silent, []fleet.EvidenceKind{disconnect}, fleet.CallSucceeded, "", 2 * time.Second},
+		{"an answer, then goodbye", answer("true"), []fleet.EvidenceKind{disconnect}, fleet.CallSucceeded, "", 2 * time.Second},
+		{"the socket breaks for good", silent, []fleet.EvidenceKind{lost}, fleet.CallSucceeded, "", 17 * time.Second},
+		{"the socket breaks and comes back", silent, []fleet.EvidenceKind{lost, connect}, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
+		{"stays", silent, nil, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
+		{"an answer alone proves nothing", answer("true"), nil, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
+		{"answers false", answer("false"), nil, fleet.CallToolError, "answered_false", 0},
+		{"refused", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			return fleet.Answer{}, &fleet.ToolError{Message: "Unknown tool: self.system.reconfigure_wifi"}
+		}, nil, fleet.CallToolError, "tool_error", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.link.Connect(unit, tt.script)
+				go func() {
+					time.Sleep(2 * time.Second)
+					b.seen.play(tt.seen...)
+				}()
+				begin := time.Now()
+				c := b.call(t, fleet.CallRequest{Tool: fleet.ToolReconfigureWiFi})
+				if took := time.Since(begin); c.State != tt.want || code(c) != tt.code || took != tt.took {
+					t.Errorf("state %s, code %q after %v; want %s, %q, %v; evidence %v", c.State, code(c), took, tt.want, tt.code, tt.took, c.Evidence)
+				}
+				if tt.code == "stayed_connected" && c.Error.Params["timeout_ms"] != int64(120_000) {
+					t.Errorf("params %v", c.Error.Params)
+				}
+				time.Sleep(3 * time.Second)
+			})
+		})
+	}
 }
 
 func TestURLArgumentIsOursAndItsTokenStaysSecret(t *testing.T) {

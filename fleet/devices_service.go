@@ -21,7 +21,7 @@ const (
 )
 
 // Devices is the register of devices as operators see and change it. Its
-// reads are the store's.
+// reads are the store's, after presence was stored.
 type Devices struct {
 	DeviceStore
 	InventoryStore
@@ -35,13 +35,14 @@ type Devices struct {
 	now      func() time.Time
 }
 
-// DevicesOptions configures [Devices]. Busy and Log may be nil.
+// DevicesOptions configures [Devices]. Presence, Busy and Log may be nil.
 type DevicesOptions struct {
 	Store interface {
 		DeviceStore
 		InventoryStore
 	}
 	Targets  *Targets
+	Presence *Presences // nil: rows are as stored
 	Events   *Events
 	Kick     func(id DeviceID, reason string)
 	Retiring func(id DeviceID)
@@ -57,8 +58,53 @@ func NewDevices(o DevicesOptions) *Devices {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Devices{DeviceStore: o.Store, InventoryStore: o.Store, targets: o.Targets, events: o.Events,
-		kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy, log: o.Log, now: func() time.Time { return time.Now().UTC() }}
+	return &Devices{DeviceStore: presentDevices{o.Store, o.Presence}, InventoryStore: o.Store,
+		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy, log: o.Log,
+		now: func() time.Time { return time.Now().UTC() }}
+}
+
+// presentDevices are the stored devices, with their presence brought up to the
+// moment before a read. Rows, filters, order and counts then come from one
+// place and agree; what memory knows beyond that is never mixed in.
+type presentDevices struct {
+	DeviceStore
+	presence *Presences
+}
+
+func (s presentDevices) settle(ctx context.Context, id DeviceID) {
+	if s.presence != nil {
+		s.presence.Settle(ctx, id)
+	}
+}
+
+func (s presentDevices) Device(ctx context.Context, id DeviceID) (Device, error) {
+	s.settle(ctx, id)
+	return s.DeviceStore.Device(ctx, id)
+}
+
+func (s presentDevices) Devices(ctx context.Context, f DeviceFilter) (Page[Device], error) {
+	s.settle(ctx, "")
+	return s.DeviceStore.Devices(ctx, f)
+}
+
+func (s presentDevices) CountDevices(ctx context.Context, q Query) (int, error) {
+	s.settle(ctx, "")
+	return s.DeviceStore.CountDevices(ctx, q)
+}
+
+func (s presentDevices) DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error) {
+	s.settle(ctx, "")
+	return s.DeviceStore.DeviceIDs(ctx, q)
+}
+
+func (s presentDevices) DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error) {
+	s.settle(ctx, "")
+	return s.DeviceStore.DevicesByID(ctx, ids)
+}
+
+func (s presentDevices) CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error) {
+	s.settle(ctx, "")
+	return s.DeviceStore.CountBy(ctx, q, field)
 }
 
 // Update changes name, notes, tags or time zone.

@@ -38,7 +38,7 @@ type Error struct {
 	Code    string // stable, snake_case: "unknown_tool", "device_held", ...
 	Message string
 	Field   string         // the argument or form field at fault; "" if none
-	Params  map[string]any // what the text of the code is filled with; nil if nothing
+	Params  map[string]any // of the code: text and whole numbers; nil for most
 }
 
 // With adds a parameter of the code, and returns the error.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -41,6 +42,9 @@ type FanOutRequest struct {
 	// OfflineWait is how long devices that are not connected are waited for. 0
 	// ends their calls as offline at once.
 	OfflineWait time.Duration
+	// Confirm is the number of targets, of a tool after which somebody has to go
+	// to each device; [FanOuts.Create] refuses another number. Others ignore it.
+	Confirm int
 }
 
 // A FanOutPreview says what a fan-out would do, before it does.
@@ -49,8 +53,16 @@ type FanOutPreview struct {
 	Targets  int
 	Offline  int // of the targets: not connected now
 	UserOnly bool
+	Effect   ToolEffect       // on each device
 	Skipped  []SkippedDevices // by reason, most first
 }
+
+// NeedsConfirm reports whether [FanOutRequest.Confirm] has to be the number of
+// targets: they would stay away until a person has been at each of them.
+func (p FanOutPreview) NeedsConfirm() bool { return p.Effect == EffectLeaves && p.Targets > 0 }
+
+// MustType reports whether an operator types the number of targets first.
+func (p FanOutPreview) MustType() bool { return p.UserOnly || p.Effect != EffectNone }
 
 // SkippedDevices groups devices left out for the same reason.
 type SkippedDevices struct {
@@ -145,6 +157,12 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	if p.Targets == 0 {
 		return FanOut{}, Errorf(ErrInvalid, "empty_audience", "no device would be called: %d match, all of them are left out", p.Matched)
 	}
+	if p.NeedsConfirm() && r.Confirm != p.Targets {
+		return FanOut{}, &Error{Kind: ErrInvalid, Code: "confirmation_required", Field: "confirm",
+			Message: fmt.Sprintf("%s takes each device off the network until a person sets up its Wi-Fi; confirm %d devices",
+				r.Tool, p.Targets),
+			Params: map[string]any{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
+	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now()}
@@ -197,8 +215,8 @@ func (r *FanOutRequest) check() error {
 		return Errorf(ErrInvalid, "invalid_offline_wait", "devices that are not connected can be waited for from 0 ms to %d ms (%v)", MaxOfflineWait.Milliseconds(), MaxOfflineWait)
 	}
 	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
-	if OwnsURL(r.Tool) && r.Tool != ToolSnapshot {
-		return Errorf(ErrInvalid, "not_for_many", "%s takes a picture per call; make it from the device's page", r.Tool)
+	if knownTools[r.Tool].single {
+		return Errorf(ErrInvalid, "not_for_many", "%s takes one file for one device; call it on one at a time", r.Tool)
 	}
 	if len(r.Arguments) == 0 {
 		r.Arguments = json.RawMessage("{}")
@@ -213,7 +231,7 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 	if err != nil {
 		return FanOutPreview{}, nil, err
 	}
-	p := FanOutPreview{}
+	p := FanOutPreview{Effect: EffectOf(r.Tool)}
 	skipped := map[string]*SkippedDevices{}
 	var targets []FanOutTarget
 	for page := range slices.Chunk(ids, fanOutPage) {

@@ -10,34 +10,6 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// Tools of the stock firmware that fleetd treats in a way of its own.
-const (
-	ToolReboot          = "self.reboot"
-	ToolUpgradeFirmware = "self.upgrade_firmware"
-	ToolSnapshot        = "self.screen.snapshot"
-	ToolPreviewImage    = "self.screen.preview_image"
-	ToolSetAssetsURL    = "self.assets.set_download_url"
-)
-
-// OwnsURL reports whether the url argument of the tool is made by fleetd.
-func OwnsURL(tool string) bool {
-	return tool == ToolSnapshot || tool == ToolPreviewImage || tool == ToolCoreDumpUpload
-}
-
-// TypedConfirmation reports whether the console asks for a typed word before
-// it makes the call: the device goes away for a while.
-func TypedConfirmation(tool string) bool { return tool == ToolReboot }
-
-// userOnly lists stock user-only tools by name, for devices whose listing does
-// not carry the audience: the flag of tools/list is a filter, no access control.
-var userOnly = []string{ToolReboot, ToolUpgradeFirmware, ToolSnapshot, ToolPreviewImage, ToolSetAssetsURL,
-	"self.get_system_info", "self.screen.get_info", ToolCoreDumpUpload}
-
-// UserOnly reports whether the tool must never be called by a language model.
-func (t Tool) UserOnly() bool {
-	return t.Audience == AudienceUser || slices.Contains(userOnly, t.Name)
-}
-
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
 	schemas schemaCache
@@ -51,11 +23,11 @@ type refusal struct {
 }
 
 func refuse(code, format string, args ...any) *refusal {
-	return &refusal{CallRefused, CallError{code, fmt.Sprintf(format, args...)}}
+	return &refusal{CallRefused, CallError{Code: code, Message: fmt.Sprintf(format, args...)}}
 }
 
 func invalid(code, format string, args ...any) *refusal {
-	return &refusal{CallInvalid, CallError{code, fmt.Sprintf(format, args...)}}
+	return &refusal{CallInvalid, CallError{Code: code, Message: fmt.Sprintf(format, args...)}}
 }
 
 // check returns nil if the actor may make this call to this device.
@@ -95,14 +67,15 @@ func unknownTool(t *target, name string) *refusal {
 }
 
 func checkTool(tool Tool, r CallRequest) *refusal {
+	known := knownTools[tool.Name]
 	switch {
 	case tool.UserOnly() && r.Actor.Kind == ActorLLM:
 		return refuse("user_only", "%s is for people; a language model may not call it", tool.Name)
-	case tool.Name == ToolUpgradeFirmware && (r.Actor.Kind != ActorCampaign || r.Firmware == nil):
+	case known.access == forCampaigns && (r.Actor.Kind != ActorCampaign || r.Firmware == nil):
 		return refuse("use_campaign", "firmware is installed by a campaign, which checks the image and watches the outcome")
-	case tool.Name == ToolSetAssetsURL:
+	case known.access == forNone:
 		return refuse("url_not_served", "fleetd serves no assets, and hands devices no addresses but its own")
-	case tool.Name == ToolPreviewImage && r.Picture == "":
+	case known.url == LinkPreview && r.Picture == "":
 		return invalid("picture_missing", "choose the picture that the device shall show")
 	}
 	return nil

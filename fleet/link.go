@@ -54,10 +54,17 @@ type Answer struct {
 	// Text is the first text content, bounded to what fits a table; stock
 	// firmware reports failure as the text "false" without the flag.
 	Text string
+	// Omitted says why Result is nil although the device answered with one: it
+	// passes a limit of fleetd.
+	Omitted *CallError
 	// Err is set instead of the rest when the device refused the call; only
 	// late answers carry it here.
 	Err *ToolError
 }
+
+// failed reports whether the answer is a failure: by its flag, or as stock
+// firmware says it (protocol 8, trap 5).
+func (a Answer) failed() bool { return a.IsError || a.Text == "false" }
 
 // A ToolError is a refusal by the device itself: the call arrived, and the
 // device reported failure. Repeating it is up to the operator.

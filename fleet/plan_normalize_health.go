@@ -56,8 +56,8 @@ func (c *HealthCheck) normalize(field string) error {
 	if err := checkToolName(field+".tool", c.Tool); err != nil {
 		return err
 	}
-	if c.Tool == ToolReboot || c.Tool == ToolUpgradeFirmware {
-		return planError("invalid_tool", field+".tool", "%s restarts the device: that is no health check", c.Tool)
+	if EffectOf(c.Tool) != EffectNone {
+		return planError("invalid_tool", field+".tool", "%s takes the device away: that is no health check", c.Tool)
 	}
 	if len(c.Arguments) > 0 {
 		var object map[string]any

@@ -39,7 +39,8 @@ type PresenceSample struct {
 type PresenceStore interface {
 	SavePresence(ctx context.Context, changes []PresenceChange) error
 	// ResetPresence turns every online or unresponsive device of the node to
-	// offline: called at start, when no connection can exist yet.
+	// offline, of any node if that is "": called at start, when no connection can
+	// exist yet. The node of a process may change with each start.
 	ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
 	PresenceSamples(ctx context.Context, since time.Time) ([]PresenceSample, error)

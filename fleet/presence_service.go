@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,9 @@ type PresenceOptions struct {
 type Presences struct {
 	opts     PresenceOptions
 	writer   *writeBehind[DeviceID, *Connection] // nil: the owning connection stays
+	changes  atomic.Int64                        // of presence, so far
+	settled  atomic.Int64                        // of them, that readers need not wait for
+	cleared  atomic.Bool                         // of what a former process left behind
 	watchers presenceWatchers
 	seed     maphash.Seed
 	shards   [presenceShards]presenceShard
@@ -204,10 +208,49 @@ func (p *Presences) Watch(id DeviceID) (evidence <-chan Evidence, stop func()) {
 	return p.watchers.add(id)
 }
 
+// readTimeout bounds how long a reader waits for changes to be stored.
+const readTimeout = 500 * time.Millisecond
+
+// Settle stores what memory knows of the device, or of all if id is "", so that
+// what is read next is one whole: presence, transport and last-seen time of one
+// moment, in rows and filters alike. While changes pour in, or the store is
+// away, it returns after a moment with some left.
+func (p *Presences) Settle(ctx context.Context, id DeviceID) {
+	changes := p.changes.Load()
+	if !p.cleared.Load() || id == "" && changes == p.settled.Load() {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var err error
+	if id != "" {
+		err = p.writer.settleKey(wait, id)
+	} else if err = p.writer.settle(wait); err == nil {
+		p.settled.Store(changes)
+	}
+	if err != nil && ctx.Err() == nil {
+		p.opts.Log.Debug("presence read before it was all stored", "err", err)
+	}
+}
+
+// Recover turns offline what a former process left online: no connection can
+// exist yet. Call it before anything is read or connects; [Presences.Run] does
+// it otherwise.
+func (p *Presences) Recover(ctx context.Context) error {
+	n, err := p.opts.Store.ResetPresence(ctx, "", "fleetd started", p.opts.Now().UTC())
+	if err == nil {
+		p.cleared.Store(true)
+		p.opts.Log.Debug("presence reset", "count", n)
+	}
+	return err
+}
+
 // Run resets what a former process left behind, then stores changes and
 // samples until ctx ends, and what is left after that.
 func (p *Presences) Run(ctx context.Context) error {
-	p.reset(ctx)
+	if !p.cleared.Load() {
+		p.reset(ctx)
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() { p.writer.run(ctx) })
 	wg.Go(func() { p.sample(ctx) })
@@ -218,9 +261,8 @@ func (p *Presences) Run(ctx context.Context) error {
 // reset must happen before the first change is written, and tries until it does.
 func (p *Presences) reset(ctx context.Context) {
 	for wait := p.opts.WriteEvery; ; wait = min(2*wait, 5*time.Second) {
-		n, err := p.opts.Store.ResetPresence(ctx, p.opts.Node, "fleetd started", p.opts.Now().UTC())
+		err := p.Recover(ctx)
 		if err == nil {
-			p.opts.Log.Debug("presence reset", "count", n)
 			return
 		}
 		p.opts.Log.Error("presence not reset; trying again", "err", err)
@@ -287,6 +329,7 @@ func (p *Presences) change(id DeviceID, r *reachability, to Presence, evidence s
 	r.evidence = evidence
 	r.stored = r.lastSeen
 	p.writer.put(id, c)
+	p.changes.Add(1)
 	if changed && p.opts.Events != nil {
 		p.opts.Events.Publish(Event{Kind: EventPresence, At: now.UTC(), Device: id, Presence: to})
 	}

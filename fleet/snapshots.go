@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -121,6 +123,35 @@ func (s *Snapshots) Preview(ctx context.Context, r io.Reader, screen image.Point
 		return "", err
 	}
 	return s.o.Blobs.Put(ctx, data)
+}
+
+// PreviewFor is [Snapshots.Preview] for the screen of a device, as far as a
+// snapshot of it says how large that is.
+func (s *Snapshots) PreviewFor(ctx context.Context, device DeviceID, r io.Reader) (picture string, err error) {
+	var screen image.Point
+	if shots, err := s.o.Store.Snapshots(ctx, device, 1); err == nil && len(shots) > 0 {
+		screen = image.Pt(shots[0].Width, shots[0].Height)
+	}
+	return s.Preview(ctx, r, screen)
+}
+
+// PreviewOf makes a preview of a snapshot of the same device. Another device's
+// is refused: who may call the one need not see the other.
+func (s *Snapshots) PreviewOf(ctx context.Context, device DeviceID, snapshot uuid.UUID) (picture string, err error) {
+	shot, data, err := s.Picture(ctx, snapshot)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return "", pictureError("unknown_snapshot", "there is no snapshot "+snapshot.String())
+	case err != nil:
+		return "", err
+	case shot.Device != device:
+		return "", pictureError("snapshot_of_other_device", "the snapshot is of another device; upload the picture itself")
+	}
+	return s.PreviewFor(ctx, device, bytes.NewReader(data))
+}
+
+func pictureError(code, message string) *Error {
+	return &Error{Kind: ErrInvalid, Code: code, Field: "picture", Message: message}
 }
 
 // Run deletes expired links until ctx ends.

@@ -14,9 +14,9 @@ const (
 	codeAttemptOver  = "attempt_over"  // the campaign judged the attempt by other evidence
 )
 
-// maxUpgradeEvidence bounds the record of a call to a device that connects
-// again and again.
-const maxUpgradeEvidence = 64
+// maxEvidence bounds the record of a call to a device that connects again and
+// again.
+const maxEvidence = 64
 
 // maxToldDetail bounds what an order is told about a call.
 const maxToldDetail = 200
@@ -75,7 +75,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 		case e := <-seen:
 			a.upgradeSaw(e)
 		case <-a.order.done():
-			a.close(CallUnknown, &CallError{codeAttemptOver, "the campaign judged the attempt by other evidence; its time line tells"})
+			a.close(CallUnknown, callError(codeAttemptOver, "the campaign judged the attempt by other evidence; its time line tells"))
 		case <-ctx.Done():
 			a.missingUpgrade()
 		}
@@ -112,7 +112,7 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 		a.judge(r.answer, r.err)
 		a.tellRefused()
 	case r.err != nil: // the connection ended, as it should
-	case r.answer.IsError || r.answer.Text == "false":
+	case r.answer.failed():
 		a.answered(r.answer)
 		a.tellRefused()
 	case a.order.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
@@ -127,7 +127,7 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 // upgradeSaw takes evidence about the device. Another build proves a failure
 // only of a device whose connection ended too: polls alone can be forged.
 func (a *attempt) upgradeSaw(e Evidence) {
-	if len(a.call.Evidence) < maxUpgradeEvidence {
+	if len(a.call.Evidence) < maxEvidence {
 		a.call.Evidence = append(a.call.Evidence, e)
 	}
 	polled := func(e Evidence) bool { return e.Kind == EvidenceBootPoll && e.ELF != "" }
@@ -137,7 +137,7 @@ func (a *attempt) upgradeSaw(e Evidence) {
 		a.close(CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
 		a.tellSent()
-		a.close(CallToolError, &CallError{codeNotInstalled, "the device restarted and runs another build than it was given"})
+		a.close(CallToolError, callError(codeNotInstalled, "the device restarted and runs another build than it was given"))
 	}
 }
 
@@ -148,10 +148,10 @@ func endsConnection(e Evidence) bool {
 // missingUpgrade closes an upgrade for which the evidence did not come in time.
 func (a *attempt) missingUpgrade() {
 	if a.calls.life.Err() != nil {
-		a.close(CallUnknown, &CallError{CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"})
+		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"))
 		return
 	}
-	a.close(CallTimedOut, &CallError{CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v", a.call.Timeout)})
+	a.close(CallTimedOut, callError(CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v", a.call.Timeout)))
 }
 
 // observed puts evidence on the call's record and tells the order.

@@ -131,6 +131,33 @@ func (w *writeBehind[K, V]) flush(ctx context.Context) error {
 	return nil
 }
 
+// settle returns when what is dirty now is written, also by others. ctx bounds
+// the waiting; a write that began goes on.
+func (w *writeBehind[K, V]) settle(ctx context.Context) error {
+	for n := w.pending(); ; n -= w.batch {
+		if err := w.lock(ctx); err != nil { // a batch may be on its way
+			return err
+		}
+		var err error
+		if n > 0 {
+			err = w.writeOut(context.WithoutCancel(ctx), w.take(min(w.batch, n)))
+		}
+		w.unlock()
+		if err != nil || n <= w.batch {
+			return err
+		}
+	}
+}
+
+// settleKey is settle for one value.
+func (w *writeBehind[K, V]) settleKey(ctx context.Context, k K) error {
+	if err := w.lock(ctx); err != nil {
+		return err
+	}
+	defer w.unlock()
+	return w.flushKey(context.WithoutCancel(ctx), k)
+}
+
 // flushKey writes one value if it is dirty. The caller holds the lock.
 func (w *writeBehind[K, V]) flushKey(ctx context.Context, k K) error {
 	w.mu.Lock()

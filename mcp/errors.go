@@ -25,13 +25,41 @@ var (
 	// ErrNotSent beside it the device may have acted.
 	ErrClosed = errors.New("session closed")
 
-	// ErrTooLarge means that a message, a list or a request passed its limit.
+	// ErrTooLarge means that a message, a list or a request passed its limit. Of
+	// the answer to a call it is a [*LimitError].
 	ErrTooLarge = errors.New("too large")
 
 	// ErrMalformed means that the device answered with something that is not
 	// MCP. The tool has most likely run.
 	ErrMalformed = errors.New("malformed answer")
 )
+
+// A LimitError says that the device answered with a result that passes a limit
+// of this package and is not read: the tool has run. It is an [ErrTooLarge].
+type LimitError struct {
+	Limit   Limit
+	Max     int  // what is read
+	Size    int  // of the answer; 0 if that was not counted
+	IsError bool // the result says that the tool failed
+}
+
+// A Limit is what a [LimitError] is about.
+type Limit string
+
+const (
+	LimitBytes  Limit = "bytes"  // of the whole answer
+	LimitLevels Limit = "levels" // of nested JSON
+	LimitItems  Limit = "items"  // of content
+)
+
+func (e *LimitError) Error() string {
+	if e.Size > 0 {
+		return fmt.Sprintf("an answer of %d %s, at most %d are read", e.Size, e.Limit, e.Max)
+	}
+	return fmt.Sprintf("an answer of more than %d %s, which is not read", e.Max, e.Limit)
+}
+
+func (e *LimitError) Unwrap() error { return ErrTooLarge }
 
 // CodeUnspecified is the code of an [Error] whose device sent none, as stock
 // firmware never does: the first of JSON-RPC's server-defined codes.

@@ -3,7 +3,6 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 )
 
 // maxMethod bounds the method of a notification.
@@ -47,14 +46,35 @@ func (s *Session) ReceiveBroken(raw []byte) bool {
 	return ok
 }
 
+// receiveOversize finds out what kind of answer is not read. The transport
+// bounds msg, too: scanning it once more costs less than receiving it did.
 func (s *Session) receiveOversize(msg []byte) {
-	id, ok := salvageID(msg)
-	if !ok {
-		s.o.Logger.Warn("message dropped", "err", ErrTooLarge, "bytes", len(msg))
-		return
+	limit := &LimitError{Limit: LimitBytes, Max: s.o.MaxMessage, Size: len(msg)}
+	m, err := parseMessage(msg)
+	id, ok := m.number()
+	if err != nil || !ok {
+		if id, ok = salvageID(msg); !ok {
+			s.o.Logger.Warn("message dropped", "err", limit)
+			return
+		}
 	}
-	err := fmt.Errorf("answer of %d bytes, at most %d are read: %w", len(msg), s.o.MaxMessage, ErrTooLarge)
-	s.settle(s.take(id), Answer{ID: id, Err: err})
+	a := Answer{ID: id, Err: limit}
+	if err == nil {
+		if failure := m.failure(); failure != nil {
+			a.Err = failure
+		}
+		limit.IsError = saysError(m.result)
+	}
+	s.settle(s.take(id), a)
+}
+
+// saysError reads the flag of a result that is not read otherwise.
+func saysError(result []byte) (is bool) {
+	_ = eachMember(result, func(key, value []byte) error {
+		is = is || string(key) == "isError" && string(value) == "true"
+		return nil
+	})
+	return is
 }
 
 func (s *Session) receiveAnswer(m message) {

@@ -3,6 +3,7 @@ package mcp
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -73,11 +74,17 @@ func (c Content) appendJSON(dst []byte) []byte {
 // parseResult decodes the result of tools/call. A missing content is an empty
 // one. Nothing of value is kept.
 func parseResult(value []byte) (*CallToolResult, error) {
-	r := new(CallToolResult)
+	r := new(struct { // one allocation: every call comes by here
+		CallToolResult
+		limit *LimitError
+	})
 	err := eachMember(value, func(key, value []byte) (err error) {
 		switch string(key) {
 		case "content":
 			r.Content, err = parseContents(value)
+			if limit, ok := errors.AsType[*LimitError](err); ok {
+				r.limit, err = limit, nil // the flag may follow
+			}
 		case "isError":
 			r.IsError = string(value) == "true"
 		}
@@ -86,7 +93,11 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: result: %w", ErrMalformed, err)
 	}
-	return r, nil
+	if r.limit != nil {
+		r.limit.IsError = r.IsError
+		return nil, r.limit
+	}
+	return &r.CallToolResult, nil
 }
 
 func parseContents(value []byte) (contents []Content, err error) {
@@ -95,7 +106,7 @@ func parseContents(value []byte) (contents []Content, err error) {
 	}
 	err = eachElement(value, func(value []byte) error {
 		if len(contents) == maxContent {
-			return fmt.Errorf("more than %d content items: %w", maxContent, ErrTooLarge)
+			return &LimitError{Limit: LimitItems, Max: maxContent}
 		}
 		contents = append(contents, parseContent(value))
 		return nil

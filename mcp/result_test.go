@@ -136,3 +136,42 @@ func TestNothingToSalvage(t *testing.T) {
 		}
 	}
 }
+
+// A result that passes a limit of ours is no failure of the tool, unless it
+// says so.
+func TestLimitsOfResults(t *testing.T) {
+	deep := strings.Repeat("[", 40) + strings.Repeat("]", 40)
+	long := strings.Repeat("x", 256<<10)
+	tests := []struct {
+		name, answer string
+		want         mcp.LimitError
+	}{
+		{"bytes", `{"id":7,"result":{"content":[{"type":"text","text":"` + long + `"}],"isError":false}}`, mcp.LimitError{Limit: mcp.LimitBytes, Max: 256 << 10}},
+		{"bytes of a failure", `{"id":7,"result":{"content":[{"type":"text","text":"` + long + `"}],"isError":true}}`, mcp.LimitError{Limit: mcp.LimitBytes, Max: 256 << 10, IsError: true}},
+		{"levels", `{"id":7,"result":{"content":` + deep + `,"isError":false}}`, mcp.LimitError{Limit: mcp.LimitLevels, Max: 32}},
+		{"items", `{"id":7,"result":{"content":[0` + strings.Repeat(",0", 256) + `]}}`, mcp.LimitError{Limit: mcp.LimitItems, Max: 256}},
+		{"items of a failure", `{"id":7,"result":{"content":[0` + strings.Repeat(",0", 256) + `],"isError":true}}`, mcp.LimitError{Limit: mcp.LimitItems, Max: 256, IsError: true}},
+	}
+	for _, tt := range tests {
+		var got mcp.Answer
+		s := mcp.NewSession(nil, mcp.SessionOptions{OnUnmatched: func(a mcp.Answer) { got = a }})
+		s.Receive([]byte(tt.answer))
+		limit, ok := errors.AsType[*mcp.LimitError](got.Err)
+		if !ok || got.ID != 7 {
+			t.Errorf("%s: id %d, %v", tt.name, got.ID, got.Err)
+			continue
+		}
+		if tt.want.Limit == mcp.LimitBytes {
+			tt.want.Size = len(tt.answer)
+		}
+		if *limit != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, *limit, tt.want)
+		}
+	}
+	var got mcp.Answer
+	s := mcp.NewSession(nil, mcp.SessionOptions{OnUnmatched: func(a mcp.Answer) { got = a }})
+	s.Receive([]byte(`{"id":7,"error":{"message":"` + long + `"}}`))
+	if e, ok := errors.AsType[*mcp.Error](got.Err); !ok || !strings.HasPrefix(e.Message, "xxx") || len(e.Message) > 2048 {
+		t.Errorf("a large error: %T %.100v", got.Err, got.Err)
+	}
+}

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 )
@@ -41,7 +42,10 @@ func salvageID(raw []byte) (int64, bool) {
 func salvageError(raw []byte) error {
 	_, rest, isError := bytes.Cut(raw, []byte(`"error"`))
 	_, text, hasText := bytes.Cut(rest, []byte(`"message":"`))
-	if !isError || !hasText {
+	switch {
+	case !isError && errors.Is(checkJSON(raw, maxDepth), errDepth):
+		return &LimitError{Limit: LimitLevels, Max: maxDepth}
+	case !isError || !hasText:
 		return fmt.Errorf("%w: not valid JSON", ErrMalformed)
 	}
 	if end := bytes.LastIndexByte(text, '"'); end >= 0 {

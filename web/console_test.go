@@ -118,7 +118,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 	targets := fleet.NewTargets(c.store, c.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
-	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Events: c.events,
+	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences, Events: c.events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return c.store.Conflicts(ctx, uuid.Nil, ids)
@@ -185,6 +185,7 @@ var tools = []fleet.Tool{
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
 	{Name: "self.get_device_status", Description: "Status", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: fleet.ToolReboot, Description: "Reboot", Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolReconfigureWiFi, Description: "Enter WiFi configuration mode", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: fleet.ToolSnapshot, Description: "Snapshot", Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`)},
 	{Name: fleet.ToolPreviewImage, Description: "Preview", Audience: fleet.AudienceUser,

@@ -72,10 +72,12 @@ func (s *Server) createFanOut(r *http.Request) (answer, error) {
 	if err != nil || page.Problem != "" {
 		return showPlan(page, err)
 	}
-	if page.Preview.UserOnly && strings.TrimSpace(r.PostForm.Get("confirm")) != strconv.Itoa(page.Preview.Targets) {
+	typed := strings.TrimSpace(r.PostForm.Get("confirm"))
+	if page.Preview.MustType() && typed != strconv.Itoa(page.Preview.Targets) {
 		page.Problem = text(ctx, "fanout.count_differs", "n", page.Preview.Targets)
 		return showPlan(page, nil)
 	}
+	request.Confirm, _ = strconv.Atoi(typed)
 	f, err := s.FanOuts.Create(ctx, request)
 	if errors.Is(err, fleet.ErrInvalid) {
 		page.Problem = explain(ctx, err)

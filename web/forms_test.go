@@ -88,6 +88,30 @@ func TestRebootNeedsTheTypedWord(t *testing.T) {
 	b.post(tool, url.Values{"confirm": {"A0:85:E3:11:22:33"}}).wantRedirect(tool + "?call=")
 }
 
+// The boards list it for models; it takes a person to get the device back.
+func TestReconfigureWiFiNeedsTheTypedWord(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233", "a085e3112244")
+	b := c.as(fleet.RoleOperator)
+	tool := ui.ToolPath("a085e3112233", fleet.ToolReconfigureWiFi)
+	b.get(tool).wantStatus(200).wantText("#main", "stays away until a person")
+	for _, typed := range []string{"", "reboot", "a085e3112244"} {
+		b.post(tool, url.Values{"confirm": {typed}}).wantStatus(422)
+	}
+	many := url.Values{"q": {""}, "tool": {fleet.ToolReconfigureWiFi}}
+	b.get("/fanouts/new?step=preview&"+many.Encode()).wantStatus(200).wantText("#main", "2 devices leave the network")
+	for _, typed := range []string{"", "leave", "3"} {
+		many.Set("confirm", typed)
+		b.post("/fanouts", many).wantStatus(422)
+	}
+	if got, err := c.store.Calls(t.Context(), fleet.CallFilter{}); err != nil || len(got.Items) != 0 {
+		t.Fatalf("calls on record: %v, %v; want none", got.Items, err)
+	}
+	b.post(tool, url.Values{"confirm": {"leave"}}).wantRedirect(tool + "?call=")
+	many.Set("confirm", "2")
+	b.post("/fanouts", many).wantRedirect("/fanouts/")
+}
+
 func TestPreviewImageTakesAPicture(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

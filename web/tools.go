@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"image"
 	"net/http"
 	"net/url"
 	"strings"
@@ -161,7 +160,7 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 		return request, explain(ctx, errNotConfirmed), nil
 	}
 	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args}
-	if form.Tool.Name == fleet.ToolPreviewImage {
+	if fleet.ShowsPicture(form.Tool.Name) {
 		request.Picture, err = s.receivePicture(r, d)
 		if errors.Is(err, fleet.ErrInvalid) {
 			return request, explain(ctx, err), nil
@@ -189,11 +188,7 @@ func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error)
 		return "", fleet.Errorf(fleet.ErrInvalid, "picture_missing", "choose the picture that the device shall show")
 	}
 	defer file.Close()
-	var screen image.Point
-	if shots, err := s.Pictures.Snapshots(r.Context(), d.ID, 1); err == nil && len(shots) > 0 {
-		screen = image.Pt(shots[0].Width, shots[0].Height)
-	}
-	return s.Snapshots.Preview(r.Context(), file, screen)
+	return s.Snapshots.PreviewFor(r.Context(), d.ID, file)
 }
 
 // start makes the call and waits for its outcome: a page without script for as

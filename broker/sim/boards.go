@@ -31,11 +31,16 @@ func catalogue() []*board {
 			screen: screen{width: 128, height: 64, mono: true}, own: lampTools(),
 		},
 		{
-			// A home-made board whose tool answers with a picture, which no
-			// stock tool does (4.4).
+			// A home-made board whose tools answer with a picture, which no
+			// stock tool does (4.4), and with as much text as asked for.
 			name: "custom-cam-s3", chip: esp32s3, flash: 16 << 20, heap: "7913004", partitions: layout16MB,
 			screen: screen{width: 240, height: 240}, lvgl: true, snapshot: true, backlight: true, camera: true,
-			battery: true, own: captureTools(),
+			battery: true, own: append(captureTools(), fileTools()...),
+		},
+		{
+			name: "lichuang-dev", chip: esp32s3, flash: 16 << 20, heap: "8104220", partitions: layout16MB,
+			screen: screen{width: 320, height: 240}, lvgl: true, snapshot: true, backlight: true, camera: true,
+			own: wifiTools(),
 		},
 		{name: "py-desktop", chip: esp32, partitions: layout4MB, software: true}, // of these it says nothing
 	}

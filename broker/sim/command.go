@@ -13,7 +13,7 @@ import (
 type Command struct {
 	OTAURL      string        `name:"ota-url" default:"http://127.0.0.1:8080/xiaozhi/ota/" placeholder:"URL" help:"Where the devices poll at boot."`
 	Devices     int           `default:"25" help:"How many devices."`
-	Boards      []string      `default:"bread-compact-wifi,esp-box-3,xmini-c3" help:"Boards, dealt out in turn: bread-compact-wifi, esp-box-3, xmini-c3, atoms3-echo-base, bread-compact-ml307, bread-compact-esp32, custom-cam-s3; py-desktop is a program that plays a board."`
+	Boards      []string      `default:"bread-compact-wifi,esp-box-3,xmini-c3" help:"Boards, dealt out in turn: bread-compact-wifi, esp-box-3, xmini-c3, atoms3-echo-base, bread-compact-ml307, bread-compact-esp32, custom-cam-s3, lichuang-dev; py-desktop is a program that plays a board."`
 	Seed        uint64        `default:"1" help:"The same seed gives the same devices again."`
 	Faults      string        `placeholder:"LIST" help:"Misbehaviour as name[=value][:rate], such as silent:2%,slow=2s:5%,cut=50:1%. Names: silent, slow, drop, badjson, flap, noconnect, error; for upgrades silent-accept, no-get, cut, wrong-build, rollback, late-true, poll-without-mqtt, mqtt-without-poll."`
 	ConnectRate float64       `default:"500" help:"Devices switched on in a second."`

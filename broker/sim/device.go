@@ -32,6 +32,7 @@ type Device struct {
 	conn     *mqttConn // nil while there is no MQTT session
 	main     *mainTask // of the running power cycle
 	restarts context.CancelFunc
+	setup    chan struct{} // the device left the network; closed when its Wi-Fi is set up
 	session  conversation
 	vision   vision
 	code     string // on the screen while the device waits to be claimed

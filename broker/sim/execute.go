@@ -50,6 +50,13 @@ func reboot(_ context.Context, d *Device, _ []argument) (result, error) {
 	return done(true)
 }
 
+// reconfigureWiFi queues the end of the protocol first, so the answer behind it
+// is never sent.
+func reconfigureWiFi(_ context.Context, d *Device, _ []argument) (result, error) {
+	d.schedule(func(context.Context) { d.leaveNetwork() })
+	return done(true)
+}
+
 // upgradeFirmware is answered only if the upgrade fails (4.7).
 func upgradeFirmware(_ context.Context, d *Device, args []argument) (result, error) {
 	if d.faults.has(FaultSilentAccept) {

@@ -50,7 +50,7 @@ func (d *Device) reset(ctx context.Context, cancel context.CancelFunc) *mainTask
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.main, d.restarts = task, cancel
-	d.session, d.vision, d.code = conversation{}, vision{}, ""
+	d.session, d.vision, d.code, d.setup = conversation{}, vision{}, "", nil
 	d.state.Message, d.state.Lamp = "", false
 	return task
 }
@@ -89,5 +89,45 @@ func (d *Device) restart(ctx context.Context) {
 	if d.sleep(ctx, time.Second) {
 		d.stats().reboots.Add(1)
 		d.restarts()
+	}
+}
+
+// leaveNetwork ends the session in order and opens the access point at which a
+// person sets up the Wi-Fi.
+func (d *Device) leaveNetwork() {
+	d.closeChannel()
+	d.mu.Lock()
+	conn := d.conn
+	d.setup = make(chan struct{})
+	d.mu.Unlock()
+	if conn != nil {
+		conn.hangUp()
+	}
+}
+
+// SetUpWiFi is what a person at the device does after it left the network. It
+// does nothing to one that did not leave.
+func (d *Device) SetUpWiFi() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.setup != nil {
+		close(d.setup)
+		d.setup = nil
+	}
+}
+
+// awaitSetUp keeps a device that left the network away until its Wi-Fi is set
+// up; then it polls and connects, as after a restart.
+func (d *Device) awaitSetUp(ctx context.Context) {
+	d.mu.Lock()
+	setup := d.setup
+	d.mu.Unlock()
+	if setup == nil {
+		return
+	}
+	select {
+	case <-setup:
+		d.restarts()
+	case <-ctx.Done():
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCallOverBroker(t *testing.T) {
@@ -111,4 +112,24 @@ func TestTwoStartsAreTheSameFleet(t *testing.T) {
 	if a, b := make(), make(); strings.Join(a, "\n") != strings.Join(b, "\n") {
 		t.Error("the same seed made two different fleets")
 	}
+}
+
+// A device told to set up its Wi-Fi says goodbye, answers nothing, and stays
+// away until a person has been there.
+func TestReconfigureWiFiLeavesTheNetwork(t *testing.T) {
+	b := newBackend(t)
+	f := b.start(Options{Boards: []string{"lichuang-dev"}, TimeScale: 0.001})
+	d := f.Device(0)
+	b.connected(d)
+	b.send(d, 0, toolCall(1, "self.system.reconfigure_wifi", `{}`))
+	eventually(t, "gone", func() bool { return !d.Connected() })
+	time.Sleep(300 * time.Millisecond) // many times the wait before a reconnect
+	b.mu.Lock()
+	orderly := b.orderly[d.ID()]
+	b.mu.Unlock()
+	if _, polls := b.lastPoll(); polls != 1 || d.Connected() || orderly != 1 || len(b.published) != 0 {
+		t.Errorf("%d polls, connected %v, %d DISCONNECTs, %d answers", polls, d.Connected(), orderly, len(b.published))
+	}
+	d.SetUpWiFi()
+	eventually(t, "back", func() bool { _, polls := b.lastPoll(); return polls == 2 && d.Connected() })
 }

@@ -35,6 +35,7 @@ func (d *Device) startProtocol(ctx context.Context, saw answer) error {
 		if err := d.serveMQTT(ctx, host, port); err != nil && ctx.Err() == nil {
 			d.log().Debug("no MQTT session", "err", err)
 		}
+		d.awaitSetUp(ctx)
 		d.sleep(ctx, reconnectWait)
 	}
 	return nil

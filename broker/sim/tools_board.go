@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 func lampTools() []*tool {
@@ -93,5 +94,23 @@ func captureTools() []*tool {
 			picture, err := d.photo("capture")
 			return result{image: picture}, err
 		},
+	}}
+}
+
+func fileTools() []*tool {
+	return []*tool{{
+		name: "self.file.read", description: "Read the first bytes of the log file",
+		params: []param{intParam("bytes", 1, 480_000)},
+		run: func(_ context.Context, _ *Device, args []argument) (result, error) {
+			return result{text: strings.Repeat("log ", args[0].i/4+1)[:args[0].i]}, nil
+		},
+	}}
+}
+
+func wifiTools() []*tool {
+	return []*tool{{
+		name:        "self.system.reconfigure_wifi",
+		description: "End this conversation and enter WiFi configuration mode.\n**CAUTION** You must ask the user to confirm this action.",
+		run:         reconfigureWiFi,
 	}}
 }

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"mime/multipart"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -111,6 +116,35 @@ type deviceCall struct {
 	Tool      string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
 	Arguments string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
 	Timeout   time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
+	Picture   string        `help:"JPEG or PNG that self.screen.preview_image shall show." type:"existingfile" placeholder:"FILE"`
+}
+
+// post makes the call, in a form if there is a picture.
+func (c *deviceCall) post(ctx context.Context, call map[string]any) (json.RawMessage, error) {
+	if c.Picture == "" {
+		return c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), call)
+	}
+	picture, err := os.ReadFile(c.Picture)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	text, err := json.Marshal(call)
+	if err != nil {
+		return nil, err
+	}
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body) // into memory: it does not fail
+	_ = form.WriteField("call", string(text))
+	part, _ := form.CreateFormFile("picture", filepath.Base(c.Picture))
+	_, _ = part.Write(picture)
+	_ = form.Close()
+	req, err := c.request(ctx, http.MethodPost, devicePath(c.ID, "/calls"), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Body, req.ContentLength = io.NopCloser(&body), int64(body.Len())
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	return c.send(&http.Client{Timeout: 6 * time.Minute}, req)
 }
 
 // Run prints the call and fails unless it succeeded.
@@ -122,7 +156,7 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	if c.Timeout > 0 {
 		body["timeout_ms"] = c.Timeout.Milliseconds()
 	}
-	answer, err := c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), body)
+	answer, err := c.post(ctx, body)
 	if err != nil {
 		return err
 	}
@@ -143,7 +177,10 @@ func (c *deviceCall) Run(ctx context.Context) error {
 			fmt.Println(printable(part.Text))
 		}
 	}
-	if call.Error != nil {
+	switch {
+	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
+		fmt.Fprintf(os.Stderr, "%s (%s)\n", printable(call.Error.Message), call.Error.Code)
+	case call.Error != nil:
 		return fmt.Errorf("%s: %s (%s)", call.State, printable(call.Error.Message), call.Error.Code)
 	}
 	return err

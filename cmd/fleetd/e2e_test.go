@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"net"
 	"net/http"
@@ -302,6 +304,38 @@ func TestSnapshotReachesTheConsole(t *testing.T) {
 	d.rest("GET", "/snapshots?device="+device, nil, &pictures)
 	if len(pictures.Items) != 1 || pictures.Items[0].Width != 320 || pictures.Items[0].Height != 240 {
 		t.Errorf("snapshots: %+v", pictures.Items)
+	}
+}
+
+// A board that is asked to set up its Wi-Fi goes without an answer; its going
+// is the outcome, and it is back when a person has been there.
+func TestReconfigureWiFi(t *testing.T) {
+	d := newDaemon(t)
+	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"lichuang-dev"}, Seed: 7, TimeScale: 0.1, BootDelay: 200 * time.Millisecond})
+	device := d.listed(1)[0].ID
+	var call callJSON
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.system.reconfigure_wifi"}, &call)
+	if call.State != "succeeded" || call.Error != nil {
+		t.Errorf("reconfigure_wifi: %+v", call)
+	}
+	var v struct {
+		Presence, Transport string
+		LastSeen            *time.Time `json:"last_seen"`
+	}
+	d.rest("GET", "/devices/"+device, nil, &v)
+	if v.Presence != "offline" || v.Transport != "mqtt" || v.LastSeen == nil {
+		t.Errorf("the device is %+v", v)
+	}
+	picture := filepath.Join(d.dir, "a.png")
+	var b bytes.Buffer
+	_ = png.Encode(&b, image.NewGray(image.Rect(0, 0, 64, 48)))
+	if err := os.WriteFile(picture, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.Device(0).SetUpWiFi()
+	d.listed(1)
+	if out := d.run("device", "call", device, "self.screen.preview_image", "--picture", picture); !bytes.Contains(out, []byte("succeeded")) {
+		t.Errorf("device call --picture printed %s", out)
 	}
 }
 

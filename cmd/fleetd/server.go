@@ -205,6 +205,9 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
+	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
+		return err
+	}
 	s.rules = fleet.NewEnrolmentRules(s.store, nil)
 	if err := s.rules.Load(ctx); err != nil {
 		return err
@@ -218,7 +221,7 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err := s.enrolments.Load(ctx); err != nil {
 		return err
 	}
-	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Events: s.events,
+	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences, Events: s.events,
 		Kick: s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return s.store.Conflicts(ctx, uuid.Nil, ids)
@@ -296,7 +299,7 @@ func (s *server) openCalls(context.Context) error {
 	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.stages.run("stray calls", s.calls.Run)
-	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.store, Calls: s.calls, Presence: s.presences, Events: s.events, Log: s.log})
+	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls, Presence: s.presences, Events: s.events, Log: s.log})
 	s.stages.run("fan-outs", s.fanOuts.Run)
 	s.watchParts()
 	return nil

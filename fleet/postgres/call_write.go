@@ -36,6 +36,7 @@ type callColumns struct {
 	result                  *string
 	resultHash              []byte
 	errorCode, errorMessage *string
+	errorParams             *string
 	evidence                *string
 	rpcID                   int32
 	timeoutMs               int64
@@ -60,7 +61,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	}
 	if c.Error != nil {
 		code, message := cleanText(c.Error.Code), cleanText(c.Error.Message)
-		r.errorCode, r.errorMessage = &code, &message
+		r.errorCode, r.errorMessage, r.errorParams = &code, &message, marshalled(c.Error.Params)
 	}
 	if c.FanOut != uuid.Nil && c.State.Final() {
 		r.resultHash = hashAnswer(c)
@@ -71,7 +72,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 // size is roughly what the row adds to a message to the database.
 func (r *callColumns) size() int {
 	n := 300
-	for _, s := range []*string{r.arguments, r.result, r.errorMessage, r.evidence} {
+	for _, s := range []*string{r.arguments, r.result, r.errorMessage, r.errorParams, r.evidence} {
 		if s != nil {
 			n += len(*s)
 		}
@@ -104,13 +105,15 @@ func hashAnswer(c *fleet.Call) []byte {
 
 const insertCalls = `
 	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)
+		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at, error_params)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms, sent_at, finished_at
+		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms, sent_at, finished_at, error_params::json
 	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::uuid[],
-		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[], $19::bigint[], $20::timestamptz[], $21::timestamptz[])
+		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[], $19::bigint[], $20::timestamptz[], $21::timestamptz[],
+		$22::text[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at)`
+		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
+		error_params)`
 
 // The conflict waits for a transaction that hangs with the same call: either
 // that one's row is brought to its outcome, or that one fails when it goes on.
@@ -126,10 +129,12 @@ const settleCalls = insertCalls + `
 const updateCalls = `
 	UPDATE calls c
 	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash, error_code = u.error_code,
-		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at
+		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at,
+		error_params = u.error_params::json
 	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[],
-		$12::timestamptz[])
-		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, created_at)
+		$12::timestamptz[], $13::text[])
+		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, created_at,
+		error_params)
 	WHERE c.id = u.id AND c.created_at = u.created_at
 	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))
 	RETURNING c.id`
@@ -217,6 +222,7 @@ func insertArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) int64 { return r.timeoutMs }),
 		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
+		column(ws, func(r *callColumns) *string { return r.errorParams }),
 	}
 }
 
@@ -234,5 +240,6 @@ func updateArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
+		column(ws, func(r *callColumns) *string { return r.errorParams }),
 	}
 }

@@ -109,7 +109,7 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 }
 
 const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-	state, result, error_code, error_message, evidence, late, rpc_id, timeout_ms, sent_at, finished_at`
+	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at, finished_at`
 
 type callRow struct {
 	ID           uuid.UUID
@@ -126,6 +126,7 @@ type callRow struct {
 	Result       []byte
 	ErrorCode    *string
 	ErrorMessage *string
+	ErrorParams  []byte
 	Evidence     []byte
 	Late         []byte
 	RPCID        int32
@@ -141,6 +142,11 @@ func (r callRow) call() (fleet.Call, error) {
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
 	if r.ErrorCode != nil {
 		c.Error = &fleet.CallError{Code: *r.ErrorCode, Message: *r.ErrorMessage}
+	}
+	if r.ErrorParams != nil && c.Error != nil {
+		if err := json.Unmarshal(r.ErrorParams, &c.Error.Params); err != nil {
+			return c, fmt.Errorf("error of call %s: %w", r.ID, err)
+		}
 	}
 	if r.Evidence != nil {
 		if err := json.Unmarshal(r.Evidence, &c.Evidence); err != nil {

@@ -191,12 +191,13 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []fleet.PollRecord) erro
 	return s.SavePresence(ctx, changes)
 }
 
-// ResetPresence turns every online or unresponsive device of the node to offline.
+// ResetPresence turns every online or unresponsive device of the node, or of any
+// node if that is "", to offline.
 func (s *Store) ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error) {
 	tag, err := s.db.Exec(ctx, `
 		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence = $2
-		FROM connections c
-		WHERE c.device_id = d.id AND c.node = $1 AND d.presence IN ('online', 'unresponsive')`, node, evidence, at)
+		WHERE d.presence IN ('online', 'unresponsive')
+		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))`, node, evidence, at)
 	if err != nil {
 		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
 	}

@@ -96,7 +96,7 @@ func finish(c *fleet.Call, state fleet.CallState, result string) *fleet.Call {
 		c.Result = []byte(result)
 	}
 	if state.Failed() {
-		c.Error = &fleet.CallError{Code: "tool_error", Message: "no\x00pe \xff"}
+		c.Error = &fleet.CallError{Code: "tool_error", Message: "no\x00pe \xff", Params: map[string]any{"limit": 7.0, "what": "a\x00b"}}
 	}
 	return c
 }

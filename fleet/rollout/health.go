@@ -68,6 +68,9 @@ func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 	}
 	switch call.State {
 	case fleet.CallSucceeded:
+		if call.Error != nil && len(check.Assert) > 0 { // the answer is not kept
+			return "", errors.New(call.Error.Message)
+		}
 		return answerText(call.Result), nil
 	case fleet.CallOffline, fleet.CallUnknown, fleet.CallCanceled:
 		return "", errAbsent

@@ -35,7 +35,6 @@ type Options struct {
 	FanOuts       *fleet.FanOuts
 	Enrolment     *fleet.Enrolments
 	Rules         *fleet.EnrolmentRules
-	Presence      *fleet.Presences
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
 	Firmware      *fleet.Firmware

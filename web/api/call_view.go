@@ -19,8 +19,8 @@ type callView struct {
 	Actor      actorView        `json:"actor"`
 	FanOutID   *uuid.UUID       `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
 	State      fleet.CallState  `json:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
-	Result     json.RawMessage  `json:"result" doc:"MCP CallToolResult; null without an answer"`
-	Error      *fleet.CallError `json:"error" doc:"Why it did not succeed"`
+	Result     json.RawMessage  `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
+	Error      *fleet.CallError `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
 	Evidence   []fleet.Evidence `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
 	TimeoutMs  int64            `json:"timeout_ms"`
 	CreatedAt  time.Time        `json:"created_at"`

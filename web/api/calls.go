@@ -15,12 +15,15 @@ import (
 
 func (a *api) registerCalls() {
 	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator, noun: "device",
-		summary: "Call a tool of a device",
+		summary: "Call a tool of a device", picture: true,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
-			"With the header Prefer: respond-async it answers 202 at once; the call is at Location.",
+			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
+			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
+			"A tool with an effect (see the list of tools) takes the device away, and is judged by that.",
 		more: func(h *huma.Operation) {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
 		}}, a.makeCall)
+	describePictureForm(a.huma.OpenAPI().Paths["/devices/{id}/calls"].Post)
 	register(a, operation{id: "list-device-calls", method: http.MethodGet, path: "/devices/{id}/calls", role: fleet.RoleViewer, noun: "device",
 		summary: "List the calls made to a device, newest first"}, a.listDeviceCalls)
 	register(a, operation{id: "list-calls", method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
@@ -49,9 +52,10 @@ type makeCallInput struct {
 	DevicePath
 	Prefer string `header:"Prefer" maxLength:"200" doc:"respond-async does not wait for the outcome"`
 	Body   struct {
-		Tool      string    `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
-		Arguments arguments `json:"arguments,omitempty"`
-		TimeoutMs int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
+		Tool      string      `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
+		Arguments arguments   `json:"arguments,omitempty"`
+		Picture   *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
+		TimeoutMs int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
 	}
 }
 
@@ -69,6 +73,9 @@ func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (
 	}
 	r := fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
 		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}
+	if r.Picture, err = a.pictureFor(ctx, id, r.Tool, in.Body.Picture); err != nil {
+		return nil, err
+	}
 	if prefersAsync(in.Prefer) {
 		c, err := a.Calls.Start(ctx, r)
 		return &makeCallOutput{http.StatusAccepted, prefix + "/calls/" + c.ID.String(), "respond-async", call(c)}, err

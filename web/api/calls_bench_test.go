@@ -68,7 +68,7 @@ func benchAPI(b *testing.B, store fleet.CallStore) *api {
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices), Link: &instantLink{},
 		Watcher: presence, URLs: noURLs{}, Events: &fleet.Events{}})
 	b.Cleanup(calls.Shutdown)
-	return newAPI(Options{Calls: calls, Presence: presence, Operators: fleet.NewOperators(tokenStore{}), Events: &fleet.Events{}})
+	return newAPI(Options{Calls: calls, Operators: fleet.NewOperators(tokenStore{}), Events: &fleet.Events{}})
 }
 
 // forgetfulStore keeps nothing, as fast as can be.

@@ -56,8 +56,7 @@ type holdView struct {
 	Until  *time.Time `json:"until" doc:"null holds until released"`
 }
 
-// device shows a device that is part of the given campaign, if any. What memory
-// knows of its presence may be newer than what the store does.
+// device shows a device that is part of the given campaign, if any.
 func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
 		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
@@ -71,9 +70,6 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	}
 	if d.Replaces != "" {
 		v.Replaces = &d.Replaces
-	}
-	if presence, since, evidence := a.Presence.State(d.ID); presence != "" && !since.Before(d.PresenceSince) {
-		v.Presence, v.PresenceSince, v.PresenceEvidence = presence, ptr(utc(since)), evidence
 	}
 	return v
 }

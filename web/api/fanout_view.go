@@ -121,11 +121,14 @@ type previewView struct {
 	Targets  int          `json:"targets" doc:"Devices that would be called"`
 	Offline  int          `json:"offline" doc:"Of these, not connected now: see offline of the request"`
 	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
+	Effect   string       `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of each device's connection; empty: nothing"`
+	Confirm  bool         `json:"needs_confirm" doc:"The fan-out needs the number of targets in confirm"`
 	Skipped  []reasonView `json:"skipped" nullable:"false" doc:"Devices that match but would be left out"`
 }
 
 func preview(p fleet.FanOutPreview) previewView {
-	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, UserOnly: p.UserOnly, Skipped: []reasonView{}}
+	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, UserOnly: p.UserOnly,
+		Effect: string(p.Effect), Confirm: p.NeedsConfirm(), Skipped: []reasonView{}}
 	for _, s := range p.Skipped {
 		v.Skipped = append(v.Skipped, reasonView(s))
 	}

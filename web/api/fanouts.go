@@ -15,7 +15,8 @@ import (
 func (a *api) registerFanOuts() {
 	register(a, operation{id: "create-fanout", method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator, created: true,
 		summary: "Call a tool of many devices",
-		about:   "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out.",
+		about: "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
+			"A tool after which a person has to go to each device, such as self.system.reconfigure_wifi, is called only with the number of targets in confirm.",
 		more: func(h *huma.Operation) {
 			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
 			also[FanOutView](a, h, "201", "The fan-out runs; its progress is at Location")
@@ -38,6 +39,7 @@ type createFanOutInput struct {
 		TimeoutMs   int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
 		Offline     string    `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
 		OfflineWait int64     `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
+		Confirm     int       `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
 		DryRun      bool      `json:"dry_run,omitempty" doc:"Only say what would be done"`
 	}
 }
@@ -45,7 +47,7 @@ type createFanOutInput struct {
 func (in *createFanOutInput) request(by fleet.Actor) (fleet.FanOutRequest, error) {
 	b := in.Body
 	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
-		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond}
+		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm}
 	switch {
 	case b.Offline == "wait":
 		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)

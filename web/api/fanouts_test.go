@@ -1,6 +1,8 @@
 package api
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,35 @@ func (w *world) await(t *testing.T, path string) fanOutProgressView {
 		if time.Now().After(deadline) {
 			t.Fatalf("still running: %+v", f)
 		}
+	}
+}
+
+// Many devices leave the network only if the asker knows how many.
+func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []fleet.DeviceID{unit, other} {
+		w.listing(t, id, append(slices.Clone(tools), fleet.Tool{Name: fleet.ToolReconfigureWiFi, Audience: fleet.AudienceModel,
+			InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)}))
+	}
+	ask := func(more string) string { return `{"q":"","tool":"self.system.reconfigure_wifi"` + more + `}` }
+	p := decode[previewView](t, w.post(t, "/fanouts", ask(`,"dry_run":true`)), 200)
+	if p.Targets != 2 || !p.UserOnly || p.Effect != "leaves_network" || !p.Confirm {
+		t.Errorf("the preview is %+v", p)
+	}
+	for _, more := range []string{``, `,"confirm":0`, `,"confirm":1`, `,"confirm":3`} {
+		got := w.post(t, "/fanouts", ask(more)).problem(t)
+		if got.Status != 422 || got.Code != "confirmation_required" || got.Field != "confirm" || got.Params["targets"] != 2.0 {
+			t.Errorf("%s is answered %+v", ask(more), got)
+		}
+	}
+	w.post(t, "/fanouts", ask(`,"confirm":-2`)).problem(t)
+	w.post(t, "/fanouts", ask(`,"confirm":"2"`)).problem(t)
+	if all := decode[list[FanOutView]](t, w.get(t, "/fanouts"), 200); len(all.Items) != 0 {
+		t.Errorf("refused fan-outs left %v", all.Items)
+	}
+	decode[FanOutView](t, w.post(t, "/fanouts", ask(`,"confirm":2`)), 201)
+	if p := decode[previewView](t, w.post(t, "/fanouts", `{"q":"","tool":"self.reboot","dry_run":true}`), 200); p.Effect != "restarts" || p.Confirm {
+		t.Errorf("the preview of a restart is %+v", p)
 	}
 }
 

@@ -46,7 +46,12 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if op.Method == http.MethodPost {
 			next = a.once(next)
 		}
-		next = readBody(op.MaxBodyBytes-1, next)
+		limit := op.MaxBodyBytes - 1
+		form := int64(0)
+		if picture, _ := op.Metadata[pictureKey].(bool); picture {
+			next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
+		}
+		next = readBody(limit, form, next)
 	}
 	return a.authenticated(need, op.Summary, next)
 }
@@ -100,6 +105,7 @@ const (
 	maxBody     = 64 << 10
 	maxPlan     = 2 << 20 // a campaign may name its devices one by one
 	bodyTimeout = 10 * time.Second
+	formTimeout = time.Minute // a picture over a modem
 )
 
 // A bufferedBody is a request's body that has arrived.
@@ -112,12 +118,17 @@ func (*bufferedBody) Close() error { return nil }
 
 // readBody reads the whole body before anything is done. The deadline ends
 // with it: a call may well take longer than its arguments took to arrive.
-func readBody(limit int64, next http.Handler) http.Handler {
+// A form may be larger, and take its time, where the operation takes one.
+func readBody(limit, form int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := new(bufferedBody)
 		if r.Body != nil && r.Body != http.NoBody {
+			most, timeout := limit, bodyTimeout
+			if form > 0 && isForm(r) {
+				most, timeout = form, formTimeout
+			}
 			var p *problem
-			if body.data, p = readAll(w, r, limit); p != nil {
+			if body.data, p = readAll(w, r, most, timeout); p != nil {
 				p.write(w)
 				return
 			}
@@ -128,9 +139,9 @@ func readBody(limit int64, next http.Handler) http.Handler {
 	})
 }
 
-func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
+func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {
 	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // not every writer is a connection's
+	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // not every writer is a connection's
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
@@ -138,7 +149,7 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *prob
 	case errors.As(err, &large):
 		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
 	case err != nil:
-		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body", Detail: "the body broke off or took longer than ten seconds"}
+		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body", Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
 	}
 	return data, nil
 }

@@ -166,6 +166,7 @@ func (s sealer) requestHash(r *http.Request) []byte {
 	if body, ok := r.Body.(*bufferedBody); ok {
 		mac.Write(body.data)
 	}
+	mac.Write(pictureIn(r.Context()))
 	return mac.Sum(nil)
 }
 

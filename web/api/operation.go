@@ -24,6 +24,7 @@ type operation struct {
 	noun    string // what the request names, and may not exist
 	created bool   // answers 201
 	body    int64  // most bytes of its body; 0 takes maxBody
+	picture bool   // takes a form with a picture in place of its body, too
 	streams bool   // reads its body itself, as it comes
 
 	more func(*huma.Operation) // adds to the document what the types do not say
@@ -33,6 +34,7 @@ type operation struct {
 const (
 	roleKey    = "role"
 	streamsKey = "streams"
+	pictureKey = "picture"
 )
 
 // register makes an operation part of the router and of the document.
@@ -53,7 +55,7 @@ func (op operation) describe() huma.Operation {
 		Description:     strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
 		Security:        []map[string][]string{{"token": {string(op.role)}}},
 		Errors:          op.failures(),
-		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams},
+		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams, pictureKey: op.picture},
 		BodyReadTimeout: -1, // the guard has read the body
 		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,
 	}

@@ -23,10 +23,11 @@ type toolView struct {
 	Description string          `json:"description" doc:"The device's own words"`
 	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
 	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: never called by a language model"`
+	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of the device's connection: empty, nothing; restarts, it comes back within a minute or so; leaves_network, it is gone until a person at the device sets up its Wi-Fi"`
 }
 
 func tool(t fleet.Tool) toolView {
-	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t)}
+	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t), Effect: string(fleet.EffectOf(t.Name))}
 	return v
 }
 

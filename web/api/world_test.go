@@ -99,7 +99,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	targets := fleet.NewTargets(w.store, w.store)
-	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Events: w.events,
+	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence, Events: w.events,
 		Kick: func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return w.store.Conflicts(ctx, uuid.Nil, ids)
@@ -116,7 +116,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence, Events: w.events, Log: log})
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
-	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules, Presence: w.presence,
+	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }

@@ -102,9 +102,9 @@ func (v FanOutNewPage) changeURL() string {
 }
 
 // word is what must be typed before the fan-out starts: the count, for tools
-// that are for people only.
+// that are for people only or take the devices away.
 func (v FanOutNewPage) word() string {
-	if v.Preview.UserOnly {
+	if v.Preview.MustType() {
 		return strconv.Itoa(v.Preview.Targets)
 	}
 	return ""

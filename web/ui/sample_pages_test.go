@@ -26,6 +26,7 @@ var tools = []fleet.Tool{
 	{Name: fleet.ToolUpgradeFirmware, Description: "Upgrade firmware from a specific URL.", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`), Audience: fleet.AudienceUser},
 	{Name: fleet.ToolSnapshot, Description: "Snapshot the screen and upload it to a specific URL", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`), Audience: fleet.AudienceUser},
 	{Name: fleet.ToolPreviewImage, Description: "Preview an image on the screen", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolReconfigureWiFi, Description: "End this conversation and enter WiFi configuration mode.\n**CAUTION** You must ask the user to confirm this action.", InputSchema: schema(`{"type":"object","properties":{}}`)},
 }
 
 const status = `{"audio_speaker":{"volume":70},"screen":{"brightness":75,"theme":"light"},"battery":{"level":88,"charging":false},"network":{"type":"wifi","ssid":"<b>lab</b>","signal":"strong"},"chip":{"temperature":41.5}}`
@@ -60,6 +61,13 @@ func rebootView() ui.CallView {
 	}
 	c.Late = &fleet.LateAnswer{At: now.Add(-10 * time.Second), Result: textResult("true")}
 	return ui.CallView{Call: c, DeviceName: "Front door"}
+}
+
+func keptNot() ui.CallView {
+	v := callView(1, "")
+	v.Call.State, v.Call.Result = fleet.CallSucceeded, nil
+	v.Call.Error = &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large", Params: map[string]any{"bytes": 300_211, "limit": 262_144}}
+	return v
 }
 
 func toolPage(tool int, last *ui.CallView, canAct bool) templ.Component {
@@ -168,6 +176,10 @@ func fanOutNew(step int) templ.Component {
 		v.Arguments = schema(`{}`)
 		v.Preview = &fleet.FanOutPreview{Matched: 4353, Targets: 4312, Offline: 120, UserOnly: true, Skipped: []fleet.SkippedDevices{
 			{Reason: "device_held", Count: 38, Sample: []fleet.DeviceID{device(1).ID, device(2).ID}}, {Reason: "unknown_tool", Count: 3}}}
+	}
+	if step > 2 {
+		v.Form = ui.NewToolForm(tools[9], nil)
+		v.Preview.Effect, v.Preview.Skipped = fleet.EffectLeaves, nil
 	}
 	return v.Page()
 }

@@ -31,14 +31,19 @@ func NewToolForm(tool fleet.Tool, last json.RawMessage) *ToolForm {
 	return &ToolForm{Tool: tool, Fields: NewFields(tool, last)}
 }
 
-// Confirm is what the operator must type first; "" for nothing. The form
-// field is "confirm".
-func (f *ToolForm) Confirm() string {
-	if fleet.TypedConfirmation(f.Tool.Name) {
-		return "reboot"
-	}
-	return ""
+// A confirmation asks the operator to type a word before a call that takes the
+// device away. The form field is "confirm".
+type confirmation struct{ word, ask, button string } // ask and button are messages
+
+var confirmations = map[fleet.ToolEffect]confirmation{
+	fleet.EffectRestarts: {"reboot", "tools.type_word", "tools.reboot"},
+	fleet.EffectLeaves:   {"leave", "tools.type_leave", "tools.leave"},
 }
+
+// Confirm is what the operator must type first; "" for nothing.
+func (f *ToolForm) Confirm() string { return f.confirmation().word }
+
+func (f *ToolForm) confirmation() confirmation { return confirmations[fleet.EffectOf(f.Tool.Name)] }
 
 // forbidden is the message that says why the console does not call the tool.
 func (f *ToolForm) forbidden() string {
@@ -51,7 +56,7 @@ func (f *ToolForm) forbidden() string {
 	return ""
 }
 
-func (f *ToolForm) takesPicture() bool { return f.Tool.Name == fleet.ToolPreviewImage }
+func (f *ToolForm) takesPicture() bool { return fleet.ShowsPicture(f.Tool.Name) }
 
 // rpc is the message as it would be sent with the values shown.
 func (f *ToolForm) rpc() string {

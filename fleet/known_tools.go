@@ -1,0 +1,111 @@
+package fleet
+
+import "time"
+
+// Tools of the stock firmware that have a meaning here.
+const (
+	ToolReboot          = "self.reboot"
+	ToolUpgradeFirmware = "self.upgrade_firmware"
+	ToolSnapshot        = "self.screen.snapshot"
+	ToolPreviewImage    = "self.screen.preview_image"
+	ToolSetAssetsURL    = "self.assets.set_download_url"
+	ToolReconfigureWiFi = "self.system.reconfigure_wifi"
+)
+
+// ToolEffect says what becomes of a device's connection when it runs a tool.
+type ToolEffect string
+
+const (
+	EffectNone     ToolEffect = ""               // it stays connected
+	EffectRestarts ToolEffect = "restarts"       // it goes, and comes back within a minute or so
+	EffectLeaves   ToolEffect = "leaves_network" // it goes, until a person at the device sets up its Wi-Fi
+)
+
+// toolAccess narrows who may call a tool, beyond its audience.
+type toolAccess int
+
+const (
+	forAudience  toolAccess = iota
+	forCampaigns            // campaigns only, with a [FirmwareOrder]
+	forNone                 // fleetd makes no such call
+)
+
+// A knownTool is what fleetd knows of a tool by its name, whatever the device
+// lists. The zero value is an ordinary tool.
+type knownTool struct {
+	audience Audience      // AudienceUser: a language model never calls it
+	access   toolAccess    // who else may not
+	effect   ToolEffect    // on the device's connection
+	silent   bool          // the device goes without an answer: evidence tells the outcome
+	url      LinkPurpose   // of the one-time address that fleetd puts into the argument url
+	single   bool          // needs something made for one device: no fan-out
+	timeout  time.Duration // 0 takes DefaultCallTimeout
+}
+
+// How long tools take that connect, upload or download (protocol 4.9), and
+// devices that go away: one that restarts without a DISCONNECT is missed after
+// one and a half keepalives.
+const (
+	transferTimeout  = 75 * time.Second
+	departureTimeout = 2 * time.Minute
+)
+
+// knownTools are the tools of stock and included firmware that fleetd treats in
+// a particular way. The audience stands here too, since the flag of tools/list
+// is a filter and no access control, and some lists do not carry it.
+//
+// Where the firmware is not named it is the stock one, 78/xiaozhi-esp32 at
+// 48142026 (2.4.2), below main/. It has no tool that sleeps, switches off or
+// erases: those are buttons and timers of the boards.
+var knownTools = map[string]knownTool{
+	// mcp_server.cc, AddUserOnlyTools
+	"self.get_system_info": {audience: AudienceUser},
+	"self.screen.get_info": {audience: AudienceUser},
+	ToolReboot:             {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
+	ToolUpgradeFirmware:    {audience: AudienceUser, access: forCampaigns, effect: EffectRestarts, silent: true},
+	ToolSnapshot:           {audience: AudienceUser, url: LinkUpload, timeout: transferTimeout},
+	ToolPreviewImage:       {audience: AudienceUser, url: LinkPreview, single: true, timeout: transferTimeout},
+	ToolSetAssetsURL:       {audience: AudienceUser, access: forNone}, // it downloads at its next boot
+
+	// mcp_server.cc, AddCommonTools
+	"self.camera.take_photo": {timeout: transferTimeout},
+
+	// Boards. All list these for models.
+	//
+	// EnterWifiConfigMode (boards/common/wifi_board.cc) resets the protocol, which
+	// sends DISCONNECT before the answer, stops the station and opens an access
+	// point. In lckfb/szpi-esp32s3, lcdwiki-es3c35p, rymcu/bigsmart and 19 of waveshare:
+	ToolReconfigureWiFi: {audience: AudienceUser, effect: EffectLeaves, silent: true, timeout: departureTimeout},
+	// The same by another name, in waveshare's e-paper, rlcd, amoled-1.32 and 1.43c, and zectrix:
+	"self.disp.network": {audience: AudienceUser, effect: EffectLeaves, silent: true, timeout: departureTimeout},
+	// zhengchen/cam and cam-ml307, mcp_controller.cc: esp_restart after a second, without DISCONNECT.
+	"self.res.esp_restart": {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
+	// yunliao-s3: inverts the colours for good, and calls Reboot.
+	"self.system.switch_TFT": {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
+
+	// The included firmware, firmware/components/fleet_tools.
+	ToolCoreDumpUpload: {audience: AudienceUser, url: LinkCoreDump, single: true, timeout: 2 * time.Minute},
+	ToolRollback:       {audience: AudienceUser, effect: EffectRestarts}, // answers that it will, and restarts
+}
+
+// OwnsURL reports whether the url argument of the tool is made by fleetd.
+func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
+
+// ShowsPicture reports whether a call of the tool needs [CallRequest.Picture].
+func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview }
+
+// EffectOf says what becomes of the connection of a device that runs the tool.
+// An operator confirms by typing what takes a device away.
+func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
+
+// UserOnly reports whether the tool must never be called by a language model.
+func (t Tool) UserOnly() bool {
+	return t.Audience == AudienceUser || knownTools[t.Name].audience == AudienceUser
+}
+
+func defaultTimeout(tool string) time.Duration {
+	if d := knownTools[tool].timeout; d > 0 {
+		return d
+	}
+	return DefaultCallTimeout
+}

@@ -1,0 +1,133 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// pictureRef names a picture that fleetd has already.
+type pictureRef struct {
+	Snapshot string `json:"snapshot_id" format:"uuid" doc:"A snapshot of the same device"`
+}
+
+type pictureKeyType struct{}
+
+// pictureIn is the picture of the form that the request came with, nil if it
+// came with none.
+func pictureIn(ctx context.Context) []byte {
+	data, _ := ctx.Value(pictureKeyType{}).([]byte)
+	return data
+}
+
+func isForm(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data")
+}
+
+// openForm lets an operation that takes JSON take a form, too: its part "call"
+// goes on as the body, its part "picture" in the request's context.
+func openForm(limit int64, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isForm(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		call, picture, p := readForm(r, limit)
+		if p != nil {
+			p.write(w)
+			return
+		}
+		body := &bufferedBody{data: call}
+		body.Reset(call)
+		r = r.WithContext(context.WithValue(r.Context(), pictureKeyType{}, picture))
+		r.Body, r.ContentLength = body, int64(len(call))
+		r.Header = r.Header.Clone()
+		r.Header.Set("Content-Type", "application/json")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
+	broken := &problem{Status: http.StatusBadRequest, Code: "broken_body",
+		Detail: "the form cannot be read; send multipart/form-data with the JSON as \"call\" and the file as \"picture\""}
+	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return nil, nil, broken
+	}
+	for form := multipart.NewReader(r.Body, params["boundary"]); ; {
+		part, err := form.NextPart()
+		switch {
+		case errors.Is(err, io.EOF) && call != nil && picture != nil:
+			return call, picture, nil
+		case errors.Is(err, io.EOF):
+			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "part_missing",
+				Detail: "the form needs the JSON as \"call\" and the file as \"picture\""}
+		case err != nil:
+			return nil, nil, broken
+		}
+		to, most := &call, limit
+		switch part.FormName() {
+		case "call":
+		case "picture":
+			to, most = &picture, fleet.MaxSnapshotBytes
+		default:
+			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "unknown_part",
+				Detail: "the form takes the parts \"call\" and \"picture\", nothing else"}
+		}
+		data, err := io.ReadAll(io.LimitReader(part, most+1))
+		switch {
+		case err != nil || *to != nil:
+			return nil, nil, broken
+		case int64(len(data)) > most:
+			return nil, nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Field: part.FormName(),
+				Detail: "a picture has at most 4 MiB, the rest of the call at most 64 KiB"}
+		}
+		*to = append([]byte{}, data...)
+	}
+}
+
+// describePictureForm is for after the registration, as describeUploadBody is.
+func describePictureForm(op *huma.Operation) {
+	op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{
+		Type: huma.TypeObject, Required: []string{"call", "picture"},
+		Properties: map[string]*huma.Schema{
+			"call": op.RequestBody.Content["application/json"].Schema,
+			"picture": {Type: huma.TypeString, Format: "binary",
+				Description: "JPEG or PNG, at most 4 MiB; made to fit the screen"}}}}
+}
+
+// pictureFor is the key of the picture that a call shall show: of the form, or
+// of the snapshot named; "" without one.
+func (a *api) pictureFor(ctx context.Context, device fleet.DeviceID, tool string, ref *pictureRef) (string, error) {
+	data := pictureIn(ctx)
+	if data == nil && ref == nil {
+		return "", nil
+	}
+	wrong := func(code, message string) error {
+		return &fleet.Error{Kind: fleet.ErrInvalid, Code: code, Field: "picture", Message: message}
+	}
+	switch {
+	case data != nil && ref != nil:
+		return "", wrong("two_pictures", "send a picture or name a snapshot, not both")
+	case !fleet.ShowsPicture(tool):
+		return "", wrong("picture_not_taken", tool+" takes no picture; "+fleet.ToolPreviewImage+" does")
+	}
+	if _, err := a.Devices.Device(ctx, device); err != nil {
+		return "", err
+	}
+	if ref == nil {
+		return a.Snapshots.PreviewFor(ctx, device, bytes.NewReader(data))
+	}
+	id, _ := uuid.Parse(ref.Snapshot) // the document asks for a UUID
+	return a.Snapshots.PreviewOf(ctx, device, id)
+}
