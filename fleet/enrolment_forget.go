@@ -46,12 +46,11 @@ func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
 	if err := e.forgetDevices(ctx, before); err != nil {
 		return err
 	}
-	system := Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
 	for _, w := range e.Waiting() {
 		if !w.Again || !w.LastPoll.Before(before) {
 			continue
 		}
-		err := e.decide(ctx, system, "device.request_expire", w.Device, func(a *Admission) error {
+		err := e.decide(ctx, systemActor, "device.request_expire", w.Device, func(a *Admission) error {
 			a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
 			return nil
 		})

@@ -109,7 +109,7 @@ func (e *Enrolments) admit(st *standing, p BootPoll) (PollAnswer, error) {
 		return e.session(st, p.Device), nil
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return PollAnswer{}, nil
-	case e.o.Mode == EnrolOpen && !e.o.Connected(p.Device):
+	case e.o.Mode == EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
@@ -134,7 +134,7 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll) (PollAnswer, error) 
 		e.endRequest(st)
 		st.clientID = strings.Clone(p.ClientID)
 	}
-	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) {
+	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) && !e.mustProve(p) {
 		e.endRequest(st)
 		st.enrolment = EnrolmentEnrolled
 		return e.session(st, p.Device), nil
@@ -161,6 +161,7 @@ func (e *Enrolments) ask(st *standing, p BootPoll) (PollAnswer, error) {
 		r = &request{code: code, challenge: newChallenge()}
 		st.request = r
 	}
+	e.claim(r, p)
 	if r.since.IsZero() {
 		r.since = p.At
 	}

@@ -21,6 +21,12 @@ type EnrolmentOptions struct {
 	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
 	Log    *slog.Logger
 
+	// Serials are the serial numbers that devices can prove to carry. nil: none.
+	Serials *Serials
+	// MarkProofs leaves it to an operator to let in a device that proved its
+	// serial number. By default the proof is enough.
+	MarkProofs bool
+
 	PublicName string  // shown on the display above the code: the host of the console
 	Events     *Events // nil: nobody is told
 
@@ -51,7 +57,8 @@ type Enrolments struct {
 	polls   *writeBehind[DeviceID, BootPoll]
 	codes   *claimCodes
 	claims  attemptLimiter
-	crowded chan struct{} // asks Run to forget stale waiting devices early
+	proofs  attemptLimiter // of serial numbers, by device and address
+	crowded chan struct{}  // asks Run to forget stale waiting devices early
 	seed    maphash.Seed
 	shards  [enrolmentShards]enrolmentShard
 }
@@ -83,6 +90,7 @@ type request struct {
 	code, challenge   string
 	since, lastPoll   time.Time // zero if before the start of the process
 	board, remoteAddr string
+	claim             *serialClaim // nil unless the device claims a serial number on record
 }
 
 // NewEnrolments makes the service. Load it before the first poll.
@@ -98,7 +106,8 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 	}
 	o = enrolmentDefaults(o)
 	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, 100_000)),
-		claims: attemptLimiter{burst: 10, every: 6 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+		claims: attemptLimiter{burst: 10, every: 6 * time.Second},
+		proofs: attemptLimiter{burst: 30, every: 3 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range e.shards {
 		e.shards[i].devices = make(map[DeviceID]*standing)
 	}

@@ -34,6 +34,7 @@ type config struct {
 	PublicURL       string        `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
 	MQTTEndpoint    string        `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 	Enrolment       string        `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+	SerialProof     string        `help:"What a device that proves its serial number gets: it is let in (accept), or marked for the operator who decides (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
 	AdminPassword   string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 	LogFormat       string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
 	LogLevel        string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`

@@ -17,6 +17,10 @@ func (s *server) watchParts() {
 		func() float64 { _, unresponsive := s.presences.Counts(); return float64(unresponsive) })
 	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
 		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
+	for _, outcome := range fleet.ProofOutcomes {
+		m.counter("fleetd_serial_proofs_total", "Activations with a serial number, by outcome.", prometheus.Labels{"outcome": string(outcome)},
+			func() float64 { return float64(s.serials.Proofs(outcome)) })
+	}
 	m.registry.MustRegister(brokerMetrics{s.broker})
 }
 

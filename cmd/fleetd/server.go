@@ -46,6 +46,7 @@ type server struct {
 	operators  *fleet.Operators
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
+	serials    *fleet.Serials
 	snapshots  *fleet.Snapshots
 	reports    *fleet.Reports
 	broker     *broker.Broker
@@ -200,12 +201,20 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sealer, err := fleet.NewSealer(key)
+	if err != nil {
+		return err
+	}
+	s.serials = fleet.NewSerials(s.store, sealer, s.log)
+	if err := s.serials.Load(ctx); err != nil {
+		return err
+	}
 	s.operators = fleet.NewOperators(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
 	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
-		ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
+		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark", ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
 	if err != nil {
 		return err
 	}
@@ -216,6 +225,7 @@ func (s *server) openDomain(ctx context.Context) error {
 		Kick: s.kick, Retiring: s.retiring, Log: s.log})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
+	s.stages.run("serial numbers", s.serials.Run)
 	s.stages.run("enrolment", s.enrolments.Run)
 	return nil
 }
