@@ -143,7 +143,7 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll) (PollAnswer, error) 
 }
 
 func (e *Enrolments) session(st *standing, id DeviceID) PollAnswer {
-	return PollAnswer{Session: e.signer.issue(id, st.clientID, st.serial.generation())}
+	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation())}
 }
 
 // ask makes the device show its code, a new one if it has none yet.

@@ -12,7 +12,8 @@ import (
 	"unique"
 )
 
-// EnrolmentOptions configures [Enrolments]. Store, Key and Mode are required.
+// EnrolmentOptions configures [Enrolments]. Store, Mode, and Key or Keys, are
+// required.
 type EnrolmentOptions struct {
 	Store EnrolmentStore
 	Mode  EnrolmentMode
@@ -21,6 +22,9 @@ type EnrolmentOptions struct {
 	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
 	Log    *slog.Logger
 
+	// Keys are the generations of the key that signs credentials, loaded. nil:
+	// the one derived from Key.
+	Keys *SigningKeys
 	// Serials are the serial numbers that devices can prove to carry. nil: none.
 	Serials *Serials
 	// MarkProofs leaves it to an operator to let in a device that proved its
@@ -53,7 +57,7 @@ type EnrolmentOptions struct {
 // record needs an operator's word.
 type Enrolments struct {
 	o       EnrolmentOptions
-	signer  signer
+	keys    *SigningKeys
 	polls   *writeBehind[DeviceID, BootPoll]
 	codes   *claimCodes
 	claims  attemptLimiter
@@ -83,7 +87,12 @@ type standing struct {
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
+	noted        keyNote
 }
+
+// A keyNote is the generation of the signing key that a device last connected
+// with, as noted for a rotation.
+type keyNote struct{ rotation, generation int32 }
 
 // request is a device's wish to be let in, under the Client-Id it asked with.
 type request struct {
@@ -100,12 +109,15 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 	default:
 		return nil, fmt.Errorf("%q is no way to enrol; choose code, approve or open", o.Mode)
 	}
-	sign, err := newSigner(o.Key)
-	if err != nil {
-		return nil, err
+	if o.Keys == nil {
+		keys, err := NewSigningKeys(nil, o.Key, o.Log)
+		if err != nil {
+			return nil, err
+		}
+		o.Keys = keys
 	}
 	o = enrolmentDefaults(o)
-	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, 100_000)),
+	e := &Enrolments{o: o, keys: o.Keys, codes: newClaimCodes(min(o.MaxWaiting, 100_000)),
 		claims: attemptLimiter{burst: 10, every: 6 * time.Second},
 		proofs: attemptLimiter{burst: 30, every: 3 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range e.shards {
@@ -149,6 +161,11 @@ func (e *Enrolments) Load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("loading enrolments: %w", err)
 	}
+	rotation := e.keys.Rotation().ID
+	uses, err := e.keys.loadUses(ctx)
+	if err != nil {
+		return err
+	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
 			serial: credentialSerial(a.Serial), retired: a.Retired, inventoryELF: unique.Make(a.InventoryELF),
@@ -158,6 +175,9 @@ func (e *Enrolments) Load(ctx context.Context) error {
 		}
 		if a.ClaimCode != "" && !a.Retired && e.codes.restore(a.ClaimCode, a.Device) {
 			st.request = &request{code: a.ClaimCode, challenge: a.Challenge}
+		}
+		if generation, ok := uses[a.Device]; ok {
+			st.noted = keyNote{rotation, generation}
 		}
 		s := e.shard(a.Device)
 		s.mu.Lock()
@@ -251,7 +271,8 @@ func (e *Enrolments) Activate(id DeviceID, clientID string) bool {
 // database was restored from a backup, such a device has to be started again,
 // and joins as a new one.
 func (e *Enrolments) Authenticate(clientID, username string, password []byte) (DeviceID, error) {
-	id, client, generation, err := e.signer.verify(clientID, username, password)
+	ring := e.keys.ring.Load()
+	id, client, generation, key, err := ring.verify(clientID, username, password)
 	if err != nil {
 		return "", err
 	}
@@ -271,6 +292,10 @@ func (e *Enrolments) Authenticate(clientID, username string, password []byte) (D
 	}
 	if generation == st.serial.generation() {
 		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
+	}
+	if note := (keyNote{ring.rotation.ID, key}); note.rotation != 0 && note != st.noted {
+		st.noted = note
+		e.keys.used(id, note)
 	}
 	return id, nil
 }

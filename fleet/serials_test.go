@@ -102,7 +102,9 @@ var (
 )
 
 func TestListsOfSerialNumbers(t *testing.T) {
-	at := func(line int, code fleet.LineCode) fleet.LineProblem { return fleet.LineProblem{Line: line, Code: code} }
+	at := func(line int, code fleet.LineCode) fleet.LineProblem {
+		return fleet.LineProblem{Line: line, Code: code}
+	}
 	tests := []struct {
 		name, list string
 		added      int

@@ -47,7 +47,7 @@ func (s *server) systemFacts(ctx context.Context) []ui.SystemFact {
 }
 
 func (s *server) rest() http.Handler {
-	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments, Presence: s.presences,
+	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments, Serials: s.serials, Keys: s.keys, Presence: s.presences,
 		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, Audit: s.store,
 		Idempotency: s.store, Events: s.events, Version: buildVersion(), Log: s.log})
 }

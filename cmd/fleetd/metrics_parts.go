@@ -1,6 +1,10 @@
 package main
 
 import (
+	"context"
+	"sync"
+	"time"
+
 	"fleetd/broker"
 	"fleetd/fleet"
 
@@ -21,7 +25,9 @@ func (s *server) watchParts() {
 		m.counter("fleetd_serial_proofs_total", "Activations with a serial number, by outcome.", prometheus.Labels{"outcome": string(outcome)},
 			func() float64 { return float64(s.serials.Proofs(outcome)) })
 	}
-	m.registry.MustRegister(brokerMetrics{s.broker})
+	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
+		func() float64 { return float64(s.keys.SigningGeneration()) })
+	m.registry.MustRegister(brokerMetrics{s.broker}, &rotationMetrics{keys: s.keys})
 }
 
 // brokerMetrics shows the broker's numbers, all from one reading.
@@ -79,5 +85,44 @@ func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for _, m := range brokerMetricList {
 		metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.read(&stats)))
+	}
+}
+
+// rotationMetrics shows how far the latest rotation of the signing key has
+// come. The database is asked every quarter of a minute at most.
+type rotationMetrics struct {
+	keys *fleet.SigningKeys
+
+	mu     sync.Mutex
+	at     time.Time
+	counts fleet.RotationCounts
+}
+
+var rotationDesc = prometheus.NewDesc("fleetd_signing_key_devices",
+	"Enrolled devices by their place in the latest rotation of the signing key: connected with the new key, seen without it, not seen.",
+	[]string{"group"}, nil)
+
+// Describe implements prometheus.Collector.
+func (*rotationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- rotationDesc }
+
+// Collect implements prometheus.Collector. Before the first rotation there is
+// nothing to show.
+func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
+	if r.keys.Rotation().ID == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) > 15*time.Second {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		counts, err := r.keys.Counts(ctx)
+		if err != nil {
+			return
+		}
+		r.at, r.counts = time.Now(), counts
+	}
+	for group, n := range map[fleet.RotationGroup]int64{fleet.RotationNew: r.counts.New, fleet.RotationOld: r.counts.Old, fleet.RotationNotSeen: r.counts.NotSeen} {
+		metrics <- prometheus.MustNewConstMetric(rotationDesc, prometheus.GaugeValue, float64(n), string(group))
 	}
 }

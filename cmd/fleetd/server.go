@@ -47,6 +47,7 @@ type server struct {
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
 	serials    *fleet.Serials
+	keys       *fleet.SigningKeys
 	snapshots  *fleet.Snapshots
 	reports    *fleet.Reports
 	broker     *broker.Broker
@@ -209,11 +210,14 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err := s.serials.Load(ctx); err != nil {
 		return err
 	}
+	if s.keys, err = openKeys(ctx, s.store, key, s.log); err != nil {
+		return err
+	}
 	s.operators = fleet.NewOperators(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
 		Tap: s.evidence})
-	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
+	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Keys: s.keys,
 		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark", ByCode: s.cfg.claimedByHand, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick})
 	if err != nil {
 		return err
@@ -226,6 +230,7 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
 	s.stages.run("serial numbers", s.serials.Run)
+	s.stages.run("signing keys", s.keys.Run)
 	s.stages.run("enrolment", s.enrolments.Run)
 	return nil
 }

@@ -34,6 +34,8 @@ type Options struct {
 	Calls         *fleet.Calls
 	FanOuts       *fleet.FanOuts
 	Enrolment     *fleet.Enrolments
+	Serials       *fleet.Serials
+	Keys          *fleet.SigningKeys
 	Presence      *fleet.Presences
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
@@ -101,6 +103,8 @@ func newAPI(o Options) *api {
 	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerSerials()
+	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
 	a.registerEvents()

@@ -59,6 +59,9 @@ var needs = map[string]fleet.Role{
 	"delete-core-dump": fleet.RoleOperator, "get-core-dump-content": fleet.RoleOperator,
 	"get-vitals": fleet.RoleViewer, "list-vitals": fleet.RoleViewer, "list-jobs": fleet.RoleViewer, "get-config": fleet.RoleViewer,
 	"get-image-layout": fleet.RoleViewer,
+	"list-serials":     fleet.RoleViewer, "load-serials": fleet.RoleAdmin, "release-serial": fleet.RoleAdmin, "delete-serial": fleet.RoleAdmin,
+	"get-key-rotation": fleet.RoleViewer, "list-key-rotation-devices": fleet.RoleViewer, "start-key-rotation": fleet.RoleAdmin,
+	"finish-key-rotation": fleet.RoleAdmin, "abort-key-rotation": fleet.RoleAdmin, "restart-key-rotation-devices": fleet.RoleAdmin,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)

@@ -50,6 +50,8 @@ type world struct {
 	enrolment *fleet.Enrolments
 	devices   *fleet.Devices
 	operators *fleet.Operators
+	serials   *fleet.Serials
+	keys      *fleet.SigningKeys
 	snapshots *fleet.Snapshots
 	coreDumps *fleet.CoreDumps
 	reports   *fleet.Reports
@@ -91,8 +93,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
+	w.openKeys(t, log)
 	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode,
-		Key: make([]byte, fleet.KeySize), Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
+		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +114,20 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence, Events: w.events, Log: log})
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
-	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Presence: w.presence,
+	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
+}
+
+func (w *world) openKeys(t testing.TB, log *slog.Logger) {
+	sealer, err := fleet.NewSealer(make([]byte, fleet.KeySize))
+	if err == nil {
+		w.serials = fleet.NewSerials(w.store, sealer, log)
+		w.keys, err = fleet.NewSigningKeys(w.store, make([]byte, fleet.KeySize), log)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
