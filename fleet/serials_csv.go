@@ -34,14 +34,14 @@ type LineCode string
 
 // What can be wrong with a line.
 const (
-	LineFields      LineCode = "serial_line_fields"       // not two fields
-	LineTooLong     LineCode = "serial_line_too_long"     // more than any line has
-	LineSerial      LineCode = "serial_line_serial"       // no serial number
-	LineKey         LineCode = "serial_line_key"          // not 64 hex digits
-	LineDuplicate   LineCode = "serial_line_duplicate"    // the serial number of Other, again
-	LineOtherKey    LineCode = "serial_line_other_key"    // loaded before, with another key
-	LineUnreadable  LineCode = "serial_line_unreadable"   // its key on record cannot be opened, so not compared
-	LineTooManyRows LineCode = "serial_line_too_many_row" // more than MaxSerials
+	LineFields      LineCode = "serial_line_fields"        // not two fields
+	LineTooLong     LineCode = "serial_line_too_long"      // more than any line has
+	LineSerial      LineCode = "serial_line_serial"        // no serial number
+	LineKey         LineCode = "serial_line_key"           // not 64 hex digits
+	LineDuplicate   LineCode = "serial_line_duplicate"     // the serial number of Other, again
+	LineOtherKey    LineCode = "serial_line_other_key"     // loaded before, with another key
+	LineUnreadable  LineCode = "serial_line_unreadable"    // its key on record cannot be opened, so not compared
+	LineTooManyRows LineCode = "serial_line_too_many_rows" // more than MaxSerials
 )
 
 // A LineProblem is one line that cannot be loaded. It never quotes the line:

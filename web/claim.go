@@ -22,7 +22,8 @@ func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
 func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 	waiting := s.Enrolments.Waiting()
 	for _, w := range waiting[:min(len(waiting), maxQueue)] {
-		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
+		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again,
+			Serial: w.Serial, Proved: w.Proved, Conflict: w.Conflict}
 		if s.EnrolmentMode == fleet.EnrolByApproval {
 			d.Code = w.Code
 		}

@@ -21,7 +21,7 @@ func (s *server) serveHTTP(ctx context.Context) error {
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Presences: s.presences,
-		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
+		Operators: s.operators, Serials: s.serials, Keys: s.keys, MarkProofs: s.cfg.SerialProof == "mark", Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
 		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn, PublicURL: s.cfg.PublicURL,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: buildVersion(), System: s.systemFacts(ctx), Log: s.log,
 	})
