@@ -50,7 +50,7 @@ func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
 		if !w.Again || !w.LastPoll.Before(before) {
 			continue
 		}
-		err := e.decide(ctx, systemActor, "device.request_expire", w.Device, func(a *Admission) error {
+		err := e.decide(ctx, enrolmentActor, "device.request_expire", w.Device, func(a *Admission) error {
 			a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
 			return nil
 		})

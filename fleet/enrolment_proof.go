@@ -162,7 +162,7 @@ func (e *Enrolments) acceptProof(ctx context.Context, p SerialProof, code string
 		return ProofConflict
 	}
 	if err == nil && !e.o.MarkProofs {
-		err = e.decide(ctx, systemActor, "device.prove", p.Device, func(a *Admission) error {
+		err = e.decide(ctx, enrolmentActor, "device.prove", p.Device, func(a *Admission) error {
 			if a.ClaimCode != code {
 				return errNoSuchCode() // it asked with another Client-Id meanwhile
 			}

@@ -330,22 +330,22 @@ func (s *Serials) bind(ctx context.Context, serial string, id DeviceID) error {
 	case k.Device != "":
 		if k.ConflictDevice != id {
 			s.log.Warn("a second device proved a serial number", "serial", serial, "device", id, "first", k.Device)
-			if err := s.store.SetSerialConflict(ctx, systemActor, serial, id, now); err != nil {
+			if err := s.store.SetSerialConflict(ctx, enrolmentActor, serial, id, now); err != nil {
 				return err
 			}
 			s.change(serial, func(k *SerialKey) { k.ConflictDevice, k.ConflictAt = id, &now })
 		}
 		return Errorf(ErrConflict, "serial_bound", "the serial number %s is bound to the device %s", serial, k.Device)
 	}
-	if err := s.store.BindSerial(ctx, systemActor, serial, id, now); err != nil {
+	if err := s.store.BindSerial(ctx, enrolmentActor, serial, id, now); err != nil {
 		return err
 	}
 	s.change(serial, func(k *SerialKey) { k.Device, k.BoundAt = id, &now })
 	return nil
 }
 
-// systemActor is fleetd acting on its own rules.
-var systemActor = Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
+// enrolmentActor is fleetd acting on the rules of enrolment.
+var enrolmentActor = Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
 
 func (s *Serials) change(serial string, f func(*SerialKey)) {
 	s.mu.Lock()
