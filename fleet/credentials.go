@@ -26,6 +26,8 @@ const (
 	CredentialsNotEnrolled CredentialsError = "not_enrolled" // the device waits, was rejected or is retired
 	CredentialsOtherClient CredentialsError = "other_client" // the device is bound to another Client-Id by now
 	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones
+	CredentialsOldKey      CredentialsError = "old_key"      // signed with a key that a rotation has ended
+	CredentialsUnknownKey  CredentialsError = "unknown_key"  // signed with a key that this database does not know, as after a restore
 )
 
 // LogValue keeps the password out of logs.
@@ -55,10 +57,15 @@ const clientIDPrefix = "GID_default@@@"
 
 // issue makes the credentials of a device: 145 bytes more than its ids at most,
 // where a CONNECT has room for 900 (protocol 2).
-func (s signer) issue(id DeviceID, clientID string, generation int32) *Credentials {
+// key is the generation of the signer; 0 is left out, as before there were more.
+func (s signer) issue(id DeviceID, clientID string, generation, key int32) *Credentials {
+	claim := fmt.Appendf(nil, `{"v":1,"n":%d}`, generation)
+	if key != 0 {
+		claim = fmt.Appendf(nil, `{"v":1,"n":%d,"k":%d}`, generation, key)
+	}
 	c := Credentials{
 		ClientID:     mqttClientID(id, clientID),
-		Username:     base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"v":1,"n":%d}`, generation)),
+		Username:     base64.RawURLEncoding.EncodeToString(claim),
 		PublishTopic: "fleet/" + string(id) + "/up",
 	}
 	c.Password = s.password(c.ClientID, c.Username)
@@ -80,15 +87,29 @@ func (s signer) verify(clientID, username string, password []byte) (id DeviceID,
 	if !hmac.Equal([]byte(s.password(clientID, username)), password) {
 		return "", "", 0, CredentialsForged
 	}
-	var claim struct {
-		V int   `json:"v"`
-		N int32 `json:"n"`
-	}
-	text, err := base64.RawURLEncoding.DecodeString(username)
-	if err != nil || json.Unmarshal(text, &claim) != nil || claim.V != 1 {
+	claim := readClaim(username)
+	if claim.V != 1 {
 		return "", "", 0, CredentialsMalformed
 	}
 	return id, client, claim.N, nil
+}
+
+// A credentialClaim is what a username says: generations of the device's
+// credentials and of the key that signed them.
+type credentialClaim struct {
+	V int   `json:"v"`
+	N int32 `json:"n"`
+	K int32 `json:"k"`
+}
+
+// readClaim returns the zero value for a username that fleetd did not make.
+func readClaim(username string) credentialClaim {
+	var c credentialClaim
+	text, err := base64.RawURLEncoding.DecodeString(username)
+	if err != nil || json.Unmarshal(text, &c) != nil {
+		return credentialClaim{}
+	}
+	return c
 }
 
 func mqttClientID(id DeviceID, clientID string) string {

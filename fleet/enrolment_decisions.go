@@ -212,6 +212,10 @@ type WaitingDevice struct {
 	RemoteAddr string
 	Since      time.Time // first poll; zero if before the start of the process
 	LastPoll   time.Time
+
+	Serial   string   // claimed, and on record; "" if none
+	Proved   bool     // the device proved that it carries Serial
+	Conflict DeviceID // proved Serial before; "" if none did
 }
 
 // Waiting returns the devices that ask to be let in, longest first.
@@ -225,6 +229,9 @@ func (e *Enrolments) Waiting() []WaitingDevice {
 					Version: st.version.Value(), RemoteAddr: r.remoteAddr, Since: r.since, LastPoll: r.lastPoll}
 				if again {
 					w.ClientID = st.newClientID
+				}
+				if c := r.claim; c != nil {
+					w.Serial, w.Proved, w.Conflict = c.serial, c.proved, c.conflict
 				}
 				all = append(all, w)
 			}

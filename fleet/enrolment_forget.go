@@ -55,7 +55,6 @@ func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
 	if err := e.forgetDevices(ctx, before); err != nil {
 		return err
 	}
-	system := Actor{Kind: ActorSystem, Name: "fleetd", Role: RoleAdmin}
 	for _, w := range e.Waiting() {
 		switch {
 		case !w.LastPoll.Before(before):
@@ -66,7 +65,7 @@ func (e *Enrolments) forget(ctx context.Context, before time.Time) error {
 			}
 			continue
 		}
-		err := e.decide(ctx, system, "device.request_expire", w.Device, func(a *Admission) error {
+		err := e.decide(ctx, enrolmentActor, "device.request_expire", w.Device, func(a *Admission) error {
 			a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
 			return nil
 		})

@@ -135,7 +135,7 @@ func (e *Enrolments) admit(st *standing, p BootPoll, d *pollDecision) error {
 		return nil
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return nil
-	case e.o.Mode == EnrolOpen && !e.o.Connected(p.Device):
+	case e.o.Mode == EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
@@ -161,14 +161,16 @@ func (e *Enrolments) admitWaiting(st *standing, p BootPoll, d *pollDecision) err
 		e.endRequest(st)
 		st.clientID = strings.Clone(p.ClientID)
 	}
-	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) {
+	if e.o.Mode == EnrolOpen && !e.o.ByCode(p.Device) && !e.mustProve(p) {
 		e.endRequest(st)
 		st.enrolment = EnrolmentEnrolled
 		d.answer = e.session(st, p.Device)
 		return nil
 	}
 	if e.o.Mode != EnrolOpen {
-		if rule := e.o.Rules.match(p); rule != nil {
+		// A device with a key to prove its serial number with does so, whoever
+		// else a rule would let in.
+		if rule := e.o.Rules.match(p); rule != nil && (rule.Action == RuleRefuse || !e.mustProve(p)) {
 			e.applyRule(rule, st, p, d)
 			return nil
 		}
@@ -192,7 +194,7 @@ func (e *Enrolments) applyRule(rule *activeRule, st *standing, p BootPoll, d *po
 }
 
 func (e *Enrolments) session(st *standing, id DeviceID) PollAnswer {
-	return PollAnswer{Session: e.signer.issue(id, st.clientID, st.serial.generation())}
+	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation())}
 }
 
 // ask makes the device show its code, a new one if it has none yet.
@@ -211,6 +213,7 @@ func (e *Enrolments) ask(st *standing, p BootPoll, d *pollDecision) error {
 		e.waiting.touch(r, p.At)
 		e.waiting.saved(r)
 	}
+	e.claim(r, p)
 	if r.since.IsZero() {
 		r.since = p.At
 	}

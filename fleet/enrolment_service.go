@@ -13,7 +13,8 @@ import (
 	"unique"
 )
 
-// EnrolmentOptions configures [Enrolments]. Store, Key and Mode are required.
+// EnrolmentOptions configures [Enrolments]. Store, Mode, and Key or Keys, are
+// required.
 type EnrolmentOptions struct {
 	Store EnrolmentStore
 	Mode  EnrolmentMode
@@ -23,6 +24,14 @@ type EnrolmentOptions struct {
 	Log    *slog.Logger
 
 	Rules *EnrolmentRules // by which devices join without an operator; nil: none
+	// Keys are the generations of the key that signs credentials, loaded. nil:
+	// the one derived from Key.
+	Keys *SigningKeys
+	// Serials are the serial numbers that devices can prove to carry. nil: none.
+	Serials *Serials
+	// MarkProofs leaves it to an operator to let in a device that proved its
+	// serial number. By default the proof is enough.
+	MarkProofs bool
 
 	PublicName string  // shown on the display above the code: the host of the console
 	Events     *Events // nil: nobody is told
@@ -56,12 +65,13 @@ type EnrolmentOptions struct {
 // record needs an operator's word.
 type Enrolments struct {
 	o       EnrolmentOptions
-	signer  signer
+	keys    *SigningKeys
 	polls   *writeBehind[DeviceID, BootPoll]
 	codes   *claimCodes
 	waiting *waitingList
 	claims  attemptLimiter
-	crowded chan struct{} // asks Run to forget stale waiting devices early
+	proofs  attemptLimiter // of serial numbers, by device and address
+	crowded chan struct{}  // asks Run to forget stale waiting devices early
 	seed    maphash.Seed
 	shards  [enrolmentShards]enrolmentShard
 }
@@ -88,7 +98,12 @@ type standing struct {
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
+	noted        keyNote
 }
+
+// A keyNote is the generation of the signing key that a device last connected
+// with, as noted for a rotation.
+type keyNote struct{ rotation, generation int32 }
 
 // request is a device's wish to be let in, under the Client-Id it asked with.
 type request struct {
@@ -105,6 +120,7 @@ type request struct {
 	contact time.Time       // latest
 	steady  bool            // asked more than once
 	stored  bool
+	claim   *serialClaim // nil unless the device claims a serial number on record
 }
 
 // NewEnrolments makes the service. Load it before the first poll.
@@ -114,9 +130,12 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 	default:
 		return nil, fmt.Errorf("%q is no way to enrol; choose code, approve or open", o.Mode)
 	}
-	sign, err := newSigner(o.Key)
-	if err != nil {
-		return nil, err
+	if o.Keys == nil {
+		keys, err := NewSigningKeys(nil, o.Key, o.Log)
+		if err != nil {
+			return nil, err
+		}
+		o.Keys = keys
 	}
 	o = enrolmentDefaults(o)
 	if o.NetworkBits4 < 1 || o.NetworkBits4 > 32 || o.NetworkBits6 < 1 || o.NetworkBits6 > 128 {
@@ -124,8 +143,9 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 			fmt.Errorf("a network has 1 to 32 bits of an IPv4 address and 1 to 128 of an IPv6 address, not %d and %d",
 				o.NetworkBits4, o.NetworkBits6)
 	}
-	e := &Enrolments{o: o, signer: sign, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
-		claims: attemptLimiter{burst: 10, every: 6 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	e := &Enrolments{o: o, keys: o.Keys, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
+		claims: attemptLimiter{burst: 10, every: 6 * time.Second},
+		proofs: attemptLimiter{burst: 30, every: 3 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range e.shards {
 		e.shards[i].devices = make(map[DeviceID]*standing)
 	}
@@ -170,6 +190,11 @@ func (e *Enrolments) Load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("loading enrolments: %w", err)
 	}
+	rotation := e.keys.Rotation().ID
+	uses, err := e.keys.loadUses(ctx)
+	if err != nil {
+		return err
+	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
 			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software,
@@ -191,6 +216,9 @@ func (e *Enrolments) Load(ctx context.Context) error {
 			} else {
 				e.codes.release(a.ClaimCode)
 			}
+		}
+		if generation, ok := uses[a.Device]; ok {
+			st.noted = keyNote{rotation, generation}
 		}
 		s := e.shard(a.Device)
 		s.mu.Lock()
@@ -294,7 +322,8 @@ func (e *Enrolments) Activate(id DeviceID, clientID string) bool {
 // database was restored from a backup, such a device has to be started again,
 // and joins as a new one.
 func (e *Enrolments) Authenticate(clientID, username string, password []byte) (DeviceID, error) {
-	id, client, generation, err := e.signer.verify(clientID, username, password)
+	ring := e.keys.ring.Load()
+	id, client, generation, key, err := ring.verify(clientID, username, password)
 	if err != nil {
 		return "", err
 	}
@@ -314,6 +343,10 @@ func (e *Enrolments) Authenticate(clientID, username string, password []byte) (D
 	}
 	if generation == st.serial.generation() {
 		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
+	}
+	if note := (keyNote{ring.rotation.ID, key}); note.rotation != 0 && note != st.noted {
+		st.noted = note
+		e.keys.used(id, note)
 	}
 	return id, nil
 }

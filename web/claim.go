@@ -30,7 +30,8 @@ func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 		}
 	}
 	for _, w := range waiting {
-		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again}
+		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again,
+			Serial: w.Serial, Proved: w.Proved, Conflict: w.Conflict}
 		if s.EnrolmentMode == fleet.EnrolByApproval {
 			d.Code = w.Code
 		}

@@ -52,6 +52,8 @@ type console struct {
 	enrolments *fleet.Enrolments
 	rules      *fleet.EnrolmentRules
 	operators  *fleet.Operators
+	serials    *fleet.Serials
+	keys       *fleet.SigningKeys
 	snapshots  *fleet.Snapshots
 	coreDumps  *fleet.CoreDumps
 	logs       *fleet.DeviceLogs
@@ -108,8 +110,9 @@ func (c *console) services(log *slog.Logger) web.Options {
 		c.t.Fatal(err)
 	}
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
+	c.openKeys(log)
 	c.rules = fleet.NewEnrolmentRules(c.store, nil)
-	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Key: make([]byte, 32), Mode: fleet.EnrolByCode, Rules: c.rules, Log: log})
+	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials, Mode: fleet.EnrolByCode, Rules: c.rules, Log: log})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -138,8 +141,19 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Snapshots: c.snapshots, CoreDumps: c.coreDumps, Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
+		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps, Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
+}
+
+func (c *console) openKeys(log *slog.Logger) {
+	sealer, err := fleet.NewSealer(make([]byte, 32))
+	if err == nil {
+		c.serials = fleet.NewSerials(c.store, sealer, log)
+		c.keys, err = fleet.NewSigningKeys(c.store, make([]byte, 32), log)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // background runs services until the test ends.

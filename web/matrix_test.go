@@ -19,7 +19,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	c.enrol("a085e3112233")
 	path := strings.NewReplacer("{device}", "a085e3112233", "{tool}", "self.get_device_status", "{call}", uuid.NewString(), "{n}", "0",
 		"{snapshot}", uuid.NewString(), "{fanout}", uuid.NewString(), "{operator}", uuid.NewString(), "{token}", uuid.NewString(),
-		"{image}", strings.Repeat("ab", 32), "{release}", uuid.NewString(), "{campaign}", uuid.NewString(), "{dump}", uuid.NewString(), "{rule}", uuid.NewString())
+		"{image}", strings.Repeat("ab", 32), "{release}", uuid.NewString(), "{campaign}", uuid.NewString(), "{dump}", uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1")
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)

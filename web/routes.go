@@ -40,7 +40,7 @@ func (s *Server) table() []route {
 	device := ui.PathDevices + "/{device}"
 	call := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
-	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(), s.enrolmentRoutes(), s.replaceRoutes(), []route{
+	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(), s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), []route{
 		{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
 		{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
 		{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},

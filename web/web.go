@@ -38,6 +38,8 @@ type Options struct {
 	Rules      *fleet.EnrolmentRules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
+	Serials    *fleet.Serials
+	Keys       *fleet.SigningKeys
 	Snapshots  *fleet.Snapshots
 	Pictures   fleet.SnapshotStore // what is known of the pictures
 	Stats      fleet.StatsStore
@@ -59,6 +61,7 @@ type Options struct {
 	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
 	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/
 	EnrolmentMode fleet.EnrolmentMode
+	MarkProofs    bool // a proof of a serial number marks a request and does not let in
 	Version       string
 	System        []ui.SystemFact // about this process, for the settings page
 

@@ -71,5 +71,14 @@ func signedActivation(serial, challenge string, key []byte) string {
 		serial, challenge, hex.EncodeToString(mac.Sum(nil)))
 }
 
-// fuseKey stands for eFuse key 0.
+// fuseKey is eFuse key 0.
 func (d *Device) fuseKey() []byte { return digest(d.fleet.options.Seed, "fuse key", d.id.mac) }
+
+// FuseKey is what its maker burnt into the device's fuses: its serial number
+// and the key to prove it with. Most boards have neither.
+func (d *Device) FuseKey() (serial string, key []byte) {
+	if d.id.serial == "" {
+		return "", nil
+	}
+	return d.id.serial, d.fuseKey()
+}

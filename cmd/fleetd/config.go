@@ -41,6 +41,7 @@ type config struct {
 	MaxWaitingNet   int           `name:"max-waiting-per-network" help:"Of these, devices of one network; this machine's own address is not bounded." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
 	WaitingBits4    int           `name:"waiting-network-bits-v4" help:"Bits of an IPv4 address that name its network." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
 	WaitingBits6    int           `name:"waiting-network-bits-v6" help:"Bits of an IPv6 address that name its network." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
+	SerialProof     string        `help:"What a device that proves its serial number gets: it is let in (accept), or marked for the operator who decides (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
 	AdminPassword   string        `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 	LogFormat       string        `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
 	LogLevel        string        `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`

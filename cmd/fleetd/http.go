@@ -21,9 +21,13 @@ func (s *server) serveHTTP(ctx context.Context) error {
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
 	s.metrics.countPolls(devices.Stats)
 	console, err := web.New(web.Options{
-		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules, Presences: s.presences,
-		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
-		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn, PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules,
+		Presences: s.presences,
+		Operators: s.operators, Serials: s.serials, Keys: s.keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store,
+		Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
+		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn,
+		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: buildVersion(), System: s.systemFacts(ctx), Log: s.log,
 	})
 	if err != nil {
@@ -54,7 +58,10 @@ func (s *server) systemFacts(ctx context.Context) []ui.SystemFact {
 }
 
 func (s *server) rest() http.Handler {
-	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments, Rules: s.rules,
-		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.reports, Audit: s.store,
+	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments,
+		Rules: s.rules, Serials: s.serials, Keys: s.keys, Presence: s.presences,
+		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns,
+		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.reports,
+		Audit:       s.store,
 		Idempotency: s.store, Events: s.events, Version: buildVersion(), Log: s.log})
 }

@@ -30,6 +30,8 @@ type cli struct {
 	Migrate  migrateCommand  `cmd:"" help:"Bring the database to this version's schema and exit."`
 	User     userCommand     `cmd:"" help:"Manage operators, straight on the server's database."`
 	Token    tokenCommand    `cmd:"" help:"Manage API tokens, straight on the server's database."`
+	Key      keyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
+	Serial   serialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   deviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
 	Image    imageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  releaseCommand  `cmd:"" help:"Make and manage releases over REST."`

@@ -32,11 +32,27 @@ func secretKey(dataDir string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the secret key: %w", err)
 	}
+	if err := checkPrivate(path); err != nil {
+		return nil, err
+	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(data)))
 	if err != nil || len(key) != secretBytes {
 		return nil, fmt.Errorf("%s does not hold 64 hex digits; restore it from a backup, or delete it and restart all devices", path)
 	}
 	return key, nil
+}
+
+// checkPrivate refuses a key that everybody on the machine can read or change.
+// Its group may, as where secrets are mounted into a container.
+func checkPrivate(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("cannot read the secret key: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return fmt.Errorf("%s is open to everybody on this machine (mode %o): run chmod 600 %s, and rotate the signing key if somebody may have read it", path, mode, path)
+	}
+	return nil
 }
 
 // newSecretKey writes the file whole or not at all.
@@ -47,8 +63,22 @@ func newSecretKey(path string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot make the data directory: %w", err)
 	}
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, []byte(hex.EncodeToString(key)+"\n"), 0o600); err != nil {
+	_ = os.Remove(tmp) // one of a start that was killed would keep its mode
+	if err := writeSynced(tmp, hex.EncodeToString(key)+"\n"); err != nil {
 		return nil, fmt.Errorf("cannot write the secret key: %w", err)
 	}
 	return key, os.Rename(tmp, path)
+}
+
+// writeSynced writes a new file that its owner alone can read, to the disk.
+func writeSynced(path, text string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
 }

@@ -47,6 +47,8 @@ type server struct {
 	presences  *fleet.Presences
 	enrolments *fleet.Enrolments
 	rules      *fleet.EnrolmentRules
+	serials    *fleet.Serials
+	keys       *fleet.SigningKeys
 	snapshots  *fleet.Snapshots
 	reports    *fleet.Reports
 	broker     *broker.Broker
@@ -74,7 +76,8 @@ func startServer(ctx context.Context, cfg *config, log *slog.Logger) (_ *server,
 		}
 	}()
 	steps := []func(context.Context) error{
-		s.listen, s.openStore, s.openDomain, s.openReports, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator, s.serveHTTP,
+		s.listen, s.openStore, s.openDomain, s.openReports, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator,
+		s.serveHTTP,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -171,7 +174,8 @@ func (s *server) openStore(ctx context.Context) error {
 // openJobs starts the hourly work in the database: partitions and retention.
 func (s *server) openJobs() error {
 	keep := s.cfg.Retention
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep, Snapshots: keep, Vitals: s.cfg.vitalsKept()}, Logger: s.log})
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep,
+		Snapshots: keep, Vitals: s.cfg.vitalsKept()}, Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -201,10 +205,22 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sealer, err := fleet.NewSealer(key)
+	if err != nil {
+		return err
+	}
+	s.serials = fleet.NewSerials(s.store, sealer, s.log)
+	if err := s.serials.Load(ctx); err != nil {
+		return err
+	}
+	if s.keys, err = openKeys(ctx, s.store, key, s.log); err != nil {
+		return err
+	}
 	s.operators = fleet.NewOperators(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events, Node: s.cfg.NodeName,
-		Tap: s.evidence})
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events,
+		Node: s.cfg.NodeName,
+		Tap:  s.evidence})
 	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
 		return err
 	}
@@ -212,22 +228,29 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err := s.rules.Load(ctx); err != nil {
 		return err
 	}
-	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(), Key: key,
-		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Kick: s.kick,
-		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4, NetworkBits6: s.cfg.WaitingBits6})
+	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(),
+		Keys:    s.keys,
+		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark",
+		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events,
+		Connected: s.presences.IsConnected, Kick: s.kick,
+		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4,
+		NetworkBits6: s.cfg.WaitingBits6})
 	if err != nil {
 		return err
 	}
 	if err := s.enrolments.Load(ctx); err != nil {
 		return err
 	}
-	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences, Events: s.events,
-		Kick: s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
+	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences,
+		Events: s.events,
+		Kick:   s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return s.store.Conflicts(ctx, uuid.Nil, ids)
 		}})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
+	s.stages.run("serial numbers", s.serials.Run)
+	s.stages.run("signing keys", s.keys.Run)
 	s.stages.run("enrolment", s.enrolments.Run)
 	return nil
 }
@@ -266,7 +289,8 @@ func (s *server) openBroker(ctx context.Context) error {
 		return err
 	}
 	s.broker, err = broker.New(broker.Options{Addr: s.cfg.MQTTAddr, TLSAddr: s.cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: s.cfg.proxyProtocol, Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: buildVersion(), Logger: s.log})
+		ProxyFrom: s.cfg.proxyProtocol, Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: buildVersion(),
+		Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -283,9 +307,11 @@ func (s *server) tlsConfig() (*tls.Config, error) {
 		return nil, err
 	}
 	s.stages.run("certificate", cert.run)
-	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since 1970.",
+	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
+		"When the certificate in use expires, in seconds since 1970.",
 		nil, func() float64 { return float64(cert.expiry().Unix()) })
-	s.metrics.gauge("fleetd_tls_certificate_files_bad", "1 while the certificate's files are not used since they do not work.",
+	s.metrics.gauge("fleetd_tls_certificate_files_bad",
+		"1 while the certificate's files are not used since they do not work.",
 		nil, cert.filesBad)
 	return &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}, nil
 }
@@ -299,7 +325,8 @@ func (s *server) openCalls(context.Context) error {
 	s.openCrashes() // stops after the calls: it waits for those that it makes
 	s.stages.onStop("calls", s.calls.Shutdown)
 	s.stages.run("stray calls", s.calls.Run)
-	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls, Presence: s.presences, Events: s.events, Log: s.log})
+	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls,
+		Presence: s.presences, Events: s.events, Log: s.log})
 	s.stages.run("fan-outs", s.fanOuts.Run)
 	s.watchParts()
 	return nil

@@ -35,6 +35,9 @@ type Options struct {
 	FanOuts       *fleet.FanOuts
 	Enrolment     *fleet.Enrolments
 	Rules         *fleet.EnrolmentRules
+	Serials       *fleet.Serials
+	Keys          *fleet.SigningKeys
+	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
 	Firmware      *fleet.Firmware
@@ -102,6 +105,8 @@ func newAPI(o Options) *api {
 	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerSerials()
+	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
 	a.registerEvents()
@@ -132,12 +137,14 @@ func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
 		panic(v)
 	}
 	p := internalProblem(w.Header().Get(requestHeader))
-	a.Log.Error("panic in a request", "request", p.RequestID, "method", r.Method, "path", r.URL.Path, "err", v, "stack", string(debug.Stack()))
+	a.Log.Error("panic in a request", "request", p.RequestID, "method", r.Method, "path", r.URL.Path, "err", v, "stack",
+		string(debug.Stack()))
 	p.write(w)
 }
 
 func (a *api) noSuchPath(w http.ResponseWriter, _ *http.Request) {
-	(&problem{Status: http.StatusNotFound, Code: "not_found", Detail: "there is nothing at this address; see " + prefix + "/openapi.json"}).write(w)
+	(&problem{Status: http.StatusNotFound, Code: "not_found", Detail: "there is nothing at this address; see " + prefix +
+		"/openapi.json"}).write(w)
 }
 
 func (a *api) noSuchMethod(w http.ResponseWriter, r *http.Request) {
@@ -150,5 +157,6 @@ func (a *api) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 			w.Header().Add("Allow", m)
 		}
 	}
-	(&problem{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Detail: r.Method + " is not possible here; see the header Allow"}).write(w)
+	(&problem{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Detail: r.Method +
+		" is not possible here; see the header Allow"}).write(w)
 }

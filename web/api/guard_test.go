@@ -27,7 +27,10 @@ func (w *world) routes() []route {
 			all = append(all, route{method, path, op.OperationID})
 		}
 	}
-	slices.SortFunc(all, func(a, b route) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
+	slices.SortFunc(all, func(a, b route) int {
+		return cmp.Or(cmp.Compare(a.path, b.path),
+			cmp.Compare(a.method, b.method))
+	})
 	return all
 }
 
@@ -36,31 +39,50 @@ func (w *world) routes() []route {
 var needs = map[string]fleet.Role{
 	"list-devices": fleet.RoleViewer, "get-device": fleet.RoleViewer, "list-tools": fleet.RoleViewer,
 	"list-inventories": fleet.RoleViewer, "diff-inventories": fleet.RoleViewer, "list-firmware": fleet.RoleViewer,
-	"get-facts": fleet.RoleViewer, "list-device-calls": fleet.RoleViewer, "list-calls": fleet.RoleViewer, "get-call": fleet.RoleViewer,
-	"list-fanouts": fleet.RoleViewer, "get-fanout": fleet.RoleViewer, "list-snapshots": fleet.RoleViewer, "get-snapshot": fleet.RoleViewer,
-	"list-tokens": fleet.RoleViewer, "list-operators": fleet.RoleViewer, "get-stats": fleet.RoleViewer, "list-audit": fleet.RoleViewer,
-	"stream-events": fleet.RoleViewer, "list-images": fleet.RoleViewer, "get-image": fleet.RoleViewer, "fit-image": fleet.RoleViewer,
+	"get-facts": fleet.RoleViewer, "list-device-calls": fleet.RoleViewer, "list-calls": fleet.RoleViewer,
+	"get-call":     fleet.RoleViewer,
+	"list-fanouts": fleet.RoleViewer, "get-fanout": fleet.RoleViewer, "list-snapshots": fleet.RoleViewer,
+	"get-snapshot": fleet.RoleViewer,
+	"list-tokens":  fleet.RoleViewer, "list-operators": fleet.RoleViewer, "get-stats": fleet.RoleViewer,
+	"list-audit":    fleet.RoleViewer,
+	"stream-events": fleet.RoleViewer, "list-images": fleet.RoleViewer, "get-image": fleet.RoleViewer,
+	"fit-image":     fleet.RoleViewer,
 	"list-releases": fleet.RoleViewer, "get-release": fleet.RoleViewer, "fit-release": fleet.RoleViewer,
-	"list-campaigns": fleet.RoleViewer, "get-campaign": fleet.RoleViewer, "list-deployments": fleet.RoleViewer, "get-deployment": fleet.RoleViewer,
+	"list-campaigns": fleet.RoleViewer, "get-campaign": fleet.RoleViewer, "list-deployments": fleet.RoleViewer,
+	"get-deployment":          fleet.RoleViewer,
 	"list-device-deployments": fleet.RoleViewer, "get-outlook": fleet.RoleViewer, "list-quarantines": fleet.RoleViewer,
-	"upload-image": fleet.RoleOperator, "put-image-layout": fleet.RoleOperator, "update-image": fleet.RoleOperator, "sign-image": fleet.RoleOperator, "delete-image": fleet.RoleOperator, "revoke-image": fleet.RoleAdmin,
+	"upload-image": fleet.RoleOperator, "put-image-layout": fleet.RoleOperator, "update-image": fleet.RoleOperator,
+	"sign-image": fleet.RoleOperator, "delete-image": fleet.RoleOperator, "revoke-image": fleet.RoleAdmin,
 	"create-release": fleet.RoleOperator, "update-release": fleet.RoleOperator, "release-release": fleet.RoleOperator,
 	"deprecate-release": fleet.RoleOperator, "revoke-release": fleet.RoleAdmin,
-	"create-campaign": fleet.RoleOperator, "dry-run-campaign": fleet.RoleViewer, "update-campaign": fleet.RoleOperator, "discard-campaign": fleet.RoleOperator,
-	"start-campaign": fleet.RoleOperator, "approve-campaign": fleet.RoleOperator, "deny-campaign": fleet.RoleOperator, "pause-campaign": fleet.RoleOperator,
+	"create-campaign": fleet.RoleOperator, "dry-run-campaign": fleet.RoleViewer, "update-campaign": fleet.RoleOperator,
+	"discard-campaign": fleet.RoleOperator,
+	"start-campaign":   fleet.RoleOperator, "approve-campaign": fleet.RoleOperator, "deny-campaign": fleet.RoleOperator,
+	"pause-campaign":  fleet.RoleOperator,
 	"resume-campaign": fleet.RoleOperator, "advance-campaign": fleet.RoleOperator, "pull-now-campaign": fleet.RoleOperator,
-	"abort-campaign": fleet.RoleOperator, "retry-campaign": fleet.RoleOperator, "rollback-campaign": fleet.RoleOperator, "clear-quarantine": fleet.RoleOperator,
-	"update-device": fleet.RoleOperator, "claim-device": fleet.RoleOperator, "hold-device": fleet.RoleOperator,
+	"abort-campaign": fleet.RoleOperator, "retry-campaign": fleet.RoleOperator, "rollback-campaign": fleet.RoleOperator,
+	"clear-quarantine": fleet.RoleOperator,
+	"update-device":    fleet.RoleOperator, "claim-device": fleet.RoleOperator, "hold-device": fleet.RoleOperator,
 	"release-device": fleet.RoleOperator, "approve-device": fleet.RoleOperator, "reject-device": fleet.RoleOperator,
 	"make-call": fleet.RoleOperator, "create-fanout": fleet.RoleOperator, "cancel-fanout": fleet.RoleOperator,
-	"retire-device": fleet.RoleAdmin, "replace-device": fleet.RoleAdmin, "create-token": fleet.RoleAdmin, "revoke-token": fleet.RoleAdmin,
+	"retire-device": fleet.RoleAdmin, "replace-device": fleet.RoleAdmin, "create-token": fleet.RoleAdmin,
+	"revoke-token":    fleet.RoleAdmin,
 	"create-operator": fleet.RoleAdmin, "update-operator": fleet.RoleAdmin,
 	"list-core-dumps": fleet.RoleViewer, "get-core-dump": fleet.RoleViewer, "fetch-core-dump": fleet.RoleOperator,
 	"delete-core-dump": fleet.RoleOperator, "get-core-dump-content": fleet.RoleOperator,
-	"get-vitals": fleet.RoleViewer, "list-vitals": fleet.RoleViewer, "list-jobs": fleet.RoleViewer, "get-config": fleet.RoleViewer,
+	"get-vitals": fleet.RoleViewer, "list-vitals": fleet.RoleViewer, "list-jobs": fleet.RoleViewer,
+	"get-config":           fleet.RoleViewer,
 	"get-image-layout":     fleet.RoleViewer,
-	"list-enrolment-rules": fleet.RoleViewer, "get-enrolment-rule": fleet.RoleViewer, "list-waiting-devices": fleet.RoleViewer,
-	"create-enrolment-rule": fleet.RoleAdmin, "update-enrolment-rule": fleet.RoleAdmin, "delete-enrolment-rule": fleet.RoleAdmin,
+	"list-enrolment-rules": fleet.RoleViewer, "get-enrolment-rule": fleet.RoleViewer,
+	"list-waiting-devices":  fleet.RoleViewer,
+	"create-enrolment-rule": fleet.RoleAdmin, "update-enrolment-rule": fleet.RoleAdmin,
+	"delete-enrolment-rule": fleet.RoleAdmin,
+	"list-serials":          fleet.RoleViewer, "load-serials": fleet.RoleAdmin, "release-serial": fleet.RoleAdmin,
+	"delete-serial":    fleet.RoleAdmin,
+	"get-key-rotation": fleet.RoleViewer, "list-key-rotation-devices": fleet.RoleViewer,
+	"start-key-rotation":  fleet.RoleAdmin,
+	"finish-key-rotation": fleet.RoleAdmin, "abort-key-rotation": fleet.RoleAdmin,
+	"restart-key-rotation-devices": fleet.RoleAdmin,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)
@@ -73,7 +95,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 	for _, op := range w.routes() {
 		ids = append(ids, op.id)
 		path := pathParam.ReplaceAllString(op.path, "%20") // no id of anything: nothing happens
-		if r := w.as(t, "", op.method, path, ""); r.status != http.StatusUnauthorized || r.problem(t).Code != "token_missing" {
+		if r := w.as(t, "", op.method, path, ""); r.status != http.StatusUnauthorized ||
+			r.problem(t).Code != "token_missing" {
 			t.Errorf("%s: nobody is answered %d %s", op.id, r.status, r.body)
 		}
 		for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
@@ -132,7 +155,8 @@ func TestAuthentication(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := w.as(t, "", http.MethodGet, "/devices", "", "Authorization", tt.authorization)
-		if r.status != tt.status || (tt.code != "" && (r.problem(t).Code != tt.code || r.header.Get("WWW-Authenticate") == "")) {
+		if r.status != tt.status || (tt.code != "" && (r.problem(t).Code != tt.code ||
+			r.header.Get("WWW-Authenticate") == "")) {
 			t.Errorf("%.40q is answered %d %s %v", tt.authorization, r.status, r.body, r.header)
 		}
 	}

@@ -30,10 +30,12 @@ const (
 )
 
 var tools = []fleet.Tool{
-	{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel},
+	{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceModel},
 	{Name: "self.audio_speaker.set_volume", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
-	{Name: fleet.ToolReboot, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolReboot, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceUser},
 	{Name: fleet.ToolSnapshot, Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
 }
@@ -51,6 +53,8 @@ type world struct {
 	rules     *fleet.EnrolmentRules
 	devices   *fleet.Devices
 	operators *fleet.Operators
+	serials   *fleet.Serials
+	keys      *fleet.SigningKeys
 	snapshots *fleet.Snapshots
 	coreDumps *fleet.CoreDumps
 	reports   *fleet.Reports
@@ -92,41 +96,62 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
+	w.openKeys(t, log)
 	w.rules = fleet.NewEnrolmentRules(w.store, nil)
 	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
-		Key: make([]byte, fleet.KeySize), Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
+		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	targets := fleet.NewTargets(w.store, w.store)
-	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence, Events: w.events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
+	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
+		Events: w.events,
+		Kick:   func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return w.store.Conflicts(ctx, uuid.Nil, ids)
 		}})
 	w.operators = fleet.NewOperators(w.store)
-	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir, PublicURL: "http://h", Events: w.events})
+	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
+		PublicURL: "http://h", Events: w.events})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
 		URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
-	w.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: calls, Devices: w.store,
+	w.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: calls,
+		Devices:     w.store,
 		Inventories: w.store, Events: w.events, Log: log})
-	w.reports = fleet.NewReports(fleet.ReportsOptions{Store: w.store, Events: w.events, Log: log, WriteEvery: 10 * time.Millisecond})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence, Events: w.events, Log: log})
+	w.reports = fleet.NewReports(fleet.ReportsOptions{Store: w.store, Events: w.events, Log: log,
+		WriteEvery: 10 * time.Millisecond})
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence,
+		Events: w.events, Log: log})
 	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
-		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps, SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		Serials: w.serials, Keys: w.keys, Presence: w.presence,
+		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
+		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
 
+func (w *world) openKeys(t testing.TB, log *slog.Logger) {
+	sealer, err := fleet.NewSealer(make([]byte, fleet.KeySize))
+	if err == nil {
+		w.serials = fleet.NewSerials(w.store, sealer, log)
+		w.keys, err = fleet.NewSigningKeys(w.store, make([]byte, fleet.KeySize), log)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
-	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store, Quarantines: w.store, Layouts: w.store, Events: w.events, Log: log,
+	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store,
+		Quarantines: w.store, Layouts: w.store, Events: w.events, Log: log,
 		Busy: func(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
 			return w.store.Conflicts(ctx, uuid.Nil, devices)
 		}})
-	w.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: w.store, Firmware: w.store, Devices: w.store, Inventories: w.store,
+	w.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: w.store, Firmware: w.store, Devices: w.store,
+		Inventories: w.store,
 		Quarantines: w.store, Requeue: w.store.Requeue, Events: w.events, Wake: func() {}, Zone: time.UTC, Log: log})
 }
 
@@ -182,10 +207,12 @@ func eventually(t testing.TB, done func() bool) {
 
 func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
 	t.Helper()
-	answer, err := w.enrolment.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(), Board: "bread-compact-wifi",
+	answer, err := w.enrolment.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(),
+		Board:     "bread-compact-wifi",
 		BoardType: "bread", Chip: "esp32s3", Version: "2.0.3", Slot: "ota_0", ELFSHA256: strings.Repeat("ab", 32),
-		Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}, FreeHeap: 100_000, FlashBytes: 16 << 20},
-		Facts:  json.RawMessage(`{"flash_size":16777216}`)})
+		Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}, FreeHeap: 100_000,
+			FlashBytes: 16 << 20},
+		Facts: json.RawMessage(`{"flash_size":16777216}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +225,10 @@ func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
 
 func (w *world) listing(t testing.TB, id fleet.DeviceID, tools []fleet.Tool) {
 	t.Helper()
-	inv := fleet.Inventory{ID: strings.Repeat("0", 63) + string(rune('0'+len(tools))), Tools: tools, CreatedAt: time.Now().UTC()}
-	if err := w.devices.Listed(t.Context(), fleet.ToolListing{Device: id, Inventory: inv, Version: "2.0.3", At: time.Now().UTC()}); err != nil {
+	inv := fleet.Inventory{ID: strings.Repeat("0", 63) + string(rune('0'+len(tools))), Tools: tools,
+		CreatedAt: time.Now().UTC()}
+	if err := w.devices.Listed(t.Context(), fleet.ToolListing{Device: id, Inventory: inv, Version: "2.0.3",
+		At: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -209,7 +238,8 @@ func (w *world) connect(id fleet.DeviceID) {
 	w.link.Connect(id, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		return fleettest.Text("true"), nil
 	})
-	w.presence.Connected(fleet.Connection{Device: id, Node: "test", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
+	w.presence.Connected(fleet.Connection{Device: id, Node: "test", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7",
+		At: time.Now().UTC()})
 }
 
 // reply is an answer, read.
@@ -225,7 +255,8 @@ func (r reply) problem(t testing.TB) problem {
 	if ct := r.header.Get("Content-Type"); ct != "application/problem+json" {
 		t.Fatalf("answered %d %s %s, want a problem", r.status, ct, r.body)
 	}
-	if err := json.Unmarshal(r.body, &p); err != nil || p.Status != r.status || p.Code == "" || p.Detail == "" || p.Title == "" {
+	if err := json.Unmarshal(r.body, &p); err != nil || p.Status != r.status || p.Code == "" || p.Detail == "" ||
+		p.Title == "" {
 		t.Fatalf("%d %s is no whole problem (%v)", r.status, r.body, err)
 	}
 	return p

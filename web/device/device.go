@@ -28,6 +28,7 @@ type Enrolments interface {
 	Poll(p fleet.BootPoll) (fleet.PollAnswer, error)
 	Known(id fleet.DeviceID) bool
 	Activate(id fleet.DeviceID, clientID string) bool
+	Prove(ctx context.Context, p fleet.SerialProof) fleet.ProofOutcome
 }
 
 // Presences is what is needed of [fleet.Presences].

@@ -81,20 +81,6 @@ func (h *Handler) refusePoll(w http.ResponseWriter, id fleet.DeviceID, err error
 	sendError(w, http.StatusServiceUnavailable, err.Error())
 }
 
-// activate tells a device that shows a code whether it was let in. Its body
-// holds nothing that could be checked: the key is in the device's fuses.
-func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
-	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
-	switch {
-	case err != nil:
-		sendError(w, http.StatusBadRequest, "Device-Id header missing or invalid")
-	case h.o.Enrolments.Activate(id, r.Header.Get("Client-Id")):
-		send(w, http.StatusOK, "application/json", []byte(`{"message":"activated"}`))
-	default:
-		send(w, http.StatusAccepted, "application/json", []byte(`{"message":"waiting"}`))
-	}
-}
-
 func sendError(w http.ResponseWriter, status int, message string) {
 	body, _ := json.Marshal(map[string]string{"error": message}) // strings only
 	send(w, status, "application/json", body)

@@ -49,6 +49,8 @@ var samples = []sample{
 	{"device-hold", "/devices/a085e3112233", devicePage(3), false},
 	{"calls-0", "/calls", ui.CallsPage{List: list("/calls", "")}.Page(), false},
 	{"calls", "/calls", ui.CallsPage{List: list("/calls", ""), Rows: callRows(30), Next: "n"}.Page(), false},
+	{"serials", "/settings/serials", serialsPage(), false},
+	{"keys", "/settings/keys", keysPage(), false},
 	{"help", "/help", ui.HelpPage{}.Page(), false},
 	{"overview-0", "/", overview(0), false},
 	{"overview", "/", overview(4312), false},

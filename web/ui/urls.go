@@ -21,6 +21,8 @@ const (
 	PathFanOuts     = "/fanouts"     // GET list, POST create
 	PathFanOutNew   = "/fanouts/new" // GET q or d=... (repeated), tool, arg.*
 	PathSettings    = "/settings"
+	PathSerials     = "/settings/serials" // GET state, prefix, limit, cursor; POST file
+	PathKeys        = "/settings/keys"    // GET group, limit, cursor
 	PathHelp        = "/help"
 	PathEvents      = "/events" // GET server-sent events; view=..., and what the view needs
 )
@@ -45,6 +47,11 @@ func CallPath(id string) string { return PathCalls + "/" + url.PathEscape(id) }
 // FanOutPath is the page of one fan-out; "cancel" is the only part.
 func FanOutPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
+}
+
+// SerialPath acts on a serial number; parts are "release" or "delete".
+func SerialPath(serial string, parts ...string) string {
+	return strings.Join(append([]string{PathSerials, url.PathEscape(serial)}, parts...), "/")
 }
 
 // SnapshotPath serves a picture that a device uploaded.

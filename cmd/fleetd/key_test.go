@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+)
+
+type rotationJSON struct {
+	State   string
+	Code    string
+	Left    int64
+	Devices struct {
+		New     int64
+		Old     int64
+		NotSeen int64 `json:"not_seen"`
+	}
+}
+
+func (d *daemon) rotation() (r rotationJSON) {
+	d.rest("GET", "/key-rotation", nil, &r)
+	return r
+}
+
+// onlineWithTools counts the devices that can be called.
+func (d *daemon) onlineWithTools() (n int) {
+	var all list[struct {
+		Presence   string
+		ToolsCount int `json:"tools_count"`
+	}]
+	d.rest("GET", "/devices", nil, &all)
+	for _, dev := range all.Items {
+		if dev.Presence == "online" && dev.ToolsCount > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A credential is the mqtt section of an answer to a boot poll.
+type credential struct {
+	ClientID string `json:"client_id"`
+	Username string
+	Password string
+}
+
+// pollAs polls as a device that starts does.
+func (d *daemon) pollAs(device string) credential {
+	d.t.Helper()
+	req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader("{}"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	req.Header.Set("Device-Id", device)
+	req.Header.Set("Client-Id", "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var a struct{ MQTT credential }
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || a.MQTT.Password == "" {
+		d.t.Fatalf("%v: no credentials", err)
+	}
+	return a.MQTT
+}
+
+// connectWith sends a CONNECT and returns the CONNACK's return code. The
+// connection stays open until the test ends.
+func (d *daemon) connectWith(c credential) byte {
+	d.t.Helper()
+	conn, err := net.Dial("tcp", d.mqtt)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { conn.Close() })
+	var body bytes.Buffer
+	text := func(s string) {
+		_ = binary.Write(&body, binary.BigEndian, uint16(len(s)))
+		body.WriteString(s)
+	}
+	text("MQTT")
+	body.Write([]byte{4, 0xc2, 0, 60}) // level 4; user, password, clean session; keepalive
+	for _, s := range []string{c.ClientID, c.Username, c.Password} {
+		text(s)
+	}
+	packet := append([]byte{0x10}, binary.AppendUvarint(nil, uint64(body.Len()))...)
+	if _, err := conn.Write(append(packet, body.Bytes()...)); err != nil {
+		d.t.Fatal(err)
+	}
+	var ack [4]byte
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(conn, ack[:]); err != nil || ack[0] != 0x20 {
+		d.t.Fatalf("%x: %v", ack, err)
+	}
+	return ack[3]
+}
+
+// TestSigningKeyRotation goes through a rotation with a fleet that is connected,
+// a board that keeps trying with what it has, and one that is switched off all
+// the while; fleetd is killed after each step.
+func TestSigningKeyRotation(t *testing.T) {
+	d := newDaemon(t)
+	killed := func() {
+		d.kill()
+		d.start()
+	}
+	f := d.simulate(sim.Options{Devices: 3, TimeScale: 0.05, BootDelay: 10 * time.Millisecond,
+		FirstMAC: "02:f1:ee:00:00:01"})
+	connected := func(n int64) {
+		t.Helper()
+		d.eventually("connected", func() bool { return f.Stats().Connected == n })
+	}
+	connected(3)
+	const off = "02:f1:ee:00:0f:01" // loses its network, and is not restarted
+	old := d.pollAs(off)
+	if code := d.connectWith(old); code != 0 {
+		t.Fatalf("refused with %d", code)
+	}
+
+	if status := d.rest("POST", "/key-rotation/start", map[string]string{"confirm": "no"},
+		&rotationJSON{}); status != 422 {
+		t.Errorf("started without being confirmed: %d", status)
+	}
+	d.run("key", "rotate", "--confirm", "rotate")
+	d.eventually("aware of the rotation", func() bool { return d.rotation().State == "running" })
+	if r := d.rotation(); r.Devices.New != 0 || r.Devices.Old != 4 || r.Left != 4 {
+		t.Errorf("at the start: %+v", r)
+	}
+	killed()
+	connected(3) // with the old key, which is accepted
+	if r := d.rotation(); r.State != "running" || r.Devices.New != 0 {
+		t.Errorf("after kill -9: %+v", r)
+	}
+	if code := d.connectWith(old); code != 0 {
+		t.Errorf("the old key is refused during the overlap: %d", code)
+	}
+
+	// A gentle restart brings those that are connected.
+	var fanOut struct {
+		ID, Code, Detail string
+		Targets          int
+	}
+	d.eventually("all to be seen again", func() bool { return d.onlineWithTools() == 3 })
+	if status := d.rest("POST", "/key-rotation/restart", nil, &fanOut); status != 200 || fanOut.Targets != 3 {
+		t.Fatalf("restart: %d %+v", status, fanOut)
+	}
+	d.eventually("over to the new key", func() bool { return d.rotation().Devices.New == 3 })
+	connected(3)
+	var refused rotationJSON
+	if status := d.rest("POST", "/key-rotation/finish", map[string]string{"confirm": "0"}, &refused); status != 409 ||
+		refused.Code != "devices_left" {
+		t.Errorf("finished over the heads of those left: %d %+v", status, refused)
+	}
+	killed()
+	d.run("key", "finish", "--confirm", "1")
+	killed()
+	if r := d.rotation(); r.State != "finished" || r.Devices.New != 3 || r.Left != 1 {
+		t.Errorf("after the end: %+v", r)
+	}
+	connected(3) // they have the new key
+	for range 2 {
+		if code := d.connectWith(old); code == 0 {
+			t.Fatal("the old key is accepted after the end")
+		}
+	}
+	resp, err := http.Get("http://" + d.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	metrics, _ := io.ReadAll(resp.Body)
+	for _, want := range []string{`fleetd_mqtt_refused_total{reason="old_key"} `,
+		`fleetd_signing_key_devices{group="new"} 3`, "fleetd_signing_key_generation 1"} {
+		if !strings.Contains(string(metrics), want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	// Restarted, the board polls and has new credentials; one that was switched
+	// off all the while polls before it connects, too.
+	if fresh := d.pollAs(off); fresh == old || d.connectWith(fresh) != 0 {
+		t.Error("not let in after its restart")
+	}
+	if left := d.rotation().Left; left != 0 {
+		d.eventually("complete", func() bool { return d.rotation().Left == 0 })
+	}
+
+	// An abort gives nobody up: both keys stay good until its own end.
+	d.run("key", "rotate", "--confirm", "rotate")
+	d.eventually("aware of the rotation", func() bool { return d.rotation().State == "running" })
+	newest := d.pollAs(off)
+	if code := d.connectWith(newest); code != 0 {
+		t.Fatalf("refused with %d", code)
+	}
+	d.run("key", "abort", "--confirm", "abort")
+	d.eventually("aborting", func() bool { return d.rotation().State == "aborting" })
+	killed()
+	if code := d.connectWith(newest); code != 0 {
+		t.Errorf("the abort refuses the new key at once: %d", code)
+	}
+	d.eventually("one to come back", func() bool { return d.rotation().Left == 1 })
+	back := d.pollAs(off)
+	if code := d.connectWith(back); code != 0 {
+		t.Errorf("refused with %d", code)
+	}
+	d.eventually("all back", func() bool { return d.rotation().Left == 0 })
+	d.run("key", "finish", "--confirm", "0")
+	d.eventually("aborted", func() bool { return d.rotation().State == "aborted" })
+	if code := d.connectWith(newest); code == 0 {
+		t.Error("the aborted key is accepted")
+	}
+	if code := d.connectWith(back); code != 0 {
+		t.Errorf("the kept key is refused: %d", code)
+	}
+	connected(3)
+
+	// The secret is lost: the server says so, and a reset is the way on.
+	d.stop()
+	secret := d.dir + "/data/secret.key"
+	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v: %v", info, err)
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	out, err := d.command("key", "status").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "fleetd key reset") {
+		t.Errorf("with another secret: %v: %s", err, out)
+	}
+	d.run("key", "reset", "--confirm", "reset")
+	d.start()
+	if code := d.connectWith(back); code == 0 {
+		t.Error("an old key is accepted after the reset")
+	}
+	if code := d.connectWith(d.pollAs(off)); code != 0 {
+		t.Errorf("refused after the reset and a restart: %d", code)
+	}
+}

@@ -1,0 +1,195 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.KeyStore = (*Store)(nil)
+
+// LatestRotation returns the latest rotation of the signing key with the keys
+// on record, as of one moment.
+func (s *Store) LatestRotation(ctx context.Context) (r fleet.KeyRotation, keys []fleet.SigningKey, err error) {
+	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			rows, _ := tx.Query(ctx, `
+			SELECT id, from_generation, to_generation, state, started_at, started_by, ended_at, ended_by, left_behind
+			FROM key_rotations ORDER BY id DESC LIMIT 1`)
+			var err error
+			if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.KeyRotation]); err != nil {
+				return err
+			}
+			rows, _ = tx.Query(ctx, `SELECT generation, sealed_key, created_at FROM signing_keys`)
+			keys, err = pgx.CollectRows(rows, pgx.RowToStructByName[fleet.SigningKey])
+			return err
+		})
+	if err != nil {
+		return fleet.KeyRotation{}, nil, fmt.Errorf("key rotation: %w", domainError(err))
+	}
+	return r, keys, nil
+}
+
+// StartRotation puts a rotation and its new key on record.
+func (s *Store) StartRotation(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, key fleet.SigningKey) error {
+	return s.audited(ctx, by, "keys.rotate", "", rotationDetail(r), func(tx pgx.Tx) error {
+		return insertRotation(ctx, tx,
+			r, key)
+	})
+}
+
+func rotationDetail(r fleet.KeyRotation) map[string]any {
+	return map[string]any{"from": r.FromGeneration, "to": r.ToGeneration, "state": r.State, "left_behind": r.LeftBehind}
+}
+
+func insertRotation(ctx context.Context, tx pgx.Tx, r fleet.KeyRotation, key fleet.SigningKey) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO key_rotations (from_generation, to_generation, state, started_at, started_by, ended_at, ended_by)
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		r.FromGeneration, r.ToGeneration, r.State, r.StartedAt, cleanText(r.StartedBy), r.EndedAt, cleanText(r.EndedBy))
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO signing_keys (generation, sealed_key, created_at) VALUES ($1, $2, $3)`,
+		key.Generation, key.SealedKey, key.CreatedAt)
+	return err
+}
+
+// MoveRotation brings a rotation from one state to the next. Its end deletes
+// the key that is refused from then on.
+func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, from fleet.RotationState) error {
+	action := "keys.finish"
+	if r.Open() {
+		action = "keys.abort"
+	}
+	return s.audited(ctx, by, action, "", rotationDetail(r), func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE key_rotations SET state = $3, ended_at = $4, ended_by = $5, left_behind = $6 WHERE id = $1 AND state = $2`,
+			r.ID, from, r.State, r.EndedAt, cleanText(r.EndedBy), r.LeftBehind)
+		switch {
+		case err != nil:
+			return err
+		case tag.RowsAffected() == 0:
+			return fleet.Errorf(fleet.ErrConflict, "rotation_changed",
+				"the rotation of the signing key has changed; look at it again")
+		case r.Open():
+			return nil
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM signing_keys WHERE generation = $1`, r.Refuses())
+		return err
+	})
+}
+
+// ResetKeys ends whatever rotation is open and replaces all keys by one.
+func (s *Store) ResetKeys(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, key fleet.SigningKey) error {
+	return s.audited(ctx, by, "keys.reset", "", rotationDetail(r), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE key_rotations SET state = 'aborted', ended_at = $1, ended_by = $2 WHERE ended_at IS NULL`,
+			r.StartedAt, cleanText(r.StartedBy))
+		if err == nil {
+			_, err = tx.Exec(ctx, `DELETE FROM signing_keys`)
+		}
+		if err != nil {
+			return err
+		}
+		return insertRotation(ctx, tx, r, key)
+	})
+}
+
+// SaveKeyUses stores which generation devices connected with.
+func (s *Store) SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]fleet.KeyUse) error {
+	var ids []string
+	var rotations, generations []int32
+	var at []time.Time
+	for id, u := range uses {
+		ids, rotations, generations, at = append(ids, string(id)), append(rotations, u.Rotation),
+			append(generations, u.Generation), append(at, u.At)
+	}
+	err := again(func() error {
+		_, err := s.db.Exec(ctx, `
+			INSERT INTO rotation_devices (rotation, device_id, generation, at)
+			SELECT rotation, device_id, generation, at
+			FROM unnest($1::int[], $2::text[], $3::int[], $4::timestamptz[]) AS u (rotation, device_id, generation, at)
+			ORDER BY rotation, device_id
+			ON CONFLICT (rotation, device_id) DO UPDATE SET generation = excluded.generation, at = excluded.at
+			WHERE rotation_devices.at <= excluded.at`, rotations, ids, generations, at)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keys that devices use: %w", domainError(err))
+	}
+	return nil
+}
+
+// KeyUses returns the generation that each device last connected with since
+// the rotation began.
+func (s *Store) KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID]int32, error) {
+	rows, _ := s.db.Query(ctx, `SELECT device_id, generation FROM rotation_devices WHERE rotation = $1`, rotation)
+	uses := make(map[fleet.DeviceID]int32)
+	var id fleet.DeviceID
+	var generation int32
+	_, err := pgx.ForEachRow(rows, []any{&id, &generation}, func() error {
+		uses[id] = generation
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keys that devices use: %w", domainError(err))
+	}
+	return uses, nil
+}
+
+// rotationGroup is a device's place in rotation $1 to generation $2, which
+// began at $3. A device that is connected since before has been seen, too.
+const rotationGroup = `
+	CASE WHEN u.generation = $2 THEN 'new'
+		WHEN u.generation IS NOT NULL OR d.presence IN ('online', 'unresponsive') OR d.last_seen >= $3 THEN 'old'
+		ELSE 'not_seen' END`
+
+const rotationFrom = `
+	FROM devices d LEFT JOIN rotation_devices u ON u.rotation = $1 AND u.device_id = d.id
+	WHERE d.enrolment = 'enrolled' AND d.in_service`
+
+// RotationCounts says how far a rotation has come.
+func (s *Store) RotationCounts(ctx context.Context, r fleet.KeyRotation) (fleet.RotationCounts, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT count(*) FILTER (WHERE g = 'new') AS new, count(*) FILTER (WHERE g = 'old') AS old, count(*) FILTER (WHERE g = 'not_seen') AS not_seen
+		FROM (SELECT `+rotationGroup+` AS g`+rotationFrom+`) x`, r.ID, r.ToGeneration, r.StartedAt)
+	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.RotationCounts])
+	if err != nil {
+		return c, fmt.Errorf("key rotation: %w", domainError(err))
+	}
+	return c, nil
+}
+
+// RotationDevices lists devices of a rotation by id.
+func (s *Store) RotationDevices(ctx context.Context, r fleet.KeyRotation, f fleet.RotationFilter) (
+	fleet.Page[fleet.RotationDevice], error) {
+	at, err := parseCursor(f.Cursor, "rotation")
+	if err != nil {
+		return fleet.Page[fleet.RotationDevice]{}, err
+	}
+	after := ""
+	if at != nil {
+		after = at.ID
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	groups := make([]string, len(f.Groups))
+	for i, g := range f.Groups {
+		groups[i] = string(g)
+	}
+	rows, _ := s.db.Query(ctx, `
+		SELECT d.id AS device, d.name, `+rotationGroup+` AS "group", d.presence, d.last_seen`+rotationFrom+`
+			AND d.id > $4 AND (cardinality($5::text[]) = 0 OR `+rotationGroup+` = ANY ($5))
+		ORDER BY d.id LIMIT $6`, r.ID, r.ToGeneration, r.StartedAt, after, groups, limit+1)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.RotationDevice])
+	if err != nil {
+		return fleet.Page[fleet.RotationDevice]{}, fmt.Errorf("devices of a key rotation: %w", domainError(err))
+	}
+	return makePage(list, limit, nil, func(d fleet.RotationDevice) cursor {
+		return cursor{List: "rotation",
+			ID: string(d.Device)}
+	}), nil
+}

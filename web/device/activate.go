@@ -1,0 +1,97 @@
+package device
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+
+	"fleetd/fleet"
+)
+
+// maxActivation bounds the body of an activation. A stock device sends 250 bytes.
+const maxActivation = 4 << 10
+
+// activate answers a device that shows a code: 200 once it is let in, 202 while
+// it waits. A device with a serial number in its fuses sends the HMAC of its
+// challenge too; every other status makes it try again ten seconds later
+// (protocol 1.5).
+func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
+	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	if err != nil {
+		sendError(w, http.StatusBadRequest, "Device-Id header missing or invalid")
+		return
+	}
+	proof, kind := readProof(r.Body)
+	switch kind {
+	case proofMalformed:
+		sendError(w, http.StatusBadRequest,
+			"the proof cannot be read; want algorithm hmac-sha256, serial_number, challenge and hmac with 64 hex digits")
+		return
+	case proofNone:
+		h.sendActivated(w, h.o.Enrolments.Activate(id, strings.TrimSpace(r.Header.Get("Client-Id"))))
+		return
+	}
+	proof.Device, proof.ClientID, proof.RemoteAddr = id, strings.TrimSpace(r.Header.Get("Client-Id")), remoteAddr(r)
+	switch h.o.Enrolments.Prove(r.Context(), proof) {
+	case fleet.ProofAccepted:
+		h.sendActivated(w, true)
+	case fleet.ProofMarked, fleet.ProofUnknown, fleet.ProofLater:
+		h.sendActivated(w, false)
+	case fleet.ProofWrong:
+		sendError(w, http.StatusUnauthorized, "the HMAC does not fit the serial number and the challenge")
+	case fleet.ProofChallenge:
+		sendError(w, http.StatusUnauthorized,
+			"the challenge is not this device's, was used or has expired; poll again for a new one")
+	case fleet.ProofConflict:
+		sendError(w, http.StatusConflict, "another device has proved this serial number; an administrator must decide")
+	case fleet.ProofLimited:
+		sendError(w, http.StatusTooManyRequests, "too many wrong proofs; wait")
+	}
+}
+
+func (h *Handler) sendActivated(w http.ResponseWriter, activated bool) {
+	if activated {
+		send(w, http.StatusOK, "application/json", []byte(`{"message":"activated"}`))
+		return
+	}
+	send(w, http.StatusAccepted, "application/json", []byte(`{"message":"waiting"}`))
+}
+
+type proofKind int
+
+const (
+	proofNone proofKind = iota // as devices without a serial number send
+	proofMalformed
+	proofGiven
+)
+
+// readProof reads the body of an activation. One without an HMAC is no proof,
+// whatever else it holds.
+func readProof(body io.Reader) (fleet.SerialProof, proofKind) {
+	raw, err := io.ReadAll(io.LimitReader(body, maxActivation+1))
+	if err != nil || len(raw) > maxActivation {
+		return fleet.SerialProof{}, proofMalformed
+	}
+	var b struct {
+		Algorithm string          `json:"algorithm"`
+		Serial    string          `json:"serial_number"`
+		Challenge string          `json:"challenge"`
+		HMAC      json.RawMessage `json:"hmac"`
+	}
+	err = json.Unmarshal(raw, &b)
+	if b.HMAC == nil {
+		return fleet.SerialProof{}, proofNone
+	}
+	var digits string
+	if err != nil || json.Unmarshal(b.HMAC, &digits) != nil || len(digits) != 64 || b.Algorithm != "hmac-sha256" ||
+		b.Serial == "" || b.Challenge == "" {
+		return fleet.SerialProof{}, proofMalformed
+	}
+	mac, err := hex.DecodeString(digits)
+	if err != nil {
+		return fleet.SerialProof{}, proofMalformed
+	}
+	return fleet.SerialProof{Serial: b.Serial, Challenge: b.Challenge, MAC: mac}, proofGiven
+}
