@@ -49,6 +49,9 @@ var chaosFaults = []chaosFault{
 	{name: "net-loss", weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second, start: network(proxyRule{loss: 0.15}), stop: healNetwork},
 	{name: "net-reset", weight: 2, start: resetNetwork},
 
+	// The wall clock of fleetd.
+	{name: "clock-step", weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock, start: setClock, stop: rightClock},
+
 	// The directory of firmware images and pictures.
 	{name: "blobs-away", weight: 1, shortest: time.Second, longest: 6 * time.Second, start: hideBlobs, stop: showBlobs},
 }
@@ -288,7 +291,7 @@ func (w *chaosWorld) carryOut(step chaosStep) error {
 		w.setExcused(true)
 		before := w.processes()
 		defer func() {
-			_ = w.await(time.Minute, "", func() bool { _, ready := w.wasReady(); return ready && w.processes() > before })
+			_ = w.await(time.Minute, "", func() bool { return w.wasReady() && w.processes() > before })
 			w.setExcused(false) // whether it is well again is judged later
 		}()
 	}

@@ -39,6 +39,7 @@ type askedCall struct {
 	marker chaosMarker
 	async  bool
 	status int       // 0 if no answer came
+	err    error     // of any other than a good answer
 	call   chaosCall // of a good answer
 }
 
@@ -129,7 +130,7 @@ func (l *chaosLoad) ask(random *rand.Rand, device fleet.DeviceID) askedCall {
 	if asked.async {
 		req.Header.Set("Prefer", "respond-async")
 	}
-	asked.status, _ = l.w.send(req, &asked.call)
+	asked.status, asked.err = l.w.send(req, &asked.call)
 	return asked
 }
 
@@ -159,7 +160,7 @@ func (l *chaosLoad) startCampaign(release string) {
 		ID      string
 		Targets int
 	}
-	plan := map[string]any{"name": "chaos", "release_id": release, "devices": l.w.audience, "max_in_flight": 15, "max_attempts": 4,
+	plan := map[string]any{"name": "chaos", "release_id": release, "devices": l.w.audience, "max_in_flight": 15, "max_attempts": 3,
 		"waves": []map[string]any{{"name": "first", "percent": 20, "success_percent": 1, "soak_ms": 0},
 			{"name": "rest", "percent": 100, "success_percent": 1, "soak_ms": 200}},
 		"abort_rules": []map[string]any{{"class": "any", "min_executed": 100_000, "percent": 100, "scope": "campaign", "action": "pause"}}}
@@ -185,11 +186,10 @@ func (l *chaosLoad) pollUntil(ctx context.Context, i int) {
 		"application":{"name":"xiaozhi","version":"2.4.2","elf_sha256":"%064x"},"ota":{"label":"ota_0"},"board":{"type":"chaos","name":"chaos"}}`, mac, i, i+1)
 	known := false
 	for ; ctx.Err() == nil; time.Sleep(150 * time.Millisecond) {
-		pid, up := l.w.wasReady()
+		before := l.w.serving()
 		answer, err := l.poll(mac, fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-0000000000%02x", i), body)
-		after, _ := l.w.wasReady()
 		switch {
-		case !up || pid != after:
+		case before == 0 || before != l.w.serving():
 			continue // fleetd was not there all the time
 		case err == nil && strings.Contains(answer, `"mqtt"`):
 			known = true

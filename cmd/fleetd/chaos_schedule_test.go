@@ -23,7 +23,8 @@ type chaosStep struct {
 	lead     time.Duration // from the start of a fan-out to the fault
 	campaign bool          // a campaign starts with the fan-out
 	lasts    time.Duration
-	share    float64 // of the devices' connections that a network fault hits
+	share    float64       // of the devices' connections that a network fault hits
+	clock    time.Duration // by which a clock step moves it
 }
 
 // A chaosSize is how much of everything there is.
@@ -38,6 +39,10 @@ var (
 	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second}
 )
 
+// clockSteps are what a clock that was never set, daylight saving by hand, and a
+// time server may do.
+var clockSteps = []time.Duration{-3 * time.Hour, -90 * time.Second, -5 * time.Second, 5 * time.Second, 90 * time.Second, 3 * time.Hour}
+
 func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 	random := rand.New(rand.NewPCG(seed, 1))
 	s := chaosSchedule{seed: seed, size: size, embedded: random.IntN(2) == 0}
@@ -49,6 +54,7 @@ func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 			campaign: i == upgrades,
 			lasts:    min(fault.drawLength(random), size.longest),
 			share:    []float64{0.3, 1}[random.IntN(2)],
+			clock:    clockSteps[random.IntN(len(clockSteps))],
 		})
 	}
 	return s
@@ -107,8 +113,11 @@ func (s chaosSchedule) String() string {
 			b.WriteString(" and campaign")
 		}
 		fmt.Fprintf(&b, ", %v later %s for %v", step.lead, step.fault, step.lasts)
-		if strings.HasPrefix(step.fault, "net-") {
+		switch {
+		case strings.HasPrefix(step.fault, "net-"):
 			fmt.Fprintf(&b, " on %.0f %% of the connections", 100*step.share)
+		case step.fault == "clock-step":
+			fmt.Fprintf(&b, " by %v", step.clock)
 		}
 	}
 	return b.String()

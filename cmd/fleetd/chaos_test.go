@@ -161,6 +161,11 @@ func TestChaosSchedule(t *testing.T) {
 			}
 		}
 	}
+	if os.Getenv("FLEETD_TEST_LOG") != "" {
+		for seed := range uint64(60) {
+			fmt.Println(newChaosSchedule(seed, chaosFull))
+		}
+	}
 	for _, f := range chaosFaults {
 		if times[f.name] < 10 {
 			t.Errorf("%s happens in %d of 300 seeds", f.name, times[f.name])

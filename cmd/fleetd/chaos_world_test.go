@@ -50,6 +50,11 @@ const (
 func serveQuickly() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if name := os.Getenv(clockFile); name != "" {
+		if err := followClock(name); err != nil {
+			os.Exit(exitCode(err))
+		}
+	}
 	var c serveCommand
 	c.timers, c.engineTick = chaosTimers, 50*time.Millisecond
 	if _, err := kong.Must(&c).Parse(os.Args[2:]); err != nil {
@@ -79,8 +84,10 @@ type chaosWorld struct {
 
 	journal *chaosJournal
 	atStart chaosResources
-	seen    *chaosSightings
-	client  *http.Client
+
+	clockSet bool // fleetd's clock was wrong for a while
+	seen     *chaosSightings
+	client   *http.Client
 
 	mu       sync.Mutex
 	fleetd   *os.Process
@@ -139,6 +146,9 @@ func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (
 		return w, err
 	}
 	if err := w.placeDatabase(template); err != nil {
+		return w, err
+	}
+	if err := w.makeClock(); err != nil {
 		return w, err
 	}
 	go w.supervise()
@@ -282,6 +292,9 @@ func (w *chaosWorld) serveCommand() *exec.Cmd {
 	}
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), beFleetd+"="+beQuick, "FLEETD_DATA_DIR="+w.dataDir)
+	if w.schedule.has("clock-step") {
+		cmd.Env = append(cmd.Env, clockFile+"="+w.clock())
+	}
 	return cmd
 }
 
@@ -347,13 +360,20 @@ func (w *chaosWorld) isReady() bool { return w.probe("/readyz") == http.StatusOK
 
 // wasReady reports whether the process that runs now has been up, whatever
 // became of its database since.
-func (w *chaosWorld) wasReady() (pid int, ready bool) {
+func (w *chaosWorld) wasReady() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.fleetd == nil {
-		return 0, false
+	return w.ready
+}
+
+// serving is the process that has been up and that no fault ends now; 0 is none.
+func (w *chaosWorld) serving() (pid int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ready || w.excused {
+		return 0
 	}
-	return w.fleetd.Pid, w.ready
+	return w.fleetd.Pid
 }
 
 // processes is how often fleetd was started.
@@ -413,7 +433,7 @@ func (w *chaosWorld) switchOn() error {
 			return err
 		}
 		w.ids[id] = w.devices.Device(i)
-		if i%3 == 0 {
+		if i%3 == 0 && !slices.Contains(w.devices.Device(i).Faults(), sim.FaultDrop) { // which takes all attempts, and the time of all
 			w.audience = append(w.audience, id)
 		}
 	}
