@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -300,7 +301,7 @@ func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest)
 }
 
 func newCall(r CallRequest) *Call {
-	c := &Call{ID: uuid.Must(uuid.NewV7()), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
+	c := &Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
 		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
@@ -315,6 +316,22 @@ func newCall(r CallRequest) *Call {
 		}
 	}
 	return c
+}
+
+// callIDSlack is how far the time in a call's id may lie from its creation.
+const callIDSlack = time.Minute
+
+// newCallID makes the id of a call made now. [uuid.NewV7] never goes back: once
+// the clock was set back, its ids carry a time that lies ahead, for as long as
+// the clock was wrong, and the store finds a call's partition by that time.
+func newCallID(now time.Time) uuid.UUID {
+	id := uuid.Must(uuid.NewV7())
+	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
+		var at [8]byte
+		binary.BigEndian.PutUint64(at[:], uint64(now.UnixMilli())<<16)
+		copy(id[:6], at[:])
+	}
+	return id
 }
 
 // announce tells live views of a call. The record is copied: views read it

@@ -226,6 +226,34 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// The store finds a call's partition by the time in its id, and takes no id that
+// lies far from the time of creation.
+func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
+	b := newBench(t)
+	var clock time.Time
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Link: b.link, Watcher: b.seen,
+		URLs: urls{}, Events: &fleet.Events{}, Now: func() time.Time { return clock }})
+	t.Cleanup(calls.Shutdown)
+	var last uuid.UUID
+	for _, off := range []time.Duration{0, 3 * time.Hour, 0, -3 * time.Hour} {
+		clock = time.Now().UTC().Add(off)
+		for range 3 {
+			c, err := calls.Call(t.Context(), fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seconds, nanoseconds := c.ID.Time().UnixTime()
+			if apart := c.CreatedAt.Sub(time.Unix(seconds, nanoseconds)).Abs(); apart > time.Minute || c.ID.Version() != 7 {
+				t.Errorf("with the clock off by %v: the call's id %s is %v from its creation", off, c.ID, apart)
+			}
+			if c.ID == last {
+				t.Errorf("two calls have the id %s", last)
+			}
+			last = c.ID
+		}
+	}
+}
+
 func TestArgumentErrorsAreForPeople(t *testing.T) {
 	b := newBench(t)
 	for arguments, want := range map[string]string{
