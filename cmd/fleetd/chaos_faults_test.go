@@ -32,28 +32,39 @@ var chaosFaults = []chaosFault{
 	{name: "pg-kill", weight: 3, shortest: 200 * time.Millisecond, longest: 6 * time.Second, fleetdEnds: ownsPostgres,
 		start: killPostmaster, stop: bringBackPostgres},
 	{name: "pg-kill-backend", weight: 3, start: killBackend},
-	{name: "pg-freeze", weight: 4, shortest: 3 * time.Second, longest: 40 * time.Second, start: freezePostgres, stop: thawPostgres},
-	{name: "pg-connections", weight: 3, shortest: time.Second, longest: 10 * time.Second, start: takeConnections, stop: giveConnections},
+	{name: "pg-freeze", weight: 4, shortest: 3 * time.Second, longest: 40 * time.Second,
+		start: freezePostgres, stop: thawPostgres},
+	{name: "pg-connections", weight: 3, shortest: time.Second, longest: 10 * time.Second,
+		start: takeConnections, stop: giveConnections},
 	{name: "pg-full", weight: 3, shortest: 2 * time.Second, longest: 8 * time.Second, external: true, needs: ownFileSystem,
 		start: fillDisk, stop: freeDisk},
 
 	// fleetd.
-	{name: "fleetd-kill", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always, start: killFleetd, stop: releaseFleetd},
-	{name: "fleetd-term", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always, start: terminateFleetd, stop: releaseFleetd},
+	{name: "fleetd-kill", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+		start: killFleetd, stop: releaseFleetd},
+	{name: "fleetd-term", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+		start: terminateFleetd, stop: releaseFleetd},
 
 	// The network between devices and fleetd.
-	{name: "net-cut", weight: 2, shortest: time.Second, longest: 15 * time.Second, start: network(proxyRule{stallUp: true, stallDown: true}), stop: resetNetwork},
-	{name: "net-stall-up", weight: 2, shortest: time.Second, longest: 15 * time.Second, start: network(proxyRule{stallUp: true}), stop: healNetwork},
-	{name: "net-stall-down", weight: 2, shortest: time.Second, longest: 15 * time.Second, start: network(proxyRule{stallDown: true}), stop: healNetwork},
-	{name: "net-delay", weight: 1, shortest: 2 * time.Second, longest: 8 * time.Second, start: network(proxyRule{delay: 400 * time.Millisecond}), stop: healNetwork},
-	{name: "net-loss", weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second, start: network(proxyRule{loss: 0.15}), stop: healNetwork},
+	{name: "net-cut", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallUp: true, stallDown: true}), stop: resetNetwork},
+	{name: "net-stall-up", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallUp: true}), stop: healNetwork},
+	{name: "net-stall-down", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallDown: true}), stop: healNetwork},
+	{name: "net-delay", weight: 1, shortest: 2 * time.Second, longest: 8 * time.Second,
+		start: network(proxyRule{delay: 400 * time.Millisecond}), stop: healNetwork},
+	{name: "net-loss", weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second,
+		start: network(proxyRule{loss: 0.15}), stop: healNetwork},
 	{name: "net-reset", weight: 2, start: resetNetwork},
 
 	// The wall clock of fleetd.
-	{name: "clock-step", weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock, start: setClock, stop: rightClock},
+	{name: "clock-step", weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock,
+		start: setClock, stop: rightClock},
 
 	// The directory of firmware images and pictures.
-	{name: "blobs-away", weight: 1, shortest: time.Second, longest: 6 * time.Second, start: hideBlobs, stop: showBlobs},
+	{name: "blobs-away", weight: 1, shortest: time.Second, longest: 6 * time.Second,
+		start: hideBlobs, stop: showBlobs},
 }
 
 func chaosFaultNamed(name string) chaosFault {

@@ -21,8 +21,13 @@ import (
 type chaosInvariant struct {
 	name   string
 	within time.Duration
-	broken func(*chaosWorld, *chaosLoad) []string // what does not hold now
+	broken func(*chaosWorld, *chaosLoad) findings // what does not hold now
 }
+
+// findings are what does not hold, a line each.
+type findings []string
+
+func (f *findings) addf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
 // afterFault must hold after each fault, under load.
 var afterFault = []chaosInvariant{
@@ -77,15 +82,15 @@ func (w *chaosWorld) check(l *chaosLoad, when string, invariants []chaosInvarian
 	}
 }
 
-func notReady(w *chaosWorld, _ *chaosLoad) []string {
+func notReady(w *chaosWorld, _ *chaosLoad) findings {
 	if status := w.probe("/readyz"); status != http.StatusOK {
-		return []string{fmt.Sprintf("/readyz answers %d", status)}
+		return findings{fmt.Sprintf("/readyz answers %d", status)}
 	}
 	return nil
 }
 
 // callFails calls a device that has no fault and is connected.
-func callFails(w *chaosWorld, l *chaosLoad) []string {
+func callFails(w *chaosWorld, l *chaosLoad) findings {
 	for _, id := range slices.Sorted(maps.Keys(w.ids)) {
 		connected, steady := w.seen.steady(id, time.Now().Add(-time.Second))
 		if !connected || !steady || len(w.ids[id].Faults()) > 0 || w.inCampaign(id) {
@@ -96,24 +101,24 @@ func callFails(w *chaosWorld, l *chaosLoad) []string {
 		_, err := w.rest("POST", "/devices/"+string(id)+"/calls", map[string]any{"tool": chaosTool,
 			"timeout_ms": chaosCallTimeout.Milliseconds(), "arguments": marker}, &call)
 		if err != nil {
-			return []string{err.Error()}
+			return findings{err.Error()}
 		}
 		if call.State != fleet.CallSucceeded {
-			return []string{fmt.Sprintf("call %s ended %s: %+v", call.ID, call.State, call.Error)}
+			return findings{fmt.Sprintf("call %s ended %s: %+v", call.ID, call.State, call.Error)}
 		}
 		return nil
 	}
-	return []string{"no device without a fault is connected"}
+	return findings{"no device without a fault is connected"}
 }
 
 // settleTime is how old a change at a device is that fleetd must know of.
 const settleTime = 2 * time.Second
 
-func presenceWrong(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func presenceWrong(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	asked := time.Now()
 	devices, err := chaosList[deviceView](w, "/devices?limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	shown := map[fleet.DeviceID]fleet.Presence{}
 	for _, d := range devices {
@@ -121,8 +126,9 @@ func presenceWrong(w *chaosWorld, _ *chaosLoad) (broken []string) {
 	}
 	for id := range w.ids {
 		connected, steady := w.seen.steady(id, asked.Add(-settleTime))
-		if online := shown[id] == fleet.PresenceOnline || shown[id] == fleet.PresenceUnresponsive; steady && online != connected {
-			broken = append(broken, fmt.Sprintf("%s is shown as %q; connected: %t", id, shown[id], connected))
+		online := shown[id] == fleet.PresenceOnline || shown[id] == fleet.PresenceUnresponsive
+		if steady && online != connected {
+			broken.addf("%s is shown as %q; connected: %t", id, shown[id], connected)
 		}
 	}
 	slices.Sort(broken)
@@ -138,28 +144,28 @@ type chaosFanOut struct {
 	Counts    map[string]int
 }
 
-func fanOutsOpen(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func fanOutsOpen(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	fanOuts, err := chaosList[chaosFanOut](w, "/fanouts?limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	for _, f := range fanOuts {
 		if f.State != "completed" {
 			_, _ = w.rest("GET", "/fanouts/"+f.ID, nil, &f)
-			broken = append(broken, fmt.Sprintf("fan-out %s (%s) is %s: %v", f.ID, f.Arguments, f.State, f.Counts))
+			broken.addf("fan-out %s (%s) is %s: %v", f.ID, f.Arguments, f.State, f.Counts)
 		}
 	}
 	return broken
 }
 
-func campaignsWrong(w *chaosWorld, l *chaosLoad) (broken []string) {
+func campaignsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	for _, id := range l.campaigns {
 		broken = append(broken, w.campaignWrong(id)...)
 	}
 	return broken
 }
 
-func (w *chaosWorld) campaignWrong(id string) (broken []string) {
+func (w *chaosWorld) campaignWrong(id string) (broken findings) {
 	var c struct {
 		State       string
 		PauseReason string `json:"pause_reason"`
@@ -167,14 +173,14 @@ func (w *chaosWorld) campaignWrong(id string) (broken []string) {
 		Counts      map[string]int
 	}
 	if _, err := w.rest("GET", "/campaigns/"+id, nil, &c); err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	if c.State == string(fleet.CampaignPaused) { // by a success rule; an operator goes on
 		w.journal.notef("campaign is paused: %s, %s", c.PauseReason, c.Reason)
 		_, _ = w.rest("POST", "/campaigns/"+id+"/resume", nil, &c)
 	}
 	if !strings.HasPrefix(c.State, "completed") {
-		broken = append(broken, fmt.Sprintf("campaign is %s: %v", c.State, c.Counts))
+		broken.addf("campaign is %s: %v", c.State, c.Counts)
 	}
 	type deployment struct {
 		DeviceID    fleet.DeviceID `json:"device_id"`
@@ -196,24 +202,24 @@ func (w *chaosWorld) campaignWrong(id string) (broken []string) {
 			failed++
 		}
 		if runs != (d.State == fleet.DeploymentSucceeded) && d.Skip != string(fleet.SkipInstalled) {
-			broken = append(broken, fmt.Sprintf("deployment of %s is %s (%s), and the device runs the image: %t; faults %v; %s",
-				d.DeviceID, d.State, d.Reason, runs, device.Faults(), d.Evidence))
+			broken.addf("deployment of %s is %s (%s), and the device runs the image: %t; faults %v; %s",
+				d.DeviceID, d.State, d.Reason, runs, device.Faults(), d.Evidence)
 		}
 	}
 	if c.State == string(fleet.CampaignCompleted) && failed > 0 {
-		broken = append(broken, fmt.Sprintf("campaign is completed, and %d of its devices failed", failed))
+		broken.addf("campaign is completed, and %d of its devices failed", failed)
 	}
 	return broken
 }
 
-func callsOpen(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func callsOpen(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?state=pending,sent&limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	for _, c := range calls {
-		broken = append(broken, fmt.Sprintf("call %s (%s) of %s to %s, made %s, is %s", c.ID, c.Arguments, c.Tool, c.DeviceID,
-			c.CreatedAt.Format("15:04:05.000"), c.State))
+		broken.addf("call %s (%s) of %s to %s, made %s, is %s", c.ID, c.Arguments, c.Tool, c.DeviceID,
+			c.CreatedAt.Format("15:04:05.000"), c.State)
 	}
 	return broken
 }
@@ -252,19 +258,20 @@ const (
 	moreHeap       = 40 << 20
 )
 
-func resourcesHeld(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func resourcesHeld(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	now, err := w.resources()
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	if now.goroutines > w.atStart.goroutines*1.1+moreGoroutines {
-		broken = append(broken, fmt.Sprintf("%.0f goroutines, %.0f at the start", now.goroutines, w.atStart.goroutines))
+		broken.addf("%.0f goroutines, %.0f at the start", now.goroutines, w.atStart.goroutines)
 	}
 	if now.heap > w.atStart.heap*1.5+moreHeap {
-		broken = append(broken, fmt.Sprintf("heap of %.1f MB, %.1f MB at the start", now.heap/1e6, w.atStart.heap/1e6))
+		broken.addf("heap of %.1f MB, %.1f MB at the start", now.heap/1e6, w.atStart.heap/1e6)
 	}
 	if now.connections > w.atStart.connections+8 {
-		broken = append(broken, fmt.Sprintf("%.0f database connections in use, %.0f at the start", now.connections, w.atStart.connections))
+		broken.addf("%.0f database connections in use, %.0f at the start", now.connections,
+			w.atStart.connections)
 	}
 	if len(broken) == 0 {
 		w.journal.notef("%.0f goroutines and a heap of %.1f MB; %.0f and %.1f MB at the start", now.goroutines, now.heap/1e6,
@@ -274,20 +281,20 @@ func resourcesHeld(w *chaosWorld, _ *chaosLoad) (broken []string) {
 }
 
 // callsRefused looks for answers that blame the client.
-func callsRefused(_ *chaosWorld, l *chaosLoad) (broken []string) {
+func callsRefused(_ *chaosWorld, l *chaosLoad) (broken findings) {
 	for _, asked := range l.calls {
 		if asked.status/100 == 4 {
-			broken = append(broken, fmt.Sprintf("call %s was answered %d: %v", asked.marker, asked.status, asked.err))
+			broken.addf("call %s was answered %d: %v", asked.marker, asked.status, asked.err)
 		}
 	}
 	return broken
 }
 
 // acknowledgedLost holds each good answer against the records.
-func acknowledgedLost(w *chaosWorld, l *chaosLoad) (broken []string) {
+func acknowledgedLost(w *chaosWorld, l *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	byID := map[string]chaosCall{}
 	for _, c := range calls {
@@ -303,17 +310,20 @@ func acknowledgedLost(w *chaosWorld, l *chaosLoad) (broken []string) {
 		answered[record.State]++
 		switch {
 		case !found:
-			broken = append(broken, fmt.Sprintf("call %s (%s) was answered %d, %s, and is not on record", asked.call.ID, asked.marker, asked.status, asked.call.State))
+			broken.addf("call %s (%s) was answered %d, %s, and is not on record", asked.call.ID, asked.marker,
+				asked.status, asked.call.State)
 		case asked.status == http.StatusOK && !asked.call.State.Final():
-			broken = append(broken, fmt.Sprintf("call %s (%s) was answered 200 in the state %s", asked.call.ID, asked.marker, asked.call.State))
+			broken.addf("call %s (%s) was answered 200 in the state %s", asked.call.ID, asked.marker, asked.call.State)
 		case asked.status == http.StatusOK && asked.call.State != record.State:
-			broken = append(broken, fmt.Sprintf("call %s (%s) was answered %s and is on record as %s", asked.call.ID, asked.marker, asked.call.State, record.State))
+			broken.addf("call %s (%s) was answered %s and is on record as %s", asked.call.ID, asked.marker,
+				asked.call.State, record.State)
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(broken) == 0 {
-		w.journal.notef("%d calls asked for: %v; %d records; %d boot polls answered", len(l.calls), answered, len(calls), l.polls)
+		w.journal.notef("%d calls asked for: %v; %d records; %d boot polls answered",
+			len(l.calls), answered, len(calls), l.polls)
 	}
 	return broken
 }
@@ -359,10 +369,10 @@ func (w *chaosWorld) executed() map[chaosOrder]int {
 
 // recordsUntrue holds each record against what ran on the device. A fan-out
 // may have made a second call where the first was canceled.
-func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	records := map[chaosOrder][]chaosCall{}
 	for _, c := range calls {
@@ -373,7 +383,8 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken []string) {
 	ran := w.executed()
 	for order, n := range ran {
 		if len(records[order]) == 0 {
-			broken = append(broken, fmt.Sprintf("%s %s ran %d times on %s, and there is no record", order.tool, order.marker, n, order.device))
+			broken.addf("%s %s ran %d times on %s, and there is no record", order.tool, order.marker, n,
+				order.device)
 		}
 	}
 	for order, made := range records {
@@ -388,8 +399,8 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken []string) {
 			states = append(states, fmt.Sprintf("%s%s, made %s", c.State, code, c.CreatedAt.Format("15:04:05.000")))
 		}
 		if n := ran[order]; n < least || n > most || n > 1 && order.tool != fleet.ToolReboot {
-			broken = append(broken, fmt.Sprintf("%s %s ran %d times on %s (%v), on record as %s", order.tool, order.marker, n, order.device,
-				w.ids[order.device].Faults(), strings.Join(states, " and ")))
+			broken.addf("%s %s ran %d times on %s (%v), on record as %s", order.tool, order.marker, n,
+				order.device, w.ids[order.device].Faults(), strings.Join(states, " and "))
 		}
 	}
 	slices.Sort(broken)
@@ -403,21 +414,21 @@ const (
 	comebackMax = 5 * time.Second
 )
 
-func fanOutsWrong(w *chaosWorld, l *chaosLoad) (broken []string) {
+func fanOutsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	fanOuts, err := chaosList[chaosFanOut](w, "/fanouts?limit=500")
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	known := map[string]bool{}
 	var counts strings.Builder
 	for _, f := range fanOuts {
 		known[f.ID] = true
 		if _, err := w.rest("GET", "/fanouts/"+f.ID, nil, &f); err != nil {
-			return []string{err.Error()}
+			return findings{err.Error()}
 		}
 		calls, err := chaosList[chaosCall](w, "/calls?limit=500&fanout="+f.ID)
 		if err != nil {
-			return []string{err.Error()}
+			return findings{err.Error()}
 		}
 		called := map[fleet.DeviceID]bool{}
 		back := 0
@@ -428,17 +439,18 @@ func fanOutsWrong(w *chaosWorld, l *chaosLoad) (broken []string) {
 			}
 		}
 		if len(called) != f.Targets || f.Counts["done"] != f.Targets || f.Counts["waiting"] != 0 {
-			broken = append(broken, fmt.Sprintf("fan-out %s (%s) to %d devices called %d: %v", f.ID, f.Arguments, f.Targets, len(called), f.Counts))
+			broken.addf("fan-out %s (%s) to %d devices called %d: %v", f.ID, f.Arguments, f.Targets,
+				len(called), f.Counts)
 		}
 		if back > 0 {
-			broken = append(broken, fmt.Sprintf("fan-out %s (%s) went on after a start of fleetd and took %d devices for offline that were back within %v: %v",
-				f.ID, f.Arguments, back, comebackMax, f.Counts))
+			broken.addf("fan-out %s (%s) went on after a start of fleetd and took %d devices for offline "+
+				"that were back within %v: %v", f.ID, f.Arguments, back, comebackMax, f.Counts)
 		}
 		fmt.Fprintf(&counts, "\n    fan-out %s: %v", f.Arguments, f.Counts)
 	}
 	for _, asked := range l.fanOuts {
 		if !known[asked.id] {
-			broken = append(broken, fmt.Sprintf("fan-out %s (%s) was answered 201 and is not on record", asked.id, asked.marker))
+			broken.addf("fan-out %s (%s) was answered 201 and is not on record", asked.id, asked.marker)
 		}
 	}
 	if len(broken) == 0 {
@@ -467,16 +479,18 @@ func (w *chaosWorld) cameBack(f chaosFanOut, c chaosCall) bool {
 	return false
 }
 
-func panics(w *chaosWorld, _ *chaosLoad) (broken []string) {
+func panics(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	file, err := os.Open(filepath.Join(w.dir, "fleetd.log"))
 	if err != nil {
-		return []string{err.Error()}
+		return findings{err.Error()}
 	}
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.Contains(line, "DATA RACE") {
+		line := lines.Text()
+		panicked := strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:")
+		if panicked || strings.Contains(line, "DATA RACE") {
 			broken = append(broken, line)
 		}
 	}

@@ -124,7 +124,8 @@ func (l *chaosLoad) ask(random *rand.Rand, device fleet.DeviceID) askedCall {
 		body = map[string]any{"tool": fleet.ToolReboot, "timeout_ms": 10_000}
 	}
 	data, _ := json.Marshal(body)
-	req, _ := http.NewRequest("POST", "http://"+l.w.httpAddr+"/api/v1/devices/"+string(device)+"/calls", strings.NewReader(string(data)))
+	url := "http://" + l.w.httpAddr + "/api/v1/devices/" + string(device) + "/calls"
+	req, _ := http.NewRequest("POST", url, strings.NewReader(string(data)))
 	req.Header.Set("Authorization", "Bearer "+l.w.token)
 	req.Header.Set("Content-Type", "application/json")
 	if asked.async {
@@ -160,10 +161,11 @@ func (l *chaosLoad) startCampaign(release string) {
 		ID      string
 		Targets int
 	}
-	plan := map[string]any{"name": "chaos", "release_id": release, "devices": l.w.audience, "max_in_flight": 15, "max_attempts": 3,
-		"waves": []map[string]any{{"name": "first", "percent": 20, "success_percent": 1, "soak_ms": 0},
+	plan := map[string]any{"name": "chaos", "release_id": release, "devices": l.w.audience, "max_in_flight": 15,
+		"max_attempts": 2, "waves": []map[string]any{{"name": "first", "percent": 20, "success_percent": 1, "soak_ms": 0},
 			{"name": "rest", "percent": 100, "success_percent": 1, "soak_ms": 200}},
-		"abort_rules": []map[string]any{{"class": "any", "min_executed": 100_000, "percent": 100, "scope": "campaign", "action": "pause"}}}
+		"abort_rules": []map[string]any{{"class": "any", "min_executed": 100_000, "percent": 100, "scope": "campaign",
+			"action": "pause"}}}
 	_, err := l.w.rest("POST", "/campaigns", plan, &made)
 	if err == nil {
 		_, err = l.w.rest("POST", "/campaigns/"+made.ID+"/start", nil, &made)
@@ -182,12 +184,14 @@ func (l *chaosLoad) startCampaign(release string) {
 // becomes of the database, it must be answered while fleetd runs.
 func (l *chaosLoad) pollUntil(ctx context.Context, i int) {
 	mac := fmt.Sprintf("02:c4:a0:5e:00:%02x", i)
-	body := fmt.Sprintf(`{"version":2,"mac_address":"%s","uuid":"5f0c0f4e-6f0a-4c7e-9d0e-0000000000%02x","chip_model_name":"esp32s3",
-		"application":{"name":"xiaozhi","version":"2.4.2","elf_sha256":"%064x"},"ota":{"label":"ota_0"},"board":{"type":"chaos","name":"chaos"}}`, mac, i, i+1)
+	client := fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-0000000000%02x", i)
+	body := fmt.Sprintf(`{"version":2,"mac_address":"%s","uuid":"%s","chip_model_name":"esp32s3",
+		"application":{"name":"xiaozhi","version":"2.4.2","elf_sha256":"%064x"},
+		"ota":{"label":"ota_0"},"board":{"type":"chaos","name":"chaos"}}`, mac, client, i+1)
 	known := false
 	for ; ctx.Err() == nil; time.Sleep(150 * time.Millisecond) {
 		before := l.w.serving()
-		answer, err := l.poll(mac, fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-0000000000%02x", i), body)
+		answer, err := l.poll(mac, client, body)
 		switch {
 		case before == 0 || before != l.w.serving():
 			continue // fleetd was not there all the time

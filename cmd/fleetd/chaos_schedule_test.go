@@ -41,7 +41,8 @@ var (
 
 // clockSteps are what a clock that was never set, daylight saving by hand, and a
 // time server may do.
-var clockSteps = []time.Duration{-3 * time.Hour, -90 * time.Second, -5 * time.Second, 5 * time.Second, 90 * time.Second, 3 * time.Hour}
+var clockSteps = []time.Duration{-3 * time.Hour, -90 * time.Second, -5 * time.Second,
+	5 * time.Second, 90 * time.Second, 3 * time.Hour}
 
 func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 	random := rand.New(rand.NewPCG(seed, 1))

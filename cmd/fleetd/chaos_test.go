@@ -15,6 +15,7 @@ func TestChaosShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL clusters")
 	}
+	t.Parallel()
 	template := chaosTemplateFor(t)
 	for _, seed := range []uint64{1, 2} {
 		runChaos(t, newChaosSchedule(seed, chaosShort), template)
@@ -108,11 +109,13 @@ func runChaos(t *testing.T, schedule chaosSchedule, template chaosTemplate) bool
 		}
 		w.removeData()
 		_ = os.RemoveAll(dir)
-		fmt.Printf("chaos: seed %d passed in %v: %s\n", schedule.seed, time.Since(began).Round(time.Second), schedule.faults())
+		took := time.Since(began).Round(time.Second)
+		fmt.Printf("chaos: seed %d passed in %v: %s\n", schedule.seed, took, schedule.faults())
 		return true
 	}
 	w.keepLogs()
-	t.Errorf("%v\n\n%s\n\n%s\n\nlogs: %s\nagain: make chaos SEED=%d", schedule, strings.Join(w.breaches, "\n"), w.journal, dir, schedule.seed)
+	t.Errorf("%v\n\n%s\n\n%s\n\nlogs: %s\nagain: make chaos SEED=%d", schedule, strings.Join(w.breaches, "\n"),
+		w.journal, dir, schedule.seed)
 	return false
 }
 
@@ -156,7 +159,8 @@ func TestChaosSchedule(t *testing.T) {
 		}
 		for _, step := range s.steps {
 			times[step.fault]++
-			if f := chaosFaultNamed(step.fault); f.external && s.embedded || step.lasts < f.shortest || step.lasts > f.longest {
+			f := chaosFaultNamed(step.fault)
+			if f.external && s.embedded || step.lasts < f.shortest || step.lasts > f.longest {
 				t.Errorf("seed %d: %s for %v", seed, step.fault, step.lasts)
 			}
 		}

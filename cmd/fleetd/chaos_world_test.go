@@ -34,8 +34,9 @@ const beQuick = "quick"
 
 // chaosTimers judge devices whose waits are a twentieth of real ones.
 var chaosTimers = fleet.DeploymentTimers{
-	Get: 5 * time.Second, Resend: 5 * time.Second, Stall: 5 * time.Second, Download: 15 * time.Second, SlowestRate: 8 << 10,
-	Goodbye: 2 * time.Second, BootPoll: 15 * time.Second, Connect: 10 * time.Second, Probe: 3 * time.Second, Backoff: 300 * time.Millisecond,
+	Get: 4 * time.Second, Resend: 3 * time.Second, Stall: 4 * time.Second, Download: 10 * time.Second,
+	SlowestRate: 64 << 10, Goodbye: time.Second, BootPoll: 10 * time.Second, Connect: 8 * time.Second,
+	Probe: 2 * time.Second, Backoff: 200 * time.Millisecond,
 }
 
 const (
@@ -112,7 +113,8 @@ func (j *chaosJournal) notef(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := time.Now()
-	fmt.Fprintf(&j.text, "%s %6.2f s  %s\n", now.UTC().Format("15:04:05.000"), now.Sub(j.began).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(&j.text, "%s %6.2f s  ", now.UTC().Format("15:04:05.000"), now.Sub(j.began).Seconds())
+	fmt.Fprintf(&j.text, format+"\n", args...)
 }
 
 func (j *chaosJournal) String() string {
@@ -132,17 +134,8 @@ func (w *chaosWorld) breachf(format string, args ...any) {
 
 // newChaosWorld starts everything, from a copy of the template.
 func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (_ *chaosWorld, err error) {
-	w := &chaosWorld{schedule: schedule, dir: dir, dataDir: filepath.Join(dir, "fleetd"), token: template.token, ended: make(chan struct{}),
-		journal: &chaosJournal{began: time.Now()}, client: newChaosClient()}
-	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
-		if *addr, err = anyFreeAddr(); err != nil {
-			return w, err
-		}
-	}
-	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
-		return w, err
-	}
-	if w.mqtt, err = newChaosProxy(w.mqttAddr); err != nil {
+	w := &chaosWorld{schedule: schedule, dir: dir, token: template.token}
+	if err := w.prepare(); err != nil {
 		return w, err
 	}
 	if err := w.placeDatabase(template); err != nil {
@@ -158,8 +151,21 @@ func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (
 	return w, w.switchOn()
 }
 
-func newChaosClient() *http.Client {
-	return &http.Client{Timeout: 25 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+// prepare takes addresses and starts the proxies.
+func (w *chaosWorld) prepare() (err error) {
+	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
+	w.client = &http.Client{Timeout: 25 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
+		if *addr, err = anyFreeAddr(); err != nil {
+			return err
+		}
+	}
+	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
+		return err
+	}
+	w.mqtt, err = newChaosProxy(w.mqttAddr)
+	return err
 }
 
 func anyFreeAddr() (string, error) {
@@ -285,8 +291,8 @@ func (w *chaosWorld) supervise() {
 }
 
 func (w *chaosWorld) serveCommand() *exec.Cmd {
-	args := []string{"serve", "--http-addr", w.httpAddr, "--mqtt-addr", w.mqttAddr, "--admin-addr", w.adminAddr, "--enrolment", "open",
-		"--public-url", "http://" + w.http.addr(), "--mqtt-endpoint", w.mqtt.addr()}
+	args := []string{"serve", "--http-addr", w.httpAddr, "--mqtt-addr", w.mqttAddr, "--admin-addr", w.adminAddr,
+		"--enrolment", "open", "--public-url", "http://" + w.http.addr(), "--mqtt-endpoint", w.mqtt.addr()}
 	if w.pgDir != "" {
 		args = append(args, "--database-url", w.postgres().URL())
 	}
@@ -421,8 +427,9 @@ func (w *chaosWorld) switchOn() error {
 	if err != nil {
 		return err
 	}
-	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.http.addr() + "/xiaozhi/ota/", Devices: w.schedule.size.devices,
-		Boards: []string{chaosBoard}, Seed: w.schedule.seed, Faults: faults, TimeScale: chaosTimeScale, Keepalive: chaosKeepalive, RecordCalls: 1 << 16})
+	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.http.addr() + "/xiaozhi/ota/", Seed: w.schedule.seed,
+		Devices: w.schedule.size.devices, Boards: []string{chaosBoard}, Faults: faults, TimeScale: chaosTimeScale,
+		Keepalive: chaosKeepalive, RecordCalls: 1 << 16})
 	if err != nil {
 		return err
 	}
@@ -433,7 +440,8 @@ func (w *chaosWorld) switchOn() error {
 			return err
 		}
 		w.ids[id] = w.devices.Device(i)
-		if i%3 == 0 && !slices.Contains(w.devices.Device(i).Faults(), sim.FaultDrop) { // which takes all attempts, and the time of all
+		// An order that the device drops would take all attempts, and the time of all.
+		if i%3 == 0 && !slices.Contains(w.devices.Device(i).Faults(), sim.FaultDrop) {
 			w.audience = append(w.audience, id)
 		}
 	}
@@ -561,17 +569,8 @@ type chaosTemplate struct {
 
 // makeChaosTemplate lets fleetd make its database, a token and a release.
 func makeChaosTemplate(dir string) (template chaosTemplate, err error) {
-	w := &chaosWorld{dir: dir, dataDir: filepath.Join(dir, "fleetd"), ended: make(chan struct{}), journal: &chaosJournal{began: time.Now()},
-		client: newChaosClient()}
-	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
-		if *addr, err = anyFreeAddr(); err != nil {
-			return template, err
-		}
-	}
-	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
-		return template, err
-	}
-	if w.mqtt, err = newChaosProxy(w.mqttAddr); err != nil {
+	w := &chaosWorld{dir: dir}
+	if err := w.prepare(); err != nil {
 		return template, err
 	}
 	go w.supervise()
