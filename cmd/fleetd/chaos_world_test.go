@@ -440,8 +440,10 @@ func (w *chaosWorld) switchOn() error {
 			return err
 		}
 		w.ids[id] = w.devices.Device(i)
-		// An order that the device drops would take all attempts, and the time of all.
-		if i%3 == 0 && !slices.Contains(w.devices.Device(i).Faults(), sim.FaultDrop) {
+		// A device that drops its orders takes the time of all attempts, and one that
+		// does not answer calls is left alone until the next probe, for a minute.
+		faults := w.ids[id].Faults()
+		if i%3 == 0 && !slices.Contains(faults, sim.FaultDrop) && !slices.Contains(faults, sim.FaultSilent) {
 			w.audience = append(w.audience, id)
 		}
 	}
