@@ -30,10 +30,14 @@ func canSetClock(*chaosWorld) string {
 	return ""
 }
 
-// setClock makes fleetd's wall clock wrong by the step's seconds.
+// setClock makes fleetd's wall clock wrong by the step's seconds, and has
+// devices connect by it.
 func setClock(w *chaosWorld, step chaosStep) error {
 	w.clockSet = true
-	return w.writeClock(int64(step.clock.Seconds()))
+	if err := w.writeClock(int64(step.clock.Seconds())); err != nil {
+		return err
+	}
+	return resetNetwork(w, step)
 }
 
 // rightClock is the step in the other direction.

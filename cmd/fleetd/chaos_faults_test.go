@@ -100,6 +100,14 @@ func bringBackPostgres(w *chaosWorld, _ chaosStep) error {
 	if w.schedule.embedded {
 		return nil
 	}
+	return w.restartPostgres()
+}
+
+// restartPostgres starts a database that has ended, or is about to.
+func (w *chaosWorld) restartPostgres() error {
+	if err := stopPostgres(w, chaosStep{}); err != nil { // gives its directory back
+		return err
+	}
 	return w.startPostgres()
 }
 
@@ -229,7 +237,7 @@ func freeDisk(w *chaosWorld, _ chaosStep) error {
 	select {
 	case <-w.postgres().Done():
 		w.journal.notef("PostgreSQL ended on the full disk")
-		return w.startPostgres()
+		return w.restartPostgres()
 	case <-time.After(500 * time.Millisecond):
 		return nil
 	}
