@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -98,15 +100,13 @@ type CallsOptions struct {
 // timed_out, and never sends again by itself.
 type Calls struct {
 	CallStore
-	o    CallsOptions
-	gate gate
-	// settler completes records whose writes failed; strays of an earlier
-	// process have lower ids than first.
-	settler *settler
-	first   uuid.UUID
+	o       CallsOptions
+	gate    gate
+	settler *settler // completes records whose writes failed
 
 	running sync.WaitGroup
 	mu      sync.Mutex
+	first   uuid.UUID // strays of an earlier process have lower ids
 	stopped bool
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when Shutdown gives up waiting
@@ -231,7 +231,7 @@ func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{calls: s, call: newCall(r), wire: r.Arguments, order: r.Firmware, stalled: r.stalled}
+	a := &attempt{calls: s, call: s.newCall(r), wire: r.Arguments, order: r.Firmware, stalled: r.stalled}
 	if no := s.admit(ctx, a, t, r); no != nil {
 		a.close(no.state, &no.err)
 		return a, nil
@@ -289,8 +289,8 @@ func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest)
 	return nil
 }
 
-func newCall(r CallRequest) *Call {
-	c := &Call{ID: uuid.Must(uuid.NewV7()), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
+func (s *Calls) newCall(r CallRequest) *Call {
+	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
 		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
@@ -302,6 +302,27 @@ func newCall(r CallRequest) *Call {
 		c.Timeout = defaultTimeout(r.Tool)
 	}
 	return c
+}
+
+// callIDSlack is how far the time in a call's id may lie from its creation.
+const callIDSlack = time.Minute
+
+// newCallID makes the id of a call made now. [uuid.NewV7] never goes back: once
+// the clock was set back, its ids carry a time that lies ahead, for as long as
+// the clock was wrong, and the store finds a call's partition by that time.
+func (s *Calls) newCallID(now time.Time) uuid.UUID {
+	id := uuid.Must(uuid.NewV7())
+	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
+		var at [8]byte
+		binary.BigEndian.PutUint64(at[:], uint64(now.UnixMilli())<<16)
+		copy(id[:6], at[:])
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if bytes.Compare(id[:], s.first[:]) < 0 {
+			s.first = id
+		}
+	}
+	return id
 }
 
 // announce tells live views of a call. The record is copied: views read it

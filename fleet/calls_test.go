@@ -236,6 +236,67 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// The store finds a call's partition by the time in its id, and takes no id that
+// lies far from the time of creation.
+func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
+	b := newBench(t)
+	var clock time.Time
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Link: b.link, Watcher: b.seen,
+		URLs: urls{}, Events: &fleet.Events{}, Now: func() time.Time { return clock }})
+	t.Cleanup(calls.Shutdown)
+	var last uuid.UUID
+	for _, off := range []time.Duration{0, 3 * time.Hour, 0, -3 * time.Hour} {
+		clock = time.Now().UTC().Add(off)
+		for range 3 {
+			c, err := calls.Call(t.Context(), fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seconds, nanoseconds := c.ID.Time().UnixTime()
+			if apart := c.CreatedAt.Sub(time.Unix(seconds, nanoseconds)).Abs(); apart > time.Minute || c.ID.Version() != 7 {
+				t.Errorf("with the clock off by %v: the call's id %s is %v from its creation", off, c.ID, apart)
+			}
+			if c.ID == last {
+				t.Errorf("two calls have the id %s", last)
+			}
+			last = c.ID
+		}
+	}
+}
+
+// strayStore notes below which id calls are taken for those of an earlier process.
+type strayStore struct {
+	*fleettest.CallStore
+	before chan uuid.UUID
+}
+
+func (s *strayStore) CancelStrays(_ context.Context, before uuid.UUID) (int64, error) {
+	s.before <- before
+	return 0, nil
+}
+
+func TestCallsAfterAClockWasSetBackAreNoStrays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		store := &strayStore{b.store, make(chan uuid.UUID, 1)}
+		clock := time.Now
+		calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: b.targets, Link: b.link, Watcher: b.seen,
+			URLs: urls{}, Events: &fleet.Events{}, Now: func() time.Time { return clock().UTC() }})
+		defer calls.Shutdown()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _ = calls.Run(ctx) }()
+		clock = func() time.Time { return time.Now().Add(-3 * time.Hour) }
+		c, err := calls.Call(ctx, fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before := <-store.before; before.String() > c.ID.String() {
+			t.Errorf("the process cancels calls before %s, such as its own %s", before, c.ID)
+		}
+	})
+}
+
 func TestArgumentErrorsAreForPeople(t *testing.T) {
 	b := newBench(t)
 	for arguments, want := range map[string]string{

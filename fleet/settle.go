@@ -210,7 +210,10 @@ func (s *Calls) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(wait):
 		}
-		switch n, err := s.CancelStrays(ctx, s.first); {
+		s.mu.Lock()
+		first := s.first
+		s.mu.Unlock()
+		switch n, err := s.CancelStrays(ctx, first); {
 		case err != nil && ctx.Err() == nil:
 			s.o.Log.Warn("calls of the last run not looked for; trying again", "err", err)
 		case n > 0:

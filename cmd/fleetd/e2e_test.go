@@ -26,7 +26,11 @@ import (
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(beFleetd) != "" {
+	switch os.Getenv(beFleetd) {
+	case "":
+	case beQuick:
+		serveQuickly()
+	default:
 		main()
 		return
 	}

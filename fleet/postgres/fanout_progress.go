@@ -30,12 +30,15 @@ const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopp
 	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
 		SELECT state = 'running' AND created_at + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts WHERE id = $1))`
 
+// fanOutBegan is before all calls of a fan-out ($1), also if the clock is set
+// back meanwhile. It spares partitions, of which there is one for each month.
+const fanOutBegan = `(SELECT created_at - interval '1 day' FROM fanouts WHERE id = $1)`
+
 // fanOutCalls are the fan-out's calls ($1) that count, at most one of a device.
-// No call of a fan-out is older than the fan-out, which spares partitions.
 const fanOutCalls = `
 	SELECT DISTINCT ON (c.device_id) c.id, c.device_id, c.state, c.result_hash
 	FROM calls c
-	WHERE c.fanout_id = $1 AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1) AND NOT ` + notMade + `
+	WHERE c.fanout_id = $1 AND c.created_at >= ` + fanOutBegan + ` AND NOT ` + notMade + `
 	ORDER BY c.device_id, c.id DESC`
 
 // PendingTargets returns devices that the fan-out has yet to call.
@@ -45,7 +48,7 @@ func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.De
 		WHERE t.fanout_id = $1 AND t.reason = '' AND t.device_id > $2
 		AND (SELECT state = 'running' FROM fanouts WHERE id = $1)
 		AND NOT EXISTS (SELECT FROM calls c WHERE c.fanout_id = $1 AND c.device_id = t.device_id
-			AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1) AND NOT `+notMade+`)
+			AND c.created_at >= `+fanOutBegan+` AND NOT `+notMade+`)
 		ORDER BY t.device_id LIMIT $3`, id, string(after), min(max(limit, 1), maxTargetsAtAll))
 	list, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
 	if err != nil {
@@ -121,7 +124,7 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.F
 			ORDER BY count(*) DESC, state, result_hash LIMIT $2)
 		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_message
 		FROM groups g JOIN calls c ON c.id = g.calls[1]
-			AND c.created_at >= (SELECT created_at - interval '1 hour' FROM fanouts WHERE id = $1)
+			AND c.created_at >= `+fanOutBegan+`
 		ORDER BY g.count DESC, g.state, g.result_hash`, id, min(max(limit, 1), maxAnswers), answerSample)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[answerRow])
 	if err != nil {

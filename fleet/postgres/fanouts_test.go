@@ -4,11 +4,35 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 )
+
+// A clock that is set back during a fan-out gives its calls times before its
+// own: they count all the same, and no device is called again.
+func TestFanOutCallsFromAClockSetBack(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: fleet.FanOutRunning, Targets: 1, CreatedAt: now().Add(3 * time.Hour)} // by a clock that was right again later
+	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}}))
+	c := newCall("d0", fleet.CallSent)
+	c.FanOut = f.ID
+	check(t, s.InsertCall(ctx, c))
+	check(t, s.FinishCall(ctx, finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"72%"}]}`)))
+
+	if pending, err := s.PendingTargets(ctx, f.ID, "", 10); err != nil || len(pending) != 0 {
+		t.Errorf("to be called: %v, %v", pending, err)
+	}
+	if p, err := s.Progress(ctx, f.ID); err != nil || p.Waiting != 0 || p.ByState[fleet.CallSucceeded] != 1 {
+		t.Errorf("progress: %+v, %v", p, err)
+	}
+	if answers, err := s.Answers(ctx, f.ID, 10); err != nil || len(answers) != 1 || answers[0].Text != "72%" {
+		t.Errorf("answers: %+v, %v", answers, err)
+	}
+}
 
 func TestFanOut(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)

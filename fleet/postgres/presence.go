@@ -18,6 +18,7 @@ var _ fleet.PresenceStore = (*Store)(nil)
 const (
 	maxOrphans = 20_000
 	maxSamples = 50_000
+	clockSlack = time.Minute // a time that lies further ahead is one of a wrong clock
 )
 
 // A connection's epoch lets older ones no more in.
@@ -29,7 +30,8 @@ const upsertConnections = `
 	WHERE connections.epoch <= excluded.epoch`
 
 // A change with a connection counts if that connection is the newest, one
-// without if it is not older than what is stored.
+// without if it is not older than what is stored. What is stored of a time that
+// lies ahead ($9) is older: the clock was set back since.
 const updatePresence = `
 	UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
@@ -38,7 +40,8 @@ const updatePresence = `
 		transport = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.transport ELSE d.transport END,
 		remote_addr = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.remote_addr ELSE d.remote_addr END,
 		last_seen = greatest(d.last_seen, u.last_seen)
-	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since ELSE c.epoch = u.epoch END AS fresh
+	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
+			ELSE c.epoch = u.epoch END AS fresh
 		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[], $8::text[])
 			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr)
 		JOIN devices d ON d.id = u.id
@@ -132,6 +135,7 @@ func presenceArgs(list []fleet.PresenceChange) []any {
 		}),
 		connection(func(c *fleet.Connection) string { return c.Transport }),
 		connection(func(c *fleet.Connection) string { return c.RemoteAddr }),
+		time.Now().Add(clockSlack),
 	}
 }
 
@@ -195,9 +199,11 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []fleet.PollRecord) erro
 // node if that is "", to offline.
 func (s *Store) ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error) {
 	tag, err := s.db.Exec(ctx, `
+		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE ($1 = '' OR node = $1) AND epoch > $4)
 		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence = $2
 		WHERE d.presence IN ('online', 'unresponsive')
-		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))`, node, evidence, at)
+		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))`,
+		node, evidence, at, at.UnixMicro())
 	if err != nil {
 		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
 	}

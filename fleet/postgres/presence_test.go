@@ -62,6 +62,30 @@ func TestPresenceBeforePoll(t *testing.T) {
 	}
 }
 
+// Times and epochs that a wrong clock has left in the future do not keep what
+// happens after it was set right from being stored.
+func TestPresenceAfterTheClockWasAhead(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	addDevices(t, s, unit)
+	save := func(c fleet.PresenceChange, want fleet.Presence) {
+		t.Helper()
+		check(t, s.SavePresence(ctx, []fleet.PresenceChange{c}))
+		d, err := s.Device(ctx, unit)
+		check(t, err)
+		if d.Presence != want {
+			t.Errorf("presence after %q: %s, want %s", c.Evidence, d.Presence, want)
+		}
+	}
+	at := now()
+	ahead := at.Add(3 * time.Hour)
+	save(connect(unit, ahead.UnixMicro(), ahead), fleet.PresenceOnline)
+	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: "gone"}, fleet.PresenceOffline)
+	save(connect(unit, ahead.UnixMicro()+1, at), fleet.PresenceOnline)
+	_, err := s.ResetPresence(ctx, "n1", "fleetd started", at)
+	check(t, err)
+	save(connect(unit, at.UnixMicro(), at), fleet.PresenceOnline)
+}
+
 func TestResetPresence(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "a", "b", "c")

@@ -66,7 +66,7 @@ func late(s fleet.DeploymentState) bool {
 
 // attach takes a row into memory, and puts it where it waits.
 func (l *loop) attach(c *campaign, row fleet.Deployment) *deployment {
-	d := &deployment{Deployment: row, camp: c, timer: -1}
+	d := &deployment{Deployment: row, camp: c, timer: -1, attemptEnd: l.e.adoptCall(&row)}
 	l.byID[d.ID] = d
 	l.byDevice[d.Device] = append(l.byDevice[d.Device], d)
 	l.e.index.add(d)

@@ -99,12 +99,24 @@ type Engine struct {
 	index  index
 	stuck  atomic.Bool   // the store does not take what the engine knows
 	checks chan struct{} // places for health checks
+
+	// underWay are the upgrade calls of a lead that ended, by deployment. They
+	// hold their devices' lines until the next lead ends them. Only lead and what
+	// it calls touch it.
+	underWay map[uuid.UUID]upgradeCall
+}
+
+// An upgradeCall is a call that goes on until its attempt is over.
+type upgradeCall struct {
+	attempt int
+	end     chan struct{} // closed when the attempt is over
 }
 
 // New returns an engine that does nothing until Run.
 func New(o Options) *Engine {
 	o.fill()
-	return &Engine{o: o, inbox: newInbox(), checks: make(chan struct{}, o.MaxChecks)}
+	return &Engine{o: o, inbox: newInbox(), checks: make(chan struct{}, o.MaxChecks),
+		underWay: make(map[uuid.UUID]upgradeCall)}
 }
 
 // leadAgain is the pause before the engine tries to lead again.
@@ -136,11 +148,41 @@ func (e *Engine) lead(ctx context.Context) error {
 		e.index.close()
 		e.inbox.clear()
 		e.stuck.Store(false)
+		l.leaveCalls()
 	}()
 	if err := l.load(ctx); err != nil {
 		return err
 	}
+	e.endCalls()
 	return l.run(ctx)
+}
+
+// leaveCalls hands the calls of attempts under way to the next lead.
+func (l *loop) leaveCalls() {
+	for id, d := range l.byID {
+		if d.attemptEnd != nil {
+			l.e.underWay[id] = upgradeCall{d.Attempt, d.attemptEnd}
+		}
+	}
+}
+
+// adoptCall returns the end of the attempt's call that an earlier lead made, or
+// nil.
+func (e *Engine) adoptCall(d *fleet.Deployment) chan struct{} {
+	c, ok := e.underWay[d.ID]
+	if !ok || c.attempt != d.Attempt {
+		return nil
+	}
+	delete(e.underWay, d.ID)
+	return c.end
+}
+
+// endCalls ends the calls whose attempts are over by now.
+func (e *Engine) endCalls() {
+	for _, c := range e.underWay {
+		close(c.end)
+	}
+	clear(e.underWay)
 }
 
 // Wake makes the engine read the campaigns again: one changed.

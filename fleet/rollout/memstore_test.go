@@ -28,6 +28,7 @@ type memStore struct {
 
 	mu          sync.Mutex
 	lead        sync.Mutex
+	loseLead    func() // ends the right to lead, as a lost connection does
 	campaigns   map[uuid.UUID]fleet.Campaign
 	waves       map[uuid.UUID][]fleet.Wave
 	deployments map[uuid.UUID]fleet.Deployment
@@ -82,6 +83,11 @@ func (s *memStore) Lead(ctx context.Context, run func(context.Context) error) er
 		}
 	}
 	defer s.lead.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.loseLead = cancel
+	s.mu.Unlock()
 	return run(ctx)
 }
 

@@ -43,6 +43,38 @@ func TestANewEngineContinuesFromTheRows(t *testing.T) {
 	}
 }
 
+// An engine that lost its right to lead, and has it again, ends the calls that
+// it made before when their attempts are over: each holds its device's line.
+func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
+	for _, fault := range []string{"", "silent"} {
+		t.Run(fault, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(3, func(int) string { return fault })
+				c := w.plan(nil, 3)
+				stop := w.start()
+				defer stop()
+				sleep(3 * time.Second)
+				if w.calling != 3 {
+					t.Fatalf("%d calls under way, want 3", w.calling)
+				}
+				w.store.mu.Lock()
+				lose := w.store.loseLead
+				w.store.mu.Unlock()
+				lose()
+				sleep(5 * time.Second)
+				if w.calling != 3 {
+					t.Errorf("%d calls under way after the right to lead was lost, want 3", w.calling)
+				}
+				w.await(c.ID, 5*time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+				sleep(time.Second)
+				if w.calling != 0 {
+					t.Errorf("%d calls hold their devices' lines after the campaign", w.calling)
+				}
+			})
+		})
+	}
+}
+
 // While the database is away nothing is told to anybody, nothing that is
 // observed gets lost, and polls are answered at once.
 func TestDatabaseAway(t *testing.T) {

@@ -46,6 +46,7 @@ type world struct {
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
 	reboots int
+	calling int                 // upgrade calls under way
 	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
 }
@@ -275,11 +276,19 @@ func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Cal
 	}
 	told(fleet.EvidenceSent, "")
 	go d.install(l, told)
+	w.countCalls(1)
+	defer w.countCalls(-1)
 	select {
 	case <-r.Firmware.Done:
 	case <-w.over:
 	}
 	return c, nil
+}
+
+func (w *world) countCalls(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calling += n
 }
 
 func (w *world) order(o fleet.FirmwareOffer) {
