@@ -314,7 +314,7 @@ func TestAdmissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := w.Admission
-	want.ELFSHA256, want.Version = "9f2c", "2.4.0"
+	want.ELFSHA256, want.Version, want.RemoteAddr = "9f2c", "2.4.0", w.Poll.RemoteAddr
 	got, err := s.Admissions(ctx)
 	if err != nil {
 		t.Fatal(err)
