@@ -30,7 +30,7 @@ type FanOut struct {
 	OfflineWait time.Duration // how long, from CreatedAt, devices that are not connected are waited for; 0: not at all
 	State       FanOutState
 	Targets     int // devices it goes to
-	Skipped     int // devices that matched but were left out, each with a reason
+	Skipped     int // devices that matched but were left out, or could not be called, each with a reason
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
@@ -92,7 +92,7 @@ type FanOutAnswer struct {
 	CallIDs []uuid.UUID // their calls, same order
 }
 
-// FanOutStore keeps fan-outs. The targets of a fan-out never change.
+// FanOutStore keeps fan-outs. No target is added to a fan-out, and none removed.
 type FanOutStore interface {
 	CreateFanOut(ctx context.Context, f *FanOut, targets []FanOutTarget) error
 	FanOut(ctx context.Context, id uuid.UUID) (FanOut, error)
@@ -104,6 +104,8 @@ type FanOutStore interface {
 	// database was away, or offline while the fan-out waits for such devices.
 	PendingTargets(ctx context.Context, id uuid.UUID, after DeviceID, limit int) ([]DeviceID, error)
 	SkippedTargets(ctx context.Context, id uuid.UUID) ([]DeviceCount, error) // Value is the reason
+	// SkipTarget notes why a target cannot be called; it counts as skipped then.
+	SkipTarget(ctx context.Context, id uuid.UUID, t FanOutTarget) error
 	FinishFanOut(ctx context.Context, by Actor, id uuid.UUID, state FanOutState, at time.Time) error
 	// LastAlive returns when a fleetd last noted, before the given time, that it
 	// ran; zero if none did.

@@ -44,6 +44,7 @@ type fanOutRun struct {
 	inFlight int
 	after    DeviceID // the last target read
 	allRead  bool
+	failed   error         // of a device about which nothing is on record: the fan-out must not complete
 	presence *Subscription // nil if no device can be waited for
 
 	changed     atomic.Bool // since the last announcement
@@ -60,10 +61,11 @@ type fanOutOrder struct {
 }
 
 // A fanOutResult says whether the device was found offline, so that it may be
-// tried again.
+// tried again, or whether nothing about it is on record.
 type fanOutResult struct {
 	device  DeviceID
 	offline bool
+	err     error // the device has neither a call nor a reason on record
 }
 
 // launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
@@ -272,7 +274,8 @@ func (r *fanOutRun) carryOut(workers int) {
 	}
 }
 
-// callAll returns when every target has had its call, or the run is canceled.
+// callAll returns when every target has had its call or a reason for having
+// none, or the run is canceled.
 func (r *fanOutRun) callAll(workers int) error {
 	var all sync.WaitGroup
 	for range workers {
@@ -295,7 +298,7 @@ func (r *fanOutRun) callAll(workers int) error {
 			return err
 		}
 		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
-			return nil
+			return r.failed
 		}
 		r.awaitOnline.Store(int64(len(r.parked)))
 		if !r.wake.IsZero() {
@@ -450,6 +453,9 @@ func (r *fanOutRun) take(result fanOutResult) {
 	if result.offline {
 		r.parkOrCall(result.device)
 	}
+	if r.failed == nil {
+		r.failed = result.err
+	}
 }
 
 // follow subscribes to the presence of devices.
@@ -504,19 +510,15 @@ func (r *fanOutRun) wakeUp() {
 
 // call makes one call, and waits as long as the database is away. After an
 // error the record decides whether the device has had its call: first that has
-// to be settled.
+// to be settled. A device whose call is refused, as against not recorded yet,
+// leaves the fan-out with the reason.
 func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	result := fanOutResult{device: o.device}
-	again := false
+	again, conflicts := false, 0
 	var open *unsettledError
 	err := r.persistStalling(func(ctx context.Context, stalled func(error)) error {
-		if open != nil {
-			select {
-			case <-open.settled:
-			case <-r.ctx.Done():
-				return r.ctx.Err()
-			}
-			open = nil
+		if err := r.awaitSettled(&open); err != nil {
+			return err
 		}
 		if again {
 			if due, err := r.due(ctx, o.device); err != nil || !due {
@@ -528,6 +530,9 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline, stalled: stalled})
 		switch {
 		case errors.As(err, &open): // shown as waiting first
+			if conflicts++; conflicts == 1 { // whatever the record was in conflict with: the settled one decides
+				err = Errorf(ErrUnavailable, CodeNotRecorded, "%v", err)
+			}
 		case err == nil && withoutRecord(c):
 			err = Errorf(ErrUnavailable, c.Error.Code, "%s", c.Error.Message)
 		case err == nil:
@@ -536,13 +541,61 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 		return err
 	})
 	switch {
+	case err == nil, r.ctx.Err() != nil:
 	case errors.Is(err, ErrOffline):
 		result.offline = true
-	case errors.Is(err, ErrNotFound): // the device is gone
-	case err != nil && r.ctx.Err() == nil:
-		r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", o.device, "err", err)
+	default:
+		result.err = r.skip(o.device, err, open)
 	}
 	return result
+}
+
+// awaitSettled returns when the record of an earlier call is true.
+func (r *fanOutRun) awaitSettled(open **unsettledError) error {
+	if *open == nil {
+		return nil
+	}
+	select {
+	case <-(*open).settled:
+		*open = nil
+		return nil
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+}
+
+// skip takes a device out of the fan-out that cannot be called, unless the
+// record says that it has had its call.
+func (r *fanOutRun) skip(id DeviceID, why error, open *unsettledError) error {
+	target := FanOutTarget{Device: id, Reason: skipReason(why)}
+	r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", id, "reason", target.Reason, "err", why)
+	if err := r.awaitSettled(&open); err != nil {
+		return err
+	}
+	return r.persist(func(ctx context.Context) error {
+		if due, err := r.due(ctx, id); err != nil || !due {
+			return err
+		}
+		return r.s.SkipTarget(ctx, r.f.ID, target)
+	})
+}
+
+// Reasons of a [FanOutTarget] that could not be called.
+const (
+	reasonDeviceUnknown = "device_unknown"
+	reasonRecordRefused = "record_refused" // the database does not take the record of its call
+)
+
+// skipReason is the code of an error, or one for its kind.
+func skipReason(err error) string {
+	var known *Error
+	switch {
+	case errors.As(err, &known) && known.Code != "":
+		return known.Code
+	case errors.Is(err, ErrNotFound):
+		return reasonDeviceUnknown
+	}
+	return reasonRecordRefused
 }
 
 // due reports whether the record says that the device has yet to be called.

@@ -26,6 +26,26 @@ type fanOutStore struct {
 	mu      sync.Mutex
 	f       fleet.FanOut
 	targets []fleet.DeviceID
+	skipped map[fleet.DeviceID]string
+}
+
+func (s *fanOutStore) SkipTarget(_ context.Context, _ uuid.UUID, t fleet.FanOutTarget) error {
+	if err := s.failing("skip"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.skipped == nil {
+		s.skipped = map[fleet.DeviceID]string{}
+	}
+	s.skipped[t.Device] = t.Reason
+	return nil
+}
+
+func (s *fanOutStore) reason(id fleet.DeviceID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.skipped[id]
 }
 
 func (s *fanOutStore) failing(op string) error {
@@ -442,6 +462,62 @@ func TestFanOutWaitsForTheDatabase(t *testing.T) {
 					t.Errorf("%d calls were sent to %d devices; blocked by %+v", sent, n, b.fanOuts.Blocked(f.ID))
 				}
 				b.stop()
+			})
+		})
+	}
+}
+
+// A device whose call is refused, whatever the kind of the error, ends with a
+// record or with a reason; else the fan-out does not complete.
+func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
+	tests := []struct {
+		name    string
+		refuse  error // of the first writes of the second device's call, or of all
+		writes  int
+		skip    error // of the reason
+		state   fleet.FanOutState
+		reason  string
+		outcome fleet.CallState
+	}{
+		{"invalid", fleet.ErrInvalid, 1, nil, completed, "record_refused", ""},
+		{"invalid, with a code", fleet.Errorf(fleet.ErrInvalid, "odd_time", "no"), 1, nil, completed, "odd_time", ""},
+		{"not found", errors.Join(fleet.ErrNotStored, fleet.ErrNotFound), 9, nil, completed, "device_unknown", ""},
+		{"a conflict once", fleet.ErrConflict, 1, nil, completed, "", good},
+		{"conflicts", fleet.ErrConflict, 9, nil, completed, "not_recorded", fleet.CallCanceled},
+		{"not found once", fleet.ErrNotFound, 1, nil, completed, "", good},
+		{"neither record nor reason", fleet.ErrInvalid, 1, fleet.ErrInvalid, running, "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newFanOutBench(t)
+				b.start()
+				defer func() { b.stop() }()
+				for i := range 3 {
+					b.set(nth(i), true)
+				}
+				inserts := 0
+				b.store.Fail = func(op string) error { // one worker: the second insert is of the second device
+					if op != "insert" {
+						return nil
+					}
+					if inserts++; inserts > 1 && inserts <= 1+tt.writes && b.records.reason(nth(1)) == "" {
+						return tt.refuse
+					}
+					return nil
+				}
+				b.records.fail = func(op string) error {
+					if op == "skip" {
+						return tt.skip
+					}
+					return nil
+				}
+				b.fanOut(3, fleet.FanOutRequest{MaxInFlight: 1})
+				time.Sleep(time.Minute)
+				b.want("a minute later", tt.state, good, tt.outcome, good)
+				if got := b.records.reason(nth(1)); got != tt.reason {
+					t.Errorf("the reason is %q, want %q", got, tt.reason)
+				}
 			})
 		})
 	}

@@ -142,6 +142,10 @@ type chaosFanOut struct {
 	CreatedAt time.Time `json:"created_at"`
 	Arguments chaosMarker
 	Counts    map[string]int
+	Skipped   []struct {
+		Reason string
+		Count  int
+	} `json:"skipped_reasons"`
 }
 
 func fanOutsOpen(w *chaosWorld, _ *chaosLoad) (broken findings) {
@@ -445,6 +449,11 @@ func fanOutsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 		if back > 0 {
 			broken.addf("fan-out %s (%s) went on after a start of fleetd and took %d devices for offline "+
 				"that were back within %v: %v", f.ID, f.Arguments, back, comebackMax, f.Counts)
+		}
+		for _, skipped := range f.Skipped {
+			if skipped.Reason == "record_refused" || skipped.Reason == "not_recorded" {
+				broken.addf("fan-out %s (%s) could not call %d devices: %s", f.ID, f.Arguments, skipped.Count, skipped.Reason)
+			}
 		}
 		fmt.Fprintf(&counts, "\n    fan-out %s: %v", f.Arguments, f.Counts)
 	}

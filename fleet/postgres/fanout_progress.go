@@ -69,6 +69,20 @@ func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.Devic
 	return list, nil
 }
 
+// SkipTarget notes why a target cannot be called. A second reason changes
+// nothing.
+func (s *Store) SkipTarget(ctx context.Context, id uuid.UUID, t fleet.FanOutTarget) error {
+	_, err := s.db.Exec(ctx, `
+		WITH skipped AS (
+			UPDATE fanout_targets SET reason = $3 WHERE fanout_id = $1 AND device_id = $2 AND reason = '' RETURNING device_id)
+		UPDATE fanouts SET targets = targets - 1, skipped = skipped + 1
+		WHERE id = $1 AND EXISTS (SELECT FROM skipped)`, id, string(t.Device), cleanText(t.Reason))
+	if err != nil {
+		return fmt.Errorf("skip %s in fan-out %s: %w", t.Device, id, domainError(err))
+	}
+	return nil
+}
+
 // LastAlive is when the presence of the fleet was last sampled.
 func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, error) {
 	var at *time.Time

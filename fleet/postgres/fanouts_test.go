@@ -34,6 +34,30 @@ func TestFanOutCallsFromAClockSetBack(t *testing.T) {
 	}
 }
 
+// A target that cannot be called is counted once, with its first reason.
+func TestFanOutSkipTarget(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: fleet.FanOutRunning, Targets: 2, CreatedAt: now()}
+	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}, {Device: "d1"}}))
+	for _, reason := range []string{"record_refused", "device_unknown"} {
+		check(t, s.SkipTarget(ctx, f.ID, fleet.FanOutTarget{Device: "d0", Reason: reason}))
+	}
+	f.Targets, f.Skipped = 1, 1
+	got, err := s.FanOut(ctx, f.ID)
+	check(t, err)
+	same(t, got, f)
+	skipped, err := s.SkippedTargets(ctx, f.ID)
+	check(t, err)
+	same(t, skipped, []fleet.DeviceCount{{Value: "record_refused", Count: 1}})
+	pending, err := s.PendingTargets(ctx, f.ID, "", 10)
+	check(t, err)
+	same(t, pending, []fleet.DeviceID{"d1"})
+	p, err := s.Progress(ctx, f.ID)
+	check(t, err)
+	same(t, p, fleet.FanOutProgress{Waiting: 1, ByState: map[fleet.CallState]int{}})
+}
+
 func TestFanOut(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t", Arguments: []byte(`{"b":1, "a":2}`),

@@ -22,7 +22,7 @@ type FanOutView struct {
 	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on; 0 with skip"`
 	State       fleet.FanOutState `json:"state" enum:"running,completed,canceled"`
 	Targets     int               `json:"targets" doc:"Devices that it goes to"`
-	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out"`
+	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out, or could not be called"`
 	CreatedAt   time.Time         `json:"created_at"`
 	FinishedAt  *time.Time        `json:"finished_at"`
 	CanceledBy  *string           `json:"canceled_by"`
