@@ -526,8 +526,7 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 			}
 		}
 		again = true
-		c, err := r.s.calls.Call(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
-			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline, stalled: stalled})
+		c, err := r.makeCall(o, stalled)
 		switch {
 		case errors.As(err, &open): // shown as waiting first
 			if conflicts++; conflicts == 1 { // whatever the record was in conflict with: the settled one decides
@@ -548,6 +547,42 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 		result.err = r.skip(o.device, err, open)
 	}
 	return result
+}
+
+// makeCall makes a call and waits for its outcome, but no longer than the run
+// lasts: a call that waits for its turn, or for an answer, is left to [Calls],
+// so that it does not hold up a stop.
+func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
+	if r.ctx.Err() != nil {
+		return Call{}, r.ctx.Err()
+	}
+	type outcome struct {
+		call Call
+		err  error
+	}
+	made := make(chan outcome, 1)
+	stalls := make(chan error)
+	go func() {
+		c, err := r.s.calls.Call(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
+			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
+			stalled: func(err error) {
+				select {
+				case stalls <- err:
+				case <-r.ctx.Done():
+				}
+			}})
+		made <- outcome{c, err}
+	}()
+	for {
+		select {
+		case m := <-made:
+			return m.call, m.err
+		case err := <-stalls:
+			stalled(err)
+		case <-r.ctx.Done():
+			return Call{}, r.ctx.Err()
+		}
+	}
 }
 
 // awaitSettled returns when the record of an earlier call is true.

@@ -523,6 +523,36 @@ func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
 	}
 }
 
+// A call that waits behind a long one does not hold up the stop: its record is
+// closed as not sent, and the next start makes the call.
+func TestFanOutStopsWhileACallWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newFanOutBench(t)
+		b.set(nth(0), true)
+		turn, err := b.bench.link.Queue(nth(0)) // as an upgrade does, for minutes
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.start()
+		b.fanOut(1, fleet.FanOutRequest{})
+		b.want("while it waits", running, fleet.CallPending)
+		began := time.Now()
+		b.stop()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the fan-outs took %v to stop", took)
+		}
+		b.Calls.Shutdown()
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the calls took %v to stop", took)
+		}
+		b.want("after the stop", running, fleet.CallCanceled)
+		if c := b.store.All()[0]; c.Error == nil || c.Error.Code != fleet.CodeStopped || c.SentAt != nil {
+			t.Errorf("the record of the call that waited: %+v", c)
+		}
+		turn.Done()
+	})
+}
+
 // What was refused to its maker does not run later.
 func TestFanOutWithoutConfirmation(t *testing.T) {
 	for _, stored := range []bool{false, true} {
