@@ -267,6 +267,11 @@ func (w *where) states(states []fleet.CallState) {
 // have to change.
 const openFor = time.Hour
 
+// openAmong is how many of the newest calls are looked through for open ones,
+// however old they are by the clock: once that was set forward, calls of a
+// minute ago lie far behind the newest, and once it was set back, ahead of it.
+const openAmong = 100_000
+
 // RecoverCalls closes what a dead process left open. That process made its
 // last call at the latest when it died, so the newest call says where to look.
 func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error) {
@@ -317,7 +322,7 @@ type idRange struct {
 }
 
 // eachOpen runs close on the calls below before that are at most as much older
-// than the newest of them.
+// than the newest of them, or among the newest [openAmong].
 func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Duration, closeAmong func(pgx.Tx, idRange) error) error {
 	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var newest uuid.UUID
@@ -329,7 +334,18 @@ func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Durat
 			return err
 		}
 		at, _ := idTime(newest)
-		return closeAmong(tx, idRange{from: at.Add(-older), before: before})
+		from := at.Add(-older)
+		var oldest uuid.UUID
+		err = tx.QueryRow(ctx, `
+			SELECT id FROM (SELECT id FROM calls WHERE id < $1 ORDER BY id DESC LIMIT $2) AS newest
+			ORDER BY id LIMIT 1`, before, openAmong).Scan(&oldest)
+		if err != nil {
+			return err
+		}
+		if at, _ := idTime(oldest); at.Before(from) {
+			from = at
+		}
+		return closeAmong(tx, idRange{from: from, before: before})
 	})
 }
 

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -245,6 +246,32 @@ func TestRecoverCalls(t *testing.T) {
 	page, _ := s.Calls(ctx, fleet.CallFilter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}})
 	if len(page.Items) != 0 {
 		t.Errorf("%d calls still open", len(page.Items))
+	}
+}
+
+// A clock that was set leaves open calls far behind or ahead of the others.
+func TestRecoverCallsAfterTheClockWasSet(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	var open []*fleet.Call
+	for _, step := range []time.Duration{-90 * 24 * time.Hour, -3 * time.Hour, 0, 3 * time.Hour} {
+		for _, state := range []fleet.CallState{fleet.CallSent, fleet.CallSucceeded} {
+			c := newCall("a", state)
+			c.CreatedAt = c.CreatedAt.Add(step)
+			binary.BigEndian.PutUint16(c.ID[:2], uint16(c.CreatedAt.UnixMilli()>>32))
+			binary.BigEndian.PutUint32(c.ID[2:6], uint32(c.CreatedAt.UnixMilli()))
+			check(t, s.InsertCall(ctx, c))
+			if state == fleet.CallSent {
+				open = append(open, c)
+			}
+		}
+	}
+	if _, unknown, err := s.RecoverCalls(ctx, uuid.Max); err != nil || unknown != int64(len(open)) {
+		t.Errorf("RecoverCalls closed %d, %v; want %d", unknown, err, len(open))
+	}
+	for _, c := range open {
+		if got, err := s.Call(ctx, c.ID); err != nil || got.State != fleet.CallUnknown {
+			t.Errorf("the call of %v is %s, %v", c.CreatedAt, got.State, err)
+		}
 	}
 }
 
