@@ -143,8 +143,9 @@ func TestWhoseChannelIsKept(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, _ := start(t, func(o *Options) { o.Devices.(*domain).software = tt.software })
+			b, dom := start(t, func(o *Options) { o.Devices.(*domain).software = tt.software })
 			d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+			eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 			c := b.registry.connection(d.id)
 			c.device.learn(tt.habit)
 			c.At = c.At.Add(-tt.idle)
