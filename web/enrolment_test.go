@@ -53,10 +53,10 @@ func TestRulesPage(t *testing.T) {
 	}{
 		{url.Values{"name": {"lab"}, "action": {"accept"}}, "mac\na085e3112233\nnonsense\n",
 			"Line 3: nonsense is not a MAC address."},
-		{url.Values{"name": {"lab"}, "action": {"accept"}}, "", "every device for ever is not safe"},
+		{url.Values{"name": {"lab"}, "action": {"accept"}}, "", "every device, without an end, is not safe"},
 		{url.Values{"name": {"lab"}, "action": {"accept"}, "networks": {"lab"}}, "", "lab is not a network"},
-		{url.Values{"name": {"lab"}, "action": {"accept"}, "until": {"soon"}}, "", "must lie behind its start"},
-		{url.Values{"name": {"lab"}, "action": {"accept"}, "boards": {"x"}, "max_devices": {"many"}}, "", "lies between 0"},
+		{url.Values{"name": {"lab"}, "action": {"accept"}, "until": {"soon"}}, "", "must be later than the start"},
+		{url.Values{"name": {"lab"}, "action": {"accept"}, "boards": {"x"}, "max_devices": {"many"}}, "", "is between 0"},
 		{url.Values{"name": {""}, "action": {"accept"}}, "", "Give the rule a name"},
 	}
 	for _, tt := range bad {
@@ -69,7 +69,7 @@ func TestRulesPage(t *testing.T) {
 	if len(r.Devices) != 2 || r.Until == nil || r.Until.Hour() != 10 || len(r.Tags) != 2 {
 		t.Errorf("stored %+v", r)
 	}
-	admin.get(ui.PathRules).wantText("#rules", "lab <b>").wantText("#rules", "Of those that wait now, 1 fits.")
+	admin.get(ui.PathRules).wantText("#rules", "lab <b>").wantText("#rules", "1 waiting device fits.")
 	page := admin.get(ui.RulePath(r.ID.String())).wantText("#matches", "a0:85:e3:11:22:33")
 	if got := page.text("textarea[name=devices]"); got != "a0:85:e3:11:22:33 a0:85:e3:11:22:99" {
 		t.Errorf("the form shows %q", got)

@@ -98,11 +98,7 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 			page.Devices = append(page.Devices, id)
 		}
 	}
-	wait, err := offlineWait(form.Get("offline_wait"))
-	if err != nil {
-		page.Problem = explain(ctx, err)
-		return page, nil
-	}
+	wait, badWait := offlineWait(form.Get("offline_wait"))
 	page.OfflineWait = wait
 	sample, problem, err := s.audience(ctx, &page)
 	if problem != nil {
@@ -119,6 +115,10 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	if i := slices.IndexFunc(page.Tools, func(t fleet.Tool) bool { return t.Name == name }); i >= 0 {
 		last, err := s.lastArguments(ctx, page.Tools[i])
 		page.Form = ui.NewToolForm(page.Tools[i], last)
+		if badWait != nil {
+			page.Problem = explain(ctx, badWait)
+			refill(page.Form, form)
+		}
 		return page, err
 	}
 	if name != "" {

@@ -278,7 +278,8 @@ func TestFanOut(t *testing.T) {
 	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview").wantStatus(200).wantText("#main", "2 devices")
 	b.get("/fanouts/new?q=&tool=self.audio_speaker.set_volume&step=preview&arg.volume=900").wantStatus(422)
 	for _, wait := range []string{"-1", "1441", "soon", "99999999999999999999"} {
-		b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait="+wait).wantStatus(422).wantText("#main", "24 hours")
+		b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait="+wait).wantStatus(422).
+			wantText("#main", "24 hours").wantText("#main", "3 devices")
 		b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}, "offline_wait": {wait}}).wantStatus(422).wantText("#main", "24 hours")
 	}
 	c.enrol("a085e3112266")

@@ -26,7 +26,7 @@ func TestReplaceADevice(t *testing.T) {
 	admin, operator, viewer := c.as(fleet.RoleAdmin), c.as(fleet.RoleOperator), c.as(fleet.RoleViewer)
 	page := string("/devices/" + old + "/replace")
 	admin.get("/devices/"+string(old)).wantText("#main", "Replace…")
-	admin.get(page).wantText("#choose", "By the code that it shows")
+	admin.get(page).wantText("#choose", "By the code on its screen")
 	viewer.get(page).wantStatus(http.StatusForbidden)
 	operator.post(page, url.Values{"successor": {string(next)}, "confirm": {string(old)}}).wantStatus(http.StatusForbidden)
 
@@ -64,10 +64,10 @@ func TestReplaceADevice(t *testing.T) {
 		"a0:85:e3:11:22:44")
 
 	admin.get(page+"?successor="+string(third)).wantStatus(http.StatusConflict).wantText("#main",
-		"was replaced by a085e3112244 already")
+		"has already been replaced by a085e3112244")
 	onThird := "/devices/" + string(third) + "/replace?successor="
 	admin.get(onThird+string(old)).wantStatus(http.StatusConflict).wantText("#main", "is retired")
-	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).wantText("#main", "has taken over from a085e3112233")
+	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).wantText("#main", "has already taken over from a085e3112233")
 	entries, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "device.replace"})
 	if err != nil || len(entries.Items) != 1 || entries.Items[0].Subject != string(old) {
 		t.Errorf("audit: %+v, %v", entries, err)

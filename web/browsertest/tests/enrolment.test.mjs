@@ -34,10 +34,10 @@ test('a rule of a file lets a board in', async () => {
   await page.fill('#add input[name=tags]', 'bench');
   await page.setInputFiles('#add input[type=file]', { name: 'boards.csv', mimeType: 'text/csv', buffer: Buffer.from('mac,where\nA0:85:E3:11:22:33,desk\n') });
   await page.click('#add button.btn-primary');
-  await page.waitForSelector('#rules >> text=/1 fits/');
+  await page.waitForSelector('#rules >> text=/1 waiting device fits/');
   assert.ok((await poll('a0:85:e3:11:22:33', 'bread-compact-wifi')).mqtt, 'the board was not let in');
   await page.goto('/enrolment/rules');
-  await page.waitForSelector('#rules >> text=/It let in 1 device/');
+  await page.waitForSelector('#rules >> text=/1 device accepted/');
   assert.deepEqual(page.errors, []);
 });
 
