@@ -161,6 +161,15 @@ func (b *Broker) nextEpoch(now time.Time) int64 {
 	}
 }
 
+// Connection returns the connection that the device has.
+func (b *Broker) Connection(id fleet.DeviceID) (fleet.Connection, bool) {
+	c := b.registry.connection(id)
+	if c == nil {
+		return fleet.Connection{}, false
+	}
+	return c.Connection, true
+}
+
 // Kick ends the device's connection, if it has one: it is revoked or retired,
 // and must come back with other credentials or not at all.
 func (b *Broker) Kick(id fleet.DeviceID, reason string) bool {

@@ -99,6 +99,7 @@ func (b *Broker) establish(c *connection) {
 	c.Epoch = b.nextEpoch(c.At)
 	if old := c.device.connection(); old != nil {
 		b.stats.takeovers.Add(1)
+		c.OverClientID, c.OverRemoteAddr = old.ClientID, old.RemoteAddr
 		if old.v5() {
 			within(takeoverGoodbye, func() { old.say(packets.ErrSessionTakenOver) })
 		}

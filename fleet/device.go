@@ -106,8 +106,9 @@ type Device struct {
 	InventoryELF string // build the inventory was taken from
 	InventoryAt  *time.Time
 	ToolsCount   int
-	SafeMode     bool // by its latest vitals, as is the next; stock firmware tells none
-	CoreDump     bool // one waits on the device
+	SafeMode     bool            // by its latest vitals, as is the next; stock firmware tells none
+	CoreDump     bool            // one waits on the device
+	Conflict     *DeviceConflict // nil: none was seen lately
 	CreatedAt    time.Time
 	RetiredAt    *time.Time // nil while in service
 	ReplacedBy   DeviceID   // the unit that took over from this one

@@ -115,6 +115,7 @@ func (e *Enrolments) Retired(id DeviceID) {
 		e.endRequest(st)
 		st.retired, st.newClientID = true, ""
 	})
+	e.duplicates.forget(id)
 }
 
 // letIn is the decision for a request.
@@ -139,6 +140,14 @@ func (e *Enrolments) decide(ctx context.Context, by Actor, action string, id Dev
 	if err := by.May(RoleOperator, "deciding on a device"); err != nil {
 		return err
 	}
+	return e.decideBy(ctx, id, change, func(a Admission) error {
+		return e.o.Store.SaveAdmission(ctx, by, action, a, e.o.Now().UTC())
+	})
+}
+
+// decideBy is decide, with the way to store the change.
+func (e *Enrolments) decideBy(ctx context.Context, id DeviceID, change func(*Admission) error,
+	save func(Admission) error) error {
 	if err := e.polls.lock(ctx); err != nil {
 		return fmt.Errorf("device %s: %w", id, err)
 	}
@@ -158,7 +167,7 @@ func (e *Enrolments) decide(ctx context.Context, by Actor, action string, id Dev
 	if err := e.polls.flushKey(ctx, id); err != nil { // a new device's row
 		return fmt.Errorf("device %s: %w", id, err)
 	}
-	if err := e.o.Store.SaveAdmission(ctx, by, action, after, e.o.Now().UTC()); err != nil {
+	if err := save(after); err != nil {
 		return fmt.Errorf("device %s: %w", id, err)
 	}
 	e.apply(before, after)

@@ -24,6 +24,9 @@ func (e *Enrolments) Poll(p BootPoll) (PollAnswer, error) {
 	if err != nil {
 		return PollAnswer{}, err
 	}
+	if d.bound != "" {
+		e.duplicates.polled(p, d.bound, e.o.Connection)
+	}
 	if d.unlisted || d.refused {
 		return d.answer, nil
 	}
@@ -47,6 +50,7 @@ type pollDecision struct {
 	unlisted bool     // nothing of it goes to the store, at least not yet
 	refused  bool     // by a rule
 	evicted  *request // lost its place to this one
+	bound    string   // Client-Id of the enrolled device before the poll; "" if another was refused by an operator
 }
 
 // withoutClaims is the poll of somebody who is not known to be the enrolled
@@ -70,6 +74,9 @@ func (e *Enrolments) decidePoll(p BootPoll) (d pollDecision, err error) {
 	}
 	asked, enrolment, bound := st.request, st.enrolment, st.clientID
 	first := st.firstBoot(p)
+	if st.enrolled() && p.ClientID != st.refused {
+		d.bound = bound
+	}
 	if err = e.admit(st, p, &d); err != nil {
 		return d, err
 	}

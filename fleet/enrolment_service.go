@@ -39,6 +39,10 @@ type EnrolmentOptions struct {
 	// Connected reports whether a device is connected: in open mode, one that is
 	// keeps its Client-Id. nil: none is.
 	Connected func(DeviceID) bool
+	// Connection returns a device's connection. nil: none is known.
+	Connection func(DeviceID) (Connection, bool)
+	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
+	Conflicts ConflictStore
 	// Kick ends a device's connection when its credentials die. May be nil.
 	Kick func(id DeviceID, reason string)
 
@@ -72,8 +76,12 @@ type Enrolments struct {
 	claims  attemptLimiter
 	proofs  attemptLimiter // of serial numbers, by device and address
 	crowded chan struct{}  // asks Run to forget stale waiting devices early
-	seed    maphash.Seed
-	shards  [enrolmentShards]enrolmentShard
+
+	duplicates *duplicates
+	conflicts  *writeBehind[DeviceID, struct{}]
+
+	seed   maphash.Seed
+	shards [enrolmentShards]enrolmentShard
 }
 
 const enrolmentShards = 64
@@ -151,6 +159,10 @@ func NewEnrolments(o EnrolmentOptions) (*Enrolments, error) {
 	}
 	e.polls = newWriteBehind(&writeBehind[DeviceID, BootPoll]{
 		what: "boot polls", write: e.savePolls, every: o.WriteEvery, batch: 500, limit: 200_000, log: o.Log})
+	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
+	e.conflicts = newWriteBehind(&writeBehind[DeviceID, struct{}]{
+		what: "conflicts of devices", write: e.saveConflicts, every: o.WriteEvery, batch: 500, limit: maxSuspects,
+		log: o.Log})
 	return e, nil
 }
 
@@ -174,6 +186,9 @@ func enrolmentDefaults(o EnrolmentOptions) EnrolmentOptions {
 	}
 	if o.Connected == nil {
 		o.Connected = func(DeviceID) bool { return false }
+	}
+	if o.Connection == nil {
+		o.Connection = func(DeviceID) (Connection, bool) { return Connection{}, false }
 	}
 	if o.ByCode == nil {
 		o.ByCode = func(DeviceID) bool { return false }
@@ -225,7 +240,7 @@ func (e *Enrolments) Load(ctx context.Context) error {
 		s.devices[a.Device] = st
 		s.mu.Unlock()
 	}
-	return nil
+	return e.loadConflicts(ctx)
 }
 
 // Run writes polls behind and forgets devices that no longer wait, until ctx
@@ -233,6 +248,7 @@ func (e *Enrolments) Load(ctx context.Context) error {
 func (e *Enrolments) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { e.polls.run(ctx) })
+	wg.Go(func() { e.conflicts.run(ctx) })
 	wg.Go(func() { e.forgetStale(ctx) })
 	wg.Wait()
 	return nil
@@ -327,6 +343,20 @@ func (e *Enrolments) Authenticate(clientID, username string, password []byte) (D
 	if err != nil {
 		return "", err
 	}
+	bound, err := e.accept(id, client, generation, keyNote{ring.rotation.ID, key})
+	if err == CredentialsOtherClient && bound != "" {
+		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
+	}
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+// accept checks genuine credentials against the device's standing. It returns
+// the Client-Id that is bound, "" if what the other does is of no interest.
+func (e *Enrolments) accept(id DeviceID, client string, generation int32, note keyNote) (bound string,
+	err error) {
 	s := e.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,19 +366,21 @@ func (e *Enrolments) Authenticate(clientID, username string, password []byte) (D
 		return "", CredentialsUnknown
 	case !st.enrolled():
 		return "", CredentialsNotEnrolled
-	case st.clientID != client:
+	case st.clientID != client && client == st.refused:
 		return "", CredentialsOtherClient
+	case st.clientID != client:
+		return st.clientID, CredentialsOtherClient
 	case !st.serial.accepts(generation):
 		return "", CredentialsRevoked
 	}
 	if generation == st.serial.generation() {
 		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
 	}
-	if note := (keyNote{ring.rotation.ID, key}); note.rotation != 0 && note != st.noted {
+	if note.rotation != 0 && note != st.noted {
 		st.noted = note
 		e.keys.used(id, note)
 	}
-	return id, nil
+	return st.clientID, nil
 }
 
 func (st *standing) enrolled() bool { return st.enrolment == EnrolmentEnrolled && !st.retired }

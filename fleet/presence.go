@@ -16,6 +16,9 @@ type Connection struct {
 	Transport  string // "mqtt", "mqtts"
 	RemoteAddr string // without port
 	At         time.Time
+
+	// The connection that it took over from; "" if the device had none.
+	OverClientID, OverRemoteAddr string
 }
 
 // A PresenceChange is one device's presence to be stored. Changes are

@@ -65,6 +65,7 @@ var QueryFields = []QueryField{
 	{"transport", TextField, "transport:mqtt"},
 	{"seen", AgeField, "seen>2d"},
 	{"hold", FlagField, "-hold"},
+	{"conflict", FlagField, "conflict"},
 	{"retired", FlagField, "retired"},
 	{"safe_mode", FlagField, "safe_mode"},
 	{"core_dump", FlagField, "core_dump"},

@@ -33,6 +33,8 @@ func (t Term) holds(d Device, offers ToolSet, now time.Time) bool {
 		return search(d, t.Values[0])
 	case "hold":
 		return d.Hold.Active(now)
+	case "conflict":
+		return d.Conflict.Active(now)
 	case "retired":
 		return d.RetiredAt != nil
 	case "safe_mode":

@@ -112,7 +112,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
 	c.openKeys(log)
 	c.rules = fleet.NewEnrolmentRules(c.store, nil)
-	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials, Mode: fleet.EnrolByCode, Rules: c.rules, Log: log})
+	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials, Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
+		Conflicts: c.store})
 	if err != nil {
 		c.t.Fatal(err)
 	}

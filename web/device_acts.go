@@ -119,6 +119,14 @@ func (s *Server) decide(r *http.Request, key string, do func(context.Context, fl
 	return s.acted(r, fleet.Device{ID: id}, key, err)
 }
 
+// resolveConflict ends the conflict of two units that use one id.
+func (s *Server) resolveConflict(r *http.Request) (answer, error) {
+	act := fleet.ConflictAct(r.PostFormValue("act"))
+	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+		return s.Enrolments.ResolveConflict(ctx, by, id, fleet.ConflictResolution{Act: act, Client: r.PostFormValue("client")})
+	})
+}
+
 // retireDevice wants the device's id typed: there is no way back.
 func (s *Server) retireDevice(r *http.Request) (answer, error) {
 	d, err := s.device(r)

@@ -74,6 +74,12 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)
 	}
 	if err == nil {
+		var q fleet.Query
+		if q, err = fleet.ParseQuery("conflict"); err == nil {
+			needs.Conflicts, err = s.Devices.CountDevices(ctx, q)
+		}
+	}
+	if err == nil {
 		needs.Campaigns, err = s.campaignNeeds(ctx)
 	}
 	return now, needs, err

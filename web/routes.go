@@ -64,6 +64,7 @@ func (s *Server) table() []route {
 		{method: post, pattern: device + "/release", role: operator, page: s.releaseDevice},
 		{method: post, pattern: device + "/approve", role: operator, page: s.approveDevice},
 		{method: post, pattern: device + "/reject", role: operator, page: s.rejectDevice},
+		{method: post, pattern: device + "/resolve-conflict", role: operator, page: s.resolveConflict},
 		{method: post, pattern: device + "/retire", role: admin, page: s.retireDevice},
 
 		{method: get, pattern: ui.PathClaim, role: viewer, page: s.showClaim},

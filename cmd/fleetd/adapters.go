@@ -15,13 +15,20 @@ func (d brokerDevices) Authenticate(clientID, username string, password []byte) 
 	return d.enrolments.Authenticate(clientID, username, password)
 }
 
-func (d brokerDevices) Connected(c fleet.Connection) { d.presences.Connected(c) }
+func (d brokerDevices) Connected(c fleet.Connection) {
+	d.presences.Connected(c)
+	d.enrolments.Connected(c)
+}
 
 func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, reason string) {
 	d.presences.Disconnected(c, clean, reason)
 }
 
-func (d brokerDevices) Seen(id fleet.DeviceID)      { d.presences.Seen(id) }
+func (d brokerDevices) Seen(id fleet.DeviceID) {
+	d.presences.Seen(id)
+	d.enrolments.Heard(id)
+}
+
 func (d brokerDevices) Responded(id fleet.DeviceID) { d.presences.Responded(id) }
 
 func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {

@@ -25,6 +25,8 @@ func (s *server) watchParts() {
 		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
 	m.gauge("fleetd_enrolment_waiting", "Devices that wait to be enrolled.", nil,
 		func() float64 { return float64(s.enrolments.Stats().Waiting) })
+	m.gauge("fleetd_device_conflicts", "Devices whose Device-Id two units seem to use.", nil,
+		func() float64 { return float64(s.enrolments.Conflicts()) })
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_enrolment_unlisted_total",
 		Help: "Requests to be enrolled that were not listed, or lost their place: their network had too many."},
 		func() float64 { return float64(s.enrolments.Stats().Unlisted) }))

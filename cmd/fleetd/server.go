@@ -230,7 +230,7 @@ func (s *server) openDomain(ctx context.Context) error {
 		Keys:    s.keys,
 		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark",
 		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events,
-		Connected: s.presences.IsConnected, Kick: s.kick,
+		Connected: s.presences.IsConnected, Connection: s.connection, Conflicts: s.store, Kick: s.kick,
 		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4,
 		NetworkBits6: s.cfg.WaitingBits6})
 	if err != nil {
@@ -259,6 +259,14 @@ func (s *server) kick(id fleet.DeviceID, reason string) {
 	if s.broker != nil {
 		s.broker.Kick(id, reason)
 	}
+}
+
+// connection is the one that the device has now.
+func (s *server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
+	if s.broker == nil {
+		return fleet.Connection{}, false
+	}
+	return s.broker.Connection(id)
 }
 
 // evidence passes what is observed of devices to the campaigns. The engine

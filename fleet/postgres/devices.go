@@ -24,6 +24,7 @@ const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, s
 	time_zone, ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
+	conflict_code, conflict_first, conflict_last, conflict_evidence, conflict_sides,
 	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by,
 	coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id LIMIT 1), '') AS replaces`
 
@@ -35,6 +36,10 @@ type deviceRow struct {
 	OTASlotSize, FreeHeap, FlashBytes                *int64
 	PartitionLabels                                  []string
 	ChipRev                                          *int
+	ConflictCode                                     *string
+	ConflictFirst, ConflictLast                      *time.Time
+	ConflictEvidence                                 []string
+	ConflictSides                                    []byte
 	SortKey                                          string
 }
 
@@ -44,13 +49,14 @@ func (r deviceRow) device() fleet.Device {
 		d.Hold = &fleet.Hold{Reason: *r.HoldReason, Since: *r.HoldSince, Until: r.HoldUntil,
 			By: fleet.Actor{Kind: fleet.ActorKind(*r.HoldKind), ID: *r.HoldID, Name: *r.HoldName, Role: fleet.Role(*r.HoldRole)}}
 	}
+	d.Conflict = r.conflict()
 	if r.OTASlotSize != nil {
 		d.Layout = &fleet.FlashLayout{SlotSize: *r.OTASlotSize, Labels: r.PartitionLabels, ChipRev: *r.ChipRev, FreeHeap: *r.FreeHeap, FlashBytes: *r.FlashBytes}
 	}
 	return d
 }
 
-// scanDevice is lax because Hold and Layout are no columns, and SortKey one of lists only.
+// scanDevice is lax because Hold, Conflict and Layout are no columns, and SortKey one of lists only.
 var scanDevice = pgx.RowToStructByNameLax[deviceRow]
 
 func scanPlainDevice(row pgx.CollectableRow) (fleet.Device, error) {

@@ -32,12 +32,17 @@ func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
 func (s *Store) SaveAdmission(ctx context.Context, by fleet.Actor, action string, a fleet.Admission, at time.Time) error {
 	detail := map[string]any{"enrolment": a.Enrolment, "client_id": a.ClientID}
 	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {
-		return changeOne(ctx, tx, `
-			UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6, challenge = $7,
-				enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END
-			WHERE id = $1`,
-			a.Device, string(a.Enrolment), cleanText(a.ClientID), cleanText(a.NewClientID), a.Serial, a.ClaimCode, cleanText(a.Challenge), at)
+		return saveAdmission(ctx, tx, a, at)
 	})
+}
+
+func saveAdmission(ctx context.Context, tx pgx.Tx, a fleet.Admission, at time.Time) error {
+	return changeOne(ctx, tx, `
+		UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6, challenge = $7,
+			enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END
+		WHERE id = $1`,
+		a.Device, string(a.Enrolment), cleanText(a.ClientID), cleanText(a.NewClientID), a.Serial, a.ClaimCode,
+		cleanText(a.Challenge), at)
 }
 
 // ForgetWaiting deletes devices that wait, were never enrolled and have not

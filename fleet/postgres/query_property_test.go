@@ -33,7 +33,7 @@ func genQuery(t *rapid.T) fleet.Query {
 		var term string
 		switch rapid.IntRange(0, 7).Draw(t, "kind") {
 		case 0:
-			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "AA:00:00:00:00:01"}).Draw(t, "flag")
+			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "conflict", "AA:00:00:00:00:01"}).Draw(t, "flag")
 		case 1:
 			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") + rapid.SampledFrom([]string{"1", "1.10", "2.0"}).Draw(t, "v")
 		case 2:
@@ -80,6 +80,11 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 			patch.Tags = ptr([]string{words[(i+3)%len(words)], words[(i+5)%len(words)]})
 		}
 		check(t, s.UpdateDevice(ctx, admin, id, patch))
+		if i%3 != 0 {
+			at := now().Add(-time.Duration(i%3-1) * 25 * time.Hour)
+			check(t, s.SaveConflicts(ctx, []fleet.ConflictRecord{{Device: id, Conflict: fleet.DeviceConflict{
+				Code: fleet.ConflictDuplicateID, Evidence: []fleet.ConflictEvidence{fleet.EvidenceBothAlive}, FirstSeen: at, LastSeen: at}}}))
+		}
 		switch i % 4 {
 		case 0:
 			check(t, s.SetHold(ctx, admin, id, &fleet.Hold{Reason: "r", By: admin, Since: now()}))

@@ -20,6 +20,9 @@ func (a *api) registerDeviceActs() {
 	register(a, act("release", "End a hold", "", fleet.RoleOperator), a.release)
 	register(a, act("approve", "Let a waiting device in", "Also one that asks again under a new Client-Id, or was rejected.", fleet.RoleOperator), a.approve)
 	register(a, act("reject", "Refuse a device", "Its request, if it makes one; else the device is put out.", fleet.RoleOperator), a.reject)
+	register(a, act("resolve-conflict", "End a conflict of two units",
+		"keep binds the credentials to one unit and refuses the other; reenrol takes them from both, and who starts next asks "+
+			"to join; dismiss only removes the mark. New evidence makes a new conflict.", fleet.RoleOperator), a.resolveConflict)
 	register(a, act("replace", "Replace a device by another unit", "It is retired; its name, tags, notes, time zone and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
 }
 
@@ -84,6 +87,20 @@ func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide
 	}
 	d, err := a.Devices.Device(ctx, id)
 	return a.shown(ctx, d, err)
+}
+
+type resolveInput struct {
+	DevicePath
+	Body struct {
+		Act    fleet.ConflictAct `json:"act" enum:"keep,reenrol,dismiss"`
+		Client string            `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side that stays"`
+	}
+}
+
+func (a *api) resolveConflict(ctx context.Context, by fleet.Actor, in *resolveInput) (*answer[deviceView], error) {
+	return a.decide(ctx, by, &in.DevicePath, func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+		return a.Enrolment.ResolveConflict(ctx, by, id, fleet.ConflictResolution{Act: in.Body.Act, Client: in.Body.Client})
+	})
 }
 
 type replaceInput struct {

@@ -33,6 +33,7 @@ type deviceView struct {
 	Tags             []string        `json:"tags" nullable:"false"`
 	Notes            string          `json:"notes"`
 	Hold             *holdView       `json:"hold"`
+	Conflict         *idConflictView `json:"conflict" doc:"What shows that two units use this id, while it stands"`
 	InventoryID      string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
 	InventoryAt      *time.Time      `json:"inventory_at"`
 	ToolsCount       int             `json:"tools_count"`
@@ -44,9 +45,9 @@ type deviceView struct {
 	Replaces         *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
 }
 
-// TransformSchema says that hold may be null.
+// TransformSchema says that hold and conflict may be null.
 func (deviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return orNull(s, "hold")
+	return orNull(s, "hold", "conflict")
 }
 
 type holdView struct {
@@ -63,6 +64,7 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: d.PresenceEvidence,
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport, RemoteAddr: d.RemoteAddr,
 		Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags), Notes: d.Notes, Hold: hold(d.Hold),
+		Conflict:    conflict(d),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
 	if d.ReplacedBy != "" {
@@ -80,6 +82,41 @@ func hold(h *fleet.Hold) *holdView {
 		return nil
 	}
 	return &holdView{Reason: h.Reason, By: h.By.Name, Since: utc(h.Since), Until: utcOrNil(h.Until)}
+}
+
+type idConflictView struct {
+	Code      fleet.ConflictCode       `json:"code" enum:"duplicate_device_id"`
+	Evidence  []fleet.ConflictEvidence `json:"evidence" nullable:"false" enum:"client_ids_alternate,both_alive,takeovers_alternate" doc:"Each kind once"`
+	FirstSeen time.Time                `json:"first_seen"`
+	LastSeen  time.Time                `json:"last_seen" doc:"Of evidence; a day later the conflict is over"`
+	Sides     []conflictSideView       `json:"sides" nullable:"false"`
+}
+
+type conflictSideView struct {
+	Client     string    `json:"client" doc:"Names the Client-Id without giving it away"`
+	Bound      bool      `json:"bound" doc:"The device's credentials are bound to this Client-Id"`
+	RemoteAddr string    `json:"remote_addr"`
+	Chip       string    `json:"chip"`
+	Board      string    `json:"board"`
+	Version    string    `json:"version"`
+	ELFSHA256  string    `json:"elf_sha256"`
+	FirstSeen  time.Time `json:"first_seen"`
+	LastSeen   time.Time `json:"last_seen"`
+}
+
+// conflict shows a conflict that stands.
+func conflict(d fleet.Device) *idConflictView {
+	c := d.Conflict
+	if !c.Active(time.Now()) || d.RetiredAt != nil {
+		return nil
+	}
+	v := &idConflictView{Code: c.Code, Evidence: orEmpty(c.Evidence), FirstSeen: utc(c.FirstSeen), LastSeen: utc(c.LastSeen),
+		Sides: []conflictSideView{}}
+	for _, s := range c.Sides {
+		v.Sides = append(v.Sides, conflictSideView{Client: s.Client, Bound: s.Bound, RemoteAddr: s.RemoteAddr, Chip: s.Chip,
+			Board: s.Board, Version: s.Version, ELFSHA256: s.ELFSHA256, FirstSeen: utc(s.FirstSeen), LastSeen: utc(s.LastSeen)})
+	}
+	return v
 }
 
 func orEmpty[T any](list []T) []T {

@@ -99,7 +99,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.openKeys(t, log)
 	w.rules = fleet.NewEnrolmentRules(w.store, nil)
 	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
-		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond})
+		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
+		Conflicts: w.store})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,8 @@ type DeviceHead struct {
 	Since      time.Time
 	Evidence   string // what presence was concluded from
 	Enrolment  fleet.Enrolment
-	Hold       *fleet.Hold // nil unless it stands now
+	Hold       *fleet.Hold           // nil unless it stands now
+	Conflict   *fleet.DeviceConflict // nil unless two units seem to use its id now
 	ToolsCount int
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
@@ -47,6 +48,9 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 	}
 	if d.Hold.Active(now) {
 		h.Hold = d.Hold
+	}
+	if d.RetiredAt == nil && d.Conflict.Active(now) {
+		h.Conflict = d.Conflict
 	}
 	return h
 }
@@ -99,7 +103,7 @@ func (h DeviceHead) frame(ctx context.Context) head {
 
 // A DevicePage is a device's first tab: GET DevicePath(id). Its forms post to
 // DevicePath(id, "edit") with name, tags, notes, time_zone; "hold" with reason and hours;
-// "release"; "approve"; "reject"; "retire" with confirm = the device's id.
+// "release"; "approve"; "reject"; "resolve-conflict" with act and client; "retire" with confirm = the device's id.
 type DevicePage struct {
 	Head       DeviceHead
 	Chip       string

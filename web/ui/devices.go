@@ -35,6 +35,7 @@ type DeviceRow struct {
 	Since    time.Time
 	LastSeen *time.Time
 	Tags     []string
+	Conflict bool // two units seem to use its id
 	OnHold   bool
 	Hold     string // reason
 	Waiting  bool   // not enrolled yet
@@ -48,7 +49,8 @@ func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	row := DeviceRow{
 		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
 		Presence: d.Presence, Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
-		OnHold: d.Hold.Active(now), Waiting: d.Enrolment == fleet.EnrolmentWaiting,
+		OnHold: d.Hold.Active(now), Conflict: d.RetiredAt == nil && d.Conflict.Active(now),
+		Waiting: d.Enrolment == fleet.EnrolmentWaiting,
 		Retired: d.RetiredAt != nil, CanAct: canAct,
 	}
 	if row.OnHold {
@@ -78,6 +80,7 @@ var quickFilters = []struct{ term, key string }{
 	{"presence:offline", "state.offline"},
 	{"presence:pending", "presence.pending"},
 	{"hold", "device.on_hold"},
+	{"conflict", "conflict.mark"},
 	{"enrolment:waiting", "state.waiting"},
 }
 

@@ -46,6 +46,8 @@ var samples = []sample{
 	{"devices-50", "/devices?q=presence:online", devicesPage(50, "presence:online"), false},
 	{"device", "/devices/a085e3112233", devicePage(0), false},
 	{"device-hostile", "/devices/a085e3112233", devicePage(10), false},
+	{"device-conflict", "/devices/a085e3112233", conflictPage(false), false},
+	{"device-conflict-shared", "/devices/a085e3112233", conflictPage(true), false},
 	{"device-hold", "/devices/a085e3112233", devicePage(3), false},
 	{"calls-0", "/calls", ui.CallsPage{List: list("/calls", "")}.Page(), false},
 	{"calls", "/calls", ui.CallsPage{List: list("/calls", ""), Rows: callRows(30), Next: "n"}.Page(), false},
@@ -118,6 +120,28 @@ func devicePage(i int) templ.Component {
 	v := ui.NewDevicePage(device(i), now, true)
 	v.Notes = "Moved to the second floor in May.\nPower supply renewed."
 	v.Recent = callRows(6)
+	return v.Page()
+}
+
+// conflictPage is a device whose id two units use; shared: with one Client-Id.
+func conflictPage(shared bool) templ.Component {
+	d := device(0)
+	at := now.Add(-time.Hour)
+	d.ClientID = "A"
+	c := &fleet.DeviceConflict{Code: fleet.ConflictDuplicateID, FirstSeen: at, LastSeen: now.Add(-time.Minute),
+		Evidence: []fleet.ConflictEvidence{fleet.EvidenceClientIDsAlternate, fleet.EvidenceBothAlive},
+		Sides: []fleet.ConflictSide{
+			{Client: fleet.ClientTag("A"), RemoteAddr: "192.0.2.17", FirstSeen: at, LastSeen: now.Add(-2 * time.Minute)},
+			{Client: fleet.ClientTag("B"), RemoteAddr: "2001:db8::a085:e3ff:fe11:2233", Board: `<b>xmini-c3`, Chip: "esp32c3", Version: "2.4.2",
+				ELFSHA256: strings.Repeat("9f2c", 16), FirstSeen: at, LastSeen: now.Add(-time.Minute)}}}
+	if shared {
+		c.Evidence = []fleet.ConflictEvidence{fleet.EvidenceTakeoversAlternate}
+		c.Sides[1].Client = c.Sides[0].Client
+	}
+	c.Complete(d)
+	d.Conflict = c
+	v := ui.NewDevicePage(d, now, true)
+	v.CanRetire = true
 	return v.Page()
 }
 

@@ -46,6 +46,7 @@ type PresenceNow struct {
 type Attention struct {
 	Claims    int // devices that show a code
 	Approvals int // devices in the approval queue
+	Conflicts int // devices whose id two units seem to use
 	Holds     int
 	Campaigns []CampaignNeed
 }
@@ -69,7 +70,7 @@ func NewCampaignNeed(c fleet.Campaign) (n CampaignNeed, ok bool) {
 }
 
 func (a Attention) none() bool {
-	return a.Claims+a.Approvals+a.Holds+len(a.Campaigns) == 0
+	return a.Claims+a.Approvals+a.Conflicts+a.Holds+len(a.Campaigns) == 0
 }
 
 type presenceCount struct {
