@@ -603,7 +603,8 @@ func (r *fanOutRun) awaitSettled(open **unsettledError) error {
 // record says that it has had its call.
 func (r *fanOutRun) skip(id DeviceID, why error, open *unsettledError) error {
 	target := FanOutTarget{Device: id, Reason: skipReason(why)}
-	r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", id, "reason", target.Reason, "err", why)
+	r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", id, "reason", target.Reason, "err",
+		why)
 	if err := r.awaitSettled(&open); err != nil {
 		return err
 	}
