@@ -165,6 +165,7 @@ var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", 
 func startTestServer(t *testing.T) *server {
 	t.Helper()
 	cfg := &config{HTTPAddr: "127.0.0.1:0", MQTTAddr: freeAddr(t), AdminAddr: "127.0.0.1:0", Enrolment: "open", NodeName: "test",
+		MaxWaiting: 10_000, MaxWaitingNet: 500, WaitingBits4: 24, WaitingBits6: 64, SerialProof: "accept",
 		timers: quickTimers, engineTick: 50 * time.Millisecond}
 	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
 	cfg.HTTPAddr = freeAddr(t)
