@@ -118,7 +118,10 @@ func (f *frozen) recorded(n int) []fleet.Call {
 	f.t.Helper()
 	var calls []fleet.Call
 	eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
-		page, err := f.store.Calls(f.t.Context(), fleet.CallFilter{Device: unit, Limit: 500})
+		// A session of the pool may be one that hangs, and idle.
+		ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+		defer cancel()
+		page, err := f.store.Calls(ctx, fleet.CallFilter{Device: unit, Limit: 500})
 		calls = page.Items
 		open := func(c fleet.Call) bool { return !c.State.Final() }
 		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, open)
