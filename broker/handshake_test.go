@@ -82,7 +82,7 @@ func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 }
 
 // When all places are taken, the peer that has kept its own waiting longest loses
-// it. Before evictAfter nobody does.
+// it. Before evictAfter none is evicted.
 func TestHandshakesAreBounded(t *testing.T) {
 	b, _, pool := startTLS(t, func(o *Options) { o.MaxPendingHandshakes, o.ConnectTimeout = 4, deadline })
 	oldest := dialRaw(t, b.TLSAddr())

@@ -194,7 +194,7 @@ func TestSigningKeyRotation(t *testing.T) {
 		d.eventually("complete", func() bool { return d.rotation().Left == 0 })
 	}
 
-	// An abort gives nobody up: both keys stay good until its own end.
+	// An abort refuses no device: both keys stay valid until it ends.
 	d.run("key", "rotate", "--confirm", "rotate")
 	d.eventually("aware of the rotation", func() bool { return d.rotation().State == "running" })
 	newest := d.pollAs(off)
