@@ -106,7 +106,7 @@ type Device struct {
 	InventoryELF string // build the inventory was taken from
 	InventoryAt  *time.Time
 	ToolsCount   int
-	SafeMode     bool            // by its latest vitals, as is the next; stock firmware tells none
+	SafeMode     bool            // by its latest vitals, as is the next; stock firmware reports none
 	CoreDump     bool            // one waits on the device
 	Conflict     *DeviceConflict // nil: none was seen lately
 	CreatedAt    time.Time

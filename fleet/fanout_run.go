@@ -636,7 +636,7 @@ func skipReason(err error) string {
 
 // due reports whether the record says that the device has yet to be called.
 func (r *fanOutRun) due(ctx context.Context, id DeviceID) (bool, error) {
-	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-time.Hour),
+	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-24 * time.Hour),
 		Limit: fanOutCallsLimit})
 	counts := func(c Call) bool {
 		stopped := c.State == CallCanceled && c.Error != nil && c.Error.Code == CodeStopped
