@@ -54,6 +54,18 @@ async function startInstall(page, erase) {
   await say(page).locator('ew-text-button', { hasText: 'Install' }).click();
 }
 
+/**
+ * Types the password, as often as the dialog loses it: a field that is still
+ * being set up forgets what was typed, and nothing on the page says when it is done.
+ */
+async function fillPassword(page, text) {
+  const field = say(page).locator('ew-filled-text-field[name=password]');
+  await eventually('the field holds the password', async () => {
+    await field.locator('input').fill(text);
+    return field.evaluate((f, text) => f.updateComplete.then(() => f.value === text), text);
+  });
+}
+
 test('without firmware for blank boards the page says how to bring it', async () => {
   const page = await withBoard();
   await page.goto('/firmware');
@@ -93,7 +105,7 @@ test('an image is installed on an erased board, which gets its Wi-Fi and joins',
 
   await say(page).locator('ew-text-button', { hasText: 'Next' }).click();
   await say(page).locator('text=Configure Wi-Fi').waitFor();
-  await say(page).locator('ew-filled-text-field[name=password] input').fill('secret of the lab');
+  await fillPassword(page, 'secret of the lab');
   await say(page).locator('ew-text-button', { hasText: 'Connect' }).click();
   await eventually('the board has its Wi-Fi', () => page.evaluate(() => board.wifi));
   assert.deepEqual(await page.evaluate(() => board.wifi), ['lab', 'secret of the lab']);
