@@ -20,6 +20,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/firmware"
 	"fleetd/web/device"
 )
 
@@ -32,10 +33,10 @@ type downloadsCommand struct {
 // linkTable keeps links in memory: the database is not what is measured here.
 type linkTable struct {
 	mu    sync.Mutex
-	links map[string]fleet.FirmwareLink
+	links map[string]firmware.Link
 }
 
-func (t *linkTable) FirmwareLink(_ context.Context, hash []byte, _ time.Time) (fleet.FirmwareLink, error) {
+func (t *linkTable) FirmwareLink(_ context.Context, hash []byte, _ time.Time) (firmware.Link, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l, ok := t.links[string(hash)]
@@ -65,8 +66,8 @@ func (c *downloadsCommand) Run(ctx context.Context) error {
 		return err
 	}
 	defer store.Close()
-	links := &linkTable{links: make(map[string]fleet.FirmwareLink)}
-	downloads := fleet.NewDownloads(fleet.DownloadsOptions{Links: links, Blobs: store, MaxConcurrent: c.Devices})
+	links := &linkTable{links: make(map[string]firmware.Link)}
+	downloads := firmware.NewDownloads(firmware.DownloadsOptions{Links: links, Blobs: store, MaxConcurrent: c.Devices})
 	router := chi.NewRouter()
 	device.New(device.Options{Downloads: downloads, Log: slog.New(slog.DiscardHandler)}).Routes(router)
 	server := httptest.NewUnstartedServer(router)
@@ -80,7 +81,8 @@ func (c *downloadsCommand) Run(ctx context.Context) error {
 	return c.measure(ctx, urls, downloads)
 }
 
-func (c *downloadsCommand) links(ctx context.Context, publicURL string, store *blobs.Store, table *linkTable) (urls []string, err error) {
+func (c *downloadsCommand) links(ctx context.Context, publicURL string, store *blobs.Store, table *linkTable) (
+	urls []string, err error) {
 	image := make([]byte, c.MiB<<20)
 	rand.NewChaCha8([32]byte{}).Read(image)
 	key, err := store.PutFile(ctx, bytes.NewReader(image), int64(len(image)))
@@ -88,15 +90,15 @@ func (c *downloadsCommand) links(ctx context.Context, publicURL string, store *b
 		return nil, err
 	}
 	for range c.Devices {
-		d := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Image: key, ImageSize: int64(len(image))}
-		l, url := fleet.NewFirmwareLink(publicURL, d, time.Hour, time.Now())
+		l, url := firmware.NewLink(publicURL, firmware.Link{Deployment: uuid.Must(uuid.NewV7()), Image: key,
+			Size: int64(len(image))}, time.Hour, time.Now())
 		table.links[string(l.TokenHash)] = l
 		urls = append(urls, url)
 	}
 	return urls, nil
 }
 
-func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads *fleet.Downloads) error {
+func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads *firmware.Downloads) error {
 	order, err := json.Marshal(fetchOrder{URLs: urls, BytesPerSecond: c.KiBps << 10})
 	if err != nil {
 		return err
@@ -116,7 +118,8 @@ func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads
 		return err
 	}
 	took := time.Since(began)
-	fmt.Printf("%d devices, %d MiB each: %d whole images in %.1f s, %.0f MiB/s, %d at once\n", c.Devices, c.MiB, r.Whole, took.Seconds(),
+	fmt.Printf("%d devices, %d MiB each: %d whole images in %.1f s, %.0f MiB/s, %d at once\n", c.Devices, c.MiB, r.Whole,
+		took.Seconds(),
 		float64(r.Whole*c.MiB)/took.Seconds(), active)
 	fmt.Printf("heap in use grew by %.1f MiB at most, resident memory by %.1f MiB (%.0f KiB per download)\n",
 		heap/1024, resident/1024, resident/float64(max(active, 1)))
@@ -127,7 +130,7 @@ func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads
 }
 
 // peakMemory watches this process until it is called: growth in KiB.
-func peakMemory(downloads *fleet.Downloads) func() (heap, resident float64, active int) {
+func peakMemory(downloads *firmware.Downloads) func() (heap, resident float64, active int) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	heap0, resident0 := float64(m.HeapInuse), rss()
@@ -189,7 +192,8 @@ func (fetchCommand) Run() error {
 
 // fetch reads in the small pieces of a device's flash writer.
 func fetch(url string, bytesPerSecond int) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, ReadBufferSize: 2 << 10}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true,
+		ReadBufferSize: 2 << 10}}
 	resp, err := client.Get(url)
 	if err != nil {
 		return err

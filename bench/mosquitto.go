@@ -71,7 +71,8 @@ func waitFor(addr string) error {
 func mosquittoDevices(n int) []credentials {
 	devices := make([]credentials, n)
 	for i := range devices {
-		devices[i] = credentials{ClientID: "d" + strconv.Itoa(i), Down: downTopic(i), Up: "fleet/" + strconv.Itoa(i) + "/up", Subscribe: true}
+		devices[i] = credentials{ClientID: "d" + strconv.Itoa(i), Down: downTopic(i), Up: "fleet/" + strconv.Itoa(i) + "/up",
+			Subscribe: true}
 	}
 	return devices
 }

@@ -25,11 +25,13 @@ func bootPolls(r *rig, workers int, d time.Duration) reading {
 	return closedLoop(workers, d, func(int) error {
 		i := int(n.Add(1)) % len(r.ids)
 		mac, uuid := r.ids[i].MAC(), fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i)
-		req, err := http.NewRequest("POST", "http://"+r.http+"/xiaozhi/ota/", strings.NewReader(fmt.Sprintf(pollBody, mac, uuid)))
+		req, err := http.NewRequest("POST", "http://"+r.http+"/xiaozhi/ota/", strings.NewReader(fmt.Sprintf(pollBody, mac,
+			uuid)))
 		if err != nil {
 			return err
 		}
-		req.Header = http.Header{"Device-Id": {mac}, "Client-Id": {uuid}, "User-Agent": {"bench/2.4.2"}, "Content-Type": {"application/json"}}
+		req.Header = http.Header{"Device-Id": {mac}, "Client-Id": {uuid}, "User-Agent": {"bench/2.4.2"},
+			"Content-Type": {"application/json"}}
 		resp, err := client.Do(req)
 		if err != nil {
 			return err

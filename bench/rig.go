@@ -16,6 +16,7 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/migrations"
@@ -30,7 +31,7 @@ import (
 // services, REST. Only the console is missing.
 type rig struct {
 	pool       *pgxpool.Pool
-	enrolments *fleet.Enrolments
+	enrolments *enrolment.Service
 	presences  *fleet.Presences
 	devices    *fleet.Devices
 	operators  *fleet.Operators
@@ -74,9 +75,10 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	events := &fleet.Events{}
 	key := make([]byte, 32)
 	rand.Read(key)
-	r.presences = fleet.NewPresences(fleet.PresenceOptions{Store: store, Log: slog.New(slog.DiscardHandler), Events: events, Node: "bench"})
+	r.presences = fleet.NewPresences(fleet.PresenceOptions{Store: store, Log: slog.New(slog.DiscardHandler),
+		Events: events, Node: "bench"})
 	var err error
-	r.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: store, Mode: fleet.EnrolOpen, Key: key, Events: events})
+	r.enrolments, err = enrolment.New(enrolment.Options{Store: store, Mode: fleet.EnrolOpen, Key: key, Events: events})
 	if err != nil {
 		return err
 	}
@@ -84,8 +86,9 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	r.run(func(ctx context.Context) error { return targets.Run(ctx, events) })
 	r.run(r.presences.Run)
 	r.run(r.enrolments.Run)
-	r.devices = fleet.NewDevices(fleet.DevicesOptions{Store: store, Targets: targets, Presence: r.presences, Events: events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {}})
+	r.devices = fleet.NewDevices(fleet.DevicesOptions{Store: store, Targets: targets, Presence: r.presences,
+		Events: events,
+		Kick:   func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {}})
 	if r.broker, err = broker.New(broker.Options{Addr: "127.0.0.1:0", Node: "bench", Devices: rigDevices{r}}); err != nil {
 		return err
 	}
@@ -94,22 +97,26 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	snapshots := fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: pictures, PublicURL: "http://127.0.0.1"})
-	r.calls = fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: r.broker, Watcher: r.presences, URLs: snapshots, Events: events})
+	snapshots := fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: pictures,
+		PublicURL: "http://127.0.0.1"})
+	r.calls = fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: r.broker, Watcher: r.presences,
+		URLs: snapshots, Events: events})
 	r.onStop(r.calls.Shutdown)
-	r.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: store, Calls: r.calls, Presence: r.presences, Events: events})
+	r.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: store, Calls: r.calls, Presence: r.presences,
+		Events: events})
 	r.run(r.fanOuts.Run)
 	r.operators = fleet.NewOperators(store)
 	if _, r.token, err = r.operators.NewToken(ctx, benchActor, "bench", fleet.RoleAdmin, nil); err != nil {
 		return err
 	}
 	rest := api.New(api.Options{Devices: r.devices, Calls: r.calls, FanOuts: r.fanOuts, Enrolment: r.enrolments,
-		Operators: r.operators, Snapshots: snapshots, SnapshotStore: store, Stats: store, Samples: store, Audit: store, Idempotency: store, Events: events})
+		Operators: r.operators, Snapshots: snapshots, SnapshotStore: store, Stats: store, Samples: store, Audit: store,
+		Idempotency: store, Events: events})
 	return r.serve(rest, device.Options{Enrolments: r.enrolments, Presences: r.presences, Snapshots: snapshots})
 }
 
 func (r *rig) serve(rest http.Handler, o device.Options) error {
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "127.0.0.1:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "127.0.0.1:1883"})
 	if err != nil {
 		return err
 	}
@@ -157,8 +164,10 @@ func (r *rig) enrol(n int) ([]credentials, error) {
 	out := make([]credentials, n)
 	for i := range n {
 		r.ids[i] = fleet.DeviceID(fmt.Sprintf("02beef%06x", i))
-		a, err := r.enrolments.Poll(fleet.BootPoll{Device: r.ids[i], ClientID: fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i), Board: "bench",
-			Chip: "esp32s3", Version: "2.4.2", ELFSHA256: "9f2c4d6b8a01c3e5f7091b2d4f60718293a4b5c6d7e8f90a1b2c3d4e5f607101", Slot: "ota_0", At: time.Now()})
+		a, err := r.enrolments.Poll(enrolment.BootPoll{Device: r.ids[i],
+			ClientID: fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i), Board: "bench",
+			Chip: "esp32s3", Version: "2.4.2", ELFSHA256: "9f2c4d6b8a01c3e5f7091b2d4f60718293a4b5c6d7e8f90a1b2c3d4e5f607101",
+			Slot: "ota_0", At: time.Now()})
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +181,8 @@ func (r *rig) enrol(n int) ([]credentials, error) {
 func (r *rig) listed(ctx context.Context, n int) error {
 	for range 600 {
 		var known int
-		err := r.pool.QueryRow(ctx, `SELECT count(*) FROM devices WHERE tools_count > 0 AND id = ANY($1)`, r.ids[:n]).Scan(&known)
+		err := r.pool.QueryRow(ctx, `SELECT count(*) FROM devices WHERE tools_count > 0 AND id = ANY($1)`, r.ids[:n]).Scan(
+			&known)
 		if err != nil || known == n {
 			return err
 		}

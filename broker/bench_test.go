@@ -142,7 +142,10 @@ func TestIdleMemory(t *testing.T) {
 		for i := range conns {
 			conns[i] = idle(t, b, i)
 		}
-		eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 && b.Stats().Connections == int64(devices) })
+		eventually(t, "onboarding", func() bool {
+			return b.Stats().Onboarding == 0 && b.Stats().Connections == int64(
+				devices)
+		})
 		runtime.GC()
 		runtime.ReadMemStats(&heap)
 		t.Logf("round %d: %d KiB RSS a device, %d B of heap and stacks", round, (rss(t)-before)/devices/1024,
@@ -170,7 +173,8 @@ func idle(t *testing.T, b *Broker, n int) net.Conn {
 		at += k
 		if _, after, ok := strings.Cut(string(buf[:at]), `"id":`); ok {
 			rpcID, _, _ := strings.Cut(after, ",")
-			_, _ = conn.Write(frame(0x30, append(str(upTopic(testID(n))), `{"type":"mcp","payload":{"jsonrpc":"2.0","id":`+rpcID+`,`+initResult+`}}`...)))
+			_, _ = conn.Write(frame(0x30, append(str(upTopic(testID(n))), `{"type":"mcp","payload":{"jsonrpc":"2.0","id":`+rpcID+
+				`,`+initResult+`}}`...)))
 			return conn
 		}
 	}

@@ -29,7 +29,8 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	if t.written != nil {
 		ctx = context.WithValue(ctx, writtenKey{}, t.written)
 	}
-	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments, Scope: scopeOf(inv), Timeout: forever})
+	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments,
+		Scope: scopeOf(inv), Timeout: forever})
 	if !gaveUp(err) {
 		c.device.settle(call)
 		return c.outcome(inv.Tool, result, err)

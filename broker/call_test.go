@@ -35,7 +35,8 @@ func TestCall(t *testing.T) {
 		"refused": "Unknown tool: refused", "unescaped": `no "such" thing`, "garbage": "the answer cannot be read",
 	} {
 		_, err := call(b, d.id, tool, `{}`, deadline, nil)
-		if refused, ok := errors.AsType[*fleet.ToolError](err); !ok || !strings.Contains(refused.Message, want) || refused.Tool != tool {
+		if refused, ok := errors.AsType[*fleet.ToolError](err); !ok || !strings.Contains(refused.Message, want) ||
+			refused.Tool != tool {
 			t.Errorf("%s: %v, want a ToolError with %q", tool, err, want)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // second.
 type Devices interface {
 	// Authenticate names the device that the credentials of a CONNECT belong
-	// to. A [fleet.CredentialsError] says in a word why not.
+	// to. A [enrolment.CredentialsError] says in a word why not.
 	Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error)
 
 	Connected(c fleet.Connection)

@@ -19,7 +19,8 @@ import (
 func admit(t *testing.T, b *Broker) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		clientID := "GID_default@@@" + strings.ReplaceAll(r.Header.Get("Device-Id"), ":", "_") + "@@@" + r.Header.Get("Client-Id")
+		clientID := "GID_default@@@" + strings.ReplaceAll(r.Header.Get("Device-Id"), ":", "_") + "@@@" +
+			r.Header.Get("Client-Id")
 		body, _ := json.Marshal(map[string]any{"mqtt": map[string]any{
 			"endpoint": b.Addr().String(), "client_id": clientID, "username": "user", "password": passwordOf(clientID),
 			"publish_topic": upTopic(deviceOfClientID(clientID)), "keepalive": 60,
@@ -79,7 +80,8 @@ func TestSimulatedFleet(t *testing.T) {
 		wg.Go(func() { setVolumes(t, b, f.Device(i), each) })
 	}
 	wg.Wait()
-	if s := b.Stats(); s.Unmatched != 0 || s.Late != 0 || s.Unreadable != 0 || s.ForeignTopics != 0 || s.Connections != devices {
+	if s := b.Stats(); s.Unmatched != 0 || s.Late != 0 || s.Unreadable != 0 || s.ForeignTopics != 0 ||
+		s.Connections != devices {
 		t.Errorf("%+v", s)
 	}
 }
@@ -139,7 +141,8 @@ func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 			}
 			continue
 		}
-		if size, _ := a.Omitted.Params["bytes"].(int); a.Omitted.Code != tt.code || a.Result != nil || a.IsError || size <= tt.bytes ||
+		if size, _ := a.Omitted.Params["bytes"].(int); a.Omitted.Code != tt.code || a.Result != nil || a.IsError ||
+			size <= tt.bytes ||
 			a.Omitted.Params["limit"] != 256<<10 {
 			t.Errorf("%d bytes: %+v", tt.bytes, a.Omitted)
 		}

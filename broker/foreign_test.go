@@ -70,7 +70,8 @@ func TestMosquittoDevice(t *testing.T) {
 				t.Errorf("call: %v, want %v", err, fleet.ErrLost)
 			}
 			answer := fmt.Sprintf(`{"type":"mcp","payload":{"jsonrpc":"2.0","id":%d,%s}}`, rpcID, textResult("from mosquitto"))
-			if out, err := mosquitto(t, b, 1, "mosquitto_pub", "-V", version, "-t", upTopic(id), "-q", "1", "-m", answer).CombinedOutput(); err != nil {
+			if out, err := mosquitto(t, b, 1, "mosquitto_pub", "-V", version, "-t", upTopic(id), "-q", "1", "-m",
+				answer).CombinedOutput(); err != nil {
 				t.Fatalf("mosquitto_pub: %v: %s", err, out)
 			}
 			if a := <-late; a.Text != "from mosquitto" {
@@ -87,7 +88,8 @@ func calledID(line, tool string) int64 {
 	var m struct {
 		Payload rpc `json:"payload"`
 	}
-	if json.Unmarshal([]byte(line), &m) != nil || m.Payload.Method != "tools/call" || !strings.Contains(string(m.Payload.Params), tool) {
+	if json.Unmarshal([]byte(line), &m) != nil || m.Payload.Method != "tools/call" ||
+		!strings.Contains(string(m.Payload.Params), tool) {
 		return 0
 	}
 	return m.Payload.ID
@@ -153,7 +155,8 @@ func TestPahoDevice(t *testing.T) {
 	eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 
-func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.ConnectionManager, []byte)) *autopaho.ConnectionManager {
+func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.ConnectionManager,
+	[]byte)) *autopaho.ConnectionManager {
 	t.Helper()
 	u, err := url.Parse("mqtt://" + b.Addr().String())
 	if err != nil {
@@ -167,7 +170,8 @@ func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.Conne
 		SessionExpiryInterval: 3600, // asked for, not granted
 		WillMessage:           &paho.WillMessage{Topic: upTopic(deviceOfClientID(clientID)), Payload: []byte("gone")},
 		OnConnectionUp: func(cm *autopaho.ConnectionManager, ack *paho.Connack) {
-			if p := ack.Properties; ack.SessionPresent || p.RetainAvailable || p.WildcardSubAvailable || p.SharedSubAvailable || p.MaximumQoS != nil ||
+			if p := ack.Properties; ack.SessionPresent || p.RetainAvailable || p.WildcardSubAvailable || p.SharedSubAvailable ||
+				p.MaximumQoS != nil ||
 				p.SessionExpiryInterval == nil || *p.SessionExpiryInterval != 0 {
 				t.Errorf("CONNACK %+v %+v", ack, ack.Properties)
 			}

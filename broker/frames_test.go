@@ -43,7 +43,8 @@ func TestFrameGuard(t *testing.T) {
 		{"no name", frame(0x10, append(str(""), 4, 2, 0, 0)), errProtocolName},
 		{"no options", append(v4[:len(v4):len(v4)], subscribe(0, 1, 'a')...), errBadSubscribe},
 		{"no options, v5", append(v5[:len(v5):len(v5)], subscribe(0, 0, 1, 'a')...), errBadSubscribe},
-		{"second filter without options, v5", append(v5[:len(v5):len(v5)], subscribe(0, 0, 1, 'a', 0, 0, 1, 'a')...), errBadSubscribe},
+		{"second filter without options, v5", append(v5[:len(v5):len(v5)], subscribe(0, 0, 1, 'a', 0, 0, 1, 'a')...),
+			errBadSubscribe},
 		{"filter cut short", append(v5[:len(v5):len(v5)], subscribe(0, 0, 9, 'a', 0)...), errBadSubscribe},
 		{"properties cut short", append(v5[:len(v5):len(v5)], subscribe(99, 0, 1, 'a', 0)...), errBadSubscribe},
 		{"empty subscribe", append(v5[:len(v5):len(v5)], 0x82, 0), errBadSubscribe},
@@ -95,7 +96,8 @@ func FuzzFrameGuard(f *testing.F) {
 			t.Fatal(err)
 		}
 		guarded := checkPieces(&g, frame(0x82, body), int(piece)+1)
-		pk := packets.Packet{ProtocolVersion: version, FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1, Remaining: len(body)}}
+		pk := packets.Packet{ProtocolVersion: version, FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1,
+			Remaining: len(body)}}
 		if guarded != nil {
 			if errors.Is(guarded, errBadOptions) {
 				return // mochi takes reserved bits

@@ -161,7 +161,10 @@ func TestCrashPacket(t *testing.T) {
 		if s := b.Stats(); s.Panics != 0 {
 			t.Error("the packet reached mochi")
 		}
-		eventually(t, "the end is told", func() bool { return dom.count("disconnected "+string(d.id)+" clean=false: malformed SUBSCRIBE") == 1 })
+		eventually(t, "the end is told", func() bool {
+			return dom.count("disconnected "+string(d.id)+
+				" clean=false: malformed SUBSCRIBE") == 1
+		})
 	}
 }
 

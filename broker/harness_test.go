@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,7 +49,7 @@ func passwordOf(clientID string) string {
 
 func (d *domain) Authenticate(clientID, _ string, password []byte) (fleet.DeviceID, error) {
 	if string(password) != passwordOf(clientID) {
-		return "", fleet.CredentialsForged
+		return "", enrolment.CredentialsForged
 	}
 	return deviceOfClientID(clientID), nil
 }
@@ -151,7 +152,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // call calls a tool as the domain does.
-func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, late func(fleet.Answer)) (fleet.Answer, error) {
+func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, late func(fleet.Answer)) (fleet.Answer,
+	error) {
 	turn, err := b.Queue(id)
 	if err != nil {
 		return fleet.Answer{}, err

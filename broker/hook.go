@@ -9,6 +9,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // A hook tells mochi who may connect and what they may do. All of it runs on
@@ -184,7 +185,7 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 }
 
 func refusal(err error) string {
-	var reason fleet.CredentialsError
+	var reason enrolment.CredentialsError
 	if errors.As(err, &reason) {
 		return string(reason)
 	}

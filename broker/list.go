@@ -68,7 +68,8 @@ func names(tools []mcp.Tool) map[string]bool {
 func toTools(tools []mcp.Tool, public map[string]bool) []fleet.Tool {
 	out := make([]fleet.Tool, len(tools))
 	for i, t := range tools {
-		out[i] = fleet.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema, Audience: fleet.AudienceModel}
+		out[i] = fleet.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema,
+			Audience: fleet.AudienceModel}
 		if t.UserOnly() || public != nil && !public[t.Name] {
 			out[i].Audience = fleet.AudienceUser
 		}

@@ -90,7 +90,8 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 	return 0, tell
 }
 
-var errListedOften = errors.New("the device's tools were listed several times in the last minutes; they will be again later")
+var errListedOften = errors.New(
+	"the device's tools were listed several times in the last minutes; they will be again later")
 
 // introduce is one try. Each request has a turn of its own, so that calls get
 // in between.

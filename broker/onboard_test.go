@@ -13,7 +13,8 @@ import (
 )
 
 func toolJSON(name, annotations string) string {
-	return fmt.Sprintf(`{"name":%q,"description":"does %s","inputSchema":{"type":"object","properties":{}}%s}`, name, name, annotations)
+	return fmt.Sprintf(`{"name":%q,"description":"does %s","inputSchema":{"type":"object","properties":{}}%s}`, name, name,
+		annotations)
 }
 
 const userOnly = `,"annotations":{"audience":["user"]}`
@@ -55,12 +56,14 @@ func TestListing(t *testing.T) {
 	}{
 		{"annotated, two pages", []string{volume, brightness + "," + toolJSON("reboot", userOnly)}, []string{"error"},
 			"volume:model brightness:model reboot:user", false},
-		{"older firmware leaves user tools out", []string{volume + "," + reboot}, []string{volume}, "volume:model reboot:user", false},
+		{"older firmware leaves user tools out", []string{volume + "," + reboot}, []string{volume},
+			"volume:model reboot:user", false},
 		{"no user tools at all", []string{volume}, []string{volume}, "volume:model", false},
 		{"a tool too large for a page", []string{volume + "," + toolJSON("reboot", userOnly), "error"}, []string{volume},
 			"volume:model reboot:user", true},
 		{"no tools", []string{""}, []string{""}, "", false},
-		{"pages in a circle", []string{volume + "," + toolJSON("reboot", userOnly), brightness + `],"nextCursor":"page1","x":[`}, nil,
+		{"pages in a circle", []string{volume + "," + toolJSON("reboot", userOnly), brightness +
+			`],"nextCursor":"page1","x":[`}, nil,
 			"volume:model reboot:user brightness:model", true},
 	}
 	for _, tt := range tests {
@@ -201,17 +204,20 @@ func TestInventoryID(t *testing.T) {
 	tool := func(name, schema string) fleet.Tool {
 		return fleet.Tool{Name: name, InputSchema: []byte(schema), Audience: fleet.AudienceModel}
 	}
-	a := []fleet.Tool{tool("a", `{"type":"object","properties":{"n":{"type":"integer","maximum":12345678901234567890}}}`), tool("b", `{}`)}
+	a := []fleet.Tool{tool("a", `{"type":"object","properties":{"n":{"type":"integer","maximum":12345678901234567890}}}`),
+		tool("b", `{}`)}
 	tests := []struct {
 		name  string
 		tools []fleet.Tool
 		same  bool
 	}{
 		{"other order of keys", []fleet.Tool{
-			tool("a", `{"properties":{"n":{"maximum":12345678901234567890,"type":"integer"}},"type":"object"}`), tool("b", `{}`)}, true},
+			tool("a", `{"properties":{"n":{"maximum":12345678901234567890,"type":"integer"}},"type":"object"}`),
+			tool("b", `{}`)}, true},
 		{"other order of tools", []fleet.Tool{a[1], a[0]}, false},
 		{"other number beyond float64", []fleet.Tool{
-			tool("a", `{"type":"object","properties":{"n":{"type":"integer","maximum":12345678901234567891}}}`), tool("b", `{}`)}, false},
+			tool("a", `{"type":"object","properties":{"n":{"type":"integer","maximum":12345678901234567891}}}`),
+			tool("b", `{}`)}, false},
 		{"one tool less", a[:1], false},
 		{"none", nil, false},
 	}
@@ -232,11 +238,13 @@ func TestNotification(t *testing.T) {
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/state_changed","params":{"a":1}}}`)
 	want := fmt.Sprintf(`notified %s notifications/state_changed {"a":1}`, d.id)
 	eventually(t, want, func() bool { return dom.count(want) == 1 })
-	for _, junk := range []string{"", "null", "{", `"x"`, `{"type":"mcp"}`, `{"type":7,"payload":{}}`, "\xff\xfe", strings.Repeat("[", 9999)} {
+	for _, junk := range []string{"", "null", "{", `"x"`, `{"type":"mcp"}`, `{"type":7,"payload":{}}`, "\xff\xfe",
+		strings.Repeat("[", 9999)} {
 		d.publish(junk)
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
-	eventually(t, "the connection survives junk", func() bool { return dom.count(fmt.Sprintf("notified %s notifications/end", d.id)) == 1 })
+	eventually(t, "the connection survives junk",
+		func() bool { return dom.count(fmt.Sprintf("notified %s notifications/end", d.id)) == 1 })
 }
 
 func TestListingBudget(t *testing.T) {

@@ -92,7 +92,8 @@ func (a *attempt) await() error {
 		}
 		a.calls.announce(a.call)
 	case <-a.order.done():
-		a.close(CallCanceled, callError(codeAttemptOver, "the campaign gave the attempt up before the device's turn came; nothing was sent"))
+		a.close(CallCanceled, callError(codeAttemptOver,
+			"the campaign gave the attempt up before the device's turn came; nothing was sent"))
 	case <-a.turn.Lost():
 		a.close(CallCanceled, callError(CodeOffline, "the device disconnected before its turn came; nothing was sent"))
 	case <-wait.C:
@@ -109,7 +110,8 @@ func (a *attempt) send() {
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
-		a.close(CallCanceled, callError(CodeRecordLate, fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))))
+		a.close(CallCanceled, callError(CodeRecordLate,
+			fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))))
 		return
 	}
 	a.call.SentAt = &now
@@ -145,12 +147,14 @@ func (a *attempt) judge(answer Answer, err error) {
 		a.call.SentAt = nil
 		a.close(CallOffline, callError(CodeOffline, "the device disconnected; nothing was sent"))
 	case a.calls.life.Err() != nil:
-		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the answer came; the device may have run the call"))
+		a.close(CallUnknown, callError(CodeStopped,
+			"fleetd stopped before the answer came; the device may have run the call"))
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
 		a.close(CallTimedOut, callError(CodeNoAnswer,
 			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)))
 	case errors.Is(err, ErrLost):
-		a.close(CallUnknown, callError(CodeLost, "the connection ended before the answer came; the device may have run the call"))
+		a.close(CallUnknown, callError(CodeLost,
+			"the connection ended before the answer came; the device may have run the call"))
 	default:
 		a.close(CallUnknown, callError("send_failed", err.Error()))
 	}
@@ -220,7 +224,8 @@ func (a *attempt) notInserted(err error) error {
 // neverSent closes a call that is not sent for want of its record.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
-	a.close(CallCanceled, callError(CodeNotRecorded, "the database did not confirm the record that must precede the sending; nothing was sent"))
+	a.close(CallCanceled, callError(CodeNotRecorded,
+		"the database did not confirm the record that must precede the sending; nothing was sent"))
 }
 
 // unsettled has the call's outcome stored as soon as the database allows.
@@ -228,7 +233,8 @@ func (a *attempt) unsettled(err error) error {
 	if errors.Is(err, ErrInvalid) {
 		return err // no database would take it
 	}
-	why := Errorf(ErrUnavailable, "outcome_not_recorded", "the database did not take the outcome of the call; fleetd goes on trying to record it")
+	why := Errorf(ErrUnavailable, "outcome_not_recorded",
+		"the database did not take the outcome of the call; fleetd goes on trying to record it")
 	if a.call.SentAt == nil {
 		why = Errorf(ErrUnavailable, CodeNotRecorded, "the database did not confirm the record of the call; nothing was sent")
 	}

@@ -103,29 +103,6 @@ type LateAnswer struct {
 	Error  *CallError      `json:"error,omitempty"`
 }
 
-// Evidence is something observed about a device: the only witness of a reboot,
-// since a device that reboots does not answer.
-type Evidence struct {
-	At     time.Time    `json:"at"`
-	Kind   EvidenceKind `json:"kind"`
-	Detail string       `json:"detail,omitempty"`
-	ELF    string       `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
-}
-
-// EvidenceKind names what was observed.
-type EvidenceKind string
-
-const (
-	EvidenceSent           EvidenceKind = "sent"
-	EvidenceAnswer         EvidenceKind = "answer"
-	EvidenceDisconnect     EvidenceKind = "disconnect"      // clean MQTT DISCONNECT
-	EvidenceConnectionLost EvidenceKind = "connection_lost" // socket ended without one
-	EvidenceBootPoll       EvidenceKind = "boot_poll"       // devices poll only at boot
-	EvidenceConnect        EvidenceKind = "connect"
-	EvidenceUpload         EvidenceKind = "upload"
-	EvidenceJob            EvidenceKind = "job" // the device's own report on its upgrade
-)
-
 // A CallFilter narrows a list of calls. Zero fields do not filter.
 type CallFilter struct {
 	Device DeviceID

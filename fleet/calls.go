@@ -184,7 +184,8 @@ func (s *Calls) enter() error {
 		return Errorf(ErrUnavailable, "stopping", "fleetd is stopping; the call was not made")
 	}
 	if s.settler.full() {
-		return Errorf(ErrUnavailable, "database_unavailable", "the database has been away for long, and as many calls as fleetd can hold wait to be recorded; the call was not made")
+		return Errorf(ErrUnavailable, "database_unavailable",
+			"the database has been away for long, and as many calls as fleetd can hold wait to be recorded; the call was not made")
 	}
 	s.running.Add(1)
 	return nil
@@ -196,7 +197,8 @@ func (s *Calls) enter() error {
 func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
 	a, err := s.record(ctx, r)
 	if err != nil {
-		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(), maxToldDetail)})
+		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(),
+			maxToldDetail)})
 	}
 	return a, err
 }
@@ -248,13 +250,15 @@ func checkRequest(r CallRequest) error {
 	case r.Tool == "" || len(r.Tool) > 200:
 		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
 	case len(r.Arguments) > MaxArgumentBytes:
-		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments), MaxArgumentBytes)
+		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments),
+			MaxArgumentBytes)
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
 		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
 	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
 		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
-		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v", MaxCallTimeout)
+		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v",
+			MaxCallTimeout)
 	}
 	return nil
 }

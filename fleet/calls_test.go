@@ -25,16 +25,23 @@ var (
 )
 
 var tools = []fleet.Tool{
-	{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel},
+	{Name: "self.get_device_status", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceModel},
 	{Name: "self.audio_speaker.set_volume", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
-	{Name: fleet.ToolReboot, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}}}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolReboot, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceUser},
+	{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(
+		`{"type":"object","properties":{"url":{"type":"string"}}}`), Audience: fleet.AudienceUser},
 	{Name: fleet.ToolSnapshot, Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","minimum":1,"maximum":100,"default":80}},"required":["url"]}`)},
-	{Name: fleet.ToolPreviewImage, InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolReconfigureWiFi, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel}, // as boards list it
-	{Name: "self.disp.network", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel},
+	{Name: fleet.ToolPreviewImage, InputSchema: json.RawMessage(
+		`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`), Audience: fleet.AudienceUser},
+	// as boards list it
+	{Name: fleet.ToolReconfigureWiFi, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceModel},
+	{Name: "self.disp.network", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceModel},
 	{Name: "self.odd", InputSchema: json.RawMessage(`"not a schema"`), Audience: fleet.AudienceModel},
 }
 
@@ -188,18 +195,27 @@ func TestGate(t *testing.T) {
 		code   string
 	}{
 		{"viewer", nil, fleet.CallRequest{Actor: viewer, Tool: "self.get_device_status"}, fleet.CallRefused, "forbidden"},
-		{"model calls a user-only tool", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReboot}, fleet.CallRefused, "user_only"},
-		{"model takes the device off the network", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReconfigureWiFi}, fleet.CallRefused, "user_only"},
-		{"the same by another name", nil, fleet.CallRequest{Actor: model, Tool: "self.disp.network"}, fleet.CallRefused, "user_only"},
-		{"model calls its own", nil, fleet.CallRequest{Actor: model, Tool: "self.get_device_status"}, fleet.CallSucceeded, ""},
-		{"held by another", held, fleet.CallRequest{Actor: bob, Tool: "self.get_device_status"}, fleet.CallRefused, "device_held"},
+		{"model calls a user-only tool", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReboot}, fleet.CallRefused,
+			"user_only"},
+		{"model takes the device off the network", nil, fleet.CallRequest{Actor: model, Tool: fleet.ToolReconfigureWiFi},
+			fleet.CallRefused, "user_only"},
+		{"the same by another name", nil, fleet.CallRequest{Actor: model, Tool: "self.disp.network"}, fleet.CallRefused,
+			"user_only"},
+		{"model calls its own", nil, fleet.CallRequest{Actor: model, Tool: "self.get_device_status"}, fleet.CallSucceeded,
+			""},
+		{"held by another", held, fleet.CallRequest{Actor: bob, Tool: "self.get_device_status"}, fleet.CallRefused,
+			"device_held"},
 		{"held by oneself", held, fleet.CallRequest{Actor: ann, Tool: "self.get_device_status"}, fleet.CallSucceeded, ""},
-		{"held by oneself, in a fan-out", held, fleet.CallRequest{Actor: ann, Tool: "self.get_device_status", FanOut: uuid.Max}, fleet.CallRefused, "device_held"},
+		{"held by oneself, in a fan-out", held, fleet.CallRequest{Actor: ann, Tool: "self.get_device_status",
+			FanOut: uuid.Max}, fleet.CallRefused, "device_held"},
 		{"hold over", func(d *fleet.Device) { d.Hold = &fleet.Hold{By: ann, Until: &at} },
 			fleet.CallRequest{Actor: bob, Tool: "self.get_device_status"}, fleet.CallSucceeded, ""},
-		{"retired", func(d *fleet.Device) { d.RetiredAt = &at }, fleet.CallRequest{Tool: "self.get_device_status"}, fleet.CallRefused, "device_retired"},
-		{"waiting", func(d *fleet.Device) { d.Enrolment = fleet.EnrolmentWaiting }, fleet.CallRequest{Tool: "self.get_device_status"}, fleet.CallRefused, "device_not_enrolled"},
-		{"never listed", func(d *fleet.Device) { d.InventoryID = "" }, fleet.CallRequest{Tool: "self.get_device_status"}, fleet.CallInvalid, "no_inventory"},
+		{"retired", func(d *fleet.Device) { d.RetiredAt = &at }, fleet.CallRequest{Tool: "self.get_device_status"},
+			fleet.CallRefused, "device_retired"},
+		{"waiting", func(d *fleet.Device) { d.Enrolment = fleet.EnrolmentWaiting },
+			fleet.CallRequest{Tool: "self.get_device_status"}, fleet.CallRefused, "device_not_enrolled"},
+		{"never listed", func(d *fleet.Device) { d.InventoryID = "" }, fleet.CallRequest{Tool: "self.get_device_status"},
+			fleet.CallInvalid, "no_inventory"},
 		{"unknown tool", nil, fleet.CallRequest{Tool: "self.nope"}, fleet.CallInvalid, "unknown_tool"},
 		{"above the maximum", nil, volumeCall(`{"volume":101}`), fleet.CallInvalid, "invalid_arguments"},
 		{"wrong type", nil, volumeCall(`{"volume":"50"}`), fleet.CallInvalid, "invalid_arguments"},
@@ -208,11 +224,16 @@ func TestGate(t *testing.T) {
 		{"misspelt", nil, volumeCall(`{"volume":5,"volum":6}`), fleet.CallInvalid, "invalid_arguments"},
 		{"null", nil, volumeCall(`null`), fleet.CallInvalid, "invalid_arguments"},
 		{"array", nil, volumeCall(`[1]`), fleet.CallInvalid, "invalid_arguments"},
-		{"the device's schema is none", nil, fleet.CallRequest{Tool: "self.odd", Arguments: json.RawMessage(`{"x":1}`)}, fleet.CallSucceeded, ""},
-		{"firmware goes by campaign", nil, fleet.CallRequest{Tool: fleet.ToolUpgradeFirmware}, fleet.CallRefused, "use_campaign"},
-		{"url is ours", nil, fleet.CallRequest{Tool: fleet.ToolSnapshot, Arguments: json.RawMessage(`{"url":"http://evil/"}`)}, fleet.CallInvalid, "url_is_ours"},
-		{"snapshot quality", nil, fleet.CallRequest{Tool: fleet.ToolSnapshot, Arguments: json.RawMessage(`{"quality":0}`)}, fleet.CallInvalid, "invalid_arguments"},
-		{"preview without a picture", nil, fleet.CallRequest{Tool: fleet.ToolPreviewImage}, fleet.CallInvalid, "picture_missing"},
+		{"the device's schema is none", nil, fleet.CallRequest{Tool: "self.odd", Arguments: json.RawMessage(`{"x":1}`)},
+			fleet.CallSucceeded, ""},
+		{"firmware goes by campaign", nil, fleet.CallRequest{Tool: fleet.ToolUpgradeFirmware}, fleet.CallRefused,
+			"use_campaign"},
+		{"url is ours", nil, fleet.CallRequest{Tool: fleet.ToolSnapshot, Arguments: json.RawMessage(
+			`{"url":"http://evil/"}`)}, fleet.CallInvalid, "url_is_ours"},
+		{"snapshot quality", nil, fleet.CallRequest{Tool: fleet.ToolSnapshot, Arguments: json.RawMessage(`{"quality":0}`)},
+			fleet.CallInvalid, "invalid_arguments"},
+		{"preview without a picture", nil, fleet.CallRequest{Tool: fleet.ToolPreviewImage}, fleet.CallInvalid,
+			"picture_missing"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -491,9 +512,11 @@ func TestReconfigureWiFiIsJudgedByEvidence(t *testing.T) {
 		took   time.Duration // from the call to its outcome
 	}{
 		{"goodbye", silent, []fleet.EvidenceKind{disconnect}, fleet.CallSucceeded, "", 2 * time.Second},
-		{"an answer, then goodbye", answer("true"), []fleet.EvidenceKind{disconnect}, fleet.CallSucceeded, "", 2 * time.Second},
+		{"an answer, then goodbye", answer("true"), []fleet.EvidenceKind{disconnect}, fleet.CallSucceeded, "",
+			2 * time.Second},
 		{"the socket breaks for good", silent, []fleet.EvidenceKind{lost}, fleet.CallSucceeded, "", 17 * time.Second},
-		{"the socket breaks and comes back", silent, []fleet.EvidenceKind{lost, connect}, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
+		{"the socket breaks and comes back", silent, []fleet.EvidenceKind{lost, connect}, fleet.CallTimedOut,
+			"stayed_connected", 2 * time.Minute},
 		{"stays", silent, nil, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
 		{"an answer alone proves nothing", answer("true"), nil, fleet.CallTimedOut, "stayed_connected", 2 * time.Minute},
 		{"answers false", answer("false"), nil, fleet.CallToolError, "answered_false", 0},
@@ -513,7 +536,8 @@ func TestReconfigureWiFiIsJudgedByEvidence(t *testing.T) {
 				begin := time.Now()
 				c := b.call(t, fleet.CallRequest{Tool: fleet.ToolReconfigureWiFi})
 				if took := time.Since(begin); c.State != tt.want || code(c) != tt.code || took != tt.took {
-					t.Errorf("state %s, code %q after %v; want %s, %q, %v; evidence %v", c.State, code(c), took, tt.want, tt.code, tt.took, c.Evidence)
+					t.Errorf("state %s, code %q after %v; want %s, %q, %v; evidence %v", c.State, code(c), took, tt.want, tt.code,
+						tt.took, c.Evidence)
 				}
 				if tt.code == "stayed_connected" && c.Error.Params["timeout_ms"] != int64(120_000) {
 					t.Errorf("params %v", c.Error.Params)
@@ -539,7 +563,8 @@ func TestURLArgumentIsOursAndItsTokenStaysSecret(t *testing.T) {
 		t.Errorf("the record says %s", c.Arguments)
 	}
 	c = b.call(t, fleet.CallRequest{Tool: fleet.ToolPreviewImage, Picture: "key"})
-	if wire != `{"url":"http://h/d/secret/preview.jpg"}` || !strings.Contains(string(c.Arguments), "http://h/d/…/preview.jpg") {
+	if wire != `{"url":"http://h/d/secret/preview.jpg"}` || !strings.Contains(string(c.Arguments),
+		"http://h/d/…/preview.jpg") {
 		t.Errorf("sent %s, recorded %s", wire, c.Arguments)
 	}
 }
@@ -598,7 +623,8 @@ func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 	})
 	var sent []bool
 	b.link.Sending = func(inv fleet.Invocation) { sent = append(sent, inv.ForOperator) }
-	kinds := []fleet.ActorKind{fleet.ActorOperator, fleet.ActorToken, fleet.ActorCampaign, fleet.ActorSystem, fleet.ActorLLM}
+	kinds := []fleet.ActorKind{fleet.ActorOperator, fleet.ActorToken, fleet.ActorCampaign, fleet.ActorSystem,
+		fleet.ActorLLM}
 	for _, kind := range kinds {
 		by := fleet.Actor{Kind: kind, Name: "a", Role: fleet.RoleOperator}
 		if c := b.call(t, fleet.CallRequest{Actor: by, Tool: "self.get_device_status"}); c.State != fleet.CallSucceeded {

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"time"
@@ -80,36 +79,4 @@ func (c *DeviceConflict) Complete(d Device) {
 			s.Board, s.Chip, s.Version, s.ELFSHA256 = d.Board, d.Chip, d.Version, d.ELFSHA256
 		}
 	}
-}
-
-// A ConflictRecord is a conflict to be stored.
-type ConflictRecord struct {
-	Device   DeviceID
-	Conflict DeviceConflict
-}
-
-// ConflictStore keeps conflicts for pages, filters and the next start.
-type ConflictStore interface {
-	// DeviceConflicts returns the conflicts with evidence since the given time.
-	DeviceConflicts(ctx context.Context, since time.Time) ([]ConflictRecord, error)
-	SaveConflicts(ctx context.Context, conflicts []ConflictRecord) error
-	// ResolveConflict removes a device's conflict and stores the admission that
-	// the act led to, with its audit entry.
-	ResolveConflict(ctx context.Context, by Actor, r ConflictResolution, a Admission, at time.Time) error
-}
-
-// A ConflictAct is how an operator ends a conflict.
-type ConflictAct string
-
-// The acts.
-const (
-	ConflictKeep    ConflictAct = "keep"    // one side has the device's credentials; the other is refused
-	ConflictReenrol ConflictAct = "reenrol" // no side has: who starts next asks to join
-	ConflictDismiss ConflictAct = "dismiss" // nothing but the mark is removed
-)
-
-// A ConflictResolution is an act with the side it is about.
-type ConflictResolution struct {
-	Act    ConflictAct
-	Client string // of [ConflictKeep]: the side's Client
 }

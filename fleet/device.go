@@ -185,3 +185,15 @@ type DevicePatch struct {
 	// TimeZone is an IANA name, or "" for the fleet's.
 	TimeZone *string
 }
+
+// A FlashLayout is what a device's boot poll says about where firmware goes.
+type FlashLayout struct {
+	SlotSize   int64    // bytes of its smallest OTA slot; 0: it has none
+	Labels     []string // of its partitions
+	ChipRev    int      // major*100+minor; 0 if unknown
+	FreeHeap   int64    // minimum_free_heap_size, bytes; 0 if unknown
+	FlashBytes int64    // flash_size
+}
+
+// A PollField names what a boot poll says of its device.
+type PollField string

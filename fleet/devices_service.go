@@ -7,17 +7,16 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
 // Limits of what operators write about a device.
 const (
-	maxNameBytes   = 120
+	MaxNameBytes   = 120
 	maxNotesBytes  = 8 << 10
 	maxTags        = 32
 	maxTagBytes    = 40
-	maxReasonBytes = 300
+	MaxReasonBytes = 300
 )
 
 // Devices is the register of devices as operators see and change it. Its
@@ -30,7 +29,7 @@ type Devices struct {
 	kick     func(DeviceID, string) // ends the device's connection
 	retiring func(DeviceID)         // enrolment's: its credentials end
 	approve  func(ctx context.Context, by Actor, id DeviceID, code string) error
-	busy     func(ctx context.Context, ids []DeviceID) ([]DeploymentConflict, error)
+	busy     func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	log      *slog.Logger
 	now      func() time.Time
 }
@@ -48,8 +47,8 @@ type DevicesOptions struct {
 	Retiring func(id DeviceID)
 	// Approve lets in a unit that replaces another while it waits; enrolment does.
 	Approve func(ctx context.Context, by Actor, id DeviceID, code string) error
-	// Busy returns which devices take part in campaigns. nil: none does.
-	Busy func(ctx context.Context, ids []DeviceID) ([]DeploymentConflict, error)
+	// Busy returns the parts that a device has in open campaigns. nil: none does.
+	Busy func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	Log  *slog.Logger
 }
 
@@ -59,7 +58,8 @@ func NewDevices(o DevicesOptions) *Devices {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Devices{DeviceStore: presentDevices{o.Store, o.Presence}, InventoryStore: o.Store,
-		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy, log: o.Log,
+		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy,
+		log: o.Log,
 		now: func() time.Time { return time.Now().UTC() }}
 }
 
@@ -124,16 +124,18 @@ func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string
 	if err := by.May(RoleOperator, "holding a device"); err != nil {
 		return Device{}, err
 	}
-	reason, err := cleanLine("reason", reason, maxReasonBytes)
+	reason, err := CleanLine("reason", reason, MaxReasonBytes)
 	if err != nil {
 		return Device{}, err
 	}
 	now := s.now()
 	if reason == "" {
-		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_reason", Field: "reason", Message: "say why the device is held"}
+		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_reason", Field: "reason",
+			Message: "say why the device is held"}
 	}
 	if until != nil && !until.After(now) {
-		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_until", Field: "until", Message: "the end of the hold lies in the past"}
+		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_until", Field: "until",
+			Message: "the end of the hold lies in the past"}
 	}
 	return s.changed(ctx, id, s.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
 }
@@ -249,15 +251,16 @@ func canonicalJSON(raw json.RawMessage) []byte {
 
 func (p *DevicePatch) clean() (err error) {
 	if p.Name != nil {
-		if *p.Name, err = cleanLine("name", *p.Name, maxNameBytes); err != nil {
+		if *p.Name, err = CleanLine("name", *p.Name, MaxNameBytes); err != nil {
 			return err
 		}
 	}
-	if p.Notes != nil && (len(*p.Notes) > maxNotesBytes || !utf8.ValidString(*p.Notes) || strings.ContainsRune(*p.Notes, 0)) {
+	if p.Notes != nil && (len(*p.Notes) > maxNotesBytes || !utf8.ValidString(*p.Notes) || strings.ContainsRune(*p.Notes,
+		0)) {
 		return &Error{Kind: ErrInvalid, Code: "invalid_notes", Field: "notes", Message: "notes are text of at most 8 KiB"}
 	}
 	if p.Tags != nil {
-		if *p.Tags, err = cleanTags(*p.Tags); err != nil {
+		if *p.Tags, err = CleanTags(*p.Tags); err != nil {
 			return err
 		}
 	}
@@ -281,28 +284,16 @@ func cleanZone(name string) (string, error) {
 	return name, nil
 }
 
-// cleanLine trims a single line of text and holds it to what every page and
-// table can show.
-func cleanLine(field, s string, limit int) (string, error) {
-	s = strings.TrimSpace(s)
-	if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-		e := Errorf(ErrInvalid, "invalid_"+field, "the %s is one line of at most %d bytes", field, limit)
-		e.Field = field
-		return "", e
-	}
-	return s, nil
-}
-
-// cleanTags lower-cases, sorts and dedupes tags. A tag must be writable in a
+// CleanTags lower-cases, sorts and dedupes tags. A tag must be writable in a
 // query: no blanks, commas, colons or quotes.
-func cleanTags(tags []string) ([]string, error) {
+func CleanTags(tags []string) ([]string, error) {
 	out := []string{}
 	for _, t := range tags {
 		t = strings.ToLower(strings.TrimSpace(t))
 		if t == "" {
 			continue
 		}
-		if _, err := cleanLine("tag", t, maxTagBytes); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
+		if _, err := CleanLine("tag", t, maxTagBytes); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
 			return nil, &Error{Kind: ErrInvalid, Code: "invalid_tag", Field: "tags",
 				Message: "a tag is one word of at most 40 bytes, without , : \" * < >"}
 		}

@@ -22,7 +22,8 @@ const (
 	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
 	EventConfig    EventKind = "config"     // a device told its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id
-	EventLog       EventKind = "log"        // lines of a device's log came, or its following began or ended; Subject is the device
+	// lines of a device's log came, or its following began or ended; Subject is the device
+	EventLog EventKind = "log"
 )
 
 // An Event tells live views what changed. It is a hint to look, not a record:

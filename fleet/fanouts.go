@@ -108,8 +108,10 @@ func NewFanOuts(o FanOutsOptions) *FanOuts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &FanOuts{FanOutStore: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events, log: o.Log,
-		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() }, runs: make(map[uuid.UUID]*fanOutRun)}
+	return &FanOuts{FanOutStore: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events,
+		log:   o.Log,
+		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() },
+		runs: make(map[uuid.UUID]*fanOutRun)}
 }
 
 // Run resumes what was running when fleetd stopped, and carries out fan-outs
@@ -155,7 +157,8 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		return FanOut{}, err
 	}
 	if p.Targets == 0 {
-		return FanOut{}, Errorf(ErrInvalid, "empty_audience", "no device would be called: %d match, all of them are left out", p.Matched)
+		return FanOut{}, Errorf(ErrInvalid, "empty_audience", "no device would be called: %d match, all of them are left out",
+			p.Matched)
 	}
 	if p.NeedsConfirm() && r.Confirm != p.Targets {
 		return FanOut{}, &Error{Kind: ErrInvalid, Code: "confirmation_required", Field: "confirm",
@@ -209,10 +212,13 @@ func (r *FanOutRequest) check() error {
 		r.MaxInFlight = DefaultInFlight
 	}
 	if r.MaxInFlight < 1 || r.MaxInFlight > MaxInFlight {
-		return Errorf(ErrInvalid, "invalid_max_in_flight", "at most %d calls can be in flight at once, and at least 1", MaxInFlight)
+		return Errorf(ErrInvalid, "invalid_max_in_flight", "at most %d calls can be in flight at once, and at least 1",
+			MaxInFlight)
 	}
 	if r.OfflineWait < 0 || r.OfflineWait > MaxOfflineWait {
-		return Errorf(ErrInvalid, "invalid_offline_wait", "devices that are not connected can be waited for from 0 ms to %d ms (%v)", MaxOfflineWait.Milliseconds(), MaxOfflineWait)
+		return Errorf(ErrInvalid, "invalid_offline_wait",
+			"devices that are not connected can be waited for from 0 ms to %d ms (%v)", MaxOfflineWait.Milliseconds(),
+			MaxOfflineWait)
 	}
 	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
 	if knownTools[r.Tool].single {
@@ -267,14 +273,16 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, er
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	if len(ids) > MaxFanOutDevices {
-		return nil, Errorf(ErrInvalid, "audience_too_large", "%d devices match; a fan-out takes %d", len(ids), MaxFanOutDevices)
+		return nil, Errorf(ErrInvalid, "audience_too_large", "%d devices match; a fan-out takes %d", len(ids),
+			MaxFanOutDevices)
 	}
 	return ids, nil
 }
 
 // reason asks the gate, as the call itself will; "" lets the device in.
 func (s *FanOuts) reason(t *target, r FanOutRequest) string {
-	request := CallRequest{Actor: r.Actor, Device: t.device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max, now: s.now()}
+	request := CallRequest{Actor: r.Actor, Device: t.device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
+		now: s.now()}
 	if r.Tool == ToolSnapshot {
 		args, err := withURL(r.Arguments, "http://fleetd.invalid/")
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// fanOutStore keeps one fan-out in memory, by the rules of [fleet.FanOutStore].
+// fanOutStore keeps one fan-out in memory, by the rules of [FanOutStore].
 type fanOutStore struct {
 	fleet.FanOutStore // what tests do not use panics
 	calls             *fleettest.CallStore

@@ -1,6 +1,9 @@
 // Package fleet is the domain of the system: devices, the tools they offer, the
 // calls made to them, and the people and programs that make those calls.
 //
+// It is the core that all subjects share: enrolment, firmware, campaign and
+// telemetry are packages below it, which it does not import.
+//
 // It imports neither the broker nor SQL nor HTTP; they import it. What fleet
 // needs from the outside it states as small interfaces beside their use: a
 // [Link] delivers calls to connected devices, the *Store interfaces keep what

@@ -192,3 +192,15 @@ func (c *passedCache) add(p passed) {
 	}
 	c.m[p] = struct{}{}
 }
+
+// Tools of the included firmware that fleetd treats in a way of its own.
+const (
+	ToolRollback       = "self.rollback"
+	ToolConfigGet      = "self.config.get"
+	ToolConfigSet      = "self.config.set"
+	ToolLogsTail       = "self.logs.tail"
+	ToolLogsLevel      = "self.logs.set_level"
+	ToolLogsStream     = "self.logs.stream"
+	ToolCoreDumpInfo   = "self.core_dump.get_info"
+	ToolCoreDumpUpload = "self.core_dump.upload"
+)

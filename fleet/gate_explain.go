@@ -35,7 +35,8 @@ func breaks(property *jsonschema.Schema, value any) bool {
 
 // wanted describes a property: "an integer from 0 to 100".
 func wanted(p *jsonschema.Schema) string {
-	what := map[string]string{"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}[p.Type]
+	what := map[string]string{"integer": "an integer", "number": "a number", "string": "text",
+		"boolean": "true or false"}[p.Type]
 	switch {
 	case what == "":
 		return "as the tool describes it"

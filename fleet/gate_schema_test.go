@@ -26,7 +26,8 @@ func TestHostileSchemas(t *testing.T) {
 		{"elsewhere", `{"$ref":"http://192.0.2.1/schema","properties":{"a":{}}}`},
 		{"many patterns", `{"properties":{"a":{"anyOf":[` + wide + `]}}}`},
 		{"long pattern", `{"properties":{"a":{"pattern":"` + strings.Repeat("(a{1000})?", 1000) + `b"}}}`},
-		{"long property pattern", `{"properties":{"a":{}},"patternProperties":{"` + strings.Repeat("(a{1000})?", 1000) + `b":{}}}`},
+		{"long property pattern", `{"properties":{"a":{}},"patternProperties":{"` + strings.Repeat("(a{1000})?", 1000) +
+			`b":{}}}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,7 +44,8 @@ func TestHostileSchemas(t *testing.T) {
 
 func TestBoundedSchemaKeepsChecking(t *testing.T) {
 	var g gate
-	tool := Tool{Name: "self.t", InputSchema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string","pattern":"^[a-z]+$"}}}`)}
+	tool := Tool{Name: "self.t", InputSchema: json.RawMessage(
+		`{"type":"object","properties":{"a":{"type":"string","pattern":"^[a-z]+$"}}}`)}
 	if g.checkArguments("inventory", tool, json.RawMessage(`{"a":"9"}`)) == nil {
 		t.Error("an argument against its pattern passed")
 	}

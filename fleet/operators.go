@@ -56,7 +56,8 @@ func HashPassword(password string) (string, error) {
 		return "", &Error{Kind: ErrInvalid, Code: "weak_password", Field: "password",
 			Message: "a password has at least 10 characters"}
 	}
-	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32})
+	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16,
+		KeyLength: 32})
 }
 
 var errSignIn = Errorf(ErrForbidden, "wrong_credentials", "the name or the password is wrong")
@@ -144,13 +145,15 @@ func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, dis
 
 // NewToken makes an API token and returns its secret, which is shown this once
 // and kept nowhere.
-func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Role, expires *time.Time) (Token, string, error) {
+func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Role, expires *time.Time) (Token, string,
+	error) {
 	if err := by.May(RoleAdmin, "making a token"); err != nil {
 		return Token{}, "", err
 	}
-	name, err := cleanLine("name", name, maxNameBytes)
+	name, err := CleanLine("name", name, MaxNameBytes)
 	if err != nil || name == "" {
-		return Token{}, "", &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name", Message: "name the token after the program that will use it"}
+		return Token{}, "", &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name",
+			Message: "name the token after the program that will use it"}
 	}
 	if !role.Valid() {
 		return Token{}, "", invalidRole(role)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"fleetd/fleet/internal/writebehind"
 	"hash/maphash"
 	"log/slog"
 	"sync"
@@ -33,10 +34,10 @@ type PresenceOptions struct {
 // older ones, which often arrive after the device is back, change nothing.
 type Presences struct {
 	opts     PresenceOptions
-	writer   *writeBehind[DeviceID, *Connection] // nil: the owning connection stays
-	changes  atomic.Int64                        // of presence, so far
-	settled  atomic.Int64                        // of them, that readers need not wait for
-	cleared  atomic.Bool                         // of what a former process left behind
+	writer   *writebehind.Buffer[DeviceID, *Connection] // nil: the owning connection stays
+	changes  atomic.Int64                               // of presence, so far
+	settled  atomic.Int64                               // of them, that readers need not wait for
+	cleared  atomic.Bool                                // of what a former process left behind
 	watchers presenceWatchers
 	seed     maphash.Seed
 	shards   [presenceShards]presenceShard
@@ -79,9 +80,9 @@ func NewPresences(opts PresenceOptions) *Presences {
 	for i := range p.shards {
 		p.shards[i].devices = make(map[DeviceID]*reachability)
 	}
-	p.writer = newWriteBehind(&writeBehind[DeviceID, *Connection]{
-		what: "presence", write: p.save, every: opts.WriteEvery, batch: 1000, limit: 1_000_000, log: opts.Log,
-		merge: func(older, newer *Connection) *Connection { return cmp.Or(newer, older) },
+	p.writer = writebehind.New(&writebehind.Buffer[DeviceID, *Connection]{Away: ErrUnavailable,
+		What: "presence", Write: p.save, Every: opts.WriteEvery, Batch: 1000, Limit: 1_000_000, Log: opts.Log,
+		Merge: func(older, newer *Connection) *Connection { return cmp.Or(newer, older) },
 	})
 	return p
 }
@@ -224,8 +225,8 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 	defer cancel()
 	var err error
 	if id != "" {
-		err = p.writer.settleKey(wait, id)
-	} else if err = p.writer.settle(wait); err == nil {
+		err = p.writer.SettleKey(wait, id)
+	} else if err = p.writer.Settle(wait); err == nil {
 		p.settled.Store(changes)
 	}
 	if err != nil && ctx.Err() == nil {
@@ -252,7 +253,7 @@ func (p *Presences) Run(ctx context.Context) error {
 		p.reset(ctx)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { p.writer.run(ctx) })
+	wg.Go(func() { p.writer.Run(ctx) })
 	wg.Go(func() { p.sample(ctx) })
 	wg.Wait()
 	return nil
@@ -328,7 +329,7 @@ func (p *Presences) change(id DeviceID, r *reachability, to Presence, evidence s
 	}
 	r.evidence = evidence
 	r.stored = r.lastSeen
-	p.writer.put(id, c)
+	p.writer.Put(id, c)
 	p.changes.Add(1)
 	if changed && p.opts.Events != nil {
 		p.opts.Events.Publish(Event{Kind: EventPresence, At: now.UTC(), Device: id, Presence: to})
@@ -339,7 +340,7 @@ func (p *Presences) seen(id DeviceID, r *reachability) {
 	r.lastSeen = p.opts.Now().UnixMilli()
 	if r.presence != "" && r.lastSeen-r.stored >= p.opts.SeenEvery.Milliseconds() {
 		r.stored = r.lastSeen
-		p.writer.put(id, nil)
+		p.writer.Put(id, nil)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // presenceStore keeps presence in memory, and what was written how often.
@@ -93,7 +94,8 @@ func runPresences(t *testing.T, s *presenceStore, events *fleet.Events) (p *flee
 }
 
 func connection(epoch int64) fleet.Connection {
-	return fleet.Connection{Device: unit, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.7", At: time.Now()}
+	return fleet.Connection{Device: unit, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.7",
+		At: time.Now()}
 }
 
 func presenceOf(p *fleet.Presences) fleet.Presence {
@@ -220,7 +222,7 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 func TestPresenceMemoryPerDevice(t *testing.T) {
 	const n = 50_000
 	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore)})
-	per := heapPer(n, func(i int) {
+	per := fleettest.HeapPer(n, func(i int) {
 		p.Polled(fleet.DeviceID(fmt.Sprintf("%012x", i)), time.Now(), "")
 	})
 	t.Logf("%d bytes per device, its id included", per)
@@ -230,22 +232,10 @@ func TestPresenceMemoryPerDevice(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// heapPer returns how much heap one of n things takes.
-func heapPer(n int, add func(int)) int64 {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for i := range n {
-		add(i)
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	return (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(n)
-}
-
 func TestTapSeesWhatWatchersSee(t *testing.T) {
 	var tapped []fleet.Evidence
-	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore), Tap: func(id fleet.DeviceID, e fleet.Evidence) {
+	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore), Tap: func(id fleet.DeviceID,
+		e fleet.Evidence) {
 		if id == unit {
 			tapped = append(tapped, e)
 		}

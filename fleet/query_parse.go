@@ -18,14 +18,16 @@ const (
 // say what would be understood.
 func ParseQuery(text string) (Query, error) {
 	if len(text) > maxQueryBytes {
-		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter is %d bytes long; %d is the limit", len(text), maxQueryBytes)
+		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter is %d bytes long; %d is the limit", len(text),
+			maxQueryBytes)
 	}
 	words, err := splitQuery(text)
 	if err != nil {
 		return Query{}, err
 	}
 	if len(words) > maxQueryTerms {
-		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter has %d terms; %d is the limit", len(words), maxQueryTerms)
+		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter has %d terms; %d is the limit", len(words),
+			maxQueryTerms)
 	}
 	q := Query{Text: strings.TrimSpace(text)}
 	for _, w := range words {
@@ -138,7 +140,8 @@ func cutOperator(s string) (op, rest string) {
 func parseValue(t Term, f QueryField, raw string) (Term, error) {
 	t.Values = splitValues(raw)
 	if len(t.Values) == 0 || f.Kind == FlagField {
-		return t, Errorf(ErrInvalid, "invalid_query", "%q does not say what is wanted; write for example %s", t.Text, f.Example)
+		return t, Errorf(ErrInvalid, "invalid_query", "%q does not say what is wanted; write for example %s", t.Text,
+			f.Example)
 	}
 	if t.Op == ":" && f.Kind != AgeField {
 		return t, nil
@@ -180,7 +183,8 @@ func splitValues(s string) []string {
 
 // parseAge reads a duration with the units s, m, h, d, w.
 func parseAge(s string) (time.Duration, bool) {
-	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}
+	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
+		'w': 7 * 24 * time.Hour}
 	if len(s) < 2 {
 		return 0, false
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/google/uuid"
 )
 
 // A Replacement is what happens when one unit takes over from another.
@@ -12,9 +14,16 @@ type Replacement struct {
 	Lets     bool           // New waits, and is let in along the way
 	Moves    []ReplacedFact // what New gets from Old
 	// Leaves are the campaigns in which Old waits: they go on without it.
-	Leaves []DeploymentConflict
+	Leaves []CampaignPart
 	// Differs says that the boards are not the same: firmware and tools may not be.
 	Differs bool
+}
+
+// A CampaignPart is a device's part in an open campaign.
+type CampaignPart struct {
+	Campaign uuid.UUID
+	Name     string // of the campaign
+	Active   bool   // the device works on it; otherwise it waits
 }
 
 // A ReplacedFact is one thing that the new unit gets. Field is "name", "tags",
@@ -58,11 +67,11 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 			successor).With("device", string(successor))
 	}
 	if s.busy != nil {
-		if r.Leaves, err = s.busy(ctx, []DeviceID{old}); err != nil {
+		if r.Leaves, err = s.busy(ctx, old); err != nil {
 			return r, err
 		}
 		for _, c := range r.Leaves {
-			if c.State.Active() {
+			if c.Active {
 				return r, Errorf(ErrConflict, "campaign_running",
 					"the device %s is being updated by the campaign %q; wait for its end, or abort it", old, c.Name).
 					With("name", c.Name)

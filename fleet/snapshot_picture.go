@@ -27,8 +27,9 @@ var defaultScreen = image.Pt(320, 480)
 // The ways in which a picture is refused.
 var (
 	errPictureTooLarge = Errorf(ErrInvalid, "too_large", "the picture is larger than %d MiB", MaxSnapshotBytes>>20)
-	errTooManyPixels   = Errorf(ErrInvalid, "too_large", "the picture has more than %d x %d pixels", maxPictureSide, maxPictureSide)
-	errNoPicture       = Errorf(ErrInvalid, "unsupported_picture", "this is no complete JPEG or PNG picture")
+	errTooManyPixels   = Errorf(ErrInvalid, "too_large", "the picture has more than %d x %d pixels", maxPictureSide,
+		maxPictureSide)
+	errNoPicture = Errorf(ErrInvalid, "unsupported_picture", "this is no complete JPEG or PNG picture")
 )
 
 func readPicture(r io.Reader, limit int) ([]byte, error) {

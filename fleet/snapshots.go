@@ -52,7 +52,7 @@ func NewSnapshots(o SnapshotsOptions) *Snapshots {
 // asked for the bytes only after the token was found good, which uses it up: a
 // device whose upload breaks does not try again by itself.
 func (s *Snapshots) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (Snapshot, error) {
-	l, err := s.use(ctx, token, LinkUpload)
+	l, err := s.Use(ctx, token, LinkUpload)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -71,7 +71,8 @@ func (s *Snapshots) Receive(ctx context.Context, token string, body func() (io.R
 	return s.keep(ctx, l, data, mediaType, img.Bounds().Size())
 }
 
-func (s *Snapshots) keep(ctx context.Context, l URLLink, data []byte, mediaType string, size image.Point) (Snapshot, error) {
+func (s *Snapshots) keep(ctx context.Context, l URLLink, data []byte, mediaType string, size image.Point) (Snapshot,
+	error) {
 	key, err := s.o.Blobs.Put(ctx, data)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
@@ -101,7 +102,7 @@ func (s *Snapshots) Picture(ctx context.Context, id uuid.UUID) (Snapshot, []byte
 
 // FetchPreview returns the JPEG that the token gives a device, once.
 func (s *Snapshots) FetchPreview(ctx context.Context, token string) ([]byte, error) {
-	l, err := s.use(ctx, token, LinkPreview)
+	l, err := s.Use(ctx, token, LinkPreview)
 	if err != nil {
 		return nil, err
 	}
@@ -179,4 +180,25 @@ func (s *Snapshots) decode(ctx context.Context, data []byte) (image.Image, strin
 		return nil, "", ctx.Err()
 	}
 	return decodePicture(data)
+}
+
+// A Snapshot is a picture a device uploaded for a call.
+type Snapshot struct {
+	ID            uuid.UUID
+	Device        DeviceID
+	Call          uuid.UUID
+	Blob          string // SHA-256 of the bytes, hex
+	MediaType     string // "image/jpeg" or "image/png", by content
+	Width, Height int
+	Size          int64
+	CreatedAt     time.Time
+}
+
+// SnapshotStore keeps what is known of uploaded pictures; the bytes are in the
+// blob store.
+type SnapshotStore interface {
+	CreateSnapshot(ctx context.Context, s Snapshot) error
+	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
+	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
+	Snapshots(ctx context.Context, device DeviceID, limit int) ([]Snapshot, error) // newest first
 }

@@ -36,3 +36,15 @@ func isPlain(s string) bool {
 	}
 	return true
 }
+
+// CleanLine trims a single line of text and holds it to what every page and
+// table can show.
+func CleanLine(field, s string, limit int) (string, error) {
+	s = strings.TrimSpace(s)
+	if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		e := Errorf(ErrInvalid, "invalid_"+field, "the %s is one line of at most %d bytes", field, limit)
+		e.Field = field
+		return "", e
+	}
+	return s, nil
+}

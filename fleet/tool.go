@@ -87,3 +87,19 @@ type InventoryStore interface {
 	Inventory(ctx context.Context, id string) (*Inventory, error)
 	DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) // newest first
 }
+
+// ResultText is the first text of a CallToolResult, "" if it has none.
+func ResultText(result json.RawMessage) string {
+	var r struct {
+		Content []struct{ Type, Text string }
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return ""
+	}
+	for _, c := range r.Content {
+		if c.Type == "text" {
+			return c.Text
+		}
+	}
+	return ""
+}

@@ -75,7 +75,8 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 		case e := <-seen:
 			a.upgradeSaw(e)
 		case <-a.order.done():
-			a.close(CallUnknown, callError(codeAttemptOver, "the campaign judged the attempt by other evidence; its time line tells"))
+			a.close(CallUnknown, callError(codeAttemptOver,
+				"the campaign judged the attempt by other evidence; its time line tells"))
 		case <-ctx.Done():
 			a.missingUpgrade()
 		}
@@ -151,7 +152,8 @@ func (a *attempt) missingUpgrade() {
 		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"))
 		return
 	}
-	a.close(CallTimedOut, callError(CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v", a.call.Timeout)))
+	a.close(CallTimedOut, callError(CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v",
+		a.call.Timeout)))
 }
 
 // observed puts evidence on the call's record and tells the order.

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-var campaign = fleet.Actor{Kind: fleet.ActorCampaign, ID: "c1", Name: "2.5 for the lab", Role: fleet.RoleOperator}
+var campaignActor = fleet.Actor{Kind: fleet.ActorCampaign, ID: "c1", Name: "2.5 for the lab", Role: fleet.RoleOperator}
 
 const (
 	newBuild = "aa11"
@@ -43,7 +43,7 @@ func (t *told) list() []string {
 }
 
 func upgradeRequest(heard *told) fleet.CallRequest {
-	return fleet.CallRequest{Actor: campaign, Tool: fleet.ToolUpgradeFirmware,
+	return fleet.CallRequest{Actor: campaignActor, Tool: fleet.ToolUpgradeFirmware,
 		Firmware: &fleet.FirmwareOrder{URL: fwURL, ELFSHA256: newBuild, Told: heard.add, Patience: 20 * time.Minute}}
 }
 
@@ -68,21 +68,31 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 		code   string
 		told   []string
 	}{
-		{"goodbye and the new build", silent, []fleet.Evidence{end, poll(newBuild), back}, fleet.CallSucceeded, "", []string{"sent"}},
-		{"the new build, goodbye not seen", silent, []fleet.Evidence{poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent"}},
-		{"an early true means nothing", answer("true"), []fleet.Evidence{end, poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent", "answer true"}},
+		{"goodbye and the new build", silent, []fleet.Evidence{end, poll(newBuild), back}, fleet.CallSucceeded, "",
+			[]string{"sent"}},
+		{"the new build, goodbye not seen", silent, []fleet.Evidence{poll(newBuild)}, fleet.CallSucceeded, "",
+			[]string{"sent"}},
+		{"an early true means nothing", answer("true"), []fleet.Evidence{end, poll(newBuild)}, fleet.CallSucceeded, "",
+			[]string{"sent", "answer true"}},
 		{"an early true alone", answer("true"), nil, fleet.CallTimedOut, "no_answer", []string{"sent", "answer true"}},
-		{"a late true", after(10*time.Minute, answer("true")), nil, fleet.CallTimedOut, "no_answer", []string{"sent", "answer true"}},
-		{"rolled back", silent, []fleet.Evidence{end, poll(oldBuild)}, fleet.CallToolError, "not_installed", []string{"sent"}},
-		{"the poll before the end of the socket", silent, []fleet.Evidence{poll(oldBuild), lost, back}, fleet.CallToolError, "not_installed", []string{"sent"}},
-		{"polls of another build can be forged", silent, []fleet.Evidence{poll(oldBuild), poll(newBuild)}, fleet.CallSucceeded, "", []string{"sent"}},
-		{"a poll that names no build", silent, []fleet.Evidence{end, poll(""), back}, fleet.CallTimedOut, "no_answer", []string{"sent"}},
+		{"a late true", after(10*time.Minute, answer("true")), nil, fleet.CallTimedOut, "no_answer",
+			[]string{"sent", "answer true"}},
+		{"rolled back", silent, []fleet.Evidence{end, poll(oldBuild)}, fleet.CallToolError, "not_installed",
+			[]string{"sent"}},
+		{"the poll before the end of the socket", silent, []fleet.Evidence{poll(oldBuild), lost, back}, fleet.CallToolError,
+			"not_installed", []string{"sent"}},
+		{"polls of another build can be forged", silent, []fleet.Evidence{poll(oldBuild), poll(newBuild)},
+			fleet.CallSucceeded, "", []string{"sent"}},
+		{"a poll that names no build", silent, []fleet.Evidence{end, poll(""), back}, fleet.CallTimedOut, "no_answer",
+			[]string{"sent"}},
 		{"gone", silent, []fleet.Evidence{lost}, fleet.CallTimedOut, "no_answer", []string{"sent"}},
 		{"refused", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 			return fleet.Answer{}, &fleet.ToolError{Message: "Invalid arguments"}
 		}, nil, fleet.CallToolError, "tool_error", []string{"sent", "refused tool_error"}},
-		{"answered false", answer("false"), nil, fleet.CallToolError, "answered_false", []string{"sent", "refused answered_false"}},
-		{"connection gone before the call", after(time.Second, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		{"answered false", answer("false"), nil, fleet.CallToolError, "answered_false",
+			[]string{"sent", "refused answered_false"}},
+		{"connection gone before the call", after(time.Second, func(context.Context, string, json.RawMessage) (fleet.Answer,
+			error) {
 			return fleet.Answer{}, fleet.ErrOffline
 		}), nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot tell
 	}
@@ -133,14 +143,17 @@ func TestUpgradeArguments(t *testing.T) {
 	}{
 		{"stock", stock, signed, `{` + link + `}`},
 		{"no schema", ``, signed, `{` + link + `}`},
-		{"included", included, signed, `{"job":"job.1","manifest":"{\"chip\":9}","sha256":"5e","signature":"c2ln","size":4096,` + link + `}`},
-		{"unsigned image", included, func(o *fleet.FirmwareOrder) { o.SHA256, o.Size, o.Job = "5e", 4096, "job.1" }, `{"job":"job.1","sha256":"5e","size":4096,` + link + `}`},
+		{"included", included, signed,
+			`{"job":"job.1","manifest":"{\"chip\":9}","sha256":"5e","signature":"c2ln","size":4096,` + link + `}`},
+		{"unsigned image", included, func(o *fleet.FirmwareOrder) { o.SHA256, o.Size, o.Job = "5e", 4096, "job.1" },
+			`{"job":"job.1","sha256":"5e","size":4096,` + link + `}`},
 		{"of another type, or unreadable", others, signed, `{"sha256":"5e",` + link + `}`},
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t)
-			b.devices.PutInventory(fleet.Inventory{ID: "inv2", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: json.RawMessage(tt.schema)}}})
+			b.devices.PutInventory(fleet.Inventory{ID: "inv2", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware,
+				InputSchema: json.RawMessage(tt.schema)}}})
 			b.put(func(d *fleet.Device) { d.InventoryID = "inv2" })
 			var wire string
 			b.link.Connect(unit, func(_ context.Context, _ string, arguments json.RawMessage) (fleet.Answer, error) {
@@ -194,14 +207,18 @@ func TestUpgradeIsForCampaignsAlone(t *testing.T) {
 		code   string
 	}{
 		{"an operator", func(r *fleet.CallRequest, _ *bench) { r.Actor = ann }, fleet.CallRefused, "use_campaign"},
-		{"an admin without an order", func(r *fleet.CallRequest, _ *bench) { r.Actor, r.Firmware = bob, nil }, fleet.CallRefused, "use_campaign"},
-		{"a campaign without an order", func(r *fleet.CallRequest, _ *bench) { r.Firmware = nil }, fleet.CallRefused, "use_campaign"},
+		{"an admin without an order", func(r *fleet.CallRequest, _ *bench) { r.Actor, r.Firmware = bob, nil },
+			fleet.CallRefused, "use_campaign"},
+		{"a campaign without an order", func(r *fleet.CallRequest, _ *bench) { r.Firmware = nil }, fleet.CallRefused,
+			"use_campaign"},
 		{"a model with an order", func(r *fleet.CallRequest, _ *bench) { r.Actor = llm }, fleet.CallRefused, "user_only"},
-		{"a viewer's campaign", func(r *fleet.CallRequest, _ *bench) { r.Actor.Role = fleet.RoleViewer }, fleet.CallRefused, "forbidden"},
+		{"a viewer's campaign", func(r *fleet.CallRequest, _ *bench) { r.Actor.Role = fleet.RoleViewer }, fleet.CallRefused,
+			"forbidden"},
 		{"a held device", func(_ *fleet.CallRequest, b *bench) {
 			b.put(func(d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "desk", By: bob} })
 		}, fleet.CallRefused, "device_held"},
-		{"no inventory", func(_ *fleet.CallRequest, b *bench) { b.put(func(d *fleet.Device) { d.InventoryID = "" }) }, fleet.CallInvalid, "no_inventory"},
+		{"no inventory", func(_ *fleet.CallRequest, b *bench) { b.put(func(d *fleet.Device) { d.InventoryID = "" }) },
+			fleet.CallInvalid, "no_inventory"},
 		{"offline", func(_ *fleet.CallRequest, b *bench) { b.link.Disconnect(unit) }, fleet.CallOffline, "device_offline"},
 	}
 	for _, tt := range tests {

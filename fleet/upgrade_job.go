@@ -1,13 +1,20 @@
 package fleet
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
 
 // arguments are those of the order that the tool offers: stock firmware knows
 // the url alone, and gets nothing else.
 func (o *FirmwareOrder) arguments(schema json.RawMessage, url string) json.RawMessage {
 	args := map[string]any{"url": url}
 	types := propertyTypes(schema)
-	for name, text := range map[string]string{"sha256": o.SHA256, "job": o.Job, "manifest": o.Manifest, "signature": o.Signature} {
+	for name, text := range map[string]string{"sha256": o.SHA256, "job": o.Job, "manifest": o.Manifest,
+		"signature": o.Signature} {
 		if text != "" && types[name] == "string" {
 			args[name] = text
 		}
@@ -42,5 +49,39 @@ func (o *FirmwareOrder) accepts(text string) bool {
 		Job   string   `json:"job"`
 		State JobState `json:"state"`
 	}
-	return o.Job != "" && json.Unmarshal([]byte(text), &answer) == nil && answer.Job == o.Job && answer.State == JobAccepted
+	return o.Job != "" && json.Unmarshal([]byte(text), &answer) == nil && answer.Job == o.Job &&
+		answer.State == JobAccepted
+}
+
+// JobState is where a job of a device stands.
+type JobState string
+
+const (
+	JobAccepted JobState = "accepted"
+	JobProgress JobState = "progress"
+	JobDone     JobState = "done"
+	JobFailed   JobState = "failed"
+)
+
+// Final reports whether the state is an outcome.
+func (s JobState) Final() bool { return s == JobDone || s == JobFailed }
+
+// UpgradeJobName names the job of an attempt at a campaign's upgrade, as the
+// device reports on it: at most 48 bytes, as much as the included firmware keeps.
+func UpgradeJobName(deployment uuid.UUID, attempt int) string {
+	return deployment.String() + "." + strconv.Itoa(attempt)
+}
+
+// ParseUpgradeJob reads what [UpgradeJobName] wrote; false for any other name.
+func ParseUpgradeJob(job string) (deployment uuid.UUID, attempt int, ok bool) {
+	id, number, _ := strings.Cut(job, ".")
+	deployment, err := uuid.Parse(id)
+	if err != nil {
+		return uuid.UUID{}, 0, false
+	}
+	attempt, err = strconv.Atoi(number)
+	if err != nil || attempt < 1 || UpgradeJobName(deployment, attempt) != job {
+		return uuid.UUID{}, 0, false
+	}
+	return deployment, attempt, true
 }

@@ -2,10 +2,8 @@ package fleet
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
+	"fleetd/fleet/internal/token"
 	"fmt"
 	"strings"
 	"time"
@@ -43,36 +41,36 @@ func (u *URLLinks) UploadURL(ctx context.Context, device DeviceID, call uuid.UUI
 
 // PreviewURL makes an address from which the device can fetch the picture once,
 // which [Snapshots.Preview] stored.
-func (u *URLLinks) PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error) {
-	token, err := u.link(ctx, URLLink{Purpose: LinkPreview, Device: device, Call: call, Blob: picture, MediaType: "image/jpeg"}, ttl)
+func (u *URLLinks) PreviewURL(ctx context.Context, device DeviceID, call uuid.UUID, picture string, ttl time.Duration) (
+	string, error) {
+	token, err := u.link(ctx, URLLink{Purpose: LinkPreview, Device: device, Call: call, Blob: picture,
+		MediaType: "image/jpeg"}, ttl)
 	return u.publicURL + "/d/" + token + "/preview.jpg", err
 }
 
 // CoreDumpURL makes an address to which the device can post its core dump for the call.
-func (u *URLLinks) CoreDumpURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error) {
+func (u *URLLinks) CoreDumpURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string,
+	error) {
 	token, err := u.link(ctx, URLLink{Purpose: LinkCoreDump, Device: device, Call: call}, ttl)
 	return u.publicURL + "/u/" + token, err
 }
 
-func (u *URLLinks) link(ctx context.Context, l URLLink, ttl time.Duration) (token string, err error) {
-	secret := make([]byte, 32)
-	rand.Read(secret) // never fails
-	token = base64.RawURLEncoding.EncodeToString(secret)
-	l.TokenHash = tokenHash(token)
+func (u *URLLinks) link(ctx context.Context, l URLLink, ttl time.Duration) (text string, err error) {
+	text = token.New()
+	l.TokenHash = token.Hash(text)
 	l.ExpiresAt = u.now().Add(ttl).UTC()
 	if err := u.store.CreateURLLink(ctx, l); err != nil {
 		return "", fmt.Errorf("link for device %s: %w", l.Device, err)
 	}
-	return token, nil
+	return text, nil
 }
 
-// use takes the link out of use. Tokens in another form are not looked up.
-func (u *URLLinks) use(ctx context.Context, token string, purpose LinkPurpose) (URLLink, error) {
-	const form = 43 // 32 bytes in base64
-	if len(token) != form {
+// Use takes the link out of use. Tokens in another form are not looked up.
+func (u *URLLinks) Use(ctx context.Context, text string, purpose LinkPurpose) (URLLink, error) {
+	if !token.WellFormed(text) {
 		return URLLink{}, errDeadLink
 	}
-	l, err := u.store.UseURLLink(ctx, tokenHash(token), purpose, u.now().UTC())
+	l, err := u.store.UseURLLink(ctx, token.Hash(text), purpose, u.now().UTC())
 	if errors.Is(err, ErrNotFound) {
 		return URLLink{}, errDeadLink
 	}
@@ -85,7 +83,32 @@ var errDeadLink = Errorf(ErrForbidden, "dead_link", "this link is unknown, used 
 // this token.
 func DeadLink(err error) bool { return errors.Is(err, errDeadLink) }
 
-func tokenHash(token string) []byte {
-	h := sha256.Sum256([]byte(token))
-	return h[:]
+// LinkPurpose says what a one-time link is for.
+type LinkPurpose string
+
+const (
+	LinkUpload   LinkPurpose = "upload"    // the device posts a picture: POST /u/{token}
+	LinkCoreDump LinkPurpose = "core_dump" // the device posts a core dump: POST /u/{token}
+	LinkPreview  LinkPurpose = "preview"   // the device fetches a picture: GET /d/{token}/preview.jpg
+)
+
+// A URLLink is a one-time address handed to a device in a url argument, bound to
+// the device and the call. Only the hash of its token is stored.
+type URLLink struct {
+	TokenHash []byte // SHA-256 of the token
+	Purpose   LinkPurpose
+	Device    DeviceID
+	Call      uuid.UUID
+	Blob      string // LinkPreview: key of the bytes to serve
+	MediaType string
+	ExpiresAt time.Time
+}
+
+// URLLinkStore keeps one-time links.
+type URLLinkStore interface {
+	CreateURLLink(ctx context.Context, l URLLink) error
+	// UseURLLink marks the link used and returns it. ErrNotFound covers
+	// unknown, used and expired links alike.
+	UseURLLink(ctx context.Context, tokenHash []byte, purpose LinkPurpose, now time.Time) (URLLink, error)
+	DeleteExpiredURLLinks(ctx context.Context, before time.Time) error
 }

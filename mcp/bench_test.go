@@ -38,7 +38,8 @@ func (e *echo) Send(_ context.Context, msg []byte, _ mcp.Scope) error {
 func BenchmarkCall(b *testing.B) {
 	for _, size := range []int{4, 1 << 10, 200 << 10} {
 		b.Run(fmt.Sprintf("answer=%dB", size), func(b *testing.B) {
-			link := &echo{tail: `,"result":{"content":[{"type":"text","text":"` + strings.Repeat("t", size) + `"}],"isError":false}}}`}
+			link := &echo{tail: `,"result":{"content":[{"type":"text","text":"` + strings.Repeat("t", size) +
+				`"}],"isError":false}}}`}
 			link.session = mcp.NewSession(link, mcp.SessionOptions{})
 			arguments := json.RawMessage(`{"volume":50}`)
 			b.ReportAllocs()
@@ -71,7 +72,8 @@ func BenchmarkListTools(b *testing.B) {
 			answers = append(answers, p.Reply)
 		}
 		s, _ := connect(mcp.SessionOptions{IDs: mcp.NewIDs(9)}, replies(answers...))
-		if tools, err := s.ListTools(context.Background(), mcp.ListToolsParams{WithUserTools: true}); err != nil || len(tools) != 36 {
+		if tools, err := s.ListTools(context.Background(), mcp.ListToolsParams{WithUserTools: true}); err != nil ||
+			len(tools) != 36 {
 			b.Fatal(len(tools), err)
 		}
 	}

@@ -55,14 +55,16 @@ func TestParseEnvelope(t *testing.T) {
 		{name: "mcp", raw: `{"session_id":"s","type":"mcp","payload":{"id":1}}`, typ: "mcp", sid: "s", p: `{"id":1}`},
 		{name: "white space", raw: " {\n\"type\" : \"mcp\" , \"payload\" : [ 1 ] } \r\n", typ: "mcp", p: `[ 1 ]`},
 		{name: "nested members are not ours", raw: `{"payload":{"type":"mcp"},"x":[{"type":"mcp"}]}`, p: `{"type":"mcp"}`},
-		{name: "long and dirty text", raw: `{"type":"` + long + `","session_id":"a\u0000\u001bb` + long + `"}`, typ: long[:32], sid: "ab" + long[:126]},
+		{name: "long and dirty text", raw: `{"type":"` + long + `","session_id":"a\u0000\u001bb` + long + `"}`,
+			typ: long[:32], sid: "ab" + long[:126]},
 		{name: "keys in another case", raw: `{"Type":"mcp"}`},
 		{name: "session id of another kind", raw: `{"session_id":7}`},
 		{name: "array", raw: `[]`, err: mcp.ErrMalformed},
 		{name: "two objects", raw: `{}{}`, err: mcp.ErrMalformed},
 		{name: "raw line break", raw: "{\"type\":\"a\nb\"}", err: mcp.ErrMalformed},
 		{name: "deep", raw: `{"payload":` + strings.Repeat("[", 100_000), err: mcp.ErrMalformed},
-		{name: "deep and closed", raw: `{"payload":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}", err: mcp.ErrMalformed},
+		{name: "deep and closed", raw: `{"payload":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}",
+			err: mcp.ErrMalformed},
 		{name: "huge", raw: `{"type":"` + strings.Repeat("x", 512<<10) + `"}`, err: mcp.ErrTooLarge},
 	}
 	for _, tt := range tests {

@@ -50,7 +50,8 @@ func TestListLimits(t *testing.T) {
 
 func TestListKeepsToolsOnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := connect(mcp.SessionOptions{}, replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[{"name":"self.a"}],"nextCursor":"b"}}}`, ``))
+		s, _ := connect(mcp.SessionOptions{},
+			replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[{"name":"self.a"}],"nextCursor":"b"}}}`, ``))
 		tools, err := s.ListTools(t.Context(), mcp.ListToolsParams{})
 		if !errors.Is(err, mcp.ErrTimeout) || len(tools) != 1 || !strings.Contains(err.Error(), "page 2") {
 			t.Errorf("ListTools = %v, %v, want one tool and ErrTimeout at page 2", tools, err)
@@ -68,7 +69,8 @@ func TestLastPage(t *testing.T) {
 }
 
 func TestMalformedLists(t *testing.T) {
-	for _, result := range []string{`[]`, `{"tools":{}}`, `{"tools":[],"nextCursor":7}`, `{"tools":[],"nextCursor":"` + strings.Repeat("x", 1024) + `"}`} {
+	for _, result := range []string{`[]`, `{"tools":{}}`, `{"tools":[],"nextCursor":7}`, `{"tools":[],"nextCursor":"` +
+		strings.Repeat("x", 1024) + `"}`} {
 		s, _ := connect(mcp.SessionOptions{}, replies(`{"type":"mcp","payload":{"id":1,"result":`+result+`}}`))
 		if _, err := s.ListTools(t.Context(), mcp.ListToolsParams{}); !errors.Is(err, mcp.ErrMalformed) {
 			t.Errorf("%.40s: %v, want ErrMalformed", result, err)
@@ -93,7 +95,8 @@ func TestToolsAreCleaned(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, _ := connect(mcp.SessionOptions{}, replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[{"name":"self.a",`+tt.tool+`}]}}}`))
+			s, _ := connect(mcp.SessionOptions{}, replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[{"name":"self.a",`+
+				tt.tool+`}]}}}`))
 			tools, err := s.ListTools(t.Context(), mcp.ListToolsParams{})
 			want := []mcp.Tool{{Name: "self.a", Description: tt.description, InputSchema: []byte(tt.schema)}}
 			if diff := cmp.Diff(want, tools); err != nil || diff != "" {
@@ -106,10 +109,11 @@ func TestToolsAreCleaned(t *testing.T) {
 // A tool whose name cannot be sent back, or is taken, is not offered.
 func TestUncallableToolsAreLeftOut(t *testing.T) {
 	var log bytes.Buffer
-	s, _ := connect(mcp.SessionOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}, replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[`+
-		`{"name":"self.a","description":"first"},{"name":"self.\"b"},{"name":"self.c\n"},{"name":""},{"name":7},{},[],{"name":"self.a"},`+
-		`{"name":"`+strings.Repeat("x", 129)+`"},{"name":"self.d","annotations":{"audience":["user","assistant"]}},`+
-		`{"name":"self.e","annotations":{"audience":["user"]}},{"name":"self.f","annotations":{"audience":"user"}}]}}}`))
+	s, _ := connect(mcp.SessionOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		replies(`{"type":"mcp","payload":{"id":1,"result":{"tools":[`+
+			`{"name":"self.a","description":"first"},{"name":"self.\"b"},{"name":"self.c\n"},{"name":""},{"name":7},{},[],{"name":"self.a"},`+
+			`{"name":"`+strings.Repeat("x", 129)+`"},{"name":"self.d","annotations":{"audience":["user","assistant"]}},`+
+			`{"name":"self.e","annotations":{"audience":["user"]}},{"name":"self.f","annotations":{"audience":"user"}}]}}}`))
 	tools, err := s.ListTools(t.Context(), mcp.ListToolsParams{})
 	if err != nil {
 		t.Fatal(err)

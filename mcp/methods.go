@@ -146,7 +146,8 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	}
 	r.msg = appendCall(make([]byte, 0, len(p.Name)+len(arguments)+96), r.id, p.Name, arguments)
 	if len(r.msg) > s.o.MaxRequest {
-		return request{}, fmt.Errorf("%w: request of %d bytes, a device takes %d: %w", ErrInvalid, len(r.msg), s.o.MaxRequest, ErrTooLarge)
+		return request{}, fmt.Errorf("%w: request of %d bytes, a device takes %d: %w", ErrInvalid, len(r.msg), s.o.MaxRequest,
+			ErrTooLarge)
 	}
 	return r, nil
 }

@@ -25,7 +25,8 @@ func FuzzReceive(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":1,"result":{"content":[{"type":"image","image":"{\"data\":\"AAAA\",\"mimeType\":\"image/png\"}"},{"type":"audio","data":"A"},{"type":"resource","x":1e400},7]}}`,
 		`{"id":2,"result":{"tools":[{"name":"a\u0000","inputSchema":{"a":"\ud800","b":1e999}},{"name":"b"},{"name":"b","annotations":{"audience":["user"]}}],"nextCursor":"x"}}`,
-		`{"id":3,"error":{"message":"Method not implemented: ping"}}`, `{"method":"notifications/x","params":{"a":["\u0000"]}}`,
+		`{"id":3,"error":{"message":"Method not implemented: ping"}}`,
+		`{"method":"notifications/x","params":{"a":["\u0000"]}}`,
 		`{"id":1,"error":{"message":"a"b\"}}`, `{"id":2,"result":{"tools":{}}}`,
 	} {
 		f.Add([]byte(seed))
@@ -76,7 +77,8 @@ func checkTool(t *testing.T, tool mcp.Tool) {
 	checkText(t, tool.Name)
 	checkText(t, tool.Description)
 	checkStorable(t, tool.InputSchema)
-	if tool.Name == "" || len(tool.Name) > 128 || len(tool.Description) > 4096 || len(tool.InputSchema) > 16<<10 || tool.InputSchema[0] != '{' {
+	if tool.Name == "" || len(tool.Name) > 128 || len(tool.Description) > 4096 || len(tool.InputSchema) > 16<<10 ||
+		tool.InputSchema[0] != '{' {
 		t.Errorf("tool %+v passes its limits", tool)
 	}
 }

@@ -65,16 +65,18 @@ func FuzzRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, arguments, text string, last int32, user bool) {
 		cursor, _ := json.Marshal(text)
 		var s *mcp.Session
-		s, d := connect(mcp.SessionOptions{IDs: mcp.NewIDs(last), CallTimeout: 1, ListTimeout: 1}, func(wire string) []string {
-			id := parseRequest(t, wire).Payload.ID
-			return []string{fmt.Sprintf(`{"type":"mcp","payload":{"id":%d,"result":{"tools":[],"nextCursor":%s}}}`, id, cursor)}
-		})
+		s, d := connect(mcp.SessionOptions{IDs: mcp.NewIDs(last), CallTimeout: 1, ListTimeout: 1},
+			func(wire string) []string {
+				id := parseRequest(t, wire).Payload.ID
+				return []string{fmt.Sprintf(`{"type":"mcp","payload":{"id":%d,"result":{"tools":[],"nextCursor":%s}}}`, id, cursor)}
+			})
 		_, err := s.CallTool(t.Context(), name, json.RawMessage(arguments))
 		if sent := len(d.sent) > 0; sent == errors.Is(err, mcp.ErrNotSent) {
 			t.Errorf("CallTool = %v, sent: %t", err, sent)
 		}
 		_, _ = s.ListTools(t.Context(), mcp.ListToolsParams{WithUserTools: user})
-		_, _ = s.Initialize(t.Context(), mcp.InitializeParams{ClientName: name, ClientVersion: text, VisionURL: text, VisionToken: name})
+		_, _ = s.Initialize(t.Context(), mcp.InitializeParams{ClientName: name, ClientVersion: text, VisionURL: text,
+			VisionToken: name})
 		_ = s.Ping(t.Context())
 		for _, wire := range d.sent {
 			if err := silence(wire); err != nil {
@@ -129,7 +131,8 @@ func TestCallRefusesWhatWouldBreakTheDevice(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, mcp.ErrInvalid) || !errors.Is(err, mcp.ErrNotSent) || len(d.sent) != 0 || !strings.Contains(err.Error(), tt.says) {
+			if !errors.Is(err, mcp.ErrInvalid) || !errors.Is(err, mcp.ErrNotSent) || len(d.sent) != 0 ||
+				!strings.Contains(err.Error(), tt.says) {
 				t.Errorf("CallTool = %v, sent %q, want ErrInvalid with %q and nothing sent", err, d.sent, tt.says)
 			}
 		})

@@ -40,7 +40,8 @@ func TestTimeouts(t *testing.T) {
 		{"slow tool", 0, call(mcp.CallToolParams{Name: "self.a", Timeout: 75 * time.Second}), 75 * time.Second},
 		{"caller's deadline", 2 * time.Second, call(mcp.CallToolParams{Name: "self.a"}), 2 * time.Second},
 		{"caller's long deadline", 75 * time.Second, call(mcp.CallToolParams{Name: "self.a"}), 75 * time.Second},
-		{"timeout within a deadline", 75 * time.Second, call(mcp.CallToolParams{Name: "self.a", Timeout: time.Second}), time.Second},
+		{"timeout within a deadline", 75 * time.Second, call(mcp.CallToolParams{Name: "self.a", Timeout: time.Second}),
+			time.Second},
 		{"negative timeout", 0, call(mcp.CallToolParams{Name: "self.a", Timeout: -1}), 10 * time.Second},
 		{"ping", 0, func(ctx context.Context, s *mcp.Session) error { return s.Ping(ctx) }, 10 * time.Second},
 		{"initialize", 0, func(ctx context.Context, s *mcp.Session) error {
@@ -86,7 +87,8 @@ func TestCancelIsNoTimeout(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		_, err := s.CallTool(ctx, "self.a", nil)
-		if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, mcp.ErrTimeout) || errors.Is(err, mcp.ErrNotSent) {
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, mcp.ErrTimeout) ||
+			errors.Is(err, mcp.ErrNotSent) {
 			t.Errorf("CallTool = %v, want canceled with its cause", err)
 		}
 		_, err = s.CallTool(ctx, "self.a", nil)
@@ -129,7 +131,8 @@ func TestUnmatchedAnswers(t *testing.T) {
 		{"huge id", `{"id":99999999999999999999,"result":{}}`, 0, nil, ""},
 		{"id past int32", `{"id":4294967297,"result":{}}`, 4294967297, nil, ""},
 		{"float id", `{"id":7.0,"result":{}}`, 7, nil, ""},
-		{"too large", `{"id":7,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 256<<10) + `"}]}}`, 7, mcp.ErrTooLarge, ""},
+		{"too large", `{"id":7,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 256<<10) + `"}]}}`, 7,
+			mcp.ErrTooLarge, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -178,7 +181,8 @@ func TestCloseFailsPending(t *testing.T) {
 		s.Close(io.ErrUnexpectedEOF)
 		s.Close(nil)
 		for range cap(errs) {
-			if err := <-errs; !errors.Is(err, mcp.ErrClosed) || !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, mcp.ErrNotSent) {
+			if err := <-errs; !errors.Is(err, mcp.ErrClosed) || !errors.Is(err, io.ErrUnexpectedEOF) ||
+				errors.Is(err, mcp.ErrNotSent) {
 				t.Errorf("pending call: %v, want ErrClosed, not ErrNotSent", err)
 			}
 		}
@@ -278,7 +282,8 @@ func TestLargeResult(t *testing.T) {
 		t.Errorf("200 KiB result: %v", err)
 	}
 	s, _ = connect(mcp.SessionOptions{MaxMessage: 1000}, texts(text))
-	if _, err := s.CallTool(t.Context(), "self.a", nil); !errors.Is(err, mcp.ErrTooLarge) || errors.Is(err, mcp.ErrNotSent) {
+	if _, err := s.CallTool(t.Context(), "self.a", nil); !errors.Is(err, mcp.ErrTooLarge) ||
+		errors.Is(err, mcp.ErrNotSent) {
 		t.Errorf("result over MaxMessage: %v, want ErrTooLarge", err)
 	}
 }
@@ -294,7 +299,8 @@ func TestReceiveKeepsNothing(t *testing.T) {
 		return nil
 	}
 	tools, err := s.ListTools(t.Context(), mcp.ListToolsParams{})
-	if err != nil || len(tools) != 1 || tools[0].Name != "self.a" || string(tools[0].InputSchema) != `{"type":"object","x":"y"}` || !tools[0].UserOnly() {
+	if err != nil || len(tools) != 1 || tools[0].Name != "self.a" ||
+		string(tools[0].InputSchema) != `{"type":"object","x":"y"}` || !tools[0].UserOnly() {
 		t.Errorf("ListTools = %+v, %v", tools, err)
 	}
 }

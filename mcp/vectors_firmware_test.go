@@ -123,7 +123,8 @@ func firmwareInitialize(t *testing.T, m unitMessage, wire, reply string) string 
 	}
 	_ = json.Unmarshal(m.Payload.Params, &p)
 	s, d := connect(mcp.SessionOptions{IDs: mcp.NewIDs(m.id() - 1)}, replies(reply))
-	r, err := s.Initialize(t.Context(), mcp.InitializeParams{ClientName: p.ClientInfo.Name, ClientVersion: p.ClientInfo.Version})
+	r, err := s.Initialize(t.Context(), mcp.InitializeParams{ClientName: p.ClientInfo.Name,
+		ClientVersion: p.ClientInfo.Version})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,8 @@ func toolsIn(t *testing.T, reply string) (tools []mcp.Tool) {
 		t.Fatal(err)
 	}
 	for _, w := range page.Payload.Result.Tools {
-		tools = append(tools, mcp.Tool{Name: w.Name, Description: w.Description, InputSchema: w.InputSchema, Audience: w.Annotations.Audience})
+		tools = append(tools, mcp.Tool{Name: w.Name, Description: w.Description, InputSchema: w.InputSchema,
+			Audience: w.Annotations.Audience})
 	}
 	return tools
 }

@@ -54,7 +54,8 @@ func TestInitializeVectors(t *testing.T) {
 			if p.ClientInfo.Name != "" && d.sent[0] != tt.Request {
 				t.Errorf("sent %s, want %s", d.sent[0], tt.Request)
 			}
-			if tt.Expect.ServerName != "" && (r.ServerName != tt.Expect.ServerName || r.ServerVersion != tt.Expect.ServerVersion) {
+			if tt.Expect.ServerName != "" && (r.ServerName != tt.Expect.ServerName ||
+				r.ServerVersion != tt.Expect.ServerVersion) {
 				t.Errorf("Initialize = %+v, want %+v", r, tt.Expect)
 			}
 			if r.ProtocolVersion != "2024-11-05" || len(d.sent) != 2 {
@@ -135,7 +136,8 @@ func TestToolsCallVectors(t *testing.T) {
 	}
 	loadVectors(t, "tools_call.json", &file)
 	// Requests that this package refuses to build; their answers are read all the same.
-	unbuildable := map[string]bool{"arguments key absent": true, "arguments not an object": true, "no params": true, "no name": true}
+	unbuildable := map[string]bool{"arguments key absent": true, "arguments not an object": true, "no params": true,
+		"no name": true}
 	for _, tt := range file.Cases {
 		t.Run(tt.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -188,12 +190,14 @@ func checkCall(t *testing.T, result *mcp.CallToolResult, err error, want callExp
 		var status struct {
 			Speaker struct{ Volume int } `json:"audio_speaker"`
 		}
-		if err := json.Unmarshal([]byte(c.Text), &status); err != nil || want.Volume != 0 && status.Speaker.Volume != want.Volume {
+		if err := json.Unmarshal([]byte(c.Text), &status); err != nil || want.Volume != 0 &&
+			status.Speaker.Volume != want.Volume {
 			t.Errorf("text %s (%v), want JSON with volume %d", c.Text, err, want.Volume)
 		}
 	}
 	if want.Mime != "" {
-		wantJSON := `{"content":[{"type":"image","data":"` + want.Base64 + `","mimeType":"` + want.Mime + `"}],"isError":false}`
+		wantJSON := `{"content":[{"type":"image","data":"` + want.Base64 + `","mimeType":"` + want.Mime +
+			`"}],"isError":false}`
 		if diff := cmp.Diff(wantJSON, string(result.AppendJSON(nil))); diff != "" {
 			t.Error(diff)
 		}

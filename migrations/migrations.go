@@ -105,7 +105,8 @@ func explain(db *pgxpool.Pool, err error) error {
 	case hasCode(err, "3F000"): // invalid_schema_name
 		return fmt.Errorf(`database %q has no schema that user %q may create tables in; as its owner run: CREATE SCHEMA public AUTHORIZATION %q (%w)`, name, user, user, err)
 	case hasCode(err, "25006"): // read_only_sql_transaction
-		return fmt.Errorf("database %q is read-only, a standby perhaps; give fleetd the address of the primary (%w)", name, err)
+		return fmt.Errorf("database %q is read-only, a standby perhaps; give fleetd the address of the primary (%w)", name,
+			err)
 	}
 	return fmt.Errorf("migrate database %q: %w", name, err)
 }

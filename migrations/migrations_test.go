@@ -41,14 +41,16 @@ func TestUpTogether(t *testing.T) {
 	}
 	t.Logf("a current database took %v", time.Since(began))
 	var calls, jobs int
-	if err := db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM calls), (SELECT count(*) FROM river_job)`).Scan(&calls, &jobs); err != nil {
+	if err := db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM calls), (SELECT count(*) FROM river_job)`).Scan(
+		&calls, &jobs); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestUpRefusesNewerSchema(t *testing.T) {
 	db := pgtest.New(t)
-	if _, err := db.Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
+	if _, err := db.Exec(t.Context(),
+		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
 		t.Fatal(err)
 	}
 	if err := migrations.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "newer fleetd") {
@@ -62,7 +64,8 @@ func TestUpWithoutPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	var super bool
-	if err := db.QueryRow(t.Context(), `SELECT rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(&super); err != nil || super {
+	if err := db.QueryRow(t.Context(), `SELECT rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(
+		&super); err != nil || super {
 		t.Skip("the test server's user is a superuser, who may do anything")
 	}
 	err := migrations.Up(t.Context(), db)

@@ -10,31 +10,37 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
 // A campaignDo is one thing that an operator does to a campaign. It returns
 // the campaign to look at next.
-type campaignDo func(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error)
+type campaignDo func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+	campaign.Campaign, error)
 
 // campaignActs are the acts by the last part of their address.
 func (s *Server) campaignActs() map[string]campaignDo {
 	return map[string]campaignDo{
-		"start":    s.simple(func(f *fleet.Campaigns) simpleAct { return f.Start }),
-		"discard":  s.simple(func(f *fleet.Campaigns) simpleAct { return f.Discard }),
-		"resume":   s.simple(func(f *fleet.Campaigns) simpleAct { return f.Resume }),
-		"advance":  s.simple(func(f *fleet.Campaigns) simpleAct { return f.Advance }),
-		"pull-now": s.simple(func(f *fleet.Campaigns) simpleAct { return f.PullNow }),
-		"pause": func(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error) {
+		"start":    s.simple(func(f *campaign.Service) simpleAct { return f.Start }),
+		"discard":  s.simple(func(f *campaign.Service) simpleAct { return f.Discard }),
+		"resume":   s.simple(func(f *campaign.Service) simpleAct { return f.Resume }),
+		"advance":  s.simple(func(f *campaign.Service) simpleAct { return f.Advance }),
+		"pull-now": s.simple(func(f *campaign.Service) simpleAct { return f.PullNow }),
+		"pause": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+			error) {
 			return s.Campaigns.Pause(ctx, by, c.ID, form("reason"))
 		},
-		"approve": func(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error) {
+		"approve": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+			campaign.Campaign, error) {
 			return s.Campaigns.Approve(ctx, by, c.ID, form("digest"))
 		},
-		"deny": func(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error) {
+		"deny": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+			error) {
 			return s.Campaigns.Deny(ctx, by, c.ID, form("reason"))
 		},
-		"retry": func(ctx context.Context, by fleet.Actor, c fleet.Campaign, _ func(string) string) (fleet.Campaign, error) {
+		"retry": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+			error) {
 			c, _, err := s.Campaigns.Retry(ctx, by, c.ID, nil, nil)
 			return c, err
 		},
@@ -43,32 +49,35 @@ func (s *Server) campaignActs() map[string]campaignDo {
 	}
 }
 
-type simpleAct func(ctx context.Context, by fleet.Actor, id uuid.UUID) (fleet.Campaign, error)
+type simpleAct func(ctx context.Context, by fleet.Actor, id uuid.UUID) (campaign.Campaign, error)
 
 // simple is an act that needs no more than a word. The service is looked up
 // when it is done: the table of routes is read without one, too.
-func (s *Server) simple(act func(*fleet.Campaigns) simpleAct) campaignDo {
-	return func(ctx context.Context, by fleet.Actor, c fleet.Campaign, _ func(string) string) (fleet.Campaign, error) {
+func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
+	return func(ctx context.Context, by fleet.Actor, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+		error) {
 		return act(s.Campaigns)(ctx, by, c.ID)
 	}
 }
 
 // typedCount holds a dangerous act to the number of devices in the campaign.
-func typedCount(c fleet.Campaign, form func(string) string) error {
+func typedCount(c campaign.Campaign, form func(string) string) error {
 	if typed := strings.ReplaceAll(strings.TrimSpace(form("confirm")), ",", ""); typed != strconv.Itoa(c.Targets) {
 		return errNotConfirmed
 	}
 	return nil
 }
 
-func (s *Server) abortCampaign(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error) {
+func (s *Server) abortCampaign(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+	campaign.Campaign, error) {
 	if err := typedCount(c, form); err != nil {
 		return c, err
 	}
 	return s.Campaigns.Abort(ctx, by, c.ID, form("rollback") != "")
 }
 
-func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Actor, c fleet.Campaign, form func(string) string) (fleet.Campaign, error) {
+func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+	campaign.Campaign, error) {
 	if err := typedCount(c, form); err != nil {
 		return c, err
 	}
@@ -101,7 +110,7 @@ func (s *Server) campaignAct(name string, do campaignDo) handler {
 }
 
 // flashKey is the message of an act. A start is of three kinds.
-func flashKey(act string, after fleet.Campaign) string {
+func flashKey(act string, after campaign.Campaign) string {
 	if act == "start" {
 		return "campaign.flash.start." + string(after.State)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -22,7 +24,8 @@ const (
 
 // zonesOffered are the time zones that a window can be in, beside the devices'
 // own and the viewer's.
-var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Australia/Sydney"}
+var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin",
+	"America/New_York", "America/Los_Angeles", "Australia/Sydney"}
 
 // planCampaign shows the wizard. The plan is the address: whatever changes it
 // leads to another address.
@@ -49,7 +52,8 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 	return show(page.Page())
 }
 
-var errPlanTooLarge = fleet.Errorf(fleet.ErrInvalid, "plan_too_large", "the plan has too many parts for a form; use the API")
+var errPlanTooLarge = fleet.Errorf(fleet.ErrInvalid, "plan_too_large",
+	"the plan has too many parts for a form; use the API")
 
 func tooMany(form url.Values) bool {
 	n := 0
@@ -61,7 +65,7 @@ func tooMany(form url.Values) bool {
 
 // lookAtPlan fills the page in: what can be chosen, and what would happen. A
 // plan that makes no sense is a problem on the page, no error.
-func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (fleet.CampaignPlan, error) {
+func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	plan, err := s.readPlan(ctx, page)
 	if err != nil {
 		return plan, err
@@ -91,7 +95,7 @@ func problem(err error) bool {
 }
 
 // readPlan reads the form; of a campaign that runs, only what steers it.
-func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (fleet.CampaignPlan, error) {
+func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	if page.Steers() {
 		plan := page.Campaign.Plan
 		page.Form.Steer(&plan)
@@ -112,7 +116,7 @@ func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (fleet.
 }
 
 // offerChoices finds what the form offers: releases, tools, time zones.
-func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, plan fleet.CampaignPlan) error {
+func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, plan campaign.Plan) error {
 	page.Zones = slices.Clone(zonesOffered)
 	if zone := viewerOf(ctx).zone.String(); !slices.Contains(page.Zones, zone) {
 		page.Zones = append([]string{zone}, page.Zones...)
@@ -120,7 +124,7 @@ func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, pla
 	if page.Steers() {
 		return nil
 	}
-	found, err := s.Firmware.Releases(ctx, fleet.ReleaseFilter{State: fleet.ReleaseReleased, Limit: releasesOffered})
+	found, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseReleased, Limit: releasesOffered})
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, pla
 
 // addChosen lets a release be seen that could not be chosen any more.
 func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uuid.UUID) error {
-	if id == uuid.Nil || slices.ContainsFunc(page.Releases, func(r fleet.Release) bool { return r.ID == id }) {
+	if id == uuid.Nil || slices.ContainsFunc(page.Releases, func(r firmware.Release) bool { return r.ID == id }) {
 		return nil
 	}
 	r, err := s.Firmware.Release(ctx, id)
@@ -154,12 +158,12 @@ func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uui
 }
 
 // formPlan reads the form that was sent off.
-func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (fleet.CampaignPlan, error) {
+func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	if err := r.ParseForm(); err != nil {
-		return fleet.CampaignPlan{}, formError(err)
+		return campaign.Plan{}, formError(err)
 	}
 	if tooMany(r.PostForm) {
-		return fleet.CampaignPlan{}, errPlanTooLarge
+		return campaign.Plan{}, errPlanTooLarge
 	}
 	ctx := r.Context()
 	page.Form = ui.NewPlanForm(inLanguage(ctx), maps.Clone(r.PostForm), viewerOf(ctx).zone)
@@ -197,7 +201,7 @@ func (s *Server) createCampaign(r *http.Request) (answer, error) {
 	return s.startNew(ctx, c, start)
 }
 
-func (s *Server) startNew(ctx context.Context, c fleet.Campaign, start bool) (answer, error) {
+func (s *Server) startNew(ctx context.Context, c campaign.Campaign, start bool) (answer, error) {
 	board := ui.CampaignPath(c.ID.String())
 	if !start {
 		s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.draft")})

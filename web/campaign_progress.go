@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
@@ -22,7 +22,7 @@ const (
 
 // A campaignProgress is what has to be counted of a campaign.
 type campaignProgress struct {
-	counts    fleet.CampaignProgress
+	counts    campaign.Progress
 	downloads []ui.Download
 }
 
@@ -53,7 +53,7 @@ func (p *progresses) entry(id uuid.UUID) *progressEntry {
 	return e
 }
 
-func (p *progresses) get(ctx context.Context, s *Server, c fleet.Campaign) (campaignProgress, error) {
+func (p *progresses) get(ctx context.Context, s *Server, c campaign.Campaign) (campaignProgress, error) {
 	e := p.entry(c.ID)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,16 +72,18 @@ func (p *progresses) get(ctx context.Context, s *Server, c fleet.Campaign) (camp
 	return last, err
 }
 
-func (s *Server) countCampaign(ctx context.Context, c fleet.Campaign) (p campaignProgress, err error) {
+func (s *Server) countCampaign(ctx context.Context, c campaign.Campaign) (p campaignProgress, err error) {
 	if p.counts, err = s.Campaigns.CampaignProgress(ctx, c.ID); err != nil {
 		return p, err
 	}
-	if p.counts.ByState[fleet.DeploymentDownloading] == 0 {
+	if p.counts.ByState[campaign.DeploymentDownloading] == 0 {
 		return p, nil
 	}
-	found, err := s.Campaigns.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, States: []fleet.DeploymentState{fleet.DeploymentDownloading}, Limit: boardDownloads})
+	found, err := s.Campaigns.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID,
+		States: []campaign.DeploymentState{campaign.DeploymentDownloading}, Limit: boardDownloads})
 	for _, d := range found.Items {
-		p.downloads = append(p.downloads, ui.Download{Device: d.Device, Sent: d.BytesSent, Total: d.ImageSize, Percent: d.Percent, Since: d.SentAt})
+		p.downloads = append(p.downloads, ui.Download{Device: d.Device, Sent: d.BytesSent, Total: d.ImageSize,
+			Percent: d.Percent, Since: d.SentAt})
 	}
 	return p, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
@@ -18,7 +19,8 @@ import (
 func (s *Server) newCampaignView(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	if q.Get("view") == ui.ViewCampaigns {
-		return &campaignListView{server: s, began: s.now(), filter: campaignFilter(listURL(r, ui.PathCampaigns, "state")), rows: map[string]bool{}, seen: map[string]bool{}}, nil
+		return &campaignListView{server: s, began: s.now(), filter: campaignFilter(listURL(r, ui.PathCampaigns, "state")),
+			rows: map[string]bool{}, seen: map[string]bool{}}, nil
 	}
 	id, err := uuid.Parse(q.Get("id"))
 	if err != nil {
@@ -107,7 +109,7 @@ func (v *campaignView) show(ctx context.Context) (u updates, err error) {
 // A campaignListView follows the list of campaigns.
 type campaignListView struct {
 	server *Server
-	filter fleet.CampaignFilter
+	filter campaign.Filter
 	rows   map[string]bool // on the page
 	seen   map[string]bool // told of as new
 	began  time.Time
@@ -169,10 +171,10 @@ func (v *campaignListView) show(ctx context.Context, subject string, u *updates)
 	return err
 }
 
-func (s *Server) campaignOf(ctx context.Context, subject string) (fleet.Campaign, error) {
+func (s *Server) campaignOf(ctx context.Context, subject string) (campaign.Campaign, error) {
 	id, err := uuid.Parse(subject)
 	if err != nil {
-		return fleet.Campaign{}, err
+		return campaign.Campaign{}, err
 	}
 	return s.Campaigns.Campaign(ctx, id)
 }
@@ -182,7 +184,7 @@ func (s *Server) campaignOf(ctx context.Context, subject string) (fleet.Campaign
 type deploymentsView struct {
 	server *Server
 	id     uuid.UUID
-	filter fleet.DeploymentFilter
+	filter campaign.DeploymentFilter
 	rows   []fleet.DeviceID
 	sent   sent
 }
@@ -215,7 +217,7 @@ func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u update
 	for _, device := range v.rows {
 		gone[device] = true
 	}
-	var all []fleet.Deployment
+	var all []campaign.Deployment
 	for _, d := range found.Items {
 		if gone[d.Device] {
 			all = append(all, d)
@@ -231,7 +233,8 @@ func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u update
 
 // left looks at rows that the filter does not find any more, some at a time.
 // One that is over will not change again and is let go.
-func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool) (all []fleet.Deployment, err error) {
+func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool) (all []campaign.Deployment,
+	err error) {
 	for device := range gone {
 		if len(all) == maxRows {
 			break
@@ -247,7 +250,7 @@ func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool
 	return all, nil
 }
 
-func (v *deploymentsView) show(ctx context.Context, all []fleet.Deployment, u *updates) error {
+func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u *updates) error {
 	rows, err := v.server.deploymentRows(ctx, all)
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -31,7 +33,8 @@ func (s *Server) campaignRoutes() []route {
 		{method: post, pattern: device + "/retry", role: operator, page: s.retryDeployment},
 	}
 	for name, act := range s.campaignActs() {
-		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, page: s.campaignAct(name, act)})
+		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, page: s.campaignAct(name,
+			act)})
 	}
 	return routes
 }
@@ -53,15 +56,15 @@ func (s *Server) listCampaigns(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-func campaignFilter(l ui.ListURL) fleet.CampaignFilter {
-	return fleet.CampaignFilter{States: ui.CampaignStates(l.Get("state")), Limit: limitOf(l), Cursor: l.Get("cursor")}
+func campaignFilter(l ui.ListURL) campaign.Filter {
+	return campaign.Filter{States: ui.CampaignStates(l.Get("state")), Limit: limitOf(l), Cursor: l.Get("cursor")}
 }
 
 // rowsAtOnce bounds the queries that one list runs beside one another.
 const rowsAtOnce = 4
 
 // campaignRows shows campaigns with how far they are.
-func (s *Server) campaignRows(ctx context.Context, all []fleet.Campaign) ([]ui.CampaignRow, error) {
+func (s *Server) campaignRows(ctx context.Context, all []campaign.Campaign) ([]ui.CampaignRow, error) {
 	rows := make([]ui.CampaignRow, len(all))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(rowsAtOnce)
@@ -74,7 +77,7 @@ func (s *Server) campaignRows(ctx context.Context, all []fleet.Campaign) ([]ui.C
 	return rows, g.Wait()
 }
 
-func (s *Server) campaignRow(ctx context.Context, c fleet.Campaign) (row ui.CampaignRow, err error) {
+func (s *Server) campaignRow(ctx context.Context, c campaign.Campaign) (row ui.CampaignRow, err error) {
 	row = ui.CampaignRow{Campaign: c, Waves: len(c.Plan.Waves)}
 	if release, err := s.releaseOf(ctx, c); err != nil {
 		return row, err
@@ -90,7 +93,7 @@ func (s *Server) campaignRow(ctx context.Context, c fleet.Campaign) (row ui.Camp
 }
 
 // releaseOf is what the campaign brings; nil for a rollback.
-func (s *Server) releaseOf(ctx context.Context, c fleet.Campaign) (*fleet.Release, error) {
+func (s *Server) releaseOf(ctx context.Context, c campaign.Campaign) (*firmware.Release, error) {
 	if c.Plan.Release == uuid.Nil {
 		return nil, nil
 	}

@@ -11,15 +11,17 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
 // newRelease puts a release on record that fits the devices of bootPoll.
-func (c *console) newRelease(b *browser) fleet.Release {
+func (c *console) newRelease(b *browser) firmware.Release {
 	c.t.Helper()
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
-	r, err := c.firmware.Create(c.t.Context(), anna, fleet.ReleaseRequest{Images: []string{sum}})
+	r, err := c.firmware.Create(c.t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -38,9 +40,11 @@ func (c *console) upgradable(n int) (ids []fleet.DeviceID) {
 
 // plan are the fields of the wizard as a browser sends them; more names those
 // that differ, a table's with bars between its rows.
-func plan(release fleet.Release, more ...string) url.Values {
-	form := url.Values{"f": {"1"}, "release": {release.ID.String()}, "name": {"spring"}, "mode": {"auto"}, "in_flight": {"10"}, "attempts": {"3"}, "heap": {"50"}, "reconnects": {"3"},
-		"end_behavior": {"stop_rollout"}, "wave.name": {"Canary", "Everyone"}, "wave.unit": {"count", "percent"}, "wave.size": {"1", "100"}, "wave.success": {"100", "95"},
+func plan(release firmware.Release, more ...string) url.Values {
+	form := url.Values{"f": {"1"}, "release": {release.ID.String()}, "name": {"spring"}, "mode": {"auto"},
+		"in_flight": {"10"}, "attempts": {"3"}, "heap": {"50"}, "reconnects": {"3"},
+		"end_behavior": {"stop_rollout"}, "wave.name": {"Canary", "Everyone"}, "wave.unit": {"count", "percent"},
+		"wave.size": {"1", "100"}, "wave.success": {"100", "95"},
 		"wave.sample": {"1", "5"}, "wave.soak": {"10m", "2m"}, "wave.gate": {"manual", "auto"}}
 	for i := 0; i+1 < len(more); i += 2 {
 		form[more[i]] = strings.Split(more[i+1], "|")
@@ -52,42 +56,51 @@ func TestCampaignWizard(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	b.get("/campaigns").wantStatus(200).wantText("#main", "No campaign yet").wantText("#main", "fleetd campaign create")
-	b.get("/campaigns/new").wantStatus(200).wantText("#plan-release", "no release yet").wantText("#plan-run", "Choose a release")
+	b.get("/campaigns/new").wantStatus(200).wantText("#plan-release", "no release yet").wantText("#plan-run",
+		"Choose a release")
 	release := c.newRelease(b)
 	c.upgradable(5)
 	held := ui.DevicePath("a085e3110004")
 	b.post(held+"/hold", url.Values{"reason": {"on my desk"}, "hours": {"8"}}).wantRedirect(held)
 
 	p := b.get("/campaigns/new?release=" + release.ID.String()).wantStatus(200)
-	p.wantText("#plan-run", "4 devices in 3 waves").wantText("#plan-audience", "5 devices found").wantText("#plan-audience", "on hold")
-	b.get("/campaigns/new?d=a085e3110001&d=a085e3110002&release="+release.ID.String()).wantText("#plan-run", "2 devices in")
-	if at := b.get("/campaigns/new?" + plan(release, "preset", "all").Encode()).wantRedirect("/campaigns/new?"); strings.Contains(at, "preset") {
+	p.wantText("#plan-run", "4 devices in 3 waves").wantText("#plan-audience", "5 devices found").wantText(
+		"#plan-audience", "on hold")
+	b.get("/campaigns/new?d=a085e3110001&d=a085e3110002&release="+release.ID.String()).wantText("#plan-run",
+		"2 devices in")
+	if at := b.get("/campaigns/new?" + plan(release, "preset", "all").Encode()).wantRedirect(
+		"/campaigns/new?"); strings.Contains(at, "preset") {
 		t.Errorf("the preset stays in the address: %s", at)
 	} else {
 		b.get(at).wantText("#plan-run", "4 devices in 1 wave.")
 	}
 	for _, tt := range []struct{ name, value, text string }{
-		{"q", "colour:red", "colour"}, {"q", "id:ffffffffffff", "No device is left"}, {"wave.soak", "soon|2m", "length of time"}, {"wave.size", "many|100", "must be a number"},
-		{"wave.size", "nan|100", "must be a number"}, {"check.tool", "self.x", ""}, {"win.cron", "61 2 * * *", ""}, {"start", "tomorrow", ""}, {"release", "x", "Choose a release"}, {"release", uuid.NewString(), ""},
+		{"q", "colour:red", "colour"}, {"q", "id:ffffffffffff", "No device is left"}, {"wave.soak", "soon|2m",
+			"length of time"}, {"wave.size", "many|100", "must be a number"},
+		{"wave.size", "nan|100", "must be a number"}, {"check.tool", "self.x", ""}, {"win.cron", "61 2 * * *", ""},
+		{"start", "tomorrow", ""}, {"release", "x", "Choose a release"}, {"release", uuid.NewString(), ""},
 	} {
 		p := b.get("/campaigns/new?"+plan(release, tt.name, tt.value).Encode()).wantStatus(200).wantText("#main", tt.text)
 		if strings.Contains(p.body, "⟦") {
 			t.Errorf("%s=%s: a message is missing", tt.name, tt.value)
 		}
 	}
-	for _, bad := range []url.Values{{}, plan(release, "wave.soak", "soon|2m"), plan(release, "q", "id:ffffffffffff"), plan(release, "release", "x"), plan(release, "do", "start", "seen", "37")} {
+	for _, bad := range []url.Values{{}, plan(release, "wave.soak", "soon|2m"), plan(release, "q", "id:ffffffffffff"),
+		plan(release, "release", "x"), plan(release, "do", "start", "seen", "37")} {
 		b.post("/campaigns", bad).wantStatus(422)
 	}
 	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-run", "By now 4 devices")
-	if got, err := c.campaigns.Campaigns(t.Context(), fleet.CampaignFilter{}); err != nil || len(got.Items) != 0 {
+	if got, err := c.campaigns.Campaigns(t.Context(), campaign.Filter{}); err != nil || len(got.Items) != 0 {
 		t.Fatalf("what was refused left %d campaigns, %v", len(got.Items), err)
 	}
 	draft := b.post("/campaigns", plan(release, "do", "draft", "name", "<b>spring</b>")).wantRedirect("/campaigns/")
-	p = b.get(draft).wantStatus(200).wantText("#campaign-head", "draft").wantText("h1", "<b>spring</b>").wantText("#flash", "draft")
+	p = b.get(draft).wantStatus(200).wantText("#campaign-head", "draft").wantText("h1", "<b>spring</b>").wantText("#flash",
+		"draft")
 	if len(p.find("b")) != 0 {
 		t.Error("a campaign's name is shown as markup")
 	}
-	running := b.post("/campaigns", plan(release, "do", "start", "seen", "4", "supersede", "1")).wantRedirect("/campaigns/")
+	running := b.post("/campaigns", plan(release, "do", "start", "seen", "4", "supersede", "1")).wantRedirect(
+		"/campaigns/")
 	b.get(running).wantText("#campaign-head", "running").wantText("#campaign-acts", "Pause")
 	b.get("/campaigns").wantText("#main", "spring").wantText("#main", "running")
 	b.get("/campaigns?state=draft").wantText("#list", "draft")
@@ -101,7 +114,7 @@ func TestCampaignEdit(t *testing.T) {
 	c.upgradable(4)
 	draft := b.post("/campaigns", plan(release, "do", "draft")).wantRedirect("/campaigns/")
 	id := uuid.MustParse(strings.TrimPrefix(draft, "/campaigns/"))
-	get := func() fleet.Campaign {
+	get := func() campaign.Campaign {
 		t.Helper()
 		got, err := c.campaigns.Campaign(t.Context(), id)
 		if err != nil {
@@ -143,15 +156,16 @@ func TestCampaignApproval(t *testing.T) {
 	c.upgradable(3)
 	at := mine.post("/campaigns", plan(release, "do", "start", "approval", "1")).wantRedirect("/campaigns/")
 	id := uuid.MustParse(strings.TrimPrefix(at, "/campaigns/"))
-	campaign, err := c.campaigns.Campaign(t.Context(), id)
+	campaignID, err := c.campaigns.Campaign(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := release.Images[0].SHA256
-	mine.get(at).wantText("#flash", "asked to approve").wantText("#approval", "You made this plan").wantText("#approval", sum).wantText("#approval", "3 devices").wantText("#approval", campaign.Digest)
-	mine.post(at+"/approve", url.Values{"digest": {campaign.Digest}}).wantRedirect(at)
+	mine.get(at).wantText("#flash", "asked to approve").wantText("#approval", "You made this plan").wantText("#approval",
+		sum).wantText("#approval", "3 devices").wantText("#approval", campaignID.Digest)
+	mine.post(at+"/approve", url.Values{"digest": {campaignID.Digest}}).wantRedirect(at)
 	mine.get(at).wantText("#flash", "cannot approve").wantText("#campaign-head", "awaiting approval")
-	viewer.post(at+"/approve", url.Values{"digest": {campaign.Digest}}).wantStatus(403)
+	viewer.post(at+"/approve", url.Values{"digest": {campaignID.Digest}}).wantStatus(403)
 	if p := viewer.get(at).wantStatus(200); len(p.find("form[action="+at+"/approve]")) != 0 {
 		t.Error("a viewer is offered to approve")
 	}
@@ -165,18 +179,18 @@ func TestCampaignApproval(t *testing.T) {
 
 	mine.post(at+"/edit", plan(release, "approval", "1", "name", "after the fair")).wantRedirect(at)
 	mine.post(at+"/start", nil).wantRedirect(at)
-	if campaign, err = c.campaigns.Campaign(t.Context(), id); err != nil {
+	if campaignID, err = c.campaigns.Campaign(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	other.post(at+"/approve", url.Values{"digest": {campaign.Digest}}).wantRedirect(at)
+	other.post(at+"/approve", url.Values{"digest": {campaignID.Digest}}).wantRedirect(at)
 	other.get(at).wantText("#campaign-head", "running").wantText("#campaign-head", "admin-1")
 }
 
 // canary is the one device of the first wave.
-func (c *console) canary(campaign uuid.UUID) fleet.DeviceID {
+func (c *console) canary(campaignID uuid.UUID) fleet.DeviceID {
 	c.t.Helper()
 	wave := 0
-	found, err := c.campaigns.Deployments(c.t.Context(), fleet.DeploymentFilter{Campaign: campaign, Wave: &wave})
+	found, err := c.campaigns.Deployments(c.t.Context(), campaign.DeploymentFilter{Campaign: campaignID, Wave: &wave})
 	if err != nil || len(found.Items) != 1 {
 		c.t.Fatalf("the first wave has %d devices, %v; want one", len(found.Items), err)
 	}
@@ -206,7 +220,8 @@ func TestCampaignActs(t *testing.T) {
 	for _, id := range rest {
 		b.get(at+"/devices?state=waiting&board=esp-box-3&wave=2").wantText("#list", id.MAC())
 	}
-	for _, q := range []string{"state=succeeded", "device=ffffffffffff", "device=nonsense", "class=image", "skip=held", "wave=1&device=" + string(rest[0])} {
+	for _, q := range []string{"state=succeeded", "device=ffffffffffff", "device=nonsense", "class=image", "skip=held",
+		"wave=1&device=" + string(rest[0])} {
 		b.get(at+"/devices?"+q).wantStatus(200).wantText("#list", "No device of the campaign")
 	}
 	one := at + "/devices/" + string(ids[0])
@@ -227,7 +242,8 @@ func TestCampaignActs(t *testing.T) {
 		t.Errorf("after an abort with rollback: %+v, %v", got.RollbackWanted, err)
 	}
 	nobody := uuid.NewString()
-	for _, path := range []string{"/campaigns/x", "/campaigns/" + nobody, "/campaigns/" + nobody + "/edit", "/campaigns/" + nobody + "/devices", "/campaigns/" + nobody + "/devices/" + string(ids[0])} {
+	for _, path := range []string{"/campaigns/x", "/campaigns/" + nobody, "/campaigns/" + nobody + "/edit", "/campaigns/" +
+		nobody + "/devices", "/campaigns/" + nobody + "/devices/" + string(ids[0])} {
 		b.get(path).wantStatus(404)
 	}
 	b.get("/campaigns?state=nope&cursor=").wantStatus(200)

@@ -8,6 +8,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -15,7 +16,8 @@ import (
 const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
-	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: s.waitingDevices(),
+	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx),
+		Waiting:  s.waitingDevices(),
 		Unlisted: s.Enrolments.Unlisted(), Admin: viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)}
 }
 
@@ -23,15 +25,16 @@ func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
 func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 	waiting := s.Enrolments.Waiting()
 	waiting = waiting[:min(len(waiting), maxQueue)]
-	decides := make(map[fleet.DeviceID]fleet.RuleMatch)
+	decides := make(map[fleet.DeviceID]enrolment.RuleMatch)
 	if s.EnrolmentMode != fleet.EnrolOpen {
 		for _, m := range s.Rules.Preview(waiting) {
 			decides[m.Device] = m
 		}
 	}
 	for _, w := range waiting {
-		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since, NewClient: w.Again,
-			Serial: w.Serial, Proved: w.Proved, Conflict: w.Conflict}
+		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since,
+			NewClient: w.Again,
+			Serial:    w.Serial, Proved: w.Proved, Conflict: w.Conflict}
 		if s.EnrolmentMode == fleet.EnrolByApproval {
 			d.Code = w.Code
 		}
@@ -50,7 +53,8 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 	return show(s.claimPage(r.Context()).Page())
 }
 
-var errTooManyClaims = fleet.Errorf(fleet.ErrTooMany, "too_many_attempts", "too many codes were tried from here; wait a minute")
+var errTooManyClaims = fleet.Errorf(fleet.ErrTooMany, "too_many_attempts",
+	"too many codes were tried from here; wait a minute")
 
 // claim lets in the device that shows the code. A code has six digits: guessing
 // is slowed down here by address, and in enrolment by operator.

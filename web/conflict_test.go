@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // twoUnits makes two boards use one id, and waits until the page can show it.
 func (c *console) twoUnits(id fleet.DeviceID, board string) {
 	c.t.Helper()
 	poll := func(client, addr string) {
-		_, err := c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: client, RemoteAddr: addr, Board: board,
+		_, err := c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: client, RemoteAddr: addr, Board: board,
 			Chip:    "esp32s3",
 			Version: "2.4.0", ELFSHA256: strings.Repeat("9f", 32), At: time.Now().UTC()})
 		if err != nil {

@@ -21,9 +21,13 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/telemetry"
 	"fleetd/web"
 )
 
@@ -49,17 +53,17 @@ type console struct {
 	events     *fleet.Events
 	devices    *fleet.Devices
 	presences  *fleet.Presences
-	enrolments *fleet.Enrolments
-	rules      *fleet.EnrolmentRules
+	enrolments *enrolment.Service
+	rules      *enrolment.Rules
 	operators  *fleet.Operators
-	serials    *fleet.Serials
-	keys       *fleet.SigningKeys
+	serials    *enrolment.Serials
+	keys       *enrolment.SigningKeys
 	snapshots  *fleet.Snapshots
-	coreDumps  *fleet.CoreDumps
-	logs       *fleet.DeviceLogs
-	firmware   *fleet.Firmware
-	campaigns  *fleet.Campaigns
-	reports    *fleet.Reports
+	coreDumps  *telemetry.CoreDumps
+	logs       *telemetry.Logs
+	firmware   *firmware.Service
+	campaigns  *campaign.Service
+	reports    *telemetry.Reports
 	logged     *logBuffer
 }
 
@@ -88,7 +92,8 @@ func newConsole(t testing.TB, change ...func(*web.Options)) *console {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	c := &console{t: t, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events), logged: new(logBuffer)}
+	c := &console{t: t, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events),
+		logged: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(c.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -111,8 +116,9 @@ func (c *console) services(log *slog.Logger) web.Options {
 	}
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
 	c.openKeys(log)
-	c.rules = fleet.NewEnrolmentRules(c.store, nil)
-	c.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials, Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
+	c.rules = enrolment.NewRules(c.store, nil)
+	c.enrolments, err = enrolment.New(enrolment.Options{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials,
+		Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
 		Conflicts: c.store})
 	if err != nil {
 		c.t.Fatal(err)
@@ -120,37 +126,42 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
 	targets := fleet.NewTargets(c.store, c.store)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
+		URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
-	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences, Events: c.events,
-		Kick: func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
-		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return c.store.Conflicts(ctx, uuid.Nil, ids)
-		}})
+	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
+		Events: c.events,
+		Kick:   func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
+		Busy: campaign.PartsOf(c.store)})
 	c.operators = fleet.NewOperators(c.store)
-	c.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: c.store, Blobs: bytes, Devices: c.store, Quarantines: c.store, Layouts: c.store, Events: c.events, Log: log,
-		TempDir: c.t.TempDir(), Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return c.store.Conflicts(ctx, uuid.Nil, ids)
-		}})
-	c.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
+	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
+		Taken: campaign.Taken(c.store), Layouts: c.store, Events: c.events, Log: log,
+		TempDir: c.t.TempDir()})
+	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Presence: c.presences, Events: c.events, Log: log})
-	c.logs = fleet.NewDeviceLogs(fleet.DeviceLogsOptions{Calls: calls, Events: c.events, Log: log})
-	c.reports = fleet.NewReports(fleet.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog, Log: log, WriteEvery: 5 * time.Millisecond})
-	c.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes, Calls: calls, Devices: c.store,
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Presence: c.presences,
+		Events: c.events, Log: log})
+	c.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: calls, Events: c.events, Log: log})
+	c.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog,
+		Log: log, WriteEvery: 5 * time.Millisecond})
+	c.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes,
+		Calls: calls, Devices: c.store,
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
 	c.t.Cleanup(calls.Shutdown)
-	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules, Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps, Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
-		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3", Log: log}
+	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
+		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
+		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
+		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
+		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
+		Log: log}
 }
 
 func (c *console) openKeys(log *slog.Logger) {
-	sealer, err := fleet.NewSealer(make([]byte, 32))
+	sealer, err := enrolment.NewSealer(make([]byte, 32))
 	if err == nil {
-		c.serials = fleet.NewSerials(c.store, sealer, log)
-		c.keys, err = fleet.NewSigningKeys(c.store, make([]byte, 32), log)
+		c.serials = enrolment.NewSerials(c.store, sealer, log)
+		c.keys, err = enrolment.NewSigningKeys(c.store, make([]byte, 32), log)
 	}
 	if err != nil {
 		c.t.Fatal(err)
@@ -187,8 +198,10 @@ func (c *console) serve(o web.Options) {
 // operator adds a person with the usual password.
 func (c *console) operator(name string, role fleet.Role) fleet.Operator {
 	c.t.Helper()
-	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(), CreatedAt: time.Now().UTC()}
-	if err := c.store.CreateOperator(c.t.Context(), fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}, o); err != nil {
+	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(),
+		CreatedAt: time.Now().UTC()}
+	if err := c.store.CreateOperator(c.t.Context(), fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin},
+		o); err != nil {
 		c.t.Fatal(err)
 	}
 	return o
@@ -198,9 +211,12 @@ func (c *console) operator(name string, role fleet.Role) fleet.Operator {
 var tools = []fleet.Tool{
 	{Name: "self.audio_speaker.set_volume", Description: "Set the volume", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
-	{Name: "self.get_device_status", Description: "Status", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
-	{Name: fleet.ToolReboot, Description: "Reboot", Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
-	{Name: fleet.ToolReconfigureWiFi, Description: "Enter WiFi configuration mode", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+	{Name: "self.get_device_status", Description: "Status", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(
+		`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolReboot, Description: "Reboot", Audience: fleet.AudienceUser, InputSchema: json.RawMessage(
+		`{"type":"object","properties":{}}`)},
+	{Name: fleet.ToolReconfigureWiFi, Description: "Enter WiFi configuration mode", Audience: fleet.AudienceModel,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: fleet.ToolSnapshot, Description: "Snapshot", Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`)},
 	{Name: fleet.ToolPreviewImage, Description: "Preview", Audience: fleet.AudienceUser,
@@ -211,12 +227,13 @@ var tools = []fleet.Tool{
 func (c *console) poll(ids ...fleet.DeviceID) {
 	c.t.Helper()
 	now := time.Now().UTC()
-	var polls []fleet.PollRecord
+	var polls []enrolment.PollRecord
 	for _, id := range ids {
-		polls = append(polls, fleet.PollRecord{
-			Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.0", ELFSHA256: "9f2c",
-				Slot: "ota_0", At: now, Facts: json.RawMessage(`{"chip_model_name":"esp32s3"}`)},
-			Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+		polls = append(polls, enrolment.PollRecord{
+			Poll: enrolment.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.0",
+				ELFSHA256: "9f2c",
+				Slot:      "ota_0", At: now, Facts: json.RawMessage(`{"chip_model_name":"esp32s3"}`)},
+			Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
 		})
 	}
 	if err := c.store.SavePolls(c.t.Context(), polls); err != nil {
@@ -230,7 +247,8 @@ func (c *console) enrol(ids ...fleet.DeviceID) {
 	c.poll(ids...)
 	now := time.Now().UTC()
 	for _, id := range ids {
-		if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: strings.Repeat("ab", 32), Tools: tools, CreatedAt: now}, Version: "2.4.0", At: now}); err != nil {
+		if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: strings.Repeat(
+			"ab", 32), Tools: tools, CreatedAt: now}, Version: "2.4.0", At: now}); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -239,7 +257,8 @@ func (c *console) enrol(ids ...fleet.DeviceID) {
 // connect puts a device on line; it answers by script.
 func (c *console) connect(id fleet.DeviceID, script fleettest.Script) {
 	c.link.Connect(id, script)
-	c.presences.Connected(fleet.Connection{Device: id, Node: "test", Epoch: time.Now().UnixNano(), RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
+	c.presences.Connected(fleet.Connection{Device: id, Node: "test", Epoch: time.Now().UnixNano(), RemoteAddr: "192.0.2.7",
+		At: time.Now().UTC()})
 }
 
 func says(text string) fleettest.Script {
@@ -325,7 +344,8 @@ func (b *browser) do(method, path, contentType string, body io.Reader) *page {
 func (p *page) wantStatus(status int) *page {
 	p.t.Helper()
 	if p.status != status {
-		p.t.Fatalf("%s: status %d, want %d; location %q\n%s", p.what, p.status, status, p.header.Get("Location"), p.text("#main"))
+		p.t.Fatalf("%s: status %d, want %d; location %q\n%s", p.what, p.status, status, p.header.Get("Location"),
+			p.text("#main"))
 	}
 	return p
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -50,9 +52,11 @@ func deploymentsURL(r *http.Request, id uuid.UUID) ui.ListURL {
 
 // deploymentFilter reads the list's filter from its address. A device that
 // cannot be one matches nothing rather than everything.
-func deploymentFilter(l ui.ListURL, id uuid.UUID) fleet.DeploymentFilter {
-	f := fleet.DeploymentFilter{Campaign: id, States: ui.DeploymentStates(l.Get("state")), Class: fleet.FailureClass(l.Get("class")),
-		Skip: fleet.SkipReason(l.Get("skip")), Board: fleet.CleanText(l.Get("board"), 200), Limit: limitOf(l), Cursor: l.Get("cursor")}
+func deploymentFilter(l ui.ListURL, id uuid.UUID) campaign.DeploymentFilter {
+	f := campaign.DeploymentFilter{Campaign: id, States: ui.DeploymentStates(l.Get("state")), Class: campaign.FailureClass(
+		l.Get("class")),
+		Skip: firmware.SkipReason(l.Get("skip")), Board: fleet.CleanText(l.Get("board"), 200), Limit: limitOf(l),
+		Cursor: l.Get("cursor")}
 	if n, err := strconv.Atoi(l.Get("wave")); err == nil && n > 0 && n <= 1000 {
 		n--
 		f.Wave = &n
@@ -67,7 +71,7 @@ func deploymentFilter(l ui.ListURL, id uuid.UUID) fleet.DeploymentFilter {
 	return f
 }
 
-func (s *Server) deploymentRows(ctx context.Context, all []fleet.Deployment) ([]ui.DeploymentRow, error) {
+func (s *Server) deploymentRows(ctx context.Context, all []campaign.Deployment) ([]ui.DeploymentRow, error) {
 	ids := make([]fleet.DeviceID, len(all))
 	for i, d := range all {
 		ids[i] = d.Device
@@ -109,7 +113,8 @@ func (s *Server) showDeployment(r *http.Request) (answer, error) {
 	return show(ui.DeploymentPage{View: view, CanAct: view.CanAct}.Page())
 }
 
-func (s *Server) deploymentView(ctx context.Context, id uuid.UUID, device fleet.DeviceID) (v ui.DeploymentView, err error) {
+func (s *Server) deploymentView(ctx context.Context, id uuid.UUID, device fleet.DeviceID) (v ui.DeploymentView,
+	err error) {
 	v.CanAct = mayAct(ctx)
 	if v.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
 		return v, err

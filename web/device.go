@@ -97,7 +97,8 @@ func (s *Server) showActivity(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page := ui.ActivityPage{Head: s.head(r, d, "activity"), List: listURL(r, ui.DevicePath(d.ID, "activity"))}
-	found, err := s.Calls.Calls(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List), Cursor: page.List.Get("cursor")})
+	found, err := s.Calls.Calls(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List),
+		Cursor: page.List.Get("cursor")})
 	if err != nil {
 		return answer{}, err
 	}
@@ -165,5 +166,6 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	if len(body) > maxFactsShown {
 		body = json.RawMessage(`"…"`)
 	}
-	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
+	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Problem: facts.Problem(),
+		Salvaged: facts.Salvaged}.Page())
 }

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -110,7 +111,8 @@ func (s *Server) rejectDevice(r *http.Request) (answer, error) {
 
 // decide asks enrolment alone: it knows a device that has just asked to join
 // before the store does.
-func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Actor, fleet.DeviceID) error) (answer, error) {
+func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Actor, fleet.DeviceID) error) (
+	answer, error) {
 	id, err := deviceID(r)
 	if err != nil {
 		return answer{}, err
@@ -121,9 +123,10 @@ func (s *Server) decide(r *http.Request, key string, do func(context.Context, fl
 
 // resolveConflict ends the conflict of two units that use one id.
 func (s *Server) resolveConflict(r *http.Request) (answer, error) {
-	act := fleet.ConflictAct(r.PostFormValue("act"))
+	act := enrolment.ConflictAct(r.PostFormValue("act"))
 	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
-		return s.Enrolments.ResolveConflict(ctx, by, id, fleet.ConflictResolution{Act: act, Client: r.PostFormValue("client")})
+		return s.Enrolments.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: act, Client: r.PostFormValue(
+			"client")})
 	})
 }
 
@@ -139,7 +142,8 @@ func (s *Server) retireDevice(r *http.Request) (answer, error) {
 	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), viewerOf(r.Context()).actor(), d.ID))
 }
 
-var errNotConfirmed = fleet.Errorf(fleet.ErrInvalid, "not_confirmed", "what was typed to confirm does not match; nothing was done")
+var errNotConfirmed = fleet.Errorf(fleet.ErrInvalid, "not_confirmed",
+	"what was typed to confirm does not match; nothing was done")
 
 // acted leads back to where the act was asked for, and says there that it was
 // done, or why not.

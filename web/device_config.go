@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
@@ -22,7 +23,7 @@ const defaultHeartbeat = time.Minute
 const reportWait = 2 * time.Second
 
 // heartbeatOf reads what the configuration says of heartbeats.
-func heartbeatOf(c fleet.DeviceConfig) (every time.Duration, muted bool) {
+func heartbeatOf(c telemetry.Config) (every time.Duration, muted bool) {
 	values := struct {
 		Seconds   int64 `json:"heartbeat_s"`
 		Telemetry *bool `json:"telemetry"`
@@ -65,7 +66,8 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 		return nil, nil
 	}
 	c, err := s.Calls.CallStore.Call(r.Context(), id)
-	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || (c.Tool != fleet.ToolConfigGet && c.Tool != fleet.ToolConfigSet))) {
+	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || (c.Tool != fleet.ToolConfigGet &&
+		c.Tool != fleet.ToolConfigSet))) {
 		return nil, nil
 	}
 	if err != nil {
@@ -102,7 +104,8 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if view.Config == nil {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown", "the device has not reported its configuration yet; read it first")
+		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown",
+			"the device has not reported its configuration yet; read it first")
 	}
 	changed, typed, ok := ui.ReadConfigForm(view.Fields, r.PostForm)
 	if problem := s.configProblem(r, view, changed, ok); problem != "" {
@@ -165,7 +168,8 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	}
 	told := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
 	defer told.Close()
-	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool, Arguments: args})
+	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
+		Arguments: args})
 	if err != nil {
 		return answer{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
@@ -39,12 +40,12 @@ func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *flee
 
 // collected reports whether the core dump that a device told of, as it does
 // before it is asked for it, has been fetched since.
-func collected(dumps []fleet.CoreDump, told fleet.Vitals) bool {
+func collected(dumps []telemetry.CoreDump, told telemetry.Vitals) bool {
 	return len(dumps) > 0 && dumps[0].Boots == told.Boots
 }
 
 // imageOfBuild is the image whose bytes the build is in; nil if there is none.
-func (s *Server) imageOfBuild(ctx context.Context, c fleet.CoreDump) (*ui.ImageRef, error) {
+func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.ImageRef, error) {
 	if c.ELFSHA256 == "" {
 		return nil, nil
 	}

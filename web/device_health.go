@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
@@ -22,19 +23,22 @@ const (
 // Reports is what devices with the included firmware told of themselves. What
 // a device never told is [fleet.ErrNotFound], or none.
 type Reports interface {
-	Vitals(ctx context.Context, device fleet.DeviceID) (fleet.Vitals, error)
-	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]fleet.VitalsPoint, error)
-	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.DeviceJob, error)
-	DeviceConfig(ctx context.Context, device fleet.DeviceID) (fleet.DeviceConfig, error)
-	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]fleet.Vitals, error)
+	Vitals(ctx context.Context, device fleet.DeviceID) (telemetry.Vitals, error)
+	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) (
+		[]telemetry.VitalsPoint, error)
+	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.Job, error)
+	DeviceConfig(ctx context.Context, device fleet.DeviceID) (telemetry.Config, error)
+	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
 }
 
 func (s *Server) healthRoutes() []route {
 	const device = ui.PathDevices + "/{device}"
 	return []route{
 		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, page: s.showHealth},
-		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, page: s.applyConfig, wait: fleet.MaxCallTimeout + 2*time.Minute},
-		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, page: s.readConfig, wait: fleet.MaxCallTimeout + 2*time.Minute},
+		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, page: s.applyConfig,
+			wait: fleet.MaxCallTimeout + 2*time.Minute},
+		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, page: s.readConfig,
+			wait: fleet.MaxCallTimeout + 2*time.Minute},
 	}
 }
 
@@ -66,7 +70,8 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 		return page, err
 	}
 	page.Jobs.Always = page.Vitals.Reports
-	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"), s.now().Sub(d.CreatedAt)))
+	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
+		s.now().Sub(d.CreatedAt)))
 	return page, err
 }
 
@@ -146,12 +151,15 @@ func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.H
 
 // withLatest adds what was told last: a step is stored a little later, and
 // stands where it began.
-func withLatest(points []fleet.VitalsPoint, told *fleet.Vitals, since time.Time, step time.Duration) []fleet.VitalsPoint {
+func withLatest(points []telemetry.VitalsPoint, told *telemetry.Vitals, since time.Time,
+	step time.Duration) []telemetry.VitalsPoint {
 	if told == nil || told.At.Before(since) {
 		return points
 	}
-	p := fleet.VitalsPoint{At: told.At, Beats: 1, HeapFree: told.HeapFree, HeapMin: told.HeapMin, HeapLargest: told.HeapLargest,
-		RSSI: told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime, Boots: told.Boots}
+	p := telemetry.VitalsPoint{At: told.At, Beats: 1, HeapFree: told.HeapFree, HeapMin: told.HeapMin,
+		HeapLargest: told.HeapLargest,
+		RSSI:        told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime,
+		Boots: told.Boots}
 	if n := len(points); n > 0 {
 		last := points[n-1]
 		if !told.At.After(last.At) {

@@ -25,10 +25,12 @@ func (c *console) enrolUnit() {
 	c.enrol(unit)
 	document := json.RawMessage(`{"type":"object","properties":{"document":{"type":"string"}},"required":["document"]}`)
 	all := append([]fleet.Tool{
-		{Name: fleet.ToolConfigGet, Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
+		{Name: fleet.ToolConfigGet, Audience: fleet.AudienceUser, InputSchema: json.RawMessage(
+			`{"type":"object","properties":{}}`)},
 		{Name: fleet.ToolConfigSet, Audience: fleet.AudienceUser, InputSchema: document},
 	}, tools...)
-	listing := fleet.ToolListing{Device: unit, Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: all, CreatedAt: time.Now().UTC()}, Version: "1.0.0", At: time.Now().UTC()}
+	listing := fleet.ToolListing{Device: unit, Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: all,
+		CreatedAt: time.Now().UTC()}, Version: "1.0.0", At: time.Now().UTC()}
 	if err := c.devices.Listed(c.t.Context(), listing); err != nil {
 		c.t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
 
 	c.tells("telemetry", heartbeat(""))
 	p := b.get("/devices/a085e3112233/health").wantStatus(200)
-	for _, want := range []string{"2 h 1 min", "ota_0 confirmed", "powered on", "148 KiB", "96.0 KiB", "110 KiB", "41.5 °C", "−66 dBm", "fair", "workshop channel 6", "1 waiting, 5 dropped"} {
+	for _, want := range []string{"2 h 1 min", "ota_0 confirmed", "powered on", "148 KiB", "96.0 KiB", "110 KiB",
+		"41.5 °C", "−66 dBm", "fair", "workshop channel 6", "1 waiting, 5 dropped"} {
 		p.wantText("#vitals", want)
 	}
 	p.wantText("#trends", "Memory").wantText("#trends", "In all")
@@ -92,7 +95,8 @@ func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
 	}
 
 	c.tells("telemetry", heartbeat(`,"safe_mode":true,"crashes":3,"core_dump":true,"uptime_s":9,"reset_reason":"panic"`))
-	p = b.get("/devices/a085e3112233/health").wantText("#vitals", "Safe mode: the device has crashed 3 times in a row.").wantText("#vitals", "one waits on the device")
+	p = b.get("/devices/a085e3112233/health").wantText("#vitals",
+		"Safe mode: the device has crashed 3 times in a row.").wantText("#vitals", "one waits on the device")
 	if len(p.find("a[href=/devices/a085e3112233/logs]")) == 0 {
 		t.Error("nothing leads to the logs and the core dump")
 	}
@@ -105,7 +109,8 @@ func TestHealthLooksBack(t *testing.T) {
 	c.enrolUnit()
 	c.tells("telemetry", heartbeat(""))
 	b := c.as(fleet.RoleViewer)
-	for asked, want := range map[string]string{"": "1 h", "1h": "1 h", "24h": "24 h", "7d": "7 days", "30d": "30 days", "9999d": "1 h", "'": "1 h"} {
+	for asked, want := range map[string]string{"": "1 h", "1h": "1 h", "24h": "24 h", "7d": "7 days", "30d": "30 days",
+		"9999d": "1 h", "'": "1 h"} {
 		p := b.get("/devices/a085e3112233/health?" + url.Values{"range": {asked}}.Encode()).wantStatus(200)
 		shown := ""
 		for _, a := range p.find("a[aria-current=true]") {
@@ -124,7 +129,8 @@ func TestHealthIsLive(t *testing.T) {
 	c.enrolUnit()
 	b := c.as(fleet.RoleViewer)
 	const device = "/events?view=device&id=a085e3112233"
-	health, head, first, facts := b.stream(device+"&tab=health"), b.stream(device+"&tab=health"), b.stream(device), b.stream(device+"&tab=facts")
+	health, head, first, facts := b.stream(device+"&tab=health"), b.stream(device+"&tab=health"), b.stream(device),
+		b.stream(device+"&tab=facts")
 	health.want("patch", `id="vitals"`, "has not reported")
 	first.want("patch", `id="vitals-line"`)
 
@@ -139,7 +145,8 @@ func TestHealthIsLive(t *testing.T) {
 	c.tells("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":45}`)
 	health.want("patch", `id="jobs"`, `aria-valuenow="45"`)
 	for len(facts.events) > 0 {
-		if e := <-facts.events; strings.Contains(e.data, `id="vitals`) || strings.Contains(e.data, `id="config`) || strings.Contains(e.data, `id="jobs`) {
+		if e := <-facts.events; strings.Contains(e.data, `id="vitals`) || strings.Contains(e.data, `id="config`) ||
+			strings.Contains(e.data, `id="jobs`) {
 			t.Errorf("a tab that does not tell of it is sent %s", e.data)
 		}
 	}
@@ -152,7 +159,8 @@ func TestJobsOfADevice(t *testing.T) {
 	b := c.as(fleet.RoleViewer)
 	for _, tab := range []string{"health", "firmware"} {
 		p := b.get("/devices/a085e3112233/" + tab).wantStatus(200)
-		p.wantText("#jobs", "failed").wantText("#jobs", "Upgrade").wantText("#jobs", "for another chip").wantText("#jobs", "<b>esp32s3</b>")
+		p.wantText("#jobs", "failed").wantText("#jobs", "Upgrade").wantText("#jobs", "for another chip").wantText("#jobs",
+			"<b>esp32s3</b>")
 	}
 }
 
@@ -179,7 +187,8 @@ func (d *configurable) answer(_ context.Context, tool string, args json.RawMessa
 	if set {
 		d.version++
 	}
-	return fleettest.Text(fmt.Sprintf(`{"version":%d,"on_trial":%t,"reverted":%d,"values":{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}}`,
+	return fleettest.Text(fmt.Sprintf(
+		`{"version":%d,"on_trial":%t,"reverted":%d,"values":{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}}`,
 		d.version, set, d.reverted)), nil
 }
 
@@ -191,7 +200,8 @@ func (d *configurable) asked() string {
 
 // unchangedForm is the form of the usual configuration as a browser sends it.
 func unchangedForm() url.Values {
-	return url.Values{"base": {"4"}, "v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"}, "v.log_level": {"info"}, "v.url_hosts": {""}, "has.allow_http": {"1"}}
+	return url.Values{"base": {"4"}, "v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"},
+		"v.log_level": {"info"}, "v.url_hosts": {""}, "has.allow_http": {"1"}}
 }
 
 func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
@@ -209,7 +219,8 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 	form.Del("v.telemetry")
 	applied := b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")
 	b.get(applied).wantText("#configuration", "Applied.").wantText("#config", "version 5").wantText("#config", "On trial.")
-	const want = fleet.ToolConfigGet + " {}\n" + fleet.ToolConfigSet + ` {"document":"{\"version\":5,\"values\":{\"heartbeat_s\":30,\"telemetry\":false}}"}`
+	const want = fleet.ToolConfigGet + " {}\n" + fleet.ToolConfigSet +
+		` {"document":"{\"version\":5,\"values\":{\"heartbeat_s\":30,\"telemetry\":false}}"}`
 	if got := device.asked(); got != want {
 		t.Errorf("the device was asked\n%s\nwant\n%s", got, want)
 	}
@@ -233,13 +244,15 @@ func TestConfigurationRefusedByTheDevice(t *testing.T) {
 	form := unchangedForm()
 	form.Set("v.log_level", "debug")
 	p := b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call="))
-	p.wantText("#configuration", "The device refused the configuration; nothing was changed.").wantText("#configuration", "Unknown setting: <script>alert(1)</script>")
+	p.wantText("#configuration", "The device refused the configuration; nothing was changed.").wantText("#configuration",
+		"Unknown setting: <script>alert(1)</script>")
 	if strings.Contains(p.body, "<script>alert") {
 		t.Error("the device's words became markup")
 	}
 
 	c.link.Disconnect(unit)
-	b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")).wantText("#configuration", "not connected; nothing was sent")
+	b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")).wantText(
+		"#configuration", "not connected; nothing was sent")
 }
 
 func TestConfigurationFormThatCannotBeSent(t *testing.T) {
@@ -305,7 +318,8 @@ func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	c.connect(unit, device.answer)
 	c.tells("config", usualConfig)
 	b := c.as(fleet.RoleViewer)
-	p := b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#config", "Viewers cannot change the configuration.")
+	p := b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#config",
+		"Viewers cannot change the configuration.")
 	for _, button := range p.find("button") {
 		if attribute(button, "form") == "config-form" {
 			t.Error("a viewer is offered to apply")

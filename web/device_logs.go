@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
@@ -27,8 +28,10 @@ func (s *Server) logRoutes() []route {
 		{method: http.MethodPost, pattern: device + "/logs/fetch", role: operator, page: s.fetchLog, wait: 2 * time.Minute},
 		{method: http.MethodPost, pattern: device + "/logs/follow", role: operator, page: s.followLog, wait: 2 * time.Minute},
 		{method: http.MethodPost, pattern: device + "/logs/stop", role: operator, page: s.stopLog, wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/logs/level", role: operator, page: s.setLogLevel, wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, page: s.fetchCoreDump, wait: fleet.MaxCallTimeout + 2*time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/level", role: operator, page: s.setLogLevel,
+			wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, page: s.fetchCoreDump,
+			wait: fleet.MaxCallTimeout + 2*time.Minute},
 		{method: http.MethodGet, pattern: dump + "/content", role: operator, raw: s.sendCoreDump},
 		{method: http.MethodPost, pattern: dump + "/delete", role: operator, page: s.deleteCoreDump},
 	}
@@ -91,10 +94,11 @@ func (s *Server) stopLog(r *http.Request) (answer, error) {
 
 func (s *Server) followLog(r *http.Request) (answer, error) {
 	level := r.PostFormValue("to")
-	if !slices.Contains(fleet.LogLevels, level) {
+	if !slices.Contains(telemetry.LogLevels, level) {
 		return answer{}, errLogLevel
 	}
-	return s.actOnLog(r, "logs.flash.followed", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call, error) {
+	return s.actOnLog(r, "logs.flash.followed", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call,
+		error) {
 		return s.Logs.Follow(ctx, by, id, level)
 	})
 }
@@ -103,16 +107,18 @@ var errLogLevel = fleet.Errorf(fleet.ErrInvalid, "invalid_level", "choose one of
 
 func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 	level, tag := r.PostFormValue("to"), strings.TrimSpace(r.PostFormValue("tag"))
-	if level != fleet.LogSilent && !slices.Contains(fleet.LogLevels, level) {
+	if level != telemetry.LogSilent && !slices.Contains(telemetry.LogLevels, level) {
 		return answer{}, errLogLevel
 	}
-	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call, error) {
+	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call,
+		error) {
 		return s.Calls.Call(ctx, s.Logs.LevelRequest(by, id, level, tag))
 	})
 }
 
 // actOnLog makes a call and leads back to the log with what came of it.
-func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Actor, fleet.DeviceID) (fleet.Call, error)) (answer, error) {
+func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Actor, fleet.DeviceID) (
+	fleet.Call, error)) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
 		return answer{}, err
@@ -124,7 +130,8 @@ func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context
 	}
 	s.flashOutcome(ctx, call, done)
 	to := ui.DevicePath(d.ID, "logs")
-	if q := ui.NewLogFilter(url.Values{"level": {r.PostFormValue("level")}, "q": {r.PostFormValue("q")}}).Values().Encode(); q != "" {
+	if q := ui.NewLogFilter(url.Values{"level": {r.PostFormValue("level")},
+		"q": {r.PostFormValue("q")}}).Values().Encode(); q != "" {
 		to += "?" + q
 	}
 	return goTo(to)
@@ -170,7 +177,7 @@ type shownLog struct {
 	until      time.Time // of the following
 }
 
-func (l *shownLog) shown(v fleet.LogView) {
+func (l *shownLog) shown(v telemetry.LogView) {
 	l.generation, l.seq, l.until = v.Generation, v.Last, v.Following.Until
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/telemetry"
 )
 
 const logged = fleet.DeviceID("a085e3112266")
@@ -24,11 +25,15 @@ func object(properties string) json.RawMessage {
 }
 
 var logTools = []fleet.Tool{
-	{Name: fleet.ToolLogsTail, Audience: fleet.AudienceUser, InputSchema: object(`"from":{"type":"integer"},"lines":{"type":"integer"}`)},
-	{Name: fleet.ToolLogsLevel, Audience: fleet.AudienceUser, InputSchema: object(`"level":{"type":"string"},"tag":{"type":"string"}`)},
-	{Name: fleet.ToolLogsStream, Audience: fleet.AudienceUser, InputSchema: object(`"seconds":{"type":"integer"},"level":{"type":"string"}`)},
+	{Name: fleet.ToolLogsTail, Audience: fleet.AudienceUser,
+		InputSchema: object(`"from":{"type":"integer"},"lines":{"type":"integer"}`)},
+	{Name: fleet.ToolLogsLevel, Audience: fleet.AudienceUser,
+		InputSchema: object(`"level":{"type":"string"},"tag":{"type":"string"}`)},
+	{Name: fleet.ToolLogsStream, Audience: fleet.AudienceUser,
+		InputSchema: object(`"seconds":{"type":"integer"},"level":{"type":"string"}`)},
 	{Name: fleet.ToolCoreDumpInfo, Audience: fleet.AudienceUser, InputSchema: object(``)},
-	{Name: fleet.ToolCoreDumpUpload, Audience: fleet.AudienceUser, InputSchema: object(`"url":{"type":"string"},"erase":{"type":"boolean"}`)},
+	{Name: fleet.ToolCoreDumpUpload, Audience: fleet.AudienceUser,
+		InputSchema: object(`"url":{"type":"string"},"erase":{"type":"boolean"}`)},
 }
 
 // A crashed is a device with the tools of the included firmware for logs and
@@ -44,7 +49,9 @@ func (c *console) crash(dump []byte, said string) *crashed {
 	c.t.Helper()
 	c.poll(logged)
 	now := time.Now().UTC()
-	if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: logged, Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: logTools, CreatedAt: now}, Version: "1.1.0", At: now}); err != nil {
+	if err := c.devices.Listed(c.t.Context(), fleet.ToolListing{Device: logged,
+		Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: logTools, CreatedAt: now}, Version: "1.1.0",
+		At: now}); err != nil {
 		c.t.Fatal(err)
 	}
 	d := &crashed{c: c, dump: dump, said: said}
@@ -90,7 +97,8 @@ func (d *crashed) streams(first int, texts ...string) {
 	for i, text := range texts {
 		lines = append(lines, fmt.Sprintf(`{"n":%d,"t":%d,"level":"warn","tag":"net","text":%q}`, first+i, 70000+i, text))
 	}
-	d.c.reports.Notified(logged, "notifications/log", json.RawMessage(fmt.Sprintf(`{"lines":[%s],"next":%d,"dropped":2}`, strings.Join(lines, ","), first+len(texts))))
+	d.c.reports.Notified(logged, "notifications/log", json.RawMessage(fmt.Sprintf(`{"lines":[%s],"next":%d,"dropped":2}`,
+		strings.Join(lines, ","), first+len(texts))))
 }
 
 func TestStockDeviceHasNoLogs(t *testing.T) {
@@ -100,7 +108,8 @@ func TestStockDeviceHasNoLogs(t *testing.T) {
 	if got := b.get("/devices/a085e3112233").wantStatus(200).text("nav"); strings.Contains(got, "Logs") {
 		t.Errorf("the tabs of a stock device are %q", got)
 	}
-	b.get("/devices/a085e3112233/logs").wantStatus(200).wantText("#main", "Stock firmware writes its log to the serial port only")
+	b.get("/devices/a085e3112233/logs").wantStatus(200).wantText("#main",
+		"Stock firmware writes its log to the serial port only")
 	c.crash(nil, "")
 	if got := b.get("/devices/" + string(logged)).text("nav"); !strings.Contains(got, "Logs & crashes") {
 		t.Errorf("the tabs of a device with logs are %q", got)
@@ -112,17 +121,21 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 	c := newConsole(t)
 	dump := []byte("\x7fELF core \x00 dump")
 	d := c.crash(dump, "task main pc 0x40 <script>alert(1)</script>")
-	c.reports.Notified(logged, "notifications/telemetry", json.RawMessage(`{"uptime_s":5,"version":"1.1.0","reset_reason":"panic","boots":4,"crashes":1,"core_dump":true,"birth":true}`))
+	c.reports.Notified(logged, "notifications/telemetry",
+		json.RawMessage(`{"uptime_s":5,"version":"1.1.0","reset_reason":"panic","boots":4,"crashes":1,"core_dump":true,"birth":true}`))
 	b := c.as(fleet.RoleOperator)
 	live := b.stream("/events?view=device&tab=logs&id=" + string(logged))
-	for v, err := c.reports.Vitals(t.Context(), logged); err != nil || v.Boots != 4; v, err = c.reports.Vitals(t.Context(), logged) {
+	for v, err := c.reports.Vitals(t.Context(), logged); err != nil || v.Boots != 4; v, err = c.reports.Vitals(t.Context(),
+		logged) {
 		time.Sleep(5 * time.Millisecond) // the test's own deadline ends it
 	}
 	b.get("/devices/"+string(logged)+"/logs").wantText("#crashes", "holds a core dump which was not fetched yet")
 
-	location := b.post("/devices/"+string(logged)+"/core-dumps", url.Values{"erase": {"true"}}).wantRedirect("/devices/" + string(logged) + "/logs")
+	location := b.post("/devices/"+string(logged)+"/core-dumps", url.Values{"erase": {"true"}}).wantRedirect("/devices/" +
+		string(logged) + "/logs")
 	live.want("patch", `id="crashes"`, "task main pc 0x40")
-	p := b.get(location).wantStatus(200).wantText("#flash", "was fetched").wantText("#crashes", "task main pc 0x40 <script>alert(1)</script>")
+	p := b.get(location).wantStatus(200).wantText("#flash", "was fetched").wantText("#crashes",
+		"task main pc 0x40 <script>alert(1)</script>")
 	p.wantText("#crashes", "crashed").wantText("#crashes", "2.4.0").wantText("#crashes", "rolled back after the crash")
 	if strings.Contains(p.body, "<script>alert(1)") {
 		t.Error("the device's words are not escaped")
@@ -131,12 +144,14 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 		t.Errorf("asked %q; the core dump was not erased: %v", d.asked, d.dump != nil)
 	}
 	dumps, err := c.store.CoreDumps(t.Context(), logged, 9)
-	if err != nil || len(dumps) != 1 || dumps[0].ResetReason != "panic" || dumps[0].Boots != 4 || dumps[0].BuildFrom != fleet.BuildFromDevice {
+	if err != nil || len(dumps) != 1 || dumps[0].ResetReason != "panic" || dumps[0].Boots != 4 ||
+		dumps[0].BuildFrom != telemetry.BuildFromDevice {
 		t.Fatalf("core dumps %+v: %v", dumps, err)
 	}
 	at := "/core-dumps/" + dumps[0].ID.String()
 	file := b.get(at + "/content").wantStatus(200)
-	if file.body != string(dump) || file.header.Get("Content-Type") != "application/octet-stream" || file.header.Get("X-Content-Type-Options") != "nosniff" ||
+	if file.body != string(dump) || file.header.Get("Content-Type") != "application/octet-stream" ||
+		file.header.Get("X-Content-Type-Options") != "nosniff" ||
 		!strings.HasPrefix(file.header.Get("Content-Disposition"), `attachment; filename="coredump-a085e3112266-`) {
 		t.Errorf("%q with %v", file.body, file.header)
 	}
@@ -151,7 +166,8 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 	b.get(at + "/content").wantStatus(404)
 	b.post(at+"/delete", nil).wantStatus(404)
 	log, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "core_dump.delete"})
-	if err != nil || len(log.Items) != 1 || log.Items[0].Actor.Name != "operator-1" || log.Items[0].Detail["device"] != string(logged) {
+	if err != nil || len(log.Items) != 1 || log.Items[0].Actor.Name != "operator-1" ||
+		log.Items[0].Detail["device"] != string(logged) {
 		t.Errorf("audit %+v: %v", log.Items, err)
 	}
 }
@@ -161,21 +177,25 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 	d := c.crash(nil, "")
 	b, viewer := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer)
 	at := "/devices/" + string(logged) + "/logs"
-	live, filtered := viewer.stream("/events?view=device&tab=logs&id="+string(logged)), b.stream("/events?view=device&tab=logs&level=error&id="+string(logged))
+	live, filtered := viewer.stream("/events?view=device&tab=logs&id="+string(logged)),
+		b.stream("/events?view=device&tab=logs&level=error&id="+string(logged))
 	elsewhere := viewer.stream("/events?view=device&id=" + string(logged))
 
 	d.streams(1, "unasked") // nobody follows: it is dropped
 	b.post(at+"/fetch", nil).wantRedirect(at)
-	p := b.get(at).wantText("#flash", "The log was fetched").wantText("#log-lines", "0:01:01.042 E <b>ota</b> it <i>broke</i>").wantText("#log-lines", "net up")
+	p := b.get(at).wantText("#flash", "The log was fetched").wantText("#log-lines",
+		"0:01:01.042 E <b>ota</b> it <i>broke</i>").wantText("#log-lines", "net up")
 	if n := len(p.find("li[class=log-error]")); n != 1 || strings.Contains(p.body, "unasked") {
 		t.Errorf("%d lines of level error", n)
 	}
-	if got := b.get(at + "?level=error").text("#log-lines"); strings.Contains(got, "net") || !strings.Contains(got, "broke") {
+	if got := b.get(at + "?level=error").text("#log-lines"); strings.Contains(got, "net") || !strings.Contains(got,
+		"broke") {
 		t.Errorf("errors alone: %q", got)
 	}
 	b.get(at+"?q=NET").wantText("#log-lines", "up")
 	b.get(at+"?q=nowhere").wantText("#log-pane", "None of the 2 lines")
-	if got := b.get(at + ".txt?q=net"); got.body != "0:01:01.043 info    net: up\n" || got.header.Get("Content-Disposition") != `attachment; filename="log-a085e3112266.txt"` {
+	if got := b.get(at + ".txt?q=net"); got.body != "0:01:01.043 info    net: up\n" ||
+		got.header.Get("Content-Disposition") != `attachment; filename="log-a085e3112266.txt"` {
 		t.Errorf("as text: %q, %v", got.body, got.header)
 	}
 
@@ -186,7 +206,8 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 	if last := d.asked[len(d.asked)-1]; last != fleet.ToolLogsStream+` {"seconds":60,"level":"warn"}` {
 		t.Errorf("asked %q", last)
 	}
-	viewer.get(at).wantText("#log-lines", "two").wantText("#log-state", "operator-1").wantText("#log-pane", "no room for 2 lines")
+	viewer.get(at).wantText("#log-lines", "two").wantText("#log-state", "operator-1").wantText("#log-pane",
+		"no room for 2 lines")
 	b.post(at+"/stop", url.Values{"level": {"error"}}).wantRedirect(at + "?level=error")
 	live.want("patch", `id="log-state"`)
 	d.streams(11, "three")

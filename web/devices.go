@@ -33,7 +33,8 @@ func limitOf(l ui.ListURL) int {
 // deviceFilter reads the list's filter from its address.
 func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 	q, err := fleet.ParseQuery(l.Get("q"))
-	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: limitOf(l), Cursor: l.Get("cursor")}
+	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: limitOf(l),
+		Cursor: l.Get("cursor")}
 	switch sort := fleet.DeviceSort(l.Get("sort")); sort {
 	case fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated:
 		f.Sort = sort
@@ -72,7 +73,8 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 
 // pageAndCount asks for both at once: in a fleet of 100,000 a search reads every
 // device for either.
-func (s *Server) pageAndCount(ctx context.Context, f fleet.DeviceFilter, all int) (found fleet.Page[fleet.Device], total int, err error) {
+func (s *Server) pageAndCount(ctx context.Context, f fleet.DeviceFilter, all int) (found fleet.Page[fleet.Device],
+	total int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		found, err = s.Devices.Devices(ctx, f)

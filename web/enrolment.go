@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -72,7 +73,7 @@ func readRule(r *http.Request) (ui.RuleForm, error) {
 	if len(text) > 0 && f.Devices == "" {
 		f.Devices = string(text) // alone, so that the lines of the file count
 	} else if len(text) > 0 {
-		ids, err := fleet.ParseDeviceList(string(text))
+		ids, err := enrolment.ParseDeviceList(string(text))
 		if err != nil {
 			return f, err
 		}
@@ -87,7 +88,7 @@ func (s *Server) createRule(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	f, err := readRule(r)
 	if err == nil {
-		var rule fleet.EnrolmentRule
+		var rule enrolment.Rule
 		if rule, err = f.Rule(viewerOf(ctx).zone); err == nil {
 			_, err = s.Rules.Create(ctx, viewerOf(ctx).actor(), rule)
 		}
@@ -105,16 +106,16 @@ func (s *Server) createRule(r *http.Request) (answer, error) {
 	return goTo(ui.PathRules)
 }
 
-func (s *Server) rule(r *http.Request) (fleet.RuleRow, error) {
+func (s *Server) rule(r *http.Request) (enrolment.RuleRow, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "rule"))
 	if err != nil {
-		return fleet.RuleRow{}, errNoPage
+		return enrolment.RuleRow{}, errNoPage
 	}
 	return s.Rules.Rule(id)
 }
 
-func (s *Server) rulePage(r *http.Request, rule fleet.RuleRow) ui.RulePage {
-	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: ui.NewRuleForm(rule.EnrolmentRule,
+func (s *Server) rulePage(r *http.Request, rule enrolment.RuleRow) ui.RulePage {
+	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: ui.NewRuleForm(rule.Rule,
 		viewerOf(r.Context()).zone)}
 	for i, other := range s.Rules.Rules() {
 		if other.ID == rule.ID {
@@ -145,9 +146,9 @@ func (s *Server) editRule(r *http.Request) (answer, error) {
 	}
 	f, err := readRule(r)
 	if err == nil {
-		var changed fleet.EnrolmentRule
+		var changed enrolment.Rule
 		if changed, err = f.Rule(viewerOf(ctx).zone); err == nil {
-			_, err = s.Rules.Update(ctx, viewerOf(ctx).actor(), rule.ID, func(to *fleet.EnrolmentRule) error {
+			_, err = s.Rules.Update(ctx, viewerOf(ctx).actor(), rule.ID, func(to *enrolment.Rule) error {
 				changed.Position, changed.CreatedBy, changed.CreatedAt = to.Position, to.CreatedBy, to.CreatedAt
 				*to = changed
 				return nil
@@ -171,7 +172,7 @@ func (s *Server) switchRule(on bool) handler {
 	return func(r *http.Request) (answer, error) {
 		rule, err := s.rule(r)
 		if err == nil {
-			_, err = s.Rules.Update(r.Context(), viewerOf(r.Context()).actor(), rule.ID, func(to *fleet.EnrolmentRule) error {
+			_, err = s.Rules.Update(r.Context(), viewerOf(r.Context()).actor(), rule.ID, func(to *enrolment.Rule) error {
 				to.Enabled = on
 				return nil
 			})

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
 // asks makes a device that nobody knows ask to join.
 func (c *console) asks(id fleet.DeviceID, board string) string {
 	c.t.Helper()
-	a, err := c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board,
+	a, err := c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board,
 		RemoteAddr: "192.0.2.7", At: time.Now().UTC()})
 	if err != nil || a.Activation == nil {
 		c.t.Fatalf("%s got %+v, %v", id, a, err)
@@ -105,7 +106,7 @@ func TestUnlistedNetworksAreShown(t *testing.T) {
 	c := newConsole(t)
 	for i := range 520 {
 		id := fleet.DeviceID(fmt.Sprintf("c%011x", i))
-		c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: "x", RemoteAddr: "203.0.113.9", At: time.Now()})
+		c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: "x", RemoteAddr: "203.0.113.9", At: time.Now()})
 	}
 	c.as(fleet.RoleAdmin).get(ui.PathClaim).wantText("#waiting",
 		"20 requests of the network 203.0.113.0/24 were not listed").wantText("#waiting", "Refuse this network")

@@ -12,14 +12,16 @@ import (
 
 var errNoPage = fleet.Errorf(fleet.ErrNotFound, "no_page", "there is no such page")
 
-var errCrossOrigin = fleet.Errorf(fleet.ErrForbidden, "cross_origin", "the request came from another site's page; nothing was changed")
+var errCrossOrigin = fleet.Errorf(fleet.ErrForbidden, "cross_origin",
+	"the request came from another site's page; nothing was changed")
 
 // fail answers with the page of an error. Errors that are nobody's fault but
 // ours are logged, once, here.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	if status >= 500 && r.Context().Err() == nil {
-		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(r.Context()), "err", err)
+		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(r.Context()),
+			"err", err)
 	}
 	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "60")

@@ -235,7 +235,8 @@ func writePatch(ctx context.Context, b *bytes.Buffer, c templ.Component) error {
 }
 
 func (st *stream) write(b []byte) error {
-	if err := st.control.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := st.control.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := st.w.Write(b); err != nil {

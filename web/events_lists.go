@@ -36,7 +36,8 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &listView{server: s, query: f.Query, rows: map[fleet.DeviceID]bool{}, seen: map[fleet.DeviceID]bool{}, began: s.now()}
+	v := &listView{server: s, query: f.Query, rows: map[fleet.DeviceID]bool{}, seen: map[fleet.DeviceID]bool{},
+		began: s.now()}
 	found, err := s.Devices.Devices(r.Context(), f)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,8 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 func (v *listView) pace() time.Duration { return paceRows }
 
 func (v *listView) wants(e *fleet.Event) bool {
-	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory) || e.Kind == fleet.EventDevice
+	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory) ||
+		e.Kind == fleet.EventDevice
 }
 
 func (v *listView) begin(ctx context.Context) (u updates, err error) {

@@ -32,9 +32,11 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		if err != nil {
 			return nil, errNoPage
 		}
-		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: ui.NewLogFilter(q)}, fresh: newCalls{began: s.now()}}, nil
+		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: ui.NewLogFilter(q)},
+			fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
-		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"), viewerOf(r.Context()).zone)
+		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"),
+			viewerOf(r.Context()).zone)
 		return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
 	case ui.ViewCall:
 		id, err := uuid.Parse(q.Get("id"))

@@ -135,7 +135,8 @@ func offlineWait(text string) (time.Duration, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if most := int(fleet.MaxOfflineWait / time.Minute); err != nil || n < 0 || n > most {
-		return 0, fleet.Errorf(fleet.ErrInvalid, "invalid_offline_wait", "offline devices can be waited for from 0 to %d minutes", most)
+		return 0, fleet.Errorf(fleet.ErrInvalid, "invalid_offline_wait",
+			"offline devices can be waited for from 0 to %d minutes", most)
 	}
 	return time.Duration(n) * time.Minute, nil
 }
@@ -186,14 +187,16 @@ func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.T
 }
 
 // previewFanOut says on the page what the filled-in form would do.
-func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (fleet.FanOutRequest, error) {
+func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (fleet.FanOutRequest,
+	error) {
 	args, shown, ok := ui.Arguments(page.Form.Fields, form)
 	page.Form.Fields = shown
 	if !ok {
 		page.Problem = text(ctx, "tools.check_fields")
 		return fleet.FanOutRequest{}, nil
 	}
-	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args, MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait}
+	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
+		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait}
 	if page.ByQuery {
 		request.Query = page.Query
 	} else {

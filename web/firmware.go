@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -47,8 +49,8 @@ const (
 func (s *Server) listReleases(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.ReleasesPage{List: listURL(r, ui.PathFirmware, "state"), CanAct: mayAct(ctx)}
-	f := fleet.ReleaseFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor")}
-	if state := fleet.ReleaseState(page.List.Get("state")); slices.Contains(fleet.ReleaseStates, state) {
+	f := firmware.ReleaseFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor")}
+	if state := firmware.ReleaseState(page.List.Get("state")); slices.Contains(firmware.ReleaseStates, state) {
 		f.State = state
 	}
 	found, err := s.Firmware.Releases(ctx, f)
@@ -74,7 +76,7 @@ func (s *Server) listReleases(r *http.Request) (answer, error) {
 }
 
 // releaseRows counts for each release who runs it and which campaigns used it.
-func (s *Server) releaseRows(ctx context.Context, all []fleet.Release) (rows []ui.ReleaseRow, err error) {
+func (s *Server) releaseRows(ctx context.Context, all []firmware.Release) (rows []ui.ReleaseRow, err error) {
 	var elves []string
 	for _, r := range all {
 		elves = append(elves, builds(r.Images)...)
@@ -94,7 +96,7 @@ func (s *Server) releaseRows(ctx context.Context, all []fleet.Release) (rows []u
 }
 
 // builds are the different builds of some images.
-func builds(images []fleet.Image) (elves []string) {
+func builds(images []firmware.Image) (elves []string) {
 	for _, i := range images {
 		if i.ELFSHA256 != "" { // built without: nobody can be told to run it
 			elves = append(elves, i.ELFSHA256)
@@ -130,7 +132,7 @@ func (c runningCount) of(elves []string) ui.Running {
 }
 
 func (s *Server) campaignsByRelease(ctx context.Context) (map[uuid.UUID]int, error) {
-	found, err := s.Campaigns.Campaigns(ctx, fleet.CampaignFilter{Limit: countedCampaigns})
+	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{Limit: countedCampaigns})
 	used := make(map[uuid.UUID]int)
 	for _, c := range found.Items {
 		used[c.Plan.Release]++
@@ -139,7 +141,7 @@ func (s *Server) campaignsByRelease(ctx context.Context) (map[uuid.UUID]int, err
 }
 
 func (s *Server) noImages(ctx context.Context) (bool, error) {
-	found, err := s.Firmware.Images(ctx, fleet.ImageFilter{Limit: 1})
+	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Limit: 1})
 	return len(found.Items) == 0, err
 }
 
@@ -156,7 +158,8 @@ func (s *Server) listImages(r *http.Request) (answer, error) {
 
 func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage, error) {
 	page := ui.ImagesPage{List: list, CanAct: mayAct(ctx)}
-	found, err := s.Firmware.Images(ctx, fleet.ImageFilter{Chip: list.Get("chip"), Board: list.Get("board"), Limit: limitOf(list), Cursor: list.Get("cursor")})
+	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Chip: list.Get("chip"), Board: list.Get("board"),
+		Limit: limitOf(list), Cursor: list.Get("cursor")})
 	if err != nil {
 		return page, err
 	}
@@ -172,7 +175,7 @@ func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage
 	return page, err
 }
 
-func (s *Server) imageRows(ctx context.Context, images []fleet.Image) (rows []ui.ImageRow, err error) {
+func (s *Server) imageRows(ctx context.Context, images []firmware.Image) (rows []ui.ImageRow, err error) {
 	running, err := s.runningBuilds(ctx, builds(images))
 	for _, i := range images {
 		rows = append(rows, ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayAct(ctx)))
@@ -212,23 +215,26 @@ func (s *Server) boardsOf(ctx context.Context, q fleet.Query) (boards []string, 
 }
 
 // image is the image that the address names.
-func (s *Server) image(r *http.Request) (fleet.Image, error) {
+func (s *Server) image(r *http.Request) (firmware.Image, error) {
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
 	if err != nil || !isSHA256(sum) {
-		return fleet.Image{}, errNoPage
+		return firmware.Image{}, errNoPage
 	}
 	return s.Firmware.Image(r.Context(), sum)
 }
 
 func isSHA256(s string) bool {
-	return len(s) == 64 && !slices.ContainsFunc([]byte(s), func(c byte) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'f') })
+	return len(s) == 64 && !slices.ContainsFunc([]byte(s), func(c byte) bool {
+		return (c < '0' || c > '9') &&
+			(c < 'a' || c > 'f')
+	})
 }
 
 // release is the release that the address names.
-func (s *Server) release(r *http.Request) (fleet.Release, error) {
+func (s *Server) release(r *http.Request) (firmware.Release, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "release"))
 	if err != nil {
-		return fleet.Release{}, errNoPage
+		return firmware.Release{}, errNoPage
 	}
 	return s.Firmware.Release(r.Context(), id)
 }

@@ -6,17 +6,21 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
 // bootPoll records that a device started, as it says where firmware can go.
 func (c *console) bootPoll(id fleet.DeviceID, elf string) {
 	c.t.Helper()
-	if err := c.store.SavePolls(c.t.Context(), []fleet.PollRecord{{
-		Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "esp-box-3", Chip: "esp32s3", Version: "2.4.2", ELFSHA256: elf, Slot: "ota_0",
+	if err := c.store.SavePolls(c.t.Context(), []enrolment.PollRecord{{
+		Poll: enrolment.BootPoll{Device: id, ClientID: "c1", Board: "esp-box-3", Chip: "esp32s3", Version: "2.4.2",
+			ELFSHA256: elf, Slot: "ota_0",
 			At: time.Now().UTC(), Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}}},
-		Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+		Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
 	}}); err != nil {
 		c.t.Fatal(err)
 	}
@@ -32,7 +36,7 @@ func TestWhyNotUpdating(t *testing.T) {
 	tab := ui.DevicePath(id, "firmware")
 	b.get(tab).wantStatus(200).wantText("#updates", "no release would be newer")
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
-	release, err := c.firmware.Create(t.Context(), anna, fleet.ReleaseRequest{Images: []string{sum}})
+	release, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +44,8 @@ func TestWhyNotUpdating(t *testing.T) {
 	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
 	s.want("patch", "device-head") // it is connected: what follows is told
 
-	campaign, err := c.campaigns.Create(t.Context(), anna, fleet.CampaignPlan{Name: "to the <b>lab</b>", Release: release.ID, Query: "id:" + id})
+	created, err := c.campaigns.Create(t.Context(), anna, campaign.Plan{Name: "to the <b>lab</b>", Release: release.ID,
+		Query: "id:" + id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,11 +53,12 @@ func TestWhyNotUpdating(t *testing.T) {
 	if len(p.find("b")) != 0 {
 		t.Error("a campaign's name is shown as markup")
 	}
-	c.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: id, Subject: campaign.ID.String()})
+	c.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: id, Subject: created.ID.String()})
 	s.want("patch", `id="updates"`, "to the &lt;b&gt;lab")
 
 	now := time.Now().UTC()
-	if err := c.store.Quarantine(t.Context(), fleet.Quarantine{Device: id, Reason: "three downloads stalled", Since: now, Until: now.Add(time.Hour)}); err != nil {
+	if err := c.store.Quarantine(t.Context(), campaign.Quarantine{Device: id, Reason: "three downloads stalled",
+		Since: now, Until: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	b.get(tab).wantText("#updates", "three downloads stalled").wantText("#updates", "Let it back in")

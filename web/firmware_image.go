@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -23,7 +24,7 @@ func (s *Server) showImage(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-func (s *Server) firmwareImagePage(r *http.Request, image fleet.Image) (ui.FirmwareImagePage, error) {
+func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.FirmwareImagePage, error) {
 	ctx := r.Context()
 	page := ui.FirmwareImagePage{Image: image, CanAct: mayAct(ctx), CanRevoke: mayRevoke(ctx)}
 	var err error
@@ -37,7 +38,7 @@ func (s *Server) firmwareImagePage(r *http.Request, image fleet.Image) (ui.Firmw
 	if page.Boards, err = s.boardsOf(ctx, ofChip); err != nil {
 		return page, err
 	}
-	page.Fit, err = s.fit(r, fleet.FitQuery{Image: image.SHA256})
+	page.Fit, err = s.fit(r, firmware.FitQuery{Image: image.SHA256})
 	page.Fit.Path, page.Fit.Chip, page.Fit.ELF = ui.ImagePath(image.SHA256), image.Chip, []string{image.ELFSHA256}
 	page.Adoption = adoption(page.Fit)
 	if err != nil {
@@ -49,7 +50,7 @@ func (s *Server) firmwareImagePage(r *http.Request, image fleet.Image) (ui.Firmw
 
 // releasesWith are the releases that hold an image.
 func (s *Server) releasesWith(ctx context.Context, sha256 string) (refs []ui.ReleaseRef, err error) {
-	found, err := s.Firmware.Releases(ctx, fleet.ReleaseFilter{Limit: searchedReleases})
+	found, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{Limit: searchedReleases})
 	for _, r := range found.Items {
 		for _, i := range r.Images {
 			if i.SHA256 == sha256 {
@@ -61,18 +62,18 @@ func (s *Server) releasesWith(ctx context.Context, sha256 string) (refs []ui.Rel
 }
 
 // fit answers the question in the address: which of these devices does it fit?
-func (s *Server) fit(r *http.Request, q fleet.FitQuery) (ui.FitView, error) {
+func (s *Server) fit(r *http.Request, q firmware.FitQuery) (ui.FitView, error) {
 	ctx, asked := r.Context(), r.URL.Query()
-	v := ui.FitView{Query: asked.Get("q"), Mode: fleet.ModeAuto, Downgrade: asked.Get("downgrade") != ""}
-	switch mode := fleet.DispatchMode(asked.Get("mode")); mode {
-	case fleet.ModePush, fleet.ModePull:
+	v := ui.FitView{Query: asked.Get("q"), Mode: firmware.ModeAuto, Downgrade: asked.Get("downgrade") != ""}
+	switch mode := firmware.DispatchMode(asked.Get("mode")); mode {
+	case firmware.ModePush, firmware.ModePull:
 		v.Mode = mode
 	}
 	if _, err := fleet.ParseQuery(v.Query); err != nil {
 		v.BadQuery = explain(ctx, err)
 		return v, nil
 	}
-	q.Query, q.Options = v.Query, fleet.FitOptions{Mode: v.Mode, AllowDowngrade: v.Downgrade}
+	q.Query, q.Options = v.Query, firmware.FitOptions{Mode: v.Mode, AllowDowngrade: v.Downgrade}
 	report, err := s.Firmware.Fit(ctx, q)
 	if errors.Is(err, fleet.ErrInvalid) {
 		v.BadQuery = explain(ctx, err)

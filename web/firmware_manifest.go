@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
 // manifestFormBytes bounds the form with a .manifest file: the file, and what
 // the form wraps around it.
-const manifestFormBytes = fleet.MaxManifestBytes + 4<<10
+const manifestFormBytes = firmware.MaxManifestBytes + 4<<10
 
 // signImage gives an image the signed manifest in the file of the form.
 func (s *Server) signImage(r *http.Request) (answer, error) {
@@ -57,7 +58,7 @@ func formFile(r *http.Request, name string) ([]byte, error) {
 }
 
 func readManifest(r io.Reader) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, fleet.MaxManifestBytes+1))
+	return io.ReadAll(io.LimitReader(r, firmware.MaxManifestBytes+1))
 }
 
 // isManifest tells the .manifest file of an image from the image, among files

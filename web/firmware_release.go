@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -26,7 +28,7 @@ func (s *Server) showRelease(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-func (s *Server) releasePage(r *http.Request, release fleet.Release) (ui.FirmwareReleasePage, error) {
+func (s *Server) releasePage(r *http.Request, release firmware.Release) (ui.FirmwareReleasePage, error) {
 	ctx := r.Context()
 	page := ui.FirmwareReleasePage{Release: release, CanAct: mayAct(ctx), CanRevoke: mayRevoke(ctx)}
 	running, err := s.Firmware.RunningByELF(ctx, builds(release.Images))
@@ -34,12 +36,12 @@ func (s *Server) releasePage(r *http.Request, release fleet.Release) (ui.Firmwar
 		return page, err
 	}
 	page.Running = running
-	used, err := s.Campaigns.Campaigns(ctx, fleet.CampaignFilter{Release: release.ID})
+	used, err := s.Campaigns.Campaigns(ctx, campaign.Filter{Release: release.ID})
 	if err != nil {
 		return page, err
 	}
 	page.Campaigns = used.Items
-	page.Fit, err = s.fit(r, fleet.FitQuery{Release: release.ID})
+	page.Fit, err = s.fit(r, firmware.FitQuery{Release: release.ID})
 	page.Fit.Path, page.Fit.ELF = ui.ReleasePath(release.ID.String()), builds(release.Images)
 	page.Adoption = adoption(page.Fit)
 	return page, err
@@ -57,7 +59,7 @@ func (s *Server) newRelease(r *http.Request) (answer, error) {
 // releaseForm fills in what can be chosen from: the newest images, and the
 // chosen ones however old.
 func (s *Server) releaseForm(ctx context.Context, page ui.ReleaseFormPage) (ui.ReleaseFormPage, error) {
-	found, err := s.Firmware.Images(ctx, fleet.ImageFilter{Limit: offeredImages})
+	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Limit: offeredImages})
 	if err != nil {
 		return page, err
 	}
@@ -65,7 +67,7 @@ func (s *Server) releaseForm(ctx context.Context, page ui.ReleaseFormPage) (ui.R
 	page.More = found.Next != ""
 	page.Chosen = slices.DeleteFunc(page.Chosen, func(sum string) bool { return !isSHA256(sum) })
 	for _, sum := range page.Chosen[:min(len(page.Chosen), offeredImages)] {
-		if slices.ContainsFunc(images, func(i fleet.Image) bool { return i.SHA256 == sum }) {
+		if slices.ContainsFunc(images, func(i firmware.Image) bool { return i.SHA256 == sum }) {
 			continue
 		}
 		older, err := s.Firmware.Image(ctx, sum)
@@ -98,12 +100,13 @@ func commonVersion(page ui.ReleaseFormPage) (version string) {
 }
 
 // releaseRequest reads the form.
-func releaseRequest(r *http.Request) (fleet.ReleaseRequest, error) {
+func releaseRequest(r *http.Request) (firmware.ReleaseRequest, error) {
 	if err := r.ParseForm(); err != nil {
-		return fleet.ReleaseRequest{}, formError(err)
+		return firmware.ReleaseRequest{}, formError(err)
 	}
-	return fleet.ReleaseRequest{Version: strings.TrimSpace(r.PostFormValue("version")), Notes: plainLines(r.PostFormValue("notes")),
-		Images: r.PostForm["image"], Draft: r.PostFormValue("to") != string(fleet.ReleaseReleased)}, nil
+	return firmware.ReleaseRequest{Version: strings.TrimSpace(r.PostFormValue("version")),
+		Notes:  plainLines(r.PostFormValue("notes")),
+		Images: r.PostForm["image"], Draft: r.PostFormValue("to") != string(firmware.ReleaseReleased)}, nil
 }
 
 func (s *Server) createRelease(r *http.Request) (answer, error) {
@@ -116,11 +119,13 @@ func (s *Server) createRelease(r *http.Request) (answer, error) {
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
 		return s.releaseAgain(ctx, "", request, err)
 	}
-	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash."+string(release.State), "version", release.Version)
+	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash."+string(release.State), "version",
+		release.Version)
 }
 
 // releaseAgain shows the form with what was filled in and what is wrong with it.
-func (s *Server) releaseAgain(ctx context.Context, id string, q fleet.ReleaseRequest, problem error) (answer, error) {
+func (s *Server) releaseAgain(ctx context.Context, id string, q firmware.ReleaseRequest, problem error) (answer,
+	error) {
 	page, err := s.releaseForm(ctx, ui.ReleaseFormPage{ID: id, Chosen: q.Images, Version: q.Version, Notes: q.Notes})
 	if err != nil {
 		return answer{}, err
@@ -134,7 +139,7 @@ func (s *Server) showReleaseEdit(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if release.State != fleet.ReleaseDraft {
+	if release.State != firmware.ReleaseDraft {
 		return goTo(ui.ReleasePath(release.ID.String()))
 	}
 	page := ui.ReleaseFormPage{ID: release.ID.String(), Version: release.Version, Notes: release.Notes}
@@ -159,13 +164,14 @@ func (s *Server) editRelease(r *http.Request) (answer, error) {
 	}
 	ctx, by := r.Context(), viewerOf(r.Context()).actor()
 	changed, err := s.Firmware.Edit(ctx, by, release.ID, request)
-	if err == nil && !request.Draft && changed.State == fleet.ReleaseDraft {
-		changed, err = s.Firmware.SetState(ctx, by, release.ID, fleet.ReleaseReleased, "")
+	if err == nil && !request.Draft && changed.State == firmware.ReleaseDraft {
+		changed, err = s.Firmware.SetState(ctx, by, release.ID, firmware.ReleaseReleased, "")
 	}
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
 		return s.releaseAgain(ctx, release.ID.String(), request, err)
 	}
-	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash."+string(changed.State), "version", changed.Version)
+	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash."+string(changed.State), "version",
+		changed.Version)
 }
 
 // setReleaseState releases or deprecates.
@@ -174,8 +180,8 @@ func (s *Server) setReleaseState(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	to := fleet.ReleaseState(r.PostFormValue("to"))
-	if to != fleet.ReleaseReleased && to != fleet.ReleaseDeprecated {
+	to := firmware.ReleaseState(r.PostFormValue("to"))
+	if to != firmware.ReleaseReleased && to != firmware.ReleaseDeprecated {
 		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_state", "say whether to release or to deprecate it")
 	}
 	ctx := r.Context()
@@ -194,6 +200,6 @@ func (s *Server) revokeRelease(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ctx := r.Context()
-	_, err = s.Firmware.SetState(ctx, viewerOf(ctx).actor(), release.ID, fleet.ReleaseRevoked, reason)
+	_, err = s.Firmware.SetState(ctx, viewerOf(ctx).actor(), release.ID, firmware.ReleaseRevoked, reason)
 	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash.revoked", "version", release.Version)
 }

@@ -19,6 +19,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -74,7 +75,8 @@ func TestUpload(t *testing.T) {
 	broken := bytes.Clone(good)
 	broken[len(broken)-1] ^= 1
 
-	p := b.upload("", "from the lab", file{"xiaozhi.bin", good}, file{`C:\fw\<b>c3</b>.bin`, small}, file{"broken.bin", broken}, file{"page.html", []byte("<!doctype html>")})
+	p := b.upload("", "from the lab", file{"xiaozhi.bin", good}, file{`C:\fw\<b>c3</b>.bin`, small},
+		file{"broken.bin", broken}, file{"page.html", []byte("<!doctype html>")})
 	p.wantStatus(200).wantText("#upload-results", "2.4.3").wantText("#upload-results", "esp32c3").
 		wantText("#upload-results", "SHA-256").wantText("#upload-results", "page.html")
 	if got := chosen(p, "#upload-results"); len(got) != 2 {
@@ -90,8 +92,10 @@ func TestUpload(t *testing.T) {
 	again.wantText("#upload-results", "was here already")
 	b.get("/firmware/images?chip=esp32c3").wantText("tbody", "esp32c3")
 
-	merged := esptest.Merged(esptest.App{Version: "2.5.0"}.Bytes(), []esptest.Partition{{Label: "ota_0", Type: 0, Subtype: 0x10, Offset: 0x20000, Size: 0x100000}}, 0)
-	b.upload("esp-box-3", "", file{"merged-binary.bin", merged}).wantStatus(200).wantText("#upload-results", "cut out").wantText("#upload-results", "2.5.0")
+	merged := esptest.Merged(esptest.App{Version: "2.5.0"}.Bytes(), []esptest.Partition{{Label: "ota_0", Type: 0,
+		Subtype: 0x10, Offset: 0x20000, Size: 0x100000}}, 0)
+	b.upload("esp-box-3", "", file{"merged-binary.bin", merged}).wantStatus(200).wantText("#upload-results",
+		"cut out").wantText("#upload-results", "2.5.0")
 }
 
 func TestUploadRefuses(t *testing.T) {
@@ -99,7 +103,8 @@ func TestUploadRefuses(t *testing.T) {
 	b := c.as(fleet.RoleOperator)
 	b.upload("", "").wantStatus(422).wantText("#upload", "at least one file")
 	b.post("/firmware/images", url.Values{"file": {"x"}}).wantStatus(422).wantText("#upload", "cannot be read")
-	b.upload("NO BOARD!", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(200).wantText("#upload-results", "no board's name")
+	b.upload("NO BOARD!", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(200).wantText("#upload-results",
+		"no board's name")
 	b.upload("", "", file{"empty.bin", nil}).wantStatus(200).wantText("#upload-results", "empty.bin")
 	p := b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", strings.NewReader("--x\r\nbroken"))
 	if p.status < 400 || p.status >= 500 {
@@ -108,7 +113,7 @@ func TestUploadRefuses(t *testing.T) {
 	for _, role := range []fleet.Role{fleet.RoleViewer} {
 		c.as(role).upload("", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(http.StatusForbidden)
 	}
-	if got, err := c.store.Images(t.Context(), fleet.ImageFilter{}); err != nil || len(got.Items) != 0 {
+	if got, err := c.store.Images(t.Context(), firmware.ImageFilter{}); err != nil || len(got.Items) != 0 {
 		t.Errorf("stored %d images, %v", len(got.Items), err)
 	}
 }
@@ -138,7 +143,8 @@ func TestImagePage(t *testing.T) {
 	b := c.as(fleet.RoleAdmin)
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
 	path := ui.ImagePath(sum)
-	p := b.get(path).wantStatus(200).wantText("#main", "any esp32s3 board").wantText("#main", sum[:16]).wantText("#main", "v6.0.2")
+	p := b.get(path).wantStatus(200).wantText("#main", "any esp32s3 board").wantText("#main", sum[:16]).wantText("#main",
+		"v6.0.2")
 	p.wantText("#fit", "do not fit") // the devices never told their flash layout
 	if strings.Contains(p.body, "⟦") {
 		t.Error("a message is missing")
@@ -149,7 +155,8 @@ func TestImagePage(t *testing.T) {
 
 	b.post(path+"/edit", url.Values{"board": {"bread-compact-wifi"}, "notes": {"a\r\nb"}}).wantRedirect(path)
 	b.get(path).wantText("#flash", "Saved").wantText("h1", "2.4.3 for bread-compact-wifi")
-	b.post(path+"/edit", url.Values{"board": {"Nope Nope"}, "notes": {"kept"}}).wantStatus(422).wantText("textarea", "kept").wantText("#edit", "no board's name")
+	b.post(path+"/edit", url.Values{"board": {"Nope Nope"}, "notes": {"kept"}}).wantStatus(422).wantText("textarea",
+		"kept").wantText("#edit", "no board's name")
 	for _, form := range []url.Values{{"confirm": {"2.4"}, "reason": {"x"}}, {"confirm": {"2.4.3"}, "reason": {" "}}} {
 		b.post(path+"/revoke", form).wantStatus(422)
 	}
@@ -172,17 +179,20 @@ func TestReleasePages(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
 	b := c.as(fleet.RoleAdmin)
-	s3, c3 := b.anImage(esptest.App{Version: "2.4.3"}, "bread-compact-wifi"), b.anImage(esptest.App{Chip: "esp32c3", Version: "2.4.3"}, "")
+	s3, c3 := b.anImage(esptest.App{Version: "2.4.3"}, "bread-compact-wifi"),
+		b.anImage(esptest.App{Chip: "esp32c3", Version: "2.4.3"}, "")
 	newer := b.anImage(esptest.App{Version: "2.5.0"}, "esp-box-3")
 	p := b.get("/firmware/releases/new?image=" + s3 + "&image=" + c3 + "&image=nope").wantStatus(200)
 	if got := attribute(p.find("input[name=version]")[0], "value"); got != "2.4.3" {
 		t.Errorf("the version offered is %q", got)
 	}
 	b.post("/firmware/releases", url.Values{"to": {"released"}}).wantStatus(422).wantText("#main", "No image")
-	b.post("/firmware/releases", url.Values{"image": {s3, newer}, "notes": {"kept"}, "to": {"released"}}).wantStatus(422).wantText("#main", "different versions").wantText("textarea", "kept")
+	b.post("/firmware/releases", url.Values{"image": {s3, newer}, "notes": {"kept"}, "to": {"released"}}).wantStatus(
+		422).wantText("#main", "different versions").wantText("textarea", "kept")
 	b.post("/firmware/releases", url.Values{"image": {strings.Repeat("ab", 32)}, "to": {"released"}}).wantStatus(422)
 
-	location := b.post("/firmware/releases", url.Values{"image": {s3}, "notes": {"first\r\nline"}, "to": {"draft"}}).wantRedirect("/firmware/releases/")
+	location := b.post("/firmware/releases", url.Values{"image": {s3}, "notes": {"first\r\nline"},
+		"to": {"draft"}}).wantRedirect("/firmware/releases/")
 	b.get(location).wantText("#flash", "draft of 2.4.3").wantText("#release-head", "draft")
 	b.get(location+"/edit").wantStatus(200).wantText("textarea", "first")
 	b.post(location+"/edit", url.Values{"image": {s3, c3}, "version": {"2.4.3"}, "to": {"draft"}}).wantRedirect(location)
@@ -237,7 +247,8 @@ func TestRunningIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.bootPoll("a085e3112233", img.ELFSHA256)
-	location := b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
+	location := b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect(
+		"/firmware/releases/")
 	b.get(location).wantText("#adoption", "100%").wantText("#adoption", "1 of 1")
 	b.get(ui.ImagePath(sum)).wantText("#adoption", "100%")
 
@@ -279,10 +290,12 @@ func TestManifestOnPages(t *testing.T) {
 	}
 	b := newConsole(t).as(fleet.RoleOperator)
 	app, other := esptest.App{Version: "2.4.3"}, esptest.App{Version: "2.5.0"}
-	p := b.upload("", "", file{"xiaozhi.bin", app.Bytes()}, manifestFile(t, app, private), manifestFile(t, other, private)).wantStatus(200)
+	p := b.upload("", "", file{"xiaozhi.bin", app.Bytes()}, manifestFile(t, app, private), manifestFile(t, other,
+		private)).wantStatus(200)
 	p.wantText("#upload-results", "Manifest of image 2.4.3").wantText("#upload-results", "upload the image first")
 	sum := chosen(p, "#upload-results")[0]
-	b.get("/firmware/images/"+sum).wantText("#manifest", "not checked").wantText("#manifest", hex.EncodeToString(public)[:16])
+	b.get("/firmware/images/"+sum).wantText("#manifest", "not checked").wantText("#manifest",
+		hex.EncodeToString(public)[:16])
 
 	sum = b.anImage(other, "")
 	address := "/firmware/images/" + sum

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -137,7 +138,8 @@ func readField(part *multipart.Part, into *string) error {
 // takeImage stores one file, or says what is wrong with it.
 func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
-	image, created, err := s.Firmware.Upload(ctx, viewerOf(ctx).actor(), fleet.ImageUpload{Body: part, FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
+	image, created, err := s.Firmware.Upload(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
+		FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
 	switch {
 	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
 		result.Fault = fault(ctx, err)

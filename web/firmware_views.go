@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -50,7 +51,7 @@ func (v *firmwareView) row(ctx context.Context, subject string) (templ.Component
 		if err != nil {
 			return nil, time.Time{}, err
 		}
-		rows, err := v.server.imageRows(ctx, []fleet.Image{image})
+		rows, err := v.server.imageRows(ctx, []firmware.Image{image})
 		if err != nil {
 			return nil, time.Time{}, err
 		}
@@ -64,7 +65,7 @@ func (v *firmwareView) row(ctx context.Context, subject string) (templ.Component
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	rows, err := v.server.releaseRows(ctx, []fleet.Release{release})
+	rows, err := v.server.releaseRows(ctx, []firmware.Release{release})
 	if err != nil {
 		return nil, time.Time{}, err
 	}

@@ -20,8 +20,10 @@ func (s *Server) flashRoutes() []route {
 	return []route{
 		{method: "GET", pattern: ui.PathFlash, role: operator, raw: s.withSerial(s.showFlash)},
 		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, raw: s.withSerial(s.claimFlashed)},
-		{method: "POST", pattern: ui.FlashPath("build"), role: operator, raw: patiently(s.withSerial(s.uploadBuild)), body: uploadsBytes},
-		{method: "POST", pattern: image + "/layout", role: operator, raw: patiently(s.serve(s.uploadLayout)), body: uploadsBytes},
+		{method: "POST", pattern: ui.FlashPath("build"), role: operator, raw: patiently(s.withSerial(s.uploadBuild)),
+			body: uploadsBytes},
+		{method: "POST", pattern: image + "/layout", role: operator, raw: patiently(s.serve(s.uploadLayout)),
+			body: uploadsBytes},
 		{method: "GET", pattern: image + "/manifest.json", role: operator, raw: s.sendManifest},
 		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, raw: s.sendPart, wait: downloadWait},
 		{method: "GET", pattern: image + "/parts.zip", role: operator, raw: s.sendParts, wait: downloadWait},
@@ -122,6 +124,7 @@ func (s *Server) claimFlashed(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flasher.claimed", "device", fleet.Device{ID: id}.Title()), Link: ui.DevicePath(id)})
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flasher.claimed", "device", fleet.Device{ID: id}.Title()),
+		Link: ui.DevicePath(id)})
 	return goTo(flashAgain(r.PostFormValue("next")))
 }

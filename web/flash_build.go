@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -18,7 +19,7 @@ import (
 func (s *Server) uploadBuild(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	build, board, err := s.readBuild(r)
-	var image fleet.Image
+	var image firmware.Image
 	if err == nil {
 		defer build.Close()
 		image, _, err = build.Keep(ctx, board, "")
@@ -67,10 +68,11 @@ func patiently(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-var errNoFiles = fleet.Errorf(fleet.ErrInvalid, "no_files", "the form cannot be read, or has no file; choose the files of the build")
+var errNoFiles = fleet.Errorf(fleet.ErrInvalid, "no_files",
+	"the form cannot be read, or has no file; choose the files of the build")
 
 // readBuild reads a form of files as they arrive; none is in memory as a whole.
-func (s *Server) readBuild(r *http.Request) (_ *fleet.Build, board string, err error) {
+func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, err error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
 		return nil, "", errNoFiles
@@ -110,10 +112,11 @@ func (s *Server) readBuild(r *http.Request) (_ *fleet.Build, board string, err e
 }
 
 // layoutCard is the part of an image's page about blank boards.
-func (s *Server) layoutCard(ctx context.Context, image fleet.Image, releases []ui.ReleaseRef) (ui.LayoutCard, error) {
+func (s *Server) layoutCard(ctx context.Context, image firmware.Image, releases []ui.ReleaseRef) (ui.LayoutCard,
+	error) {
 	card := ui.LayoutCard{Image: image, CanAct: mayAct(ctx)}
 	for _, r := range releases {
-		card.Released = card.Released || r.State == fleet.ReleaseReleased
+		card.Released = card.Released || r.State == firmware.ReleaseReleased
 	}
 	var err error
 	if card.Layout, err = s.Firmware.Layout(ctx, image.SHA256); errors.Is(err, fleet.ErrNotFound) {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -22,7 +23,8 @@ const downloadWait = 10 * time.Minute
 
 // chipFamilies are the chips that the installer in the browser knows, by the
 // names it has for them.
-var chipFamilies = map[string]string{"esp32": "ESP32", "esp32c2": "ESP32-C2", "esp32c3": "ESP32-C3", "esp32c5": "ESP32-C5", "esp32c6": "ESP32-C6",
+var chipFamilies = map[string]string{"esp32": "ESP32", "esp32c2": "ESP32-C2", "esp32c3": "ESP32-C3",
+	"esp32c5": "ESP32-C5", "esp32c6": "ESP32-C6",
 	"esp32c61": "ESP32-C61", "esp32h2": "ESP32-H2", "esp32p4": "ESP32-P4", "esp32s2": "ESP32-S2", "esp32s3": "ESP32-S3"}
 
 // improvWait is how long the installer waits for the new firmware to take
@@ -49,7 +51,7 @@ type manifestPart struct {
 	Offset int64  `json:"offset"`
 }
 
-func newManifest(i fleet.Installable) manifest {
+func newManifest(i firmware.Installable) manifest {
 	build := manifestBuild{ChipFamily: chipFamilies[i.Image.Chip], Improv: ui.SpeaksImprov(i.Image)}
 	for n, p := range i.Layout.Parts {
 		build.Parts = append(build.Parts, manifestPart{Path: "parts/" + strconv.Itoa(n) + ".bin", Offset: p.Offset})
@@ -66,17 +68,17 @@ func newManifest(i fleet.Installable) manifest {
 // installable is the image that the address names, if this operator may
 // install it now. Nothing of it may be kept by others, nor longer than it is
 // allowed: the next request asks again.
-func (s *Server) installable(w http.ResponseWriter, r *http.Request) (fleet.Installable, bool) {
+func (s *Server) installable(w http.ResponseWriter, r *http.Request) (firmware.Installable, bool) {
 	w.Header().Set("Cache-Control", "private, no-store")
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
 	if err != nil || !isSHA256(sum) {
 		s.fail(w, r, errNoPage)
-		return fleet.Installable{}, false
+		return firmware.Installable{}, false
 	}
 	found, err := s.Firmware.Install(r.Context(), viewerOf(r.Context()).actor(), sum)
 	if err != nil {
 		s.fail(w, r, err)
-		return fleet.Installable{}, false
+		return firmware.Installable{}, false
 	}
 	return found, true
 }
@@ -87,7 +89,8 @@ func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if chipFamilies[i.Image.Chip] == "" {
-		s.fail(w, r, fleet.Errorf(fleet.ErrConflict, "chip_not_in_browser", "the installer does not know the chip %s; use the command line", i.Image.Chip))
+		s.fail(w, r, fleet.Errorf(fleet.ErrConflict, "chip_not_in_browser",
+			"the installer does not know the chip %s; use the command line", i.Image.Chip))
 		return
 	}
 	b, _ := json.Marshal(newManifest(i)) // of strings and numbers
@@ -115,7 +118,8 @@ func (s *Server) sendPart(w http.ResponseWriter, r *http.Request) {
 }
 
 // sendFile sends size bytes for saving; -1 if it is not known how many.
-func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, size int64, write func(io.Writer) error) {
+func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, size int64,
+	write func(io.Writer) error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
@@ -166,7 +170,7 @@ func (s *Server) sendParts(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (s *Server) packPart(r *http.Request, z *zip.Writer, i fleet.Installable, n int, name string) error {
+func (s *Server) packPart(r *http.Request, z *zip.Writer, i firmware.Installable, n int, name string) error {
 	body, part, err := s.Firmware.OpenPart(r.Context(), i, n)
 	if err != nil {
 		return err
@@ -201,7 +205,7 @@ func (s *Server) sendMerged(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (s *Server) copyPart(w io.Writer, r *http.Request, i fleet.Installable, n int) error {
+func (s *Server) copyPart(w io.Writer, r *http.Request, i firmware.Installable, n int) error {
 	body, part, err := s.Firmware.OpenPart(r.Context(), i, n)
 	if err != nil {
 		return err

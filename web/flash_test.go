@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
@@ -27,7 +29,8 @@ func aBuild(t testing.TB, app esptest.App, tableAt uint32) []file {
 		t.Fatal(err)
 	}
 	app.FlashSize, app.Project = 2, "fleet_unit"
-	return []file{{"bootloader/bootloader.bin", app.Bootloader()}, {"partition_table/partition-table.bin", esptest.Table(esptest.LayOut(string(csv), tableAt))},
+	return []file{{"bootloader/bootloader.bin", app.Bootloader()}, {"partition_table/partition-table.bin",
+		esptest.Table(esptest.LayOut(string(csv), tableAt))},
 		{"ota_data_initial.bin", esptest.Blank()}, {"fleet_unit.bin", app.Bytes()}}
 }
 
@@ -88,11 +91,13 @@ func TestFlash(t *testing.T) {
 	app := esptest.App{Chip: "esp32c3", Version: "1.4.0", Size: 60_000}
 	sum := b.aFlashable(app)
 	p := b.get("/flash").wantStatus(200)
-	p.wantText("#choose", "1.4.0").wantText("#install", "0x40000").wantText("#install", "otadata").wantText("#command-line",
+	p.wantText("#choose", "1.4.0").wantText("#install", "0x40000").wantText("#install", "otadata").wantText(
+		"#command-line",
 		"esptool --chip esp32c3 --port PORT write-flash 0x0 bootloader.bin 0x8000 partition-table.bin 0xf000 ota_data_initial.bin 0x40000 app.bin")
 	p.wantText("#command-line", "esptool.py --chip esp32c3 --port PORT write_flash 0x0").wantText("#join", "/xiaozhi/ota/")
 	m := b.manifest(sum)
-	if m.Name != "fleet_unit" || m.Version != "1.4.0" || !m.PromptErase || m.Wait == 0 || m.Builds[0].ChipFamily != "ESP32-C3" || !m.Builds[0].Improv {
+	if m.Name != "fleet_unit" || m.Version != "1.4.0" || !m.PromptErase || m.Wait == 0 ||
+		m.Builds[0].ChipFamily != "ESP32-C3" || !m.Builds[0].Improv {
 		t.Errorf("%+v", m)
 	}
 	files := aBuild(t, app, 0x8000)
@@ -102,8 +107,10 @@ func TestFlash(t *testing.T) {
 	}{{0, files[0].data}, {0x8000, files[1].data}, {0xF000, files[2].data}, {0x40000, files[3].data}} {
 		part := m.Builds[0].Parts[n]
 		got := b.get("/flash/" + sum + "/" + part.Path).wantStatus(200)
-		if part.Offset != want.offset || got.body != string(want.data) || got.header.Get("Cache-Control") != "private, no-store" {
-			t.Errorf("part %d: %#x, %d bytes, kept %q; want %#x, %d bytes", n, part.Offset, len(got.body), got.header.Get("Cache-Control"), want.offset, len(want.data))
+		if part.Offset != want.offset || got.body != string(want.data) ||
+			got.header.Get("Cache-Control") != "private, no-store" {
+			t.Errorf("part %d: %#x, %d bytes, kept %q; want %#x, %d bytes", n, part.Offset, len(got.body),
+				got.header.Get("Cache-Control"), want.offset, len(want.data))
 		}
 	}
 }
@@ -114,7 +121,8 @@ func TestFlashDownloads(t *testing.T) {
 	app := esptest.App{Chip: "esp32", Version: "1.4.0"}
 	sum, files := b.aFlashable(app), aBuild(t, app, 0x8000)
 	merged := b.get("/flash/" + sum + "/merged.bin").wantStatus(200)
-	if !strings.HasPrefix(merged.body, strings.Repeat("\xff", 0x1000)+"\xe9") || merged.body[0x40000:] != string(files[3].data) {
+	if !strings.HasPrefix(merged.body, strings.Repeat("\xff", 0x1000)+"\xe9") || merged.body[0x40000:] != string(
+		files[3].data) {
 		t.Errorf("the merged file has %d bytes and begins with %x", len(merged.body), merged.body[:4])
 	}
 	// It is a merged binary that an upload takes apart into the very same image.
@@ -132,7 +140,8 @@ func TestFlashDownloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, _ := io.ReadAll(args)
-	if want := "0x1000 bootloader.bin\n0x8000 partition-table.bin\n0xf000 ota_data_initial.bin\n0x40000 app.bin\n"; string(text) != want || len(z.File) != 5 {
+	if want := "0x1000 bootloader.bin\n0x8000 partition-table.bin\n0xf000 ota_data_initial.bin\n0x40000 app.bin\n"; string(
+		text) != want || len(z.File) != 5 {
 		t.Errorf("%d files, flash_args %q, want %q", len(z.File), text, want)
 	}
 }
@@ -142,13 +151,15 @@ func TestFlashRefuses(t *testing.T) {
 	c := newConsole(t)
 	b, viewer, stranger := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer), c.browser()
 	sum := b.aFlashable(esptest.App{})
-	paths := []string{"/flash/" + sum + "/manifest.json", "/flash/" + sum + "/parts/0.bin", "/flash/" + sum + "/parts.zip", "/flash/" + sum + "/merged.bin"}
+	paths := []string{"/flash/" + sum + "/manifest.json", "/flash/" + sum + "/parts/0.bin", "/flash/" + sum + "/parts.zip",
+		"/flash/" + sum + "/merged.bin"}
 	for _, path := range paths {
 		b.get(path).wantStatus(200)
 		viewer.get(path).wantStatus(http.StatusForbidden)
 		stranger.get(path).wantRedirect("/sign-in")
 	}
-	for _, path := range []string{"/parts/4.bin", "/parts/-1.bin", "/parts/00.bin", "/parts/x.bin", "/parts/0.bin/..", "/parts/..%2F..%2F0.bin", "/parts/99999999999999999999.bin"} {
+	for _, path := range []string{"/parts/4.bin", "/parts/-1.bin", "/parts/00.bin", "/parts/x.bin", "/parts/0.bin/..",
+		"/parts/..%2F..%2F0.bin", "/parts/99999999999999999999.bin"} {
 		b.get("/flash/" + sum + path).wantStatus(http.StatusNotFound)
 	}
 	for _, image := range []string{strings.Repeat("0", 64), strings.ToUpper(sum), "..", "%2e%2e%2f" + sum, sum + "%00"} {
@@ -159,11 +170,13 @@ func TestFlashRefuses(t *testing.T) {
 	draft := b.anImage(esptest.App{Version: "9.9.9"}, "")
 	b.get("/flash/" + draft + "/manifest.json").wantStatus(http.StatusConflict)
 	b.get("/flash?image="+draft).wantStatus(200).wantText("#main", "neither bootloader nor partition table")
-	built := b.sendFiles("/flash/build", "", aBuild(t, esptest.App{Version: "8.8.8"}, 0x10000)...).wantRedirect("/firmware/images/")
+	built := b.sendFiles("/flash/build", "", aBuild(t, esptest.App{Version: "8.8.8"}, 0x10000)...).wantRedirect(
+		"/firmware/images/")
 	unreleased := built[strings.LastIndex(built, "/")+1:]
 	b.get("/flash/" + unreleased + "/parts/0.bin").wantStatus(http.StatusConflict)
 	b.get("/flash?image="+unreleased).wantStatus(200).wantText("#main", "release it first")
-	c.as(fleet.RoleAdmin).post("/firmware/images/"+sum+"/revoke", url.Values{"reason": {"burns"}, "confirm": {"2.4.3"}}).wantRedirect("/")
+	c.as(fleet.RoleAdmin).post("/firmware/images/"+sum+"/revoke", url.Values{"reason": {"burns"},
+		"confirm": {"2.4.3"}}).wantRedirect("/")
 	for _, path := range paths {
 		b.get(path).wantStatus(http.StatusConflict)
 	}
@@ -174,7 +187,9 @@ func TestFlashPolicy(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	h := b.get("/flash").header
-	if got := h.Get("Content-Security-Policy"); got != ui.FlashCSP || strings.Contains(strings.ReplaceAll(got, "style-src-attr 'unsafe-inline'", ""), "unsafe") || !strings.Contains(got, "script-src 'self';") {
+	if got := h.Get("Content-Security-Policy"); got != ui.FlashCSP ||
+		strings.Contains(strings.ReplaceAll(got, "style-src-attr 'unsafe-inline'", ""), "unsafe") || !strings.Contains(got,
+		"script-src 'self';") {
 		t.Errorf("the policy of the page is %q", got)
 	}
 	if got := h.Get("Permissions-Policy"); !strings.Contains(got, "serial=(self)") {
@@ -207,7 +222,8 @@ func TestFlashBuildRefuses(t *testing.T) {
 		{"something else", "flasher_args.json", append(good, file{"notes.txt", []byte("hello")})},
 		{"damaged arguments", "cannot be read", append(good, args("{"))},
 		{"arguments without an address", "no address", append(good, args(`{"flash_files":{"here":"fleet_unit.bin"}}`))},
-		{"a file is missing", "not among the files", append(good, args(`{"flash_files":{"0x40000":"fleet_unit.bin","0x200000":"assets.bin"}}`))},
+		{"a file is missing", "not among the files",
+			append(good, args(`{"flash_files":{"0x40000":"fleet_unit.bin","0x200000":"assets.bin"}}`))},
 		{"two builds mixed", "one build", append(good, args(`{"flash_files":{"0x10000":"fleet_unit.bin"}}`))},
 		{"a whole flash", "by itself", []file{{"m.bin", esptest.Merged(esptest.App{}.Bytes(), esptest.Partitions, 0)}}},
 	} {
@@ -216,7 +232,7 @@ func TestFlashBuildRefuses(t *testing.T) {
 		})
 	}
 	b.post("/flash/build", url.Values{"file": {"x"}}).wantStatus(422)
-	if got, err := c.store.Images(t.Context(), fleet.ImageFilter{}); err != nil || len(got.Items) != 0 {
+	if got, err := c.store.Images(t.Context(), firmware.ImageFilter{}); err != nil || len(got.Items) != 0 {
 		t.Errorf("stored %d images, %v", len(got.Items), err)
 	}
 }
@@ -233,9 +249,11 @@ func TestLayoutForAnImage(t *testing.T) {
 	wrong := aBuild(t, esptest.App{Chip: "esp32c3", Version: "7.7.7"}, 0x8000)
 	b.sendFiles(to, "", wrong...).wantStatus(422).wantText("#layout", "another application")
 	b.sendFiles(to, "", files[:2]...).wantRedirect("/firmware/images/" + sum)
-	b.get("/firmware/images/"+sum).wantText("#layout", "0x17000").wantText("#layout", "0x10000").wantText("#layout", "once a release")
+	b.get("/firmware/images/"+sum).wantText("#layout", "0x17000").wantText("#layout", "0x10000").wantText("#layout",
+		"once a release")
 	spiffs := file{"assets.bin", []byte("pictures")}
-	b.sendFiles(to, "", append(files[:2:2], spiffs, file{"flasher_args.json", []byte(`{"flash_files":{"0x0":"bootloader/bootloader.bin","0x10000":"partition_table/partition-table.bin","0x2b000":"assets.bin"}}`)})...).
+	b.sendFiles(to, "", append(files[:2:2], spiffs, file{"flasher_args.json",
+		[]byte(`{"flash_files":{"0x0":"bootloader/bootloader.bin","0x10000":"partition_table/partition-table.bin","0x2b000":"assets.bin"}}`)})...).
 		wantRedirect("/firmware/images/" + sum)
 	b.get("/firmware/images/"+sum).wantText("#layout", "0x2b000").wantText("#layout", "fleet_q")
 	c.as(fleet.RoleViewer).sendFiles(to, "", files[:2]...).wantStatus(http.StatusForbidden)
@@ -249,7 +267,8 @@ func TestLayoutForAnImage(t *testing.T) {
 func TestMergedWithoutLayout(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
-	hostile := append([]esptest.Partition{{Label: "<b>x</b>", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}}, esptest.Partitions...)
+	hostile := append([]esptest.Partition{{Label: "<b>x</b>", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},
+		esptest.Partitions...)
 	p := b.upload("", "", file{"m.bin", esptest.Merged(esptest.App{}.Bytes(), hostile, 0)}).wantStatus(200)
 	sum := chosen(p, "#upload-results")[0]
 	b.get("/firmware/images/"+sum).wantText("#layout", "cannot be used").wantText("#layout", "<b>x</b>")
@@ -263,16 +282,20 @@ func TestFlashJoining(t *testing.T) {
 	b := c.as(fleet.RoleOperator)
 	sum := b.aFlashable(esptest.App{})
 	b.get("/flash").wantText("#joining", "No device has come")
-	answer, err := c.enrolments.Poll(fleet.BootPoll{Device: "a085e3112233", ClientID: "c1", Board: "fresh-board", At: time.Now().UTC()})
+	answer, err := c.enrolments.Poll(enrolment.BootPoll{Device: "a085e3112233", ClientID: "c1", Board: "fresh-board",
+		At: time.Now().UTC()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.get("/flash").wantText("#joining", "fresh-board")
 	next := "/flash?image=" + sum + "&since=" + "1"
-	b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {next}}).wantStatus(http.StatusNotFound).wantText("#join", "No waiting device shows this code")
-	back := b.post("/flash/claim", url.Values{"code": {answer.Activation.Code}, "next": {next}}).wantRedirect("/flash?image=" + sum)
+	b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {next}}).wantStatus(http.StatusNotFound).wantText(
+		"#join", "No waiting device shows this code")
+	back := b.post("/flash/claim", url.Values{"code": {answer.Activation.Code}, "next": {next}}).wantRedirect(
+		"/flash?image=" + sum)
 	b.get(back).wantText("#flash", "belongs to the fleet")
-	if got := b.post("/flash/claim", url.Values{"code": {"000000"}, "next": {"https://evil.test/flash"}}); got.status == http.StatusSeeOther {
+	if got := b.post("/flash/claim", url.Values{"code": {"000000"},
+		"next": {"https://evil.test/flash"}}); got.status == http.StatusSeeOther {
 		t.Errorf("led to %s", got.header.Get("Location"))
 	}
 	c.as(fleet.RoleViewer).post("/flash/claim", url.Values{"code": {"1"}}).wantStatus(http.StatusForbidden)

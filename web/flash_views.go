@@ -29,7 +29,8 @@ func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashT
 	found, err := s.joined(ctx, since, elf)
 	for _, d := range found[:min(len(found), maxJoining)] {
 		d = s.fresh(d)
-		j.Joined = append(j.Joined, ui.JoinedDevice{ID: d.ID, Title: d.Title(), Board: d.Board, Version: d.Version, Presence: d.Presence, At: started(d)})
+		j.Joined = append(j.Joined, ui.JoinedDevice{ID: d.ID, Title: d.Title(), Board: d.Board, Version: d.Version,
+			Presence: d.Presence, At: started(d)})
 	}
 	return j, err
 }
@@ -70,8 +71,12 @@ func (s *Server) startedWith(ctx context.Context, since time.Time, elf string) (
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.SortLastSeen, Desc: true, Limit: 2 * maxJoining})
-	return slices.DeleteFunc(found.Items, func(d fleet.Device) bool { return d.LastPoll == nil || d.LastPoll.Before(since) }), err
+	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.SortLastSeen, Desc: true,
+		Limit: 2 * maxJoining})
+	return slices.DeleteFunc(found.Items, func(d fleet.Device) bool {
+		return d.LastPoll == nil ||
+			d.LastPoll.Before(since)
+	}), err
 }
 
 func started(d fleet.Device) time.Time {

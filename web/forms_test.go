@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/ui"
 )
@@ -31,8 +32,10 @@ func TestFormToArguments(t *testing.T) {
 	})
 	schema := `{"type":"object","properties":{"n":{"type":"integer"},"on":{"type":"boolean"},"s":{"type":"string"},"x":{"type":"number"},"list":{"type":"array"}},"required":["n","s"]}`
 	now := time.Now().UTC()
-	if err := c.devices.Listed(t.Context(), fleet.ToolListing{Device: "a085e3112233", At: now, Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), CreatedAt: now,
-		Tools: []fleet.Tool{{Name: "self.all/kinds", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(schema)}}}}); err != nil {
+	if err := c.devices.Listed(t.Context(), fleet.ToolListing{Device: "a085e3112233", At: now,
+		Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32), CreatedAt: now,
+			Tools: []fleet.Tool{{Name: "self.all/kinds", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(
+				schema)}}}}); err != nil {
 		t.Fatal(err)
 	}
 	b := c.as(fleet.RoleOperator)
@@ -43,7 +46,8 @@ func TestFormToArguments(t *testing.T) {
 		form url.Values
 		want string // "" if the form is not accepted
 	}{
-		{"all", url.Values{"arg.n": {"7"}, "arg.on": {"on"}, "arg.s": {"hi"}, "arg.x": {"1.5"}, "arg.list": {`[1,"a"]`}}, `{"list":[1,"a"],"n":7,"on":true,"s":"hi","x":1.5}`},
+		{"all", url.Values{"arg.n": {"7"}, "arg.on": {"on"}, "arg.s": {"hi"}, "arg.x": {"1.5"}, "arg.list": {`[1,"a"]`}},
+			`{"list":[1,"a"],"n":7,"on":true,"s":"hi","x":1.5}`},
 		{"left out", url.Values{"arg.n": {"-1"}, "arg.s": {""}}, `{"n":-1,"on":false,"s":""}`},
 		{"numbers stay strings in strings", url.Values{"arg.n": {"0"}, "arg.s": {"12"}}, `{"n":0,"on":false,"s":"12"}`},
 		{"no number", url.Values{"arg.n": {"many"}, "arg.s": {"x"}}, ""},
@@ -81,7 +85,8 @@ func TestRebootNeedsTheTypedWord(t *testing.T) {
 	for _, typed := range []string{"", "yes", "a085e3112244"} {
 		b.post(tool, url.Values{"confirm": {typed}}).wantStatus(422)
 	}
-	if got, err := c.store.Calls(t.Context(), fleet.CallFilter{Device: "a085e3112233"}); err != nil || len(got.Items) != 0 {
+	if got, err := c.store.Calls(t.Context(), fleet.CallFilter{Device: "a085e3112233"}); err != nil ||
+		len(got.Items) != 0 {
 		t.Fatalf("calls on record: %v, %v; want none", got.Items, err)
 	}
 	b.post(tool, url.Values{"confirm": {"reboot"}}).wantRedirect(tool + "?call=")
@@ -146,7 +151,8 @@ func TestDeviceActs(t *testing.T) {
 		}
 		return d
 	}
-	b.post(dev+"/edit", url.Values{"name": {"Front <b>door</b>"}, "tags": {"lab, Hall  lab"}, "notes": {"line\r\nline"}}).wantRedirect(dev)
+	b.post(dev+"/edit", url.Values{"name": {"Front <b>door</b>"}, "tags": {"lab, Hall  lab"},
+		"notes": {"line\r\nline"}}).wantRedirect(dev)
 	if d := device(); d.Name != "Front <b>door</b>" || strings.Join(d.Tags, " ") != "hall lab" || d.Notes != "line\nline" {
 		t.Errorf("stored %q %q %q", d.Name, d.Tags, d.Notes)
 	}
@@ -166,7 +172,8 @@ func TestDeviceActs(t *testing.T) {
 	p.wantText("textarea", "kept")
 
 	b.post(dev+"/hold", url.Values{"reason": {"on my desk"}, "hours": {"8"}}).wantRedirect(dev)
-	if h := device().Hold; h == nil || h.Reason != "on my desk" || h.Until == nil || h.Until.Sub(h.Since).Round(time.Hour) != 8*time.Hour {
+	if h := device().Hold; h == nil || h.Reason != "on my desk" || h.Until == nil || h.Until.Sub(h.Since).Round(
+		time.Hour) != 8*time.Hour {
 		t.Errorf("hold %+v", h)
 	}
 	b.post(dev+"/hold", url.Values{"reason": {""}, "hours": {"8"}}).wantRedirect(dev)
@@ -191,7 +198,8 @@ func TestClaimAndApprove(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	code := func(id fleet.DeviceID) string {
-		a, err := c.enrolments.Poll(fleet.BootPoll{Device: id, ClientID: uuid.NewString(), Board: "esp-box-3", At: time.Now().UTC()})
+		a, err := c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: uuid.NewString(), Board: "esp-box-3",
+			At: time.Now().UTC()})
 		if err != nil || a.Activation == nil {
 			t.Fatalf("poll: %+v, %v", a, err)
 		}
@@ -223,16 +231,20 @@ func TestClaimAndApprove(t *testing.T) {
 func TestSettings(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleAdmin)
-	b.post("/settings/operators", url.Values{"name": {"grace"}, "role": {"operator"}, "password": {"short"}}).wantStatus(422).wantText("#main", "at least 10")
+	b.post("/settings/operators", url.Values{"name": {"grace"}, "role": {"operator"}, "password": {"short"}}).wantStatus(
+		422).wantText("#main", "at least 10")
 	b.post("/settings/operators", url.Values{"name": {"grace"}, "role": {"king"}, "password": {password}}).wantStatus(422)
-	b.post("/settings/operators", url.Values{"name": {"grace"}, "role": {"operator"}, "password": {password}}).wantRedirect("/settings")
-	b.post("/settings/operators", url.Values{"name": {"GRACE"}, "role": {"operator"}, "password": {password}}).wantStatus(409)
+	b.post("/settings/operators", url.Values{"name": {"grace"}, "role": {"operator"},
+		"password": {password}}).wantRedirect("/settings")
+	b.post("/settings/operators", url.Values{"name": {"GRACE"}, "role": {"operator"}, "password": {password}}).wantStatus(
+		409)
 	grace := c.signIn("grace")
 	o, err := c.store.OperatorByName(t.Context(), "grace")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.post("/settings/operators/"+o.ID.String()+"/password", url.Values{"password": {"another password"}}).wantRedirect("/settings")
+	b.post("/settings/operators/"+o.ID.String()+"/password", url.Values{"password": {"another password"}}).wantRedirect(
+		"/settings")
 	grace.get("/").wantRedirect("/sign-in")
 	me, err := c.store.OperatorByName(t.Context(), "admin-1")
 	if err != nil {
@@ -280,12 +292,16 @@ func TestFanOut(t *testing.T) {
 	for _, wait := range []string{"-1", "1441", "soon", "99999999999999999999"} {
 		b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait="+wait).wantStatus(422).
 			wantText("#main", "24 hours").wantText("#main", "3 devices")
-		b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}, "offline_wait": {wait}}).wantStatus(422).wantText("#main", "24 hours")
+		b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}, "offline_wait": {wait}}).wantStatus(
+			422).wantText("#main", "24 hours")
 	}
 	c.enrol("a085e3112266")
-	b.get("/fanouts/new?q=&tool=self.get_device_status&offline_wait=90").wantStatus(200).wantText("#main", "within 1 h 30 min")
-	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait=60").wantText("#main", "called when it comes online")
-	waiting := b.post("/fanouts", url.Values{"q": {"id:a085e3112266"}, "tool": {"self.get_device_status"}, "offline_wait": {"60"}}).wantRedirect("/fanouts/")
+	b.get("/fanouts/new?q=&tool=self.get_device_status&offline_wait=90").wantStatus(200).wantText("#main",
+		"within 1 h 30 min")
+	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait=60").wantText("#main",
+		"called when it comes online")
+	waiting := b.post("/fanouts", url.Values{"q": {"id:a085e3112266"}, "tool": {"self.get_device_status"},
+		"offline_wait": {"60"}}).wantRedirect("/fanouts/")
 	live := b.stream("/events?view=fanout&id=" + strings.TrimPrefix(waiting, "/fanouts/"))
 	live.want("patch", "1 is offline and called when it comes online")
 	c.connect("a085e3112266", says("three"))
@@ -301,7 +317,8 @@ func TestFanOut(t *testing.T) {
 		t.Error("a message is missing")
 	}
 	b.get("/fanouts").wantText("#main", "2 of 2")
-	b.get("/calls?fanout="+strings.TrimPrefix(location, "/fanouts/")).wantStatus(200).wantText("#main", "self.get_device_status")
+	b.get("/calls?fanout="+strings.TrimPrefix(location, "/fanouts/")).wantStatus(200).wantText("#main",
+		"self.get_device_status")
 	b.post(location+"/cancel", nil).wantRedirect(location)
 	b.get(location).wantText("#flash", "ended already")
 
@@ -323,13 +340,17 @@ func TestBadInput(t *testing.T) {
 		path   string
 		status int
 	}{
-		{"/devices?q=nope:x", 200}, {"/devices?q=" + strings.Repeat("x", 2000), 200}, {"/devices?q=%22", 200}, {"/devices?q=%00", 200},
+		{"/devices?q=nope:x", 200}, {"/devices?q=" + strings.Repeat("x", 2000), 200}, {"/devices?q=%22", 200},
+		{"/devices?q=%00", 200},
 		{"/devices?limit=-5&sort=nope", 200}, {"/devices?cursor=nonsense", 303}, {"/devices?q=%FF%FE", 200},
-		{"/devices/%20", 404}, {"/devices/ffffffffffff", 404}, {"/devices/..%2f..%2fetc", 404}, {"/devices/ffffffffffff/tools", 404},
+		{"/devices/%20", 404}, {"/devices/ffffffffffff", 404}, {"/devices/..%2f..%2fetc", 404},
+		{"/devices/ffffffffffff/tools", 404},
 		{dev + "/tools/self.nope", 404}, {dev + "/firmware?from=x&to=y", 404}, {dev + "/tools/self.reboot?call=x", 200},
-		{"/calls?device=%21", 200}, {"/calls?state=nope", 200}, {"/calls?since=yesterday", 200}, {"/calls?cursor=x", 303}, {"/calls?fanout=x", 200},
+		{"/calls?device=%21", 200}, {"/calls?state=nope", 200}, {"/calls?since=yesterday", 200}, {"/calls?cursor=x", 303},
+		{"/calls?fanout=x", 200},
 		{"/calls?tool=%00", 200}, {"/calls/x", 404}, {"/calls/" + nobody, 404}, {"/calls/" + nobody + "/images/0", 404},
-		{"/snapshots/x", 404}, {"/snapshots/" + nobody, 404}, {"/fanouts/x", 404}, {"/fanouts/" + nobody, 404}, {"/fanouts?cursor=x", 303},
+		{"/snapshots/x", 404}, {"/snapshots/" + nobody, 404}, {"/fanouts/x", 404}, {"/fanouts/" + nobody, 404},
+		{"/fanouts?cursor=x", 303},
 	} {
 		p := b.get(tt.path)
 		if p.status != tt.status {
@@ -361,7 +382,8 @@ func TestBadInput(t *testing.T) {
 	}
 	b.post(dev+"/edit", url.Values{"notes": {strings.Repeat("x", 70<<10)}}).wantStatus(http.StatusRequestEntityTooLarge)
 	b.do(http.MethodDelete, dev, "", nil).wantStatus(http.StatusMethodNotAllowed)
-	if d, err := c.store.Device(t.Context(), "a085e3112233"); err != nil || d.Name != "" || d.Hold != nil || d.RetiredAt != nil {
+	if d, err := c.store.Device(t.Context(), "a085e3112233"); err != nil || d.Name != "" || d.Hold != nil ||
+		d.RetiredAt != nil {
 		t.Errorf("bad input changed the device: %+v, %v", d, err)
 	}
 	b.do(http.MethodPost, "/api/v1/nope", "application/json", strings.NewReader("{}")).wantStatus(404)
@@ -376,5 +398,6 @@ func TestBrokenFormCallsNothing(t *testing.T) {
 		return fleettest.Text("true"), nil
 	})
 	b := c.as(fleet.RoleOperator)
-	b.do(http.MethodPost, dev+"/tools/self.get_device_status", "application/x-www-form-urlencoded", strings.NewReader("arg.x=%zz")).wantStatus(http.StatusUnprocessableEntity)
+	b.do(http.MethodPost, dev+"/tools/self.get_device_status", "application/x-www-form-urlencoded",
+		strings.NewReader("arg.x=%zz")).wantStatus(http.StatusUnprocessableEntity)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -19,27 +20,29 @@ func (s *Server) keyRoutes() []route {
 	serial := ui.PathSerials + "/{serial}"
 	return []route{
 		{method: get, pattern: ui.PathSerials, role: fleet.RoleViewer, page: s.showSerials},
-		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, page: s.loadSerials, body: fleet.MaxSerialFile +
+		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, page: s.loadSerials, body: enrolment.MaxSerialFile +
 			formBytes},
 		{method: post, pattern: serial + "/release", role: fleet.RoleAdmin, page: s.releaseSerial},
 		{method: post, pattern: serial + "/delete", role: fleet.RoleAdmin, page: s.deleteSerial},
 		{method: get, pattern: ui.PathKeys, role: fleet.RoleViewer, page: s.showKeys},
-		{method: post, pattern: ui.PathKeys + "/start", role: fleet.RoleAdmin, page: s.rotateKeys((*fleet.SigningKeys).Start,
-			"flash.keys_start")},
+		{method: post, pattern: ui.PathKeys + "/start", role: fleet.RoleAdmin,
+			page: s.rotateKeys((*enrolment.SigningKeys).Start,
+				"flash.keys_start")},
 		{method: post, pattern: ui.PathKeys + "/finish", role: fleet.RoleAdmin,
-			page: s.rotateKeys((*fleet.SigningKeys).Finish, "flash.keys_finish")},
-		{method: post, pattern: ui.PathKeys + "/abort", role: fleet.RoleAdmin, page: s.rotateKeys((*fleet.SigningKeys).Abort,
-			"flash.keys_abort")},
+			page: s.rotateKeys((*enrolment.SigningKeys).Finish, "flash.keys_finish")},
+		{method: post, pattern: ui.PathKeys + "/abort", role: fleet.RoleAdmin,
+			page: s.rotateKeys((*enrolment.SigningKeys).Abort,
+				"flash.keys_abort")},
 		{method: post, pattern: ui.PathKeys + "/restart", role: fleet.RoleAdmin, page: s.restartLeft},
 	}
 }
 
 func (s *Server) serialsPage(r *http.Request, list ui.ListURL) (ui.SerialsPage, error) {
 	limit, _ := strconv.Atoi(list.Get("limit"))
-	rows, err := s.Serials.List(fleet.SerialFilter{State: fleet.SerialState(list.Get("state")), Limit: limit,
+	rows, err := s.Serials.List(enrolment.SerialFilter{State: enrolment.SerialState(list.Get("state")), Limit: limit,
 		Cursor: list.Get("cursor")})
 	return ui.SerialsPage{List: list, Rows: rows.Items, Next: rows.Next, Counts: s.Serials.Counts(),
-		Unknown: s.Serials.Proofs(fleet.ProofUnknown),
+		Unknown: s.Serials.Proofs(enrolment.ProofUnknown),
 		Mark:    s.MarkProofs, Admin: mayManage(r.Context())}, err
 }
 
@@ -98,7 +101,7 @@ func (s *Server) serialsAgain(r *http.Request, err error) (answer, error) {
 		return answer{}, failed
 	}
 	page.Problem = explain(r.Context(), err)
-	var file *fleet.SerialFileError
+	var file *enrolment.SerialFileError
 	if errors.As(err, &file) {
 		page.Problems, page.More = file.Problems, file.More
 	}
@@ -134,9 +137,9 @@ func (s *Server) keysPage(r *http.Request, list ui.ListURL) (ui.KeysPage, error)
 		return page, err
 	}
 	limit, _ := strconv.Atoi(list.Get("limit"))
-	f := fleet.RotationFilter{Groups: page.Rotation.LeftGroups(), Limit: limit, Cursor: list.Get("cursor")}
+	f := enrolment.RotationFilter{Groups: page.Rotation.LeftGroups(), Limit: limit, Cursor: list.Get("cursor")}
 	if g := list.Get("group"); g != "" {
-		f.Groups = []fleet.RotationGroup{fleet.RotationGroup(g)}
+		f.Groups = []enrolment.RotationGroup{enrolment.RotationGroup(g)}
 	}
 	rows, err := s.Keys.Devices(ctx, f)
 	page.Rows, page.Next = rows.Items, rows.Next
@@ -152,7 +155,8 @@ func (s *Server) showKeys(r *http.Request) (answer, error) {
 }
 
 // rotateKeys acts on the rotation, if what was typed confirms it.
-func (s *Server) rotateKeys(act func(*fleet.SigningKeys, context.Context, fleet.Actor, string) (fleet.KeyRotation,
+func (s *Server) rotateKeys(act func(*enrolment.SigningKeys, context.Context, fleet.Actor, string) (
+	enrolment.KeyRotation,
 	error), key string) handler {
 	return func(r *http.Request) (answer, error) {
 		ctx := r.Context()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // upload sends a list as the form on the page does.
@@ -76,7 +77,7 @@ func TestSigningKeyPage(t *testing.T) {
 	c.as(fleet.RoleViewer).get("/settings/keys?group=not_seen").wantStatus(200).wantText("#main", "Rotation aborted")
 	admin.post("/settings/keys/start", url.Values{"confirm": {"rotate"}}).wantRedirect("/settings/keys")
 	admin.post("/settings/keys/finish", url.Values{"confirm": {"2"}}).wantRedirect("/settings/keys")
-	if r := c.keys.Rotation(); r.State != fleet.RotationFinished || r.ToGeneration != 2 || r.LeftBehind != 2 {
+	if r := c.keys.Rotation(); r.State != enrolment.RotationFinished || r.ToGeneration != 2 || r.LeftBehind != 2 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -17,9 +17,12 @@ import (
 func TestWhoMayDoWhat(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
-	path := strings.NewReplacer("{device}", "a085e3112233", "{tool}", "self.get_device_status", "{call}", uuid.NewString(), "{n}", "0",
-		"{snapshot}", uuid.NewString(), "{fanout}", uuid.NewString(), "{operator}", uuid.NewString(), "{token}", uuid.NewString(),
-		"{image}", strings.Repeat("ab", 32), "{release}", uuid.NewString(), "{campaign}", uuid.NewString(), "{dump}", uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1")
+	path := strings.NewReplacer("{device}", "a085e3112233", "{tool}", "self.get_device_status", "{call}", uuid.NewString(),
+		"{n}", "0",
+		"{snapshot}", uuid.NewString(), "{fanout}", uuid.NewString(), "{operator}", uuid.NewString(), "{token}",
+		uuid.NewString(),
+		"{image}", strings.Repeat("ab", 32), "{release}", uuid.NewString(), "{campaign}", uuid.NewString(), "{dump}",
+		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1")
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -39,7 +42,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 			t.Errorf("%s is not for reading by all", at)
 		}
 		for role, b := range viewers {
-			p := b.do(route.Method, at, "application/x-www-form-urlencoded", strings.NewReader(url.Values{"days": {"x"}}.Encode()))
+			p := b.do(route.Method, at, "application/x-www-form-urlencoded",
+				strings.NewReader(url.Values{"days": {"x"}}.Encode()))
 			checkAccess(t, p, route, role)
 		}
 	}

@@ -37,7 +37,8 @@ func (s *Server) logAccess(next http.Handler) http.Handler {
 		began := time.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		defer func() {
-			s.Log.Debug("request", "method", r.Method, "path", redact(r.URL.Path), "status", ww.Status(), "bytes", ww.BytesWritten(),
+			s.Log.Debug("request", "method", r.Method, "path", redact(r.URL.Path), "status", ww.Status(), "bytes",
+				ww.BytesWritten(),
 				"took", time.Since(began), "from", clientIP(r), "request", requestID(r.Context()))
 		}()
 		next.ServeHTTP(ww, r)
@@ -66,7 +67,8 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(r.Context()), "panic", v, "stack", string(debug.Stack()))
+			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(r.Context()), "panic", v, "stack",
+				string(debug.Stack()))
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}()
 		next.ServeHTTP(w, r)

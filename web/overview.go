@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
@@ -87,7 +88,8 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 
 // campaignNeeds are the campaigns that wait for a person.
 func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
-	found, err := s.Campaigns.Campaigns(ctx, fleet.CampaignFilter{States: []fleet.CampaignState{fleet.CampaignPaused, fleet.CampaignAwaitingApproval}, Limit: 2 * overviewRows})
+	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Paused,
+		campaign.AwaitingApproval}, Limit: 2 * overviewRows})
 	for _, c := range found.Items {
 		if n, ok := ui.NewCampaignNeed(c); ok && len(needs) < overviewRows {
 			needs = append(needs, n)

@@ -78,7 +78,8 @@ func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true
 // page is what every component may know of the request.
 func (s *Server) page(r *http.Request) ui.Page {
 	v := viewerOf(r.Context())
-	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL, Open: s.EnrolmentMode == fleet.EnrolOpen}
+	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL,
+		Open: s.EnrolmentMode == fleet.EnrolOpen}
 	if v.operator == nil {
 		p.Open = false // strangers are told nothing
 		return p

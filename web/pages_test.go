@@ -42,8 +42,10 @@ func TestEveryPageRenders(t *testing.T) {
 	b.get("/").wantStatus(200).wantText("#main", "/xiaozhi/ota/")
 	b.get("/devices").wantStatus(200).wantText("#main", "fleetd sim")
 	c.enrol("a085e3112233")
-	for _, path := range []string{"/", "/devices", "/devices/a085e3112233", "/devices/A0:85:E3:11:22:33/tools", "/devices/a085e3112233/activity",
-		"/devices/a085e3112233/firmware", "/devices/a085e3112233/screen", "/devices/a085e3112233/facts", "/claim", "/calls", "/fanouts",
+	for _, path := range []string{"/", "/devices", "/devices/a085e3112233", "/devices/A0:85:E3:11:22:33/tools",
+		"/devices/a085e3112233/activity",
+		"/devices/a085e3112233/firmware", "/devices/a085e3112233/screen", "/devices/a085e3112233/facts", "/claim", "/calls",
+		"/fanouts",
 		"/fanouts/new?q=", "/fanouts/new?d=a085e3112233&tool=self.reboot", "/settings", "/help", "/sign-out-not"} {
 		want := http.StatusOK
 		if path == "/sign-out-not" {

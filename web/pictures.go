@@ -20,8 +20,9 @@ import (
 var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
 
 func snapshot(s fleet.Snapshot) ui.Snapshot {
-	return ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width, Height: s.Height,
-		Bytes: s.Size, CallID: s.Call.String()}
+	return ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
+		Height: s.Height,
+		Bytes:  s.Size, CallID: s.Call.String()}
 }
 
 func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request) {

@@ -83,12 +83,12 @@ func TestReplaceADevice(t *testing.T) {
 func TestReplaceDuringACampaign(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
-	state := fleet.DeploymentDownloading
+	active := true
 	busy := fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: fleet.NewTargets(c.store, c.store),
 		Events: c.events,
 		Kick:   func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {},
-		Busy: func(_ context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return []fleet.DeploymentConflict{{Device: ids[0], Name: "spring", State: state}}, nil
+		Busy: func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
+			return []fleet.CampaignPart{{Name: "spring", Active: active}}, nil
 		}})
 	admin := fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}
 	var e *fleet.Error
@@ -96,7 +96,7 @@ func TestReplaceDuringACampaign(t *testing.T) {
 		e.Code != "campaign_running" || e.Params["name"] != "spring" {
 		t.Errorf("while it downloads: %v", err)
 	}
-	state = fleet.DeploymentPending
+	active = false
 	plan, err := busy.PlanReplacement(t.Context(), "a085e3112233", "a085e3112244")
 	if err != nil || len(plan.Leaves) != 1 {
 		t.Errorf("while it waits: %+v, %v", plan, err)

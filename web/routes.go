@@ -40,56 +40,59 @@ func (s *Server) table() []route {
 	device := ui.PathDevices + "/{device}"
 	call := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
-	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(), s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), []route{
-		{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
-		{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
-		{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},
-		{method: post, pattern: ui.PathPreferences, role: anyone, raw: s.setPreferences},
+	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
+		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), []route{
+			{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
+			{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
+			{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},
+			{method: post, pattern: ui.PathPreferences, role: anyone, raw: s.setPreferences},
 
-		{method: get, pattern: ui.PathHome, role: viewer, page: s.showOverview},
-		{method: get, pattern: ui.PathHelp, role: viewer, page: s.showHelp},
-		{method: get, pattern: ui.PathEvents, role: viewer, raw: s.streamEvents},
+			{method: get, pattern: ui.PathHome, role: viewer, page: s.showOverview},
+			{method: get, pattern: ui.PathHelp, role: viewer, page: s.showHelp},
+			{method: get, pattern: ui.PathEvents, role: viewer, raw: s.streamEvents},
 
-		{method: get, pattern: ui.PathDevices, role: viewer, page: s.listDevices},
-		{method: get, pattern: device, role: viewer, page: s.showDevice},
-		{method: get, pattern: device + "/tools", role: viewer, page: s.showTools},
-		{method: get, pattern: device + "/tools/{tool}", role: viewer, page: s.showTools},
-		{method: post, pattern: device + "/tools/{tool}", role: operator, page: s.callTool, body: uploadBytes, wait: fleet.MaxCallTimeout + 2*time.Minute},
-		{method: get, pattern: device + "/activity", role: viewer, page: s.showActivity},
-		{method: get, pattern: device + "/firmware", role: viewer, page: s.showFirmware},
-		{method: get, pattern: device + "/screen", role: viewer, page: s.showScreen},
-		{method: get, pattern: device + "/facts", role: viewer, page: s.showFacts},
-		{method: post, pattern: device + "/edit", role: operator, page: s.editDevice},
-		{method: post, pattern: device + "/hold", role: operator, page: s.holdDevice},
-		{method: post, pattern: device + "/release", role: operator, page: s.releaseDevice},
-		{method: post, pattern: device + "/approve", role: operator, page: s.approveDevice},
-		{method: post, pattern: device + "/reject", role: operator, page: s.rejectDevice},
-		{method: post, pattern: device + "/resolve-conflict", role: operator, page: s.resolveConflict},
-		{method: post, pattern: device + "/retire", role: admin, page: s.retireDevice},
+			{method: get, pattern: ui.PathDevices, role: viewer, page: s.listDevices},
+			{method: get, pattern: device, role: viewer, page: s.showDevice},
+			{method: get, pattern: device + "/tools", role: viewer, page: s.showTools},
+			{method: get, pattern: device + "/tools/{tool}", role: viewer, page: s.showTools},
+			{method: post, pattern: device + "/tools/{tool}", role: operator, page: s.callTool, body: uploadBytes,
+				wait: fleet.MaxCallTimeout + 2*time.Minute},
+			{method: get, pattern: device + "/activity", role: viewer, page: s.showActivity},
+			{method: get, pattern: device + "/firmware", role: viewer, page: s.showFirmware},
+			{method: get, pattern: device + "/screen", role: viewer, page: s.showScreen},
+			{method: get, pattern: device + "/facts", role: viewer, page: s.showFacts},
+			{method: post, pattern: device + "/edit", role: operator, page: s.editDevice},
+			{method: post, pattern: device + "/hold", role: operator, page: s.holdDevice},
+			{method: post, pattern: device + "/release", role: operator, page: s.releaseDevice},
+			{method: post, pattern: device + "/approve", role: operator, page: s.approveDevice},
+			{method: post, pattern: device + "/reject", role: operator, page: s.rejectDevice},
+			{method: post, pattern: device + "/resolve-conflict", role: operator, page: s.resolveConflict},
+			{method: post, pattern: device + "/retire", role: admin, page: s.retireDevice},
 
-		{method: get, pattern: ui.PathClaim, role: viewer, page: s.showClaim},
-		{method: post, pattern: ui.PathClaim, role: operator, page: s.claimDevice},
+			{method: get, pattern: ui.PathClaim, role: viewer, page: s.showClaim},
+			{method: post, pattern: ui.PathClaim, role: operator, page: s.claimDevice},
 
-		{method: get, pattern: ui.PathCalls, role: viewer, page: s.listCalls},
-		{method: get, pattern: call, role: viewer, page: s.showCall},
-		{method: get, pattern: call + "/images/{n}", role: viewer, raw: s.sendCallImage},
-		{method: get, pattern: "/snapshots/{snapshot}", role: viewer, raw: s.sendSnapshot},
+			{method: get, pattern: ui.PathCalls, role: viewer, page: s.listCalls},
+			{method: get, pattern: call, role: viewer, page: s.showCall},
+			{method: get, pattern: call + "/images/{n}", role: viewer, raw: s.sendCallImage},
+			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, raw: s.sendSnapshot},
 
-		{method: get, pattern: ui.PathFanOuts, role: viewer, page: s.listFanOuts},
-		{method: get, pattern: ui.PathFanOutNew, role: operator, page: s.planFanOut},
-		{method: post, pattern: ui.PathFanOuts, role: operator, page: s.createFanOut},
-		{method: get, pattern: fanOut, role: viewer, page: s.showFanOut},
-		{method: post, pattern: fanOut + "/cancel", role: operator, page: s.cancelFanOut},
+			{method: get, pattern: ui.PathFanOuts, role: viewer, page: s.listFanOuts},
+			{method: get, pattern: ui.PathFanOutNew, role: operator, page: s.planFanOut},
+			{method: post, pattern: ui.PathFanOuts, role: operator, page: s.createFanOut},
+			{method: get, pattern: fanOut, role: viewer, page: s.showFanOut},
+			{method: post, pattern: fanOut + "/cancel", role: operator, page: s.cancelFanOut},
 
-		{method: get, pattern: ui.PathSettings, role: viewer, page: s.showSettings},
-		{method: post, pattern: ui.PathSettings + "/password", role: viewer, page: s.changeOwnPassword},
-		{method: post, pattern: ui.PathSettings + "/operators", role: admin, page: s.createOperator},
-		{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, page: s.disableOperator},
-		{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, page: s.enableOperator},
-		{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, page: s.setOperatorPassword},
-		{method: post, pattern: ui.PathSettings + "/tokens", role: admin, page: s.createToken},
-		{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, page: s.revokeToken},
-	})
+			{method: get, pattern: ui.PathSettings, role: viewer, page: s.showSettings},
+			{method: post, pattern: ui.PathSettings + "/password", role: viewer, page: s.changeOwnPassword},
+			{method: post, pattern: ui.PathSettings + "/operators", role: admin, page: s.createOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, page: s.disableOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, page: s.enableOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin,
+				page: s.setOperatorPassword},
+			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, page: s.createToken},
+			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, page: s.revokeToken},
+		})
 }
 
 // routes puts everything that shares the address together. Devices and
@@ -97,7 +100,8 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second, time.Minute))
+	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second,
+		time.Minute))
 	r.With(protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
@@ -116,7 +120,8 @@ func (s *Server) routes(public *url.URL) http.Handler {
 }
 
 func (s *Server) console(r chi.Router, public *url.URL) {
-	r.Use(protectBrowsers, middleware.Compress(4, "text/html"), s.refuseCrossOrigin(public), s.sessions.LoadAndSave, s.withViewer)
+	r.Use(protectBrowsers, middleware.Compress(4, "text/html"), s.refuseCrossOrigin(public), s.sessions.LoadAndSave,
+		s.withViewer)
 	for _, t := range s.table() {
 		r.Method(t.method, t.pattern, s.requireRole(t.role, bounded(t, s.answerer(t))))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -35,7 +36,8 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 		Codec:            scs.GobCodec{},
 		HashTokenInStore: true, // who reads the table cannot sign in with it
 		ErrorFunc:        s.fail,
-		Cookie:           scs.SessionCookie{Name: "fleetd_session", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Persist: true},
+		Cookie: scs.SessionCookie{Name: "fleetd_session", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
+			Persist: true},
 	}
 	if https {
 		m.Cookie.Name, m.Cookie.Secure = "__Host-fleetd_session", true
@@ -104,7 +106,7 @@ type waitingCount struct {
 	n  int
 }
 
-func (c *waitingCount) get(e *fleet.Enrolments, now time.Time) int {
+func (c *waitingCount) get(e *enrolment.Service, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if age := now.Sub(c.at); age < 0 || age > time.Second {

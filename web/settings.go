@@ -35,7 +35,8 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 		return page, err
 	}
 	for _, t := range tokens {
-		page.Tokens = append(page.Tokens, ui.TokenRow{ID: t.ID.String(), Name: t.Name, Role: t.Role, Hint: t.Hint, By: t.CreatedBy,
+		page.Tokens = append(page.Tokens, ui.TokenRow{ID: t.ID.String(), Name: t.Name, Role: t.Role, Hint: t.Hint,
+			By:      t.CreatedBy,
 			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil})
 	}
 	page.System, err = s.system(ctx)
@@ -83,7 +84,8 @@ func (s *Server) changed(r *http.Request, key string, err error) (answer, error)
 	return a, nil
 }
 
-var errOldPassword = fleet.Errorf(fleet.ErrInvalid, "wrong_password", "the present password is wrong; nothing was changed")
+var errOldPassword = fleet.Errorf(fleet.ErrInvalid, "wrong_password",
+	"the present password is wrong; nothing was changed")
 
 // changeOwnPassword wants the present one: a browser left open is not its owner.
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
@@ -171,7 +173,8 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
-	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), r.PostFormValue("name"), fleet.Role(r.PostFormValue("role")), expires)
+	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), r.PostFormValue("name"),
+		fleet.Role(r.PostFormValue("role")), expires)
 	if err != nil {
 		return s.changed(r, "", err)
 	}
@@ -187,7 +190,8 @@ func tokenExpiry(days string, now time.Time) (*time.Time, error) {
 	n, err := strconv.Atoi(days)
 	switch {
 	case err != nil || n < 0 || n > maxTokenDays:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_expiry", "say for how many days the token is good, at most %d, or 0 for ever", maxTokenDays)
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_expiry",
+			"say for how many days the token is good, at most %d, or 0 for ever", maxTokenDays)
 	case n == 0:
 		return nil, nil
 	}

@@ -17,9 +17,11 @@ func TestSignIn(t *testing.T) {
 	c.operator("ada", fleet.RoleOperator)
 	b := c.browser()
 	b.get("/sign-in?next=/calls").wantStatus(200)
-	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}}).wantStatus(422).wantText("form", "wrong")
+	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}}).wantStatus(422).wantText("form",
+		"wrong")
 	b.post("/sign-in", url.Values{"name": {"nobody"}, "password": {password}}).wantStatus(422)
-	b.post("/sign-in", url.Values{"name": {"ADA"}, "password": {password}, "next": {"/calls?tool=x"}}).wantRedirect("/calls?tool=x")
+	b.post("/sign-in", url.Values{"name": {"ADA"}, "password": {password}, "next": {"/calls?tool=x"}}).wantRedirect(
+		"/calls?tool=x")
 	b.get("/calls").wantStatus(200).wantText("summary", "ada")
 	b.get("/sign-in?next=/calls").wantRedirect("/calls")
 	if strings.Contains(c.logged.String(), password) {
@@ -58,7 +60,8 @@ func TestSecureCookieBehindHTTPS(t *testing.T) {
 	c := newConsole(t, func(o *web.Options) { o.PublicURL = "https://fleet.test" })
 	c.operator("ada", fleet.RoleViewer)
 	p := c.browser().post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(303)
-	if got := p.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-fleetd_session=") || !strings.Contains(got, "; Secure") {
+	if got := p.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-fleetd_session=") || !strings.Contains(got,
+		"; Secure") {
 		t.Errorf("Set-Cookie: %q, want a __Host- cookie that is Secure", got)
 	}
 }
@@ -110,7 +113,8 @@ func TestSignInIsRateLimited(t *testing.T) {
 		b := c.browser()
 		limited := 0
 		for i := range 25 {
-			if b.post("/sign-in", url.Values{"name": {"name" + string(rune('a'+i))}, "password": {"x"}}).status == http.StatusTooManyRequests {
+			if b.post("/sign-in", url.Values{"name": {"name" + string(rune('a'+i))},
+				"password": {"x"}}).status == http.StatusTooManyRequests {
 				limited++
 			}
 		}
@@ -170,7 +174,8 @@ func TestSecurityHeaders(t *testing.T) {
 	c := newConsole(t)
 	for _, path := range []string{"/sign-in", "/nope", "/static/nope.css"} {
 		h := c.browser().get(path).header
-		if csp := h.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+		if csp := h.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp,
+			"unsafe") {
 			t.Errorf("%s: policy %q", path, csp)
 		}
 		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("X-Frame-Options") != "DENY" {
@@ -231,7 +236,8 @@ func TestPreferences(t *testing.T) {
 	b.get("/sign-in?lang=en").wantText("h1", "Sign in")
 	b.get("/sign-in").wantText("h1", "Sign in")
 	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
-	b.post("/preferences", url.Values{"lang": {"zh-CN"}, "theme": {"dark"}, "next": {"/devices?q=x"}}).wantRedirect("/devices?q=x")
+	b.post("/preferences", url.Values{"lang": {"zh-CN"}, "theme": {"dark"}, "next": {"/devices?q=x"}}).wantRedirect(
+		"/devices?q=x")
 	p := b.get("/devices").wantText("h1", "设备")
 	if got := attribute(p.find("html")[0], "data-theme"); got != "dark" {
 		t.Errorf("theme %q, want dark", got)

@@ -22,7 +22,8 @@ func TestDeviceListIsInstant(t *testing.T) {
 	}
 	c.poll(ids...)
 	b := c.as(fleet.RoleOperator)
-	for _, path := range []string{"/devices", "/devices?q=0013", "/devices?q=presence%3Aonline+version%3C2.4", "/devices?q=tag%3Alab&sort=last_seen&desc=1", "/"} {
+	for _, path := range []string{"/devices", "/devices?q=0013", "/devices?q=presence%3Aonline+version%3C2.4",
+		"/devices?q=tag%3Alab&sort=last_seen&desc=1", "/"} {
 		var took []time.Duration
 		for range 7 {
 			began := time.Now()

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/ui"
 )
@@ -119,7 +120,8 @@ func TestStreamTellsPresence(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
 	b := c.as(fleet.RoleViewer)
-	list, one, overview := b.stream("/events?view=devices"), b.stream("/events?view=device&id=a085e3112233"), b.stream("/events?view=overview")
+	list, one, overview := b.stream("/events?view=devices"), b.stream("/events?view=device&id=a085e3112233"),
+		b.stream("/events?view=overview")
 	one.want("patch", `id="device-head"`, "is-pending")
 	c.connect("a085e3112233", says("true"))
 	list.want("patch", `id="device-a085e3112233"`, "is-online")
@@ -131,10 +133,12 @@ func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
 	b := c.as(fleet.RoleOperator)
-	devices, filtered, calls := b.stream("/events?view=devices"), b.stream("/events?view=devices&q=name:x"), b.stream("/events?view=calls")
+	devices, filtered, calls := b.stream("/events?view=devices"), b.stream("/events?view=devices&q=name:x"),
+		b.stream("/events?view=calls")
 	device := b.stream("/events?view=device&id=a085e3112233")
 	time.Sleep(300 * time.Millisecond) // the streams have begun
-	if _, err := c.enrolments.Poll(fleet.BootPoll{Device: "a085e3112255", ClientID: uuid.NewString(), Board: "esp-box-3", At: time.Now().UTC()}); err != nil {
+	if _, err := c.enrolments.Poll(enrolment.BootPoll{Device: "a085e3112255", ClientID: uuid.NewString(),
+		Board: "esp-box-3", At: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 	devices.want("new", "1")
@@ -186,7 +190,8 @@ func TestSlowCallFollowsOverTheStream(t *testing.T) {
 	b := c.as(fleet.RoleOperator)
 	s := b.stream("/events?view=device&id=a085e3112233")
 	b.headers["HX-Request"] = "true"
-	location := b.post("/devices/a085e3112233/tools/self.get_device_status", nil).wantRedirect("/devices/a085e3112233/tools/self.get_device_status?call=")
+	location := b.post("/devices/a085e3112233/tools/self.get_device_status", nil).wantRedirect(
+		"/devices/a085e3112233/tools/self.get_device_status?call=")
 	u, err := url.Parse(location)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +222,8 @@ func TestSnapshotShowsWithinASecond(t *testing.T) {
 	})
 	b := c.as(fleet.RoleOperator)
 	s := b.stream("/events?view=device&id=a085e3112233")
-	location := b.post(ui.ToolPath("a085e3112233", fleet.ToolSnapshot), url.Values{"arg.quality": {"80"}}).wantRedirect(ui.ToolPath("a085e3112233", fleet.ToolSnapshot))
+	location := b.post(ui.ToolPath("a085e3112233", fleet.ToolSnapshot), url.Values{"arg.quality": {"80"}}).wantRedirect(
+		ui.ToolPath("a085e3112233", fleet.ToolSnapshot))
 	s.want("patch", `id="snapshot"`, "/snapshots/")
 	if d := time.Since(<-uploaded); d > time.Second {
 		t.Errorf("the picture showed %v after it arrived", d)

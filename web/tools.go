@@ -149,7 +149,8 @@ func parseUpload(r *http.Request) error {
 }
 
 // readToolForm turns the form into a request, or says why it cannot be one.
-func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request fleet.CallRequest, problem string, err error) {
+func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request fleet.CallRequest,
+	problem string, err error) {
 	ctx := r.Context()
 	args, shown, ok := ui.Arguments(form.Fields, r.PostForm)
 	form.Fields = shown

@@ -23,6 +23,10 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
@@ -32,21 +36,21 @@ type Options struct {
 	Devices    *fleet.Devices
 	Calls      *fleet.Calls
 	FanOuts    *fleet.FanOuts
-	Firmware   *fleet.Firmware
-	Campaigns  *fleet.Campaigns
-	Enrolments *fleet.Enrolments
-	Rules      *fleet.EnrolmentRules
+	Firmware   *firmware.Service
+	Campaigns  *campaign.Service
+	Enrolments *enrolment.Service
+	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
-	Serials    *fleet.Serials
-	Keys       *fleet.SigningKeys
+	Serials    *enrolment.Serials
+	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots
 	Pictures   fleet.SnapshotStore // what is known of the pictures
 	Stats      fleet.StatsStore
 	Samples    fleet.PresenceStore // the console only reads its samples
 	Reports    Reports             // what devices tell of themselves
-	CoreDumps  *fleet.CoreDumps
-	Logs       *fleet.DeviceLogs
+	CoreDumps  *telemetry.CoreDumps
+	Logs       *telemetry.Logs
 	Events     *fleet.Events
 	Sessions   scs.CtxStore // of signed-in operators
 

@@ -114,7 +114,8 @@ type deviceHook struct {
 }
 
 func (h *deviceHook) Provides(event byte) bool {
-	return slices.Contains([]byte{mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablished, mqtt.OnPublish, mqtt.OnPacketRead, mqtt.OnSubscribe}, event)
+	return slices.Contains([]byte{mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablished, mqtt.OnPublish,
+		mqtt.OnPacketRead, mqtt.OnSubscribe}, event)
 }
 
 func (h *deviceHook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
@@ -231,7 +232,8 @@ func (b *backend) send(d *Device, qos byte, payload string) {
 	cl := b.clients[d.ID()]
 	b.mu.Unlock()
 	err := cl.WritePacket(packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: qos}, PacketID: 7, TopicName: "any/topic", Payload: []byte(payload),
+		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: qos}, PacketID: 7, TopicName: "any/topic",
+		Payload: []byte(payload),
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -64,7 +64,8 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	f, err := New(Options{
 		OTAURL: c.OTAURL, Devices: c.Devices, Boards: c.Boards, Seed: c.Seed, Faults: faults, ConnectRate: c.ConnectRate,
-		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC, LocalAddrs: c.LocalAddrs, Reports: c.Reports,
+		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC,
+		LocalAddrs: c.LocalAddrs, Reports: c.Reports,
 		TalkEvery: c.TalkEvery,
 		Logger:    slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
@@ -102,7 +103,8 @@ func (s Stats) String() string {
 		what string
 	}{
 		{s.Activating, "waiting for activation"}, {s.PollFailures, "polls failed"}, {s.ConnectFailures, "connects failed"},
-		{s.Reboots, "reboots"}, {s.Upgrades, "upgrades"}, {s.UpgradesFailed, "upgrades failed"}, {s.Rollbacks, "rollbacks"}, {s.Crashes, "crashes"},
+		{s.Reboots, "reboots"}, {s.Upgrades, "upgrades"}, {s.UpgradesFailed, "upgrades failed"}, {s.Rollbacks, "rollbacks"},
+		{s.Crashes, "crashes"},
 	} {
 		if extra.n > 0 {
 			line += fmt.Sprintf(", %d %s", extra.n, extra.what)

@@ -18,6 +18,9 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/device"
 )
@@ -28,18 +31,18 @@ type delivery struct {
 	t          *testing.T
 	http       *httptest.Server
 	broker     *broker.Broker
-	enrolments *fleet.Enrolments
+	enrolments *enrolment.Service
 	presences  *fleet.Presences
 	devices    fleettest.Devices
 	calls      *fleet.Calls
-	downloads  *fleet.Downloads
+	downloads  *firmware.Downloads
 	device     *Device
-	deployment fleet.Deployment
+	deployment campaign.Deployment
 
 	mu    sync.Mutex
-	links map[string]fleet.FirmwareLink
+	links map[string]firmware.Link
 	story []string // evidence of any kind, as it came; without progress
-	offer func(fleet.BootPoll, bool) *fleet.FirmwareOffer
+	offer func(enrolment.BootPoll, bool) *fleet.FirmwareOffer
 }
 
 func (d *delivery) note(kind fleet.EvidenceKind) {
@@ -60,16 +63,23 @@ func (d *delivery) saw(kind fleet.EvidenceKind) bool { return slices.Contains(d.
 
 // newDelivery runs it with a 300 KB image of version 2.9.0 for an S3 board.
 func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
-	d = &delivery{t: t, links: map[string]fleet.FirmwareLink{}, offer: func(fleet.BootPoll, bool) *fleet.FirmwareOffer { return nil }}
+	d = &delivery{t: t, links: map[string]firmware.Link{}, offer: func(enrolment.BootPoll,
+		bool) *fleet.FirmwareOffer {
+		return nil
+	}}
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	var err error
-	d.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: memory{}, Mode: fleet.EnrolOpen, Key: make([]byte, fleet.KeySize)})
+	d.enrolments, err = enrolment.New(enrolment.Options{Store: memory{}, Mode: fleet.EnrolOpen,
+		Key: make([]byte, enrolment.KeySize)})
 	must(err)
-	d.presences = fleet.NewPresences(fleet.PresenceOptions{Store: memory{}, Tap: func(_ fleet.DeviceID, e fleet.Evidence) { d.note(e.Kind) }})
+	d.presences = fleet.NewPresences(fleet.PresenceOptions{Store: memory{}, Tap: func(_ fleet.DeviceID,
+		e fleet.Evidence) {
+		d.note(e.Kind)
+	}})
 	d.broker, err = broker.New(broker.Options{Addr: "127.0.0.1:0", Devices: deviceSide{d}, Node: "test"})
 	must(err)
 	store, err := blobs.OpenDir(t.TempDir())
@@ -78,19 +88,22 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	image, elf := makeImage(esp32s3.imageID, "2.9.0", 300_000)
 	key, err := store.PutFile(t.Context(), bytes.NewReader(image), int64(len(image)))
 	must(err)
-	d.downloads = fleet.NewDownloads(fleet.DownloadsOptions{Links: d, Blobs: store,
-		Observe: func(_ uuid.UUID, o fleet.Observation) { d.note(o.Kind) }})
-	d.calls = fleet.NewCalls(fleet.CallsOptions{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices, &d.devices),
+	d.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: d, Blobs: store,
+		Observe: func(t firmware.Transfer) { d.note(t.Kind) }})
+	d.calls = fleet.NewCalls(fleet.CallsOptions{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices,
+		&d.devices),
 		Link: d.broker, Watcher: d.presences, Events: &fleet.Events{}})
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
 	must(err)
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d, Downloads: d.downloads}).Routes(router)
+	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d,
+		Downloads: d.downloads}).Routes(router)
 	d.http = httptest.NewUnstartedServer(router)
 	d.http.Config.ConnContext = device.WithConn
 	d.http.Start()
 	t.Cleanup(d.http.Close)
-	d.deployment = fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Attempt: 1, Image: key, ImageSize: int64(len(image)), TargetELF: elf}
+	d.deployment = campaign.Deployment{ID: uuid.Must(uuid.NewV7()), Attempt: 1, Image: key, ImageSize: int64(len(image)),
+		TargetELF: elf}
 	d.run(fault)
 	return d, elf
 }
@@ -107,7 +120,8 @@ func (d *delivery) run(fault string) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	f, err := New(Options{OTAURL: d.http.URL + "/xiaozhi/ota/", Boards: []string{"bread-compact-wifi"}, TimeScale: 0.02, Faults: faults})
+	f, err := New(Options{OTAURL: d.http.URL + "/xiaozhi/ota/", Boards: []string{"bread-compact-wifi"}, TimeScale: 0.02,
+		Faults: faults})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -143,21 +157,21 @@ func (d *delivery) id() fleet.DeviceID {
 
 // newLink is an attempt's link.
 func (d *delivery) newLink() (url string) {
-	l, url := fleet.NewFirmwareLink(d.http.URL, d.deployment, time.Minute, time.Now())
+	l, url := firmware.NewLink(d.http.URL, d.deployment.Link(), time.Minute, time.Now())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.links[string(l.TokenHash)] = l
 	return url
 }
 
-func (d *delivery) Poll(_ context.Context, p fleet.BootPoll, first bool) *fleet.FirmwareOffer {
+func (d *delivery) Poll(_ context.Context, p enrolment.BootPoll, first bool) *fleet.FirmwareOffer {
 	d.mu.Lock()
 	offer := d.offer
 	d.mu.Unlock()
 	return offer(p, first)
 }
 
-func (d *delivery) FirmwareLink(_ context.Context, hash []byte, _ time.Time) (fleet.FirmwareLink, error) {
+func (d *delivery) FirmwareLink(_ context.Context, hash []byte, _ time.Time) (firmware.Link, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l, ok := d.links[string(hash)]
@@ -199,8 +213,8 @@ func (s deviceSide) SaveListing(_ context.Context, l fleet.ToolListing) error {
 // memory stores nothing: the services have it in memory.
 type memory struct{}
 
-func (memory) Admissions(context.Context) ([]fleet.Admission, error)                   { return nil, nil }
-func (memory) SavePolls(context.Context, []fleet.PollRecord) error                     { return nil }
+func (memory) Admissions(context.Context) ([]enrolment.Admission, error)               { return nil, nil }
+func (memory) SavePolls(context.Context, []enrolment.PollRecord) error                 { return nil }
 func (memory) DropWaiting(context.Context, []fleet.DeviceID) error                     { return nil }
 func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error)      { return nil, nil }
 func (memory) SavePresence(context.Context, []fleet.PresenceChange) error              { return nil }
@@ -209,7 +223,7 @@ func (memory) ResetPresence(context.Context, string, string, time.Time) (int64, 
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
 	return nil, nil
 }
-func (memory) SaveAdmission(context.Context, fleet.Actor, string, fleet.Admission, time.Time) error {
+func (memory) SaveAdmission(context.Context, fleet.Actor, string, enrolment.Admission, time.Time) error {
 	return nil
 }
 
@@ -287,7 +301,7 @@ func TestOfferedDelivery(t *testing.T) {
 			d, elf := newDelivery(t, tt.fault)
 			d.mu.Lock()
 			d.story = nil
-			d.offer = func(p fleet.BootPoll, first bool) *fleet.FirmwareOffer {
+			d.offer = func(p enrolment.BootPoll, first bool) *fleet.FirmwareOffer {
 				if first != (p.ELFSHA256 == elf) {
 					t.Errorf("first boot %v of %s", first, p.Version)
 				}

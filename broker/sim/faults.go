@@ -108,7 +108,8 @@ func (f *Fault) setValue(text string) (err error) {
 			return fmt.Errorf("value %q: want a time above zero such as 2s", text)
 		}
 	case f.Percent > 0:
-		if f.Percent, err = strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64); err != nil || !(f.Percent >= 0 && f.Percent < 100) {
+		if f.Percent, err = strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64); err != nil ||
+			!(f.Percent >= 0 && f.Percent < 100) {
 			return fmt.Errorf("value %q: want a percentage below 100 such as 50", text)
 		}
 	default:

@@ -19,7 +19,8 @@ func TestParseFaults(t *testing.T) {
 	}{
 		{"", nil, ""},
 		{"silent:2%, drop:0.01", []Fault{{Kind: FaultSilent, Rate: 0.02}, {Kind: FaultDrop, Rate: 0.01}}, ""},
-		{"slow=500ms:5%,flap", []Fault{{Kind: FaultSlow, Rate: 0.05, Delay: 500 * time.Millisecond}, {Kind: FaultFlap, Rate: 1, Delay: 30 * time.Second}}, ""},
+		{"slow=500ms:5%,flap", []Fault{{Kind: FaultSlow, Rate: 0.05, Delay: 500 * time.Millisecond},
+			{Kind: FaultFlap, Rate: 1, Delay: 30 * time.Second}}, ""},
 		{"cut=30%:1%", []Fault{{Kind: FaultCut, Rate: 0.01, Percent: 30}}, ""},
 		{"quiet", nil, "unknown name; known are silent"},
 		{"silent=1", nil, "takes no value"},

@@ -75,7 +75,8 @@ func New(o Options) (*Fleet, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("simulated fleet: %w", err)
 	}
-	f := &Fleet{options: o, log: o.Logger, faults: map[FaultKind]Fault{}, builds: map[*board][]*build{}, installed: map[build]*build{}}
+	f := &Fleet{options: o, log: o.Logger, faults: map[FaultKind]Fault{}, builds: map[*board][]*build{},
+		installed: map[build]*build{}}
 	f.http = newClient(f.dialHTTP)
 	for _, fault := range o.Faults {
 		if fault.Delay == 0 { // a fault made by hand
@@ -114,7 +115,8 @@ func (o *Options) check() error {
 	u, err := url.Parse(o.OTAURL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "":
-		return fmt.Errorf("OTA URL %q: want http://host/path without a query, such as http://127.0.0.1:8080/xiaozhi/ota/", o.OTAURL)
+		return fmt.Errorf("OTA URL %q: want http://host/path without a query, such as http://127.0.0.1:8080/xiaozhi/ota/",
+			o.OTAURL)
 	case o.Devices < 0 || o.Devices > 1<<24:
 		return fmt.Errorf("%d devices: want 1 to %d", o.Devices, 1<<24)
 	case o.ConnectRate < 0 || o.TimeScale < 0 || o.BootDelay < 0 || o.Keepalive < 0 || o.TalkEvery < 0:

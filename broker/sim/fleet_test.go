@@ -53,7 +53,8 @@ func TestCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := "--devices 4 --ota-url " + b.http.URL + "/ota/ --boards xmini-c3,esp-box-3 --faults slow=1s:5% --local-addrs 127.0.0.2,127.0.0.3 --progress 0s"
+	line := "--devices 4 --ota-url " + b.http.URL +
+		"/ota/ --boards xmini-c3,esp-box-3 --faults slow=1s:5% --local-addrs 127.0.0.2,127.0.0.3 --progress 0s"
 	if _, err := parser.Parse(strings.Fields(line)); err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,8 @@ func attach(t *testing.T, d *Device) *server {
 	conn := &mqttConn{Conn: near, keepalive: time.Hour}
 	conn.lastSent.Store(time.Now().UnixNano())
 	d.setConn(conn)
-	s := &server{t: t, d: d, conn: &mqttConn{Conn: far, keepalive: 1000 * time.Hour}, packets: make(chan packet, 100), cancel: cancel}
+	s := &server{t: t, d: d, conn: &mqttConn{Conn: far, keepalive: 1000 * time.Hour}, packets: make(chan packet, 100),
+		cancel: cancel}
 	s.conn.lastSent.Store(time.Now().UnixNano())
 	received := make(chan error, 1)
 	go func() { received <- d.receive(conn) }()

@@ -24,7 +24,8 @@ func TestCallOverBroker(t *testing.T) {
 	if s := d.State(); s.Theme != "dark" || s.Volume != 33 {
 		t.Errorf("state %+v", s)
 	}
-	if calls := d.Calls(); len(calls) != 2 || calls[0].ID != 2 || calls[1].Tool != "self.screen.set_theme" || calls[1].Arguments != `{"theme":"dark"}` {
+	if calls := d.Calls(); len(calls) != 2 || calls[0].ID != 2 || calls[1].Tool != "self.screen.set_theme" ||
+		calls[1].Arguments != `{"theme":"dark"}` {
 		t.Errorf("recorded %+v", calls)
 	}
 }

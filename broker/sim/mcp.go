@@ -45,7 +45,8 @@ func (d *Device) initialize(id int, params value) {
 		d.vision = vision{url: url.text(), token: v.field("token").text()}
 		d.mu.Unlock()
 	}
-	b := append([]byte(`{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"`), d.board.name...)
+	b := append([]byte(`{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"`),
+		d.board.name...)
 	b = append(append(b, `","version":"`...), d.running().build.version...)
 	d.replyResult(id, append(b, `"}}`...))
 }

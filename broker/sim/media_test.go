@@ -83,7 +83,8 @@ func TestSnapshotShowsTheState(t *testing.T) {
 func TestScreens(t *testing.T) {
 	for _, name := range BoardNames() {
 		d := oneDevice(t, Options{Boards: []string{name}})
-		d.state.Lamp, d.state.Message, d.state.Volume = true, "Hello, a text that is longer than a line of the screen has room for", 100
+		d.state.Lamp, d.state.Message, d.state.Volume = true,
+			"Hello, a text that is longer than a line of the screen has room for", 100
 		data, err := d.screenshot(80)
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +151,8 @@ func TestPhotoGoesToVision(t *testing.T) {
 	if got := text0(b.ask(d, photo)); got != `{"success":true}` {
 		t.Errorf("got %s", got)
 	}
-	if got := b.ask(d, toolCall(3, "self.camera.capture", `{}`)); !strings.Contains(got, `"type":"image","image":"{\"type\":\"image\"`) {
+	if got := b.ask(d, toolCall(3, "self.camera.capture", `{}`)); !strings.Contains(got,
+		`"type":"image","image":"{\"type\":\"image\"`) {
 		t.Errorf("capture: %.200s", got)
 	}
 }

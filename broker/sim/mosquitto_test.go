@@ -107,7 +107,8 @@ func (m *mosquitto) count(text string) (n int) {
 func otaServer(t *testing.T, port, keepalive int) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"mqtt":{"endpoint":"127.0.0.1:%d","client_id":"%s","publish_topic":"up","keepalive":%d}}`, port, r.Header.Get("Device-Id"), keepalive)
+		fmt.Fprintf(w, `{"mqtt":{"endpoint":"127.0.0.1:%d","client_id":"%s","publish_topic":"up","keepalive":%d}}`, port,
+			r.Header.Get("Device-Id"), keepalive)
 	}))
 	t.Cleanup(s.Close)
 	return s.URL + "/ota/"

@@ -52,7 +52,10 @@ func FuzzIncoming(f *testing.F) {
 	f.Add(publishPacket(nil, "t", []byte(toolCall(1, "self.light.set_rgb", `{"R":1,"g":2.5,"b":1e99}`))))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		d := oneDevice(t, Options{Boards: []string{"atoms3-echo-base"}})
-		d.fleet.http.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("no network here") })
+		d.fleet.http.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
+			return nil,
+				errors.New("no network here")
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		task := d.reset(ctx, cancel)

@@ -36,8 +36,9 @@ var reportingUpgrade = newReportingUpgrade()
 func newReportingUpgrade() *tool {
 	t := &tool{
 		name: "self.upgrade_firmware", description: "Upgrade firmware from a specific URL.", userOnly: true,
-		params: []param{textParam("url"), textParam("sha256").or(argument{}), intParam("size", 0, 16<<20).or(argument{}), textParam("job").or(argument{})},
-		run:    upgradeAndReport,
+		params: []param{textParam("url"), textParam("sha256").or(argument{}), intParam("size", 0, 16<<20).or(argument{}),
+			textParam("job").or(argument{})},
+		run: upgradeAndReport,
 	}
 	t.json = t.marshal()
 	return t
@@ -62,7 +63,8 @@ func (d *Device) report(job, state, more string) {
 	if job == "" || !d.fleet.options.Reports {
 		return
 	}
-	b := append([]byte(`"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/job","params":{"job":`), appendQuoted(nil, job)...)
+	b := append([]byte(`"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/job","params":{"job":`),
+		appendQuoted(nil, job)...)
 	b = append(b, `,"kind":"upgrade","state":"`+state+`"`+more+`}}`...)
 	d.publish(d.message(string(b)))
 }

@@ -87,7 +87,8 @@ func TestActivationSchedule(t *testing.T) {
 	}{
 		{"claimed while it waits", []string{code, "202 ", "202 ", "200 ", "200 {}"}, []int{0, 0, 3, 6, 6}},
 		{"an error waits longer", []string{code, "500 ", "200 ", "200 {}"}, []int{0, 0, 10, 10}},
-		{"ten tries, then a check", append(append([]string{code}, ten("202 ")...), "200 {}"), []int{0, 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30}},
+		{"ten tries, then a check", append(append([]string{code}, ten("202 ")...), "200 {}"), []int{0, 0, 3, 6, 9, 12, 15, 18,
+			21, 24, 27, 30}},
 		{"no challenge, no request", []string{`200 {"activation":{"code":"482913"}}`, "200 {}"}, []int{0, 100}},
 	}
 	for _, tt := range tests {
@@ -135,7 +136,8 @@ func TestCrashes(t *testing.T) {
 		{"long key that is not copied", `{"mqtt":{"telemetry_interval":true}}`, 1, 0},
 		{"long value", `{"mqtt":{"password":"` + strings.Repeat("x", 4000) + `"}}`, 4, 4},
 		{"long body", `{"x":"` + strings.Repeat("x", 8192) + `"}`, 1, 1},
-		{"two long values fit", `{"mqtt":{"a":"` + strings.Repeat("x", 3900) + `","b":"` + strings.Repeat("x", 3900) + `"}}`, 1, 0},
+		{"two long values fit", `{"mqtt":{"a":"` + strings.Repeat("x", 3900) + `","b":"` + strings.Repeat("x", 3900) + `"}}`,
+			1, 0},
 		{"NVS full", `{"mqtt":{` + manyKeys(400) + `}}`, 4, 4},
 	}
 	for _, tt := range tests {

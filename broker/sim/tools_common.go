@@ -86,7 +86,8 @@ func userTools(b *board) []*tool {
 		tools = append(tools, &tool{
 			name: "self.screen.get_info", description: "Information about the screen, including width, height, etc.",
 			run: func(context.Context, *Device, []argument) (result, error) {
-				return result{text: fmt.Sprintf(`{"width":%d,"height":%d,"monochrome":%t}`, b.screen.width, b.screen.height, b.screen.mono)}, nil
+				return result{text: fmt.Sprintf(`{"width":%d,"height":%d,"monochrome":%t}`, b.screen.width, b.screen.height,
+					b.screen.mono)}, nil
 			},
 		})
 	}

@@ -86,7 +86,10 @@ func TestUpgrade(t *testing.T) {
 			polls := len(strings.Fields(tt.want.slots))
 			eventually(t, "the last poll", func() bool { _, n := b.lastPoll(); return n == polls })
 			if tt.want.mqtt {
-				eventually(t, "MQTT", func() bool { return f.Stats().Connects == 2 || tt.want.lateTrue || tt.fault == "silent-accept" })
+				eventually(t, "MQTT", func() bool {
+					return f.Stats().Connects == 2 || tt.want.lateTrue ||
+						tt.fault == "silent-accept"
+				})
 				b.connected(d)
 			}
 			var got outcome
@@ -178,7 +181,8 @@ func TestUnconfirmedImageRefusesAnother(t *testing.T) {
 		if next == "" {
 			return b.mqttSection(p.id)
 		}
-		return strings.TrimSuffix(b.mqttSection(p.id), "}") + fmt.Sprintf(`,"firmware":{"version":"%s","url":"%s/fw/%s"}}`, next, b.http.URL, next)
+		return strings.TrimSuffix(b.mqttSection(p.id), "}") + fmt.Sprintf(`,"firmware":{"version":"%s","url":"%s/fw/%s"}}`,
+			next, b.http.URL, next)
 	}
 	f := b.start(Options{Boards: []string{"esp-box-3"}, TimeScale: 0.01})
 	d := f.Device(0)
@@ -215,7 +219,10 @@ func TestPollFailureRollsBack(t *testing.T) {
 	b.connected(d)
 	time.Sleep(20 * time.Millisecond)
 	b.send(d, 0, toolCall(2, "self.reboot", `{}`))
-	eventually(t, "rollback", func() bool { return f.Stats().Rollbacks == 1 && d.Firmware().Slot == "ota_0" && !d.Firmware().Pending })
+	eventually(t, "rollback", func() bool {
+		return f.Stats().Rollbacks == 1 && d.Firmware().Slot == "ota_0" &&
+			!d.Firmware().Pending
+	})
 	if got := f.Stats().PollFailures; got != 10 {
 		t.Errorf("%d polls failed", got)
 	}
@@ -235,7 +242,8 @@ func TestBoardsDifferInTools(t *testing.T) {
 	if slices.Contains(names("xmini-c3", "2.4.2"), "self.screen.snapshot") {
 		t.Error("xmini-c3 has no LVGL screen to take a snapshot of")
 	}
-	if slices.Contains(names("bread-compact-esp32", "2.2.4"), "self.assets.set_download_url") || !slices.Contains(names("bread-compact-esp32", "2.4.2"), "self.assets.set_download_url") {
+	if slices.Contains(names("bread-compact-esp32", "2.2.4"), "self.assets.set_download_url") ||
+		!slices.Contains(names("bread-compact-esp32", "2.4.2"), "self.assets.set_download_url") {
 		t.Error("without an assets partition the tool came with 2.3")
 	}
 	for _, name := range BoardNames() {

@@ -77,7 +77,8 @@ func TestOTAAnswers(t *testing.T) {
 			if fatal(err) != c.Expect.Crash {
 				t.Fatalf("error %v, want a crash: %v", err, c.Expect.Crash)
 			}
-			if due := strings.HasPrefix(c.Name, "upgrade due") || strings.HasPrefix(c.Name, "forced"); due != (saw.upgrade.url != "") {
+			due := strings.HasPrefix(c.Name, "upgrade due") || strings.HasPrefix(c.Name, "forced")
+			if due != (saw.upgrade.url != "") {
 				t.Errorf("upgrades from %q", saw.upgrade)
 			}
 			if strings.HasPrefix(c.Name, "unclaimed") && (saw.code != "482913" || saw.challenge != "f3b0c2d4e5") {
@@ -200,7 +201,8 @@ func TestAppImages(t *testing.T) {
 				if (err == nil) != c.Expect.Valid {
 					t.Fatalf("in steps of %d: %v", step, err)
 				}
-				if c.Expect.Valid && b.version != c.Expect.Version || c.Expect.Elf != "" && (b.elf != c.Expect.Elf || b.idf != c.Expect.IDF) {
+				if c.Expect.Valid && b.version != c.Expect.Version ||
+					c.Expect.Elf != "" && (b.elf != c.Expect.Elf || b.idf != c.Expect.IDF) {
 					t.Errorf("in steps of %d: %+v", step, b)
 				}
 			}

@@ -33,7 +33,8 @@ func TestImageVectors(t *testing.T) {
 		}
 		for _, piece := range []int{1, 7, 4096} {
 			image := newAppImage(chip)
-			_, err := io.CopyBuffer(struct{ io.Writer }{image}, struct{ io.Reader }{bytes.NewReader(c.Image)}, make([]byte, piece))
+			_, err := io.CopyBuffer(struct{ io.Writer }{image}, struct{ io.Reader }{bytes.NewReader(c.Image)},
+				make([]byte, piece))
 			var b *build
 			if err == nil {
 				b, err = image.finish()

@@ -50,7 +50,8 @@ func vectorTools(t *testing.T, replies ...string) (tools []*tool) {
 }
 
 func vectorTool(v value) *tool {
-	t := &tool{name: v.field("name").text(), description: v.field("description").text(), userOnly: v.field("annotations") != nil}
+	t := &tool{name: v.field("name").text(), description: v.field("description").text(),
+		userOnly: v.field("annotations") != nil}
 	for key, schema := range v.field("inputSchema").field("properties").members() {
 		p := param{name: key.text(), ranged: schema.field("minimum") != nil}
 		def := schema.field("default")
@@ -88,7 +89,8 @@ func TestToolsList(t *testing.T) {
 				if strings.HasPrefix(c.Name, "single page") {
 					tools = vectorTools(t, c.Pages[0].Reply)
 				}
-				tools = append(tools, &tool{name: "self.demo.huge", description: strings.Repeat("x", 8000), userOnly: strings.HasPrefix(c.Name, "single")})
+				tools = append(tools, &tool{name: "self.demo.huge", description: strings.Repeat("x", 8000),
+					userOnly: strings.HasPrefix(c.Name, "single")})
 				if !strings.HasPrefix(c.Name, "one tool") {
 					tools = tools[:len(tools)-1]
 				}

@@ -49,26 +49,31 @@ func TestCampaignByCommand(t *testing.T) {
 	t.Parallel()
 	const board = "bread-compact-wifi"
 	d := newDaemon(t)
-	d.simulate(sim.Options{Devices: 3, Boards: []string{board}, Seed: 7, TimeScale: 0.05, BootDelay: 200 * time.Millisecond})
+	d.simulate(sim.Options{Devices: 3, Boards: []string{board}, Seed: 7, TimeScale: 0.05,
+		BootDelay: 200 * time.Millisecond})
 	d.listed(3)
 
 	image := d.made("sha256", "image", "push", writeImage(t, board, "9.1.0"), "--board", board, "--notes", "from a test")
 	release := d.made("id", "release", "create", image)
 	plan := filepath.Join(t.TempDir(), "plan.json")
-	if err := os.WriteFile(plan, []byte(`{"waves":[{"name":"canary","count":1,"soak_ms":0},{"name":"rest","percent":100,"soak_ms":0}]}`), 0o600); err != nil {
+	if err := os.WriteFile(plan, []byte(
+		`{"waves":[{"name":"canary","count":1,"soak_ms":0},{"name":"rest","percent":100,"soak_ms":0}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	create := []string{"campaign", "create", "--name", "spring", "--release", release, "--q", "board:" + board, "--plan", plan}
+	create := []string{"campaign", "create", "--name", "spring", "--release", release, "--q", "board:" + board, "--plan",
+		plan}
 	if out := d.run(append(create, "--dry-run")...); !bytes.Contains(out, []byte(`"targets": 3`)) {
 		t.Errorf("the dry run printed %s", out)
 	}
 	id := d.made("id", append(create, "--start")...)
 	seen := bytes.Split(bytes.TrimSpace(d.run("campaign", "show", id, "--watch", "--every", "200ms")), []byte("\n"))
 	var last campaignView
-	if err := json.Unmarshal(seen[len(seen)-1], &last); err != nil || last.State != "completed" || last.Counts["succeeded"] != 3 {
+	if err := json.Unmarshal(seen[len(seen)-1], &last); err != nil || last.State != "completed" ||
+		last.Counts["succeeded"] != 3 {
 		t.Errorf("it ended %s", seen[len(seen)-1])
 	}
-	if out := d.run("campaign", "deployments", id, "--state", "succeeded"); bytes.Count(out, []byte(`"to_version": "9.1.0"`)) != 3 {
+	if out := d.run("campaign", "deployments", id, "--state", "succeeded"); bytes.Count(out,
+		[]byte(`"to_version": "9.1.0"`)) != 3 {
 		t.Errorf("the deployments are %s", out)
 	}
 	if out := d.run("device", "list", "version:9.1.0"); bytes.Count(out, []byte(`"mac"`)) != 3 {

@@ -16,27 +16,31 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres/pgtest"
 )
 
 // quickTimers judge devices whose waits are a hundredth of real ones, and
 // leave room for a machine that has ten thousand of them to simulate.
-var quickTimers = fleet.DeploymentTimers{
-	Get: 8 * time.Second, Resend: 8 * time.Second, Stall: 8 * time.Second, Download: 30 * time.Second, SlowestRate: 8 << 10,
-	Goodbye: 2 * time.Second, BootPoll: 30 * time.Second, Connect: 15 * time.Second, Probe: 4 * time.Second, Backoff: 500 * time.Millisecond,
+var quickTimers = campaign.DeploymentTimers{
+	Get: 8 * time.Second, Resend: 8 * time.Second, Stall: 8 * time.Second, Download: 30 * time.Second,
+	SlowestRate: 8 << 10,
+	Goodbye:     2 * time.Second, BootPoll: 30 * time.Second, Connect: 15 * time.Second, Probe: 4 * time.Second,
+	Backoff: 500 * time.Millisecond,
 }
 
 // verdicts are what a device with each fault must end as, as the one who
 // watches it from outside can know.
-var verdicts = map[sim.FaultKind]fleet.DeploymentState{
-	sim.FaultSilentAccept:    fleet.DeploymentTimedOut,
-	sim.FaultNoGet:           fleet.DeploymentTimedOut,
-	sim.FaultCut:             fleet.DeploymentFailed,
-	sim.FaultLateTrue:        fleet.DeploymentFailed,
-	sim.FaultWrongBuild:      fleet.DeploymentWrongBuild,
-	sim.FaultRollback:        fleet.DeploymentRolledBack,
-	sim.FaultPollWithoutMQTT: fleet.DeploymentTimedOut,
-	sim.FaultMQTTWithoutPoll: fleet.DeploymentTimedOut,
+var verdicts = map[sim.FaultKind]campaign.DeploymentState{
+	sim.FaultSilentAccept:    campaign.DeploymentTimedOut,
+	sim.FaultNoGet:           campaign.DeploymentTimedOut,
+	sim.FaultCut:             campaign.DeploymentFailed,
+	sim.FaultLateTrue:        campaign.DeploymentFailed,
+	sim.FaultWrongBuild:      campaign.DeploymentWrongBuild,
+	sim.FaultRollback:        campaign.DeploymentRolledBack,
+	sim.FaultPollWithoutMQTT: campaign.DeploymentTimedOut,
+	sim.FaultMQTTWithoutPoll: campaign.DeploymentTimedOut,
 }
 
 // TestCampaignOverSimulatedFleet takes a fleet through a campaign of three
@@ -55,12 +59,13 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 	fleetOf := startSim(t, s, devices, "0.375%") // 3 % together
 	release := releaseForSim(t, s, "2.5.0")
 
-	plan := fleet.CampaignPlan{Name: "three waves", Release: release.ID, MaxInFlight: 500, MaxAttempts: 2,
-		Waves: []fleet.WavePlan{
+	plan := campaign.Plan{Name: "three waves", Release: release.ID, MaxInFlight: 500, MaxAttempts: 2,
+		Waves: []campaign.WavePlan{
 			{Name: "canary", Percent: 1, SuccessPercent: 50, MinSample: 1, Soak: time.Second},
 			{Name: "early", Percent: 10, SuccessPercent: 80, MinSample: 5, Soak: time.Second},
 			{Name: "rest", Percent: 100, SuccessPercent: 80, MinSample: 5, Soak: time.Second}},
-		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 100, Percent: 20, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}}
+		AbortRules: []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 100, Percent: 20,
+			Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}}
 	ctx := t.Context()
 	c, err := s.campaigns.Create(ctx, testOperator, plan)
 	if err != nil {
@@ -75,22 +80,22 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.State == fleet.CampaignPaused {
+		if c.State == campaign.Paused {
 			t.Fatalf("paused: %s, %s", c.PauseReason, c.Reason)
 		}
 		return c.State.Final()
 	})
 	t.Logf("%d devices in %v, %s", devices, time.Since(begin).Round(100*time.Millisecond), c.State)
 	checkVerdicts(t, s, c, fleetOf)
-	if c.State != fleet.CampaignCompletedWithErrors && devices >= 600 {
+	if c.State != campaign.CompletedWithErrors && devices >= 600 {
 		t.Errorf("the campaign ended %s, want completed_with_errors", c.State)
 	}
 }
 
-func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet) {
+func checkVerdicts(t *testing.T, s *server, c campaign.Campaign, fleetOf *sim.Fleet) {
 	t.Helper()
 	got := deploymentsOf(t, s, c)
-	tally := map[fleet.DeploymentState]int{}
+	tally := map[campaign.DeploymentState]int{}
 	wrong := 0
 	for i := range fleetOf.Len() {
 		d := fleetOf.Device(i)
@@ -113,11 +118,12 @@ func checkVerdicts(t *testing.T, s *server, c fleet.Campaign, fleetOf *sim.Fleet
 	}
 }
 
-func deploymentsOf(t *testing.T, s *server, c fleet.Campaign) map[fleet.DeviceID]fleet.Deployment {
+func deploymentsOf(t *testing.T, s *server, c campaign.Campaign) map[fleet.DeviceID]campaign.Deployment {
 	t.Helper()
-	got := map[fleet.DeviceID]fleet.Deployment{}
+	got := map[fleet.DeviceID]campaign.Deployment{}
 	for cursor := ""; ; {
-		page, err := s.campaigns.Deployments(t.Context(), fleet.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit, Cursor: cursor})
+		page, err := s.campaigns.Deployments(t.Context(), campaign.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit,
+			Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +138,7 @@ func deploymentsOf(t *testing.T, s *server, c fleet.Campaign) map[fleet.DeviceID
 
 // tellingRate says how fast the last wave was told. What is between the first
 // and the last tenth of it is the engine's doing: both have few devices to tell.
-func tellingRate(all map[fleet.DeviceID]fleet.Deployment) string {
+func tellingRate(all map[fleet.DeviceID]campaign.Deployment) string {
 	var at []time.Time
 	for _, d := range all {
 		if d.Wave == 2 && d.Attempt == 1 && d.SentAt != nil {
@@ -150,10 +156,10 @@ func tellingRate(all map[fleet.DeviceID]fleet.Deployment) string {
 
 // expected is the right verdict; of a device with several faults any failure
 // will do, so it is not looked at.
-func expected(d *sim.Device) (fleet.DeploymentState, bool) {
+func expected(d *sim.Device) (campaign.DeploymentState, bool) {
 	switch faults := d.Faults(); len(faults) {
 	case 0:
-		return fleet.DeploymentSucceeded, true
+		return campaign.DeploymentSucceeded, true
 	case 1:
 		return verdicts[faults[0]], true
 	}
@@ -164,7 +170,8 @@ var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", 
 
 func startTestServer(t *testing.T) *server {
 	t.Helper()
-	cfg := &config{HTTPAddr: "127.0.0.1:0", MQTTAddr: freeAddr(t), AdminAddr: "127.0.0.1:0", Enrolment: "open", NodeName: "test",
+	cfg := &config{HTTPAddr: "127.0.0.1:0", MQTTAddr: freeAddr(t), AdminAddr: "127.0.0.1:0", Enrolment: "open",
+		NodeName:   "test",
 		MaxWaiting: 10_000, MaxWaitingNet: 500, WaitingBits4: 24, WaitingBits6: 64, SerialProof: "accept",
 		timers: quickTimers, engineTick: 50 * time.Millisecond}
 	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
@@ -227,7 +234,7 @@ func startSim(t *testing.T, s *server, devices int, rate string, more ...string)
 	return f
 }
 
-func releaseForSim(t *testing.T, s *server, version string) fleet.Release {
+func releaseForSim(t *testing.T, s *server, version string) firmware.Release {
 	t.Helper()
 	var images []string
 	for _, board := range sim.DefaultBoards {
@@ -235,13 +242,14 @@ func releaseForSim(t *testing.T, s *server, version string) fleet.Release {
 		if err != nil {
 			t.Fatal(err)
 		}
-		img, _, err := s.firmware.Upload(t.Context(), testOperator, fleet.ImageUpload{Body: bytes.NewReader(data), Board: board})
+		img, _, err := s.firmware.Upload(t.Context(), testOperator, firmware.ImageUpload{Body: bytes.NewReader(data),
+			Board: board})
 		if err != nil {
 			t.Fatal(err)
 		}
 		images = append(images, img.SHA256)
 	}
-	r, err := s.firmware.Create(t.Context(), testOperator, fleet.ReleaseRequest{Images: images})
+	r, err := s.firmware.Create(t.Context(), testOperator, firmware.ReleaseRequest{Images: images})
 	if err != nil {
 		t.Fatal(err)
 	}

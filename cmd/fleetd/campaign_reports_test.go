@@ -7,6 +7,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -14,17 +15,17 @@ import (
 // reported are the verdicts on devices that report on their upgrades, and the
 // words that must be theirs.
 var reported = map[sim.FaultKind]struct {
-	state fleet.DeploymentState
+	state campaign.DeploymentState
 	words string
 }{
-	sim.FaultNoGet:           {fleet.DeploymentFailed, "the no-get fault keeps the download from starting"},
-	sim.FaultCut:             {fleet.DeploymentFailed, "download ended after"},
-	sim.FaultLateTrue:        {fleet.DeploymentFailed, "the late-true fault refuses the image"},
-	sim.FaultRollback:        {fleet.DeploymentRolledBack, "the new image restarted before it had proved itself"},
-	sim.FaultSilentAccept:    {fleet.DeploymentTimedOut, ""},
-	sim.FaultWrongBuild:      {fleet.DeploymentWrongBuild, ""},
-	sim.FaultPollWithoutMQTT: {fleet.DeploymentTimedOut, ""},
-	sim.FaultMQTTWithoutPoll: {fleet.DeploymentTimedOut, ""},
+	sim.FaultNoGet:           {campaign.DeploymentFailed, "the no-get fault keeps the download from starting"},
+	sim.FaultCut:             {campaign.DeploymentFailed, "download ended after"},
+	sim.FaultLateTrue:        {campaign.DeploymentFailed, "the late-true fault refuses the image"},
+	sim.FaultRollback:        {campaign.DeploymentRolledBack, "the new image restarted before it had proved itself"},
+	sim.FaultSilentAccept:    {campaign.DeploymentTimedOut, ""},
+	sim.FaultWrongBuild:      {campaign.DeploymentWrongBuild, ""},
+	sim.FaultPollWithoutMQTT: {campaign.DeploymentTimedOut, ""},
+	sim.FaultMQTTWithoutPoll: {campaign.DeploymentTimedOut, ""},
 }
 
 // TestCampaignOverReportingFleet takes devices through a campaign that say how
@@ -37,15 +38,17 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 	}
 	s := startTestServer(t)
 	fleetOf := startSim(t, s, 90, "4%", "--reports")
-	c := runCampaign(t, s, fleet.CampaignPlan{Name: "reporting", Release: releaseForSim(t, s, "2.5.0").ID, MaxInFlight: 50, MaxAttempts: 2,
-		Waves:      []fleet.WavePlan{{Name: "all", Percent: 100, SuccessPercent: 10, MinSample: 1, Soak: time.Second}},
-		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 90, Percent: 100, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}})
-	words := func(id fleet.DeviceID) (fleet.Deployment, string) {
+	c := runCampaign(t, s, campaign.Plan{Name: "reporting", Release: releaseForSim(t, s, "2.5.0").ID, MaxInFlight: 50,
+		MaxAttempts: 2,
+		Waves:       []campaign.WavePlan{{Name: "all", Percent: 100, SuccessPercent: 10, MinSample: 1, Soak: time.Second}},
+		AbortRules: []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 90, Percent: 100,
+			Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}})
+	words := func(id fleet.DeviceID) (campaign.Deployment, string) {
 		d, err := s.campaigns.Deployment(t.Context(), c.ID, id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		said, _ := fleet.DeviceWords(d.Reason)
+		said, _ := campaign.DeviceWords(d.Reason)
 		return d, said
 	}
 	var good fleet.DeviceID
@@ -60,14 +63,18 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 		switch faults := device.Faults(); len(faults) {
 		case 0:
 			good = id
-			if d.State != fleet.DeploymentSucceeded || d.Percent == nil || *d.Percent != 100 || d.Attempt != 1 {
+			if d.State != campaign.DeploymentSucceeded || d.Percent == nil || *d.Percent != 100 || d.Attempt != 1 {
 				t.Errorf("%s ended %s (%s) at %v in attempt %d", id, d.State, d.Reason, d.Percent, d.Attempt)
 			}
 		case 1:
 			want := reported[faults[0]]
 			seen[faults[0]]++
 			if want.words != "" { // the word of one that rolled back comes a moment after the verdict
-				waitFor(t, 10*time.Second, "the words of "+string(id), func() bool { d, said = words(id); return said != "" || t.Failed() })
+				waitFor(t, 10*time.Second, "the words of "+string(id), func() bool {
+					d, said = words(id)
+					return said != "" ||
+						t.Failed()
+				})
 			}
 			if d.State != want.state || !strings.HasPrefix(said, want.words) || want.words != "" && said == "" {
 				events, _ := s.campaigns.DeploymentEvents(t.Context(), d.ID)
@@ -86,7 +93,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 }
 
 // runCampaign starts a campaign and waits for its end.
-func runCampaign(t *testing.T, s *server, plan fleet.CampaignPlan) fleet.Campaign {
+func runCampaign(t *testing.T, s *server, plan campaign.Plan) campaign.Campaign {
 	t.Helper()
 	ctx := t.Context()
 	c, err := s.campaigns.Create(ctx, testOperator, plan)
@@ -100,7 +107,7 @@ func runCampaign(t *testing.T, s *server, plan fleet.CampaignPlan) fleet.Campaig
 		if c, err = s.campaigns.Campaign(ctx, c.ID); err != nil {
 			t.Fatal(err)
 		}
-		if c.State == fleet.CampaignPaused {
+		if c.State == campaign.Paused {
 			t.Fatalf("paused: %s, %s", c.PauseReason, c.Reason)
 		}
 		return c.State.Final()

@@ -9,18 +9,18 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // campaignView is what the commands print of a campaign for a person.
 type campaignView struct {
 	ID, Name, Reason, Q, Digest string
-	State                       fleet.CampaignState
+	State                       campaign.State
 	PauseReason                 string `json:"pause_reason"`
 	ReleaseID                   string `json:"release_id"`
 	Wave, Targets, Skipped      int
 	CreatedAt                   time.Time `json:"created_at"`
-	Counts                      map[fleet.DeploymentState]int
+	Counts                      map[campaign.DeploymentState]int
 	Waves                       []campaignWave
 	Progress                    struct {
 		Funnel []struct {
@@ -39,7 +39,7 @@ type campaignView struct {
 type campaignWave struct {
 	Name, State, Verdict, Gate string
 	Size                       int
-	Counts                     map[fleet.DeploymentState]int
+	Counts                     map[campaign.DeploymentState]int
 }
 
 type reasonCount struct {
@@ -48,12 +48,12 @@ type reasonCount struct {
 }
 
 // tally sums the devices up: those with an outcome, good and bad.
-func tally(counts map[fleet.DeploymentState]int) (succeeded, failed, done int) {
+func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int) {
 	for state, n := range counts {
 		switch {
-		case state == fleet.DeploymentSkipped:
+		case state == campaign.DeploymentSkipped:
 			continue
-		case state == fleet.DeploymentSucceeded:
+		case state == campaign.DeploymentSucceeded:
 			succeeded += n
 		case state.Failed():
 			failed += n
@@ -89,8 +89,9 @@ func printCampaign(c *clientFlags, answer json.RawMessage, err error) error {
 		fmt.Printf(": %s", printable(v.Reason))
 	}
 	succeeded, failed, done := tally(v.Counts)
-	fmt.Printf("\n%d devices, %d done: %d succeeded, %d failed; %d left out\n", v.Targets, done, succeeded, failed, v.Skipped)
-	if v.State == fleet.CampaignDraft || v.State == fleet.CampaignAwaitingApproval {
+	fmt.Printf("\n%d devices, %d done: %d succeeded, %d failed; %d left out\n", v.Targets, done, succeeded, failed,
+		v.Skipped)
+	if v.State == campaign.Draft || v.State == campaign.AwaitingApproval {
 		fmt.Println("digest", printable(v.Digest))
 	}
 	return v.details()
@@ -101,12 +102,13 @@ func (v campaignView) details() error {
 	var rows [][]string
 	for i, w := range v.Waves {
 		succeeded, failed, done := tally(w.Counts)
-		rows = append(rows, []string{strconv.Itoa(i + 1), w.Name, w.State, strconv.Itoa(w.Size), strconv.Itoa(done), strconv.Itoa(succeeded), strconv.Itoa(failed), w.Verdict})
+		rows = append(rows, []string{strconv.Itoa(i + 1), w.Name, w.State, strconv.Itoa(w.Size), strconv.Itoa(done),
+			strconv.Itoa(succeeded), strconv.Itoa(failed), w.Verdict})
 	}
 	if err := table("WAVE NAME STATE DEVICES DONE SUCCEEDED FAILED VERDICT", rows); err != nil {
 		return err
 	}
-	if v.State != fleet.CampaignDraft {
+	if v.State != campaign.Draft {
 		fmt.Println()
 		rows = nil
 		for _, s := range v.Progress.Funnel {
@@ -179,7 +181,8 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 		return err
 	}
 	for _, conflict := range v.Conflicts {
-		fmt.Printf("\n%s has %d of these devices waiting and %d under way", printable(conflict.Name), conflict.Waiting, conflict.Active)
+		fmt.Printf("\n%s has %d of these devices waiting and %d under way", printable(conflict.Name), conflict.Waiting,
+			conflict.Active)
 	}
 	for _, w := range v.Warnings {
 		fmt.Printf("\nwarning: %s: %s", printable(w.Code), printable(w.Detail))
@@ -222,7 +225,8 @@ type campaignDeployments struct {
 
 func (c *campaignDeployments) Run(ctx context.Context) error {
 	params := url.Values{}
-	for name, v := range map[string]string{"state": strings.Join(c.State, ","), "class": c.Class, "board": c.Board, "device": c.Device} {
+	for name, v := range map[string]string{"state": strings.Join(c.State, ","), "class": c.Class, "board": c.Board,
+		"device": c.Device} {
 		if v != "" {
 			params.Set(name, v)
 		}

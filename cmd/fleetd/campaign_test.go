@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // The plan of a file and the flags beside it make one body; what neither says
@@ -20,13 +20,16 @@ func TestCampaignBody(t *testing.T) {
 		flags      campaignCreate
 		want, fail string
 	}{
-		{name: "flags alone", flags: campaignCreate{Name: "n", Release: "r", Query: &lab, Mode: "push", MaxInFlight: 3, Approval: true},
+		{name: "flags alone", flags: campaignCreate{Name: "n", Release: "r", Query: &lab, Mode: "push", MaxInFlight: 3,
+			Approval: true},
 			want: `{"approval_required":true,"max_in_flight":3,"mode":"push","name":"n","q":"tag:lab","release_id":"r"}`},
-		{name: "every device", flags: campaignCreate{Name: "n", Release: "r", Query: &everyone}, want: `{"name":"n","q":"","release_id":"r"}`},
+		{name: "every device", flags: campaignCreate{Name: "n", Release: "r", Query: &everyone},
+			want: `{"name":"n","q":"","release_id":"r"}`},
 		{name: "file alone", plan: `{"name":"n","release_id":"r","devices":["a"],"windows":[{"cron":"0 2 * * *"}]}`,
 			want: `{"devices":["a"],"name":"n","release_id":"r","windows":[{"cron":"0 2 * * *"}]}`},
-		{name: "a flag goes before the file", plan: `{"name":"n","release_id":"r","devices":["a"]}`, flags: campaignCreate{Name: "m", Query: &lab},
-			want: `{"name":"m","q":"tag:lab","release_id":"r"}`},
+		{name: "a flag goes before the file", plan: `{"name":"n","release_id":"r","devices":["a"]}`,
+			flags: campaignCreate{Name: "m", Query: &lab},
+			want:  `{"name":"m","q":"tag:lab","release_id":"r"}`},
 		{name: "canaries by number", flags: campaignCreate{Name: "n", Release: "r", Query: &lab, Canary: "5"},
 			want: `{"name":"n","q":"tag:lab","release_id":"r","waves":[{"count":5,"name":"canary"},{"name":"rest","percent":100}]}`},
 		{name: "canaries by share", flags: campaignCreate{Name: "n", Release: "r", Query: &lab, Canary: "2.5%"},
@@ -61,8 +64,10 @@ func TestCampaignBody(t *testing.T) {
 }
 
 func TestTally(t *testing.T) {
-	succeeded, failed, done := tally(map[fleet.DeploymentState]int{fleet.DeploymentSucceeded: 5, fleet.DeploymentFailed: 2, fleet.DeploymentUnhealthy: 1,
-		fleet.DeploymentSkipped: 7, fleet.DeploymentVerifying: 3, fleet.DeploymentQueued: 4, fleet.DeploymentCanceled: 6})
+	succeeded, failed, done := tally(map[campaign.DeploymentState]int{campaign.DeploymentSucceeded: 5,
+		campaign.DeploymentFailed: 2, campaign.DeploymentUnhealthy: 1,
+		campaign.DeploymentSkipped: 7, campaign.DeploymentVerifying: 3, campaign.DeploymentQueued: 4,
+		campaign.DeploymentCanceled: 6})
 	if succeeded != 5 || failed != 3 || done != 14 {
 		t.Errorf("%d succeeded, %d failed, %d done; want 5, 3, 14", succeeded, failed, done)
 	}

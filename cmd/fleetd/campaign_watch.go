@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 type campaignShow struct {
@@ -85,7 +85,8 @@ func (v campaignView) line() (line, stage string) {
 	if v.Reason != "" {
 		stage += ": " + printable(v.Reason)
 	}
-	return fmt.Sprintf("%s; %d of %d devices done, %d succeeded, %d failed", stage, done, v.Targets, succeeded, failed), stage
+	return fmt.Sprintf("%s; %d of %d devices done, %d succeeded, %d failed", stage, done, v.Targets, succeeded, failed),
+		stage
 }
 
 func (c *campaignShow) ended(v campaignView, answer json.RawMessage) error {
@@ -95,7 +96,7 @@ func (c *campaignShow) ended(v campaignView, answer json.RawMessage) error {
 			return err
 		}
 	}
-	if v.State != fleet.CampaignCompleted {
+	if v.State != campaign.Completed {
 		return fmt.Errorf("the campaign %s ended %s", v.ID, v.State)
 	}
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -23,19 +24,17 @@ type certificate struct {
 
 	current atomic.Pointer[tls.Certificate]
 	bad     atomic.Bool   // the files are not those in use, since they do not work
-	seen    [2]fileChange // at the last look, used or not; belongs to run
+	seen    [2]contentSum // at the last look, used or not; belongs to run
 }
 
-// A fileChange is what differs after a file was written or replaced.
-type fileChange struct {
-	at   time.Time
-	size int64
-}
+// A contentSum is the SHA-256 of a file's content. Time and size are not enough:
+// two files written within a tick of the clock may have the same.
+type contentSum [sha256.Size]byte
 
 // openCertificate reads the files. Afterwards run follows their changes.
 func openCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile, log: log, every: certificateEvery}
-	c.seen = c.changes()
+	c.seen = c.sums()
 	cert, err := c.load()
 	if err != nil {
 		return nil, err
@@ -55,11 +54,11 @@ func (c *certificate) load() (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// changes looks at the files. One that is missing has the zero change.
-func (c *certificate) changes() (now [2]fileChange) {
+// sums reads the files. One that is missing has the zero sum.
+func (c *certificate) sums() (now [2]contentSum) {
 	for i, name := range []string{c.certFile, c.keyFile} {
-		if info, err := os.Stat(name); err == nil {
-			now[i] = fileChange{info.ModTime(), info.Size()}
+		if content, err := os.ReadFile(name); err == nil {
+			now[i] = sha256.Sum256(content)
 		}
 	}
 	return now
@@ -96,7 +95,7 @@ func (c *certificate) run(ctx context.Context) error {
 // follow uses the files if they have changed and work. Files that do not are
 // logged once, and tried again when they change.
 func (c *certificate) follow(now time.Time) {
-	changed := c.changes() // before the reading, so that a change meanwhile is seen next time
+	changed := c.sums() // before the reading, so that a change meanwhile is seen next time
 	if changed == c.seen {
 		return
 	}

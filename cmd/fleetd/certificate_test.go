@@ -20,6 +20,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // A certFiles is a directory with a certificate and its key.
@@ -86,7 +87,7 @@ func served(t *testing.T, addr net.Addr) int64 {
 type noDevices struct{ broker.Devices }
 
 func (noDevices) Authenticate(string, string, []byte) (fleet.DeviceID, error) {
-	return "", fleet.CredentialsForged
+	return "", enrolment.CredentialsForged
 }
 
 // The broker shows a renewed certificate to those who come next. One that does

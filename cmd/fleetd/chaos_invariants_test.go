@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // A chaosInvariant is one row of the table of what must hold after a fault, or
@@ -179,7 +181,7 @@ func (w *chaosWorld) campaignWrong(id string) (broken findings) {
 	if _, err := w.rest("GET", "/campaigns/"+id, nil, &c); err != nil {
 		return findings{err.Error()}
 	}
-	if c.State == string(fleet.CampaignPaused) { // by a success rule; an operator goes on
+	if c.State == string(campaign.Paused) { // by a success rule; an operator goes on
 		w.journal.notef("campaign is paused: %s, %s", c.PauseReason, c.Reason)
 		_, _ = w.rest("POST", "/campaigns/"+id+"/resume", nil, &c)
 	}
@@ -188,7 +190,7 @@ func (w *chaosWorld) campaignWrong(id string) (broken findings) {
 	}
 	type deployment struct {
 		DeviceID    fleet.DeviceID `json:"device_id"`
-		State       fleet.DeploymentState
+		State       campaign.DeploymentState
 		Reason      string
 		Skip        string
 		ToELFSHA256 string `json:"to_elf_sha256"`
@@ -202,15 +204,15 @@ func (w *chaosWorld) campaignWrong(id string) (broken findings) {
 	for _, d := range deployments {
 		device := w.ids[d.DeviceID]
 		runs := device.Firmware().ElfSHA256 == d.ToELFSHA256
-		if d.State != fleet.DeploymentSucceeded && d.State != fleet.DeploymentSkipped {
+		if d.State != campaign.DeploymentSucceeded && d.State != campaign.DeploymentSkipped {
 			failed++
 		}
-		if runs != (d.State == fleet.DeploymentSucceeded) && d.Skip != string(fleet.SkipInstalled) {
+		if runs != (d.State == campaign.DeploymentSucceeded) && d.Skip != string(firmware.SkipInstalled) {
 			broken.addf("deployment of %s is %s (%s), and the device runs the image: %t; faults %v; %s",
 				d.DeviceID, d.State, d.Reason, runs, device.Faults(), d.Evidence)
 		}
 	}
-	if c.State == string(fleet.CampaignCompleted) && failed > 0 {
+	if c.State == string(campaign.Completed) && failed > 0 {
 		broken.addf("campaign is completed, and %d of its devices failed", failed)
 	}
 	return broken

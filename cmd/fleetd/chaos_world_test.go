@@ -22,6 +22,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/fleet/postgres/embedded"
 
 	"github.com/alecthomas/kong"
@@ -33,7 +34,7 @@ import (
 const beQuick = "quick"
 
 // chaosTimers judge devices whose waits are a twentieth of real ones.
-var chaosTimers = fleet.DeploymentTimers{
+var chaosTimers = campaign.DeploymentTimers{
 	Get: 4 * time.Second, Resend: 3 * time.Second, Stall: 4 * time.Second, Download: 10 * time.Second,
 	SlowestRate: 64 << 10, Goodbye: time.Second, BootPoll: 10 * time.Second, Connect: 8 * time.Second,
 	Probe: 2 * time.Second, Backoff: 200 * time.Millisecond,

@@ -56,7 +56,8 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 
 func (c *clientFlags) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
 	if c.Token == "" {
-		return nil, usageError{errors.New("no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
+		return nil, usageError{errors.New(
+			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
 	}
 	var r io.Reader
 	if body != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
 )
 
 // databaseFlags say where the truth is kept; the commands that work on the
@@ -62,7 +64,7 @@ type config struct {
 	proxyProtocol, trustedProxies []netip.Prefix
 
 	// For tests, whose devices are quicker than real ones.
-	timers     fleet.DeploymentTimers
+	timers     campaign.DeploymentTimers
 	engineTick time.Duration
 }
 
@@ -170,7 +172,7 @@ func (c *config) checkEndpoint() error {
 		}
 		c.MQTTEndpoint = net.JoinHostPort(u.Hostname(), port)
 	}
-	if err := fleet.CheckEndpoint(c.MQTTEndpoint); err != nil {
+	if err := enrolment.CheckEndpoint(c.MQTTEndpoint); err != nil {
 		return fmt.Errorf("--mqtt-endpoint: %w", err)
 	}
 	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" {

@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // openCrashes starts what fetches core dumps and logs. Devices report before
 // that: what they said of themselves is told again with the next heartbeat.
 func (s *server) openCrashes() {
-	dumps := fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs, Calls: s.calls,
+	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		Calls:   s.calls,
 		Devices: s.store, Inventories: s.store, Vitals: s.reports, Presences: s.presences, Events: s.events,
 		Collect: s.cfg.CollectDumps, Keep: s.cfg.Retention, Log: s.log})
-	logs := fleet.NewDeviceLogs(fleet.DeviceLogsOptions{Calls: s.calls, Events: s.events, Log: s.log})
+	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.calls, Events: s.events, Log: s.log})
 	s.coreDumps.Store(dumps)
 	s.logs.Store(logs)
 	s.stages.run("core dumps", dumps.Run)
@@ -22,11 +24,11 @@ func (s *server) openCrashes() {
 
 // crashWatch shows vitals to those who look for crashes, as they are stored.
 type crashWatch struct {
-	fleet.ReportStore
+	telemetry.ReportStore
 	server *server
 }
 
-func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.Vitals) error {
+func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
 	if err := w.ReportStore.SaveVitals(ctx, latest); err != nil {
 		return err
 	}

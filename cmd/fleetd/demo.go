@@ -9,6 +9,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // demoVersions are the releases of a demo fleet: one that some of its devices
@@ -37,7 +38,8 @@ func (s *server) runDemo(ctx context.Context, w io.Writer) error {
 }
 
 func (s *server) simulate(ctx context.Context) error {
-	f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: s.cfg.Demo, Seed: 1, Logger: slog.New(slog.DiscardHandler)})
+	f, err := sim.New(sim.Options{OTAURL: s.localURL() + "/xiaozhi/ota/", Devices: s.cfg.Demo, Seed: 1,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -71,13 +73,13 @@ type demoImage struct {
 // already: somebody may have revoked it since.
 func (s *server) demoRelease(ctx context.Context, version, notes string, images []demoImage) error {
 	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
-	r := fleet.ReleaseRequest{Notes: notes}
+	r := firmware.ReleaseRequest{Notes: notes}
 	for _, i := range images {
-		page, err := s.firmware.Images(ctx, fleet.ImageFilter{Board: i.board, Version: version, Limit: 1})
+		page, err := s.firmware.Images(ctx, firmware.ImageFilter{Board: i.board, Version: version, Limit: 1})
 		if err != nil || len(page.Items) > 0 {
 			return err
 		}
-		img, _, err := s.firmware.Upload(ctx, by, fleet.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
+		img, _, err := s.firmware.Upload(ctx, by, firmware.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
 			FileName: i.board + "-" + version + ".bin"})
 		if err != nil {
 			return err

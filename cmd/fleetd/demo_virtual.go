@@ -133,9 +133,11 @@ func (v *virtualFleet) process(ctx context.Context, n int, u demoUnit) error {
 	}
 	defer out.Close()
 	cmd := exec.CommandContext(ctx, filepath.Join(v.programs, "vdevice"), "--ota-url", v.server.localURL()+"/xiaozhi/ota/",
-		"--state-dir", v.flash(n), "--board", u.board, "--mac", u.mac, "--image", v.imageFile(u, demoBuilds[0]), "--url-hosts", v.host)
+		"--state-dir", v.flash(n), "--board", u.board, "--mac", u.mac, "--image", v.imageFile(u, demoBuilds[0]),
+		"--url-hosts", v.host)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true} // Ctrl-C is fleetd's, which passes it on
+	// Ctrl-C is fleetd's, which passes it on
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd.Run()

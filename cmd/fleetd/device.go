@@ -55,7 +55,8 @@ func (c *deviceList) Run(ctx context.Context) error {
 		if err := json.Unmarshal(item, &d); err != nil {
 			return err
 		}
-		rows = append(rows, []string{d.ID, d.Name, d.Board, d.Version, d.Presence, since(d.PresenceSince), strings.Join(d.Tags, ",")})
+		rows = append(rows, []string{d.ID, d.Name, d.Board, d.Version, d.Presence, since(d.PresenceSince),
+			strings.Join(d.Tags, ",")})
 	}
 	return table("ID NAME BOARD VERSION PRESENCE SINCE TAGS", rows)
 }

@@ -85,7 +85,8 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 func (d *daemon) start(flags ...string) {
 	d.t.Helper()
 	d.out = &bytes.Buffer{}
-	args := append([]string{"serve", "--http-addr", d.http, "--mqtt-addr", d.mqtt, "--admin-addr", d.admin, "--enrolment", "open"}, flags...)
+	args := append([]string{"serve", "--http-addr", d.http, "--mqtt-addr", d.mqtt, "--admin-addr", d.admin, "--enrolment",
+		"open"}, flags...)
 	d.cmd = d.command(args...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.cmd.Start(); err != nil {
@@ -231,14 +232,16 @@ func TestFromPollToOutcome(t *testing.T) {
 	device := d.listed(6)[0].ID
 
 	var call callJSON
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume", "arguments": map[string]any{"volume": 37}}, &call)
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
+		"arguments": map[string]any{"volume": 37}}, &call)
 	if call.State != "succeeded" || call.Actor.Name != "e2e" || call.Result.Content[0].Text != "true" {
 		t.Errorf("set_volume: %+v", call)
 	}
 	if v := deviceNamed(t, f, 6, device); v.State().Volume != 37 {
 		t.Errorf("the device's volume is %d", v.State().Volume)
 	}
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume", "arguments": map[string]any{"volume": 137}}, &call)
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
+		"arguments": map[string]any{"volume": 137}}, &call)
 	if call.State != "invalid" || call.Error == nil || call.Error.Code != "invalid_arguments" {
 		t.Errorf("a volume of 137: %+v", call)
 	}
@@ -276,7 +279,8 @@ func TestClientCommands(t *testing.T) {
 	if err := json.Unmarshal(d.run("device", "list", "presence:online"), &items); err != nil || len(items) != 3 {
 		t.Errorf("device list: %d devices, %v", len(items), err)
 	}
-	if out := d.run("device", "call", device, "self.audio_speaker.set_volume", `{"volume":12}`); !bytes.Contains(out, []byte("succeeded")) {
+	if out := d.run("device", "call", device, "self.audio_speaker.set_volume", `{"volume":12}`); !bytes.Contains(out,
+		[]byte("succeeded")) {
 		t.Errorf("device call printed %s", out)
 	}
 	if out := d.run("device", "hold", device, "on the bench"); !bytes.Contains(out, []byte("on the bench")) {
@@ -297,7 +301,8 @@ func TestSnapshotReachesTheConsole(t *testing.T) {
 	d.simulate(sim.Options{Devices: 1, Boards: []string{"esp-box-3"}, Seed: 7, TimeScale: 0.1})
 	device := d.listed(1)[0].ID
 	var call callJSON
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.screen.snapshot", "arguments": map[string]any{"quality": 60}}, &call)
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.screen.snapshot",
+		"arguments": map[string]any{"quality": 60}}, &call)
 	if call.State != "succeeded" {
 		t.Fatalf("snapshot: %+v", call)
 	}
@@ -315,7 +320,8 @@ func TestSnapshotReachesTheConsole(t *testing.T) {
 // is the outcome, and it is back when a person has been there.
 func TestReconfigureWiFi(t *testing.T) {
 	d := newDaemon(t)
-	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"lichuang-dev"}, Seed: 7, TimeScale: 0.1, BootDelay: 200 * time.Millisecond})
+	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"lichuang-dev"}, Seed: 7, TimeScale: 0.1,
+		BootDelay: 200 * time.Millisecond})
 	device := d.listed(1)[0].ID
 	var call callJSON
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.system.reconfigure_wifi"}, &call)
@@ -338,7 +344,8 @@ func TestReconfigureWiFi(t *testing.T) {
 	}
 	f.Device(0).SetUpWiFi()
 	d.listed(1)
-	if out := d.run("device", "call", device, "self.screen.preview_image", "--picture", picture); !bytes.Contains(out, []byte("succeeded")) {
+	if out := d.run("device", "call", device, "self.screen.preview_image", "--picture", picture); !bytes.Contains(out,
+		[]byte("succeeded")) {
 		t.Errorf("device call --picture printed %s", out)
 	}
 }

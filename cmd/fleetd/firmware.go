@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/fleet/espimage"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/rollout"
 
 	"github.com/google/uuid"
@@ -28,19 +30,22 @@ func (s *server) openFirmware(context.Context) error {
 	if s.zone, err = time.LoadLocation(s.cfg.TimeZone); err != nil {
 		return fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai", s.cfg.TimeZone)
 	}
-	s.downloads = fleet.NewDownloads(fleet.DownloadsOptions{Links: s.store, Blobs: s.blobs, MaxConcurrent: s.cfg.MaxDownloads,
+	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
+		MaxConcurrent:  s.cfg.MaxDownloads,
 		BytesPerSecond: s.cfg.DownloadRate, Log: s.log,
-		Observe: func(deployment uuid.UUID, o fleet.Observation) { s.engine.Load().Download(deployment, o) }})
-	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls, Link: s.broker,
-		Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL, Events: s.events, Log: s.log,
+		Observe: func(t firmware.Transfer) { s.engine.Load().Transferred(t) }})
+	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls,
+		Link:     s.broker,
+		Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL, Events: s.events,
+		Log:  s.log,
 		Zone: s.zone, Timers: s.cfg.timers, Tick: s.cfg.engineTick})
-	s.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: s.store, Blobs: s.blobs, Devices: s.store, Quarantines: s.store, Layouts: s.store,
-		Events: s.events, Revoked: s.downloads.RevokeImages, Keys: keys, ManifestKeys: manifestKeys, RequireSigned: s.cfg.RequireSigned, Log: s.log,
-		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return s.store.Conflicts(ctx, uuid.Nil, ids)
-		}})
-	s.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: s.cfg.RequireApproval, Events: s.events, Wake: engine.Wake, Zone: s.zone, Log: s.log})
+	s.firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
+		Taken:  campaign.Taken(s.store),
+		Events: s.events, Revoked: s.downloads.RevokeImages, Keys: keys, ManifestKeys: manifestKeys,
+		RequireSigned: s.cfg.RequireSigned, Log: s.log})
+	s.campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: s.cfg.RequireApproval, Events: s.events,
+		Wake: engine.Wake, Zone: s.zone, Log: s.log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 	return nil

@@ -34,8 +34,9 @@ func (d *daemon) campaign(name, tag, file string) (id string) {
 	d.t.Helper()
 	release := d.made("id", "release", "create", d.made("sha256", "image", "push", file, "--board", unitBoard))
 	var c struct{ ID, State string }
-	if status := d.rest("POST", "/campaigns", map[string]any{"name": name, "release_id": release, "q": "tag:" + tag, "max_attempts": 3,
-		"waves": []any{map[string]any{"name": "all", "percent": 100, "soak_ms": 0}}}, &c); status >= 300 {
+	if status := d.rest("POST", "/campaigns", map[string]any{"name": name, "release_id": release, "q": "tag:" + tag,
+		"max_attempts": 3,
+		"waves":        []any{map[string]any{"name": "all", "percent": 100, "soak_ms": 0}}}, &c); status >= 300 {
 		d.t.Fatalf("campaign %s: %d", name, status)
 	}
 	if status := d.rest("POST", "/campaigns/"+c.ID+"/start", map[string]any{}, &c); status != http.StatusOK {
@@ -44,8 +45,10 @@ func (d *daemon) campaign(name, tag, file string) (id string) {
 	return c.ID
 }
 
-var finalStates = map[string]bool{"succeeded": true, "failed": true, "timed_out": true, "rolled_back": true, "wrong_build": true,
-	"unhealthy": true, "rejected": true, "skipped": true, "canceled": true, "expired": true, "aborted": true, "removed": true}
+var finalStates = map[string]bool{"succeeded": true, "failed": true, "timed_out": true, "rolled_back": true,
+	"wrong_build": true,
+	"unhealthy":   true, "rejected": true, "skipped": true, "canceled": true, "expired": true, "aborted": true,
+	"removed": true}
 
 // verdict waits for what a campaign makes of a unit. The second attempt comes a
 // minute after the first.
@@ -79,7 +82,8 @@ func unitUpgrades(t *testing.T, d *daemon) {
 	d.tagged("upgrades", u)
 	c := d.campaign("to 1.1.0", "upgrades", buildImage(t, "1.1.0", ""))
 	v := d.verdict(c, u)
-	if v.State != "succeeded" || v.Attempts != 1 || v.Percent == nil || *v.Percent != 100 || !v.tells("job", "accepted") || !v.tells("job", "progress 100") {
+	if v.State != "succeeded" || v.Attempts != 1 || v.Percent == nil || *v.Percent != 100 || !v.tells("job", "accepted") ||
+		!v.tells("job", "progress 100") {
 		t.Errorf("the deployment: %+v", v)
 	}
 	d.runs(u, "1.1.0", "ota_1")
@@ -110,7 +114,8 @@ func unitTakesSignedImages(t *testing.T, d *daemon) {
 			d.run("image", "sign", file, "--key", tt.key) // its manifest goes up with it
 		}
 		v := d.verdict(d.campaign("signed "+tt.version, "signed", file), u)
-		if v.State != tt.state || !strings.Contains(v.Reason, tt.reason) || tt.reason != "" && !strings.HasPrefix(v.Reason, "the device says: ") {
+		if v.State != tt.state || !strings.Contains(v.Reason, tt.reason) || tt.reason != "" && !strings.HasPrefix(v.Reason,
+			"the device says: ") {
 			t.Errorf("%s ended %+v, want %s and %q", tt.version, v, tt.state, tt.reason)
 		}
 		if tt.state == "succeeded" {
@@ -139,7 +144,8 @@ func unitGoesBack(t *testing.T, d *daemon) {
 	d.joined(u)
 	d.tagged("goes-back", u)
 	v := d.verdict(d.campaign("to a bad build", "goes-back", buildImage(t, "1.2.0", `{"selftest":"fail"}`)), u)
-	if v.State != "rolled_back" || v.Class != "rolled_back" || !strings.HasPrefix(v.Reason, "the device says: ") || !strings.Contains(v.Reason, "self-test") {
+	if v.State != "rolled_back" || v.Class != "rolled_back" || !strings.HasPrefix(v.Reason, "the device says: ") ||
+		!strings.Contains(v.Reason, "self-test") {
 		t.Errorf("the deployment: %+v", v)
 	}
 	d.runs(u, "1.0.0", "ota_0")
@@ -176,8 +182,10 @@ var cuts = []struct {
 	step, build, state string
 	attempts           int
 }{
-	{"update.marked", "", "succeeded", 2}, {"update.opened", "", "succeeded", 2}, {"update.write:2", "", "succeeded", 2}, {"update.synced", "", "succeeded", 2},
-	{"update.switched", "", "succeeded", 1}, {"update.valid", "", "succeeded", 1}, {"update.invalid", `{"selftest":"fail"}`, "rolled_back", 1},
+	{"update.marked", "", "succeeded", 2}, {"update.opened", "", "succeeded", 2}, {"update.write:2", "", "succeeded", 2},
+	{"update.synced", "", "succeeded", 2},
+	{"update.switched", "", "succeeded", 1}, {"update.valid", "", "succeeded", 1},
+	{"update.invalid", `{"selftest":"fail"}`, "rolled_back", 1},
 }
 
 // At each step the power goes, and comes back. A cut before the switch costs an
@@ -206,7 +214,8 @@ func unitLosesPower(t *testing.T, d *daemon) {
 	for i, u := range units {
 		cut := cuts[i]
 		v := d.verdict(campaigns[cut.build], u)
-		if v.State != cut.state || v.Attempts != cut.attempts || cut.state == "rolled_back" && !strings.HasPrefix(v.Reason, "the device says: ") {
+		if v.State != cut.state || v.Attempts != cut.attempts || cut.state == "rolled_back" && !strings.HasPrefix(v.Reason,
+			"the device says: ") {
 			t.Errorf("%s: %+v", cut.step, v)
 		}
 		if cut.state == "succeeded" {

@@ -86,7 +86,8 @@ type configJSON struct {
 
 func (d *daemon) config(u *unit) (c configJSON) {
 	d.t.Helper()
-	if status := d.rest("GET", "/devices/"+u.id+"/config", nil, &c); status != http.StatusOK && status != http.StatusNotFound {
+	if status := d.rest("GET", "/devices/"+u.id+"/config", nil, &c); status != http.StatusOK &&
+		status != http.StatusNotFound {
 		d.t.Fatalf("config of %s: %d", u.id, status)
 	}
 	return c
@@ -102,14 +103,16 @@ func unitIsConfigured(t *testing.T, d *daemon) {
 	document := `{"version":7,"values":{"heartbeat_s":11,"log_level":"debug"}}`
 	c, text := d.call(u, "self.config.set", map[string]any{"document": document})
 	var told configJSON
-	if err := json.Unmarshal([]byte(text), &told); err != nil || c.State != "succeeded" || told.Version != 7 || !told.OnTrial {
+	if err := json.Unmarshal([]byte(text), &told); err != nil || c.State != "succeeded" || told.Version != 7 ||
+		!told.OnTrial {
 		t.Fatalf("config.set: %v, %+v", err, c)
 	}
 	d.eventually("reported as on trial", func() bool {
 		got := d.config(u)
 		return got.Version == 7 && got.OnTrial && got.Values["heartbeat_s"] == 11.0
 	})
-	if c, _ := d.call(u, "self.config.set", map[string]any{"document": `{"version":8,"values":{"heartbeat_s":1}}`}); c.State != "tool_error" {
+	if c, _ := d.call(u, "self.config.set",
+		map[string]any{"document": `{"version":8,"values":{"heartbeat_s":1}}`}); c.State != "tool_error" {
 		t.Errorf("a heartbeat of one second: %+v", c)
 	}
 	line.set(true)
@@ -124,7 +127,8 @@ func unitIsConfigured(t *testing.T, d *daemon) {
 	d.online(u)
 	_, text = d.call(u, "self.config.get", nil)
 	var now configJSON
-	if err := json.Unmarshal([]byte(text), &now); err != nil || now.Version != 0 || now.Reverted != 7 || now.OnTrial || now.Values["heartbeat_s"] != 60.0 {
+	if err := json.Unmarshal([]byte(text), &now); err != nil || now.Version != 0 || now.Reverted != 7 || now.OnTrial ||
+		now.Values["heartbeat_s"] != 60.0 {
 		t.Errorf("config.get: %v, %s", err, text)
 	}
 	d.eventually("known to be taken back", func() bool {

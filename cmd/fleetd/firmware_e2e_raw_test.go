@@ -82,7 +82,8 @@ func (b *rawBroker) ask(c *mqtt.Client, id int, wire string) (answer struct {
 	}
 }) {
 	b.t.Helper()
-	err := c.WritePacket(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, TopicName: "down", Payload: []byte(wire)})
+	err := c.WritePacket(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, TopicName: "down",
+		Payload: []byte(wire)})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func (d *daemon) claimed(u *unit) {
 	d.t.Helper()
 	code := u.reads(d, `screen: (\d{6}) `)
 	var v deviceView
-	if status := d.rest("POST", "/devices/claim", map[string]any{"code": code}, &v); status != http.StatusOK || v.ID != u.id {
+	if status := d.rest("POST", "/devices/claim", map[string]any{"code": code}, &v); status != http.StatusOK ||
+		v.ID != u.id {
 		d.t.Fatalf("claiming with %s: %d, %+v", code, status, v)
 	}
 }
@@ -72,7 +73,8 @@ func TestFirmware(t *testing.T) {
 	t.Run("units", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *daemon){
 			"joins and is called": unitJoins, "upgrades": unitUpgrades, "takes signed images": unitTakesSignedImages,
-			"goes back": unitGoesBack, "loses power": unitLosesPower, "guards itself": unitGuardsItself, "is configured": unitIsConfigured,
+			"goes back": unitGoesBack, "loses power": unitLosesPower, "guards itself": unitGuardsItself,
+			"is configured": unitIsConfigured,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -121,7 +123,8 @@ func unitTools(t *testing.T, d *daemon, u *unit) {
 }
 
 func unitCalls(t *testing.T, d *daemon, u *unit) {
-	if c, text := d.call(u, "self.audio_speaker.set_volume", map[string]any{"volume": 37}); c.State != "succeeded" || text != "true" {
+	if c, text := d.call(u, "self.audio_speaker.set_volume", map[string]any{"volume": 37}); c.State != "succeeded" ||
+		text != "true" {
 		t.Errorf("set_volume: %+v", c)
 	}
 	var status struct {
@@ -135,7 +138,8 @@ func unitCalls(t *testing.T, d *daemon, u *unit) {
 		t.Errorf("a volume of 137: %+v", c)
 	}
 	var info map[string]any
-	if c, text := d.call(u, "self.get_system_info", nil); c.State != "succeeded" || json.Unmarshal([]byte(text), &info) != nil {
+	if c, text := d.call(u, "self.get_system_info", nil); c.State != "succeeded" || json.Unmarshal([]byte(text),
+		&info) != nil {
 		t.Errorf("a tool for people, called by one: %+v", c)
 	}
 }
@@ -165,7 +169,8 @@ func signedIn(t *testing.T, d *daemon) *http.Client {
 	t.Helper()
 	jar, _ := cookiejar.New(nil)
 	browser := &http.Client{Jar: jar}
-	resp, err := browser.PostForm("http://"+d.http+"/sign-in", url.Values{"name": {"admin"}, "password": {consolePassword}})
+	resp, err := browser.PostForm("http://"+d.http+"/sign-in", url.Values{"name": {"admin"},
+		"password": {consolePassword}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,10 @@ func newUnit(t *testing.T, d *daemon, n int, args ...string) *unit {
 	t.Helper()
 	virtualPrograms(t)
 	dir := t.TempDir()
-	u := &unit{t: t, id: fmt.Sprintf("02f1e20000%02x", n), dir: filepath.Join(dir, "flash"), log: filepath.Join(dir, "log")}
-	u.args = append([]string{"--ota-url", "http://" + d.http + "/xiaozhi/ota/", "--state-dir", u.dir, "--mac", colons(u.id),
+	u := &unit{t: t, id: fmt.Sprintf("02f1e20000%02x", n), dir: filepath.Join(dir, "flash"), log: filepath.Join(dir,
+		"log")}
+	u.args = append([]string{"--ota-url", "http://" + d.http + "/xiaozhi/ota/", "--state-dir", u.dir, "--mac",
+		colons(u.id),
 		"--board", unitBoard, "--restart-ms", "200", "--trial-ms", "15000"}, args...)
 	t.Cleanup(u.cleanUp)
 	return u
@@ -153,7 +155,8 @@ func buildImage(t *testing.T, version, payload string) (file string) {
 	t.Helper()
 	_, mkimage := virtualPrograms(t)
 	file = filepath.Join(t.TempDir(), unitBoard+"-"+version+".bin")
-	out, err := exec.Command(mkimage, "--chip", "esp32s3", "--version", version, "--payload", payload, "--size", "200000", file).CombinedOutput()
+	out, err := exec.Command(mkimage, "--chip", "esp32s3", "--version", version, "--payload", payload, "--size", "200000",
+		file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("mkimage: %v: %s", err, out)
 	}

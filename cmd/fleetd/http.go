@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web"
 	"fleetd/web/api"
 	"fleetd/web/device"
@@ -13,7 +13,7 @@ import (
 
 // serveHTTP opens the console, REST and the device endpoints.
 func (s *server) serveHTTP(ctx context.Context) error {
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
 	if err != nil {
 		return err
 	}

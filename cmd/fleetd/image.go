@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 
 	"golang.org/x/term"
@@ -93,8 +93,9 @@ func (c *imagePush) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if info.Size() > fleet.MaxImageBytes {
-		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()), kib(fleet.MaxImageBytes))
+	if info.Size() > firmware.MaxImageBytes {
+		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()),
+			kib(firmware.MaxImageBytes))
 	}
 	manifest, sha256, err := c.manifest()
 	if err != nil {
@@ -176,7 +177,8 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	if err := table(imageHeading, [][]string{i.row()}); err != nil {
 		return err
 	}
-	fmt.Printf("\n%s, project %s, IDF %s, build %s\n", printable(i.FileName), printable(i.Project), printable(i.IDFVersion), printable(i.ELFSHA256))
+	fmt.Printf("\n%s, project %s, IDF %s, build %s\n", printable(i.FileName), printable(i.Project),
+		printable(i.IDFVersion), printable(i.ELFSHA256))
 	if i.MergedBinary {
 		fmt.Println("The app was cut out of a merged binary.")
 	}
@@ -184,7 +186,8 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 		fmt.Printf("Signed with the key %s (valid: %t, known here: %t)\n", printable(s.KeyDigest), s.Valid, s.Trusted)
 	}
 	if m := i.Manifest; m != nil {
-		fmt.Printf("Manifest signed with the key %s (checked here: %t)\n", printable(cmp.Or(m.Key, "of unknown number")), m.Checked)
+		fmt.Printf("Manifest signed with the key %s (checked here: %t)\n", printable(cmp.Or(m.Key, "of unknown number")),
+			m.Checked)
 	}
 	for _, w := range i.Warnings {
 		fmt.Printf("Warning: %s\n", printable(versionWarning(w.Code, w.Params.Part, w.Params.Read)))
@@ -250,7 +253,8 @@ func (c *imageRevoke) Run(ctx context.Context) error {
 	if c.Reason == "" {
 		return usageError{errors.New("say why: fleetd image revoke SHA256 REASON")}
 	}
-	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke", map[string]any{"reason": c.Reason})
+	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke",
+		map[string]any{"reason": c.Reason})
 	return showImage(&c.clientFlags, answer, err)
 }
 

@@ -37,14 +37,16 @@ func (c *imagePush) buildFiles() ([]string, error) {
 		App   struct{ File string }
 	}
 	if err := json.Unmarshal(text, &args); err != nil || len(args.Files) == 0 {
-		return nil, fmt.Errorf("--layout: %s does not say which files are flashed; build again", filepath.Join(c.Layout, flasherArgsFile))
+		return nil, fmt.Errorf("--layout: %s does not say which files are flashed; build again", filepath.Join(c.Layout,
+			flasherArgsFile))
 	}
 	if c.File == "" {
 		if args.App.File == "" {
 			return nil, errors.New("--layout: the build names no app; name its file, too")
 		}
 		if !filepath.IsLocal(filepath.FromSlash(args.App.File)) {
-			return nil, fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile, args.App.File)
+			return nil, fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile,
+				args.App.File)
 		}
 		c.File = filepath.Join(c.Layout, filepath.FromSlash(args.App.File))
 	}

@@ -157,7 +157,8 @@ func (c *imagePush) manifest() (json.RawMessage, string, error) {
 }
 
 // pushManifest gives the image that was just uploaded its manifest.
-func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, sha256 string) (json.RawMessage, error) {
+func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, sha256 string) (json.RawMessage,
+	error) {
 	answer, err := c.do(ctx, http.MethodPut, "/images/"+url.PathEscape(sha256)+"/manifest", manifest)
 	if err != nil {
 		return nil, fmt.Errorf("the image is stored, and its manifest is not: %w", err)

@@ -12,18 +12,20 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 
 	"golang.org/x/term"
 )
 
 // openKeys loads the keys that sign device credentials.
-func openKeys(ctx context.Context, store fleet.KeyStore, secret []byte, log *slog.Logger) (*fleet.SigningKeys, error) {
-	keys, err := fleet.NewSigningKeys(store, secret, log)
+func openKeys(ctx context.Context, store enrolment.KeyStore, secret []byte, log *slog.Logger) (*enrolment.SigningKeys,
+	error) {
+	keys, err := enrolment.NewSigningKeys(store, secret, log)
 	if err != nil {
 		return nil, err
 	}
 	err = keys.Load(ctx)
-	if errors.Is(err, fleet.ErrSealed) {
+	if errors.Is(err, enrolment.ErrSealed) {
 		return nil, fmt.Errorf("%w; if it is lost, make a new key with: fleetd key reset", err)
 	}
 	return keys, err
@@ -46,7 +48,7 @@ type keyFlags struct {
 
 // withKeys opens the server's database and keys for one command. A running
 // server follows within seconds.
-func (f *databaseFlags) withKeys(ctx context.Context, load bool, do func(*fleet.SigningKeys) error) error {
+func (f *databaseFlags) withKeys(ctx context.Context, load bool, do func(*enrolment.SigningKeys) error) error {
 	secret, err := secretKey(f.DataDir)
 	if err != nil {
 		return err
@@ -56,7 +58,7 @@ func (f *databaseFlags) withKeys(ctx context.Context, load bool, do func(*fleet.
 		return err
 	}
 	defer db.close()
-	keys, err := fleet.NewSigningKeys(db.store, secret, quietLogger())
+	keys, err := enrolment.NewSigningKeys(db.store, secret, quietLogger())
 	if err == nil && load {
 		keys, err = openKeys(ctx, db.store, secret, quietLogger())
 	}
@@ -83,11 +85,11 @@ func (f *keyFlags) confirmed(question string) (string, error) {
 }
 
 // show prints the latest rotation.
-func (f *keyFlags) show(ctx context.Context, keys *fleet.SigningKeys) error {
+func (f *keyFlags) show(ctx context.Context, keys *enrolment.SigningKeys) error {
 	return showRotation(ctx, keys, f.JSON)
 }
 
-func showRotation(ctx context.Context, keys *fleet.SigningKeys, asJSON bool) error {
+func showRotation(ctx context.Context, keys *enrolment.SigningKeys, asJSON bool) error {
 	r := keys.Rotation()
 	counts, err := keys.Counts(ctx)
 	if err != nil {
@@ -122,13 +124,13 @@ type keyStatus struct {
 }
 
 func (c *keyStatus) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *fleet.SigningKeys) error { return showRotation(ctx, keys, c.JSON) })
+	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error { return showRotation(ctx, keys, c.JSON) })
 }
 
 type keyRotate struct{ keyFlags }
 
 func (c *keyRotate) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *fleet.SigningKeys) error {
+	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Type rotate to start: ")
 		if err == nil {
 			_, err = keys.Start(ctx, localActor, typed)
@@ -143,7 +145,7 @@ func (c *keyRotate) Run(ctx context.Context) error {
 type keyFinish struct{ keyFlags }
 
 func (c *keyFinish) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *fleet.SigningKeys) error {
+	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
 		if err := listLeft(ctx, keys); err != nil {
 			return err
 		}
@@ -160,7 +162,7 @@ func (c *keyFinish) Run(ctx context.Context) error {
 
 // listLeft prints the devices that the end of the rotation refuses, to stderr:
 // what is done goes to stdout.
-func listLeft(ctx context.Context, keys *fleet.SigningKeys) error {
+func listLeft(ctx context.Context, keys *enrolment.SigningKeys) error {
 	const shown = 1000
 	r := keys.Rotation()
 	counts, err := keys.Counts(ctx)
@@ -168,7 +170,7 @@ func listLeft(ctx context.Context, keys *fleet.SigningKeys) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%d devices are left\n", counts.Left(r))
-	f := fleet.RotationFilter{Groups: r.LeftGroups(), Limit: fleet.MaxLimit}
+	f := enrolment.RotationFilter{Groups: r.LeftGroups(), Limit: fleet.MaxLimit}
 	for n := 0; n < shown; {
 		page, err := keys.Devices(ctx, f)
 		if err != nil {
@@ -193,7 +195,7 @@ func listLeft(ctx context.Context, keys *fleet.SigningKeys) error {
 type keyAbort struct{ keyFlags }
 
 func (c *keyAbort) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *fleet.SigningKeys) error {
+	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Type abort to have the old key sign again: ")
 		if err == nil {
 			_, err = keys.Abort(ctx, localActor, typed)
@@ -208,7 +210,7 @@ func (c *keyAbort) Run(ctx context.Context) error {
 type keyReset struct{ keyFlags }
 
 func (c *keyReset) Run(ctx context.Context) error {
-	return c.withKeys(ctx, false, func(keys *fleet.SigningKeys) error {
+	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Every device is refused until it is restarted. Type reset: ")
 		if err == nil {
 			_, err = keys.Reset(ctx, localActor, typed)

@@ -73,8 +73,10 @@ func (c *userList) Run(ctx context.Context) error {
 		var rows [][]string
 		items := []map[string]any{}
 		for _, o := range operators {
-			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), standing(o.DisabledAt, "disabled")})
-			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "created_at": o.CreatedAt, "disabled_at": o.DisabledAt})
+			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), standing(o.DisabledAt,
+				"disabled")})
+			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "created_at": o.CreatedAt,
+				"disabled_at": o.DisabledAt})
 		}
 		if c.JSON {
 			return printJSON(items)
@@ -167,7 +169,8 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 			return err
 		}
 		if c.JSON {
-			return printJSON(map[string]any{"token": secret, "id": t.ID, "name": t.Name, "role": t.Role, "expires_at": t.ExpiresAt})
+			return printJSON(map[string]any{"token": secret, "id": t.ID, "name": t.Name, "role": t.Role,
+				"expires_at": t.ExpiresAt})
 		}
 		fmt.Println(secret)
 		return nil
@@ -188,8 +191,10 @@ func (c *tokenList) Run(ctx context.Context) error {
 		var rows [][]string
 		items := []map[string]any{}
 		for _, t := range tokens {
-			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly), standing(t.RevokedAt, "revoked")})
-			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint, "created_by": t.CreatedBy,
+			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly),
+				standing(t.RevokedAt, "revoked")})
+			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint,
+				"created_by": t.CreatedBy,
 				"created_at": t.CreatedAt, "last_used_at": t.LastUsedAt, "expires_at": t.ExpiresAt, "revoked_at": t.RevokedAt})
 		}
 		if c.JSON {

@@ -56,10 +56,12 @@ func (m *metrics) countPolls(stats func() device.Stats) {
 
 // gauge adds a value that is read when the metrics are.
 func (m *metrics) gauge(name, help string, labels prometheus.Labels, read func() float64) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read))
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
+		read))
 }
 
 // counter adds a count that is read when the metrics are.
 func (m *metrics) counter(name, help string, labels prometheus.Labels, read func() float64) {
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, read))
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+		read))
 }

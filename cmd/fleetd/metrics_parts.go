@@ -7,6 +7,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -30,7 +31,7 @@ func (s *server) watchParts() {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_enrolment_unlisted_total",
 		Help: "Requests to be enrolled that were not listed, or lost their place: their network had too many."},
 		func() float64 { return float64(s.enrolments.Stats().Unlisted) }))
-	for _, outcome := range fleet.ProofOutcomes {
+	for _, outcome := range enrolment.ProofOutcomes {
 		m.counter("fleetd_serial_proofs_total", "Activations with a serial number, by outcome.",
 			prometheus.Labels{"outcome": string(outcome)},
 			func() float64 { return float64(s.serials.Proofs(outcome)) })
@@ -121,11 +122,11 @@ func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
 // rotationMetrics shows how far the latest rotation of the signing key has
 // come. The database is asked every quarter of a minute at most.
 type rotationMetrics struct {
-	keys *fleet.SigningKeys
+	keys *enrolment.SigningKeys
 
 	mu     sync.Mutex
 	at     time.Time
-	counts fleet.RotationCounts
+	counts enrolment.RotationCounts
 }
 
 var rotationDesc = prometheus.NewDesc("fleetd_signing_key_devices",
@@ -152,8 +153,9 @@ func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
 		}
 		r.at, r.counts = time.Now(), counts
 	}
-	for group, n := range map[fleet.RotationGroup]int64{fleet.RotationNew: r.counts.New, fleet.RotationOld: r.counts.Old,
-		fleet.RotationNotSeen: r.counts.NotSeen} {
+	for group, n := range map[enrolment.RotationGroup]int64{enrolment.RotationNew: r.counts.New,
+		enrolment.RotationOld:     r.counts.Old,
+		enrolment.RotationNotSeen: r.counts.NotSeen} {
 		metrics <- prometheus.MustNewConstMetric(rotationDesc, prometheus.GaugeValue, float64(n), string(group))
 	}
 }

@@ -39,7 +39,8 @@ type releaseCreate struct {
 }
 
 func (c *releaseCreate) Run(ctx context.Context) error {
-	answer, err := c.do(ctx, http.MethodPost, "/releases", map[string]any{"images": c.Images, "version": c.Version, "notes": c.Notes, "draft": c.Draft})
+	answer, err := c.do(ctx, http.MethodPost, "/releases", map[string]any{"images": c.Images, "version": c.Version,
+		"notes": c.Notes, "draft": c.Draft})
 	return showRelease(&c.clientFlags, answer, err)
 }
 
@@ -106,6 +107,7 @@ type releaseRevoke struct {
 }
 
 func (c *releaseRevoke) Run(ctx context.Context) error {
-	answer, err := c.do(ctx, http.MethodPost, "/releases/"+url.PathEscape(c.ID)+"/revoke", map[string]any{"reason": c.Reason})
+	answer, err := c.do(ctx, http.MethodPost, "/releases/"+url.PathEscape(c.ID)+"/revoke",
+		map[string]any{"reason": c.Reason})
 	return showRelease(&c.clientFlags, answer, err)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,8 +15,9 @@ import (
 // openReports starts what takes the reports of devices: before the broker,
 // which brings them.
 func (s *server) openReports(context.Context) error {
-	s.reports = fleet.NewReports(fleet.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events, OnLog: s.logged, Log: s.log,
-		OnUpgradeJob: func(device fleet.DeviceID, deployment uuid.UUID, attempt int, j fleet.DeviceJob) {
+	s.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events,
+		OnLog: s.logged, Log: s.log,
+		OnUpgradeJob: func(device fleet.DeviceID, deployment uuid.UUID, attempt int, j telemetry.Job) {
 			if engine := s.engine.Load(); engine != nil {
 				engine.Reported(device, deployment, attempt, j)
 			}
@@ -34,15 +36,17 @@ func (s *server) observed(c *fleet.Call) {
 // vitalsKept is how long the history of vitals is kept: it grows faster than
 // all else.
 func (c *config) vitalsKept() time.Duration {
-	return min(cmp.Or(c.Retention, fleet.VitalsKept), fleet.VitalsKept)
+	return min(cmp.Or(c.Retention, telemetry.VitalsKept), telemetry.VitalsKept)
 }
 
 // reportMetrics shows what became of the reports.
-type reportMetrics struct{ reports *fleet.Reports }
+type reportMetrics struct{ reports *telemetry.Reports }
 
 var (
-	reportsDesc        = prometheus.NewDesc("fleetd_reports_total", "Reports that devices sent unasked and that were taken, by kind.", []string{"kind"}, nil)
-	reportsDroppedDesc = prometheus.NewDesc("fleetd_reports_dropped_total", "Reports of devices that were dropped, by kind and reason.", []string{"kind", "reason"}, nil)
+	reportsDesc = prometheus.NewDesc("fleetd_reports_total",
+		"Reports that devices sent unasked and that were taken, by kind.", []string{"kind"}, nil)
+	reportsDroppedDesc = prometheus.NewDesc("fleetd_reports_dropped_total",
+		"Reports of devices that were dropped, by kind and reason.", []string{"kind", "reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -53,11 +57,12 @@ func (reportMetrics) Describe(descs chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (r reportMetrics) Collect(metrics chan<- prometheus.Metric) {
-	for _, kind := range fleet.ReportKinds {
+	for _, kind := range telemetry.ReportKinds {
 		c := r.reports.Count(kind)
 		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Taken), kind.String())
 		for reason, n := range map[string]int64{"too_many": c.TooMany, "malformed": c.Malformed, "no_room": c.NoRoom} {
-			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(), reason)
+			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(),
+				reason)
 		}
 	}
 }

@@ -28,7 +28,8 @@ type otherDevice struct {
 
 func (d *daemon) otherDevice(mac, config string) *otherDevice {
 	d.t.Helper()
-	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader(`{"version":2,"application":{"name":"unit","version":"1.0.0"},"board":{"type":"own","name":"own"}}`))
+	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
+		strings.NewReader(`{"version":2,"application":{"name":"unit","version":"1.0.0"},"board":{"type":"own","name":"own"}}`))
 	req.Header.Set("Device-Id", mac)
 	req.Header.Set("Client-Id", "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10")
 	req.Header.Set("Content-Type", "application/json")
@@ -51,7 +52,8 @@ func (d *daemon) otherDevice(mac, config string) *otherDevice {
 	cfg := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{{Scheme: "mqtt", Host: d.mqtt}}, KeepAlive: 30,
 		ConnectUsername: reply.MQTT.Username, ConnectPassword: []byte(reply.MQTT.Password),
-		ClientConfig: paho.ClientConfig{ClientID: reply.MQTT.ClientID, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
+		ClientConfig: paho.ClientConfig{ClientID: reply.MQTT.ClientID, OnPublishReceived: []func(paho.PublishReceived) (bool,
+			error){
 			func(p paho.PublishReceived) (bool, error) {
 				go o.asked(p.Packet.Payload)
 				return true, nil
@@ -96,7 +98,8 @@ func (o *otherDevice) say(qos byte, payload string) error {
 	if err := o.cm.AwaitConnection(ctx); err != nil {
 		return err
 	}
-	_, err := o.cm.Publish(ctx, &paho.Publish{Topic: o.topic, QoS: qos, Payload: []byte(`{"session_id":"","type":"mcp","payload":` + payload + `}`)})
+	_, err := o.cm.Publish(ctx, &paho.Publish{Topic: o.topic, QoS: qos,
+		Payload: []byte(`{"session_id":"","type":"mcp","payload":` + payload + `}`)})
 	return err
 }
 
@@ -121,11 +124,14 @@ func TestReportsEndToEnd(t *testing.T) {
 	d := newDaemon(t)
 	o := d.otherDevice("02:00:00:00:00:01", `{"version":7,"on_trial":false,"reverted":0,"values":{"heartbeat_s":30}}`)
 	const device = "/devices/020000000001"
-	for _, params := range []string{`{"uptime_s":-1}`, `{"uptime_s":1e999}`, `[]`, `"x"`, `{"uptime_s":` + strings.Repeat("[", 900) + strings.Repeat("]", 900) + `}`} {
+	for _, params := range []string{`{"uptime_s":-1}`, `{"uptime_s":1e999}`, `[]`, `"x"`, `{"uptime_s":` +
+		strings.Repeat("[", 900) + strings.Repeat("]", 900) + `}`} {
 		o.report("telemetry", params)
 	}
 	o.report("no-such-thing", `{}`)
-	o.report("telemetry", `{"uptime_s":61,"version":"1.0.0","safe_mode":true,"heap":{"free":123456},"network":{"ssid":"`+strings.Repeat("x", 20_000)+`"}}`) // too long
+	// too long
+	o.report("telemetry", `{"uptime_s":61,"version":"1.0.0","safe_mode":true,"heap":{"free":123456},"network":{"ssid":"`+
+		strings.Repeat("x", 20_000)+`"}}`)
 	o.report("telemetry", `{"uptime_s":60,"version":"1.0.0","safe_mode":true,"heap":{"free":123456}}`)
 	o.report("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":35}`)
 	o.report("config", `{"config":{"version":6,"on_trial":true,"reverted":0,"values":{"heartbeat_s":20}}}`)
@@ -144,7 +150,11 @@ func TestReportsEndToEnd(t *testing.T) {
 		ID, State string
 		Percent   int
 	}]
-	d.eventually("there are two jobs", func() bool { d.rest("GET", device+"/jobs", nil, &jobs); return len(jobs.Items) == 2 })
+	d.eventually("there are two jobs", func() bool {
+		d.rest("GET", device+"/jobs", nil, &jobs)
+		return len(
+			jobs.Items) == 2
+	})
 	var config struct{ Version int }
 	d.eventually("configured", func() bool { return d.rest("GET", device+"/config", nil, &config) == http.StatusOK })
 	if config.Version != 6 {
@@ -158,8 +168,10 @@ func TestReportsEndToEnd(t *testing.T) {
 		return config.Version == 7
 	})
 	counted := d.scrape()
-	for _, want := range []string{`fleetd_reports_total{kind="telemetry"} 1`, `fleetd_reports_dropped_total{kind="telemetry",reason="malformed"} `,
-		`fleetd_reports_dropped_total{kind="other",reason="malformed"} 1`, `fleetd_reports_dropped_total{kind="job",reason="too_many"} 1`} {
+	for _, want := range []string{`fleetd_reports_total{kind="telemetry"} 1`,
+		`fleetd_reports_dropped_total{kind="telemetry",reason="malformed"} `,
+		`fleetd_reports_dropped_total{kind="other",reason="malformed"} 1`,
+		`fleetd_reports_dropped_total{kind="job",reason="too_many"} 1`} {
 		if !strings.Contains(counted, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, counted)
 		}
@@ -172,7 +184,8 @@ func TestReportsEndToEnd(t *testing.T) {
 	d.stop()
 	d.start()
 	var points list[struct{ Beats int }]
-	if status := d.rest("GET", device+"/vitals/history", nil, &points); status != http.StatusOK || len(points.Items) != 1 || points.Items[0].Beats != 1 {
+	if status := d.rest("GET", device+"/vitals/history", nil, &points); status != http.StatusOK ||
+		len(points.Items) != 1 || points.Items[0].Beats != 1 {
 		t.Errorf("history after a restart: %d %+v", status, points)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 type serialCommand struct {
@@ -36,7 +36,7 @@ func (c *serialLoad) Run(ctx context.Context) error {
 		defer file.Close()
 		in = file
 	}
-	list, err := io.ReadAll(io.LimitReader(in, fleet.MaxSerialFile+1))
+	list, err := io.ReadAll(io.LimitReader(in, enrolment.MaxSerialFile+1))
 	if err != nil {
 		return err
 	}

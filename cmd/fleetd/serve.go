@@ -44,7 +44,8 @@ func (s *server) greet(w io.Writer) {
 	case s.firstPassword == s.cfg.AdminPassword:
 		fmt.Fprintln(w, "  Operator   admin, with the password of --admin-password")
 	default:
-		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n", s.firstPassword)
+		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n",
+			s.firstPassword)
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)

@@ -17,10 +17,14 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
+	"fleetd/fleet/telemetry"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -45,22 +49,22 @@ type server struct {
 	devices    *fleet.Devices
 	operators  *fleet.Operators
 	presences  *fleet.Presences
-	enrolments *fleet.Enrolments
-	rules      *fleet.EnrolmentRules
-	serials    *fleet.Serials
-	keys       *fleet.SigningKeys
+	enrolments *enrolment.Service
+	rules      *enrolment.Rules
+	serials    *enrolment.Serials
+	keys       *enrolment.SigningKeys
 	snapshots  *fleet.Snapshots
-	reports    *fleet.Reports
+	reports    *telemetry.Reports
 	broker     *broker.Broker
 	calls      *fleet.Calls
 	fanOuts    *fleet.FanOuts
-	firmware   *fleet.Firmware
-	campaigns  *fleet.Campaigns
-	downloads  *fleet.Downloads
+	firmware   *firmware.Service
+	campaigns  *campaign.Service
+	downloads  *firmware.Downloads
 	engine     atomic.Pointer[rollout.Engine] // set while the broker runs already
 
-	coreDumps atomic.Pointer[fleet.CoreDumps] // as is the next
-	logs      atomic.Pointer[fleet.DeviceLogs]
+	coreDumps atomic.Pointer[telemetry.CoreDumps] // as is the next
+	logs      atomic.Pointer[telemetry.Logs]
 
 	zone          *time.Location // of devices that have none of their own
 	firstPassword string         // of the operator made at the first start; "" later
@@ -203,11 +207,11 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sealer, err := fleet.NewSealer(key)
+	sealer, err := enrolment.NewSealer(key)
 	if err != nil {
 		return err
 	}
-	s.serials = fleet.NewSerials(s.store, sealer, s.log)
+	s.serials = enrolment.NewSerials(s.store, sealer, s.log)
 	if err := s.serials.Load(ctx); err != nil {
 		return err
 	}
@@ -222,11 +226,11 @@ func (s *server) openDomain(ctx context.Context) error {
 	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
 		return err
 	}
-	s.rules = fleet.NewEnrolmentRules(s.store, nil)
+	s.rules = enrolment.NewRules(s.store, nil)
 	if err := s.rules.Load(ctx); err != nil {
 		return err
 	}
-	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: s.store, Mode: s.cfg.enrolmentMode(),
+	s.enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: s.cfg.enrolmentMode(),
 		Keys:    s.keys,
 		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark",
 		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events,
@@ -242,9 +246,7 @@ func (s *server) openDomain(ctx context.Context) error {
 	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences,
 		Events: s.events,
 		Kick:   s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
-		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return s.store.Conflicts(ctx, uuid.Nil, ids)
-		}})
+		Busy: campaign.PartsOf(s.store)})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
 	s.stages.run("presence", s.presences.Run)
 	s.stages.run("serial numbers", s.serials.Run)

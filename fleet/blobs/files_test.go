@@ -59,7 +59,8 @@ func TestPutFileAndRanges(t *testing.T) {
 			t.Errorf("%d bytes from %d: %q, %v; want %q", tt.length, tt.offset, got, err, tt.want)
 		}
 	}
-	if err := errors.Join(s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(), "../x")); err != nil {
+	if err := errors.Join(s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(), key), s.DeleteFile(t.Context(),
+		"../x")); err != nil {
 		t.Error(err)
 	}
 	for _, gone := range []string{key, "", "../../etc/passwd"} {
@@ -79,10 +80,11 @@ func TestPutFileRefuses(t *testing.T) {
 		size int64
 		kind error
 	}{
-		"too short":  {t.Context(), strings.NewReader("hell"), 5, fleet.ErrInvalid},
-		"too long":   {t.Context(), strings.NewReader("hello!"), 5, fleet.ErrInvalid},
-		"breaks off": {t.Context(), io.MultiReader(strings.NewReader("he"), iotest.ErrReader(io.ErrUnexpectedEOF)), 5, fleet.ErrInvalid},
-		"canceled":   {canceled, strings.NewReader("hello"), 5, fleet.ErrUnavailable},
+		"too short": {t.Context(), strings.NewReader("hell"), 5, fleet.ErrInvalid},
+		"too long":  {t.Context(), strings.NewReader("hello!"), 5, fleet.ErrInvalid},
+		"breaks off": {t.Context(), io.MultiReader(strings.NewReader("he"), iotest.ErrReader(io.ErrUnexpectedEOF)), 5,
+			fleet.ErrInvalid},
+		"canceled": {canceled, strings.NewReader("hello"), 5, fleet.ErrUnavailable},
 	}
 	for name, tt := range tests {
 		if key, err := s.PutFile(tt.ctx, tt.r, tt.size); !errors.Is(err, tt.kind) {
@@ -150,7 +152,8 @@ func TestSweepTakesWhatIsOld(t *testing.T) {
 	s, dir := open(t)
 	for name, age := range map[string]time.Duration{"OLD": 25 * time.Hour, "NEW": time.Hour} {
 		file, at := filepath.Join(dir, incoming, name), time.Now().Add(-age)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Chtimes(file, at, at)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600),
+			os.Chtimes(file, at, at)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -116,7 +116,8 @@ func (img *Image) checkStart(start []byte) error {
 	}
 	chip, ok := chips[img.Header.ChipID]
 	if !ok {
-		return faultf(ReasonChip, "the image is for the chip with the id %#04x, which fleetd does not know", img.Header.ChipID)
+		return faultf(ReasonChip, "the image is for the chip with the id %#04x, which fleetd does not know",
+			img.Header.ChipID)
 	}
 	img.Chip = chip
 	return nil
@@ -125,9 +126,11 @@ func (img *Image) checkStart(start []byte) error {
 func noDescriptor(start []byte) error {
 	const bootloaderDescriptor = 0x50 // first byte of esp_bootloader_desc_t
 	if start[descriptorAt] == bootloaderDescriptor {
-		return faultf(ReasonDescriptor, "this is a bootloader (no app descriptor at 32); upload the application, such as xiaozhi.bin, or the merged-binary.bin of a release")
+		return faultf(ReasonDescriptor,
+			"this is a bootloader (no app descriptor at 32); upload the application, such as xiaozhi.bin, or the merged-binary.bin of a release")
 	}
-	return faultf(ReasonDescriptor, "the image has no app descriptor at 32: it may be a bootloader, or built without ESP-IDF; upload the application, such as xiaozhi.bin")
+	return faultf(ReasonDescriptor,
+		"the image has no app descriptor at 32: it may be a bootloader, or built without ESP-IDF; upload the application, such as xiaozhi.bin")
 }
 
 // readStart reads the header and the descriptor, or what there is of them.

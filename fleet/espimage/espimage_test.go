@@ -113,18 +113,22 @@ func TestEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header := espimage.Header{SegmentCount: 2, SPIMode: 3, SPISpeed: 2, SPISize: 7, FlashSize: 128 << 20, EntryAddr: 0x12345678,
-		WPPin: 0xAA, SPIPinDrv: [3]uint8{1, 2, 3}, ChipID: 0x12, LegacyChipRev: 4, MinChipRev: 1, MaxChipRev: 199}
+	header := espimage.Header{SegmentCount: 2, SPIMode: 3, SPISpeed: 2, SPISize: 7, FlashSize: 128 << 20,
+		EntryAddr: 0x12345678,
+		WPPin:     0xAA, SPIPinDrv: [3]uint8{1, 2, 3}, ChipID: 0x12, LegacyChipRev: 4, MinChipRev: 1, MaxChipRev: 199}
 	if diff := cmp.Diff(header, img.Header); diff != "" {
 		t.Error(diff)
 	}
 	elf := esptest.App{Chip: "esp32p4", Version: strings.Repeat("9", 32)}.ELFSHA256()
-	descriptor := espimage.Descriptor{SecureVersion: 7, Version: strings.Repeat("9", 32), Project: "xiaozhi", Time: "12:34:56",
-		Date: "Jan  1 2027", IDFVersion: "v6.0.2", ELFSHA256: hex.EncodeToString(elf[:]), MaxBlockRev: 199, MMUPageSize: 16, SPIFlashMode: 2}
+	descriptor := espimage.Descriptor{SecureVersion: 7, Version: strings.Repeat("9", 32), Project: "xiaozhi",
+		Time: "12:34:56",
+		Date: "Jan  1 2027", IDFVersion: "v6.0.2", ELFSHA256: hex.EncodeToString(elf[:]), MaxBlockRev: 199, MMUPageSize: 16,
+		SPIFlashMode: 2}
 	if diff := cmp.Diff(descriptor, img.Descriptor); diff != "" {
 		t.Error(diff)
 	}
-	segments := []espimage.Segment{{LoadAddr: 0x3C000020, Offset: 32, Size: 288}, {LoadAddr: 0x3C010020, Offset: 328, Size: 32}}
+	segments := []espimage.Segment{{LoadAddr: 0x3C000020, Offset: 32, Size: 288}, {LoadAddr: 0x3C010020, Offset: 328,
+		Size: 32}}
 	if diff := cmp.Diff(segments, img.Segments); diff != "" {
 		t.Error(diff)
 	}

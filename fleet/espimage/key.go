@@ -106,7 +106,8 @@ func ecdsaKey(pub *ecdsa.PublicKey) (rawKey, error) {
 			return c.key(point[1:]), nil
 		}
 	}
-	return rawKey{}, fmt.Errorf("the key is on the curve %s; Secure Boot v2 takes P-256, P-192 and P-384", pub.Params().Name)
+	return rawKey{}, fmt.Errorf("the key is on the curve %s; Secure Boot v2 takes P-256, P-192 and P-384",
+		pub.Params().Name)
 }
 
 // key lays a point, x and y big-endian, out as in a signature block.
@@ -138,7 +139,8 @@ func parseP192(der []byte) (rawKey, bool) {
 		return rawKey{}, false
 	}
 	point := info.Point.Bytes
-	if len(point) != 1+2*24 || point[0] != 4 || !onP192(new(big.Int).SetBytes(point[1:25]), new(big.Int).SetBytes(point[25:])) {
+	if len(point) != 1+2*24 || point[0] != 4 || !onP192(new(big.Int).SetBytes(point[1:25]),
+		new(big.Int).SetBytes(point[25:])) {
 		return rawKey{}, false
 	}
 	return curves[0].key(point[1:]), true

@@ -60,7 +60,8 @@ func (p Pieces) Layout() (*Layout, error) {
 		return nil, faultf(ReasonBootloader, "there is no bootloader among the files; add bootloader.bin of the build")
 	}
 	if p.Table == nil {
-		return nil, faultf(ReasonPartitions, "there is no partition table among the files; add partition-table.bin of the build")
+		return nil, faultf(ReasonPartitions,
+			"there is no partition table among the files; add partition-table.bin of the build")
 	}
 	l := &Layout{Chip: p.Chip}
 	if err := p.addBootloader(l); err != nil {
@@ -112,7 +113,9 @@ func (p Pieces) addTable(l *Layout) ([]Partition, error) {
 	}
 	for _, entry := range table {
 		if l.FlashSize > 0 && entry.End() > l.FlashSize {
-			return nil, faultf(ReasonLayout, "the partition %.16q reaches to %#x, but the bootloader was built for %d MiB of flash", entry.Label, entry.End(), l.FlashSize>>20)
+			return nil, faultf(ReasonLayout,
+				"the partition %.16q reaches to %#x, but the bootloader was built for %d MiB of flash", entry.Label, entry.End(),
+				l.FlashSize>>20)
 		}
 	}
 	l.add(PartTable, "", p.TableOffset, p.Table)
@@ -127,7 +130,8 @@ func (p Pieces) addPartitions(l *Layout, table []Partition) error {
 		return err
 	}
 	if p.App.Size() > slot.Size {
-		return faultf(ReasonLayout, "the application has %d bytes, but its partition %.16q only %d", p.App.Size(), slot.Label, slot.Size)
+		return faultf(ReasonLayout, "the application has %d bytes, but its partition %.16q only %d", p.App.Size(), slot.Label,
+			slot.Size)
 	}
 	l.add(PartApp, slot.Label, slot.Offset, p.App)
 	if err := p.addOTAData(l, table); err != nil {
@@ -150,7 +154,8 @@ func (p Pieces) addOTAData(l *Layout, table []Partition) error {
 		return nil
 	}
 	if place.Size > maxOTAData {
-		return faultf(ReasonOTAData, "the otadata partition has %d bytes; it has two sectors, %d bytes", place.Size, maxOTAData)
+		return faultf(ReasonOTAData, "the otadata partition has %d bytes; it has two sectors, %d bytes", place.Size,
+			maxOTAData)
 	}
 	if p.OTAData != nil {
 		if err := checkOTAData(p.OTAData, place.Size); err != nil {
@@ -184,7 +189,8 @@ func (l *Layout) addData(table []Partition, d Piece) error {
 	}
 	i := slices.IndexFunc(table, func(p Partition) bool { return p.Offset <= d.Offset && end <= p.End() })
 	if i < 0 || table[i].Type == typeApp {
-		return faultf(ReasonLayout, "a file of %d bytes is to go to %#x, which lies in no data partition with room for it", d.Data.Size(), d.Offset)
+		return faultf(ReasonLayout, "a file of %d bytes is to go to %#x, which lies in no data partition with room for it",
+			d.Data.Size(), d.Offset)
 	}
 	l.add(PartData, table[i].Label, d.Offset, d.Data)
 	return nil
@@ -193,7 +199,8 @@ func (l *Layout) addData(table []Partition, d Piece) error {
 func (l *Layout) check() error {
 	for i, p := range l.Parts {
 		if i > 0 && l.Parts[i-1].End() > p.Offset {
-			return faultf(ReasonLayout, "two parts lie on each other: one reaches to %#x, the next begins at %#x", l.Parts[i-1].End(), p.Offset)
+			return faultf(ReasonLayout, "two parts lie on each other: one reaches to %#x, the next begins at %#x",
+				l.Parts[i-1].End(), p.Offset)
 		}
 	}
 	return nil

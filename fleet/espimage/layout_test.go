@@ -23,7 +23,8 @@ func section(b []byte) *io.SectionReader {
 func pieces(t testing.TB, chip string, tableAt int64) espimage.Pieces {
 	t.Helper()
 	app := esptest.App{Chip: chip, FlashSize: 3, Size: 50_000}
-	return espimage.Pieces{Bootloader: section(app.Bootloader()), Table: section(esptest.Table(ourTable(t, "8mb", tableAt))), TableOffset: tableAt,
+	return espimage.Pieces{Bootloader: section(app.Bootloader()),
+		Table: section(esptest.Table(ourTable(t, "8mb", tableAt))), TableOffset: tableAt,
 		OTAData: section(esptest.Blank()), App: section(app.Bytes()), Chip: chip}
 }
 
@@ -109,25 +110,40 @@ func TestLayoutFaults(t *testing.T) {
 	}{
 		{"no bootloader", func(p *espimage.Pieces) { p.Bootloader = nil }, espimage.ReasonBootloader, "bootloader.bin"},
 		{"no table", func(p *espimage.Pieces) { p.Table = nil }, espimage.ReasonPartitions, "partition-table.bin"},
-		{"another chip's bootloader", func(p *espimage.Pieces) { p.Bootloader = section(esptest.App{Chip: "esp32c3"}.Bootloader()) }, espimage.ReasonBootloader, "esp32c3"},
-		{"damaged bootloader", func(p *espimage.Pieces) { p.Bootloader = section(damagedLoader) }, espimage.ReasonBootloader, "checksum"},
-		{"an application as bootloader", func(p *espimage.Pieces) { p.Bootloader = p.App }, espimage.ReasonBootloader, "application"},
-		{"no image as bootloader", func(p *espimage.Pieces) { p.Bootloader = section(make([]byte, 5000)) }, espimage.ReasonBootloader, "0x00"},
+		{"another chip's bootloader", func(p *espimage.Pieces) {
+			p.Bootloader = section(
+				esptest.App{Chip: "esp32c3"}.Bootloader())
+		}, espimage.ReasonBootloader, "esp32c3"},
+		{"damaged bootloader", func(p *espimage.Pieces) { p.Bootloader = section(damagedLoader) }, espimage.ReasonBootloader,
+			"checksum"},
+		{"an application as bootloader", func(p *espimage.Pieces) { p.Bootloader = p.App }, espimage.ReasonBootloader,
+			"application"},
+		{"no image as bootloader", func(p *espimage.Pieces) { p.Bootloader = section(make([]byte, 5000)) },
+			espimage.ReasonBootloader, "0x00"},
 		{"bootloader into the table", func(p *espimage.Pieces) {
 			p.Bootloader = section(esptest.App{LoaderSize: 40_000, FlashSize: 3}.Bootloader())
 		}, espimage.ReasonLayout, "0x8000"},
-		{"flash too small", func(p *espimage.Pieces) { p.Bootloader = section(esptest.App{FlashSize: 2}.Bootloader()) }, espimage.ReasonLayout, "4 MiB"},
+		{"flash too small", func(p *espimage.Pieces) { p.Bootloader = section(esptest.App{FlashSize: 2}.Bootloader()) },
+			espimage.ReasonLayout, "4 MiB"},
 		{"application too large", func(p *espimage.Pieces) { p.App = section(big.Bytes()) }, espimage.ReasonLayout, "ota_0"},
-		{"otadata that chooses", func(p *espimage.Pieces) { p.OTAData = section(chosen) }, espimage.ReasonOTAData, "ota_data_initial.bin"},
-		{"otadata too large", func(p *espimage.Pieces) { p.OTAData = section(make([]byte, 9000)) }, espimage.ReasonOTAData, "9000"},
+		{"otadata that chooses", func(p *espimage.Pieces) { p.OTAData = section(chosen) }, espimage.ReasonOTAData,
+			"ota_data_initial.bin"},
+		{"otadata too large", func(p *espimage.Pieces) { p.OTAData = section(make([]byte, 9000)) }, espimage.ReasonOTAData,
+			"9000"},
 		{"table nowhere", func(p *espimage.Pieces) { p.TableOffset = 0x123 }, espimage.ReasonLayout, "0x123"},
-		{"table that lies on its partitions", func(p *espimage.Pieces) { p.TableOffset = 0xC000 }, espimage.ReasonPartitions, "nvs"},
-		{"data into an application", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x41000, section([]byte("x"))}} }, espimage.ReasonLayout, "0x41000"},
-		{"data beyond its partition", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x640000, section(make([]byte, 2<<20))}} }, espimage.ReasonLayout, "0x640000"},
+		{"table that lies on its partitions", func(p *espimage.Pieces) { p.TableOffset = 0xC000 }, espimage.ReasonPartitions,
+			"nvs"},
+		{"data into an application", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x41000, section([]byte("x"))}} },
+			espimage.ReasonLayout, "0x41000"},
+		{"data beyond its partition", func(p *espimage.Pieces) {
+			p.Data = []espimage.Piece{{0x640000,
+				section(make([]byte, 2<<20))}}
+		}, espimage.ReasonLayout, "0x640000"},
 		{"data twice", func(p *espimage.Pieces) {
 			p.Data = []espimage.Piece{{0x640000, section([]byte("xy"))}, {0x640001, section([]byte("y"))}}
 		}, espimage.ReasonLayout, "0x640001"},
-		{"empty data", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x640000, section(nil)}} }, espimage.ReasonLayout, "empty"},
+		{"empty data", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x640000, section(nil)}} },
+			espimage.ReasonLayout, "empty"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := pieces(t, "esp32s3", 0x8000)
@@ -163,7 +179,8 @@ func TestTableFaults(t *testing.T) {
 			wantFault(t, err, espimage.ReasonPartitions)
 		})
 	}
-	for name, b := range map[string][]byte{"nothing": nil, "text": []byte(strings.Repeat("x", 100)), "too long": append(esptest.Table(esptest.Partitions), make([]byte, 4096)...)} {
+	for name, b := range map[string][]byte{"nothing": nil, "text": []byte(strings.Repeat("x", 100)),
+		"too long": append(esptest.Table(esptest.Partitions), make([]byte, 4096)...)} {
 		_, err := espimage.ParseTable(b, 0x8000)
 		if wantFault(t, err, espimage.ReasonPartitions); name == "" {
 			t.Error(name)
@@ -203,11 +220,13 @@ func mergedLayout(b []byte) (*espimage.Layout, error) {
 
 func TestMergedLayoutFaults(t *testing.T) {
 	app := esptest.App{Size: 100_000}.Bytes()
-	hostile := append([]esptest.Partition{{Label: "x", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}}, esptest.Partitions...)
+	hostile := append([]esptest.Partition{{Label: "x", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},
+		esptest.Partitions...)
 	later := append([]esptest.Partition{esptest.Partitions[4]}, esptest.Partitions[:4]...) // ota_1 stands first
 	shifted := esptest.Merged(app, esptest.Partitions, 0x1000)
 	copy(shifted[:0x1000], bytes.Repeat([]byte{0xFF}, 0x1000))
-	for name, b := range map[string][]byte{"a table that covers everything": esptest.Merged(app, hostile, 0), "another slot": esptest.Merged(app, later, 0), "no bootloader where the chip looks": shifted} {
+	for name, b := range map[string][]byte{"a table that covers everything": esptest.Merged(app, hostile, 0),
+		"another slot": esptest.Merged(app, later, 0), "no bootloader where the chip looks": shifted} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse(b); err != nil {
 				t.Fatalf("the application itself: %v", err)

@@ -39,7 +39,8 @@ func TestManifestOfImage(t *testing.T) {
 	app := esptest.App{Version: "2.5.0", Project: "fleet_unit", SecureVersion: 3}.Bytes()
 	sum := sha256.Sum256(app)
 	m, err := espimage.ManifestOf(bytes.NewReader(app), int64(len(app)))
-	want := espimage.Manifest{Project: "fleet_unit", Version: "2.5.0", Chip: 9, Size: int64(len(app)), SHA256: hex.EncodeToString(sum[:]), SecureVersion: 3}
+	want := espimage.Manifest{Project: "fleet_unit", Version: "2.5.0", Chip: 9, Size: int64(len(app)),
+		SHA256: hex.EncodeToString(sum[:]), SecureVersion: 3}
 	if d := cmp.Diff(want, m); d != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, d)
 	}
@@ -51,16 +52,20 @@ func TestManifestOfImage(t *testing.T) {
 // TestManifestForm holds the text against the names that the firmware reads.
 func TestManifestForm(t *testing.T) {
 	sum := strings.Repeat("ab", 32)
-	signed, err := espimage.Manifest{Project: "fleet_unit", Version: "2.5.0", Chip: 9, Size: 4096, SHA256: sum, SecureVersion: 3, NotBefore: 1798761600000}.Sign(releaseKey)
+	signed, err := espimage.Manifest{Project: "fleet_unit", Version: "2.5.0", Chip: 9, Size: 4096, SHA256: sum,
+		SecureVersion: 3, NotBefore: 1798761600000}.Sign(releaseKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"project":"fleet_unit","version":"2.5.0","chip":9,"size":4096,"sha256":"` + sum + `","secure_version":3,"not_before":1798761600000}`
-	if signed.Text != want || len(signed.Signature) != 88 || signed.Key != "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a" {
+	want := `{"project":"fleet_unit","version":"2.5.0","chip":9,"size":4096,"sha256":"` + sum +
+		`","secure_version":3,"not_before":1798761600000}`
+	if signed.Text != want || len(signed.Signature) != 88 ||
+		signed.Key != "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a" {
 		t.Errorf("signed %+v, want the text %s", signed, want)
 	}
 	read, m, err := espimage.ReadSignedManifest(manifestFile(t, signed))
-	if err != nil || read != signed || m.NotBefore != 1798761600000 || espimage.ManifestBegins(read.Text).UnixMilli() != m.NotBefore || !read.Holds(read.NamedKey()) {
+	if err != nil || read != signed || m.NotBefore != 1798761600000 || espimage.ManifestBegins(
+		read.Text).UnixMilli() != m.NotBefore || !read.Holds(read.NamedKey()) {
 		t.Errorf("read back %+v, %+v, %v", read, m, err)
 	}
 	read.Text = strings.Replace(read.Text, "4096", "4097", 1)
@@ -89,7 +94,10 @@ func TestReadSignedManifestRefuses(t *testing.T) {
 		"short signature": with(func(s *espimage.SignedManifest) { s.Signature = "YWJj" }),
 		"no base64":       with(func(s *espimage.SignedManifest) { s.Signature = strings.Repeat("*", 88) }),
 		"no hash":         with(func(s *espimage.SignedManifest) { s.Text = `{"chip":9,"size":1}` }),
-		"no size":         with(func(s *espimage.SignedManifest) { s.Text = strings.Replace(s.Text, `"size":1`, `"size":0`, 1) }),
+		"no size": with(func(s *espimage.SignedManifest) {
+			s.Text = strings.Replace(s.Text, `"size":1`, `"size":0`,
+				1)
+		}),
 	}
 	for name, file := range tests {
 		if _, _, err := espimage.ReadSignedManifest(file); err == nil {
@@ -126,7 +134,8 @@ func TestReleaseKeys(t *testing.T) {
 	if err != nil || len(keys) != 2 || !keys[0].Equal(secret.Public()) {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
-	for name, text := range map[string][]byte{"private": private, "nothing": nil, "noise": []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")} {
+	for name, text := range map[string][]byte{"private": private, "nothing": nil,
+		"noise": []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")} {
 		if _, err := espimage.ParseReleaseKeys(text); err == nil {
 			t.Errorf("%s: taken as a public key", name)
 		}

@@ -58,7 +58,8 @@ func findTable(r io.ReaderAt, size int64, start []byte) ([]byte, int64, error) {
 }
 
 func isApp(start []byte) bool {
-	return len(start) == minSize && start[0] == appMagic && binary.LittleEndian.Uint32(start[descriptorAt:]) == descriptorMagic
+	return len(start) == minSize && start[0] == appMagic && binary.LittleEndian.Uint32(
+		start[descriptorAt:]) == descriptorMagic
 }
 
 // mayBeFlash: the bootloader lies at 0, or at 0x1000 or 0x2000 behind erased flash.
@@ -107,7 +108,8 @@ func parseMerged(r io.ReaderAt, size int64, table []Partition, keys []Key) (*Ima
 func parsePartition(r io.ReaderAt, size int64, p Partition, keys []Key) (*Image, error) {
 	limit := min(p.Size, size-p.Offset)
 	if limit <= 0 {
-		return nil, faultf(ReasonTruncated, "this is a merged binary that ends before its application, which lies at %#x", p.Offset)
+		return nil, faultf(ReasonTruncated, "this is a merged binary that ends before its application, which lies at %#x",
+			p.Offset)
 	}
 	img, err := parseApp(io.NewSectionReader(r, p.Offset, limit), limit, keys)
 	if err != nil {
@@ -126,5 +128,6 @@ func inPartition(err error, p Partition) error {
 		return err
 	}
 	return &Fault{Reason: f.Reason, Found: f.Found,
-		Message: fmt.Sprintf("this is a merged binary, and the application in its partition %.16q at %#x is not good: %s", p.Label, p.Offset, f.Message)}
+		Message: fmt.Sprintf("this is a merged binary, and the application in its partition %.16q at %#x is not good: %s",
+			p.Label, p.Offset, f.Message)}
 }

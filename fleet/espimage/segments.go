@@ -45,9 +45,11 @@ func readSegment(r io.ReaderAt, at, limit int64, i, n int) (Segment, error) {
 	if err := readAt(r, h[:], at); err != nil {
 		return Segment{}, err
 	}
-	s := Segment{LoadAddr: binary.LittleEndian.Uint32(h[:]), Offset: at + segmentHeader, Size: binary.LittleEndian.Uint32(h[4:])}
+	s := Segment{LoadAddr: binary.LittleEndian.Uint32(h[:]), Offset: at + segmentHeader, Size: binary.LittleEndian.Uint32(
+		h[4:])}
 	if s.Size >= maxSegmentSize || s.Size%4 != 0 {
-		return s, faultf(ReasonSegments, "segment %d of %d claims %d bytes, which no device accepts; the file is damaged or no app image", i+1, n, s.Size)
+		return s, faultf(ReasonSegments,
+			"segment %d of %d claims %d bytes, which no device accepts; the file is damaged or no app image", i+1, n, s.Size)
 	}
 	if end := s.Offset + int64(s.Size); end > limit {
 		return s, truncated(end, limit)
@@ -56,7 +58,9 @@ func readSegment(r io.ReaderAt, at, limit int64, i, n int) (Segment, error) {
 }
 
 func truncated(need, have int64) error {
-	return faultf(ReasonTruncated, "the file ends after %d bytes, but the image needs at least %d; fetch or build it again, it was cut short", have, need)
+	return faultf(ReasonTruncated,
+		"the file ends after %d bytes, but the image needs at least %d; fetch or build it again, it was cut short", have,
+		need)
 }
 
 // checksumAt is the last byte of the 16-byte block after the last segment.
@@ -74,7 +78,8 @@ func (img *Image) verify(r io.ReaderAt, limit int64) error {
 		return err
 	}
 	if img.Checksum = tail[0]; sum != img.Checksum {
-		return faultf(ReasonChecksum, "the checksum is %#02x, but the data gives %#02x; the file is damaged", img.Checksum, sum)
+		return faultf(ReasonChecksum, "the checksum is %#02x, but the data gives %#02x; the file is damaged", img.Checksum,
+			sum)
 	}
 	if !img.Header.HashAppended {
 		return nil

@@ -34,7 +34,8 @@ func ParseTable(b []byte, offset int64) ([]Partition, error) {
 		return nil, faultf(ReasonPartitions, "this is no partition table: it does not begin with an entry (aa 50)")
 	}
 	if len(b) > tableSize {
-		return nil, faultf(ReasonPartitions, "the partition table has %d bytes, more than the %d that flash has for it", len(b), tableSize)
+		return nil, faultf(ReasonPartitions, "the partition table has %d bytes, more than the %d that flash has for it",
+			len(b), tableSize)
 	}
 	table, err := readTable(b[:min(len(b), tableEntries*partitionEntry)])
 	if err != nil {
@@ -44,7 +45,10 @@ func ParseTable(b []byte, offset int64) ([]Partition, error) {
 }
 
 func checkTable(table []Partition, offset int64) error {
-	byOffset := slices.SortedFunc(slices.Values(table), func(a, b Partition) int { return cmp.Compare(a.Offset, b.Offset) })
+	byOffset := slices.SortedFunc(slices.Values(table), func(a, b Partition) int {
+		return cmp.Compare(a.Offset,
+			b.Offset)
+	})
 	labels := make(map[string]bool, len(table))
 	end := offset + tableSize
 	for i, p := range byOffset {
@@ -55,9 +59,12 @@ func checkTable(table []Partition, offset int64) error {
 		case labels[p.Label]:
 			return faultf(ReasonPartitions, "the partition table names %.16q twice", p.Label)
 		case p.Offset < end && i == 0:
-			return faultf(ReasonPartitions, "the partition %.16q at %#x lies on the bootloader or on the table itself, which ends at %#x", p.Label, p.Offset, end)
+			return faultf(ReasonPartitions,
+				"the partition %.16q at %#x lies on the bootloader or on the table itself, which ends at %#x", p.Label, p.Offset,
+				end)
 		case p.Offset < end:
-			return faultf(ReasonPartitions, "the partition %.16q at %#x overlaps %.16q, which ends at %#x", p.Label, p.Offset, byOffset[i-1].Label, end)
+			return faultf(ReasonPartitions, "the partition %.16q at %#x overlaps %.16q, which ends at %#x", p.Label, p.Offset,
+				byOffset[i-1].Label, end)
 		}
 		labels[p.Label], end = true, p.End()
 	}

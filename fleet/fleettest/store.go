@@ -173,6 +173,7 @@ func (s *Devices) Inventory(_ context.Context, id string) (*fleet.Inventory, err
 
 // Text returns the answer of a tool that replied with a text.
 func Text(s string) fleet.Answer {
-	result, _ := json.Marshal(map[string]any{"content": []any{map[string]any{"type": "text", "text": s}}, "isError": false})
+	result, _ := json.Marshal(map[string]any{"content": []any{map[string]any{"type": "text", "text": s}},
+		"isError": false})
 	return fleet.Answer{Result: result, Text: s}
 }

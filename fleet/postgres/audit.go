@@ -16,7 +16,8 @@ import (
 var _ fleet.AuditStore = (*Store)(nil)
 
 // audited makes a change and its audit entry in one transaction.
-func (s *Store) audited(ctx context.Context, by fleet.Actor, action, subject string, detail map[string]any, change func(pgx.Tx) error) error {
+func (s *Store) audited(ctx context.Context, by fleet.Actor, action, subject string, detail map[string]any,
+	change func(pgx.Tx) error) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		if err := change(tx); err != nil {
 			return err
@@ -107,5 +108,6 @@ func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Pa
 	if err != nil {
 		return none, fmt.Errorf("audit entries: %w", domainError(err))
 	}
-	return mapPage(makePage(list, limit, at, func(r auditRow) cursor { return cursor{List: "audit", ID: r.ID.String()} }), auditRow.entry), nil
+	return mapPage(makePage(list, limit, at, func(r auditRow) cursor { return cursor{List: "audit", ID: r.ID.String()} }),
+		auditRow.entry), nil
 }

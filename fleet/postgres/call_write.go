@@ -46,10 +46,12 @@ type callColumns struct {
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	from, to, ok := idWindow(c.ID)
 	if !ok || c.CreatedAt.Before(from) || !c.CreatedAt.Before(to) {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_call_id", "call %s: the id must be of version 7 and carry the time of creation (%v)", c.ID, c.CreatedAt)
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_call_id",
+			"call %s: the id must be of version 7 and carry the time of creation (%v)", c.ID, c.CreatedAt)
 	}
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
-		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State), result: cleanJSON(c.Result),
+		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State),
+		result:   cleanJSON(c.Result),
 		evidence: marshalled(c.Evidence), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
 		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt)}
 	if insert {
@@ -105,11 +107,15 @@ func hashAnswer(c *fleet.Call) []byte {
 
 const insertCalls = `
 	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at, error_params)
+		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
+			finished_at, error_params)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms, sent_at, finished_at, error_params::json
-	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::uuid[],
-		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[], $19::bigint[], $20::timestamptz[], $21::timestamptz[],
+		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
+			sent_at, finished_at, error_params::json
+	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+		$9::text[], $10::uuid[],
+		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[],
+			$19::bigint[], $20::timestamptz[], $21::timestamptz[],
 		$22::text[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
@@ -128,12 +134,16 @@ const settleCalls = insertCalls + `
 // created_at together are the key, and name the row's partition.
 const updateCalls = `
 	UPDATE calls c
-	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash, error_code = u.error_code,
-		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at, finished_at = u.finished_at,
+	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash,
+		error_code = u.error_code,
+		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at,
+			finished_at = u.finished_at,
 		error_params = u.error_params::json
-	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::int[], $10::timestamptz[], $11::timestamptz[],
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+		$9::int[], $10::timestamptz[], $11::timestamptz[],
 		$12::timestamptz[], $13::text[])
-		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at, created_at,
+		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at,
+			created_at,
 		error_params)
 	WHERE c.id = u.id AND c.created_at = u.created_at
 	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))

@@ -136,7 +136,8 @@ type callRow struct {
 }
 
 func (r callRow) call() (fleet.Call, error) {
-	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID, State: r.State,
+	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID,
+		State:  r.State,
 		Actor:  fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
@@ -166,7 +167,8 @@ func (r callRow) size() int { return len(r.Arguments) + len(r.Result) + len(r.Ev
 // Call returns one call, or [fleet.ErrNotFound].
 func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
 	from, to, _ := idWindow(id)
-	rows, _ := s.db.Query(ctx, `SELECT `+callColumnList+` FROM calls WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to)
+	rows, _ := s.db.Query(ctx, `SELECT `+callColumnList+
+		` FROM calls WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
 	if err != nil {
 		return fleet.Call{}, fmt.Errorf("call %s: %w", id, domainError(err))
@@ -201,7 +203,8 @@ func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet
 
 // collectCalls reads calls until their bytes fill a page; full says that it
 // stopped there, one row beyond it.
-func collectCalls(ctx context.Context, db *pgxpool.Pool, sql string, args []any) (list []fleet.Call, full bool, err error) {
+func collectCalls(ctx context.Context, db *pgxpool.Pool, sql string, args []any) (list []fleet.Call, full bool,
+	err error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, false, err
@@ -281,7 +284,8 @@ func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, u
 			return err
 		}
 		unknown, err = closeOpen(ctx, tx, among, fleet.CallSent, fleet.CallUnknown,
-			fleet.CallError{Code: fleet.CodeStopped, Message: "fleetd stopped before the answer came; the device may have run the call"})
+			fleet.CallError{Code: fleet.CodeStopped,
+				Message: "fleetd stopped before the answer came; the device may have run the call"})
 		return err
 	})
 	if err != nil {
@@ -301,7 +305,8 @@ func (s *Store) CancelStrays(ctx context.Context, before uuid.UUID) (n int64, er
 	err = s.eachOpen(ctx, before, strayFor, func(tx pgx.Tx, among idRange) error {
 		for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
 			closed, err := closeOpen(ctx, tx, among, state, fleet.CallCanceled,
-				fleet.CallError{Code: fleet.CodeNotRecorded, Message: "fleetd stopped before the database had recorded the call; nothing was sent"})
+				fleet.CallError{Code: fleet.CodeNotRecorded,
+					Message: "fleetd stopped before the database had recorded the call; nothing was sent"})
 			if err != nil {
 				return err
 			}
@@ -323,7 +328,8 @@ type idRange struct {
 
 // eachOpen runs close on the calls below before that are at most as much older
 // than the newest of them, or among the newest [openAmong].
-func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Duration, closeAmong func(pgx.Tx, idRange) error) error {
+func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Duration, closeAmong func(pgx.Tx,
+	idRange) error) error {
 	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var newest uuid.UUID
 		err := tx.QueryRow(ctx, `SELECT id FROM calls WHERE id < $1 ORDER BY id DESC LIMIT 1`, before).Scan(&newest)
@@ -349,13 +355,16 @@ func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Durat
 	})
 }
 
-func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e fleet.CallError) (int64, error) {
+func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e fleet.CallError) (int64,
+	error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE calls
-		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash = CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
+		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash =
+			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
 		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1`,
-		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(among.from), among.from.Add(-idSlack), among.before)
+		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(among.from),
+		among.from.Add(-idSlack), among.before)
 	return tag.RowsAffected(), err
 }
 

@@ -80,7 +80,8 @@ func TestCallsUnknown(t *testing.T) {
 // Device text is hostile; none of it may fail to be stored.
 func TestCallsHostileText(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	for _, result := range []string{"\xff\xfe", `{"a":"\ud800"}`, `{"a":"\u0000"}`, "{", strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+	for _, result := range []string{"\xff\xfe", `{"a":"\ud800"}`, `{"a":"\u0000"}`, "{", strings.Repeat("[", 5000) +
+		strings.Repeat("]", 5000),
 		`"` + strings.Repeat("x", 256<<10) + `"`, `{"a":1e999999}`, "\"\x00\""} {
 		c := newCall("d", fleet.CallSent)
 		if err := s.InsertCall(ctx, c); err != nil {
@@ -89,7 +90,8 @@ func TestCallsHostileText(t *testing.T) {
 		if err := s.FinishCall(ctx, finish(c, fleet.CallToolError, result)); err != nil {
 			t.Errorf("result %.20q: %v", result, err)
 		}
-		if got, err := s.Call(ctx, c.ID); err != nil || got.State != fleet.CallToolError || len(got.Result) == 0 || got.Error.Message != "nope \uFFFD" {
+		if got, err := s.Call(ctx, c.ID); err != nil || got.State != fleet.CallToolError || len(got.Result) == 0 ||
+			got.Error.Message != "nope \uFFFD" {
 			t.Errorf("result %.20q came back as %.40q, %v, %v", result, got.Result, got.Error, err)
 		}
 	}
@@ -230,11 +232,13 @@ func TestRecoverCalls(t *testing.T) {
 		}
 	}
 	for _, want := range []int64{1, 0} { // the second finds nothing left
-		if canceled, unknown, err := s.RecoverCalls(ctx, uuid.Must(uuid.NewV7())); err != nil || canceled != want || unknown != want {
+		if canceled, unknown, err := s.RecoverCalls(ctx, uuid.Must(uuid.NewV7())); err != nil || canceled != want ||
+			unknown != want {
 			t.Fatalf("RecoverCalls = %d, %d, %v; want %d, %d", canceled, unknown, err, want, want)
 		}
 	}
-	for c, want := range map[*fleet.Call]fleet.CallState{pending: fleet.CallCanceled, sent: fleet.CallUnknown, done: fleet.CallSucceeded} {
+	for c, want := range map[*fleet.Call]fleet.CallState{pending: fleet.CallCanceled, sent: fleet.CallUnknown,
+		done: fleet.CallSucceeded} {
 		got, err := s.Call(ctx, c.ID)
 		if err != nil || got.State != want || got.FinishedAt == nil {
 			t.Errorf("call of %s is %s, %v; want %s", c.Device, got.State, err, want)

@@ -11,19 +11,25 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // orNoUUID turns the zero id into SQL's null.
 func orNoUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
 // CreateCampaign puts a campaign on record with its waves and deployments.
-func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *campaign.Campaign, waves []campaign.Wave,
+	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason, reason, wave, advance, digest,
-				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled, targets, skipped)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`,
-			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf), storableJSON(c.CreatedBy), c.CreatedAt},
+			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason,
+				reason, wave, advance, digest,
+				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled,
+					targets, skipped)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+				$23, $24)`,
+			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf),
+				storableJSON(c.CreatedBy), c.CreatedAt},
 				campaignState(c), []any{c.Targets, c.Skipped})...)
 		if err != nil {
 			return err
@@ -37,14 +43,15 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *fleet.Cam
 }
 
 // campaignState are the values of the columns that change after planning.
-func campaignState(c *fleet.Campaign) []any {
+func campaignState(c *campaign.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason), c.Wave, c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
 		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled}
 }
 
-func campaignDetail(c *fleet.Campaign) map[string]any {
-	detail := map[string]any{"name": c.Plan.Name, "state": c.State, "digest": c.Digest, "targets": c.Targets, "skipped": c.Skipped}
+func campaignDetail(c *campaign.Campaign) map[string]any {
+	detail := map[string]any{"name": c.Plan.Name, "state": c.State, "digest": c.Digest, "targets": c.Targets,
+		"skipped": c.Skipped}
 	if c.Reason != "" {
 		detail["reason"] = c.Reason
 	}
@@ -52,16 +59,20 @@ func campaignDetail(c *fleet.Campaign) map[string]any {
 }
 
 // plan stores waves and deployments of a campaign that has none.
-func plan(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign.Wave,
+	targets []campaign.Deployment) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO waves (campaign_id, number, plan, size, state, verdict, started_at, finished_at)
 		SELECT $1, number, plan::json, size, state, verdict, started_at, finished_at
 		FROM unnest($2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[])
 			AS u (number, plan, size, state, verdict, started_at, finished_at)`, c.ID,
-		collect(waves, func(w fleet.Wave) int { return w.Number }), collect(waves, func(w fleet.Wave) *string { return storableJSON(w.Plan) }),
-		collect(waves, func(w fleet.Wave) int { return w.Size }), collect(waves, func(w fleet.Wave) string { return string(w.State) }),
-		collect(waves, func(w fleet.Wave) string { return cleanText(w.Verdict) }),
-		collect(waves, func(w fleet.Wave) *time.Time { return w.StartedAt }), collect(waves, func(w fleet.Wave) *time.Time { return w.FinishedAt }))
+		collect(waves, func(w campaign.Wave) int { return w.Number }),
+		collect(waves, func(w campaign.Wave) *string { return storableJSON(w.Plan) }),
+		collect(waves, func(w campaign.Wave) int { return w.Size }),
+		collect(waves, func(w campaign.Wave) string { return string(w.State) }),
+		collect(waves, func(w campaign.Wave) string { return cleanText(w.Verdict) }),
+		collect(waves, func(w campaign.Wave) *time.Time { return w.StartedAt }),
+		collect(waves, func(w campaign.Wave) *time.Time { return w.FinishedAt }))
 	if err != nil {
 		return fmt.Errorf("waves: %w", err)
 	}
@@ -74,10 +85,12 @@ func plan(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, waves []fleet.Wave,
 
 // ReplanCampaign replaces plan, digest, waves and deployments of a campaign
 // that was not started.
-func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *fleet.Campaign, waves []fleet.Wave, targets []fleet.Deployment) error {
+func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *campaign.Campaign, waves []campaign.Wave,
+	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		if err := changeCampaign(ctx, tx, c, `, targets = $20, skipped = $21, release_id = $22`,
-			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped, orNoUUID(c.Plan.Release)); err != nil {
+			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped,
+			orNoUUID(c.Plan.Release)); err != nil {
 			return err
 		}
 		for _, sql := range []string{
@@ -100,7 +113,7 @@ func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *fleet.Cam
 
 // ChangeCampaign stores everything of c but its targets and their counts, and
 // raises c.Revision. Without an action there is no audit entry.
-func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *fleet.Campaign) error {
+func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *campaign.Campaign) error {
 	change := func(tx pgx.Tx) error { return changeCampaign(ctx, tx, c, "", "") }
 	var err error
 	if action != "" {
@@ -114,12 +127,15 @@ func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action strin
 	return err
 }
 
-func changeCampaign(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, set, only string, more ...any) error {
+func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, only string, more ...any) error {
 	err := changeOne(ctx, tx, `
-		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason = $6, wave = $7, advance = $8, digest = $9,
-			approval = $10, rollback_wanted = $11, rollback_with = $12, edited_by = $13, edited_at = $14, started_by = $15, started_at = $16,
+		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason = $6, wave = $7,
+			advance = $8, digest = $9,
+			approval = $10, rollback_wanted = $11, rollback_with = $12, edited_by = $13, edited_at = $14, started_by = $15,
+				started_at = $16,
 			finished_at = $17, overruled = $18, name = $19`+set+`
-		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c), []any{cleanText(c.Plan.Name)}, more)...)
+		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c),
+		[]any{cleanText(c.Plan.Name)}, more)...)
 	if !isNotFound(err) {
 		return err
 	}
@@ -127,5 +143,6 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *fleet.Campaign, set, only
 	if err := tx.QueryRow(ctx, `SELECT state FROM campaigns WHERE id = $1`, c.ID).Scan(&now); err != nil {
 		return err
 	}
-	return fleet.Errorf(fleet.ErrConflict, "campaign_changed", "the campaign changed meanwhile and is %s now; look at it again", now)
+	return fleet.Errorf(fleet.ErrConflict, "campaign_changed",
+		"the campaign changed meanwhile and is %s now; look at it again", now)
 }

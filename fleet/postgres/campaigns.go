@@ -8,17 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
-var _ fleet.CampaignStore = (*Store)(nil)
+var _ campaign.Store = (*Store)(nil)
 
 const noUUID = `'00000000-0000-0000-0000-000000000000'`
 
 const campaignColumns = `id, plan, state, pause_reason, reason, wave, advance, digest, targets, skipped, approval,
-	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` + noUUID + `) AS rollback_with,
+	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` +
+	noUUID + `) AS rollback_with,
 	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, overruled, revision`
 
-var scanCampaign = pgx.RowToStructByName[fleet.Campaign]
+var scanCampaign = pgx.RowToStructByName[campaign.Campaign]
 
 // texts gives a list of named strings as PostgreSQL takes it.
 func texts[S ~string](list []S) []string {
@@ -35,21 +37,21 @@ func filtered[S ~string](list []S, fits func(S) bool) (out []string) {
 	return out
 }
 
-var openCampaigns = filtered(fleet.CampaignStates, fleet.CampaignState.Open)
+var openCampaigns = filtered(campaign.States, campaign.State.Open)
 
 // Campaign returns one campaign, or [fleet.ErrNotFound].
-func (s *Store) Campaign(ctx context.Context, id uuid.UUID) (fleet.Campaign, error) {
+func (s *Store) Campaign(ctx context.Context, id uuid.UUID) (campaign.Campaign, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns WHERE id = $1`, id)
 	c, err := pgx.CollectExactlyOneRow(rows, scanCampaign)
 	if err != nil {
-		return fleet.Campaign{}, fmt.Errorf("campaign %s: %w", id, domainError(err))
+		return campaign.Campaign{}, fmt.Errorf("campaign %s: %w", id, domainError(err))
 	}
 	return c, nil
 }
 
 // Campaigns lists campaigns, newest first.
-func (s *Store) Campaigns(ctx context.Context, f fleet.CampaignFilter) (fleet.Page[fleet.Campaign], error) {
-	none := fleet.Page[fleet.Campaign]{}
+func (s *Store) Campaigns(ctx context.Context, f campaign.Filter) (fleet.Page[campaign.Campaign], error) {
+	none := fleet.Page[campaign.Campaign]{}
 	at, err := parseCursor(f.Cursor, "campaigns")
 	if err != nil {
 		return none, err
@@ -63,16 +65,20 @@ func (s *Store) Campaigns(ctx context.Context, f fleet.CampaignFilter) (fleet.Pa
 	}
 	order := w.newestFirst(at, "id", "uuid")
 	limit := fleet.ClampLimit(f.Limit)
-	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns`+w.String()+order+` LIMIT `+w.arg(limit+1),
+		w.args...)
 	list, err := pgx.CollectRows(rows, scanCampaign)
 	if err != nil {
 		return none, cursorError(at, fmt.Errorf("campaigns: %w", domainError(err)))
 	}
-	return makePage(list, limit, at, func(c fleet.Campaign) cursor { return newestPlace("campaigns", c.CreatedAt, c.ID.String()) }), nil
+	return makePage(list, limit, at, func(c campaign.Campaign) cursor {
+		return newestPlace("campaigns", c.CreatedAt,
+			c.ID.String())
+	}), nil
 }
 
 // OpenCampaigns lists the campaigns that the engine has to look after, oldest first.
-func (s *Store) OpenCampaigns(ctx context.Context) ([]fleet.Campaign, error) {
+func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT `+campaignColumns+` FROM campaigns
 		WHERE state IN ('scheduled', 'running', 'paused', 'stopping') ORDER BY created_at, id`)
@@ -84,19 +90,19 @@ func (s *Store) OpenCampaigns(ctx context.Context) ([]fleet.Campaign, error) {
 }
 
 // Waves lists a campaign's waves in order.
-func (s *Store) Waves(ctx context.Context, campaign uuid.UUID) ([]fleet.Wave, error) {
+func (s *Store) Waves(ctx context.Context, campaignID uuid.UUID) ([]campaign.Wave, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT campaign_id AS campaign, number, plan, size, state, verdict, started_at, finished_at
-		FROM waves WHERE campaign_id = $1 ORDER BY number`, campaign)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Wave])
+		FROM waves WHERE campaign_id = $1 ORDER BY number`, campaignID)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Wave])
 	if err != nil {
-		return nil, fmt.Errorf("waves of campaign %s: %w", campaign, domainError(err))
+		return nil, fmt.Errorf("waves of campaign %s: %w", campaignID, domainError(err))
 	}
 	return list, nil
 }
 
 // SaveWave stores where a wave stands, and its plan; its size only AddTargets changes.
-func (s *Store) SaveWave(ctx context.Context, w fleet.Wave) error {
+func (s *Store) SaveWave(ctx context.Context, w campaign.Wave) error {
 	err := changeOne(ctx, s.db, `
 		UPDATE waves SET plan = $3, state = $4, verdict = $5, started_at = $6, finished_at = $7
 		WHERE campaign_id = $1 AND number = $2`,

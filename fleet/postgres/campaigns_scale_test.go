@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/fleet/postgres"
 )
 
@@ -32,10 +33,10 @@ func TestCampaignScale(t *testing.T) {
 		c, all := r.campaign(ids...)
 		r.walk(c, all)
 	}
-	var c *fleet.Campaign
-	var all []fleet.Deployment
+	var c *campaign.Campaign
+	var all []campaign.Deployment
 	once(t, 8*time.Second, "create the campaign", func() error {
-		c, all = r.campaignOf(fleet.DeploymentPending, ids...)
+		c, all = r.campaignOf(campaign.DeploymentPending, ids...)
 		return nil
 	})
 	once(t, 8*time.Second, "open its wave", func() error {
@@ -43,21 +44,26 @@ func TestCampaignScale(t *testing.T) {
 		return err
 	})
 	for i := range all {
-		all[i].State, all[i].Revision = fleet.DeploymentQueued, 2
+		all[i].State, all[i].Revision = campaign.DeploymentQueued, 2
 	}
 	r.walk(c, all)
 
 	atMost(t, 50*time.Millisecond, "progress", func() error { _, err := r.CampaignProgress(ctx, c.ID); return err })
 	atMost(t, 50*time.Millisecond, "a page of deployments", func() error {
-		_, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, Cursor: pageCursor(t, r.Store, c.ID)})
+		_, err := r.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID, Cursor: pageCursor(t, r.Store, c.ID)})
 		return err
 	})
 	atMost(t, 50*time.Millisecond, "the failed", func() error {
-		_, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, States: []fleet.DeploymentState{fleet.DeploymentTimedOut}})
+		_, err := r.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID,
+			States: []campaign.DeploymentState{campaign.DeploymentTimedOut}})
 		return err
 	})
 	device := ids[n/2]
-	atMost(t, 10*time.Millisecond, "deployments of a device", func() error { _, err := r.DeviceDeployments(ctx, device, 20); return err })
+	atMost(t, 10*time.Millisecond, "deployments of a device", func() error {
+		_, err := r.DeviceDeployments(ctx, device,
+			20)
+		return err
+	})
 	atMost(t, 10*time.Millisecond, "failed attempts of a device", func() error {
 		_, err := r.FailedAttempts(ctx, device, now().Add(-time.Hour))
 		return err
@@ -66,14 +72,18 @@ func TestCampaignScale(t *testing.T) {
 		_, err := r.OffersSince(ctx, ids[:1], now().Add(-time.Hour))
 		return err
 	})
-	once(t, 2*time.Second, "conflicts of all devices", func() error { _, err := r.Conflicts(ctx, uuid.Nil, ids); return err })
+	once(t, 2*time.Second, "conflicts of all devices", func() error {
+		_, err := r.Conflicts(ctx, uuid.Nil,
+			ids)
+		return err
+	})
 	once(t, 8*time.Second, "retry all failures", func() error {
 		_, err := r.Requeue(ctx, admin, c.ID, nil, nil, now())
 		return err
 	})
 	atMost(t, time.Second, "live deployments", func() error { _, err := r.LiveDeployments(ctx); return err })
 	once(t, 8*time.Second, "end all that wait", func() error {
-		_, err := r.EndWaiting(ctx, c.ID, fleet.DeploymentCanceled, fleet.EvidenceCanceled, "over", now(), false)
+		_, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, "over", now(), false)
 		return err
 	})
 	atMost(t, 50*time.Millisecond, "progress", func() error { _, err := r.CampaignProgress(ctx, c.ID); return err })
@@ -81,7 +91,7 @@ func TestCampaignScale(t *testing.T) {
 
 // walk takes deployments through a campaign in batches as the engine does, and
 // judges the rate of stored changes.
-func (r *rig) walk(c *fleet.Campaign, all []fleet.Deployment) {
+func (r *rig) walk(c *campaign.Campaign, all []campaign.Deployment) {
 	t := r.t
 	t.Helper()
 	began, longest, changes := time.Now(), time.Duration(0), 0
@@ -92,9 +102,10 @@ func (r *rig) walk(c *fleet.Campaign, all []fleet.Deployment) {
 		longest = max(longest, time.Since(at))
 	}
 	for chunk := range slices.Chunk(all, 1000) {
-		var batch []fleet.Dispatch
+		var batch []campaign.Dispatch
 		for i := range chunk {
-			chunk[i].Baseline = fleet.Baseline{Inventory: "9f2c", FreeHeap: 90_000, Slot: "ota_0", Answers: map[string]string{"0": "true"}}
+			chunk[i].Baseline = campaign.Baseline{Inventory: "9f2c", FreeHeap: 90_000, Slot: "ota_0",
+				Answers: map[string]string{"0": "true"}}
 			batch = append(batch, dispatch(&chunk[i]))
 		}
 		timed(func() error { _, err := r.DispatchDeployments(context.Background(), batch); return err })
@@ -102,16 +113,17 @@ func (r *rig) walk(c *fleet.Campaign, all []fleet.Deployment) {
 	}
 	for _, step := range []struct {
 		kind fleet.EvidenceKind
-		to   fleet.DeploymentState
-	}{{fleet.EvidenceSent, fleet.DeploymentSent}, {fleet.EvidenceGet, fleet.DeploymentDownloading}, {fleet.EvidenceDownloaded, fleet.DeploymentDownloaded},
-		{fleet.EvidenceDisconnect, fleet.DeploymentRebooting}, {fleet.EvidenceBootPoll, fleet.DeploymentBooted},
-		{fleet.EvidenceInitialize, fleet.DeploymentVerifying}, {fleet.EvidenceHealthy, fleet.DeploymentSucceeded}} {
+		to   campaign.DeploymentState
+	}{{fleet.EvidenceSent, campaign.DeploymentSent}, {fleet.EvidenceGet, campaign.DeploymentDownloading},
+		{fleet.EvidenceDownloaded, campaign.DeploymentDownloaded},
+		{fleet.EvidenceDisconnect, campaign.DeploymentRebooting}, {fleet.EvidenceBootPoll, campaign.DeploymentBooted},
+		{fleet.EvidenceInitialize, campaign.DeploymentVerifying}, {fleet.EvidenceHealthy, campaign.DeploymentSucceeded}} {
 		for chunk := range slices.Chunk(all, 1000) {
-			var batch []fleet.DeploymentChange
+			var batch []campaign.DeploymentChange
 			for i := range chunk {
 				to := step.to
-				if i%30 == 0 && to == fleet.DeploymentSucceeded {
-					to, chunk[i].Class, chunk[i].Reason = fleet.DeploymentTimedOut, fleet.FailureTimeout, "it did not connect"
+				if i%30 == 0 && to == campaign.DeploymentSucceeded {
+					to, chunk[i].Class, chunk[i].Reason = campaign.DeploymentTimedOut, campaign.FailureTimeout, "it did not connect"
 				}
 				batch = append(batch, change(&chunk[i], step.kind, to))
 			}
@@ -130,15 +142,15 @@ func (r *rig) walk(c *fleet.Campaign, all []fleet.Deployment) {
 	if rate < 3000 {
 		t.Errorf("%.0f changes a second", rate)
 	}
-	c.State, c.FinishedAt = fleet.CampaignCompleted, ptr(now())
+	c.State, c.FinishedAt = campaign.Completed, ptr(now())
 	check(t, r.ChangeCampaign(context.Background(), admin, "", c))
-	c.State, c.FinishedAt = fleet.CampaignRunning, nil
+	c.State, c.FinishedAt = campaign.Running, nil
 	check(t, r.ChangeCampaign(context.Background(), admin, "", c))
 }
 
-func pageCursor(t *testing.T, s *postgres.Store, campaign uuid.UUID) string {
+func pageCursor(t *testing.T, s *postgres.Store, campaignID uuid.UUID) string {
 	t.Helper()
-	p, err := s.Deployments(t.Context(), fleet.DeploymentFilter{Campaign: campaign})
+	p, err := s.Deployments(t.Context(), campaign.DeploymentFilter{Campaign: campaignID})
 	check(t, err)
 	return p.Next
 }

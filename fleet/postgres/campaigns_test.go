@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
 )
 
@@ -24,8 +26,8 @@ func wantCode(t testing.TB, err error, code string) {
 type rig struct {
 	*postgres.Store
 	t       testing.TB
-	image   fleet.Image
-	release fleet.Release
+	image   firmware.Image
+	release firmware.Release
 }
 
 func newRig(t testing.TB) *rig {
@@ -36,52 +38,65 @@ func newRig(t testing.TB) *rig {
 }
 
 // newCampaign returns a campaign with every field set, and its waves.
-func (r *rig) newCampaign(state fleet.CampaignState) (*fleet.Campaign, []fleet.Wave) {
+func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.Wave) {
 	at := now()
-	plan := fleet.CampaignPlan{Name: "spring \u2713", Release: r.release.ID, Query: "tag:lab", Devices: []fleet.DeviceID{"d0"}, Mode: fleet.ModeAuto,
+	plan := campaign.Plan{Name: "spring \u2713", Release: r.release.ID, Query: "tag:lab", Devices: []fleet.DeviceID{"d0"},
+		Mode:    firmware.ModeAuto,
 		PullNow: true, AllowDowngrade: true, Continuous: true, MaxDevices: 10, MaxInFlight: 7, MaxPerMinute: 60,
-		Waves: []fleet.WavePlan{{Name: "canary", Count: 1, SuccessPercent: 90, MinSample: 1, Soak: time.Minute, Gate: fleet.GateManual},
-			{Name: "rest", Percent: 100, SuccessPercent: 97.5, Gate: fleet.GateAuto}},
-		AbortRules: []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 5, Percent: 10, Scope: fleet.ScopeBoard, Action: fleet.AbortPause}},
-		Windows:    []fleet.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: fleet.DeviceZone}}, Jitter: time.Second, StartAt: &at, EndAt: &at,
-		EndBehavior: fleet.EndCancelQueued, ForbidRemoved: []string{"*"}, MinHeapPercent: 50, MaxReconnects: 3, ApprovalRequired: true, MaxAttempts: 3,
-		HealthChecks: []fleet.HealthCheck{{Tool: "self.get_device_status", Arguments: []byte(`{"b":1,"a":"\u00e9"}`), Retries: 2,
-			Assert: []fleet.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
-	c := &fleet.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: fleet.PausedByGate, Reason: "why", Wave: 1, Advance: true,
-		Digest: "d1", Targets: 3, Skipped: 1, Approval: &fleet.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin, CreatedAt: at,
-		EditedBy: admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true, Overruled: 3}
-	var waves []fleet.Wave
+		Waves: []campaign.WavePlan{{Name: "canary", Count: 1, SuccessPercent: 90, MinSample: 1, Soak: time.Minute,
+			Gate: campaign.GateManual},
+			{Name: "rest", Percent: 100, SuccessPercent: 97.5, Gate: campaign.GateAuto}},
+		AbortRules: []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 5, Percent: 10, Scope: campaign.ScopeBoard,
+			Action: campaign.AbortPause}},
+		Windows: []campaign.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: campaign.DeviceZone}},
+		Jitter:  time.Second, StartAt: &at, EndAt: &at,
+		EndBehavior: campaign.EndCancelQueued, ForbidRemoved: []string{"*"}, MinHeapPercent: 50, MaxReconnects: 3,
+		ApprovalRequired: true, MaxAttempts: 3,
+		HealthChecks: []campaign.HealthCheck{{Tool: "self.get_device_status", Arguments: []byte(`{"b":1,"a":"\u00e9"}`),
+			Retries: 2,
+			Assert:  []campaign.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
+	c := &campaign.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: campaign.PausedByGate,
+		Reason: "why", Wave: 1, Advance: true,
+		Digest: "d1", Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
+		CreatedAt: at,
+		EditedBy:  admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true,
+		Overruled: 3}
+	var waves []campaign.Wave
 	for i, w := range plan.Waves {
-		waves = append(waves, fleet.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: fleet.WavePending, Verdict: "none", StartedAt: &at})
+		waves = append(waves, campaign.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: campaign.WavePending,
+			Verdict: "none", StartedAt: &at})
 	}
 	return c, waves
 }
 
 // target is a deployment as planning makes it.
-func (r *rig) target(device fleet.DeviceID, wave int, state fleet.DeploymentState) fleet.Deployment {
+func (r *rig) target(device fleet.DeviceID, wave int, state campaign.DeploymentState) campaign.Deployment {
 	at := now()
-	d := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Device: device, Board: "bread-compact-wifi", Wave: wave, State: state, Image: r.image.SHA256,
-		ImageSize: r.image.Size, TargetELF: r.image.ELFSHA256, ToVersion: "2.5.0", FromELF: "9f2c", FromVersion: "2.4.0", CreatedAt: at, UpdatedAt: at, Revision: 1}
+	d := campaign.Deployment{ID: uuid.Must(uuid.NewV7()), Device: device, Board: "bread-compact-wifi", Wave: wave,
+		State: state, Image: r.image.SHA256,
+		ImageSize: r.image.Size, TargetELF: r.image.ELFSHA256, ToVersion: "2.5.0", FromELF: "9f2c", FromVersion: "2.4.0",
+		CreatedAt: at, UpdatedAt: at, Revision: 1}
 	if state.Final() {
 		d.FinishedAt = &at
 	}
-	if state == fleet.DeploymentSkipped {
-		d.Skip, d.Wave = fleet.SkipHeld, -1
+	if state == campaign.DeploymentSkipped {
+		d.Skip, d.Wave = firmware.SkipHeld, -1
 	}
 	return d
 }
 
 // campaign makes a running campaign of queued devices, all in its first wave.
-func (r *rig) campaign(devices ...fleet.DeviceID) (*fleet.Campaign, []fleet.Deployment) {
+func (r *rig) campaign(devices ...fleet.DeviceID) (*campaign.Campaign, []campaign.Deployment) {
 	r.t.Helper()
-	return r.campaignOf(fleet.DeploymentQueued, devices...)
+	return r.campaignOf(campaign.DeploymentQueued, devices...)
 }
 
-func (r *rig) campaignOf(state fleet.DeploymentState, devices ...fleet.DeviceID) (*fleet.Campaign, []fleet.Deployment) {
+func (r *rig) campaignOf(state campaign.DeploymentState, devices ...fleet.DeviceID) (*campaign.Campaign,
+	[]campaign.Deployment) {
 	r.t.Helper()
-	c, waves := r.newCampaign(fleet.CampaignRunning)
+	c, waves := r.newCampaign(campaign.Running)
 	c.PauseReason, c.FinishedAt = "", nil
-	var targets []fleet.Deployment
+	var targets []campaign.Deployment
 	for _, id := range devices {
 		d := r.target(id, 0, state)
 		d.Campaign = c.ID
@@ -100,7 +115,7 @@ func devices(n int) []fleet.DeviceID {
 	return ids
 }
 
-func (r *rig) deployment(id uuid.UUID) fleet.Deployment {
+func (r *rig) deployment(id uuid.UUID) campaign.Deployment {
 	r.t.Helper()
 	d, err := r.DeploymentByID(r.t.Context(), id)
 	check(r.t, err)
@@ -120,8 +135,9 @@ func (r *rig) history(id uuid.UUID) (list []string) {
 
 func TestCampaignRoundTrip(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
-	c, waves := r.newCampaign(fleet.CampaignDraft)
-	targets := []fleet.Deployment{r.target("d0", 0, fleet.DeploymentPending), r.target("d1", 1, fleet.DeploymentPending), r.target("d2", -1, fleet.DeploymentSkipped)}
+	c, waves := r.newCampaign(campaign.Draft)
+	targets := []campaign.Deployment{r.target("d0", 0, campaign.DeploymentPending),
+		r.target("d1", 1, campaign.DeploymentPending), r.target("d2", -1, campaign.DeploymentSkipped)}
 	targets[2].Image = ""
 	for i := range targets {
 		targets[i].Campaign = c.ID
@@ -135,12 +151,13 @@ func TestCampaignRoundTrip(t *testing.T) {
 	gotWaves, err := r.Waves(ctx, c.ID)
 	check(t, err)
 	same(t, gotWaves, waves)
-	p, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID})
+	p, err := r.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID})
 	check(t, err)
 	same(t, p.Items, targets)
 	same(t, r.history(targets[2].ID), []string{"planned skipped>skipped held"})
 
-	waves[1].State, waves[1].Verdict, waves[1].Plan.SuccessPercent, waves[1].FinishedAt = fleet.WaveFailed, "bad\x00", 50, ptr(now())
+	waves[1].State, waves[1].Verdict, waves[1].Plan.SuccessPercent, waves[1].FinishedAt = campaign.WaveFailed, "bad\x00",
+		50, ptr(now())
 	check(t, r.SaveWave(ctx, waves[1]))
 	waves[1].Verdict = "bad"
 	gotWaves, err = r.Waves(ctx, c.ID)
@@ -150,7 +167,7 @@ func TestCampaignRoundTrip(t *testing.T) {
 	wantAllSet(t, waves[1].Plan, "Count", "Devices", "MinSample", "Soak")
 
 	before := *c
-	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = fleet.CampaignScheduled, "go", "autumn", nil, nil
+	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = campaign.Scheduled, "go", "autumn", nil, nil
 	check(t, r.ChangeCampaign(ctx, admin, "campaign.start", c))
 	check(t, r.ChangeCampaign(ctx, admin, "", c))
 	got, err = r.Campaign(ctx, c.ID)
@@ -163,16 +180,17 @@ func TestCampaignRoundTrip(t *testing.T) {
 	wantAudit(t, r.Store, c.ID.String(), "campaign.create", "campaign.start")
 
 	c.Plan.Query, c.Digest, c.Targets, c.Skipped = "tag:other", "d2", 1, 0
-	check(t, r.ReplanCampaign(ctx, admin, c, waves[:1], []fleet.Deployment{r.target("d9", 0, fleet.DeploymentPending)}))
+	check(t, r.ReplanCampaign(ctx, admin, c, waves[:1],
+		[]campaign.Deployment{r.target("d9", 0, campaign.DeploymentPending)}))
 	got, err = r.Campaign(ctx, c.ID)
 	check(t, err)
 	same(t, got, *c)
-	p, err = r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID})
+	p, err = r.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID})
 	check(t, err)
 	if len(p.Items) != 1 || p.Items[0].Device != "d9" {
 		t.Errorf("replanned to %+v", p.Items)
 	}
-	c.State = fleet.CampaignRunning
+	c.State = campaign.Running
 	check(t, r.ChangeCampaign(ctx, admin, "campaign.start", c))
 	wantCode(t, r.ReplanCampaign(ctx, admin, c, waves, nil), "campaign_changed")
 	wantCode(t, r.DeleteImage(ctx, admin, r.image.SHA256), "image_in_use")
@@ -181,39 +199,41 @@ func TestCampaignRoundTrip(t *testing.T) {
 func TestCampaignLists(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	a, _ := r.campaign("d1")
-	b, _ := r.newCampaign(fleet.CampaignDraft)
+	b, _ := r.newCampaign(campaign.Draft)
 	b.RollbackOf, b.Plan.Release = a.ID, uuid.Nil
 	check(t, r.CreateCampaign(ctx, admin, b, nil, nil))
-	first, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1})
+	first, err := r.Campaigns(ctx, campaign.Filter{Limit: 1})
 	check(t, err)
-	second, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1, Cursor: first.Next})
+	second, err := r.Campaigns(ctx, campaign.Filter{Limit: 1, Cursor: first.Next})
 	check(t, err)
-	back, err := r.Campaigns(ctx, fleet.CampaignFilter{Limit: 1, Cursor: second.Prev})
+	back, err := r.Campaigns(ctx, campaign.Filter{Limit: 1, Cursor: second.Prev})
 	check(t, err)
-	same(t, append(first.Items, second.Items...), []fleet.Campaign{*b, *a})
+	same(t, append(first.Items, second.Items...), []campaign.Campaign{*b, *a})
 	same(t, back.Items, first.Items)
-	some, err := r.Campaigns(ctx, fleet.CampaignFilter{States: []fleet.CampaignState{fleet.CampaignRunning}, Release: r.release.ID})
+	some, err := r.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Running}, Release: r.release.ID})
 	check(t, err)
-	same(t, some.Items, []fleet.Campaign{*a})
+	same(t, some.Items, []campaign.Campaign{*a})
 	open, err := r.OpenCampaigns(ctx)
 	check(t, err)
-	same(t, open, []fleet.Campaign{*a})
-	_, err = r.Campaigns(ctx, fleet.CampaignFilter{Cursor: first.Next + "x"})
+	same(t, open, []campaign.Campaign{*a})
+	_, err = r.Campaigns(ctx, campaign.Filter{Cursor: first.Next + "x"})
 	wantKind(t, err, fleet.ErrInvalid)
 	_, err = r.Campaign(ctx, uuid.New())
 	wantKind(t, err, fleet.ErrNotFound)
 	_, err = r.CampaignProgress(ctx, uuid.New())
 	wantKind(t, err, fleet.ErrNotFound)
 
-	twice, _ := r.newCampaign(fleet.CampaignDraft)
-	wantCode(t, r.CreateCampaign(ctx, admin, twice, nil, []fleet.Deployment{r.target("d1", 0, "pending"), r.target("d1", 0, "pending")}), "device_twice")
+	twice, _ := r.newCampaign(campaign.Draft)
+	wantCode(t, r.CreateCampaign(ctx, admin, twice, nil, []campaign.Deployment{r.target("d1", 0, "pending"),
+		r.target("d1", 0, "pending")}), "device_twice")
 }
 
 func TestDeploymentPages(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	c, all := r.campaign(devices(7)...)
-	var got []fleet.Deployment
-	f := fleet.DeploymentFilter{Campaign: c.ID, Limit: 3, Wave: ptr(0), States: []fleet.DeploymentState{"queued"}, Board: "bread-compact-wifi"}
+	var got []campaign.Deployment
+	f := campaign.DeploymentFilter{Campaign: c.ID, Limit: 3, Wave: ptr(0), States: []campaign.DeploymentState{"queued"},
+		Board: "bread-compact-wifi"}
 	for range 3 {
 		p, err := r.Deployments(ctx, f)
 		check(t, err)
@@ -224,7 +244,8 @@ func TestDeploymentPages(t *testing.T) {
 	if f.Cursor != "" {
 		t.Error("the last page has a next one")
 	}
-	for _, f := range []fleet.DeploymentFilter{{Wave: ptr(1)}, {Skip: fleet.SkipBusy}, {Class: fleet.FailureBusy}, {Device: "d9"}, {Board: "x"}} {
+	for _, f := range []campaign.DeploymentFilter{{Wave: ptr(1)}, {Skip: firmware.SkipBusy}, {Class: campaign.FailureBusy},
+		{Device: "d9"}, {Board: "x"}} {
 		f.Campaign = c.ID
 		if p, err := r.Deployments(ctx, f); err != nil || len(p.Items) != 0 {
 			t.Errorf("%+v finds %d, %v", f, len(p.Items), err)
@@ -235,7 +256,7 @@ func TestDeploymentPages(t *testing.T) {
 	same(t, d, all[3])
 	_, err = r.Deployment(ctx, c.ID, "nobody")
 	wantKind(t, err, fleet.ErrNotFound)
-	other, _ := r.campaignOf(fleet.DeploymentPending, all[3].Device)
+	other, _ := r.campaignOf(campaign.DeploymentPending, all[3].Device)
 	of, err := r.DeviceDeployments(ctx, all[3].Device, 10)
 	check(t, err)
 	if len(of) != 2 || of[0].Campaign != other.ID || of[1].Campaign != c.ID {

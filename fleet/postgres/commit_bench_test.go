@@ -15,8 +15,14 @@ func BenchmarkCallRows(b *testing.B) {
 	durable(b)
 	for _, producers := range []int{1, 16, 64, 512} {
 		for _, way := range []string{"single", "grouped"} {
-			b.Run(fmt.Sprintf("rows/%s/%d", way, producers), func(b *testing.B) { insertCalls(b, benchStore(b, way), producers) })
-			b.Run(fmt.Sprintf("calls/%s/%d", way, producers), func(b *testing.B) { wholeCalls(b, benchStore(b, way), producers) })
+			b.Run(fmt.Sprintf("rows/%s/%d", way, producers), func(b *testing.B) {
+				insertCalls(b, benchStore(b, way),
+					producers)
+			})
+			b.Run(fmt.Sprintf("calls/%s/%d", way, producers), func(b *testing.B) {
+				wholeCalls(b, benchStore(b, way),
+					producers)
+			})
 		}
 	}
 }
@@ -51,7 +57,8 @@ func wholeCalls(b *testing.B, s *postgres.Store, producers int) {
 		if err := s.InsertCall(b.Context(), c); err != nil {
 			return err
 		}
-		return s.FinishCall(b.Context(), finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"true"}],"isError":false}`))
+		return s.FinishCall(b.Context(), finish(c, fleet.CallSucceeded,
+			`{"content":[{"type":"text","text":"true"}],"isError":false}`))
 	})
 	b.ReportMetric(2*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 }

@@ -11,21 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
-var _ fleet.ConflictStore = (*Store)(nil)
+var _ enrolment.ConflictStore = (*Store)(nil)
 
 // DeviceConflicts returns the conflicts of devices in service with evidence since
 // the given time, the oldest first.
-func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]fleet.ConflictRecord, error) {
+func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]enrolment.ConflictRecord, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices
 		WHERE conflict_last > $1 AND in_service ORDER BY conflict_last, id`, since)
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (fleet.ConflictRecord, error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (enrolment.ConflictRecord, error) {
 		r, err := scanDevice(row)
 		if err != nil {
-			return fleet.ConflictRecord{}, err
+			return enrolment.ConflictRecord{}, err
 		}
-		return fleet.ConflictRecord{Device: r.ID, Conflict: *r.conflict()}, nil
+		return enrolment.ConflictRecord{Device: r.ID, Conflict: *r.conflict()}, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("conflicts: %w", domainError(err))
@@ -34,9 +35,9 @@ func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]fleet.C
 }
 
 // SaveConflicts stores conflicts in place of those before.
-func (s *Store) SaveConflicts(ctx context.Context, conflicts []fleet.ConflictRecord) error {
+func (s *Store) SaveConflicts(ctx context.Context, conflicts []enrolment.ConflictRecord) error {
 	conflicts = slices.Clone(conflicts)
-	slices.SortFunc(conflicts, func(a, b fleet.ConflictRecord) int { return cmp.Compare(a.Device, b.Device) })
+	slices.SortFunc(conflicts, func(a, b enrolment.ConflictRecord) int { return cmp.Compare(a.Device, b.Device) })
 	var b pgx.Batch
 	for _, r := range conflicts {
 		sides, err := json.Marshal(cleanSides(r.Conflict.Sides))
@@ -67,7 +68,8 @@ func cleanSides(sides []fleet.ConflictSide) []fleet.ConflictSide {
 
 // ResolveConflict removes the conflict and stores the admission that the act
 // led to.
-func (s *Store) ResolveConflict(ctx context.Context, by fleet.Actor, r fleet.ConflictResolution, a fleet.Admission,
+func (s *Store) ResolveConflict(ctx context.Context, by fleet.Actor, r enrolment.ConflictResolution,
+	a enrolment.Admission,
 	at time.Time) error {
 	detail := map[string]any{"act": r.Act}
 	if r.Client != "" {

@@ -8,19 +8,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
 
 // pollOf is a boot poll of one of two boards with the id a085e3112233.
-func pollOf(client, addr, board string, at time.Time) fleet.BootPoll {
-	return fleet.BootPoll{Device: "a085e3112233", ClientID: client, RemoteAddr: addr, Board: board, Chip: "esp32s3",
+func pollOf(client, addr, board string, at time.Time) enrolment.BootPoll {
+	return enrolment.BootPoll{Device: "a085e3112233", ClientID: client, RemoteAddr: addr, Board: board, Chip: "esp32s3",
 		Version: "2.4.2", ELFSHA256: "9f2c", At: at}
 }
 
 func TestConflictOutlivesARestart(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	with := func(o *fleet.EnrolmentOptions) {
+	with := func(o *enrolment.Options) {
 		o.Mode, o.Conflicts, o.Now = fleet.EnrolOpen, s, func() time.Time { return now }
 		o.Connected = func(fleet.DeviceID) bool { return true } // who has the id keeps it
 	}
@@ -86,7 +87,7 @@ func TestConflictOutlivesARestart(t *testing.T) {
 }
 
 // settle waits until what was found is stored.
-func settle(t *testing.T, e *fleet.Enrolments) {
+func settle(t *testing.T, e *enrolment.Service) {
 	t.Helper()
 	check(t, e.Stored(t.Context()))
 	check(t, e.StoredConflicts(t.Context()))
@@ -96,24 +97,24 @@ func TestConflictIsResolved(t *testing.T) {
 	const id = fleet.DeviceID("a085e3112233")
 	for _, c := range []struct {
 		name  string
-		r     fleet.ConflictResolution
+		r     enrolment.ConflictResolution
 		let   map[string]bool // who is given credentials afterwards
 		again bool            // what they do is a conflict again
 	}{
-		{"keep A", fleet.ConflictResolution{Act: fleet.ConflictKeep, Client: fleet.ClientTag("A")},
+		{"keep A", enrolment.ConflictResolution{Act: enrolment.ConflictKeep, Client: fleet.ClientTag("A")},
 			map[string]bool{"A": true}, false},
-		{"keep B", fleet.ConflictResolution{Act: fleet.ConflictKeep, Client: fleet.ClientTag("B")},
+		{"keep B", enrolment.ConflictResolution{Act: enrolment.ConflictKeep, Client: fleet.ClientTag("B")},
 			map[string]bool{"B": true}, false},
-		{"reenrol", fleet.ConflictResolution{Act: fleet.ConflictReenrol}, nil, false},
-		{"dismiss", fleet.ConflictResolution{Act: fleet.ConflictDismiss}, map[string]bool{"A": true}, true},
+		{"reenrol", enrolment.ConflictResolution{Act: enrolment.ConflictReenrol}, nil, false},
+		{"dismiss", enrolment.ConflictResolution{Act: enrolment.ConflictDismiss}, map[string]bool{"A": true}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := postgres.New(testDB(t), postgres.Options{})
 			var kicked []fleet.DeviceID
-			e, _ := enrolments(t, s, func(o *fleet.EnrolmentOptions) {
+			e, _ := enrolments(t, s, func(o *enrolment.Options) {
 				o.Conflicts, o.Kick = s, func(id fleet.DeviceID, _ string) { kicked = append(kicked, id) }
 			})
-			say := func(client string) fleet.PollAnswer {
+			say := func(client string) enrolment.PollAnswer {
 				a, err := e.Poll(pollOf(client, "192.0.2.1", "box", time.Now().UTC()))
 				check(t, err)
 				settle(t, e)
@@ -132,7 +133,7 @@ func TestConflictIsResolved(t *testing.T) {
 			if err := e.ResolveConflict(t.Context(), viewer, id, c.r); !errors.Is(err, fleet.ErrForbidden) {
 				t.Errorf("a viewer: %v", err)
 			}
-			if err := e.ResolveConflict(t.Context(), ruler, id, fleet.ConflictResolution{Act: fleet.ConflictKeep,
+			if err := e.ResolveConflict(t.Context(), ruler, id, enrolment.ConflictResolution{Act: enrolment.ConflictKeep,
 				Client: "x"}); !errors.Is(err, fleet.ErrInvalid) {
 				t.Errorf("an unknown side: %v", err)
 			}

@@ -11,17 +11,20 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
-var _ fleet.CoreDumpStore = (*Store)(nil)
+var _ telemetry.CoreDumpStore = (*Store)(nil)
 
 // CreateCoreDump stores what is known of an uploaded core dump.
-func (s *Store) CreateCoreDump(ctx context.Context, c fleet.CoreDump) error {
+func (s *Store) CreateCoreDump(ctx context.Context, c telemetry.CoreDump) error {
 	tag, err := s.db.Exec(ctx, `
-		INSERT INTO core_dumps (id, device_id, call_id, blob, size, summary, elf_sha256, version, build_from, reset_reason, boots, created_at)
+		INSERT INTO core_dumps (id, device_id, call_id, blob, size, summary, elf_sha256, version, build_from,
+			reset_reason, boots, created_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT ON CONSTRAINT core_dump_once DO NOTHING`,
-		c.ID, c.Device, c.Call, c.Blob, c.Size, cleanText(c.Summary), cleanText(c.ELFSHA256), cleanText(c.Version), c.BuildFrom,
+		c.ID, c.Device, c.Call, c.Blob, c.Size, cleanText(c.Summary), cleanText(c.ELFSHA256), cleanText(c.Version),
+		c.BuildFrom,
 		cleanText(c.ResetReason), c.Boots, c.CreatedAt)
 	if err != nil {
 		return fmt.Errorf("core dump of device %s: %w", c.Device, domainError(err))
@@ -33,23 +36,25 @@ func (s *Store) CreateCoreDump(ctx context.Context, c fleet.CoreDump) error {
 }
 
 const selectCoreDumps = `
-	SELECT id, device_id AS device, call_id AS call, blob, size, summary, elf_sha256, version, build_from, reset_reason, boots, created_at
+	SELECT id, device_id AS device, call_id AS call, blob, size, summary, elf_sha256, version, build_from,
+		reset_reason, boots, created_at
 	FROM core_dumps `
 
 // CoreDump returns one core dump, or [fleet.ErrNotFound].
-func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (fleet.CoreDump, error) {
+func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (telemetry.CoreDump, error) {
 	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE id = $1`, id)
-	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.CoreDump])
+	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {
-		return fleet.CoreDump{}, fmt.Errorf("core dump %s: %w", id, domainError(err))
+		return telemetry.CoreDump{}, fmt.Errorf("core dump %s: %w", id, domainError(err))
 	}
 	return c, nil
 }
 
 // CoreDumps lists a device's core dumps, newest first.
-func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.CoreDump, error) {
-	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CoreDump])
+func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.CoreDump, error) {
+	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)),
+		fleet.ClampLimit(limit))
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {
 		return nil, fmt.Errorf("core dumps of device %s: %w", device, domainError(err))
 	}

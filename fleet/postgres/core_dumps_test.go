@@ -8,11 +8,15 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 )
 
-func coreDump(blob string, boots int64) fleet.CoreDump {
-	return fleet.CoreDump{ID: uuid.Must(uuid.NewV7()), Device: unit, Call: uuid.Must(uuid.NewV7()), Blob: strings.Repeat(blob, 32), Size: 4,
-		Summary: "task main", ELFSHA256: "9f2c", Version: "1.1.0", BuildFrom: fleet.BuildFromDump, ResetReason: "panic", Boots: boots, CreatedAt: now()}
+func coreDump(blob string, boots int64) telemetry.CoreDump {
+	return telemetry.CoreDump{ID: uuid.Must(uuid.NewV7()), Device: unit, Call: uuid.Must(uuid.NewV7()),
+		Blob: strings.Repeat(blob, 32), Size: 4,
+		Summary: "task main", ELFSHA256: "9f2c", Version: "1.1.0", BuildFrom: telemetry.BuildFromDump, ResetReason: "panic",
+		Boots: boots, CreatedAt: now()}
 }
 
 func TestCoreDumps(t *testing.T) {
@@ -51,7 +55,8 @@ func TestCoreDumps(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 	entries, err := s.AuditEntries(ctx, fleet.AuditFilter{Action: "core_dump.delete"})
 	check(t, err)
-	if len(entries.Items) != 2 || entries.Items[0].Subject != again.ID.String() || entries.Items[0].Detail["device"] != string(unit) {
+	if len(entries.Items) != 2 || entries.Items[0].Subject != again.ID.String() ||
+		entries.Items[0].Detail["device"] != string(unit) {
 		t.Errorf("audit %+v", entries.Items)
 	}
 }
@@ -60,7 +65,7 @@ func TestOldCoreDumps(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	old, shared, fresh := coreDump("ab", 1), coreDump("cd", 1), coreDump("cd", 2)
 	old.CreatedAt, shared.CreatedAt = now().Add(-time.Hour), now().Add(-time.Hour)
-	for _, c := range []fleet.CoreDump{old, shared, fresh} {
+	for _, c := range []telemetry.CoreDump{old, shared, fresh} {
 		check(t, s.CreateCoreDump(ctx, c))
 	}
 	deleted, unused, err := s.DeleteCoreDumpsBefore(ctx, now().Add(-time.Minute))
@@ -77,7 +82,8 @@ func TestOldCoreDumps(t *testing.T) {
 // A link of this purpose can be stored, and is good for nothing else.
 func TestCoreDumpLink(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	l := fleet.URLLink{TokenHash: make([]byte, 32), Purpose: fleet.LinkCoreDump, Device: unit, Call: uuid.New(), ExpiresAt: now().Add(time.Minute)}
+	l := fleet.URLLink{TokenHash: make([]byte, 32), Purpose: fleet.LinkCoreDump, Device: unit, Call: uuid.New(),
+		ExpiresAt: now().Add(time.Minute)}
 	check(t, s.CreateURLLink(ctx, l))
 	_, err := s.UseURLLink(ctx, l.TokenHash, fleet.LinkUpload, now())
 	wantKind(t, err, fleet.ErrNotFound)
@@ -91,7 +97,8 @@ func TestCoreDumpLink(t *testing.T) {
 func TestBuildsOf(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	for i, elf := range []string{strings.Repeat("9f", 32), strings.Repeat("9e", 32), "", "9_"} {
-		img := fleet.Image{SHA256: strings.Repeat(string(rune('a'+i)), 64), Size: 9, Chip: "esp32", Version: "1", ELFSHA256: elf, CreatedAt: now(), UploadedBy: admin}
+		img := firmware.Image{SHA256: strings.Repeat(string(rune('a'+i)), 64), Size: 9, Chip: "esp32", Version: "1",
+			ELFSHA256: elf, CreatedAt: now(), UploadedBy: admin}
 		if _, _, err := s.CreateImage(ctx, admin, img); err != nil {
 			t.Fatal(err)
 		}

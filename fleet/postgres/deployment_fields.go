@@ -7,12 +7,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // A deploymentRow is a deployment on its way into the table.
 type deploymentRow struct {
-	*fleet.Deployment
+	*campaign.Deployment
 	reached int16
 }
 
@@ -107,7 +107,7 @@ func nullText(s string) *string {
 	return &s
 }
 
-func storableBaseline(b fleet.Baseline) *string {
+func storableBaseline(b campaign.Baseline) *string {
 	if b.Inventory == "" && b.FreeHeap == 0 && b.Slot == "" && len(b.Answers) == 0 {
 		return nil
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
-var _ fleet.RolloutStore = (*Store)(nil)
+var _ campaign.RolloutStore = (*Store)(nil)
 
 // changeChunk bounds the changes of one statement.
 const changeChunk = 1000
@@ -28,7 +29,8 @@ var saveStart = `
 	saved AS (
 		UPDATE deployments d SET revision = d.revision + 1, attempt = u.attempt,
 			reached = CASE WHEN u.attempt > d.attempt THEN u.reached ELSE greatest(d.reached, u.reached) END,
-			baseline = CASE WHEN d.baseline::text = u.baseline THEN d.baseline ELSE u.baseline::json END` + setChanged(changeFields[3:]) + `
+			baseline = CASE WHEN d.baseline::text = u.baseline THEN d.baseline ELSE u.baseline::json END` +
+	setChanged(changeFields[3:]) + `
 		FROM u WHERE d.id = u.id AND d.revision = u.revision`
 
 var revisionField = field("revision", "bigint", func(d deploymentRow) int64 { return d.Revision })
@@ -47,7 +49,8 @@ var saveEnd = fmt.Sprintf(`
 	noted AS (
 		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
 		SELECT e.deployment_id, e.id, e.at, e.attempt, e.kind, e.from_state, e.to_state, e.detail
-		FROM unnest($%d::uuid[], $%d::uuid[], $%d::timestamptz[], $%d::int[], $%d::text[], $%d::text[], $%d::text[], $%d::text[]) WITH ORDINALITY
+		FROM unnest($%d::uuid[], $%d::uuid[], $%d::timestamptz[], $%d::int[], $%d::text[], $%d::text[], $%d::text[],
+			$%d::text[]) WITH ORDINALITY
 			AS e (deployment_id, id, at, attempt, kind, from_state, to_state, detail, ordinal)
 		WHERE e.deployment_id IN (SELECT id FROM saved)
 		ORDER BY e.ordinal)`, args(len(changeFields)+3, eventArgs)...)
@@ -70,25 +73,29 @@ var saveDeployments = saveStart + saveEnd + ` SELECT id FROM saved`
 // that is refused takes no other with it; the error is about that one. One that
 // would be active while its device is active in another campaign is
 // [fleet.ErrConflict] (device_active).
-func (s *Store) SaveDeployments(ctx context.Context, changes []fleet.DeploymentChange) (stale []uuid.UUID, err error) {
-	all := collect(changes, func(c fleet.DeploymentChange) fleet.Dispatch { return fleet.Dispatch{DeploymentChange: c} })
+func (s *Store) SaveDeployments(ctx context.Context, changes []campaign.DeploymentChange) (stale []uuid.UUID,
+	err error) {
+	all := collect(changes, func(c campaign.DeploymentChange) campaign.Dispatch {
+		return campaign.Dispatch{DeploymentChange: c}
+	})
 	return s.saveAll(ctx, all, saveStatement{sql: saveDeployments, args: saveArgs})
 }
 
 // A saveStatement stores some changes.
 type saveStatement struct {
 	sql  string
-	args func([]fleet.Dispatch) []any
+	args func([]campaign.Dispatch) []any
 	// leavesActive: a device that is active elsewhere is no error.
 	leavesActive bool
 }
 
 // saveAll stores changes chunk by chunk. Of a deployment whose change was not
 // stored, none that comes after it is.
-func (s *Store) saveAll(ctx context.Context, all []fleet.Dispatch, statement saveStatement) (left []uuid.UUID, err error) {
+func (s *Store) saveAll(ctx context.Context, all []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
+	err error) {
 	var bad []error
 	for _, chunk := range distinctChunks(all) {
-		chunk = slices.DeleteFunc(chunk, func(c fleet.Dispatch) bool { return slices.Contains(left, c.Deployment.ID) })
+		chunk = slices.DeleteFunc(chunk, func(c campaign.Dispatch) bool { return slices.Contains(left, c.Deployment.ID) })
 		out, err := s.saveChunk(ctx, chunk, statement)
 		left = append(left, out...)
 		if err != nil {
@@ -101,7 +108,7 @@ func (s *Store) saveAll(ctx context.Context, all []fleet.Dispatch, statement sav
 // distinctChunks cuts changes into chunks that have no deployment twice, and
 // keeps the order of those of one deployment. Within a chunk they go by id:
 // statements that lock many deployments do so in this order.
-func distinctChunks(all []fleet.Dispatch) (chunks [][]fleet.Dispatch) {
+func distinctChunks(all []campaign.Dispatch) (chunks [][]campaign.Dispatch) {
 	next := make(map[uuid.UUID]int, len(all)) // the first chunk that may hold another change of it
 	open := 0                                 // no chunk before this one has room
 	for _, c := range all {
@@ -119,14 +126,18 @@ func distinctChunks(all []fleet.Dispatch) (chunks [][]fleet.Dispatch) {
 		}
 	}
 	for _, chunk := range chunks {
-		slices.SortFunc(chunk, func(a, b fleet.Dispatch) int { return bytes.Compare(a.Deployment.ID[:], b.Deployment.ID[:]) })
+		slices.SortFunc(chunk, func(a, b campaign.Dispatch) int {
+			return bytes.Compare(a.Deployment.ID[:],
+				b.Deployment.ID[:])
+		})
 	}
 	return chunks
 }
 
 // saveChunk stores changes in one statement; if one of them cannot be, each by
 // itself.
-func (s *Store) saveChunk(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (left []uuid.UUID, err error) {
+func (s *Store) saveChunk(ctx context.Context, chunk []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
+	err error) {
 	if len(chunk) == 0 {
 		return nil, nil
 	}
@@ -138,7 +149,8 @@ func (s *Store) saveChunk(ctx context.Context, chunk []fleet.Dispatch, statement
 	case len(chunk) == 1 && taken && statement.leavesActive:
 		return []uuid.UUID{chunk[0].Deployment.ID}, nil
 	case len(chunk) == 1 && taken:
-		return nil, fleet.Errorf(fleet.ErrConflict, "device_active", "device %s cannot become %s in campaign %s: it is being updated by another one",
+		return nil, fleet.Errorf(fleet.ErrConflict, "device_active",
+			"device %s cannot become %s in campaign %s: it is being updated by another one",
 			chunk[0].Deployment.Device, chunk[0].Deployment.State, chunk[0].Deployment.Campaign)
 	case len(chunk) > 1 && (taken || rowIsBad(err)):
 		var bad []error
@@ -155,7 +167,7 @@ func (s *Store) saveChunk(ctx context.Context, chunk []fleet.Dispatch, statement
 	return nil, fmt.Errorf("store %d deployments, the first of device %s: %w", len(chunk), first.Device, domainError(err))
 }
 
-func notStored(chunk []fleet.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
+func notStored(chunk []campaign.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
 	if len(stored) == len(chunk) {
 		return nil
 	}
@@ -171,7 +183,8 @@ func notStored(chunk []fleet.Dispatch, stored []uuid.UUID) (left []uuid.UUID) {
 	return left
 }
 
-func (s *Store) runSave(ctx context.Context, chunk []fleet.Dispatch, statement saveStatement) (stored []uuid.UUID, err error) {
+func (s *Store) runSave(ctx context.Context, chunk []campaign.Dispatch, statement saveStatement) (stored []uuid.UUID,
+	err error) {
 	values := statement.args(chunk)
 	err = again(func() (err error) {
 		rows, _ := s.db.Query(ctx, statement.sql, values...)
@@ -182,9 +195,9 @@ func (s *Store) runSave(ctx context.Context, chunk []fleet.Dispatch, statement s
 }
 
 // saveArgs are the arguments of saveStart and saveEnd.
-func saveArgs(chunk []fleet.Dispatch) []any {
+func saveArgs(chunk []campaign.Dispatch) []any {
 	rows := make([]deploymentRow, len(chunk))
-	var events []fleet.DeploymentEvent
+	var events []campaign.DeploymentEvent
 	for i, c := range chunk {
 		d := c.Deployment
 		for _, e := range c.Events {
@@ -199,18 +212,19 @@ func saveArgs(chunk []fleet.Dispatch) []any {
 		}
 		rows[i] = deploymentRow{&d, reached(c.DeploymentChange)}
 	}
-	return slices.Concat(fieldValues([]deploymentField{revisionField, idField}, rows), fieldValues(changeFields, rows), eventValues(events))
+	return slices.Concat(fieldValues([]deploymentField{revisionField, idField}, rows), fieldValues(changeFields, rows),
+		eventValues(events))
 }
 
-func eventValues(events []fleet.DeploymentEvent) []any {
+func eventValues(events []campaign.DeploymentEvent) []any {
 	return []any{
-		collect(events, func(e fleet.DeploymentEvent) uuid.UUID { return e.Deployment }),
-		collect(events, func(e fleet.DeploymentEvent) uuid.UUID { return e.ID }),
-		collect(events, func(e fleet.DeploymentEvent) time.Time { return e.At }),
-		collect(events, func(e fleet.DeploymentEvent) int { return e.Attempt }),
-		collect(events, func(e fleet.DeploymentEvent) string { return cleanText(string(e.Kind)) }),
-		collect(events, func(e fleet.DeploymentEvent) string { return string(e.From) }),
-		collect(events, func(e fleet.DeploymentEvent) string { return string(e.To) }),
-		collect(events, func(e fleet.DeploymentEvent) string { return cleanText(e.Detail) }),
+		collect(events, func(e campaign.DeploymentEvent) uuid.UUID { return e.Deployment }),
+		collect(events, func(e campaign.DeploymentEvent) uuid.UUID { return e.ID }),
+		collect(events, func(e campaign.DeploymentEvent) time.Time { return e.At }),
+		collect(events, func(e campaign.DeploymentEvent) int { return e.Attempt }),
+		collect(events, func(e campaign.DeploymentEvent) string { return cleanText(string(e.Kind)) }),
+		collect(events, func(e campaign.DeploymentEvent) string { return string(e.From) }),
+		collect(events, func(e campaign.DeploymentEvent) string { return string(e.To) }),
+		collect(events, func(e campaign.DeploymentEvent) string { return cleanText(e.Detail) }),
 	}
 }

@@ -9,20 +9,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 const deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
-	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force, d.attempt, d.failures, d.offers,
-	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline, d.reconnects, d.away, d.checked,
+	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force,
+		d.attempt, d.failures, d.offers,
+	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline,
+		d.reconnects, d.away, d.checked,
 	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.finished_at, d.revision`
 
-var scanDeployment = pgx.RowToStructByName[fleet.Deployment]
+var scanDeployment = pgx.RowToStructByName[campaign.Deployment]
 
 // States as the SQL of this package lists them.
 var (
-	activeStates  = filtered(fleet.DeploymentStates, fleet.DeploymentState.Active)
-	failedStates  = filtered(fleet.DeploymentStates, fleet.DeploymentState.Failed)
-	waitingStates = filtered(fleet.DeploymentStates, fleet.DeploymentState.Waiting)
+	activeStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Active)
+	failedStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Failed)
+	waitingStates = filtered(campaign.DeploymentStates, campaign.DeploymentState.Waiting)
 )
 
 // isActive repeats the predicate of the index deployments_one_active, so that
@@ -30,7 +33,7 @@ var (
 const isActive = `state IN ('offered', 'dispatching', 'sent', 'ambiguous', 'downloading', 'downloaded', 'rebooting', 'booted', 'verifying')`
 
 // collectDeployments runs a question about deployments d.
-func (s *Store) collectDeployments(ctx context.Context, what, rest string, args ...any) ([]fleet.Deployment, error) {
+func (s *Store) collectDeployments(ctx context.Context, what, rest string, args ...any) ([]campaign.Deployment, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+deploymentColumns+` FROM deployments d `+rest, args...)
 	list, err := pgx.CollectRows(rows, scanDeployment)
 	if err != nil {
@@ -39,37 +42,40 @@ func (s *Store) collectDeployments(ctx context.Context, what, rest string, args 
 	return list, nil
 }
 
-func (s *Store) oneDeployment(ctx context.Context, what, rest string, args ...any) (fleet.Deployment, error) {
+func (s *Store) oneDeployment(ctx context.Context, what, rest string, args ...any) (campaign.Deployment, error) {
 	list, err := s.collectDeployments(ctx, what, rest, args...)
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%s: %w", what, fleet.ErrNotFound)
 	}
 	if err != nil {
-		return fleet.Deployment{}, err
+		return campaign.Deployment{}, err
 	}
 	return list[0], nil
 }
 
 // Deployment returns a device's part in a campaign, or [fleet.ErrNotFound].
-func (s *Store) Deployment(ctx context.Context, campaign uuid.UUID, device fleet.DeviceID) (fleet.Deployment, error) {
-	return s.oneDeployment(ctx, fmt.Sprintf("deployment of device %s in campaign %s", device, campaign),
-		`WHERE d.campaign_id = $1 AND d.device_id = $2`, campaign, cleanText(string(device)))
+func (s *Store) Deployment(ctx context.Context, campaignID uuid.UUID, device fleet.DeviceID) (campaign.Deployment,
+	error) {
+	return s.oneDeployment(ctx, fmt.Sprintf("deployment of device %s in campaign %s", device, campaignID),
+		`WHERE d.campaign_id = $1 AND d.device_id = $2`, campaignID, cleanText(string(device)))
 }
 
 // DeploymentByID returns one deployment, or [fleet.ErrNotFound].
-func (s *Store) DeploymentByID(ctx context.Context, id uuid.UUID) (fleet.Deployment, error) {
+func (s *Store) DeploymentByID(ctx context.Context, id uuid.UUID) (campaign.Deployment, error) {
 	return s.oneDeployment(ctx, "deployment "+id.String(), `WHERE d.id = $1`, id)
 }
 
 // DeviceDeployments lists a device's deployments, newest first.
-func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Deployment, error) {
+func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]campaign.Deployment,
+	error) {
 	return s.collectDeployments(ctx, "deployments of device "+string(device),
-		`WHERE d.device_id = $1 ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
+		`WHERE d.device_id = $1 ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, cleanText(string(device)),
+		fleet.ClampLimit(limit))
 }
 
 // Deployments lists the deployments of a campaign in device order.
-func (s *Store) Deployments(ctx context.Context, f fleet.DeploymentFilter) (fleet.Page[fleet.Deployment], error) {
-	none := fleet.Page[fleet.Deployment]{}
+func (s *Store) Deployments(ctx context.Context, f campaign.DeploymentFilter) (fleet.Page[campaign.Deployment], error) {
+	none := fleet.Page[campaign.Deployment]{}
 	at, err := parseCursor(f.Cursor, "deployments")
 	if err != nil {
 		return none, err
@@ -88,12 +94,12 @@ func (s *Store) Deployments(ctx context.Context, f fleet.DeploymentFilter) (flee
 	if err != nil {
 		return none, cursorError(at, err)
 	}
-	return makePage(list, limit, at, func(d fleet.Deployment) cursor {
+	return makePage(list, limit, at, func(d campaign.Deployment) cursor {
 		return cursor{List: "deployments", Key: string(d.Device), ID: d.ID.String()}
 	}), nil
 }
 
-func deploymentsWhere(f fleet.DeploymentFilter) where {
+func deploymentsWhere(f campaign.DeploymentFilter) where {
 	var w where
 	if f.Campaign != uuid.Nil {
 		w.and("d.campaign_id = ?", f.Campaign)
@@ -113,11 +119,11 @@ func deploymentsWhere(f fleet.DeploymentFilter) where {
 
 // DeploymentEvents lists what was observed of a deployment in the order it was
 // put on record, the latest [maxHistory].
-func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]fleet.DeploymentEvent, error) {
+func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]campaign.DeploymentEvent, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id, deployment_id AS deployment, at, attempt, kind, detail, from_state AS "from", to_state AS "to"
 		FROM deployment_events WHERE deployment_id = $1 ORDER BY seq DESC LIMIT $2`, deployment, maxHistory)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentEvent])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentEvent])
 	if err != nil {
 		return nil, fmt.Errorf("events of deployment %s: %w", deployment, domainError(err))
 	}
@@ -129,17 +135,19 @@ func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]f
 const shownHistory = 100
 
 // EventsOf returns the latest events of several deployments, oldest first.
-func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]fleet.DeploymentEvent, error) {
+func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]campaign.DeploymentEvent,
+	error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, e.detail, e.from_state AS "from", e.to_state AS "to"
+		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, e.detail, e.from_state AS "from",
+			e.to_state AS "to"
 		FROM unnest($1::uuid[]) AS d (id)
 		CROSS JOIN LATERAL (SELECT * FROM deployment_events WHERE deployment_id = d.id ORDER BY seq DESC LIMIT $2) e
 		ORDER BY e.seq`, deployments, shownHistory)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentEvent])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentEvent])
 	if err != nil {
 		return nil, fmt.Errorf("events of %d deployments: %w", len(deployments), domainError(err))
 	}
-	of := make(map[uuid.UUID][]fleet.DeploymentEvent, len(deployments))
+	of := make(map[uuid.UUID][]campaign.DeploymentEvent, len(deployments))
 	for _, e := range list {
 		of[e.Deployment] = append(of[e.Deployment], e)
 	}
@@ -147,7 +155,7 @@ func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid
 }
 
 // LiveDeployments returns those that are queued or active in open campaigns.
-func (s *Store) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error) {
+func (s *Store) LiveDeployments(ctx context.Context) ([]campaign.Deployment, error) {
 	return s.collectDeployments(ctx, "live deployments", `
 		JOIN campaigns c ON c.id = d.campaign_id AND c.state IN ('scheduled', 'running', 'paused', 'stopping')
 		WHERE d.state = 'queued' OR d.`+isActive+` ORDER BY d.campaign_id, d.wave, d.device_id`)
@@ -155,14 +163,15 @@ func (s *Store) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error)
 
 // Conflicts returns which of the devices have a deployment that is active, or
 // waits in an open campaign, other than the given one.
-func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
+func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) (
+	[]campaign.DeploymentConflict, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT d.device_id AS device, d.campaign_id AS campaign, c.name, d.state
 		FROM deployments d JOIN campaigns c ON c.id = d.campaign_id
 		WHERE d.device_id = ANY ($1) AND d.campaign_id <> $2
 			AND (d.`+isActive+` OR d.state = ANY ($3) AND c.state = ANY ($4))
 		ORDER BY d.device_id, c.created_at, c.id`, texts(devices), except, waitingStates, openCampaigns)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeploymentConflict])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentConflict])
 	if err != nil {
 		return nil, fmt.Errorf("conflicts of %d devices: %w", len(devices), domainError(err))
 	}
@@ -171,8 +180,9 @@ func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet
 
 // Rollbacks returns the deployments of a campaign that took hold: the device
 // booted the image, and did not leave it by itself.
-func (s *Store) Rollbacks(ctx context.Context, campaign uuid.UUID) ([]fleet.Deployment, error) {
-	return s.collectDeployments(ctx, "devices updated by campaign "+campaign.String(), `
-		WHERE d.campaign_id = $1 AND (d.booted OR d.reached >= $2) AND d.state NOT IN ('rolled_back', 'wrong_build') ORDER BY d.device_id`,
-		campaign, stepNumber(fleet.FunnelBootPoll))
+func (s *Store) Rollbacks(ctx context.Context, campaignID uuid.UUID) ([]campaign.Deployment, error) {
+	return s.collectDeployments(ctx, "devices updated by campaign "+campaignID.String(), `
+		WHERE d.campaign_id = $1 AND (d.booted OR d.reached >= $2) AND d.state NOT IN ('rolled_back',
+			'wrong_build') ORDER BY d.device_id`,
+		campaignID, stepNumber(campaign.FunnelBootPoll))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // However the engine, an abort and a retry meet, each deployment's events tell
@@ -27,7 +28,7 @@ func TestDeploymentsTogether(t *testing.T) {
 	}
 	for range 2 {
 		loop(func() {
-			p, err := r.Deployments(ctx, fleet.DeploymentFilter{Campaign: c.ID, Limit: 60})
+			p, err := r.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID, Limit: 60})
 			if err != nil {
 				t.Error(err)
 				return
@@ -39,12 +40,14 @@ func TestDeploymentsTogether(t *testing.T) {
 		})
 	}
 	loop(func() {
-		if _, err := r.EndWaiting(ctx, c.ID, fleet.DeploymentCanceled, fleet.EvidenceCanceled, "", now(), false); err != nil {
+		if _, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, "", now(),
+			false); err != nil {
 			t.Error(err)
 		}
 	})
 	loop(func() {
-		if _, err := r.Requeue(ctx, admin, c.ID, []fleet.DeploymentState{"canceled", "timed_out"}, nil, now()); err != nil {
+		if _, err := r.Requeue(ctx, admin, c.ID, []campaign.DeploymentState{"canceled", "timed_out"}, nil,
+			now()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -53,7 +56,7 @@ func TestDeploymentsTogether(t *testing.T) {
 	for _, d := range planned {
 		events, err := r.DeploymentEvents(ctx, d.ID)
 		check(t, err)
-		state := fleet.DeploymentQueued
+		state := campaign.DeploymentQueued
 		for _, e := range events {
 			if e.From != state {
 				t.Fatalf("device %s: %s from %s, but it was %s", d.Device, e.Kind, e.From, state)
@@ -62,19 +65,20 @@ func TestDeploymentsTogether(t *testing.T) {
 		}
 		got := r.deployment(d.ID)
 		if got.State != state || len(events) < 1000 && got.Revision != int64(len(events)) {
-			t.Errorf("device %s is %s at revision %d; %d events end in %s", d.Device, got.State, got.Revision, len(events), state)
+			t.Errorf("device %s is %s at revision %d; %d events end in %s", d.Device, got.State, got.Revision, len(events),
+				state)
 		}
 		moves += len(events)
 	}
 	t.Logf("%d transitions", moves)
 }
 
-func randomChanges(list []fleet.Deployment) (changes []fleet.DeploymentChange) {
-	to := []fleet.DeploymentState{"queued", "sent", "downloading", "timed_out"}
+func randomChanges(list []campaign.Deployment) (changes []campaign.DeploymentChange) {
+	to := []campaign.DeploymentState{"queued", "sent", "downloading", "timed_out"}
 	for i := range list {
 		if d := &list[i]; !d.State.Final() {
 			next := to[rand.IntN(len(to))]
-			if d.State == fleet.DeploymentDownloading {
+			if d.State == campaign.DeploymentDownloading {
 				next = to[slices.Index(to, "timed_out")]
 			}
 			changes = append(changes, change(d, fleet.EvidenceTimer, next))

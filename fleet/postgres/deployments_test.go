@@ -12,31 +12,35 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // change moves a deployment on by one event. The caller's copy becomes what is stored.
-func change(d *fleet.Deployment, kind fleet.EvidenceKind, to fleet.DeploymentState) fleet.DeploymentChange {
+func change(d *campaign.Deployment, kind fleet.EvidenceKind, to campaign.DeploymentState) campaign.DeploymentChange {
 	at := now()
-	e := fleet.DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind, From: d.State, To: to}
+	e := campaign.DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind,
+		From: d.State, To: to}
 	d.State, d.UpdatedAt, d.FinishedAt = to, at, nil
 	if to.Final() {
 		d.FinishedAt = &at
 	}
-	c := fleet.DeploymentChange{Deployment: *d, Events: []fleet.DeploymentEvent{e}}
+	c := campaign.DeploymentChange{Deployment: *d, Events: []campaign.DeploymentEvent{e}}
 	d.Revision++
 	return c
 }
 
 // dispatch begins an attempt.
-func dispatch(d *fleet.Deployment) fleet.Dispatch {
+func dispatch(d *campaign.Deployment) campaign.Dispatch {
 	d.Attempt++
-	c := change(d, fleet.EvidenceDispatched, fleet.DeploymentDispatching)
+	c := change(d, fleet.EvidenceDispatched, campaign.DeploymentDispatching)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", d.ID, d.Attempt))
-	return fleet.Dispatch{DeploymentChange: c, Link: fleet.FirmwareLink{TokenHash: sum[:], Deployment: d.ID, Campaign: d.Campaign, Device: d.Device,
+	return campaign.Dispatch{DeploymentChange: c, Link: firmware.Link{TokenHash: sum[:], Deployment: d.ID,
+		Campaign: d.Campaign, Device: d.Device,
 		Attempt: d.Attempt, Image: d.Image, Size: d.ImageSize, ExpiresAt: now().Add(time.Hour)}}
 }
 
-func (r *rig) dispatch(want int, all ...fleet.Dispatch) []uuid.UUID {
+func (r *rig) dispatch(want int, all ...campaign.Dispatch) []uuid.UUID {
 	r.t.Helper()
 	refused, err := r.DispatchDeployments(r.t.Context(), all)
 	check(r.t, err)
@@ -46,7 +50,7 @@ func (r *rig) dispatch(want int, all ...fleet.Dispatch) []uuid.UUID {
 	return refused
 }
 
-func (r *rig) save(changes ...fleet.DeploymentChange) {
+func (r *rig) save(changes ...campaign.DeploymentChange) {
 	r.t.Helper()
 	stale, err := r.SaveDeployments(r.t.Context(), changes)
 	check(r.t, err)
@@ -60,20 +64,25 @@ func TestSaveDeployments(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2")
 	d, at := all[0], now()
-	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = fleet.SkipSuperseded, true, "f", "1", true, 2, 1, 3
-	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = fleet.FailureBusy, "no \x00room\xff", &at, &at, &at, &at
+	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = firmware.SkipSuperseded, true,
+		"f", "1", true, 2, 1, 3
+	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = campaign.FailureBusy, "no \x00room\xff", &at, &at, &at,
+		&at
 	d.Percent = ptr(40)
 	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
-	d.Baseline = fleet.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1", Answers: map[string]string{"0": `{"a":"b"}`}}
-	c := change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled)
+	d.Baseline = campaign.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1",
+		Answers: map[string]string{"0": `{"a":"b"}`}}
+	c := change(&d, fleet.EvidenceCanceled, campaign.DeploymentCanceled)
 	wantAllSet(t, d, "Wave")
 	wantAllSet(t, d.Baseline)
 	c.Events[0].Detail = "by \x00ada\xff"
-	c.Events = append(c.Events, fleet.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State, To: d.State})
+	c.Events = append(c.Events, campaign.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State,
+		To: d.State})
 	r.save(c)
 	d.Reason = "no room\uFFFD"
 	same(t, r.deployment(d.ID), d)
-	same(t, r.history(d.ID), []string{"planned queued>queued ", "canceled queued>canceled by ada\uFFFD", "revoked canceled>canceled "})
+	same(t, r.history(d.ID), []string{"planned queued>queued ", "canceled queued>canceled by ada\uFFFD",
+		"revoked canceled>canceled "})
 	events, err := r.DeploymentEvents(ctx, d.ID)
 	check(t, err)
 	c.Events[0].Detail = "by ada\uFFFD"
@@ -82,9 +91,9 @@ func TestSaveDeployments(t *testing.T) {
 	check(t, err)
 	same(t, many[d.ID], events)
 
-	d.Baseline = fleet.Baseline{}
-	r.save(change(&d, fleet.EvidenceCanceled, fleet.DeploymentCanceled))
-	same(t, r.deployment(d.ID).Baseline, fleet.Baseline{})
+	d.Baseline = campaign.Baseline{}
+	r.save(change(&d, fleet.EvidenceCanceled, campaign.DeploymentCanceled))
+	same(t, r.deployment(d.ID).Baseline, campaign.Baseline{})
 	same(t, r.deployment(all[1].ID), all[1])
 }
 
@@ -94,12 +103,14 @@ func TestSaveStale(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2", "d3")
 	a, b, c := all[0], all[1], all[2]
-	old := change(&a, fleet.EvidenceSent, fleet.DeploymentSent)
+	old := change(&a, fleet.EvidenceSent, campaign.DeploymentSent)
 	r.save(old)
-	twice := []fleet.DeploymentChange{change(&b, fleet.EvidenceDispatched, fleet.DeploymentDispatching), change(&b, fleet.EvidenceSent, fleet.DeploymentSent)}
+	twice := []campaign.DeploymentChange{change(&b, fleet.EvidenceDispatched, campaign.DeploymentDispatching),
+		change(&b, fleet.EvidenceSent, campaign.DeploymentSent)}
 	follows := old
 	follows.Deployment.Revision++ // the stored row's: it must not slip in behind the one it follows
-	stale, err := r.SaveDeployments(ctx, append(twice, old, follows, change(&c, fleet.EvidenceSent, fleet.DeploymentSent)))
+	stale, err := r.SaveDeployments(ctx, append(twice, old, follows, change(&c, fleet.EvidenceSent,
+		campaign.DeploymentSent)))
 	check(t, err)
 	same(t, stale, []uuid.UUID{a.ID})
 	same(t, r.deployment(a.ID), a)
@@ -114,12 +125,14 @@ func TestSaveStale(t *testing.T) {
 func TestSaveBadRow(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2", "d3")
-	bad := change(&all[1], fleet.EvidenceTimer, fleet.DeploymentTimedOut)
+	bad := change(&all[1], fleet.EvidenceTimer, campaign.DeploymentTimedOut)
 	bad.Deployment.FinishedAt = nil
-	_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(&all[0], fleet.EvidenceSent, fleet.DeploymentSent), bad,
-		change(&all[2], fleet.EvidenceSent, fleet.DeploymentSent)})
+	_, err := r.SaveDeployments(ctx, []campaign.DeploymentChange{change(&all[0], fleet.EvidenceSent,
+		campaign.DeploymentSent), bad,
+		change(&all[2], fleet.EvidenceSent, campaign.DeploymentSent)})
 	wantKind(t, err, fleet.ErrInvalid)
-	for i, want := range []fleet.DeploymentState{fleet.DeploymentSent, fleet.DeploymentQueued, fleet.DeploymentSent} {
+	for i, want := range []campaign.DeploymentState{campaign.DeploymentSent, campaign.DeploymentQueued,
+		campaign.DeploymentSent} {
 		if got := r.deployment(all[i].ID).State; got != want {
 			t.Errorf("deployment %d is %s, want %s", i, got, want)
 		}
@@ -129,19 +142,19 @@ func TestSaveBadRow(t *testing.T) {
 // The index holds exactly the states that the rules call active.
 func TestOneActive(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
-	for i, state := range fleet.DeploymentStates {
+	for i, state := range campaign.DeploymentStates {
 		device := fleet.DeviceID(fmt.Sprintf("d%d", i))
 		_, first := r.campaign(device)
 		_, second := r.campaign(device)
-		set := func(d *fleet.Deployment, to fleet.DeploymentState) error {
-			if d.Skip = fleet.SkipNone; to == fleet.DeploymentSkipped {
-				d.Skip = fleet.SkipHeld
+		set := func(d *campaign.Deployment, to campaign.DeploymentState) error {
+			if d.Skip = firmware.SkipNone; to == campaign.DeploymentSkipped {
+				d.Skip = firmware.SkipHeld
 			}
-			_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(d, fleet.EvidenceTimer, to)})
+			_, err := r.SaveDeployments(ctx, []campaign.DeploymentChange{change(d, fleet.EvidenceTimer, to)})
 			return err
 		}
 		check(t, set(&first[0], state))
-		err := set(&second[0], fleet.DeploymentBooted)
+		err := set(&second[0], campaign.DeploymentBooted)
 		if state.Active() {
 			wantCode(t, err, "device_active")
 		} else if err != nil {
@@ -162,7 +175,7 @@ func TestDispatch(t *testing.T) {
 	same(t, link, a.Link)
 	wantAllSet(t, link)
 
-	var batch []fleet.Dispatch
+	var batch []campaign.Dispatch
 	for i := range second {
 		batch = append(batch, dispatch(&second[i]))
 	}
@@ -180,7 +193,7 @@ func TestDispatch(t *testing.T) {
 	r.dispatch(3, dispatch(&third[0]), dispatch(&fourth[0]), dispatch(&third[1]), dispatch(&fourth[1]))
 
 	paused, waiting := r.campaign("y1")
-	paused.State = fleet.CampaignPaused
+	paused.State = campaign.Paused
 	check(t, r.ChangeCampaign(ctx, admin, "campaign.pause", paused))
 	r.dispatch(0, dispatch(&waiting[0]))
 }
@@ -195,7 +208,7 @@ func TestDispatchTogether(t *testing.T) {
 		_, all := r.campaign(ids...)
 		wg.Go(func() {
 			for chunk := range slices.Chunk(all, 20) {
-				var batch []fleet.Dispatch
+				var batch []campaign.Dispatch
 				for i := range chunk {
 					batch = append(batch, dispatch(&chunk[i]))
 				}
@@ -232,9 +245,10 @@ func TestSaveCanceled(t *testing.T) {
 	_, all := r.campaign("d1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := r.SaveDeployments(ctx, []fleet.DeploymentChange{change(&all[0], fleet.EvidenceSent, fleet.DeploymentSent)})
+	_, err := r.SaveDeployments(ctx, []campaign.DeploymentChange{change(&all[0], fleet.EvidenceSent,
+		campaign.DeploymentSent)})
 	wantKind(t, err, context.Canceled)
-	if got := r.deployment(all[0].ID); got.State != fleet.DeploymentQueued || len(r.history(got.ID)) != 1 {
+	if got := r.deployment(all[0].ID); got.State != campaign.DeploymentQueued || len(r.history(got.ID)) != 1 {
 		t.Errorf("stored %+v", got)
 	}
 }

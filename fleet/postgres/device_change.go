@@ -86,7 +86,8 @@ func retire(ctx context.Context, tx pgx.Tx, id, successor fleet.DeviceID, at tim
 // whyNot tells an unknown device from a retired one.
 func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	var successor string
-	if err := tx.QueryRow(ctx, `SELECT coalesce(replaced_by, '') FROM devices WHERE id = $1`, id).Scan(&successor); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT coalesce(replaced_by, '') FROM devices WHERE id = $1`, id).Scan(
+		&successor); err != nil {
 		return err
 	}
 	if successor != "" {
@@ -109,7 +110,8 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successo
 			return err
 		}
 		var before string
-		err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM devices WHERE replaced_by = $1 LIMIT 1), '')`, successor).Scan(&before)
+		err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM devices WHERE replaced_by = $1 LIMIT 1), '')`,
+			successor).Scan(&before)
 		if err == nil && before != "" {
 			err = fleet.ErrSuccessorTaken(successor, fleet.DeviceID(before))
 		}
@@ -118,7 +120,8 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successo
 		}
 		err = changeOne(ctx, tx, `
 			UPDATE devices new
-			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes, time_zone = o.time_zone,
+			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes,
+				time_zone = o.time_zone,
 				hold_reason = o.hold_reason, hold_kind = o.hold_kind, hold_id = o.hold_id, hold_name = o.hold_name,
 				hold_role = o.hold_role, hold_since = o.hold_since, hold_until = o.hold_until
 			FROM devices o

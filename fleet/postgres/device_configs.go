@@ -10,20 +10,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
-var _ fleet.DeviceConfigStore = (*Store)(nil)
+var _ telemetry.ConfigStore = (*Store)(nil)
 
 // SaveDeviceConfigs keeps what devices say they run with.
-func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID]fleet.DeviceConfig) error {
-	type config = fleet.DeviceConfig
+func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID]telemetry.Config) error {
+	type config = telemetry.Config
 	ids := slices.Sorted(maps.Keys(latest))
 	list := collect(ids, func(id fleet.DeviceID) config { return latest[id] })
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO device_configs AS c (device_id, version, on_trial, reverted, settings, at)
 		SELECT id, version, on_trial, reverted, settings::json, at
-		FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::bigint[], $5::text[], $6::timestamptz[]) AS u (id, version, on_trial, reverted, settings, at)
-		ON CONFLICT (device_id) DO UPDATE SET version = excluded.version, on_trial = excluded.on_trial, reverted = excluded.reverted,
+		FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::bigint[], $5::text[], $6::timestamptz[]) AS u (id, version,
+			on_trial, reverted, settings, at)
+		ON CONFLICT (device_id) DO UPDATE SET version = excluded.version, on_trial = excluded.on_trial,
+			reverted = excluded.reverted,
 			settings = excluded.settings, at = excluded.at
 		WHERE c.at <= excluded.at`, ids,
 		collect(list, func(c config) int64 { return c.Version }),
@@ -38,10 +41,11 @@ func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID
 }
 
 // DeviceConfig returns the device's latest configuration, or [fleet.ErrNotFound].
-func (s *Store) DeviceConfig(ctx context.Context, id fleet.DeviceID) (fleet.DeviceConfig, error) {
+func (s *Store) DeviceConfig(ctx context.Context, id fleet.DeviceID) (telemetry.Config, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT version, on_trial, reverted, settings::text::bytea AS values, at FROM device_configs WHERE device_id = $1`, cleanText(string(id)))
-	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.DeviceConfig])
+		SELECT version, on_trial, reverted, settings::text::bytea AS values, at FROM device_configs WHERE device_id = $1`,
+		cleanText(string(id)))
+	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[telemetry.Config])
 	if err != nil {
 		return c, fmt.Errorf("configuration of device %s: %w", id, domainError(err))
 	}

@@ -12,24 +12,29 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
-var _ fleet.DeviceJobStore = (*Store)(nil)
+var _ telemetry.JobStore = (*Store)(nil)
 
 // An outcome stays, unless the device began a job of the same name anew (see
-// [fleet.DeviceJob.Restarts]); j is what is stored. A device may name any
+// [telemetry.Job.Restarts]); j is what is stored. A device may name any
 // deployment: only its own is noted.
 const upsertDeviceJobs = `
-	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at, accepted_at, updated_at, finished_at)
-	SELECT u.device, u.id, u.kind, u.state, u.percent, u.code, u.reason, d.id, u.started_at, u.accepted_at, u.updated_at, u.finished_at
+	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at,
+		accepted_at, updated_at, finished_at)
+	SELECT u.device, u.id, u.kind, u.state, u.percent, u.code, u.reason, d.id, u.started_at, u.accepted_at,
+		u.updated_at, u.finished_at
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[], $7::text[], $8::uuid[],
 		$9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::timestamptz[])
 		AS u (device, id, kind, state, percent, code, reason, deployment, started_at, accepted_at, updated_at, finished_at)
 	LEFT JOIN deployments d ON d.id = u.deployment AND d.device_id = u.device
 	ON CONFLICT (device_id, id) DO UPDATE SET
-		kind = coalesce(nullif(excluded.kind, ''), j.kind), state = excluded.state, code = excluded.code, reason = excluded.reason,
+		kind = coalesce(nullif(excluded.kind, ''), j.kind), state = excluded.state, code = excluded.code,
+			reason = excluded.reason,
 		percent = CASE WHEN excluded.state = 'failed' THEN greatest(j.percent, excluded.percent) ELSE excluded.percent END,
-		started_at = CASE WHEN j.finished_at IS NULL THEN j.started_at ELSE excluded.started_at END, accepted_at = excluded.accepted_at,
+		started_at = CASE WHEN j.finished_at IS NULL THEN j.started_at ELSE excluded.started_at END,
+			accepted_at = excluded.accepted_at,
 		updated_at = excluded.updated_at, finished_at = excluded.finished_at
 	WHERE CASE WHEN j.finished_at IS NULL THEN NOT (j.state = 'progress' AND excluded.state = 'accepted')
 		ELSE coalesce(excluded.accepted_at > j.updated_at, false) END
@@ -44,16 +49,16 @@ const pruneDeviceJobs = `
 
 // SaveDeviceJobs creates or updates jobs, and forgets the oldest of devices
 // that have too many.
-func (s *Store) SaveDeviceJobs(ctx context.Context, jobs []fleet.DeviceJob) error {
+func (s *Store) SaveDeviceJobs(ctx context.Context, jobs []telemetry.Job) error {
 	jobs = slices.Clone(jobs)
-	slices.SortFunc(jobs, func(a, b fleet.DeviceJob) int {
+	slices.SortFunc(jobs, func(a, b telemetry.Job) int {
 		return strings.Compare(string(a.Device)+" "+a.ID, string(b.Device)+" "+b.ID)
 	})
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, upsertDeviceJobs, deviceJobArgs(jobs)...)
 		grown, err := grownDevices(rows)
 		if err == nil && len(grown) > 0 {
-			_, err = tx.Exec(ctx, pruneDeviceJobs, grown, fleet.MaxDeviceJobs)
+			_, err = tx.Exec(ctx, pruneDeviceJobs, grown, telemetry.MaxDeviceJobs)
 		}
 		return err
 	})
@@ -76,8 +81,8 @@ func grownDevices(rows pgx.Rows) (ids []fleet.DeviceID, err error) {
 	return ids, err
 }
 
-func deviceJobArgs(jobs []fleet.DeviceJob) []any {
-	type job = fleet.DeviceJob
+func deviceJobArgs(jobs []telemetry.Job) []any {
+	type job = telemetry.Job
 	text := func(of func(job) string) []string {
 		return collect(jobs, func(j job) string { return cleanText(of(j)) })
 	}
@@ -108,12 +113,13 @@ func deviceJobArgs(jobs []fleet.DeviceJob) []any {
 }
 
 // DeviceJobs returns the device's jobs, newest first.
-func (s *Store) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) ([]fleet.DeviceJob, error) {
+func (s *Store) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) ([]telemetry.Job, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT device_id AS device, id, kind, state, percent, code, reason, coalesce(deployment_id, '00000000-0000-0000-0000-000000000000') AS deployment,
+		SELECT device_id AS device, id, kind, state, percent, code, reason, coalesce(deployment_id,
+			'00000000-0000-0000-0000-000000000000') AS deployment,
 			started_at, updated_at, finished_at
 		FROM device_jobs WHERE device_id = $1 ORDER BY started_at DESC, id DESC LIMIT $2`, cleanText(string(id)), limit)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceJob])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[telemetry.Job])
 	if err != nil {
 		return nil, fmt.Errorf("jobs of device %s: %w", id, domainError(err))
 	}

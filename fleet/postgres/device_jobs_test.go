@@ -10,10 +10,11 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/telemetry"
 )
 
-func deviceJob(id string, state fleet.JobState, percent int, at time.Time) fleet.DeviceJob {
-	j := fleet.DeviceJob{Device: unit, ID: id, Kind: "upgrade", State: state, Percent: percent, UpdatedAt: at}
+func deviceJob(id string, state fleet.JobState, percent int, at time.Time) telemetry.Job {
+	j := telemetry.Job{Device: unit, ID: id, Kind: "upgrade", State: state, Percent: percent, UpdatedAt: at}
 	switch {
 	case state.Final():
 		j.FinishedAt = &at
@@ -24,10 +25,10 @@ func deviceJob(id string, state fleet.JobState, percent int, at time.Time) fleet
 }
 
 // job stores reports one after the other and returns what stands then.
-func jobAfter(t *testing.T, s *postgres.Store, reports ...fleet.DeviceJob) fleet.DeviceJob {
+func jobAfter(t *testing.T, s *postgres.Store, reports ...telemetry.Job) telemetry.Job {
 	t.Helper()
 	for _, j := range reports {
-		check(t, s.SaveDeviceJobs(t.Context(), []fleet.DeviceJob{j}))
+		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{j}))
 	}
 	list, err := s.DeviceJobs(t.Context(), unit, 1)
 	check(t, err)
@@ -37,7 +38,8 @@ func jobAfter(t *testing.T, s *postgres.Store, reports ...fleet.DeviceJob) fleet
 func TestDeviceJobs(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	at := now()
-	got := jobAfter(t, s, deviceJob("j", fleet.JobAccepted, 0, at), deviceJob("j", fleet.JobProgress, 40, at.Add(time.Second)))
+	got := jobAfter(t, s, deviceJob("j", fleet.JobAccepted, 0, at), deviceJob("j", fleet.JobProgress, 40,
+		at.Add(time.Second)))
 	want := deviceJob("j", fleet.JobProgress, 40, at)
 	want.StartedAt, want.UpdatedAt = at, at.Add(time.Second)
 	same(t, got, want)
@@ -48,7 +50,8 @@ func TestDeviceJobs(t *testing.T) {
 	want = failed
 	want.StartedAt, want.Percent = at, 40
 	same(t, jobAfter(t, s, failed), want)
-	same(t, jobAfter(t, s, deviceJob("j", fleet.JobDone, 100, at.Add(4*time.Second)), deviceJob("j", fleet.JobProgress, 5, at.Add(5*time.Second)),
+	same(t, jobAfter(t, s, deviceJob("j", fleet.JobDone, 100, at.Add(4*time.Second)), deviceJob("j", fleet.JobProgress, 5,
+		at.Add(5*time.Second)),
 		deviceJob("j", fleet.JobAccepted, 0, at)), want) // an outcome stays
 	again := deviceJob("j", fleet.JobAccepted, 0, at.Add(time.Hour))
 	same(t, jobAfter(t, s, again), again) // but a name may be used again
@@ -61,7 +64,8 @@ func TestDeviceJobOfADeployment(t *testing.T) {
 	s := postgres.New(db, postgres.Options{})
 	own, others := uuid.New(), uuid.New()
 	at := now()
-	_, err := db.Exec(t.Context(), `ALTER TABLE deployments DROP CONSTRAINT deployments_campaign_id_fkey`) // no campaign is needed here
+	// no campaign is needed here
+	_, err := db.Exec(t.Context(), `ALTER TABLE deployments DROP CONSTRAINT deployments_campaign_id_fkey`)
 	check(t, err)
 	for id, device := range map[uuid.UUID]fleet.DeviceID{own: unit, others: "other"} {
 		_, err := db.Exec(t.Context(), `INSERT INTO deployments (id, campaign_id, wave, state, skip, device_id, created_at, updated_at, finished_at)
@@ -71,10 +75,10 @@ func TestDeviceJobOfADeployment(t *testing.T) {
 	for _, deployment := range []uuid.UUID{own, others, uuid.New()} {
 		done := deviceJob(fleet.UpgradeJobName(deployment, 1), fleet.JobDone, 100, at)
 		done.Deployment = deployment
-		check(t, s.SaveDeviceJobs(t.Context(), []fleet.DeviceJob{done}))
+		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{done}))
 		anew := deviceJob(done.ID, fleet.JobAccepted, 0, at.Add(time.Hour))
 		anew.Deployment = deployment
-		check(t, s.SaveDeviceJobs(t.Context(), []fleet.DeviceJob{anew}))
+		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{anew}))
 	}
 	list, err := s.DeviceJobs(t.Context(), unit, 10)
 	check(t, err)
@@ -82,7 +86,8 @@ func TestDeviceJobOfADeployment(t *testing.T) {
 		if j.State != fleet.JobDone {
 			t.Errorf("%s is %s again", j.ID, j.State)
 		}
-		if (j.Deployment == own) != (j.ID == fleet.UpgradeJobName(own, 1)) || (j.Deployment != own && j.Deployment != uuid.Nil) {
+		if (j.Deployment == own) != (j.ID == fleet.UpgradeJobName(own, 1)) || (j.Deployment != own &&
+			j.Deployment != uuid.Nil) {
 			t.Errorf("%s belongs to %s", j.ID, j.Deployment)
 		}
 	}
@@ -95,7 +100,7 @@ func TestDeviceJobsAreBounded(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	at := now()
 	for round := range 3 {
-		var jobs []fleet.DeviceJob
+		var jobs []telemetry.Job
 		for i := range 40 {
 			j := deviceJob(fmt.Sprintf("j%d-%02d", round, i), fleet.JobDone, 100, at.Add(time.Duration(round*100+i)*time.Second))
 			other := j
@@ -109,7 +114,7 @@ func TestDeviceJobsAreBounded(t *testing.T) {
 	}
 	list, err := s.DeviceJobs(t.Context(), unit, 1000)
 	check(t, err)
-	if len(list) != fleet.MaxDeviceJobs || list[0].ID != "j2-39" || list[49].ID != "j1-30" {
+	if len(list) != telemetry.MaxDeviceJobs || list[0].ID != "j2-39" || list[49].ID != "j1-30" {
 		t.Errorf("%d jobs from %s to %s", len(list), list[0].ID, list[len(list)-1].ID)
 	}
 	if list, err = s.DeviceJobs(t.Context(), "other", 1000); len(list) != 40 || err != nil {
@@ -121,11 +126,12 @@ func TestDeviceConfig(t *testing.T) {
 	ctx, s := t.Context(), postgres.New(testDB(t), postgres.Options{})
 	_, err := s.DeviceConfig(ctx, unit)
 	wantKind(t, err, fleet.ErrNotFound)
-	c := fleet.DeviceConfig{Version: 3, OnTrial: true, Reverted: 2, Values: json.RawMessage(`{"heartbeat_s":60}`), At: now()}
-	check(t, s.SaveDeviceConfigs(ctx, map[fleet.DeviceID]fleet.DeviceConfig{unit: c, "other": {Values: json.RawMessage(`{}`), At: now()}}))
+	c := telemetry.Config{Version: 3, OnTrial: true, Reverted: 2, Values: json.RawMessage(`{"heartbeat_s":60}`), At: now()}
+	check(t, s.SaveDeviceConfigs(ctx, map[fleet.DeviceID]telemetry.Config{unit: c, "other": {Values: json.RawMessage(`{}`),
+		At: now()}}))
 	older := c
 	older.Version, older.At = 2, c.At.Add(-time.Minute)
-	check(t, s.SaveDeviceConfigs(ctx, map[fleet.DeviceID]fleet.DeviceConfig{unit: older}))
+	check(t, s.SaveDeviceConfigs(ctx, map[fleet.DeviceID]telemetry.Config{unit: older}))
 	got, err := s.DeviceConfig(ctx, unit)
 	check(t, err)
 	same(t, got, c)

@@ -54,7 +54,8 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 	case "tag":
 		return w.tag(t.Values)
 	case "tool":
-		return "(inventory_id IS NOT NULL AND inventory_id IN (SELECT id FROM inventories WHERE tool_names && " + w.arg(t.Values) + "::text[]))"
+		return "(inventory_id IS NOT NULL AND inventory_id IN (SELECT id FROM inventories WHERE tool_names && " +
+			w.arg(t.Values) + "::text[]))"
 	}
 	return w.anyOf(textColumns[t.Field], t.Values)
 }

@@ -51,7 +51,8 @@ func (r deviceRow) device() fleet.Device {
 	}
 	d.Conflict = r.conflict()
 	if r.OTASlotSize != nil {
-		d.Layout = &fleet.FlashLayout{SlotSize: *r.OTASlotSize, Labels: r.PartitionLabels, ChipRev: *r.ChipRev, FreeHeap: *r.FreeHeap, FlashBytes: *r.FlashBytes}
+		d.Layout = &fleet.FlashLayout{SlotSize: *r.OTASlotSize, Labels: r.PartitionLabels, ChipRev: *r.ChipRev,
+			FreeHeap: *r.FreeHeap, FlashBytes: *r.FlashBytes}
 	}
 	return d
 }
@@ -86,10 +87,11 @@ func (s *Store) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.
 
 // deviceOrders are the sort keys of device lists and their types.
 var deviceOrders = map[fleet.DeviceSort]struct{ expr, typ string }{
-	fleet.SortName:     {"title_key", "text"},
-	fleet.SortBoard:    {"board_key", "text"},
-	fleet.SortVersion:  {"coalesce(version_key, '{}')", "bigint[]"},
-	fleet.SortPresence: {"CASE presence WHEN 'online' THEN 0 WHEN 'unresponsive' THEN 1 WHEN 'offline' THEN 2 ELSE 3 END", "int"},
+	fleet.SortName:    {"title_key", "text"},
+	fleet.SortBoard:   {"board_key", "text"},
+	fleet.SortVersion: {"coalesce(version_key, '{}')", "bigint[]"},
+	fleet.SortPresence: {"CASE presence WHEN 'online' THEN 0 WHEN 'unresponsive' THEN 1 WHEN 'offline' THEN 2 ELSE 3 END",
+		"int"},
 	fleet.SortLastSeen: {"coalesce(last_seen, '-infinity')", "timestamptz"},
 	fleet.SortCreated:  {"created_at", "timestamptz"},
 }
@@ -134,7 +136,10 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	if err != nil {
 		return none, cursorError(at, fmt.Errorf("devices: %w", domainError(err)))
 	}
-	page := makePage(found, limit, at, func(r deviceRow) cursor { return cursor{List: list, Key: r.SortKey, ID: string(r.ID)} })
+	page := makePage(found, limit, at, func(r deviceRow) cursor {
+		return cursor{List: list, Key: r.SortKey,
+			ID: string(r.ID)}
+	})
 	return mapPage(page, deviceRow.device), nil
 }
 
@@ -192,7 +197,8 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, error) {
 	f := fleet.Facts{Device: id}
 	var body []byte
-	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken, salvaged FROM device_facts WHERE device_id = $1`, cleanText(string(id))).
+	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken, salvaged FROM device_facts WHERE device_id = $1`,
+		cleanText(string(id))).
 		Scan(&f.PolledAt, &body, &f.Broken, &f.Salvaged)
 	if err != nil {
 		return fleet.Facts{}, fmt.Errorf("facts of device %s: %w", id, domainError(err))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 const unit = fleet.DeviceID("a085e3112233")
@@ -28,7 +29,7 @@ func TestPollMakesDevice(t *testing.T) {
 	p.Poll.Facts = []byte(`{"name":"a\u0000b"}`)
 	older := poll(unit, p.Poll.At.Add(-time.Minute))
 	older.Poll.Version = "1.0.0"
-	if err := s.SavePolls(ctx, []fleet.PollRecord{older, p}); err != nil {
+	if err := s.SavePolls(ctx, []enrolment.PollRecord{older, p}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Device(ctx, unit)
@@ -54,8 +55,8 @@ func TestBrokenPollKeepsFacts(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
 	broken := poll(unit, now())
-	broken.Poll = fleet.BootPoll{Device: unit, Version: "2.4.0", At: now(), Broken: true}
-	if err := s.SavePolls(ctx, []fleet.PollRecord{broken}); err != nil {
+	broken.Poll = enrolment.BootPoll{Device: unit, Version: "2.4.0", At: now(), Broken: true}
+	if err := s.SavePolls(ctx, []enrolment.PollRecord{broken}); err != nil {
 		t.Fatal(err)
 	}
 	if f, err := s.Facts(ctx, unit); err != nil || f.Problem() != fleet.FactsUnreadable || f.Body != nil {
@@ -66,7 +67,7 @@ func TestBrokenPollKeepsFacts(t *testing.T) {
 		t.Errorf("the same version lost its build: %+v", d)
 	}
 	broken.Poll.Version, broken.Poll.At = "2.5.0", now()
-	if err := s.SavePolls(ctx, []fleet.PollRecord{broken}); err != nil {
+	if err := s.SavePolls(ctx, []enrolment.PollRecord{broken}); err != nil {
 		t.Fatal(err)
 	}
 	if d, _ = s.Device(ctx, unit); d.Version != "2.5.0" || d.ELFSHA256 != "" || d.Slot != "" || d.Board == "" {
@@ -80,15 +81,18 @@ func TestSalvagedPoll(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	first := poll(unit, now())
 	broken := poll(unit, now().Add(time.Second))
-	broken.Poll = fleet.BootPoll{Device: unit, At: broken.Poll.At, Version: "2.5.0", ELFSHA256: "beef", Chip: "esp32s3", Broken: true,
-		Facts: []byte(`{"chip_model_name":"esp32s3"}`), Salvaged: []fleet.PollField{fleet.PollChip, fleet.PollVersion, fleet.PollBuild}}
-	for _, r := range []fleet.PollRecord{first, broken} {
-		if err := s.SavePolls(ctx, []fleet.PollRecord{r}); err != nil {
+	broken.Poll = enrolment.BootPoll{Device: unit, At: broken.Poll.At, Version: "2.5.0", ELFSHA256: "beef",
+		Chip: "esp32s3", Broken: true,
+		Facts: []byte(`{"chip_model_name":"esp32s3"}`), Salvaged: []fleet.PollField{enrolment.PollChip, enrolment.PollVersion,
+			enrolment.PollBuild}}
+	for _, r := range []enrolment.PollRecord{first, broken} {
+		if err := s.SavePolls(ctx, []enrolment.PollRecord{r}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f, err := s.Facts(ctx, unit)
-	if err != nil || f.Problem() != fleet.FactsSalvaged || !slices.Equal(f.Salvaged, broken.Poll.Salvaged) || len(f.Body) == 0 {
+	if err != nil || f.Problem() != fleet.FactsSalvaged || !slices.Equal(f.Salvaged, broken.Poll.Salvaged) ||
+		len(f.Body) == 0 {
 		t.Errorf("facts %+v, %v", f, err)
 	}
 	d, err := s.Device(ctx, unit)
@@ -104,7 +108,7 @@ func TestFirmwareHistory(t *testing.T) {
 		at = at.Add(time.Second)
 		p := poll(unit, at)
 		p.Poll.Version, p.Poll.Slot, p.Poll.ELFSHA256 = version, slot, elf
-		if err := s.SavePolls(ctx, []fleet.PollRecord{p}); err != nil {
+		if err := s.SavePolls(ctx, []enrolment.PollRecord{p}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,13 +141,15 @@ func TestChangesAreAudited(t *testing.T) {
 		do     func(id fleet.DeviceID) error
 	}{
 		{"device.update", func(id fleet.DeviceID) error {
-			return s.UpdateDevice(ctx, admin, id, fleet.DevicePatch{Name: ptr("Front Door"), Notes: ptr("n"), Tags: ptr([]string{"lab", "x"})})
+			return s.UpdateDevice(ctx, admin, id, fleet.DevicePatch{Name: ptr("Front Door"), Notes: ptr("n"),
+				Tags: ptr([]string{"lab", "x"})})
 		}},
 		{"device.hold", func(id fleet.DeviceID) error { return s.SetHold(ctx, admin, id, hold) }},
 		{"device.release", func(id fleet.DeviceID) error { return s.SetHold(ctx, admin, id, nil) }},
 		{"device.hold", func(id fleet.DeviceID) error { return s.SetHold(ctx, admin, id, hold) }},
 		{"device.approve", func(id fleet.DeviceID) error {
-			return s.SaveAdmission(ctx, admin, "device.approve", fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c2", Serial: 3}, now())
+			return s.SaveAdmission(ctx, admin, "device.approve", enrolment.Admission{Device: id,
+				Enrolment: fleet.EnrolmentEnrolled, ClientID: "c2", Serial: 3}, now())
 		}},
 		{"device.replace", func(id fleet.DeviceID) error { return s.ReplaceDevice(ctx, admin, id, "successor", retiredAt) }},
 	}
@@ -201,13 +207,15 @@ func TestDevicePages(t *testing.T) {
 		}
 		if i%4 == 0 {
 			at := now()
-			change := fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at, LastSeen: at.Add(time.Duration(i%5) * time.Minute)}
+			change := fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at,
+				LastSeen: at.Add(time.Duration(i%5) * time.Minute)}
 			if err := s.SavePresence(ctx, []fleet.PresenceChange{change}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for _, sort := range []fleet.DeviceSort{fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated} {
+	for _, sort := range []fleet.DeviceSort{fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence,
+		fleet.SortLastSeen, fleet.SortCreated} {
 		for _, desc := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s desc=%t", sort, desc), func(t *testing.T) {
 				walkPages(t, ids, func(cursor string) fleet.Page[fleet.Device] {
@@ -263,7 +271,7 @@ func TestCountBy(t *testing.T) {
 	addDevices(t, s, "a", "b", "c")
 	p := poll("d", now())
 	p.Poll.Board = "esp-box-3"
-	if err := s.SavePolls(ctx, []fleet.PollRecord{p}); err != nil {
+	if err := s.SavePolls(ctx, []enrolment.PollRecord{p}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.CountBy(ctx, query(t, ""), "board")
@@ -285,19 +293,20 @@ func TestCountBy(t *testing.T) {
 func TestAdmissionsKnowSoftware(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		poll fleet.BootPoll
+		poll enrolment.BootPoll
 		want bool
 	}{
-		{"board", fleet.BootPoll{Chip: "esp32s3", Facts: []byte(`{}`)}, false},
-		{"partitions alone", fleet.BootPoll{Layout: new(fleet.FlashLayout), Facts: []byte(`{}`)}, false},
-		{"neither", fleet.BootPoll{Facts: []byte(`{}`)}, true},
-		{"body that cannot be read", fleet.BootPoll{Broken: true}, false},
-		{"claims not taken", fleet.BootPoll{}, false},
+		{"board", enrolment.BootPoll{Chip: "esp32s3", Facts: []byte(`{}`)}, false},
+		{"partitions alone", enrolment.BootPoll{Layout: new(fleet.FlashLayout), Facts: []byte(`{}`)}, false},
+		{"neither", enrolment.BootPoll{Facts: []byte(`{}`)}, true},
+		{"body that cannot be read", enrolment.BootPoll{Broken: true}, false},
+		{"claims not taken", enrolment.BootPoll{}, false},
 	} {
 		s := newStore(t)
 		tt.poll.Device, tt.poll.At = unit, now()
-		r := fleet.PollRecord{Poll: tt.poll, Admission: fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentEnrolled}}
-		if err := s.SavePolls(t.Context(), []fleet.PollRecord{r}); err != nil {
+		r := enrolment.PollRecord{Poll: tt.poll, Admission: enrolment.Admission{Device: unit,
+			Enrolment: fleet.EnrolmentEnrolled}}
+		if err := s.SavePolls(t.Context(), []enrolment.PollRecord{r}); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Admissions(t.Context()); err != nil || len(got) != 1 || got[0].Software != tt.want {
@@ -309,8 +318,9 @@ func TestAdmissionsKnowSoftware(t *testing.T) {
 func TestAdmissions(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	w := poll(unit, now())
-	w.Admission = fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentWaiting, ClientID: "c1", ClaimCode: "123456", Challenge: "x", Serial: 2}
-	if err := s.SavePolls(ctx, []fleet.PollRecord{w}); err != nil {
+	w.Admission = enrolment.Admission{Device: unit, Enrolment: fleet.EnrolmentWaiting, ClientID: "c1", ClaimCode: "123456",
+		Challenge: "x", Serial: 2}
+	if err := s.SavePolls(ctx, []enrolment.PollRecord{w}); err != nil {
 		t.Fatal(err)
 	}
 	want := w.Admission
@@ -319,7 +329,7 @@ func TestAdmissions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, got, []fleet.Admission{want}, cmpopts.EquateApproxTime(0))
+	same(t, got, []enrolment.Admission{want}, cmpopts.EquateApproxTime(0))
 	addDevices(t, s, "enrolled")
 	gone, err := s.ForgetWaiting(ctx, now().Add(-time.Hour))
 	if err != nil || len(gone) != 0 {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 const linkArgs = 5
@@ -21,22 +21,23 @@ var dispatchDeployments = saveStart + `
 	linked AS (
 		INSERT INTO firmware_links (token_hash, deployment_id, campaign_id, device_id, attempt, image, size, expires_at)
 		SELECT l.token_hash, saved.id, saved.campaign_id, saved.device_id, saved.attempt, l.image, l.size, l.expires_at
-		FROM unnest($%d::uuid[], $%d::bytea[], $%d::text[], $%d::bigint[], $%d::timestamptz[]) AS l (deployment_id, token_hash, image, size, expires_at)
+		FROM unnest($%d::uuid[], $%d::bytea[], $%d::text[], $%d::bigint[], $%d::timestamptz[]) AS l (deployment_id,
+			token_hash, image, size, expires_at)
 		JOIN saved ON saved.id = l.deployment_id)
 	SELECT id FROM saved`, args(len(changeFields)+3+eventArgs, linkArgs)...)
 
 // DispatchDeployments stores dispatches with their events and links. It leaves
 // out, and returns, those that moved on meanwhile, whose campaign is not
 // running, or whose device is active in another campaign.
-func (s *Store) DispatchDeployments(ctx context.Context, all []fleet.Dispatch) (refused []uuid.UUID, err error) {
+func (s *Store) DispatchDeployments(ctx context.Context, all []campaign.Dispatch) (refused []uuid.UUID, err error) {
 	return s.saveAll(ctx, all, saveStatement{sql: dispatchDeployments, args: dispatchArgs, leavesActive: true})
 }
 
-func dispatchArgs(chunk []fleet.Dispatch) []any {
+func dispatchArgs(chunk []campaign.Dispatch) []any {
 	return append(saveArgs(chunk),
-		collect(chunk, func(d fleet.Dispatch) uuid.UUID { return d.Deployment.ID }),
-		collect(chunk, func(d fleet.Dispatch) []byte { return d.Link.TokenHash }),
-		collect(chunk, func(d fleet.Dispatch) string { return cleanText(d.Link.Image) }),
-		collect(chunk, func(d fleet.Dispatch) int64 { return d.Link.Size }),
-		collect(chunk, func(d fleet.Dispatch) time.Time { return d.Link.ExpiresAt }))
+		collect(chunk, func(d campaign.Dispatch) uuid.UUID { return d.Deployment.ID }),
+		collect(chunk, func(d campaign.Dispatch) []byte { return d.Link.TokenHash }),
+		collect(chunk, func(d campaign.Dispatch) string { return cleanText(d.Link.Image) }),
+		collect(chunk, func(d campaign.Dispatch) int64 { return d.Link.Size }),
+		collect(chunk, func(d campaign.Dispatch) time.Time { return d.Link.ExpiresAt }))
 }

@@ -8,20 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
-var _ fleet.EnrolmentStore = (*Store)(nil)
+var _ enrolment.Store = (*Store)(nil)
 
 // Admissions returns the standing of every device, retired ones included:
 // enrolment holds them in memory.
-func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
+func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
 			chip = '' AND partition_labels IS NULL AND coalesce(NOT f.broken AND f.body IS NOT NULL, false) AS software
 		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id`)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Admission])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.Admission])
 	if err != nil {
 		return nil, fmt.Errorf("admissions: %w", domainError(err))
 	}
@@ -29,14 +30,15 @@ func (s *Store) Admissions(ctx context.Context) ([]fleet.Admission, error) {
 }
 
 // SaveAdmission stores an operator's decision about a device.
-func (s *Store) SaveAdmission(ctx context.Context, by fleet.Actor, action string, a fleet.Admission, at time.Time) error {
+func (s *Store) SaveAdmission(ctx context.Context, by fleet.Actor, action string, a enrolment.Admission,
+	at time.Time) error {
 	detail := map[string]any{"enrolment": a.Enrolment, "client_id": a.ClientID}
 	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {
 		return saveAdmission(ctx, tx, a, at)
 	})
 }
 
-func saveAdmission(ctx context.Context, tx pgx.Tx, a fleet.Admission, at time.Time) error {
+func saveAdmission(ctx context.Context, tx pgx.Tx, a enrolment.Admission, at time.Time) error {
 	return changeOne(ctx, tx, `
 		UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6, challenge = $7,
 			enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END

@@ -10,20 +10,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
-var _ fleet.EnrolmentRuleStore = (*Store)(nil)
+var _ enrolment.RuleStore = (*Store)(nil)
 
 // EnrolmentRules returns the rules by position, with how many devices each has
 // let in.
-func (s *Store) EnrolmentRules(ctx context.Context) ([]fleet.EnrolmentRule, error) {
+func (s *Store) EnrolmentRules(ctx context.Context) ([]enrolment.Rule, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from",
 			r.until_at AS until,
 			r.max_devices, r.tags, r.created_by, r.created_at, r.updated_at,
 			(SELECT count(*) FROM enrolment_acceptances a WHERE a.rule_id = r.id) AS accepted
 		FROM enrolment_rules r ORDER BY r.position, r.id`)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.EnrolmentRule])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.Rule])
 	if err != nil {
 		return nil, fmt.Errorf("enrolment rules: %w", domainError(err))
 	}
@@ -31,7 +32,7 @@ func (s *Store) EnrolmentRules(ctx context.Context) ([]fleet.EnrolmentRule, erro
 }
 
 // CreateEnrolmentRule stores a new rule.
-func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
+func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r enrolment.Rule) error {
 	return s.audited(ctx, by, "enrolment_rule.create", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices,
@@ -44,7 +45,7 @@ func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet
 }
 
 // UpdateEnrolmentRule stores a changed rule.
-func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet.EnrolmentRule) error {
+func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r enrolment.Rule) error {
 	return s.audited(ctx, by, "enrolment_rule.update", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
 			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7,
@@ -54,7 +55,7 @@ func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r fleet
 	})
 }
 
-func ruleColumns(r fleet.EnrolmentRule) []any {
+func ruleColumns(r enrolment.Rule) []any {
 	networks := r.Networks
 	if networks == nil {
 		networks = []netip.Prefix{}
@@ -90,13 +91,13 @@ func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []u
 // queueAcceptances adds to a batch of polls what rules decided: the device's
 // tags, and the audit entry. An acceptance that is stored already stays as it
 // is: a batch whose outcome was lost is sent again.
-func queueAcceptances(b *pgx.Batch, polls []fleet.PollRecord) {
+func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 	for _, p := range polls {
 		a := p.Accepted
 		if a == nil {
 			continue
 		}
-		by := fleet.RuleActor(*a)
+		by := enrolment.RuleActor(*a)
 		tags := cleanTexts(a.Tags)
 		b.Queue(`
 			WITH new AS (

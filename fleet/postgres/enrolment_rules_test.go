@@ -8,21 +8,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
 
 var ruler = fleet.Actor{Kind: fleet.ActorOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
 
 // enrolments is the service over a database, with rules.
-func enrolments(t *testing.T, s *postgres.Store, change func(*fleet.EnrolmentOptions)) (*fleet.Enrolments,
-	*fleet.EnrolmentRules) {
+func enrolments(t *testing.T, s *postgres.Store, change func(*enrolment.Options)) (*enrolment.Service,
+	*enrolment.Rules) {
 	t.Helper()
-	rules := fleet.NewEnrolmentRules(s, nil)
-	o := fleet.EnrolmentOptions{Store: s, Mode: fleet.EnrolByCode, Key: make([]byte, fleet.KeySize), Rules: rules}
+	rules := enrolment.NewRules(s, nil)
+	o := enrolment.Options{Store: s, Mode: fleet.EnrolByCode, Key: make([]byte, enrolment.KeySize), Rules: rules}
 	if change != nil {
 		change(&o)
 	}
-	e, err := fleet.NewEnrolments(o)
+	e, err := enrolment.New(o)
 	if err == nil {
 		err = rules.Load(t.Context())
 	}
@@ -39,14 +40,14 @@ func TestRulesOutliveARestart(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	e, rules := enrolments(t, s, nil)
 	ctx, until := t.Context(), time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
-	lab, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "lab", Enabled: true, Action: fleet.RuleAccept,
+	lab, err := rules.Create(ctx, ruler, enrolment.Rule{Name: "lab", Enabled: true, Action: enrolment.RuleAccept,
 		Boards:   []string{"bread*"},
 		Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8::/48")}, Until: &until,
 		MaxDevices: 2, Tags: []string{"lab", "new"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shut, err := rules.Create(ctx, ruler, fleet.EnrolmentRule{Name: "all else", Action: fleet.RuleRefuse,
+	shut, err := rules.Create(ctx, ruler, enrolment.Rule{Name: "all else", Action: enrolment.RuleRefuse,
 		Devices: []fleet.DeviceID{"a085e3112299", "a085e3112211"}})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 	}
 
 	// A device that waits, with a tag of its own, is let in when it asks again from the network.
-	poll := fleet.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1",
+	poll := enrolment.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1",
 		At: time.Now().UTC()}
 	if a, err := e.Poll(poll); err != nil || a.Activation == nil {
 		t.Fatalf("it got %+v, %v", a, err)
@@ -85,7 +86,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 		t.Fatalf("after a restart: %+v", got)
 	}
 	got[1].Position, got[1].Accepted = lab.Position, lab.Accepted
-	for _, r := range []*fleet.RuleRow{&got[1], &lab} {
+	for _, r := range []*enrolment.RuleRow{&got[1], &lab} {
 		r.CreatedAt, r.UpdatedAt = time.Time{}, time.Time{}
 	}
 	if diff := cmp.Diff(lab, got[1], cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
@@ -119,15 +120,15 @@ func TestRulesOutliveARestart(t *testing.T) {
 func TestAcceptanceIsStoredOnce(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	_, rules := enrolments(t, s, nil)
-	r, err := rules.Create(t.Context(), ruler, fleet.EnrolmentRule{Name: "x", Action: fleet.RuleRefuse})
+	r, err := rules.Create(t.Context(), ruler, enrolment.Rule{Name: "x", Action: enrolment.RuleRefuse})
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := fleet.PollRecord{Poll: fleet.BootPoll{Device: "a085e3112233", At: time.Now()},
-		Admission: fleet.Admission{Device: "a085e3112233", Enrolment: fleet.EnrolmentEnrolled},
-		Accepted:  &fleet.RuleAcceptance{ID: r.ID, Rule: r.ID, Name: "x", At: time.Now()}}
+	record := enrolment.PollRecord{Poll: enrolment.BootPoll{Device: "a085e3112233", At: time.Now()},
+		Admission: enrolment.Admission{Device: "a085e3112233", Enrolment: fleet.EnrolmentEnrolled},
+		Accepted:  &enrolment.RuleAcceptance{ID: r.ID, Rule: r.ID, Name: "x", At: time.Now()}}
 	for range 2 {
-		ok(t, s.SavePolls(t.Context(), []fleet.PollRecord{record}))
+		ok(t, s.SavePolls(t.Context(), []enrolment.PollRecord{record}))
 	}
 	page, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Action: "device.accept"})
 	list, err2 := s.EnrolmentRules(t.Context())
@@ -138,12 +139,13 @@ func TestAcceptanceIsStoredOnce(t *testing.T) {
 
 func TestDropWaitingSparesOthers(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
-	var records []fleet.PollRecord
+	var records []enrolment.PollRecord
 	ids := []fleet.DeviceID{"a085e3112211", "a085e3112222", "a085e3112233"}
 	for i, standing := range []fleet.Enrolment{fleet.EnrolmentWaiting, fleet.EnrolmentEnrolled, fleet.EnrolmentRejected} {
-		records = append(records, fleet.PollRecord{Poll: fleet.BootPoll{Device: ids[i], Version: "2.4.2", At: time.Now(),
+		records = append(records, enrolment.PollRecord{Poll: enrolment.BootPoll{Device: ids[i], Version: "2.4.2",
+			At:         time.Now(),
 			RemoteAddr: "192.0.2.7"},
-			Admission: fleet.Admission{Device: ids[i], Enrolment: standing, ClaimCode: []string{"123456", "", ""}[i]}})
+			Admission: enrolment.Admission{Device: ids[i], Enrolment: standing, ClaimCode: []string{"123456", "", ""}[i]}})
 	}
 	ok(t, s.SavePolls(t.Context(), records))
 	all, err := s.Admissions(t.Context())

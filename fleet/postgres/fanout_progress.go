@@ -26,9 +26,11 @@ const (
 // missing, is as good as none: the device gets another one. So is one that
 // found its device offline while the fan-out ($1) waits for such devices. In
 // SQL, of a call c:
-const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded + `', '` + fleet.CodeRecordLate + `')
+const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded +
+	`', '` + fleet.CodeRecordLate + `')
 	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
-		SELECT state = 'running' AND created_at + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts WHERE id = $1))`
+		SELECT state = 'running' AND created_at + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts
+			WHERE id = $1))`
 
 // fanOutBegan is before all calls of a fan-out ($1), also if the clock is set
 // back meanwhile. It spares partitions, of which there is one for each month.
@@ -42,7 +44,8 @@ const fanOutCalls = `
 	ORDER BY c.device_id, c.id DESC`
 
 // PendingTargets returns devices that the fan-out has yet to call.
-func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.DeviceID, limit int) ([]fleet.DeviceID, error) {
+func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.DeviceID, limit int) ([]fleet.DeviceID,
+	error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT t.device_id FROM fanout_targets t
 		WHERE t.fanout_id = $1 AND t.reason = '' AND t.device_id > $2
@@ -99,7 +102,8 @@ func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, err
 func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgress, error) {
 	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
 	var b pgx.Batch
-	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`, id).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Waiting) })
+	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`, id).QueryRow(
+		func(row pgx.Row) error { return row.Scan(&p.Waiting) })
 	b.Queue(`SELECT state, count(*) FROM (`+fanOutCalls+`) c GROUP BY state`, id).Query(func(rows pgx.Rows) error {
 		var state fleet.CallState
 		var n int
@@ -148,7 +152,8 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.F
 }
 
 func (r answerRow) answer() fleet.FanOutAnswer {
-	a := fleet.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls, Text: resultText(r.Result)}
+	a := fleet.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls,
+		Text: resultText(r.Result)}
 	if a.Text == "" && r.ErrorMessage != nil {
 		a.Text = shorten(*r.ErrorMessage)
 	}

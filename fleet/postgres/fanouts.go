@@ -18,11 +18,14 @@ func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fle
 	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
 	err := s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
+			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
+				timeout_ms,
 				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
-			f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool), cleanJSON(f.Arguments),
-			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt, cleanText(f.CanceledBy), f.OfflineWait.Milliseconds())
+			f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool),
+			cleanJSON(f.Arguments),
+			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt,
+			cleanText(f.CanceledBy), f.OfflineWait.Milliseconds())
 		if err != nil {
 			return err
 		}
@@ -62,7 +65,8 @@ type fanOutRow struct {
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
-	return fleet.FanOut{ID: r.ID, Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
+	return fleet.FanOut{ID: r.ID, Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName,
+		Role: r.ActorRole},
 		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
 		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
@@ -92,7 +96,8 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 		return none, err
 	}
 	limit = fleet.ClampLimit(limit)
-	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts`+w.String()+order+` LIMIT `+w.arg(limit+1),
+		w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
 		return none, fmt.Errorf("fan-outs: %w", domainError(err))
@@ -112,7 +117,8 @@ func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
 }
 
 // FinishFanOut ends a running fan-out; one that has ended is [fleet.ErrConflict].
-func (s *Store) FinishFanOut(ctx context.Context, by fleet.Actor, id uuid.UUID, state fleet.FanOutState, at time.Time) error {
+func (s *Store) FinishFanOut(ctx context.Context, by fleet.Actor, id uuid.UUID, state fleet.FanOutState,
+	at time.Time) error {
 	who := ""
 	if state == fleet.FanOutCanceled {
 		who = cleanText(by.Name)

@@ -60,7 +60,8 @@ func TestFanOutSkipTarget(t *testing.T) {
 
 func TestFanOut(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t", Arguments: []byte(`{"b":1, "a":2}`),
+	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t",
+		Arguments:   []byte(`{"b":1, "a":2}`),
 		MaxInFlight: 2, State: fleet.FanOutRunning, Targets: 6, Skipped: 2, CreatedAt: now()}
 	var targets []fleet.FanOutTarget
 	for i := range 8 {
@@ -109,10 +110,12 @@ func TestFanOut(t *testing.T) {
 
 	p, err := s.Progress(ctx, f.ID)
 	check(t, err)
-	same(t, p, fleet.FanOutProgress{Waiting: 2, ByState: map[fleet.CallState]int{fleet.CallSucceeded: 2, fleet.CallOffline: 1, fleet.CallPending: 1}})
+	same(t, p, fleet.FanOutProgress{Waiting: 2, ByState: map[fleet.CallState]int{fleet.CallSucceeded: 2,
+		fleet.CallOffline: 1, fleet.CallPending: 1}})
 	answers, err := s.Answers(ctx, f.ID, 10)
 	check(t, err)
-	if len(answers) != 2 || answers[0].Count != 2 || answers[0].Text != "72%" || !slices.Equal(answers[0].Sample, []fleet.DeviceID{"d0", "d1"}) ||
+	if len(answers) != 2 || answers[0].Count != 2 || answers[0].Text != "72%" || !slices.Equal(answers[0].Sample,
+		[]fleet.DeviceID{"d0", "d1"}) ||
 		len(answers[0].CallIDs) != 2 || answers[1].State != fleet.CallOffline {
 		t.Errorf("answers: %+v", answers)
 	}

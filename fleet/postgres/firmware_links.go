@@ -9,27 +9,30 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
-var _ fleet.FirmwareLinkStore = (*Store)(nil)
+var _ firmware.LinkStore = (*Store)(nil)
 
 // FirmwareLink returns a link that may be used at the given time: not expired,
 // not revoked, not used up, its image not revoked; else [fleet.ErrNotFound].
-func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (fleet.FirmwareLink, error) {
+func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (firmware.Link, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt, l.image, l.size, l.expires_at
+		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt,
+			l.image, l.size, l.expires_at
 		FROM firmware_links l JOIN images i ON i.sha256 = l.image AND i.revoked_at IS NULL
 		WHERE l.token_hash = $1 AND l.expires_at > $2 AND l.revoked_at IS NULL AND l.finished_at IS NULL`, tokenHash, now)
-	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.FirmwareLink])
+	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[firmware.Link])
 	if err != nil {
-		return fleet.FirmwareLink{}, fmt.Errorf("firmware link: %w", domainError(err))
+		return firmware.Link{}, fmt.Errorf("firmware link: %w", domainError(err))
 	}
 	return l, nil
 }
 
 // FinishFirmwareLink uses a link up: every byte was sent.
 func (s *Store) FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error {
-	err := changeOne(ctx, s.db, `UPDATE firmware_links SET finished_at = coalesce(finished_at, $2) WHERE token_hash = $1`, tokenHash, at)
+	err := changeOne(ctx, s.db, `UPDATE firmware_links SET finished_at = coalesce(finished_at, $2) WHERE token_hash = $1`,
+		tokenHash, at)
 	if err != nil {
 		return fmt.Errorf("finish firmware link: %w", domainError(err))
 	}
@@ -48,7 +51,8 @@ func (s *Store) RevokeLinks(ctx context.Context, deployments []uuid.UUID, at tim
 }
 
 // OffersSince counts the offers made to devices since the given time.
-func (s *Store) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error) {
+func (s *Store) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int,
+	error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT d.device_id AS value, count(*) AS count
 		FROM deployments d, LATERAL (

@@ -7,12 +7,14 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 func TestFirmwareLinks(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2", "d3", "d4")
-	var links []fleet.FirmwareLink
+	var links []firmware.Link
 	for i := range all {
 		d := dispatch(&all[i])
 		r.dispatch(1, d)
@@ -49,10 +51,11 @@ func TestOffersSince(t *testing.T) {
 	began := now()
 	for i := range 2 {
 		offer := dispatch(&all[0])
-		offer.Deployment.State, offer.Events[0].To, offer.Events[0].Kind = fleet.DeploymentOffered, fleet.DeploymentOffered, fleet.EvidenceOffered
+		offer.Deployment.State, offer.Events[0].To, offer.Events[0].Kind = campaign.DeploymentOffered,
+			campaign.DeploymentOffered, fleet.EvidenceOffered
 		offer.Deployment.Offers = i + 1
 		r.dispatch(1, offer)
-		all[0].State = fleet.DeploymentOffered
+		all[0].State = campaign.DeploymentOffered
 	}
 	got, err := r.OffersSince(ctx, []fleet.DeviceID{"d1", "d2"}, began)
 	check(t, err)

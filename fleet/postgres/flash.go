@@ -9,12 +9,13 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
+	"fleetd/fleet/firmware"
 )
 
-var _ fleet.LayoutStore = (*Store)(nil)
+var _ firmware.LayoutStore = (*Store)(nil)
 
 // PutLayout puts a layout on record, in place of one that is there.
-func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l fleet.ImageLayout) error {
+func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l firmware.ImageLayout) error {
 	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize, "problem": l.Problem}
 	return s.audited(ctx, by, "image.layout", l.Image, detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -39,26 +40,26 @@ func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l fleet.ImageLayo
 }
 
 // Layout returns the layout of an image, or [fleet.ErrNotFound].
-func (s *Store) Layout(ctx context.Context, image string) (fleet.ImageLayout, error) {
+func (s *Store) Layout(ctx context.Context, image string) (firmware.ImageLayout, error) {
 	found, err := s.layouts(ctx, []string{image})
 	if err == nil && found[image] == nil {
 		err = fleet.ErrNotFound
 	}
 	if err != nil {
-		return fleet.ImageLayout{}, fmt.Errorf("layout of image %.12s: %w", image, err)
+		return firmware.ImageLayout{}, fmt.Errorf("layout of image %.12s: %w", image, err)
 	}
 	return *found[image], nil
 }
 
 // layouts reads the layouts of images, and in a second question the parts of
 // all of them.
-func (s *Store) layouts(ctx context.Context, images []string) (map[string]*fleet.ImageLayout, error) {
+func (s *Store) layouts(ctx context.Context, images []string) (map[string]*firmware.ImageLayout, error) {
 	rows, _ := s.db.Query(ctx, `SELECT image, flash_size, problem, added_by, added_at FROM image_layouts WHERE image = ANY ($1)`, cleanTexts(images))
-	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByNameLax[fleet.ImageLayout])
+	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByNameLax[firmware.ImageLayout])
 	if err != nil {
 		return nil, domainError(err)
 	}
-	found := make(map[string]*fleet.ImageLayout, len(list))
+	found := make(map[string]*firmware.ImageLayout, len(list))
 	for _, l := range list {
 		found[l.Image] = l
 	}
@@ -68,7 +69,8 @@ func (s *Store) layouts(ctx context.Context, images []string) (map[string]*fleet
 	parts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[partRow])
 	for _, p := range parts {
 		if l := found[p.Image]; l != nil { // replaced between the two questions
-			l.Parts = append(l.Parts, fleet.ImagePart{Kind: espimage.PartKind(p.Kind), Label: p.Label, Offset: p.Offset, Size: p.Size, SHA256: p.SHA256})
+			l.Parts = append(l.Parts, firmware.ImagePart{Kind: espimage.PartKind(p.Kind), Label: p.Label, Offset: p.Offset,
+				Size: p.Size, SHA256: p.SHA256})
 		}
 	}
 	return found, domainError(err)
@@ -82,7 +84,7 @@ type partRow struct {
 
 // Installable lists images of released releases that are not revoked, once
 // each, those of the newest release first.
-func (s *Store) Installable(ctx context.Context, f fleet.InstallFilter) ([]fleet.Installable, error) {
+func (s *Store) Installable(ctx context.Context, f firmware.InstallFilter) ([]firmware.Installable, error) {
 	var w where
 	w.andText("sha256 = ?", f.Image)
 	w.andText("chip = ?", f.Chip)
@@ -103,22 +105,24 @@ func (s *Store) Installable(ctx context.Context, f fleet.InstallFilter) ([]fleet
 	if err != nil {
 		return nil, fmt.Errorf("installable images: %w", err)
 	}
-	return collect(images, func(r installableRow) fleet.Installable {
-		return fleet.Installable{Image: r.Image, Release: r.Release, ReleaseVersion: r.ReleaseVersion, Layout: layouts[r.SHA256]}
+	return collect(images, func(r installableRow) firmware.Installable {
+		return firmware.Installable{Image: r.Image, Release: r.Release, ReleaseVersion: r.ReleaseVersion,
+			Layout: layouts[r.SHA256]}
 	}), nil
 }
 
 type installableRow struct {
 	Release        uuid.UUID
 	ReleaseVersion string
-	fleet.Image
+	firmware.Image
 }
 
 // UnnamedBlobs returns those of the keys that neither an image nor a part has.
 func (s *Store) UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT DISTINCT key FROM unnest($1::text[]) AS key
-		WHERE NOT EXISTS (SELECT FROM images WHERE sha256 = key) AND NOT EXISTS (SELECT FROM image_parts WHERE sha256 = key)`, cleanTexts(sha256))
+		WHERE NOT EXISTS (SELECT FROM images WHERE sha256 = key) AND NOT EXISTS (SELECT FROM image_parts WHERE sha256 = key)`,
+		cleanTexts(sha256))
 	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("blobs of parts: %w", domainError(err))

@@ -4,39 +4,42 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // stepNumber is how a step of the funnel is stored: by its place.
-func stepNumber(step fleet.FunnelStep) int16 { return int16(slices.Index(fleet.FunnelSteps, step)) }
+func stepNumber(step campaign.FunnelStep) int16 {
+	return int16(slices.Index(campaign.FunnelSteps, step))
+}
 
 // stepOfState is the furthest step that a deployment has proven that came into
 // the state.
-func stepOfState(s fleet.DeploymentState) fleet.FunnelStep {
+func stepOfState(s campaign.DeploymentState) campaign.FunnelStep {
 	switch s {
-	case fleet.DeploymentSent, fleet.DeploymentOffered, fleet.DeploymentAmbiguous:
-		return fleet.FunnelTold
-	case fleet.DeploymentDownloading:
-		return fleet.FunnelGet
-	case fleet.DeploymentDownloaded:
-		return fleet.FunnelDownloaded
-	case fleet.DeploymentRebooting:
-		return fleet.FunnelGoodbye
-	case fleet.DeploymentBooted:
-		return fleet.FunnelBootPoll
-	case fleet.DeploymentVerifying:
-		return fleet.FunnelInitialize
-	case fleet.DeploymentSucceeded:
-		return fleet.FunnelSucceeded
+	case campaign.DeploymentSent, campaign.DeploymentOffered, campaign.DeploymentAmbiguous:
+		return campaign.FunnelTold
+	case campaign.DeploymentDownloading:
+		return campaign.FunnelGet
+	case campaign.DeploymentDownloaded:
+		return campaign.FunnelDownloaded
+	case campaign.DeploymentRebooting:
+		return campaign.FunnelGoodbye
+	case campaign.DeploymentBooted:
+		return campaign.FunnelBootPoll
+	case campaign.DeploymentVerifying:
+		return campaign.FunnelInitialize
+	case campaign.DeploymentSucceeded:
+		return campaign.FunnelSucceeded
 	}
-	return fleet.FunnelPlanned
+	return campaign.FunnelPlanned
 }
 
 // reached is the furthest step that a change gives proof of. Outcomes prove
 // nothing of themselves: what led to them counts.
-func reached(c fleet.DeploymentChange) int16 {
+func reached(c campaign.DeploymentChange) int16 {
 	far := stepNumber(stepOfState(c.Deployment.State))
 	if c.Deployment.Booted {
-		far = max(far, stepNumber(fleet.FunnelBootPoll))
+		far = max(far, stepNumber(campaign.FunnelBootPoll))
 	}
 	for _, e := range c.Events {
 		if e.Attempt != c.Deployment.Attempt {
@@ -47,14 +50,14 @@ func reached(c fleet.DeploymentChange) int16 {
 	return far
 }
 
-func stepOfKind(e fleet.DeploymentEvent) fleet.FunnelStep {
+func stepOfKind(e campaign.DeploymentEvent) campaign.FunnelStep {
 	switch e.Kind {
 	case fleet.EvidenceOffered:
-		return fleet.FunnelTold
+		return campaign.FunnelTold
 	case fleet.EvidenceGet, fleet.EvidenceCut:
-		return fleet.FunnelGet
+		return campaign.FunnelGet
 	case fleet.EvidenceDownloaded:
-		return fleet.FunnelDownloaded
+		return campaign.FunnelDownloaded
 	}
-	return fleet.FunnelPlanned
+	return campaign.FunnelPlanned
 }

@@ -16,7 +16,8 @@ var _ fleet.IdempotencyStore = (*Store)(nil)
 // done, AbandonIdempotent; and the saved response for a repetition. While the
 // first is at work, and for another request under the same key, it returns
 // [fleet.ErrConflict].
-func (s *Store) BeginIdempotent(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse, error) {
+func (s *Store) BeginIdempotent(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse,
+	error) {
 	tag, err := s.db.Exec(ctx, `
 		INSERT INTO idempotency_keys (actor, key, request_hash, created_at) VALUES ($1, $2, $3, $4)
 		ON CONFLICT DO NOTHING`, cleanText(actor), cleanText(key), requestHash, time.Now())
@@ -29,20 +30,24 @@ func (s *Store) BeginIdempotent(ctx context.Context, actor, key string, requestH
 	return s.savedResponse(ctx, actor, key, requestHash)
 }
 
-func (s *Store) savedResponse(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse, error) {
+func (s *Store) savedResponse(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse,
+	error) {
 	var hash, body []byte
 	var status *int
 	err := s.db.QueryRow(ctx, `SELECT request_hash, status, body FROM idempotency_keys WHERE actor = $1 AND key = $2`,
 		cleanText(actor), cleanText(key)).Scan(&hash, &status, &body)
 	switch {
 	case isNotFound(domainError(err)):
-		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress", "the first request with this Idempotency-Key just ended without effect; try again")
+		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress",
+			"the first request with this Idempotency-Key just ended without effect; try again")
 	case err != nil:
 		return nil, fmt.Errorf("idempotency key: %w", domainError(err))
 	case !bytes.Equal(hash, requestHash):
-		return nil, fleet.Errorf(fleet.ErrConflict, "idempotency_key_reused", "this Idempotency-Key was used for another request; take a new one")
+		return nil, fleet.Errorf(fleet.ErrConflict, "idempotency_key_reused",
+			"this Idempotency-Key was used for another request; take a new one")
 	case status == nil:
-		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress", "the first request with this Idempotency-Key is still at work; ask again in a moment")
+		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress",
+			"the first request with this Idempotency-Key is still at work; ask again in a moment")
 	}
 	return &fleet.SavedResponse{Status: *status, Body: body}, nil
 }
@@ -59,7 +64,8 @@ func (s *Store) SaveIdempotent(ctx context.Context, actor, key string, r fleet.S
 
 // AbandonIdempotent frees a key whose request had no effect.
 func (s *Store) AbandonIdempotent(ctx context.Context, actor, key string) error {
-	_, err := s.db.Exec(ctx, `DELETE FROM idempotency_keys WHERE actor = $1 AND key = $2 AND status IS NULL`, cleanText(actor), cleanText(key))
+	_, err := s.db.Exec(ctx, `DELETE FROM idempotency_keys WHERE actor = $1 AND key = $2 AND status IS NULL`,
+		cleanText(actor), cleanText(key))
 	if err != nil {
 		return fmt.Errorf("idempotency key: %w", domainError(err))
 	}

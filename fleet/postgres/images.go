@@ -9,31 +9,41 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
-var _ fleet.ReleaseStore = (*Store)(nil)
+var _ firmware.Store = (*Store)(nil)
 
 const imageColumns = `sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at, secure_version,
-	min_chip_rev, max_chip_rev, flash_size, merged_binary, coalesce(signatures, '[]') AS signatures, not_offerable, uploaded_by, created_at,
+	min_chip_rev, max_chip_rev, flash_size, merged_binary, coalesce(signatures, '[]') AS signatures, not_offerable,
+		uploaded_by, created_at,
 	revoked_at, revoked_by, revoke_reason, manifest, manifest_signature, manifest_key, manifest_checked`
 
-var scanImage = pgx.RowToStructByName[fleet.Image]
+var scanImage = pgx.RowToStructByName[firmware.Image]
 
 // CreateImage puts an image on record. If there is one of that SHA-256, it
 // returns that one and false.
-func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img fleet.Image) (stored fleet.Image, created bool, err error) {
+func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img firmware.Image) (stored firmware.Image,
+	created bool, err error) {
 	known := errors.New("known")
-	detail := map[string]any{"file_name": img.FileName, "version": img.Version, "chip": img.Chip, "board": img.Board, "size": img.Size}
+	detail := map[string]any{"file_name": img.FileName, "version": img.Version, "chip": img.Chip, "board": img.Board,
+		"size": img.Size}
 	err = s.audited(ctx, by, "image.upload", img.SHA256, detail, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO images (sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256, compiled_at,
-				secure_version, min_chip_rev, max_chip_rev, flash_size, merged_binary, signatures, not_offerable, uploaded_by, created_at,
+			INSERT INTO images (sha256, size, file_name, board, notes, chip, version, project, idf_version, elf_sha256,
+				compiled_at,
+				secure_version, min_chip_rev, max_chip_rev, flash_size, merged_binary, signatures, not_offerable, uploaded_by,
+					created_at,
 				revoked_at, revoked_by, revoke_reason, manifest, manifest_signature, manifest_key, manifest_checked)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+				$23, $24, $25, $26, $27)
 			ON CONFLICT (sha256) DO NOTHING`,
-			img.SHA256, img.Size, cleanText(img.FileName), cleanText(img.Board), cleanText(img.Notes), cleanText(img.Chip), cleanText(img.Version),
-			cleanText(img.Project), cleanText(img.IDFVersion), cleanText(img.ELFSHA256), cleanText(img.CompiledAt), img.SecureVersion, img.MinChipRev,
-			img.MaxChipRev, img.FlashSize, img.MergedBinary, storableJSON(img.Signatures), cleanText(img.NotOfferable), storableJSON(img.UploadedBy),
+			img.SHA256, img.Size, cleanText(img.FileName), cleanText(img.Board), cleanText(img.Notes), cleanText(img.Chip),
+			cleanText(img.Version),
+			cleanText(img.Project), cleanText(img.IDFVersion), cleanText(img.ELFSHA256), cleanText(img.CompiledAt),
+			img.SecureVersion, img.MinChipRev,
+			img.MaxChipRev, img.FlashSize, img.MergedBinary, storableJSON(img.Signatures), cleanText(img.NotOfferable),
+			storableJSON(img.UploadedBy),
 			img.CreatedAt, img.RevokedAt, cleanText(img.RevokedBy), cleanText(img.RevokeReason),
 			cleanText(img.Manifest), cleanText(img.ManifestSignature), cleanText(img.ManifestKey), img.ManifestChecked)
 		if err == nil && tag.RowsAffected() == 0 {
@@ -42,24 +52,24 @@ func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img fleet.Image
 		return err
 	})
 	if err != nil && !errors.Is(err, known) {
-		return fleet.Image{}, false, err
+		return firmware.Image{}, false, err
 	}
 	stored, readErr := s.Image(ctx, img.SHA256)
 	return stored, err == nil, readErr
 }
 
 // Image returns one image, or [fleet.ErrNotFound].
-func (s *Store) Image(ctx context.Context, sha256 string) (fleet.Image, error) {
+func (s *Store) Image(ctx context.Context, sha256 string) (firmware.Image, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+imageColumns+` FROM images WHERE sha256 = $1`, cleanText(sha256))
 	img, err := pgx.CollectExactlyOneRow(rows, scanImage)
 	if err != nil {
-		return fleet.Image{}, fmt.Errorf("image %.12s: %w", sha256, domainError(err))
+		return firmware.Image{}, fmt.Errorf("image %.12s: %w", sha256, domainError(err))
 	}
 	return img, nil
 }
 
 // ImagesByELF returns the images of builds that are not revoked, newest first.
-func (s *Store) ImagesByELF(ctx context.Context, elfSHA256 []string) ([]fleet.Image, error) {
+func (s *Store) ImagesByELF(ctx context.Context, elfSHA256 []string) ([]firmware.Image, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT `+imageColumns+` FROM images WHERE elf_sha256 = ANY ($1) AND elf_sha256 <> '' AND revoked_at IS NULL
 		ORDER BY created_at DESC, sha256 DESC`, cleanTexts(elfSHA256))
@@ -71,8 +81,8 @@ func (s *Store) ImagesByELF(ctx context.Context, elfSHA256 []string) ([]fleet.Im
 }
 
 // Images lists images, newest first.
-func (s *Store) Images(ctx context.Context, f fleet.ImageFilter) (fleet.Page[fleet.Image], error) {
-	none := fleet.Page[fleet.Image]{}
+func (s *Store) Images(ctx context.Context, f firmware.ImageFilter) (fleet.Page[firmware.Image], error) {
+	none := fleet.Page[firmware.Image]{}
 	at, err := parseCursor(f.Cursor, "images")
 	if err != nil {
 		return none, err
@@ -88,7 +98,10 @@ func (s *Store) Images(ctx context.Context, f fleet.ImageFilter) (fleet.Page[fle
 	if err != nil {
 		return none, cursorError(at, fmt.Errorf("images: %w", domainError(err)))
 	}
-	return makePage(list, limit, at, func(img fleet.Image) cursor { return newestPlace("images", img.CreatedAt, img.SHA256) }), nil
+	return makePage(list, limit, at, func(img firmware.Image) cursor {
+		return newestPlace("images", img.CreatedAt,
+			img.SHA256)
+	}), nil
 }
 
 // UpdateImage changes what operators say about an image; nil stays. Releases
@@ -102,17 +115,19 @@ func (s *Store) UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, 
 		detail["notes"] = *notes
 	}
 	return s.audited(ctx, by, "image.update", sha256, detail, func(tx pgx.Tx) error {
-		return boardTaken(changeOne(ctx, tx, `UPDATE images SET board = coalesce($2, board), notes = coalesce($3, notes) WHERE sha256 = $1`,
+		return boardTaken(changeOne(ctx, tx,
+			`UPDATE images SET board = coalesce($2, board), notes = coalesce($3, notes) WHERE sha256 = $1`,
 			sha256, cleanTextPtr(board), cleanTextPtr(notes)))
 	})
 }
 
 // SetImageManifest stores the manifest of img, with its signature and key.
-func (s *Store) SetImageManifest(ctx context.Context, by fleet.Actor, img fleet.Image) error {
+func (s *Store) SetImageManifest(ctx context.Context, by fleet.Actor, img firmware.Image) error {
 	detail := map[string]any{"key": img.ManifestKey, "checked": img.ManifestChecked}
 	return s.audited(ctx, by, "image.sign", img.SHA256, detail, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE images SET manifest = $2, manifest_signature = $3, manifest_key = $4, manifest_checked = $5 WHERE sha256 = $1`,
-			img.SHA256, cleanText(img.Manifest), cleanText(img.ManifestSignature), cleanText(img.ManifestKey), img.ManifestChecked)
+			img.SHA256, cleanText(img.Manifest), cleanText(img.ManifestSignature), cleanText(img.ManifestKey),
+			img.ManifestChecked)
 	})
 }
 
@@ -144,7 +159,8 @@ func (s *Store) RevokeImages(ctx context.Context, by fleet.Actor, sha256 []strin
 func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Actor, sha256 []string, reason string, at time.Time) error {
 	rows, _ := tx.Query(ctx, `
 		UPDATE images SET revoked_at = $2, revoked_by = $3, revoke_reason = $4
-		WHERE sha256 = ANY ($1) AND revoked_at IS NULL RETURNING sha256`, cleanTexts(sha256), at, cleanText(by.Name), cleanText(reason))
+		WHERE sha256 = ANY ($1) AND revoked_at IS NULL RETURNING sha256`, cleanTexts(sha256), at, cleanText(by.Name),
+		cleanText(reason))
 	revoked, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
 )
 
@@ -18,14 +20,17 @@ func shaOf(s string) string {
 }
 
 // newImage returns an image with every field set.
-func newImage(name string) fleet.Image {
-	return fleet.Image{SHA256: shaOf(name), Size: 2_600_000, FileName: name + ".bin", Board: "", Notes: "for " + name,
-		Chip: "esp32s3", Version: "2.5.0", Project: "xiaozhi", IDFVersion: "v5.5", ELFSHA256: shaOf("elf " + name), CompiledAt: "Aug  8 2026 08:33:45",
-		SecureVersion: 4_000_000_000, MinChipRev: 1, MaxChipRev: 65535, FlashSize: 16 << 20, MergedBinary: true, NotOfferable: "v1.2 would crash devices",
-		Signatures: []fleet.ImageSignature{{KeyDigest: "ab", Scheme: "rsa3072", Valid: true, Trusted: true}}, UploadedBy: admin, CreatedAt: now()}
+func newImage(name string) firmware.Image {
+	return firmware.Image{SHA256: shaOf(name), Size: 2_600_000, FileName: name + ".bin", Board: "", Notes: "for " + name,
+		Chip: "esp32s3", Version: "2.5.0", Project: "xiaozhi", IDFVersion: "v5.5", ELFSHA256: shaOf("elf " + name),
+		CompiledAt:    "Aug  8 2026 08:33:45",
+		SecureVersion: 4_000_000_000, MinChipRev: 1, MaxChipRev: 65535, FlashSize: 16 << 20, MergedBinary: true,
+		NotOfferable: "v1.2 would crash devices",
+		Signatures:   []firmware.ImageSignature{{KeyDigest: "ab", Scheme: "rsa3072", Valid: true, Trusted: true}},
+		UploadedBy:   admin, CreatedAt: now()}
 }
 
-func addImage(t testing.TB, s *postgres.Store, name string, change ...func(*fleet.Image)) fleet.Image {
+func addImage(t testing.TB, s *postgres.Store, name string, change ...func(*firmware.Image)) firmware.Image {
 	t.Helper()
 	img := newImage(name)
 	for _, f := range change {
@@ -39,13 +44,14 @@ func addImage(t testing.TB, s *postgres.Store, name string, change ...func(*flee
 	return img
 }
 
-func newRelease(images ...fleet.Image) fleet.Release {
+func newRelease(images ...firmware.Image) firmware.Release {
 	at := now()
-	return fleet.Release{ID: uuid.Must(uuid.NewV7()), Version: "2.5.0", Notes: "better", State: fleet.ReleaseReleased, Images: images,
+	return firmware.Release{ID: uuid.Must(uuid.NewV7()), Version: "2.5.0", Notes: "better",
+		State: firmware.ReleaseReleased, Images: images,
 		CreatedBy: admin, CreatedAt: at, ChangedAt: at}
 }
 
-func addRelease(t testing.TB, s *postgres.Store, images ...fleet.Image) fleet.Release {
+func addRelease(t testing.TB, s *postgres.Store, images ...firmware.Image) firmware.Release {
 	t.Helper()
 	r := newRelease(images...)
 	check(t, s.CreateRelease(t.Context(), admin, r))
@@ -87,7 +93,8 @@ func TestImageManifest(t *testing.T) {
 func TestImages(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	img := addImage(t, s, "a")
-	wantAllSet(t, img, "Board", "RevokedAt", "RevokedBy", "RevokeReason", "Manifest", "ManifestSignature", "ManifestKey", "ManifestChecked")
+	wantAllSet(t, img, "Board", "RevokedAt", "RevokedBy", "RevokeReason", "Manifest", "ManifestSignature", "ManifestKey",
+		"ManifestChecked")
 	got, err := s.Image(ctx, img.SHA256)
 	check(t, err)
 	same(t, got, img)
@@ -100,20 +107,24 @@ func TestImages(t *testing.T) {
 	}
 	same(t, stored, img)
 
-	b := addImage(t, s, "b", func(img *fleet.Image) { img.Chip, img.FileName, img.Signatures = "esp32c3", "b\x00\xff.bin", nil })
+	b := addImage(t, s, "b", func(img *firmware.Image) {
+		img.Chip, img.FileName, img.Signatures = "esp32c3",
+			"b\x00\xff.bin", nil
+	})
 	got, err = s.Image(ctx, b.SHA256)
 	check(t, err)
 	if got.FileName != "b\uFFFD.bin" {
 		t.Errorf("foreign text came back as %q", got.FileName)
 	}
-	first, err := s.Images(ctx, fleet.ImageFilter{Limit: 1})
+	first, err := s.Images(ctx, firmware.ImageFilter{Limit: 1})
 	check(t, err)
-	second, err := s.Images(ctx, fleet.ImageFilter{Limit: 1, Cursor: first.Next})
+	second, err := s.Images(ctx, firmware.ImageFilter{Limit: 1, Cursor: first.Next})
 	check(t, err)
-	if first.Items[0].SHA256 != b.SHA256 || len(second.Items) != 1 || second.Items[0].SHA256 != img.SHA256 || second.Next != "" {
+	if first.Items[0].SHA256 != b.SHA256 || len(second.Items) != 1 || second.Items[0].SHA256 != img.SHA256 ||
+		second.Next != "" {
 		t.Errorf("pages %+v and %+v", first, second)
 	}
-	only, err := s.Images(ctx, fleet.ImageFilter{Chip: "esp32s3", Version: "2.5.0"})
+	only, err := s.Images(ctx, firmware.ImageFilter{Chip: "esp32s3", Version: "2.5.0"})
 	check(t, err)
 	if len(only.Items) != 1 {
 		t.Errorf("%d images for the chip", len(only.Items))
@@ -124,7 +135,8 @@ func TestImages(t *testing.T) {
 	check(t, s.RevokeImages(ctx, admin, []string{img.SHA256}, "again", now()))
 	got, err = s.Image(ctx, img.SHA256)
 	check(t, err)
-	if got.Board != "bread-compact-wifi" || got.Notes != img.Notes || got.RevokedAt == nil || got.RevokedBy != admin.Name || got.RevokeReason != "crashes" {
+	if got.Board != "bread-compact-wifi" || got.Notes != img.Notes || got.RevokedAt == nil ||
+		got.RevokedBy != admin.Name || got.RevokeReason != "crashes" {
 		t.Errorf("revoked image %+v", got)
 	}
 	by, err := s.ImagesByELF(ctx, []string{img.ELFSHA256, b.ELFSHA256, ""})
@@ -141,7 +153,7 @@ func TestImages(t *testing.T) {
 func TestReleases(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	a := addImage(t, s, "a")
-	b := addImage(t, s, "b", func(img *fleet.Image) { img.Board = "lichuang-dev" })
+	b := addImage(t, s, "b", func(img *firmware.Image) { img.Board = "lichuang-dev" })
 	r := addRelease(t, s, a, b)
 	wantAllSet(t, r, "Reason")
 	got, err := s.Release(ctx, r.ID)
@@ -162,12 +174,14 @@ func TestReleases(t *testing.T) {
 
 	r.Notes = "worse"
 	wantCode(t, s.UpdateRelease(ctx, admin, r), "release_changed")
-	wantCode(t, s.SetReleaseState(ctx, admin, r.ID, fleet.ReleaseDraft, fleet.ReleaseReleased, "", now()), "release_changed")
+	wantCode(t, s.SetReleaseState(ctx, admin, r.ID, firmware.ReleaseDraft, firmware.ReleaseReleased, "", now()),
+		"release_changed")
 	at := now()
-	check(t, s.SetReleaseState(ctx, admin, r.ID, fleet.ReleaseReleased, fleet.ReleaseRevoked, "burns", at))
+	check(t, s.SetReleaseState(ctx, admin, r.ID, firmware.ReleaseReleased, firmware.ReleaseRevoked, "burns", at))
 	got, err = s.Release(ctx, r.ID)
 	check(t, err)
-	if got.State != fleet.ReleaseRevoked || got.Reason != "burns" || !got.ChangedAt.Equal(at) || got.Images[0].RevokedAt == nil || got.Images[1].RevokeReason != "burns" {
+	if got.State != firmware.ReleaseRevoked || got.Reason != "burns" || !got.ChangedAt.Equal(at) ||
+		got.Images[0].RevokedAt == nil || got.Images[1].RevokeReason != "burns" {
 		t.Errorf("revoked release %+v", got)
 	}
 	wantAudit(t, s, r.ID.String(), "release.create", "release.revoked")
@@ -180,19 +194,19 @@ func TestDraftRelease(t *testing.T) {
 	a := addImage(t, s, "a")
 	b := addImage(t, s, "b")
 	r := newRelease(a)
-	r.State = fleet.ReleaseDraft
+	r.State = firmware.ReleaseDraft
 	check(t, s.CreateRelease(ctx, admin, r))
-	r.Images, r.Notes, r.Version = []fleet.Image{b}, "other", "2.6"
+	r.Images, r.Notes, r.Version = []firmware.Image{b}, "other", "2.6"
 	check(t, s.UpdateRelease(ctx, admin, r))
 	addRelease(t, s, a)
-	p, err := s.Releases(ctx, fleet.ReleaseFilter{State: fleet.ReleaseDraft})
+	p, err := s.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseDraft})
 	check(t, err)
-	same(t, p.Items, []fleet.Release{r})
-	p, err = s.Releases(ctx, fleet.ReleaseFilter{Limit: 1})
+	same(t, p.Items, []firmware.Release{r})
+	p, err = s.Releases(ctx, firmware.ReleaseFilter{Limit: 1})
 	check(t, err)
-	p, err = s.Releases(ctx, fleet.ReleaseFilter{Limit: 1, Cursor: p.Next})
+	p, err = s.Releases(ctx, firmware.ReleaseFilter{Limit: 1, Cursor: p.Next})
 	check(t, err)
-	same(t, p.Items, []fleet.Release{r})
+	same(t, p.Items, []firmware.Release{r})
 }
 
 func TestRunningByELF(t *testing.T) {
@@ -214,13 +228,15 @@ func TestLayout(t *testing.T) {
 		t.Errorf("layout %+v before any poll told", d.Layout)
 	}
 	p := poll("d", now().Add(time.Second))
-	p.Poll.Layout = &fleet.FlashLayout{SlotSize: 0, Labels: []string{"nvs", "ota_0", "assets\x00\xff"}, ChipRev: 101, FreeHeap: 90_000, FlashBytes: 16 << 20}
-	check(t, s.SavePolls(ctx, []fleet.PollRecord{p, poll("e", now())}))
-	check(t, s.SavePolls(ctx, []fleet.PollRecord{poll("d", now().Add(2*time.Second))}))
+	p.Poll.Layout = &fleet.FlashLayout{SlotSize: 0, Labels: []string{"nvs", "ota_0", "assets\x00\xff"}, ChipRev: 101,
+		FreeHeap: 90_000, FlashBytes: 16 << 20}
+	check(t, s.SavePolls(ctx, []enrolment.PollRecord{p, poll("e", now())}))
+	check(t, s.SavePolls(ctx, []enrolment.PollRecord{poll("d", now().Add(2*time.Second))}))
 	check(t, s.UpdateDevice(ctx, admin, "d", fleet.DevicePatch{TimeZone: ptr("Asia/Shanghai")}))
 	d, err = s.Device(ctx, "d")
 	check(t, err)
-	same(t, d.Layout, &fleet.FlashLayout{Labels: []string{"nvs", "ota_0", "assets\uFFFD"}, ChipRev: 101, FreeHeap: 90_000, FlashBytes: 16 << 20})
+	same(t, d.Layout, &fleet.FlashLayout{Labels: []string{"nvs", "ota_0", "assets\uFFFD"}, ChipRev: 101, FreeHeap: 90_000,
+		FlashBytes: 16 << 20})
 	if d.TimeZone != "Asia/Shanghai" {
 		t.Errorf("time zone %q", d.TimeZone)
 	}

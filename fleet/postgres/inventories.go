@@ -50,11 +50,14 @@ func noteListing(ctx context.Context, tx pgx.Tx, l fleet.ToolListing) error {
 		return err
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO device_inventories (device_id, inventory_id, version, elf_sha256, server_name, server_version, tools_count, partial,
+		INSERT INTO device_inventories (device_id, inventory_id, version, elf_sha256, server_name, server_version,
+			tools_count, partial,
 			first_seen, last_seen, current)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, true)
-		ON CONFLICT (device_id) WHERE current DO UPDATE SET last_seen = greatest(device_inventories.last_seen, excluded.last_seen)`,
-		l.Device, l.Inventory.ID, cleanText(l.Version), cleanText(l.ELFSHA256), cleanText(l.ServerName), cleanText(l.ServerVersion),
+		ON CONFLICT (device_id) WHERE current DO UPDATE SET last_seen = greatest(device_inventories.last_seen,
+			excluded.last_seen)`,
+		l.Device, l.Inventory.ID, cleanText(l.Version), cleanText(l.ELFSHA256), cleanText(l.ServerName),
+		cleanText(l.ServerVersion),
 		len(l.Inventory.Tools), l.Partial, l.At)
 	return err
 }
@@ -81,7 +84,8 @@ func toolsJSON(tools []fleet.Tool) (string, error) {
 func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, error) {
 	inv := &fleet.Inventory{ID: id}
 	var tools []byte
-	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories WHERE id = $1`, cleanText(id)).Scan(&tools, &inv.CreatedAt)
+	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories WHERE id = $1`, cleanText(id)).Scan(&tools,
+		&inv.CreatedAt)
 	if err == nil {
 		err = json.Unmarshal(tools, &inv.Tools)
 	}

@@ -77,7 +77,8 @@ func TestLead(t *testing.T) {
 	defer db.Close()
 	var ended int
 	check(t, db.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended))
+		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database
+			WHERE datname = current_database())`).Scan(&ended))
 	if ended != 1 {
 		t.Fatalf("%d sessions hold the lock", ended)
 	}

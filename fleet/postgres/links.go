@@ -25,11 +25,13 @@ func (s *Store) CreateURLLink(ctx context.Context, l fleet.URLLink) error {
 
 // UseURLLink marks the link used and returns it; of two who use it at once, one
 // gets it.
-func (s *Store) UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.LinkPurpose, now time.Time) (fleet.URLLink, error) {
+func (s *Store) UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.LinkPurpose, now time.Time) (
+	fleet.URLLink, error) {
 	rows, _ := s.db.Query(ctx, `
 		UPDATE url_links SET used_at = $3
 		WHERE token_hash = $1 AND purpose = $2 AND used_at IS NULL AND expires_at > $3
-		RETURNING token_hash, purpose, device_id AS device, call_id AS call, blob, media_type, expires_at`, tokenHash, purpose, now)
+		RETURNING token_hash, purpose, device_id AS device, call_id AS call, blob, media_type, expires_at`, tokenHash,
+		purpose, now)
 	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.URLLink])
 	if err != nil {
 		return fleet.URLLink{}, fmt.Errorf("one-time link: %w", domainError(err))

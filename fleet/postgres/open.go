@@ -97,7 +97,8 @@ func explain(c *pgx.ConnConfig, err error) error {
 	case errors.As(err, &pg):
 		return explainRefusal(c, server, pg)
 	case errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no PostgreSQL server answers at %s: start it, or correct the database URL (%s)", server, cause(err))
+		return fmt.Errorf("no PostgreSQL server answers at %s: start it, or correct the database URL (%s)", server,
+			cause(err))
 	}
 	return fmt.Errorf("no connection to the PostgreSQL server at %s (%s)", server, cause(err))
 }
@@ -105,13 +106,15 @@ func explain(c *pgx.ConnConfig, err error) error {
 func explainRefusal(c *pgx.ConnConfig, server string, pg *pgconn.PgError) error {
 	switch pg.Code {
 	case "28P01": // invalid_password
-		return fmt.Errorf("the PostgreSQL server at %s refuses the password of user %q: correct it in the database URL", server, c.User)
+		return fmt.Errorf("the PostgreSQL server at %s refuses the password of user %q: correct it in the database URL",
+			server, c.User)
 	case "28000": // invalid_authorization_specification
 		return fmt.Errorf("the PostgreSQL server at %s does not let user %q in: create the user, or allow it in pg_hba.conf (%s)", server, c.User, pg.Message)
 	case "3D000": // invalid_catalog_name
 		return fmt.Errorf("the PostgreSQL server at %s has no database %q: create it with createdb, or correct the database URL", server, c.Database)
 	case "42501": // insufficient_privilege
-		return fmt.Errorf("user %q may not connect to database %q at %s: GRANT CONNECT ON DATABASE, or use its owner (%s)", c.User, c.Database, server, pg.Message)
+		return fmt.Errorf("user %q may not connect to database %q at %s: GRANT CONNECT ON DATABASE, or use its owner (%s)",
+			c.User, c.Database, server, pg.Message)
 	case "53300": // too_many_connections
 		return fmt.Errorf("the PostgreSQL server at %s has no connection left: raise max_connections, or set pool_max_conns in the database URL", server)
 	case "57P03": // cannot_connect_now

@@ -57,7 +57,8 @@ func TestOpenExplains(t *testing.T) {
 				db.Close()
 				t.Fatal("it opened")
 			}
-			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n") {
+			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v; want one line with %q and without the password", err, tt.want)
 			}
 		})

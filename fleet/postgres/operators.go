@@ -52,7 +52,8 @@ func (s *Store) Operator(ctx context.Context, id uuid.UUID) (fleet.Operator, err
 
 // OperatorByName finds an operator by name in any case.
 func (s *Store) OperatorByName(ctx context.Context, name string) (fleet.Operator, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE name_key = $1`, strings.ToLower(cleanText(name)))
+	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE name_key = $1`,
+		strings.ToLower(cleanText(name)))
 	return oneOperator(rows, name)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // pollChunk bounds the polls of one transaction.
@@ -19,7 +20,7 @@ const pollChunk = 2000
 // SavePolls creates or updates the polled devices. Of several polls of one
 // device the newest is stored. The admission is taken as it is: enrolment sees
 // to it that no poll is on its way while an operator decides.
-func (s *Store) SavePolls(ctx context.Context, polls []fleet.PollRecord) error {
+func (s *Store) SavePolls(ctx context.Context, polls []enrolment.PollRecord) error {
 	polls = newestPolls(polls)
 	for chunk := range slices.Chunk(polls, pollChunk) {
 		b := pollBatch(chunk)
@@ -32,27 +33,31 @@ func (s *Store) SavePolls(ctx context.Context, polls []fleet.PollRecord) error {
 
 // newestPolls leaves one poll of each device, by id: statements that lock
 // devices do so in this order.
-func newestPolls(polls []fleet.PollRecord) []fleet.PollRecord {
+func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 	sorted := slices.Clone(polls)
-	slices.SortStableFunc(sorted, func(a, b fleet.PollRecord) int {
+	slices.SortStableFunc(sorted, func(a, b enrolment.PollRecord) int {
 		if c := strings.Compare(string(a.Poll.Device), string(b.Poll.Device)); c != 0 {
 			return c
 		}
 		return b.Poll.At.Compare(a.Poll.At)
 	})
-	return slices.CompactFunc(sorted, func(a, b fleet.PollRecord) bool { return a.Poll.Device == b.Poll.Device })
+	return slices.CompactFunc(sorted, func(a, b enrolment.PollRecord) bool { return a.Poll.Device == b.Poll.Device })
 }
 
 // Fields of a poll that are empty say nothing: a body that did not parse leaves
 // what is known. But a build of another version is another build.
 const upsertDevices = `
-	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language, remote_addr,
-		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen, last_poll, created_at,
+	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language,
+		remote_addr,
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen,
+			last_poll, created_at,
 		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
-		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END, at, at, at, at,
+		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END,
+			at, at, at, at,
 		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes
-	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+		$9::text[], $10::text[],
 		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
 		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
@@ -73,7 +78,8 @@ const upsertDevices = `
 		remote_addr = excluded.remote_addr,
 		client_id = excluded.client_id, new_client_id = excluded.new_client_id, serial = excluded.serial,
 		claim_code = excluded.claim_code, challenge = excluded.challenge, enrolment = excluded.enrolment,
-		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at, excluded.enrolled_at) ELSE devices.enrolled_at END,
+		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at,
+			excluded.enrolled_at) ELSE devices.enrolled_at END,
 		last_seen = greatest(devices.last_seen, excluded.last_seen),
 		last_poll = excluded.last_poll,
 		ota_slot_size = coalesce(excluded.ota_slot_size, devices.ota_slot_size),
@@ -87,7 +93,8 @@ const upsertFacts = `
 	SELECT id, at, body::json, broken, string_to_array(salvaged, ','), serial_number, user_agent, body_mac
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[], $8::text[])
 		AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac)
-	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body, broken = excluded.broken, salvaged = excluded.salvaged,
+	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body,
+		broken = excluded.broken, salvaged = excluded.salvaged,
 		serial_number = excluded.serial_number, user_agent = excluded.user_agent, body_mac = excluded.body_mac`
 
 const firmwareArgs = `unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (id, at, version, slot, elf, idf)`
@@ -111,46 +118,46 @@ const startFirmware = `
 	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
 
 // pollBatch is one transaction: what pgx sends as a batch commits as a whole.
-func pollBatch(polls []fleet.PollRecord) *pgx.Batch {
-	text := func(of func(*fleet.PollRecord) string) []string {
-		return pollColumn(polls, func(r *fleet.PollRecord) string { return cleanText(of(r)) })
+func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
+	text := func(of func(*enrolment.PollRecord) string) []string {
+		return pollColumn(polls, func(r *enrolment.PollRecord) string { return cleanText(of(r)) })
 	}
-	id := text(func(r *fleet.PollRecord) string { return string(r.Poll.Device) })
-	at := pollColumn(polls, func(r *fleet.PollRecord) time.Time { return r.Poll.At })
-	version := text(func(r *fleet.PollRecord) string { return r.Poll.Version })
-	elf := text(func(r *fleet.PollRecord) string { return r.Poll.ELFSHA256 })
-	slot := text(func(r *fleet.PollRecord) string { return r.Poll.Slot })
-	firmware := []any{id, at, version, slot, elf, text(func(r *fleet.PollRecord) string { return r.Poll.IDFVersion })}
+	id := text(func(r *enrolment.PollRecord) string { return string(r.Poll.Device) })
+	at := pollColumn(polls, func(r *enrolment.PollRecord) time.Time { return r.Poll.At })
+	version := text(func(r *enrolment.PollRecord) string { return r.Poll.Version })
+	elf := text(func(r *enrolment.PollRecord) string { return r.Poll.ELFSHA256 })
+	slot := text(func(r *enrolment.PollRecord) string { return r.Poll.Slot })
+	firmware := []any{id, at, version, slot, elf, text(func(r *enrolment.PollRecord) string { return r.Poll.IDFVersion })}
 
 	var b pgx.Batch
 	b.Queue(upsertDevices, id, at,
-		text(func(r *fleet.PollRecord) string { return r.Poll.Board }),
-		text(func(r *fleet.PollRecord) string { return strings.ToLower(r.Poll.Board) }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.BoardType }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.Chip }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.Board }),
+		text(func(r *enrolment.PollRecord) string { return strings.ToLower(r.Poll.Board) }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.BoardType }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.Chip }),
 		version,
-		pollColumn(polls, func(r *fleet.PollRecord) *string { return bigints(fleet.VersionKey(r.Poll.Version)) }),
+		pollColumn(polls, func(r *enrolment.PollRecord) *string { return bigints(fleet.VersionKey(r.Poll.Version)) }),
 		elf, slot,
-		text(func(r *fleet.PollRecord) string { return r.Poll.Language }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.RemoteAddr }),
-		text(func(r *fleet.PollRecord) string { return r.Admission.ClientID }),
-		text(func(r *fleet.PollRecord) string { return r.Admission.NewClientID }),
-		pollColumn(polls, func(r *fleet.PollRecord) int32 { return r.Admission.Serial }),
-		text(func(r *fleet.PollRecord) string { return r.Admission.ClaimCode }),
-		text(func(r *fleet.PollRecord) string { return r.Admission.Challenge }),
-		text(func(r *fleet.PollRecord) string { return string(r.Admission.Enrolment) }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.Language }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.RemoteAddr }),
+		text(func(r *enrolment.PollRecord) string { return r.Admission.ClientID }),
+		text(func(r *enrolment.PollRecord) string { return r.Admission.NewClientID }),
+		pollColumn(polls, func(r *enrolment.PollRecord) int32 { return r.Admission.Serial }),
+		text(func(r *enrolment.PollRecord) string { return r.Admission.ClaimCode }),
+		text(func(r *enrolment.PollRecord) string { return r.Admission.Challenge }),
+		text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.SlotSize }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) string { return cleanText(strings.Join(l.Labels, labelSeparator)) }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }))
 	b.Queue(upsertFacts, id, at,
-		pollColumn(polls, func(r *fleet.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
-		pollColumn(polls, func(r *fleet.PollRecord) bool { return r.Poll.Broken }),
-		pollColumn(polls, func(r *fleet.PollRecord) string { return joinFields(r.Poll.Salvaged) }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.SerialNumber }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.UserAgent }),
-		text(func(r *fleet.PollRecord) string { return r.Poll.BodyMAC }))
+		pollColumn(polls, func(r *enrolment.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
+		pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Broken }),
+		pollColumn(polls, func(r *enrolment.PollRecord) string { return joinFields(r.Poll.Salvaged) }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.SerialNumber }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.UserAgent }),
+		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }))
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
 	queueAcceptances(&b, polls)
@@ -166,7 +173,7 @@ func joinFields(fields []fleet.PollField) string {
 	return strings.Join(parts, ",")
 }
 
-func pollColumn[T any](polls []fleet.PollRecord, of func(*fleet.PollRecord) T) []T {
+func pollColumn[T any](polls []enrolment.PollRecord, of func(*enrolment.PollRecord) T) []T {
 	out := make([]T, len(polls))
 	for i := range polls {
 		out[i] = of(&polls[i])
@@ -180,8 +187,8 @@ const labelSeparator = "\x01"
 
 // layoutColumn is null for polls that told no layout; all of its columns are or
 // none.
-func layoutColumn[T any](polls []fleet.PollRecord, of func(*fleet.FlashLayout) T) []*T {
-	return pollColumn(polls, func(r *fleet.PollRecord) *T {
+func layoutColumn[T any](polls []enrolment.PollRecord, of func(*fleet.FlashLayout) T) []*T {
+	return pollColumn(polls, func(r *enrolment.PollRecord) *T {
 		if r.Poll.Layout == nil {
 			return nil
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 var _ fleet.PresenceStore = (*Store)(nil)
@@ -42,7 +43,8 @@ const updatePresence = `
 		last_seen = greatest(d.last_seen, u.last_seen)
 	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
 			ELSE c.epoch = u.epoch END AS fresh
-		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[], $8::text[])
+		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[],
+			$8::text[])
 			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr)
 		JOIN devices d ON d.id = u.id
 		LEFT JOIN connections c ON c.device_id = u.id) u
@@ -66,7 +68,8 @@ func (s *Store) SavePresence(ctx context.Context, changes []fleet.PresenceChange
 	return nil
 }
 
-func (s *Store) savePresence(ctx context.Context, changes []fleet.PresenceChange) (stored map[fleet.DeviceID]bool, err error) {
+func (s *Store) savePresence(ctx context.Context, changes []fleet.PresenceChange) (stored map[fleet.DeviceID]bool,
+	err error) {
 	var b pgx.Batch
 	var connected []fleet.Connection
 	for _, c := range changes {
@@ -92,7 +95,10 @@ func (s *Store) savePresence(ctx context.Context, changes []fleet.PresenceChange
 func lastChanges(changes []fleet.PresenceChange) []fleet.PresenceChange {
 	sorted := slices.Clone(changes)
 	slices.Reverse(sorted)
-	slices.SortStableFunc(sorted, func(a, b fleet.PresenceChange) int { return strings.Compare(string(a.Device), string(b.Device)) })
+	slices.SortStableFunc(sorted, func(a, b fleet.PresenceChange) int {
+		return strings.Compare(string(a.Device),
+			string(b.Device))
+	})
 	return slices.CompactFunc(sorted, func(a, b fleet.PresenceChange) bool { return a.Device == b.Device })
 }
 
@@ -164,7 +170,8 @@ func (s *Store) keepOrphans(ctx context.Context, changes []fleet.PresenceChange,
 }
 
 // sortOut notes which changes are stored and which wait, and returns the latter.
-func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) (orphans []fleet.PresenceChange) {
+func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) (
+	orphans []fleet.PresenceChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range changes {
@@ -180,7 +187,7 @@ func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceI
 }
 
 // adoptOrphans stores the presence that came before the device did.
-func (s *Store) adoptOrphans(ctx context.Context, polls []fleet.PollRecord) error {
+func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) error {
 	var changes []fleet.PresenceChange
 	s.mu.Lock()
 	for i := range polls {

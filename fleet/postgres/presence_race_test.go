@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -26,14 +27,15 @@ func TestPresenceAndFirstPollInAnyOrder(t *testing.T) {
 		now := time.Now()
 		var both sync.WaitGroup
 		both.Go(func() {
-			err := s.SavePolls(t.Context(), []fleet.PollRecord{{Poll: fleet.BootPoll{Device: id, At: now},
-				Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled}}})
+			err := s.SavePolls(t.Context(), []enrolment.PollRecord{{Poll: enrolment.BootPoll{Device: id, At: now},
+				Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled}}})
 			if err != nil {
 				t.Error(err)
 			}
 		})
 		both.Go(func() {
-			err := s.SavePresence(t.Context(), []fleet.PresenceChange{{Device: id, Presence: fleet.PresenceOnline, Since: now, LastSeen: now,
+			err := s.SavePresence(t.Context(), []fleet.PresenceChange{{Device: id, Presence: fleet.PresenceOnline, Since: now,
+				LastSeen:   now,
 				Connection: &fleet.Connection{Device: id, Node: "n", Epoch: 1, At: now}}})
 			if err != nil {
 				t.Error(err)

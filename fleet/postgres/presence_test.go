@@ -6,11 +6,14 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func connect(id fleet.DeviceID, epoch int64, at time.Time) fleet.PresenceChange {
-	return fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at, Evidence: fmt.Sprint("connect ", epoch), LastSeen: at,
-		Connection: &fleet.Connection{Device: id, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.9", At: at}}
+	return fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at, Evidence: fmt.Sprint("connect ",
+		epoch), LastSeen: at,
+		Connection: &fleet.Connection{Device: id, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.9",
+			At: at}}
 }
 
 func TestPresenceMovesForward(t *testing.T) {
@@ -29,19 +32,23 @@ func TestPresenceMovesForward(t *testing.T) {
 		return d
 	}
 	second := func(n int) time.Time { return at.Add(time.Duration(n) * time.Second) }
-	if d := save(connect(unit, 5, second(1))); d.Presence != fleet.PresenceOnline || d.Transport != "mqtt" || d.RemoteAddr != "192.0.2.9" || !d.LastSeen.Equal(second(1)) {
+	if d := save(connect(unit, 5, second(1))); d.Presence != fleet.PresenceOnline || d.Transport != "mqtt" ||
+		d.RemoteAddr != "192.0.2.9" || !d.LastSeen.Equal(second(1)) {
 		t.Errorf("connected: %+v", d)
 	}
 	old := connect(unit, 4, second(2))
 	old.Presence = fleet.PresenceOffline
-	if d := save(old); d.Presence != fleet.PresenceOnline || d.PresenceEvidence != "connect 5" || !d.LastSeen.Equal(second(2)) {
+	if d := save(old); d.Presence != fleet.PresenceOnline || d.PresenceEvidence != "connect 5" ||
+		!d.LastSeen.Equal(second(2)) {
 		t.Errorf("an older connection changed presence: %+v", d)
 	}
-	gone := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: second(3), Evidence: "gone", LastSeen: second(3)}
+	gone := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: second(3), Evidence: "gone",
+		LastSeen: second(3)}
 	if d := save(gone); d.Presence != fleet.PresenceOffline || d.Transport != "mqtt" {
 		t.Errorf("disconnected: %+v", d)
 	}
-	late := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOnline, Since: second(2), Evidence: "late", LastSeen: second(1)}
+	late := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOnline, Since: second(2), Evidence: "late",
+		LastSeen: second(1)}
 	if d := save(late); d.Presence != fleet.PresenceOffline || !d.LastSeen.Equal(second(3)) {
 		t.Errorf("an older change won: %+v", d)
 	}
@@ -79,7 +86,8 @@ func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 	at := now()
 	ahead := at.Add(3 * time.Hour)
 	save(connect(unit, ahead.UnixMicro(), ahead), fleet.PresenceOnline)
-	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: "gone"}, fleet.PresenceOffline)
+	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: "gone"},
+		fleet.PresenceOffline)
 	save(connect(unit, ahead.UnixMicro()+1, at), fleet.PresenceOnline)
 	_, err := s.ResetPresence(ctx, "n1", "fleetd started", at)
 	check(t, err)
@@ -111,7 +119,7 @@ func TestResetPresence(t *testing.T) {
 // Batches of thousands are the rule in a reconnect storm.
 func TestPresenceAndPollsInBulk(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	var polls []fleet.PollRecord
+	var polls []enrolment.PollRecord
 	var changes []fleet.PresenceChange
 	at := now()
 	for i := range 5000 {

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // failureSample is how many devices stand for a group of failures.
@@ -21,16 +23,17 @@ const failureSample = 5
 // hour before $3 are told apart by their minute.
 const countDeployments = `
 	SELECT state, wave, board, reached, skip, class, late,
-		CASE WHEN finished_at > $2 AND finished_at <= $3 THEN date_bin('1 minute', finished_at, '2000-01-01') END AS minute, count(*) AS count
+		CASE WHEN finished_at > $2 AND finished_at <= $3 THEN date_bin('1 minute', finished_at, '2000-01-01') END
+			AS minute, count(*) AS count
 	FROM deployments WHERE campaign_id = $1 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`
 
 type progressRow struct {
-	State   fleet.DeploymentState
+	State   campaign.DeploymentState
 	Wave    int
 	Board   string
 	Reached int16
-	Skip    fleet.SkipReason
-	Class   fleet.FailureClass
+	Skip    firmware.SkipReason
+	Class   campaign.FailureClass
 	Late    bool
 	Minute  *time.Time
 	Count   int
@@ -38,27 +41,29 @@ type progressRow struct {
 
 // CampaignProgress says where the deployments of a campaign stand, in numbers.
 // The rate is that of the last hour or, of a campaign that is over, of its last.
-func (s *Store) CampaignProgress(ctx context.Context, campaign uuid.UUID) (fleet.CampaignProgress, error) {
-	p := fleet.CampaignProgress{ByState: map[fleet.DeploymentState]int{}, ByBoard: map[string]map[fleet.DeploymentState]int{},
-		Reached: map[fleet.FunnelStep]int{}, Skipped: map[fleet.SkipReason]int{}}
+func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (campaign.Progress, error) {
+	p := campaign.Progress{ByState: map[campaign.DeploymentState]int{},
+		ByBoard: map[string]map[campaign.DeploymentState]int{},
+		Reached: map[campaign.FunnelStep]int{}, Skipped: map[firmware.SkipReason]int{}}
 	until := time.Now()
 	var waves int
 	err := s.db.QueryRow(ctx, `
-		SELECT least($2, finished_at), (SELECT count(*) FROM waves WHERE campaign_id = id) FROM campaigns WHERE id = $1`, campaign, until).
+		SELECT least($2, finished_at), (SELECT count(*) FROM waves WHERE campaign_id = id) FROM campaigns WHERE id = $1`,
+		campaignID, until).
 		Scan(&until, &waves)
 	if err != nil {
-		return fleet.CampaignProgress{}, fmt.Errorf("progress of campaign %s: %w", campaign, domainError(err))
+		return campaign.Progress{}, fmt.Errorf("progress of campaign %s: %w", campaignID, domainError(err))
 	}
 	for range waves {
-		p.ByWave = append(p.ByWave, map[fleet.DeploymentState]int{})
+		p.ByWave = append(p.ByWave, map[campaign.DeploymentState]int{})
 	}
-	rows, _ := s.db.Query(ctx, countDeployments, campaign, until.Add(-time.Hour), until)
+	rows, _ := s.db.Query(ctx, countDeployments, campaignID, until.Add(-time.Hour), until)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[progressRow])
 	if err != nil {
-		return fleet.CampaignProgress{}, fmt.Errorf("progress of campaign %s: %w", campaign, domainError(err))
+		return campaign.Progress{}, fmt.Errorf("progress of campaign %s: %w", campaignID, domainError(err))
 	}
-	failures := map[failureKey]*fleet.FailureGroup{}
-	rate := map[time.Time]*fleet.RateBucket{}
+	failures := map[failureKey]*campaign.FailureGroup{}
+	rate := map[time.Time]*campaign.RateBucket{}
 	for _, r := range list {
 		addProgress(&p, r)
 		addFailure(failures, r)
@@ -67,27 +72,27 @@ func (s *Store) CampaignProgress(ctx context.Context, campaign uuid.UUID) (fleet
 	for _, minute := range slices.SortedFunc(maps.Keys(rate), time.Time.Compare) {
 		p.Rate = append(p.Rate, *rate[minute])
 	}
-	p.Failures, err = s.sampleFailures(ctx, campaign, failures)
+	p.Failures, err = s.sampleFailures(ctx, campaignID, failures)
 	return p, err
 }
 
 // addProgress counts a deployment in every step of the funnel up to its
 // furthest; those skipped at planning in none.
-func addProgress(p *fleet.CampaignProgress, r progressRow) {
+func addProgress(p *campaign.Progress, r progressRow) {
 	p.ByState[r.State] += r.Count
 	if r.Wave >= 0 {
-		for _, step := range fleet.FunnelSteps[:r.Reached+1] {
+		for _, step := range campaign.FunnelSteps[:r.Reached+1] {
 			p.Reached[step] += r.Count
 		}
 		if r.Wave < len(p.ByWave) {
 			p.ByWave[r.Wave][r.State] += r.Count
 		}
 		if p.ByBoard[r.Board] == nil {
-			p.ByBoard[r.Board] = map[fleet.DeploymentState]int{}
+			p.ByBoard[r.Board] = map[campaign.DeploymentState]int{}
 		}
 		p.ByBoard[r.Board][r.State] += r.Count
 	}
-	if r.Skip != fleet.SkipNone {
+	if r.Skip != firmware.SkipNone {
 		p.Skipped[r.Skip] += r.Count
 	}
 	if r.Late {
@@ -96,27 +101,27 @@ func addProgress(p *fleet.CampaignProgress, r progressRow) {
 }
 
 type failureKey struct {
-	state fleet.DeploymentState
-	class fleet.FailureClass
+	state campaign.DeploymentState
+	class campaign.FailureClass
 }
 
-func addFailure(failures map[failureKey]*fleet.FailureGroup, r progressRow) {
+func addFailure(failures map[failureKey]*campaign.FailureGroup, r progressRow) {
 	if !r.State.Failed() {
 		return
 	}
 	key := failureKey{r.State, r.Class}
 	if failures[key] == nil {
-		failures[key] = &fleet.FailureGroup{State: r.State, Class: r.Class}
+		failures[key] = &campaign.FailureGroup{State: r.State, Class: r.Class}
 	}
 	failures[key].Count += r.Count
 }
 
-func addOutcome(rate map[time.Time]*fleet.RateBucket, r progressRow) {
+func addOutcome(rate map[time.Time]*campaign.RateBucket, r progressRow) {
 	if r.Minute == nil || !r.State.Verdict() {
 		return
 	}
 	if rate[*r.Minute] == nil {
-		rate[*r.Minute] = &fleet.RateBucket{At: *r.Minute}
+		rate[*r.Minute] = &campaign.RateBucket{At: *r.Minute}
 	}
 	if r.State.Failed() {
 		rate[*r.Minute].Failed += r.Count
@@ -126,14 +131,15 @@ func addOutcome(rate map[time.Time]*fleet.RateBucket, r progressRow) {
 }
 
 // sampleFailures adds to each group the devices that failed last.
-func (s *Store) sampleFailures(ctx context.Context, campaign uuid.UUID, failures map[failureKey]*fleet.FailureGroup) ([]fleet.FailureGroup, error) {
+func (s *Store) sampleFailures(ctx context.Context, campaignID uuid.UUID,
+	failures map[failureKey]*campaign.FailureGroup) ([]campaign.FailureGroup, error) {
 	var b pgx.Batch
-	var list []fleet.FailureGroup
+	var list []campaign.FailureGroup
 	for _, group := range failures {
 		b.Queue(`
 			SELECT device_id, reason FROM deployments
 			WHERE campaign_id = $1 AND state = $2 AND class = $3 ORDER BY finished_at DESC, device_id LIMIT $4`,
-			campaign, group.State, group.Class, failureSample).Query(func(rows pgx.Rows) error {
+			campaignID, group.State, group.Class, failureSample).Query(func(rows pgx.Rows) error {
 			var device fleet.DeviceID
 			var reason string
 			_, err := pgx.ForEachRow(rows, []any{&device, &reason}, func() error {
@@ -146,9 +152,9 @@ func (s *Store) sampleFailures(ctx context.Context, campaign uuid.UUID, failures
 		})
 	}
 	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
-		return nil, fmt.Errorf("failures of campaign %s: %w", campaign, domainError(err))
+		return nil, fmt.Errorf("failures of campaign %s: %w", campaignID, domainError(err))
 	}
-	slices.SortFunc(list, func(a, b fleet.FailureGroup) int {
+	slices.SortFunc(list, func(a, b campaign.FailureGroup) int {
 		return cmp.Or(b.Count-a.Count, cmp.Compare(a.State, b.State), cmp.Compare(a.Class, b.Class))
 	})
 	return list, nil

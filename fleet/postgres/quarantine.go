@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
-var _ fleet.QuarantineStore = (*Store)(nil)
+var _ campaign.QuarantineStore = (*Store)(nil)
 
 const quarantineColumns = `device_id AS device, reason, since, until`
 
@@ -18,10 +19,11 @@ const quarantineColumns = `device_id AS device, reason, since, until`
 const standing = `cleared_at IS NULL AND until > $1`
 
 // Quarantine keeps a device out of all campaigns for a while.
-func (s *Store) Quarantine(ctx context.Context, q fleet.Quarantine) error {
+func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO quarantines (device_id, reason, since, until) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (device_id) DO UPDATE SET reason = excluded.reason, since = excluded.since, until = excluded.until, cleared_at = NULL`,
+		ON CONFLICT (device_id) DO UPDATE SET reason = excluded.reason, since = excluded.since, until = excluded.until,
+			cleared_at = NULL`,
 		cleanText(string(q.Device)), cleanText(q.Reason), q.Since, q.Until)
 	if err != nil {
 		return fmt.Errorf("quarantine device %s: %w", q.Device, domainError(err))
@@ -30,12 +32,12 @@ func (s *Store) Quarantine(ctx context.Context, q fleet.Quarantine) error {
 }
 
 // Quarantines lists the quarantines that stand, latest first.
-func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]fleet.Quarantine, error) {
+func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]campaign.Quarantine, error) {
 	return s.collectQuarantines(ctx, `WHERE `+standing+` ORDER BY since DESC, device_id LIMIT 10000`, now)
 }
 
 // QuarantineOf returns a device's quarantine, nil if none stands.
-func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*fleet.Quarantine, error) {
+func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*campaign.Quarantine, error) {
 	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = $2`, now, cleanText(string(device)))
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -44,18 +46,19 @@ func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now tim
 }
 
 // QuarantinesOf returns those of the devices that stand.
-func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]fleet.Quarantine, error) {
+func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (
+	map[fleet.DeviceID]campaign.Quarantine, error) {
 	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = ANY ($2)`, now, texts(devices))
-	of := make(map[fleet.DeviceID]fleet.Quarantine, len(list))
+	of := make(map[fleet.DeviceID]campaign.Quarantine, len(list))
 	for _, q := range list {
 		of[q.Device] = q
 	}
 	return of, err
 }
 
-func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any) ([]fleet.Quarantine, error) {
+func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any) ([]campaign.Quarantine, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+quarantineColumns+` FROM quarantines `+rest, args...)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Quarantine])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Quarantine])
 	if err != nil {
 		return nil, fmt.Errorf("quarantines: %w", domainError(err))
 	}
@@ -66,7 +69,8 @@ func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any
 // more: see [Store.FailedAttempts].
 func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error {
 	return s.audited(ctx, by, "quarantine.clear", string(device), nil, func(tx pgx.Tx) error {
-		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(), cleanText(string(device)))
+		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(),
+			cleanText(string(device)))
 	})
 }
 
@@ -81,7 +85,8 @@ func (s *Store) FailedAttempts(ctx context.Context, device fleet.DeviceID, since
 		SELECT count(DISTINCT (d.id, e.attempt))
 		FROM deployments d, LATERAL (
 			SELECT attempt FROM deployment_events
-			WHERE deployment_id = d.id AND at >= $2 AND attempt > 0 AND NOT (d.late AND attempt = d.attempt) AND from_state = ANY ($3)
+			WHERE deployment_id = d.id AND at >= $2 AND attempt > 0 AND NOT (d.late AND attempt = d.attempt)
+				AND from_state = ANY ($3)
 				AND at > coalesce((SELECT cleared_at FROM quarantines WHERE device_id = $1), '-infinity')
 				AND (to_state = ANY ($4) OR to_state = 'queued' AND kind = 'retry') OFFSET 0) e
 		WHERE d.device_id = $1 AND d.updated_at >= $2`,

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 func TestQuarantine(t *testing.T) {
@@ -13,12 +14,14 @@ func TestQuarantine(t *testing.T) {
 	d, began := all[0], now()
 	for range 3 { // fails, to be repeated; then for good
 		r.dispatch(1, dispatch(&d))
-		r.save(change(&d, fleet.EvidenceNotSent, fleet.DeploymentQueued)) // no failure
+		r.save(change(&d, fleet.EvidenceNotSent, campaign.DeploymentQueued)) // no failure
 		r.dispatch(1, dispatch(&d))
-		r.save(change(&d, fleet.EvidenceGet, fleet.DeploymentDownloading), change(&d, fleet.EvidenceRetry, fleet.DeploymentQueued))
+		r.save(change(&d, fleet.EvidenceGet, campaign.DeploymentDownloading), change(&d, fleet.EvidenceRetry,
+			campaign.DeploymentQueued))
 	}
 	r.dispatch(1, dispatch(&d))
-	r.save(change(&d, fleet.EvidenceTimer, fleet.DeploymentTimedOut), change(&d, fleet.EvidenceLateAnswer, fleet.DeploymentTimedOut))
+	r.save(change(&d, fleet.EvidenceTimer, campaign.DeploymentTimedOut), change(&d, fleet.EvidenceLateAnswer,
+		campaign.DeploymentTimedOut))
 	failed := func(since time.Time) int {
 		t.Helper()
 		n, err := r.FailedAttempts(ctx, "d1", since)
@@ -29,21 +32,21 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("%d failed attempts, %d of them after the last", n, later)
 	}
 	d.Late = true
-	r.save(change(&d, fleet.EvidenceBootPoll, fleet.DeploymentBooted))
+	r.save(change(&d, fleet.EvidenceBootPoll, campaign.DeploymentBooted))
 	if n := failed(began); n != 3 {
 		t.Errorf("%d failed attempts after the last succeeded late", n)
 	}
 
-	q := fleet.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
+	q := campaign.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
 	wantAllSet(t, q)
 	check(t, r.Quarantine(ctx, q))
-	check(t, r.Quarantine(ctx, fleet.Quarantine{Device: "d2", Since: now(), Until: now().Add(time.Minute)}))
+	check(t, r.Quarantine(ctx, campaign.Quarantine{Device: "d2", Since: now(), Until: now().Add(time.Minute)}))
 	list, err := r.Quarantines(ctx, now().Add(2*time.Minute))
 	check(t, err)
-	same(t, list, []fleet.Quarantine{q})
+	same(t, list, []campaign.Quarantine{q})
 	of, err := r.QuarantinesOf(ctx, []fleet.DeviceID{"d1", "d3"}, now())
 	check(t, err)
-	same(t, of, map[fleet.DeviceID]fleet.Quarantine{"d1": q})
+	same(t, of, map[fleet.DeviceID]campaign.Quarantine{"d1": q})
 	check(t, r.ClearQuarantine(ctx, admin, "d1"))
 	wantKind(t, r.ClearQuarantine(ctx, admin, "d1"), fleet.ErrNotFound)
 	if one, err := r.QuarantineOf(ctx, "d1", now()); err != nil || one != nil || failed(began) != 0 {

@@ -10,7 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/telemetry"
 )
 
 // The words that devices and queries are made of: alike enough to meet, and
@@ -33,17 +35,21 @@ func genQuery(t *rapid.T) fleet.Query {
 		var term string
 		switch rapid.IntRange(0, 7).Draw(t, "kind") {
 		case 0:
-			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "conflict", "AA:00:00:00:00:01"}).Draw(t, "flag")
+			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "conflict",
+				"AA:00:00:00:00:01"}).Draw(t, "flag")
 		case 1:
-			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") + rapid.SampledFrom([]string{"1", "1.10", "2.0"}).Draw(t, "v")
+			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") +
+				rapid.SampledFrom([]string{"1", "1.10", "2.0"}).Draw(t, "v")
 		case 2:
 			term = "version:" + value(rapid.SampledFrom(versions[1:]).Draw(t, "v"))
 		case 3:
 			term = "tool:" + rapid.SampledFrom([]string{"self.reboot", "self.x,none", "none"}).Draw(t, "tool")
 		case 4:
-			term = rapid.SampledFrom([]string{"tag:", "name:", "tag:none,", "name:none,"}).Draw(t, "field") + value(word.Draw(t, "w"))
+			term = rapid.SampledFrom([]string{"tag:", "name:", "tag:none,", "name:none,"}).Draw(t, "field") +
+				value(word.Draw(t, "w"))
 		case 5:
-			term = rapid.SampledFrom([]string{"board:board_a", "board:BOARD*", "presence:online,pending", "enrolment:waiting", "id:aa*", "id:d_*", "chip:ESP32*",
+			term = rapid.SampledFrom([]string{"board:board_a", "board:BOARD*", "presence:online,pending", "enrolment:waiting",
+				"id:aa*", "id:d_*", "chip:ESP32*",
 				"slot:ota_0", "elf:9F*", "transport:mqtt"}).Draw(t, "text")
 		default:
 			term = `"` + word.Draw(t, "w") + `"`
@@ -72,9 +78,11 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 	ids = slices.Compact(ids)
 	for i, id := range ids {
 		p := poll(id, now().Add(-time.Duration(i%3)*time.Hour))
-		p.Poll.Version, p.Poll.Board, p.Poll.Chip = versions[i%len(versions)], boards[i%len(boards)], []string{"esp32s3", "ESP32"}[i%2]
-		p.Admission.Enrolment = []fleet.Enrolment{fleet.EnrolmentEnrolled, fleet.EnrolmentWaiting, fleet.EnrolmentRejected}[i%3]
-		check(t, s.SavePolls(ctx, []fleet.PollRecord{p}))
+		p.Poll.Version, p.Poll.Board, p.Poll.Chip = versions[i%len(versions)], boards[i%len(boards)],
+			[]string{"esp32s3", "ESP32"}[i%2]
+		p.Admission.Enrolment = []fleet.Enrolment{fleet.EnrolmentEnrolled, fleet.EnrolmentWaiting,
+			fleet.EnrolmentRejected}[i%3]
+		check(t, s.SavePolls(ctx, []enrolment.PollRecord{p}))
 		patch := fleet.DevicePatch{Name: ptr(words[i%len(words)])}
 		if i%5 != 0 {
 			patch.Tags = ptr([]string{words[(i+3)%len(words)], words[(i+5)%len(words)]})
@@ -82,14 +90,16 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 		check(t, s.UpdateDevice(ctx, admin, id, patch))
 		if i%3 != 0 {
 			at := now().Add(-time.Duration(i%3-1) * 25 * time.Hour)
-			check(t, s.SaveConflicts(ctx, []fleet.ConflictRecord{{Device: id, Conflict: fleet.DeviceConflict{
-				Code: fleet.ConflictDuplicateID, Evidence: []fleet.ConflictEvidence{fleet.EvidenceBothAlive}, FirstSeen: at, LastSeen: at}}}))
+			check(t, s.SaveConflicts(ctx, []enrolment.ConflictRecord{{Device: id, Conflict: fleet.DeviceConflict{
+				Code: fleet.ConflictDuplicateID, Evidence: []fleet.ConflictEvidence{fleet.EvidenceBothAlive}, FirstSeen: at,
+				LastSeen: at}}}))
 		}
 		switch i % 4 {
 		case 0:
 			check(t, s.SetHold(ctx, admin, id, &fleet.Hold{Reason: "r", By: admin, Since: now()}))
 		case 1:
-			check(t, s.SetHold(ctx, admin, id, &fleet.Hold{Reason: "r", By: admin, Since: now(), Until: ptr(now().Add(time.Duration(i%3-1) * time.Hour))}))
+			check(t, s.SetHold(ctx, admin, id, &fleet.Hold{Reason: "r", By: admin, Since: now(),
+				Until: ptr(now().Add(time.Duration(i%3-1) * time.Hour))}))
 		}
 		if inv := []string{"", "inv1", "inv2"}[i%3]; inv != "" {
 			check(t, s.SaveListing(ctx, listing(id, inv, offered[inv]...)))
@@ -98,7 +108,8 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 			check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(id, 1, now())}))
 		}
 		if i%4 < 3 {
-			check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{id: {At: now(), SafeMode: i%4 == 0, CoreDump: i%8 < 2}}))
+			check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{id: {At: now(), SafeMode: i%4 == 0,
+				CoreDump: i%8 < 2}}))
 		}
 		if i%11 == 0 {
 			check(t, s.RetireDevice(ctx, admin, id, now()))

@@ -13,9 +13,11 @@ import (
 )
 
 func listing(id fleet.DeviceID, inventory string, tools ...string) fleet.ToolListing {
-	l := fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: inventory}, ServerName: "s", Version: "2.4.0", ELFSHA256: "9f2c", At: now()}
+	l := fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: inventory}, ServerName: "s", Version: "2.4.0",
+		ELFSHA256: "9f2c", At: now()}
 	for _, name := range tools {
-		l.Inventory.Tools = append(l.Inventory.Tools, fleet.Tool{Name: name, Description: "d", InputSchema: []byte(`{}`), Audience: fleet.AudienceModel})
+		l.Inventory.Tools = append(l.Inventory.Tools, fleet.Tool{Name: name, Description: "d", InputSchema: []byte(`{}`),
+			Audience: fleet.AudienceModel})
 	}
 	return l
 }
@@ -27,7 +29,8 @@ func TestInventories(t *testing.T) {
 	hostile := listing(unit, "i2", "x")
 	hostile.Inventory.Tools[0].Description = "nul \x00 and \xff"
 	hostile.Inventory.Tools[0].InputSchema = []byte(`{"a":"\u0000","b":"\\u0000"`)
-	for i, l := range []fleet.ToolListing{listing(unit, "i1", "a", "b"), listing(unit, "i1", "a", "b"), hostile, listing(unit, "i1", "a", "b")} {
+	for i, l := range []fleet.ToolListing{listing(unit, "i1", "a", "b"), listing(unit, "i1", "a", "b"), hostile,
+		listing(unit, "i1", "a", "b")} {
 		l.At = now().Add(time.Duration(i) * time.Second)
 		check(t, s.SaveListing(ctx, l))
 	}
@@ -54,7 +57,8 @@ func TestInventories(t *testing.T) {
 
 func TestOperatorsAndTokens(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: "Änne", Role: fleet.RoleOperator, PasswordHash: "h", CreatedAt: now()}
+	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: "Änne", Role: fleet.RoleOperator, PasswordHash: "h",
+		CreatedAt: now()}
 	check(t, s.CreateOperator(ctx, admin, o))
 	again := o
 	again.ID, again.Name = uuid.Must(uuid.NewV7()), "äNNE"
@@ -73,7 +77,8 @@ func TestOperatorsAndTokens(t *testing.T) {
 	wantKind(t, s.SetOperatorPassword(ctx, admin, uuid.New(), "h"), fleet.ErrNotFound)
 
 	hash := sha256.Sum256([]byte("flt_x"))
-	tok := fleet.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Role: fleet.RoleAdmin, Hash: hash[:], Hint: "x", CreatedBy: "ada", CreatedAt: now()}
+	tok := fleet.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Role: fleet.RoleAdmin, Hash: hash[:], Hint: "x",
+		CreatedBy: "ada", CreatedAt: now()}
 	check(t, s.CreateToken(ctx, admin, tok))
 	check(t, s.TouchToken(ctx, tok.ID, at))
 	check(t, s.RevokeToken(ctx, admin, tok.ID, at))
@@ -160,7 +165,8 @@ func TestSettings(t *testing.T) {
 func TestLinksAndSnapshots(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	hash := sha256.Sum256([]byte("t"))
-	l := fleet.URLLink{TokenHash: hash[:], Purpose: fleet.LinkUpload, Device: unit, Call: uuid.Must(uuid.NewV7()), ExpiresAt: now().Add(time.Minute)}
+	l := fleet.URLLink{TokenHash: hash[:], Purpose: fleet.LinkUpload, Device: unit, Call: uuid.Must(uuid.NewV7()),
+		ExpiresAt: now().Add(time.Minute)}
 	check(t, s.CreateURLLink(ctx, l))
 	_, err := s.UseURLLink(ctx, hash[:], fleet.LinkPreview, now())
 	wantKind(t, err, fleet.ErrNotFound)
@@ -172,7 +178,8 @@ func TestLinksAndSnapshots(t *testing.T) {
 	_, err = s.UseURLLink(ctx, hash[:], fleet.LinkUpload, now())
 	wantKind(t, err, fleet.ErrNotFound)
 
-	n := fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Device: unit, Call: l.Call, Blob: "b", MediaType: "image/png", Width: 1, Height: 2, Size: 3, CreatedAt: now()}
+	n := fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Device: unit, Call: l.Call, Blob: "b", MediaType: "image/png",
+		Width: 1, Height: 2, Size: 3, CreatedAt: now()}
 	check(t, s.CreateSnapshot(ctx, n))
 	for _, find := range []func() (fleet.Snapshot, error){
 		func() (fleet.Snapshot, error) { return s.Snapshot(ctx, n.ID) },

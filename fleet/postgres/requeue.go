@@ -9,12 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // EndWaiting turns all pending and queued deployments of a campaign to a final
 // state, with one event each, and returns how many. untriedOnly spares those
 // that were dispatched before and wait for another attempt.
-func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to fleet.DeploymentState, kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error) {
+func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to campaign.DeploymentState,
+	kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error) {
 	var n int
 	err := again(func() error {
 		return s.db.QueryRow(ctx, endWaiting, campaign, string(to), string(kind), cleanText(reason), at, untriedOnly).Scan(&n)
@@ -43,7 +45,8 @@ const endWaiting = `
 // states means all failures, no devices means all of them. Attempts keep their
 // numbers, failures are counted anew. Those that succeeded or were skipped at
 // planning stay.
-func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []fleet.DeploymentState, devices []fleet.DeviceID, at time.Time) (n int, err error) {
+func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []campaign.DeploymentState,
+	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	from := texts(states)
 	if len(from) == 0 {
 		from = failedStates
@@ -65,11 +68,14 @@ func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID,
 const requeue = `
 	WITH final AS MATERIALIZED (
 		SELECT id, state FROM deployments
-		WHERE campaign_id = $1 AND state = ANY ($2) AND finished_at IS NOT NULL AND state <> 'succeeded' AND wave >= 0 AND image IS NOT NULL
+		WHERE campaign_id = $1 AND state = ANY ($2) AND finished_at IS NOT NULL AND state <> 'succeeded'
+			AND wave >= 0 AND image IS NOT NULL
 			AND (cardinality($3::text[]) = 0 OR device_id = ANY ($3)) ORDER BY id FOR UPDATE),
 	queued AS (
-		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '', late = false, failures = 0,
-			bytes_sent = 0, reconnects = 0, away = false, checked = false, probed = false, booted = false, not_before = NULL, deadline = NULL,
+		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '',
+			late = false, failures = 0,
+			bytes_sent = 0, reconnects = 0, away = false, checked = false, probed = false, booted = false,
+				not_before = NULL, deadline = NULL,
 			sent_at = NULL, get_at = NULL, finished_at = NULL, updated_at = $4
 		FROM final f WHERE d.id = f.id
 		RETURNING d.id, d.attempt, f.state AS was),

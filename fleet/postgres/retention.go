@@ -79,7 +79,8 @@ func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
 		before       time.Time
-	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)}, {"sessions", "expiry", now},
+	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)},
+		{"sessions", "expiry", now},
 		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err
@@ -102,7 +103,8 @@ func (s *Store) DropPartitionsBefore(ctx context.Context, table string, cutoff t
 func (s *Store) deleteBefore(ctx context.Context, table, column string, before time.Time) (deleted int64, err error) {
 	for {
 		tag, err := s.db.Exec(ctx, `
-			DELETE FROM `+table+` t WHERE (t.tableoid, t.ctid) IN (SELECT tableoid, ctid FROM `+table+` WHERE `+column+` < $1 LIMIT $2)
+			DELETE FROM `+table+` t WHERE (t.tableoid, t.ctid) IN (SELECT tableoid, ctid FROM `+table+` WHERE `+
+			column+` < $1 LIMIT $2)
 			AND t.`+column+` < $1`, before, deleteChunk)
 		if err != nil {
 			return deleted, fmt.Errorf("delete old %s: %w", table, domainError(err))

@@ -32,10 +32,12 @@ func TestScale(t *testing.T) {
 	load(t, db, 100_000, millions*1_000_000)
 	ctx := t.Context()
 
-	for _, text := range []string{"", "board:board-3", "version<2.4", "presence:online -hold", "tag:lab", "tool:self.t2", "kitchen", "77", "nothing-like-this",
+	for _, text := range []string{"", "board:board-3", "version<2.4", "presence:online -hold", "tag:lab", "tool:self.t2",
+		"kitchen", "77", "nothing-like-this",
 		"seen<1d -tag:lab version>=1.2 board:board-1*"} {
 		q := query(t, text)
-		for _, sort := range []fleet.DeviceSort{fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated} {
+		for _, sort := range []fleet.DeviceSort{fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence,
+			fleet.SortLastSeen, fleet.SortCreated} {
 			f := fleet.DeviceFilter{Query: q, Sort: sort, Desc: true}
 			if p, err := s.Devices(ctx, f); err == nil {
 				f.Cursor = p.Next
@@ -114,20 +116,30 @@ func load(t *testing.T, db *pgxpool.Pool, devices, calls int) {
 		`SELECT ensure_partitions(now() - interval '3 months')`,
 		`INSERT INTO inventories SELECT 'inv' || i, '[]', array_agg('self.t' || j), now() FROM generate_series(0, 9) i, generate_series(0, 9) j WHERE (i + j) % 3 = 0 GROUP BY i`,
 		fmt.Sprintf(`INSERT INTO devices (id, name, name_key, tags, tags_key, board, board_key, chip, version, version_key, elf_sha256, slot, presence, presence_since,
-				last_seen, enrolment, inventory_id, hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, created_at, notes, presence_evidence, client_id)
-			SELECT 'd' || lpad(i::text, 5, '0'), n, n, tags, E'\x01' || array_to_string(tags, E'\x01') || E'\x01', 'board-' || i %% 20, 'board-' || i %% 20, 'esp32s3',
+				last_seen, enrolment, inventory_id, hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since,
+					created_at, notes, presence_evidence, client_id)
+			SELECT 'd' || lpad(i::text, 5, '0'), n, n, tags, E'\x01' || array_to_string(tags, E'\x01') || E'\x01',
+				'board-' || i %% 20, 'board-' || i %% 20, 'esp32s3',
 				'2.' || i %% 7 || '.' || i %% 3, ARRAY[2, i %% 7, i %% 3], md5(i::text) || md5(i::text), 'ota_' || i %% 2,
-				(ARRAY['online', 'offline', 'unresponsive', 'pending'])[1 + i %% 4], now(), now() - make_interval(mins => (i * 7919) %% 20000), 'enrolled', 'inv' || i %% 10,
-				CASE WHEN h THEN 'r' END, CASE WHEN h THEN 'operator' END, CASE WHEN h THEN '1' END, CASE WHEN h THEN 'ada' END, CASE WHEN h THEN 'admin' END,
-				CASE WHEN h THEN now() END, now() - make_interval(mins => (i * 31) %% 500000), 'in the rack', 'connected', md5(i::text)
-			FROM generate_series(0, %d - 1) i, LATERAL (SELECT CASE WHEN i %% 2 = 0 THEN 'unit ' || (i * 7919) %% 100000 ELSE '' END || CASE WHEN i %% 1000 = 0 THEN ' kitchen' ELSE '' END AS n,
-				CASE WHEN i %% 5 = 0 THEN ARRAY['lab', 'floor-' || i %% 9] ELSE ARRAY['floor-' || i %% 9] END AS tags, i %% 50 = 0 AS h) x`, devices),
+				(ARRAY['online', 'offline', 'unresponsive', 'pending'])[1 + i %% 4], now(),
+					now() - make_interval(mins => (i * 7919) %% 20000), 'enrolled', 'inv' || i %% 10,
+				CASE WHEN h THEN 'r' END, CASE WHEN h THEN 'operator' END, CASE WHEN h THEN '1' END, CASE WHEN h
+					THEN 'ada' END, CASE WHEN h THEN 'admin' END,
+				CASE WHEN h THEN now() END, now() - make_interval(mins => (i * 31) %% 500000), 'in the rack', 'connected',
+					md5(i::text)
+			FROM generate_series(0, %d - 1) i, LATERAL (SELECT CASE WHEN i %% 2 = 0
+				THEN 'unit ' || (i * 7919) %% 100000 ELSE '' END || CASE WHEN i %% 1000 = 0 THEN ' kitchen' ELSE '' END AS n,
+				CASE WHEN i %% 5 = 0 THEN ARRAY['lab', 'floor-' || i %% 9] ELSE ARRAY['floor-' || i %% 9] END AS tags,
+					i %% 50 = 0 AS h) x`, devices),
 		fmt.Sprintf(`INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, state, failure, result, rpc_id, timeout_ms, sent_at, finished_at)
-			SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(i::text), 1, 3) || '8' || substr(md5(i::text), 4, 15))::uuid, at,
-				'd' || lpad(((i::bigint * 7919) %% %d)::text, 5, '0'), 'self.t' || i %% 10, '{"volume":50}', 'operator', '1', 'op' || i %% 20, 'operator',
+			SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(i::text), 1,
+				3) || '8' || substr(md5(i::text), 4, 15))::uuid, at,
+				'd' || lpad(((i::bigint * 7919) %% %d)::text, 5, '0'), 'self.t' || i %% 10, '{"volume":50}', 'operator', '1',
+					'op' || i %% 20, 'operator',
 				CASE WHEN i %% 100 = 0 THEN 'timed_out' ELSE 'succeeded' END, CASE WHEN i %% 100 = 0 THEN 'timed_out' END,
 				'{"content":[{"type":"text","text":"true"}],"isError":false}', i %% 1000, 10000, at, at
-			FROM generate_series(1, %d) i, LATERAL (SELECT now() - make_interval(secs => 90 * 86400.0 * (%[2]d - i) / %[2]d) AS at) x`, devices, calls),
+			FROM generate_series(1, %d) i,
+				LATERAL (SELECT now() - make_interval(secs => 90 * 86400.0 * (%[2]d - i) / %[2]d) AS at) x`, devices, calls),
 		`ANALYZE devices`, `ANALYZE calls`,
 	} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {

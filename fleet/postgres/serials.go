@@ -8,17 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
-var _ fleet.SerialStore = (*Store)(nil)
+var _ enrolment.SerialStore = (*Store)(nil)
 
 // SerialKeys returns every serial number on record: enrolment holds them in
 // memory.
-func (s *Store) SerialKeys(ctx context.Context) ([]fleet.SerialKey, error) {
+func (s *Store) SerialKeys(ctx context.Context) ([]enrolment.SerialKey, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT serial, sealed_key, loaded_at, loaded_by, device_id AS device, bound_at, wrong_proofs, wrong_at, conflict_device, conflict_at
+		SELECT serial, sealed_key, loaded_at, loaded_by, device_id AS device, bound_at, wrong_proofs, wrong_at,
+			conflict_device, conflict_at
 		FROM serial_keys`)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.SerialKey])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.SerialKey])
 	if err != nil {
 		return nil, fmt.Errorf("serial numbers: %w", domainError(err))
 	}
@@ -26,7 +28,7 @@ func (s *Store) SerialKeys(ctx context.Context) ([]fleet.SerialKey, error) {
 }
 
 // AddSerials adds serial numbers, all or none.
-func (s *Store) AddSerials(ctx context.Context, by fleet.Actor, keys []fleet.SerialKey) error {
+func (s *Store) AddSerials(ctx context.Context, by fleet.Actor, keys []enrolment.SerialKey) error {
 	serials, sealed := make([]string, len(keys)), make([][]byte, len(keys))
 	for i, k := range keys {
 		serials[i], sealed[i] = k.Serial, k.SealedKey
@@ -46,7 +48,8 @@ func (s *Store) BindSerial(ctx context.Context, by fleet.Actor, serial string, d
 	at time.Time) error {
 	return s.audited(ctx, by, "serial.bind", serial, map[string]any{"device": device}, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
-			UPDATE serial_keys SET device_id = $2, bound_at = coalesce(bound_at, $3) WHERE serial = $1 AND device_id IN ('', $2)`,
+			UPDATE serial_keys SET device_id = $2, bound_at = coalesce(bound_at, $3) WHERE serial = $1 AND device_id IN ('',
+				$2)`,
 			serial, device, at)
 		if err == nil && tag.RowsAffected() == 0 {
 			return fleet.ErrConflict
@@ -81,7 +84,7 @@ func (s *Store) DeleteSerial(ctx context.Context, by fleet.Actor, serial string)
 }
 
 // SaveWrongProofs stores counts of wrong proofs.
-func (s *Store) SaveWrongProofs(ctx context.Context, counts []fleet.WrongProofs) error {
+func (s *Store) SaveWrongProofs(ctx context.Context, counts []enrolment.WrongProofs) error {
 	serials, ns, at := make([]string, len(counts)), make([]int64, len(counts)), make([]time.Time, len(counts))
 	for i, c := range counts {
 		serials[i], ns[i], at[i] = c.Serial, c.Count, c.At

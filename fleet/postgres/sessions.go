@@ -26,7 +26,8 @@ func (s *Store) Sessions() Sessions { return Sessions{s} }
 
 func (x Sessions) FindCtx(ctx context.Context, token string) ([]byte, bool, error) {
 	var data []byte
-	err := x.s.db.QueryRow(ctx, `SELECT data FROM sessions WHERE token = $1 AND expiry > $2`, cleanText(token), time.Now()).Scan(&data)
+	err := x.s.db.QueryRow(ctx, `SELECT data FROM sessions WHERE token = $1 AND expiry > $2`, cleanText(token),
+		time.Now()).Scan(&data)
 	switch err = domainError(err); {
 	case errors.Is(err, fleet.ErrNotFound):
 		return nil, false, nil

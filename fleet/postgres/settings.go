@@ -38,7 +38,8 @@ func (s *Store) SetSetting(ctx context.Context, key string, v any) error {
 func (s *Store) InitSetting(ctx context.Context, key string, v any) error {
 	raw, err := json.Marshal(v)
 	if err == nil {
-		_, err = s.db.Exec(ctx, `INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING`, key, string(raw))
+		_, err = s.db.Exec(ctx, `INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING`, key,
+			string(raw))
 	}
 	if err != nil {
 		return fmt.Errorf("setting %s: %w", key, domainError(err))

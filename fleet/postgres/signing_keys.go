@@ -8,45 +8,47 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
-var _ fleet.KeyStore = (*Store)(nil)
+var _ enrolment.KeyStore = (*Store)(nil)
 
 // LatestRotation returns the latest rotation of the signing key with the keys
 // on record, as of one moment.
-func (s *Store) LatestRotation(ctx context.Context) (r fleet.KeyRotation, keys []fleet.SigningKey, err error) {
+func (s *Store) LatestRotation(ctx context.Context) (r enrolment.KeyRotation, keys []enrolment.SigningKey, err error) {
 	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
 			rows, _ := tx.Query(ctx, `
 			SELECT id, from_generation, to_generation, state, started_at, started_by, ended_at, ended_by, left_behind
 			FROM key_rotations ORDER BY id DESC LIMIT 1`)
 			var err error
-			if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.KeyRotation]); err != nil {
+			if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[enrolment.KeyRotation]); err != nil {
 				return err
 			}
 			rows, _ = tx.Query(ctx, `SELECT generation, sealed_key, created_at FROM signing_keys`)
-			keys, err = pgx.CollectRows(rows, pgx.RowToStructByName[fleet.SigningKey])
+			keys, err = pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.SigningKey])
 			return err
 		})
 	if err != nil {
-		return fleet.KeyRotation{}, nil, fmt.Errorf("key rotation: %w", domainError(err))
+		return enrolment.KeyRotation{}, nil, fmt.Errorf("key rotation: %w", domainError(err))
 	}
 	return r, keys, nil
 }
 
 // StartRotation puts a rotation and its new key on record.
-func (s *Store) StartRotation(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, key fleet.SigningKey) error {
+func (s *Store) StartRotation(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.rotate", "", rotationDetail(r), func(tx pgx.Tx) error {
 		return insertRotation(ctx, tx,
 			r, key)
 	})
 }
 
-func rotationDetail(r fleet.KeyRotation) map[string]any {
+func rotationDetail(r enrolment.KeyRotation) map[string]any {
 	return map[string]any{"from": r.FromGeneration, "to": r.ToGeneration, "state": r.State, "left_behind": r.LeftBehind}
 }
 
-func insertRotation(ctx context.Context, tx pgx.Tx, r fleet.KeyRotation, key fleet.SigningKey) error {
+func insertRotation(ctx context.Context, tx pgx.Tx, r enrolment.KeyRotation, key enrolment.SigningKey) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO key_rotations (from_generation, to_generation, state, started_at, started_by, ended_at, ended_by)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
@@ -61,7 +63,8 @@ func insertRotation(ctx context.Context, tx pgx.Tx, r fleet.KeyRotation, key fle
 
 // MoveRotation brings a rotation from one state to the next. Its end deletes
 // the key that is refused from then on.
-func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, from fleet.RotationState) error {
+func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+	from enrolment.RotationState) error {
 	action := "keys.finish"
 	if r.Open() {
 		action = "keys.abort"
@@ -85,7 +88,8 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r fleet.KeyRot
 }
 
 // ResetKeys ends whatever rotation is open and replaces all keys by one.
-func (s *Store) ResetKeys(ctx context.Context, by fleet.Actor, r fleet.KeyRotation, key fleet.SigningKey) error {
+func (s *Store) ResetKeys(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.reset", "", rotationDetail(r), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE key_rotations SET state = 'aborted', ended_at = $1, ended_by = $2 WHERE ended_at IS NULL`,
 			r.StartedAt, cleanText(r.StartedBy))
@@ -100,7 +104,7 @@ func (s *Store) ResetKeys(ctx context.Context, by fleet.Actor, r fleet.KeyRotati
 }
 
 // SaveKeyUses stores which generation devices connected with.
-func (s *Store) SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]fleet.KeyUse) error {
+func (s *Store) SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]enrolment.KeyUse) error {
 	var ids []string
 	var rotations, generations []int32
 	var at []time.Time
@@ -153,11 +157,12 @@ const rotationFrom = `
 	WHERE d.enrolment = 'enrolled' AND d.in_service`
 
 // RotationCounts says how far a rotation has come.
-func (s *Store) RotationCounts(ctx context.Context, r fleet.KeyRotation) (fleet.RotationCounts, error) {
+func (s *Store) RotationCounts(ctx context.Context, r enrolment.KeyRotation) (enrolment.RotationCounts, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT count(*) FILTER (WHERE g = 'new') AS new, count(*) FILTER (WHERE g = 'old') AS old, count(*) FILTER (WHERE g = 'not_seen') AS not_seen
+		SELECT count(*) FILTER (WHERE g = 'new') AS new, count(*) FILTER (WHERE g = 'old') AS old,
+			count(*) FILTER (WHERE g = 'not_seen') AS not_seen
 		FROM (SELECT `+rotationGroup+` AS g`+rotationFrom+`) x`, r.ID, r.ToGeneration, r.StartedAt)
-	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.RotationCounts])
+	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[enrolment.RotationCounts])
 	if err != nil {
 		return c, fmt.Errorf("key rotation: %w", domainError(err))
 	}
@@ -165,11 +170,11 @@ func (s *Store) RotationCounts(ctx context.Context, r fleet.KeyRotation) (fleet.
 }
 
 // RotationDevices lists devices of a rotation by id.
-func (s *Store) RotationDevices(ctx context.Context, r fleet.KeyRotation, f fleet.RotationFilter) (
-	fleet.Page[fleet.RotationDevice], error) {
+func (s *Store) RotationDevices(ctx context.Context, r enrolment.KeyRotation, f enrolment.RotationFilter) (
+	fleet.Page[enrolment.RotationDevice], error) {
 	at, err := parseCursor(f.Cursor, "rotation")
 	if err != nil {
-		return fleet.Page[fleet.RotationDevice]{}, err
+		return fleet.Page[enrolment.RotationDevice]{}, err
 	}
 	after := ""
 	if at != nil {
@@ -184,11 +189,11 @@ func (s *Store) RotationDevices(ctx context.Context, r fleet.KeyRotation, f flee
 		SELECT d.id AS device, d.name, `+rotationGroup+` AS "group", d.presence, d.last_seen`+rotationFrom+`
 			AND d.id > $4 AND (cardinality($5::text[]) = 0 OR `+rotationGroup+` = ANY ($5))
 		ORDER BY d.id LIMIT $6`, r.ID, r.ToGeneration, r.StartedAt, after, groups, limit+1)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.RotationDevice])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.RotationDevice])
 	if err != nil {
-		return fleet.Page[fleet.RotationDevice]{}, fmt.Errorf("devices of a key rotation: %w", domainError(err))
+		return fleet.Page[enrolment.RotationDevice]{}, fmt.Errorf("devices of a key rotation: %w", domainError(err))
 	}
-	return makePage(list, limit, nil, func(d fleet.RotationDevice) cursor {
+	return makePage(list, limit, nil, func(d enrolment.RotationDevice) cursor {
 		return cursor{List: "rotation",
 			ID: string(d.Device)}
 	}), nil

@@ -49,7 +49,8 @@ func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snaps
 
 // Snapshots lists a device's pictures, newest first.
 func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Snapshot, error) {
-	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)), fleet.ClampLimit(limit))
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)),
+		fleet.ClampLimit(limit))
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
 		return nil, fmt.Errorf("snapshots of device %s: %w", device, domainError(err))

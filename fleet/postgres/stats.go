@@ -22,10 +22,12 @@ const (
 // oldest first. Stretches without a call are left out.
 func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]fleet.CallBucket, error) {
 	if step < minStep {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_step", "calls are counted in stretches of at least %v, not %v", minStep, step)
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_step", "calls are counted in stretches of at least %v, not %v",
+			minStep, step)
 	}
 	rows, _ := s.db.Query(ctx, `
-		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded, count(failure) AS failed
+		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+			count(failure) AS failed
 		FROM calls WHERE created_at >= $1 AND id >= $3
 		GROUP BY 1 ORDER BY 1 LIMIT $4`, since, step, idFloor(since.Add(-idSlack)), maxBuckets)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CallBucket])

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
 
@@ -29,18 +30,18 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 func ptr[T any](v T) *T { return &v }
 
 // poll returns a boot poll of an enrolled device.
-func poll(id fleet.DeviceID, at time.Time) fleet.PollRecord {
-	return fleet.PollRecord{
-		Poll: fleet.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", BoardType: "wifi", Chip: "esp32s3",
+func poll(id fleet.DeviceID, at time.Time) enrolment.PollRecord {
+	return enrolment.PollRecord{
+		Poll: enrolment.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", BoardType: "wifi", Chip: "esp32s3",
 			Version: "2.4.0", ELFSHA256: "9f2c", Slot: "ota_0", IDFVersion: "5.5", RemoteAddr: "192.0.2.1", At: at,
 			Facts: []byte(`{"version": 2}`)},
-		Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+		Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
 	}
 }
 
 func addDevices(t testing.TB, s *postgres.Store, ids ...fleet.DeviceID) {
 	t.Helper()
-	var polls []fleet.PollRecord
+	var polls []enrolment.PollRecord
 	for _, id := range ids {
 		polls = append(polls, poll(id, now()))
 	}
@@ -78,8 +79,9 @@ func wantAllSet(t testing.TB, v any, except ...string) {
 
 func newCall(device fleet.DeviceID, state fleet.CallState) *fleet.Call {
 	at := now()
-	c := &fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: device, Tool: "self.reboot", Arguments: []byte(`{"b": 1, "a": "\u0000"}`),
-		Actor: admin, State: state, RPCID: 7, Timeout: 10 * time.Second, CreatedAt: at}
+	c := &fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: device, Tool: "self.reboot",
+		Arguments: []byte(`{"b": 1, "a": "\u0000"}`),
+		Actor:     admin, State: state, RPCID: 7, Timeout: 10 * time.Second, CreatedAt: at}
 	if state == fleet.CallSent {
 		c.SentAt = &at
 	}
@@ -96,7 +98,8 @@ func finish(c *fleet.Call, state fleet.CallState, result string) *fleet.Call {
 		c.Result = []byte(result)
 	}
 	if state.Failed() {
-		c.Error = &fleet.CallError{Code: "tool_error", Message: "no\x00pe \xff", Params: map[string]any{"limit": 7.0, "what": "a\x00b"}}
+		c.Error = &fleet.CallError{Code: "tool_error", Message: "no\x00pe \xff", Params: map[string]any{"limit": 7.0,
+			"what": "a\x00b"}}
 	}
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // targetChunk bounds the deployments of one inserting statement.
@@ -38,7 +38,8 @@ type addedTargets struct {
 
 // insertTargets adds deployments to a campaign. Devices that have one in it are
 // left out.
-func insertTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, targets []fleet.Deployment) (added []addedTargets, total int, err error) {
+func insertTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, targets []campaign.Deployment) (
+	added []addedTargets, total int, err error) {
 	images := slices.Compact(slices.Sorted(func(yield func(string) bool) {
 		for _, t := range targets {
 			if t.Image != "" && !yield(cleanText(t.Image)) {
@@ -51,7 +52,8 @@ func insertTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, targets [
 		return nil, 0, fmt.Errorf("images of the campaign: %w", err)
 	}
 	for chunk := range slices.Chunk(targets, targetChunk) {
-		rows, _ := tx.Query(ctx, insertDeployments, append([]any{campaign}, fieldValues(targetFields, targetRows(chunk))...)...)
+		rows, _ := tx.Query(ctx, insertDeployments, append([]any{campaign}, fieldValues(targetFields,
+			targetRows(chunk))...)...)
 		counts, err := pgx.CollectRows(rows, pgx.RowToStructByName[addedTargets])
 		if err != nil {
 			return nil, 0, fmt.Errorf("deployments: %w", err)
@@ -64,8 +66,8 @@ func insertTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, targets [
 	return added, total, nil
 }
 
-func targetRows(targets []fleet.Deployment) []deploymentRow {
-	return collect(targets, func(d fleet.Deployment) deploymentRow {
+func targetRows(targets []campaign.Deployment) []deploymentRow {
+	return collect(targets, func(d campaign.Deployment) deploymentRow {
 		if d.ID == uuid.Nil {
 			d.ID = uuid.Must(uuid.NewV7())
 		}
@@ -78,7 +80,8 @@ func targetRows(targets []fleet.Deployment) []deploymentRow {
 
 // AddTargets adds deployments to a running continuous campaign; devices that
 // have one in it already are left out.
-func (s *Store) AddTargets(ctx context.Context, campaign uuid.UUID, targets []fleet.Deployment) (total int, err error) {
+func (s *Store) AddTargets(ctx context.Context, campaign uuid.UUID, targets []campaign.Deployment) (total int,
+	err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		// The row is taken first, so that two who add to a campaign take turns.
 		if err := changeOne(ctx, tx, `UPDATE campaigns SET targets = targets WHERE id = $1`, campaign); err != nil {
@@ -103,13 +106,15 @@ func countTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, added []ad
 		if a.Skipped {
 			column = "skipped"
 		}
-		if _, err := tx.Exec(ctx, `UPDATE campaigns SET `+column+` = `+column+` + $2 WHERE id = $1`, campaign, a.Count); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE campaigns SET `+column+` = `+column+` + $2 WHERE id = $1`, campaign,
+			a.Count); err != nil {
 			return err
 		}
 		if a.Skipped {
 			continue
 		}
-		if _, err := tx.Exec(ctx, `UPDATE waves SET size = size + $3 WHERE campaign_id = $1 AND number = $2`, campaign, a.Wave, a.Count); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE waves SET size = size + $3 WHERE campaign_id = $1 AND number = $2`, campaign,
+			a.Wave, a.Count); err != nil {
 			return err
 		}
 	}

@@ -55,7 +55,8 @@ func (s *Store) RevokeToken(ctx context.Context, by fleet.Actor, id uuid.UUID, a
 
 // TouchToken notes when a token was last used.
 func (s *Store) TouchToken(ctx context.Context, id uuid.UUID, at time.Time) error {
-	if err := changeOne(ctx, s.db, `UPDATE tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1`, id, at); err != nil {
+	if err := changeOne(ctx, s.db, `UPDATE tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1`, id,
+		at); err != nil {
 		return fmt.Errorf("token %s: %w", id, domainError(err))
 	}
 	return nil

@@ -44,7 +44,8 @@ func (w *where) idsDown(at *cursor) (order string, err error) {
 	id, err := uuid.Parse(at.ID)
 	from, to, ok := idWindow(id)
 	if err != nil || !ok {
-		return "", fleet.Errorf(fleet.ErrInvalid, "invalid_cursor", "the cursor is not one of this list; start again without it")
+		return "", fleet.Errorf(fleet.ErrInvalid, "invalid_cursor",
+			"the cursor is not one of this list; start again without it")
 	}
 	if at.Back {
 		w.and("id > ?", id)

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
-var _ fleet.VitalsStore = (*Store)(nil)
+var _ telemetry.VitalsStore = (*Store)(nil)
 
 // SaveVitals keeps the newer of what it is given and what it has.
-func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.Vitals) error {
+func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
 	ids := slices.Sorted(maps.Keys(latest)) // statements that lock devices do so in this order
 	documents := make([]string, len(ids))
 	for i, id := range ids {
@@ -23,8 +24,10 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
 		SELECT id, at, safe_mode, core_dump, vitals::json
-		FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[]) AS u (id, at, safe_mode, core_dump, vitals)
-		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, safe_mode = excluded.safe_mode, core_dump = excluded.core_dump, vitals = excluded.vitals
+		FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[]) AS u (id, at, safe_mode,
+			core_dump, vitals)
+		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, safe_mode = excluded.safe_mode,
+			core_dump = excluded.core_dump, vitals = excluded.vitals
 		WHERE device_vitals.at <= excluded.at`, ids,
 		collect(ids, func(id fleet.DeviceID) time.Time { return latest[id].At }),
 		collect(ids, func(id fleet.DeviceID) bool { return latest[id].SafeMode }),
@@ -36,9 +39,10 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]fleet.
 }
 
 // Vitals returns what the device told last, or [fleet.ErrNotFound].
-func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v fleet.Vitals, err error) {
+func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v telemetry.Vitals, err error) {
 	var document []byte
-	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`, cleanText(string(id))).Scan(&document)
+	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`, cleanText(string(id))).Scan(
+		&document)
 	if err == nil {
 		err = json.Unmarshal(document, &v)
 	}
@@ -50,7 +54,7 @@ func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v fleet.Vitals, 
 
 const vitalsPointColumns = `at, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted, device_id`
 
-// What two parts of a step come to is [fleet.VitalsPoint.Merge] in SQL; p is
+// What two parts of a step come to is [telemetry.VitalsPoint.Merge] in SQL; p is
 // what is stored.
 const mergeVitalsPoints = `
 	ON CONFLICT (at, device_id) DO UPDATE SET
@@ -74,7 +78,7 @@ const addVitalsPoints = `
 
 // AddVitalsPoints stores steps, or parts of them: a step that is there already
 // is merged with.
-func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]fleet.VitalsPoint) error {
+func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]telemetry.VitalsPoint) error {
 	list := vitalsRows(points)
 	_, err := s.db.Exec(ctx, addVitalsPoints,
 		collect(list, func(r vitalsRow) time.Time { return r.At }),
@@ -97,15 +101,15 @@ func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][
 
 type vitalsRow struct {
 	device fleet.DeviceID
-	fleet.VitalsPoint
+	telemetry.VitalsPoint
 }
 
 // vitalsRows names each step of a device once, in the order of the table's
 // key: one statement cannot merge with a row of its own.
-func vitalsRows(points map[fleet.DeviceID][]fleet.VitalsPoint) []vitalsRow {
+func vitalsRows(points map[fleet.DeviceID][]telemetry.VitalsPoint) []vitalsRow {
 	var rows []vitalsRow
 	for _, id := range slices.Sorted(maps.Keys(points)) {
-		steps := make(map[int64]fleet.VitalsPoint, len(points[id]))
+		steps := make(map[int64]telemetry.VitalsPoint, len(points[id]))
 		for _, p := range points[id] {
 			if first, ok := steps[p.At.Unix()]; ok {
 				p = first.Merge(p)

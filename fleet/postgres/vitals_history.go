@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // selectVitalsHistory reads both tables: points from before the roll-up, $6,
@@ -16,16 +17,19 @@ import (
 // counts.
 const selectVitalsHistory = `
 	WITH points AS (
-		SELECT p.at, p.beats, p.heap_free, p.heap_min, p.heap_largest, p.uptime, p.reconnects, p.boots, p.temperature, p.rssi, p.restarted
+		SELECT p.at, p.beats, p.heap_free, p.heap_min, p.heap_largest, p.uptime, p.reconnects, p.boots, p.temperature,
+			p.rssi, p.restarted
 		FROM generate_series(date_bin($5, greatest($2, $6::timestamptz), 'epoch'), $3::timestamptz, $5) AS t (at)
 		JOIN vitals_points p ON p.at = t.at AND p.device_id = $1
 		WHERE t.at >= $2 AND t.at < $3
 		UNION ALL
-		SELECT h.at, h.beats, h.heap_free, h.heap_min, h.heap_largest, h.uptime, h.reconnects, h.boots, h.temperature, h.rssi, h.restarted
+		SELECT h.at, h.beats, h.heap_free, h.heap_min, h.heap_largest, h.uptime, h.reconnects, h.boots, h.temperature,
+			h.rssi, h.restarted
 		FROM vitals_hours h WHERE h.device_id = $1 AND h.at >= $2 AND h.at < $3
 	)
 	SELECT bin AS at, beats, heap_free, heap_min, heap_largest, rssi, temperature, reconnects, uptime, boots,
-		restarted OR (before > 0 AND boots > before) IS TRUE OR (uptime < lag(uptime) OVER (ORDER BY bin)) IS TRUE AS restarted
+		restarted OR (before > 0 AND boots > before) IS TRUE OR (uptime < lag(uptime) OVER (ORDER BY bin)) IS TRUE
+			AS restarted
 	FROM (
 		SELECT date_bin($4, at, $2) AS bin, ` + sumOfVitals + `,
 			lag(max(boots)) OVER (ORDER BY date_bin($4, at, $2)) AS before
@@ -36,20 +40,23 @@ const selectVitalsHistory = `
 
 // sumOfVitals is what points of one device come to over a longer step.
 const sumOfVitals = `sum(beats)::int AS beats,
-	coalesce(min(nullif(heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(heap_min, 0)), 0) AS heap_min, coalesce(min(nullif(heap_largest, 0)), 0) AS heap_largest,
+	coalesce(min(nullif(heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(heap_min, 0)), 0) AS heap_min,
+		coalesce(min(nullif(heap_largest, 0)), 0) AS heap_largest,
 	(array_agg(uptime ORDER BY at DESC))[1] AS uptime, max(reconnects) AS reconnects, max(boots) AS boots,
 	max(temperature) AS temperature, min(rssi) AS rssi,
 	bool_or(restarted) OR (min(nullif(boots, 0)) < max(boots)) IS TRUE AS restarted`
 
 // vitalsStepsSeen is how far back steps of five minutes are looked for: a few
 // days more than they are kept, in case the roll-up is late.
-const vitalsStepsSeen = fleet.VitalsStepsKept + 4*24*time.Hour
+const vitalsStepsSeen = telemetry.VitalsStepsKept + 4*24*time.Hour
 
 // VitalsHistory returns points in steps of at least step, oldest first; of what
-// is older than [fleet.VitalsStepsKept] there are hours.
-func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) ([]fleet.VitalsPoint, error) {
+// is older than [telemetry.VitalsStepsKept] there are hours.
+func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
+	[]telemetry.VitalsPoint, error) {
 	since = since.UTC().Truncate(step) // so that steps begin at the same times, whenever it is asked
-	rows, _ := s.db.Query(ctx, selectVitalsHistory, cleanText(string(id)), since, until.UTC(), step, fleet.VitalsStep, time.Now().Add(-vitalsStepsSeen))
+	rows, _ := s.db.Query(ctx, selectVitalsHistory, cleanText(string(id)), since, until.UTC(), step, telemetry.VitalsStep,
+		time.Now().Add(-vitalsStepsSeen))
 	list, err := pgx.CollectRows(rows, scanVitalsPoint)
 	if err != nil {
 		return nil, fmt.Errorf("history of device %s: %w", id, domainError(err))
@@ -57,10 +64,11 @@ func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, unt
 	return list, nil
 }
 
-func scanVitalsPoint(row pgx.CollectableRow) (fleet.VitalsPoint, error) {
-	var p fleet.VitalsPoint
+func scanVitalsPoint(row pgx.CollectableRow) (telemetry.VitalsPoint, error) {
+	var p telemetry.VitalsPoint
 	var uptime int64
-	err := row.Scan(&p.At, &p.Beats, &p.HeapFree, &p.HeapMin, &p.HeapLargest, &p.RSSI, &p.Temperature, &p.Reconnects, &uptime, &p.Boots, &p.Restarted)
+	err := row.Scan(&p.At, &p.Beats, &p.HeapFree, &p.HeapMin, &p.HeapLargest, &p.RSSI, &p.Temperature, &p.Reconnects,
+		&uptime, &p.Boots, &p.Restarted)
 	p.At, p.Uptime = p.At.UTC(), time.Duration(uptime)*time.Second
 	return p, err
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // hoursOfVitals moves points into the table of hours. They may meet an hour
@@ -24,10 +24,10 @@ const hoursOfVitals = `
 	) hours` + mergeVitalsPoints
 
 // RollUpVitals makes hours of the steps that are older than
-// [fleet.VitalsStepsKept], whole days at a time, and reports how many days.
+// [telemetry.VitalsStepsKept], whole days at a time, and reports how many days.
 // What is moved is gone from where it was: cut short, it goes on where it was.
 func (s *Store) RollUpVitals(ctx context.Context, now time.Time) (days int, err error) {
-	cutoff := now.Add(-fleet.VitalsStepsKept).UTC().Truncate(24 * time.Hour)
+	cutoff := now.Add(-telemetry.VitalsStepsKept).UTC().Truncate(24 * time.Hour)
 	for ; err == nil; days++ {
 		err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return rollUpDay(ctx, tx, cutoff) })
 	}
@@ -35,7 +35,8 @@ func (s *Store) RollUpVitals(ctx context.Context, now time.Time) (days int, err 
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return days, fmt.Errorf("make hours of old vitals: %w", domainError(err))
 	}
-	_, err = s.db.Exec(ctx, `WITH late AS (DELETE FROM vitals_points_default WHERE at < $1 RETURNING *)`+fmt.Sprintf(hoursOfVitals, "late"), cutoff)
+	_, err = s.db.Exec(ctx, `WITH late AS (DELETE FROM vitals_points_default WHERE at < $1 RETURNING *)`+
+		fmt.Sprintf(hoursOfVitals, "late"), cutoff)
 	if err != nil {
 		return days, fmt.Errorf("make hours of late vitals: %w", domainError(err))
 	}
@@ -48,7 +49,8 @@ func (s *Store) RollUpVitals(ctx context.Context, now time.Time) (days int, err 
 func rollUpDay(ctx context.Context, tx pgx.Tx, cutoff time.Time) error {
 	var part string
 	var day time.Time
-	if err := tx.QueryRow(ctx, `SELECT part, day FROM vitals_days_before('vitals_points', $1) LIMIT 1`, cutoff).Scan(&part, &day); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT part, day FROM vitals_days_before('vitals_points', $1) LIMIT 1`, cutoff).Scan(&part,
+		&day); err != nil {
 		return err
 	}
 	part = pgx.Identifier{part}.Sanitize()

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/telemetry"
 )
 
 func TestVitals(t *testing.T) {
@@ -18,9 +19,10 @@ func TestVitals(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 
 	at := now()
-	v := fleet.Vitals{At: at, Uptime: 90 * time.Second, Version: "1.2\x00", SSID: "büro", RSSI: ptr(-61), Temperature: ptr(41.5),
-		HeapFree: 100_000, SafeMode: true, SlotLabel: "ota_0", SlotState: "valid"}
-	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{unit: v, "other": {At: at}}))
+	v := telemetry.Vitals{At: at, Uptime: 90 * time.Second, Version: "1.2\x00", SSID: "büro", RSSI: ptr(-61),
+		Temperature: ptr(41.5),
+		HeapFree:    100_000, SafeMode: true, SlotLabel: "ota_0", SlotState: "valid"}
+	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{unit: v, "other": {At: at}}))
 	got, err := s.Vitals(ctx, unit)
 	check(t, err)
 	v.Version = "1.2" // PostgreSQL takes no NUL
@@ -28,7 +30,7 @@ func TestVitals(t *testing.T) {
 
 	kept := v
 	kept.At, kept.HeapFree = at.Add(-time.Minute), 1 // a heartbeat from before, sent late
-	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{unit: kept}))
+	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{unit: kept}))
 	got, err = s.Vitals(ctx, unit)
 	check(t, err)
 	same(t, got, v)
@@ -39,10 +41,11 @@ func TestHeartbeatIsUpdateInPlace(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
 	for i := range 50 {
-		v := fleet.Vitals{At: now().Add(time.Duration(i) * time.Minute), CoreDump: true, SSID: "workshop", HeapFree: int64(i)}
-		check(t, s.SaveVitals(ctx, map[fleet.DeviceID]fleet.Vitals{unit: v}))
-		p := fleet.VitalsPoint{At: v.At.Truncate(time.Hour), Beats: 1}
-		check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: {p}}))
+		v := telemetry.Vitals{At: now().Add(time.Duration(i) * time.Minute), CoreDump: true, SSID: "workshop",
+			HeapFree: int64(i)}
+		check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{unit: v}))
+		p := telemetry.VitalsPoint{At: v.At.Truncate(time.Hour), Beats: 1}
+		check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]telemetry.VitalsPoint{unit: {p}}))
 	}
 	var updates, inPlace int
 	for range 50 { // statistics come a little later
@@ -59,9 +62,10 @@ func TestHeartbeatIsUpdateInPlace(t *testing.T) {
 	}
 }
 
-func genPoint(t *rapid.T, at time.Time) fleet.VitalsPoint {
+func genPoint(t *rapid.T, at time.Time) telemetry.VitalsPoint {
 	number := func(name string, most int64) int64 { return rapid.Int64Range(0, most).Draw(t, name) }
-	p := fleet.VitalsPoint{At: at, Beats: int(number("beats", 3) + 1), HeapFree: number("free", 3), HeapMin: number("min", 3),
+	p := telemetry.VitalsPoint{At: at, Beats: int(number("beats", 3) + 1), HeapFree: number("free", 3),
+		HeapMin:     number("min", 3),
 		HeapLargest: number("largest", 3), Reconnects: number("reconnects", 3), Boots: number("boots", 2),
 		Uptime: time.Duration(number("uptime", 3)) * time.Second, Restarted: rapid.Bool().Draw(t, "restarted")}
 	if rapid.Bool().Draw(t, "radio") {
@@ -77,15 +81,15 @@ func genPoint(t *rapid.T, at time.Time) fleet.VitalsPoint {
 func TestVitalsPointsMergeAlike(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
-	at := now().UTC().Truncate(fleet.VitalsStep)
+	at := now().UTC().Truncate(telemetry.VitalsStep)
 	rapid.Check(t, func(r *rapid.T) {
 		if _, err := db.Exec(ctx, `DELETE FROM vitals_points`); err != nil {
 			r.Fatal(err)
 		}
-		var want fleet.VitalsPoint
+		var want telemetry.VitalsPoint
 		for i := range rapid.IntRange(1, 3).Draw(r, "statements") {
 			part := genPoint(r, at)
-			points := []fleet.VitalsPoint{part}
+			points := []telemetry.VitalsPoint{part}
 			for range rapid.IntRange(0, 2).Draw(r, "more") {
 				p := genPoint(r, at)
 				points, part = append(points, p), part.Merge(p)
@@ -93,11 +97,11 @@ func TestVitalsPointsMergeAlike(t *testing.T) {
 			if want = want.Merge(part); i == 0 {
 				want = part
 			}
-			if err := s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: points}); err != nil {
+			if err := s.AddVitalsPoints(ctx, map[fleet.DeviceID][]telemetry.VitalsPoint{unit: points}); err != nil {
 				r.Fatal(err)
 			}
 		}
-		got, err := s.VitalsHistory(ctx, unit, at, at.Add(time.Minute), fleet.VitalsStep)
+		got, err := s.VitalsHistory(ctx, unit, at, at.Add(time.Minute), telemetry.VitalsStep)
 		if err != nil || len(got) != 1 {
 			r.Fatalf("%d points, %v", len(got), err)
 		}
@@ -111,33 +115,35 @@ func TestVitalsHistory(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
 	start := now().UTC().Truncate(time.Hour).Add(-4 * time.Hour)
-	point := func(step int, free int64, uptime time.Duration, boots int64) fleet.VitalsPoint {
-		return fleet.VitalsPoint{At: start.Add(time.Duration(step) * fleet.VitalsStep), Beats: 5, HeapFree: free, Uptime: uptime, Boots: boots}
+	point := func(step int, free int64, uptime time.Duration, boots int64) telemetry.VitalsPoint {
+		return telemetry.VitalsPoint{At: start.Add(time.Duration(step) * telemetry.VitalsStep), Beats: 5, HeapFree: free,
+			Uptime: uptime, Boots: boots}
 	}
-	points := []fleet.VitalsPoint{
+	points := []telemetry.VitalsPoint{
 		point(0, 900, 2*time.Hour, 7), point(1, 800, 2*time.Hour+5*time.Minute, 7), point(11, 0, 3*time.Hour, 7),
 		point(12, 700, 10*time.Minute, 8), point(13, 650, 15*time.Minute, 8), // a restart between two steps
 		point(24, 600, 70*time.Minute, 0), point(36, 500, time.Minute, 0), // counts no starts, and its uptime fell
 	}
 	points[1].RSSI, points[2].RSSI = ptr(-70), ptr(-50)
-	check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: points, "other": {point(0, 1, time.Hour, 1)}}))
+	check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]telemetry.VitalsPoint{unit: points,
+		"other": {point(0, 1, time.Hour, 1)}}))
 
-	fine, err := s.VitalsHistory(ctx, unit, start, start.Add(5*time.Hour), fleet.VitalsStep)
+	fine, err := s.VitalsHistory(ctx, unit, start, start.Add(5*time.Hour), telemetry.VitalsStep)
 	check(t, err)
-	want := append([]fleet.VitalsPoint(nil), points...)
+	want := append([]telemetry.VitalsPoint(nil), points...)
 	want[3].Restarted, want[6].Restarted = true, true
 	same(t, fine, want)
 
 	hours, err := s.VitalsHistory(ctx, unit, start.Add(10*time.Minute), start.Add(5*time.Hour), time.Hour)
 	check(t, err)
-	same(t, hours, []fleet.VitalsPoint{
+	same(t, hours, []telemetry.VitalsPoint{
 		{At: start, Beats: 15, HeapFree: 800, RSSI: ptr(-70), Uptime: 3 * time.Hour, Boots: 7},
 		{At: start.Add(time.Hour), Beats: 10, HeapFree: 650, Uptime: 15 * time.Minute, Boots: 8, Restarted: true},
 		{At: start.Add(2 * time.Hour), Beats: 5, HeapFree: 600, Uptime: 70 * time.Minute},
 		{At: start.Add(3 * time.Hour), Beats: 5, HeapFree: 500, Uptime: time.Minute, Restarted: true},
 	})
 
-	part, err := s.VitalsHistory(ctx, unit, start.Add(30*time.Minute), start.Add(time.Hour), fleet.VitalsStep)
+	part, err := s.VitalsHistory(ctx, unit, start.Add(30*time.Minute), start.Add(time.Hour), telemetry.VitalsStep)
 	check(t, err)
 	same(t, part, points[2:3])
 }
@@ -148,8 +154,9 @@ func TestVitalsPartitions(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
 	future := time.Date(2031, 5, 20, 23, 50, 0, 0, time.UTC)
-	p := []fleet.VitalsPoint{{At: future, Beats: 1}, {At: future.Add(10 * time.Minute), Beats: 2}, {At: future.AddDate(0, 0, -100), Beats: 3}}
-	check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]fleet.VitalsPoint{unit: p}))
+	p := []telemetry.VitalsPoint{{At: future, Beats: 1}, {At: future.Add(10 * time.Minute), Beats: 2},
+		{At: future.AddDate(0, 0, -100), Beats: 3}}
+	check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]telemetry.VitalsPoint{unit: p}))
 	_, err := s.EnsurePartitions(ctx, future)
 	check(t, err)
 	var in string
@@ -157,19 +164,20 @@ func TestVitalsPartitions(t *testing.T) {
 	if want := "vitals_points_default vitals_points_2031_05_20 vitals_points_2031_05_21"; in != want {
 		t.Errorf("the points lie in %s, want %s", in, want)
 	}
-	got, err := s.VitalsHistory(ctx, unit, future.AddDate(0, 0, -1), future.AddDate(0, 0, 1), fleet.VitalsStep)
+	got, err := s.VitalsHistory(ctx, unit, future.AddDate(0, 0, -1), future.AddDate(0, 0, 1), telemetry.VitalsStep)
 	check(t, err)
 	same(t, got, p[:2])
 
-	removed, err := s.Retain(ctx, postgres.Retention{Vitals: fleet.VitalsKept}, future)
+	removed, err := s.Retain(ctx, postgres.Retention{Vitals: telemetry.VitalsKept}, future)
 	check(t, err)
 	if removed != 1+5 { // one row of the default partition, and the five days of the migration
 		t.Errorf("removed %d", removed)
 	}
-	if removed, err = s.Retain(ctx, postgres.Retention{Vitals: 24 * time.Hour}, future.AddDate(0, 0, 2).Add(-5*time.Minute)); removed != 2 || err != nil {
+	if removed, err = s.Retain(ctx, postgres.Retention{Vitals: 24 * time.Hour}, future.AddDate(0, 0, 2).Add(
+		-5*time.Minute)); removed != 2 || err != nil {
 		t.Errorf("removed %d, %v; want the 19th and the 20th", removed, err)
 	}
-	got, err = s.VitalsHistory(ctx, unit, future.AddDate(0, 0, -1), future.AddDate(0, 0, 1), fleet.VitalsStep)
+	got, err = s.VitalsHistory(ctx, unit, future.AddDate(0, 0, -1), future.AddDate(0, 0, 1), telemetry.VitalsStep)
 	check(t, err)
 	same(t, got, p[1:2])
 }

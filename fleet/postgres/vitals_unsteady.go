@@ -8,20 +8,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // UnsteadyVitals returns the vitals of those among the devices that are in safe
 // mode, or have crashed since they last stayed up. It reads a row per device:
 // the column has no index, which every heartbeat would have to keep.
-func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]fleet.Vitals, error) {
+func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id, vitals FROM device_vitals
-		WHERE device_id = ANY($1) AND ((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`, collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
-	unsteady := make(map[fleet.DeviceID]fleet.Vitals)
+		WHERE device_id = ANY($1) AND ((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`,
+		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
+	unsteady := make(map[fleet.DeviceID]telemetry.Vitals)
 	var id fleet.DeviceID
 	var document []byte
 	_, err := pgx.ForEachRow(rows, []any{&id, &document}, func() error {
-		var v fleet.Vitals
+		var v telemetry.Vitals
 		if err := json.Unmarshal(document, &v); err != nil {
 			return fmt.Errorf("vitals of device %s: %w", id, err)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // In the way of a deployment d are others of its device: active ones, and
@@ -32,13 +32,15 @@ const openWave = `
 		WHERE $5 AND o.campaign_id <> $1 AND o.state IN ('pending', 'queued')
 			AND o.device_id IN (SELECT device_id FROM pending WHERE busy IS NULL)),
 	taken AS (
-		UPDATE deployments d SET revision = revision + 1, updated_at = $3, finished_at = $3, state = 'canceled', skip = 'superseded',
+		UPDATE deployments d SET revision = revision + 1, updated_at = $3, finished_at = $3, state = 'canceled',
+			skip = 'superseded',
 			reason = 'taken over by campaign ' || $6::text, not_before = NULL, deadline = NULL
 		FROM waiting w WHERE d.id = w.id AND d.state = w.state
 		RETURNING d.id, w.state AS was, w.attempt),
 	noted AS (
 		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-		SELECT id, gen_random_uuid(), $3, attempt, CASE state WHEN 'queued' THEN 'wave_opened' ELSE 'unfit' END, 'pending', state,
+		SELECT id, gen_random_uuid(), $3, attempt, CASE state WHEN 'queued' THEN 'wave_opened' ELSE 'unfit' END,
+			'pending', state,
 			CASE state WHEN 'queued' THEN $7 ELSE skip END FROM opened
 		UNION ALL
 		SELECT id, gen_random_uuid(), $3, attempt, 'canceled', was, 'canceled', 'superseded' FROM taken)
@@ -48,14 +50,16 @@ const openWave = `
 // Those whose device is active or queued in another open campaign become
 // skipped (busy); if the plan supersedes, those that wait in other campaigns,
 // queued or pending, become canceled instead (superseded).
-func (s *Store) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at time.Time) ([]fleet.Deployment, error) {
+func (s *Store) OpenWave(ctx context.Context, c *campaign.Campaign, wave int, at time.Time) ([]campaign.Deployment,
+	error) {
 	name := ""
 	if wave >= 0 && wave < len(c.Plan.Waves) {
 		name = c.Plan.Waves[wave].Name
 	}
-	var list []fleet.Deployment
+	var list []campaign.Deployment
 	err := again(func() (err error) {
-		rows, _ := s.db.Query(ctx, openWave, c.ID, wave, at, openCampaigns, c.Plan.Supersede, cleanText(c.Plan.Name), cleanText(name))
+		rows, _ := s.db.Query(ctx, openWave, c.ID, wave, at, openCampaigns, c.Plan.Supersede, cleanText(c.Plan.Name),
+			cleanText(name))
 		list, err = pgx.CollectRows(rows, scanDeployment)
 		return err
 	})

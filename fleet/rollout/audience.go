@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -17,8 +19,9 @@ const growEvery = 30 * time.Second
 
 // grow adds devices to a continuous campaign, up to its cap. They come into its
 // last wave: the ones before it are for devices known from the start.
-func (l *loop) grow(ctx context.Context, c *campaign) error {
-	if !c.Plan.Continuous || c.State != fleet.CampaignRunning || l.now.Sub(c.grownAt) < growEvery || l.ended(c) || c.Plan.Release == uuid.Nil {
+func (l *loop) grow(ctx context.Context, c *openCampaign) error {
+	if !c.Plan.Continuous || c.State != campaign.Running || l.now.Sub(c.grownAt) < growEvery || l.ended(c) ||
+		c.Plan.Release == uuid.Nil {
 		return nil
 	}
 	c.grownAt = l.now
@@ -43,7 +46,7 @@ func (l *loop) grow(ctx context.Context, c *campaign) error {
 }
 
 // newcomers returns devices that match and have no part in the campaign yet.
-func (l *loop) newcomers(ctx context.Context, c *campaign) ([]fleet.DeviceID, error) {
+func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID, error) {
 	if c.known == nil {
 		rows, err := l.deployments(ctx, c.ID, nil)
 		if err != nil {
@@ -70,21 +73,22 @@ func (l *loop) newcomers(ctx context.Context, c *campaign) ([]fleet.DeviceID, er
 
 // targets are the newcomers that fit, as pending deployments. Those that do not
 // fit now may later, and are left alone.
-func (l *loop) targets(ctx context.Context, c *campaign, ids []fleet.DeviceID) (all []fleet.Deployment, err error) {
+func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceID) (all []campaign.Deployment,
+	err error) {
 	release, err := l.o.Store.Release(ctx, c.Plan.Release)
 	if err != nil {
 		return nil, err
 	}
 	room := c.Plan.MaxDevices - c.Targets
-	options := fleet.FitOptions{Mode: c.Plan.Mode, AllowDowngrade: c.Plan.AllowDowngrade}
+	options := firmware.FitOptions{Mode: c.Plan.Mode, AllowDowngrade: c.Plan.AllowDowngrade}
 	for chunk := range slices.Chunk(ids, saveBatch) {
 		devices, err := l.o.Store.DevicesByID(ctx, chunk)
 		if err != nil {
 			return nil, err
 		}
 		for _, device := range devices {
-			img, reason, _ := fleet.FitDevice(device, release, options, l.now)
-			if reason == fleet.SkipNone && len(all) < room {
+			img, reason, _ := firmware.FitDevice(device, release, options, l.now)
+			if reason == firmware.SkipNone && len(all) < room {
 				all = append(all, newTarget(c, device, img, l.now))
 			}
 		}
@@ -92,10 +96,11 @@ func (l *loop) targets(ctx context.Context, c *campaign, ids []fleet.DeviceID) (
 	return all, nil
 }
 
-func newTarget(c *campaign, device fleet.Device, img fleet.Image, now time.Time) fleet.Deployment {
-	return fleet.Deployment{
+func newTarget(c *openCampaign, device fleet.Device, img firmware.Image, now time.Time) campaign.Deployment {
+	return campaign.Deployment{
 		ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: device.ID, Board: device.Board, Wave: len(c.waves) - 1,
-		State: fleet.DeploymentPending, Image: img.SHA256, ImageSize: img.Size, TargetELF: img.ELFSHA256, ToVersion: img.Version,
-		FromELF: device.ELFSHA256, FromVersion: device.Version, CreatedAt: now, UpdatedAt: now,
+		State: campaign.DeploymentPending, Image: img.SHA256, ImageSize: img.Size, TargetELF: img.ELFSHA256,
+		ToVersion: img.Version,
+		FromELF:   device.ELFSHA256, FromVersion: device.Version, CreatedAt: now, UpdatedAt: now,
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -13,9 +15,10 @@ func TestContinuousCampaignTakesNewDevicesUpToItsCap(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(3, nil)
 		release := uuid.New()
-		w.store.releases[release] = fleet.Release{ID: release, Version: "2.0.1", State: fleet.ReleaseReleased, Images: []fleet.Image{w.store.images[imageSHA]}}
+		w.store.releases[release] = firmware.Release{ID: release, Version: "2.0.1", State: firmware.ReleaseReleased,
+			Images: []firmware.Image{w.store.images[imageSHA]}}
 		end := time.Now().Add(6 * time.Hour)
-		c := w.plan(func(p *fleet.CampaignPlan) {
+		c := w.plan(func(p *campaign.Plan) {
 			p.Release, p.Continuous, p.MaxDevices, p.EndAt = release, true, 5, &end
 		}, 3)
 		stop := w.start()
@@ -29,10 +32,10 @@ func TestContinuousCampaignTakesNewDevicesUpToItsCap(t *testing.T) {
 		}
 		w.store.mu.Unlock()
 		sleep(time.Hour)
-		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 5 {
+		if n := w.count(c.ID, campaign.DeploymentSucceeded); n != 5 {
 			t.Errorf("%d devices updated, want 3 and 2 more: %v", n, w.outcomes(c.ID))
 		}
-		c = w.await(c.ID, 6*time.Hour, fleet.CampaignCompleted)
+		c = w.await(c.ID, 6*time.Hour, campaign.Completed)
 		if !c.FinishedAt.After(end.Add(-time.Minute)) {
 			t.Errorf("a continuous campaign was over at %v, before its end %v", c.FinishedAt, end)
 		}
@@ -47,8 +50,8 @@ func TestRetiredDevicesAreRemoved(t *testing.T) {
 		defer stop()
 		sleep(8 * time.Second)
 		w.current().Retired("device000")
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
-		if got := w.outcomes(c.ID)["device000"]; got != fleet.DeploymentRemoved {
+		w.await(c.ID, time.Hour, campaign.Completed)
+		if got := w.outcomes(c.ID)["device000"]; got != campaign.DeploymentRemoved {
 			t.Errorf("the retired device ended %s", got)
 		}
 	})
@@ -57,15 +60,15 @@ func TestRetiredDevicesAreRemoved(t *testing.T) {
 // A device that does not fit any more when its turn comes is not told.
 func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 	tests := []struct {
-		want   fleet.SkipReason
+		want   firmware.SkipReason
 		change func(w *world, d *fleet.Device)
 	}{
-		{fleet.SkipHeld, func(_ *world, d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "demo"} }},
-		{fleet.SkipInstalled, func(_ *world, d *fleet.Device) { d.ELFSHA256 = newELF }},
-		{fleet.SkipRetired, func(_ *world, d *fleet.Device) { now := time.Now(); d.RetiredAt = &now }},
-		{fleet.SkipTooLarge, func(_ *world, d *fleet.Device) { d.Layout = &fleet.FlashLayout{SlotSize: 1000} }},
-		{fleet.SkipQuarantined, func(w *world, d *fleet.Device) {
-			w.store.quarantines[d.ID] = fleet.Quarantine{Device: d.ID, Until: time.Now().Add(time.Hour)}
+		{firmware.SkipHeld, func(_ *world, d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "demo"} }},
+		{firmware.SkipInstalled, func(_ *world, d *fleet.Device) { d.ELFSHA256 = newELF }},
+		{firmware.SkipRetired, func(_ *world, d *fleet.Device) { now := time.Now(); d.RetiredAt = &now }},
+		{firmware.SkipTooLarge, func(_ *world, d *fleet.Device) { d.Layout = &fleet.FlashLayout{SlotSize: 1000} }},
+		{firmware.SkipQuarantined, func(w *world, d *fleet.Device) {
+			w.store.quarantines[d.ID] = campaign.Quarantine{Device: d.ID, Until: time.Now().Add(time.Hour)}
 		}},
 	}
 	for _, tt := range tests {
@@ -78,8 +81,9 @@ func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 				w.store.devices["device000"] = d
 				stop := w.start()
 				defer stop()
-				w.await(c.ID, time.Hour, fleet.CampaignCompleted)
-				if row := w.deployment(c.ID, "device000"); row.State != fleet.DeploymentSkipped || row.Skip != tt.want || row.Attempt != 0 {
+				w.await(c.ID, time.Hour, campaign.Completed)
+				if row := w.deployment(c.ID, "device000"); row.State != campaign.DeploymentSkipped || row.Skip != tt.want ||
+					row.Attempt != 0 {
 					t.Errorf("ended %s, %s, after %d attempts", row.State, row.Skip, row.Attempt)
 				}
 			})
@@ -91,12 +95,12 @@ func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 func TestToolsThatMustStay(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(2, func(i int) string { return []string{"", "loses a tool"}[i] })
-		c := w.plan(func(p *fleet.CampaignPlan) { p.ForbidRemoved = []string{"*"} }, 2)
+		c := w.plan(func(p *campaign.Plan) { p.ForbidRemoved = []string{"*"} }, 2)
 		stop := w.start()
 		defer stop()
-		w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
+		w.await(c.ID, time.Hour, campaign.CompletedWithErrors)
 		a, b := w.deployment(c.ID, "device000"), w.deployment(c.ID, "device001")
-		if a.State != fleet.DeploymentSucceeded || b.State != fleet.DeploymentUnhealthy {
+		if a.State != campaign.DeploymentSucceeded || b.State != campaign.DeploymentUnhealthy {
 			t.Errorf("%s and %s (%s), want succeeded and unhealthy", a.State, b.State, b.Reason)
 		}
 	})

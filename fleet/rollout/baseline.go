@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // prepare takes the baseline of a device whose campaign checks its health, and
@@ -30,7 +32,7 @@ func (l *loop) prepare(d *deployment) bool {
 func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 	d.busy = false
 	d.camp.preparing--
-	if l.byID[d.ID] != d || d.State != fleet.DeploymentQueued {
+	if l.byID[d.ID] != d || d.State != campaign.DeploymentQueued {
 		return
 	}
 	l.unplace(d)
@@ -39,8 +41,9 @@ func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 		d.saw = ""
 		l.timers.set(d, l.now.Add(busyPause))
 	case err != nil:
-		l.o.Log.Info("device fails its health checks before the upgrade", "device", d.Device, "campaign", d.Campaign, "err", err)
-		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(fleet.SkipUnhealthy)})
+		l.o.Log.Info("device fails its health checks before the upgrade", "device", d.Device, "campaign", d.Campaign, "err",
+			err)
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(firmware.SkipUnhealthy)})
 	default:
 		d.prepared, d.Baseline.Answers = true, answers
 		d.waitIn(&d.camp.ready, true)

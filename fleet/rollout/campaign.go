@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
@@ -13,10 +14,10 @@ import (
 
 // A campaign is an open one in memory, or one that ended a while ago whose
 // devices may still bring late proof.
-type campaign struct {
-	fleet.Campaign
-	waves   []fleet.Wave
-	tallies fleet.AbortTallies
+type openCampaign struct {
+	campaign.Campaign
+	waves   []campaign.Wave
+	tallies campaign.AbortTallies
 	pace    *rate.Limiter
 
 	held     map[uuid.UUID]*deployment
@@ -44,8 +45,9 @@ type campaign struct {
 	news       news
 }
 
-func newCampaign(row fleet.Campaign) *campaign {
-	c := &campaign{held: make(map[uuid.UUID]*deployment), stuck: make(map[int]int), zones: make(map[*time.Location]int)}
+func newCampaign(row campaign.Campaign) *openCampaign {
+	c := &openCampaign{held: make(map[uuid.UUID]*deployment), stuck: make(map[int]int),
+		zones: make(map[*time.Location]int)}
 	c.ready.Init()
 	c.parked.Init()
 	c.take(row)
@@ -53,7 +55,7 @@ func newCampaign(row fleet.Campaign) *campaign {
 }
 
 // take replaces the row.
-func (c *campaign) take(row fleet.Campaign) {
+func (c *openCampaign) take(row campaign.Campaign) {
 	pace := c.Plan.MaxPerMinute
 	c.Campaign = row
 	c.judged = false
@@ -72,7 +74,7 @@ func newPace(perMinute int) *rate.Limiter {
 }
 
 // tokens is how many devices the pace lets go now.
-func (c *campaign) tokens(now time.Time) int {
+func (c *openCampaign) tokens(now time.Time) int {
 	if c.pace.Limit() == rate.Inf {
 		return math.MaxInt
 	}
@@ -80,20 +82,20 @@ func (c *campaign) tokens(now time.Time) int {
 }
 
 // count keeps the numbers of held deployments.
-func (c *campaign) count(s fleet.DeploymentState, n int) {
+func (c *openCampaign) count(s campaign.DeploymentState, n int) {
 	if s.InFlight() {
 		c.inFlight += n
 	}
 	if s.Active() {
 		c.active += n
 	}
-	if s == fleet.DeploymentQueued {
+	if s == campaign.DeploymentQueued {
 		c.queued += n
 	}
 }
 
 // moved takes a deployment from one state to another in the numbers.
-func (c *campaign) moved(d *deployment, from fleet.DeploymentState) {
+func (c *openCampaign) moved(d *deployment, from campaign.DeploymentState) {
 	if from == d.State {
 		return
 	}
@@ -104,28 +106,28 @@ func (c *campaign) moved(d *deployment, from fleet.DeploymentState) {
 	c.judged = false
 }
 
-func (c *campaign) tally(board string, wave int, s fleet.DeploymentState, n int) {
+func (c *openCampaign) tally(board string, wave int, s campaign.DeploymentState, n int) {
 	t := &c.tallies
 	add(&t.ByState, s, n)
 	if wave >= 0 && wave < len(t.ByWave) {
 		add(&t.ByWave[wave], s, n)
 	}
 	if t.ByBoard == nil {
-		t.ByBoard = make(map[string]map[fleet.DeploymentState]int)
+		t.ByBoard = make(map[string]map[campaign.DeploymentState]int)
 	}
 	byState := t.ByBoard[board]
 	add(&byState, s, n)
 	t.ByBoard[board] = byState
 }
 
-func add(m *map[fleet.DeploymentState]int, s fleet.DeploymentState, n int) {
+func add(m *map[campaign.DeploymentState]int, s campaign.DeploymentState, n int) {
 	if *m == nil {
-		*m = make(map[fleet.DeploymentState]int)
+		*m = make(map[campaign.DeploymentState]int)
 	}
 	(*m)[s] += n
 }
 
-func (c *campaign) failures() int {
+func (c *openCampaign) failures() int {
 	n := 0
 	for s, count := range c.tallies.ByState {
 		if s.Failed() {
@@ -137,7 +139,7 @@ func (c *campaign) failures() int {
 
 // open returns how many deployments have no outcome, those included whose wave
 // has not opened.
-func (c *campaign) open() int {
+func (c *openCampaign) open() int {
 	n := 0
 	for s, count := range c.tallies.ByState {
 		if !s.Final() {
@@ -148,17 +150,17 @@ func (c *campaign) open() int {
 }
 
 // wave is the open one; nil before the first.
-func (c *campaign) wave() *fleet.Wave {
+func (c *openCampaign) wave() *campaign.Wave {
 	if c.Wave < 0 || c.Wave >= len(c.waves) {
 		return nil
 	}
 	return &c.waves[c.Wave]
 }
 
-func (c *campaign) lastWave() bool { return c.Wave >= len(c.waves)-1 }
+func (c *openCampaign) lastWave() bool { return c.Wave >= len(c.waves)-1 }
 
 // soak is how long a device of the wave must stay well.
-func (c *campaign) soak(wave int) time.Duration {
+func (c *openCampaign) soak(wave int) time.Duration {
 	if wave >= 0 && wave < len(c.waves) {
 		return c.waves[wave].Plan.Soak
 	}
@@ -166,14 +168,14 @@ func (c *campaign) soak(wave int) time.Duration {
 }
 
 // actor is the campaign as the subject of calls and audit entries.
-func (c *campaign) actor() fleet.Actor {
+func (c *openCampaign) actor() fleet.Actor {
 	return fleet.Actor{Kind: fleet.ActorCampaign, ID: c.ID.String(), Name: c.Plan.Name, Role: fleet.RoleOperator}
 }
 
 // byDeviceTime reports whether a window follows the devices' own time zones.
-func (c *campaign) byDeviceTime() bool {
+func (c *openCampaign) byDeviceTime() bool {
 	for _, w := range c.Plan.Windows {
-		if w.TimeZone == fleet.DeviceZone {
+		if w.TimeZone == campaign.DeviceZone {
 			return true
 		}
 	}

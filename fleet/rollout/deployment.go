@@ -6,18 +6,19 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // A deployment is one that the engine holds in memory: queued, active, or given
 // up and still open to late proof.
 type deployment struct {
-	fleet.Deployment
-	camp *campaign
+	campaign.Deployment
+	camp *openCampaign
 
 	// What the store does not know yet.
-	events []fleet.DeploymentEvent
-	seen   []fleet.Observation // since the row was stored
-	acts   []fleet.Act
+	events []campaign.DeploymentEvent
+	seen   []campaign.Observation // since the row was stored
+	acts   []campaign.Act
 	dirty  bool
 	lazy   bool // only the progress of its download changed: that can wait
 
@@ -56,16 +57,16 @@ func (d *deployment) cameBack(at time.Time) bool {
 
 // late reports whether what comes later still changes the deployment: proof that
 // re-opens it, or the device's own word on why it failed.
-func late(s fleet.DeploymentState) bool {
+func late(s campaign.DeploymentState) bool {
 	switch s {
-	case fleet.DeploymentTimedOut, fleet.DeploymentFailed, fleet.DeploymentAborted, fleet.DeploymentRolledBack:
+	case campaign.DeploymentTimedOut, campaign.DeploymentFailed, campaign.DeploymentAborted, campaign.DeploymentRolledBack:
 		return true
 	}
 	return false
 }
 
 // attach takes a row into memory, and puts it where it waits.
-func (l *loop) attach(c *campaign, row fleet.Deployment) *deployment {
+func (l *loop) attach(c *openCampaign, row campaign.Deployment) *deployment {
 	d := &deployment{Deployment: row, camp: c, timer: -1, attemptEnd: l.e.adoptCall(&row)}
 	l.byID[d.ID] = d
 	l.byDevice[d.Device] = append(l.byDevice[d.Device], d)
@@ -97,7 +98,7 @@ func (l *loop) detach(d *deployment) {
 // settle puts a deployment where it waits for what comes next.
 func (l *loop) settle(d *deployment) {
 	l.unplace(d)
-	l.setWaits(d, d.State == fleet.DeploymentQueued)
+	l.setWaits(d, d.State == campaign.DeploymentQueued)
 	switch {
 	case d.State.Active():
 		d.prepared = false
@@ -105,9 +106,9 @@ func (l *loop) settle(d *deployment) {
 			l.timers.set(d, *d.Deadline)
 		}
 		return
-	case d.State == fleet.DeploymentQueued && d.NotBefore != nil && d.NotBefore.After(l.now):
+	case d.State == campaign.DeploymentQueued && d.NotBefore != nil && d.NotBefore.After(l.now):
 		l.timers.set(d, *d.NotBefore)
-	case d.State == fleet.DeploymentQueued:
+	case d.State == campaign.DeploymentQueued:
 		d.waitIn(&d.camp.ready, false)
 	case d.State.Final() && !d.dirty && !late(d.State):
 		l.detach(d)

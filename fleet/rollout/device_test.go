@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 )
 
 // device is a scripted device with stock behaviour (protocol 4.7), or with a
@@ -66,16 +70,17 @@ func (d *device) powerCycle(off time.Duration) {
 	d.boot(elf)
 }
 
-func (d *device) observed(l fleet.FirmwareLink, kind fleet.EvidenceKind, bytes int64) {
-	o := fleet.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes}
+func (d *device) observed(l firmware.Link, kind fleet.EvidenceKind, bytes int64) {
+	o := campaign.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes}
 	for range d.w.copies {
-		d.w.current().Download(l.Deployment, o)
+		d.w.current().Transferred(firmware.Transfer{Deployment: l.Deployment, Attempt: o.Attempt, At: o.At, Kind: o.Kind,
+			Detail: o.Detail, Sent: o.Bytes})
 	}
 }
 
 // install is what the device does when it is told of an image. told is nil if
 // it was by a boot poll. It reports whether the device left its old build.
-func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, string)) (left bool) {
+func (d *device) install(l firmware.Link, told func(fleet.EvidenceKind, string)) (left bool) {
 	d.mu.Lock()
 	d.tries++
 	try, life := d.tries, d.life
@@ -85,12 +90,12 @@ func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, str
 	}
 	if d.fault == "liar" {
 		for _, s := range []fleet.JobState{fleet.JobAccepted, fleet.JobDone} {
-			d.reports(l, fleet.DeviceJob{State: s})
+			d.reports(l, telemetry.Job{State: s})
 		}
 		return false
 	}
 	if d.fault == "reports refusal" {
-		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "refused", Reason: "only signed images are taken here"})
+		d.reports(l, telemetry.Job{State: fleet.JobFailed, Code: "refused", Reason: "only signed images are taken here"})
 		return false
 	}
 	d.goesOn(l, fleet.JobAccepted, 0)
@@ -105,7 +110,7 @@ func (d *device) install(l fleet.FirmwareLink, told func(fleet.EvidenceKind, str
 	}
 	switch d.fault {
 	case "reports bad image":
-		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "corrupt", Reason: notSound})
+		d.reports(l, telemetry.Job{State: fleet.JobFailed, Code: "corrupt", Reason: notSound})
 		return false
 	case "refuses image":
 		if d.pause(3*time.Second, life) && told != nil {
@@ -147,7 +152,7 @@ func (d *device) restartInto(life int) {
 	d.boot(oldELF)
 }
 
-func (d *device) download(l fleet.FirmwareLink, try, life int) bool {
+func (d *device) download(l firmware.Link, try, life int) bool {
 	if !d.w.store.served(l.Deployment, l.Attempt) {
 		return false
 	}
@@ -169,7 +174,7 @@ func (d *device) download(l fleet.FirmwareLink, try, life int) bool {
 		if !alive || !d.w.store.served(l.Deployment, l.Attempt) || cut && i == 3 {
 			d.observed(l, fleet.EvidenceCut, sent)
 			if d.fault == "reports a cut" {
-				d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "unavailable", Reason: "the download was cut short"})
+				d.reports(l, telemetry.Job{State: fleet.JobFailed, Code: "unavailable", Reason: "the download was cut short"})
 			}
 			return false
 		}
@@ -257,13 +262,14 @@ func (d *device) registered() fleet.Device {
 	return d.w.store.devices[d.id]
 }
 
-func (d *device) poll(firstBoot bool) (l fleet.FirmwareLink, offered bool) {
+func (d *device) poll(firstBoot bool) (l firmware.Link, offered bool) {
 	now := time.Now().UTC()
 	version := "2.0.0"
 	if d.running() == newELF {
 		version = "2.0.1"
 	}
-	p := fleet.BootPoll{Device: d.id, At: now, ELFSHA256: d.running(), Version: version, Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 90 << 10}}
+	p := enrolment.BootPoll{Device: d.id, At: now, ELFSHA256: d.running(), Version: version,
+		Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 90 << 10}}
 	if d.fault == "leaks" && firstBoot {
 		p.Layout.FreeHeap = 10 << 10
 	}

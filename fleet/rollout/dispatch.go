@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -20,12 +22,12 @@ const (
 // A telling is a deployment that is about to be told, and how.
 type telling struct {
 	d    *deployment
-	mode fleet.DispatchMode
+	mode firmware.DispatchMode
 	poll *pollRequest // by pull: the poll that is answered
-	link fleet.FirmwareLink
+	link firmware.Link
 	url  string
 	// image is as it was when the device was found to fit it.
-	image fleet.Image
+	image firmware.Image
 }
 
 // dispatch tells as many devices as places, pace and windows let go: first
@@ -40,7 +42,7 @@ func (l *loop) dispatch(ctx context.Context) {
 	budget := l.o.MaxDispatchBatch
 	for i := range l.order {
 		c := l.order[(i+l.turns)%len(l.order)] // none is always the first
-		if c.State != fleet.CampaignRunning || l.now.Before(c.retryAt) {
+		if c.State != campaign.Running || l.now.Before(c.retryAt) {
 			continue
 		}
 		picked := l.pick(ctx, c, min(budget, room))
@@ -60,7 +62,8 @@ func (l *loop) dispatch(ctx context.Context) {
 func (l *loop) room() int {
 	told := 0
 	for _, c := range l.order {
-		for _, s := range []fleet.DeploymentState{fleet.DeploymentDispatching, fleet.DeploymentSent, fleet.DeploymentOffered} {
+		for _, s := range []campaign.DeploymentState{campaign.DeploymentDispatching, campaign.DeploymentSent,
+			campaign.DeploymentOffered} {
 			told += c.tallies.ByState[s]
 		}
 	}
@@ -68,13 +71,13 @@ func (l *loop) room() int {
 }
 
 // places is how many devices of the campaign may be told now.
-func (l *loop) places(c *campaign, budget int) int {
+func (l *loop) places(c *openCampaign, budget int) int {
 	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.picked-c.preparing-c.restarting, c.tokens(l.now)))
 }
 
 // pick takes from the queue as many devices as may be told. No turn looks at
 // more of it than that and a bounded part of those that cannot be reached.
-func (l *loop) pick(ctx context.Context, c *campaign, budget int) []telling {
+func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []telling {
 	l.lookAtParked(c)
 	free := l.places(c, budget)
 	if free == 0 {
@@ -87,7 +90,7 @@ func (l *loop) pick(ctx context.Context, c *campaign, budget int) []telling {
 	picked, err := l.examine(ctx, c, candidates)
 	if err != nil {
 		for _, d := range candidates {
-			if d.State == fleet.DeploymentQueued && d.in == nil && d.timer < 0 && !d.busy {
+			if d.State == campaign.DeploymentQueued && d.in == nil && d.timer < 0 && !d.busy {
 				d.waitIn(&c.ready, true)
 			}
 		}
@@ -101,7 +104,7 @@ func (l *loop) pick(ctx context.Context, c *campaign, budget int) []telling {
 
 // candidates takes devices off the front of the queue. Those that are plainly
 // out of reach are parked at once.
-func (l *loop) candidates(c *campaign, n int) (all []*deployment) {
+func (l *loop) candidates(c *openCampaign, n int) (all []*deployment) {
 	for range n + lookAhead {
 		front := c.ready.Front()
 		if front == nil || len(all) == n {
@@ -144,7 +147,7 @@ func (l *loop) giveUpSilent() {
 
 // lookAtParked goes round the parked devices, a few at a time: word of one that
 // came back may have been lost with a former engine.
-func (l *loop) lookAtParked(c *campaign) {
+func (l *loop) lookAtParked(c *openCampaign) {
 	for range min(parkedLook, c.parked.Len()) {
 		d := c.parked.Front().Value.(*deployment)
 		presence, _, _ := l.o.Presence.State(d.Device)
@@ -162,7 +165,7 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 	if len(tellings) == 0 {
 		return
 	}
-	dispatches := make([]fleet.Dispatch, len(tellings))
+	dispatches := make([]campaign.Dispatch, len(tellings))
 	for i := range tellings {
 		dispatches[i] = l.beginAttempt(&tellings[i])
 	}
@@ -189,15 +192,16 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 
 // beginAttempt moves the deployment to its next attempt, in memory, and makes
 // the link that goes with it.
-func (l *loop) beginAttempt(t *telling) fleet.Dispatch {
+func (l *loop) beginAttempt(t *telling) campaign.Dispatch {
 	d := t.d
 	from := d.State
-	event := fleet.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
-	t.link, t.url = fleet.NewFirmwareLink(l.o.PublicURL, d.Deployment, l.patience(d), l.now)
+	event := campaign.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
+	t.link, t.url = firmware.NewLink(l.o.PublicURL, d.Link(), l.patience(d), l.now)
 	t.image = l.images.bySHA[d.Image] // read in this turn, by unfit
 	d.camp.moved(d, from)
 	l.settle(d)
-	return fleet.Dispatch{DeploymentChange: fleet.DeploymentChange{Deployment: d.Deployment, Events: []fleet.DeploymentEvent{event}}, Link: t.link}
+	return campaign.Dispatch{DeploymentChange: campaign.DeploymentChange{Deployment: d.Deployment,
+		Events: []campaign.DeploymentEvent{event}}, Link: t.link}
 }
 
 // patience is how long an attempt may take until its device has polled.
@@ -214,7 +218,7 @@ func (l *loop) patience(d *deployment) time.Duration {
 func (l *loop) begun(ctx context.Context, t telling) {
 	l.stored(t.d)
 	t.d.epoch = 0
-	if t.mode == fleet.ModePull {
+	if t.mode == firmware.ModePull {
 		l.tellByPoll(t)
 		return
 	}
@@ -231,7 +235,7 @@ func (l *loop) refused(ctx context.Context, t telling) {
 		return
 	}
 	d := t.d
-	var row fleet.Deployment
+	var row campaign.Deployment
 	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
 		row, err = l.o.Store.DeploymentByID(ctx, d.ID)
 		return err
@@ -247,7 +251,7 @@ func (l *loop) refused(ctx context.Context, t telling) {
 	}
 	l.reload = true
 	l.replace(d, row)
-	if l.byID[d.ID] == d && d.State == fleet.DeploymentQueued {
+	if l.byID[d.ID] == d && d.State == campaign.DeploymentQueued {
 		l.unplace(d)
 		l.timers.set(d, l.now.Add(busyPause))
 	}

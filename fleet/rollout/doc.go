@@ -3,10 +3,10 @@
 //
 // It has a clock and one goroutine, and no rules: what evidence means, when a
 // wave is good and what an abort rule says are plain functions in package
-// fleet. The engine takes evidence in, asks the rules, stores what they say,
+// campaign. The engine takes evidence in, asks the rules, stores what they say,
 // and only then acts: a device is told of an image after the row that says so
 // is durable. So a new engine that reads the rows knows all that a dead one
 // knew, and nothing is sent twice.
 //
-// One engine works in a database at a time ([fleet.RolloutStore.Lead]).
+// One engine works in a database at a time ([campaign.RolloutStore.Lead]).
 package rollout

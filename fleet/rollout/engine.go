@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -29,7 +31,7 @@ type Presence interface {
 	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence string)
 }
 
-// Downloads hands images out; [fleet.Downloads] does.
+// Downloads hands images out; [firmware.Downloads] does.
 type Downloads interface {
 	Revoke(deployments ...uuid.UUID)
 	Room() int
@@ -37,9 +39,9 @@ type Downloads interface {
 
 // Options configures [Engine]. Those without a default are required.
 type Options struct {
-	Store       fleet.RolloutStore
+	Store       campaign.RolloutStore
 	Inventories fleet.InventoryStore
-	Quarantines fleet.QuarantineStore
+	Quarantines campaign.QuarantineStore
 	Calls       Calls
 	Link        Link
 	Presence    Presence
@@ -52,21 +54,21 @@ type Options struct {
 	Events    *fleet.Events // nil: nobody is told
 	Log       *slog.Logger  // nil: silent
 
-	Zone             *time.Location         // of devices without one. Default: UTC
-	Timers           fleet.DeploymentTimers // Default: fleet.DefaultTimers
-	Tick             time.Duration          // how often time is looked at. Default: 1s
-	MaxDispatchBatch int                    // devices told in one transaction. Default: 256
-	MaxChecks        int                    // devices whose health is checked at once. Default: 64
-	RetryPause       time.Duration          // between tries of a health check. Default: 3s
-	Now              func() time.Time       // Default: time.Now
+	Zone             *time.Location            // of devices without one. Default: UTC
+	Timers           campaign.DeploymentTimers // Default: campaign.DefaultTimers
+	Tick             time.Duration             // how often time is looked at. Default: 1s
+	MaxDispatchBatch int                       // devices told in one transaction. Default: 256
+	MaxChecks        int                       // devices whose health is checked at once. Default: 64
+	RetryPause       time.Duration             // between tries of a health check. Default: 3s
+	Now              func() time.Time          // Default: time.Now
 }
 
 func (o *Options) fill() {
 	if o.Zone == nil {
 		o.Zone = time.UTC
 	}
-	if o.Timers == (fleet.DeploymentTimers{}) {
-		o.Timers = fleet.DefaultTimers
+	if o.Timers == (campaign.DeploymentTimers{}) {
+		o.Timers = campaign.DefaultTimers
 	}
 	if o.Tick == 0 {
 		o.Tick = time.Second
@@ -168,7 +170,7 @@ func (l *loop) leaveCalls() {
 
 // adoptCall returns the end of the attempt's call that an earlier lead made, or
 // nil.
-func (e *Engine) adoptCall(d *fleet.Deployment) chan struct{} {
+func (e *Engine) adoptCall(d *campaign.Deployment) chan struct{} {
 	c, ok := e.underWay[d.ID]
 	if !ok || c.attempt != d.Attempt {
 		return nil
@@ -193,18 +195,19 @@ func (e *Engine) Wake() { e.inbox.wake() }
 func (e *Engine) Evidence(id fleet.DeviceID, seen fleet.Evidence) {
 	switch seen.Kind {
 	case fleet.EvidenceConnect, fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
-		e.about(id, fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail})
+		e.about(id, campaign.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail})
 	}
 }
 
-// Download takes what is observed about a deployment's download.
-func (e *Engine) Download(deployment uuid.UUID, o fleet.Observation) {
-	device, ok := e.index.deviceOf(deployment)
+// Transferred takes evidence about a deployment's download.
+func (e *Engine) Transferred(t firmware.Transfer) {
+	device, ok := e.index.deviceOf(t.Deployment)
 	if !ok {
 		return
 	}
-	in := input{deployment: deployment, seen: o}
-	if o.Kind == fleet.EvidenceDownloaded {
+	in := input{deployment: t.Deployment, seen: campaign.Observation{At: t.At, Kind: t.Kind, Detail: t.Detail,
+		Attempt: t.Attempt, Bytes: t.Sent}}
+	if t.Kind == fleet.EvidenceDownloaded {
 		in.epoch, _ = e.o.Link.Epoch(device)
 	}
 	e.inbox.put(in)
@@ -213,15 +216,15 @@ func (e *Engine) Download(deployment uuid.UUID, o fleet.Observation) {
 // Listed takes that a device answered initialize and tools/list. The build of
 // the listing is what the latest boot poll named.
 func (e *Engine) Listed(id fleet.DeviceID, l fleet.ToolListing) {
-	e.about(id, fleet.Observation{At: l.At, Kind: fleet.EvidenceInitialize, ELF: l.ELFSHA256})
+	e.about(id, campaign.Observation{At: l.At, Kind: fleet.EvidenceInitialize, ELF: l.ELFSHA256})
 }
 
 // Retired takes that a device left service.
 func (e *Engine) Retired(id fleet.DeviceID) {
-	e.about(id, fleet.Observation{At: e.now(), Kind: fleet.EvidenceRetired})
+	e.about(id, campaign.Observation{At: e.now(), Kind: fleet.EvidenceRetired})
 }
 
-func (e *Engine) about(id fleet.DeviceID, o fleet.Observation) {
+func (e *Engine) about(id fleet.DeviceID, o campaign.Observation) {
 	if e.index.has(id) {
 		e.inbox.put(input{device: id, seen: o})
 	}

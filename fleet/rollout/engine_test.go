@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,46 +31,46 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 }
 
 // verdicts is what becomes of a device with each fault.
-var verdicts = map[string]fleet.DeploymentState{
-	"":                       fleet.DeploymentSucceeded,
-	"cut once":               fleet.DeploymentSucceeded,
-	"silent":                 fleet.DeploymentTimedOut,
-	"cut":                    fleet.DeploymentFailed,
-	"stalls":                 fleet.DeploymentFailed,
-	"busy":                   fleet.DeploymentFailed,
-	"refuses call":           fleet.DeploymentRejected,
-	"refuses image":          fleet.DeploymentFailed,
-	"refuses image silently": fleet.DeploymentFailed,
-	"rolled back":            fleet.DeploymentRolledBack,
-	"rolled back later":      fleet.DeploymentRolledBack,
-	"wrong build":            fleet.DeploymentWrongBuild,
-	"dead":                   fleet.DeploymentTimedOut,
-	"no MQTT":                fleet.DeploymentTimedOut,
-	"no poll":                fleet.DeploymentTimedOut,
-	"unhealthy":              fleet.DeploymentUnhealthy,
-	"unhealthy before":       fleet.DeploymentSkipped,
-	"leaks":                  fleet.DeploymentUnhealthy,
-	"slow":                   fleet.DeploymentSucceeded, // late
+var verdicts = map[string]campaign.DeploymentState{
+	"":                       campaign.DeploymentSucceeded,
+	"cut once":               campaign.DeploymentSucceeded,
+	"silent":                 campaign.DeploymentTimedOut,
+	"cut":                    campaign.DeploymentFailed,
+	"stalls":                 campaign.DeploymentFailed,
+	"busy":                   campaign.DeploymentFailed,
+	"refuses call":           campaign.DeploymentRejected,
+	"refuses image":          campaign.DeploymentFailed,
+	"refuses image silently": campaign.DeploymentFailed,
+	"rolled back":            campaign.DeploymentRolledBack,
+	"rolled back later":      campaign.DeploymentRolledBack,
+	"wrong build":            campaign.DeploymentWrongBuild,
+	"dead":                   campaign.DeploymentTimedOut,
+	"no MQTT":                campaign.DeploymentTimedOut,
+	"no poll":                campaign.DeploymentTimedOut,
+	"unhealthy":              campaign.DeploymentUnhealthy,
+	"unhealthy before":       campaign.DeploymentSkipped,
+	"leaks":                  campaign.DeploymentUnhealthy,
+	"slow":                   campaign.DeploymentSucceeded, // late
 
 	// Devices that report on their jobs, as the included firmware does.
-	"reports":             fleet.DeploymentSucceeded,
-	"reports, resumes":    fleet.DeploymentSucceeded,
-	"reports bad image":   fleet.DeploymentFailed,
-	"reports refusal":     fleet.DeploymentRejected,
-	"reports a cut":       fleet.DeploymentFailed,
-	"reports rolled back": fleet.DeploymentRolledBack,
-	"liar":                fleet.DeploymentTimedOut,  // says done, and did nothing
-	"doomsayer":           fleet.DeploymentSucceeded, // says that it failed, and runs the image
+	"reports":             campaign.DeploymentSucceeded,
+	"reports, resumes":    campaign.DeploymentSucceeded,
+	"reports bad image":   campaign.DeploymentFailed,
+	"reports refusal":     campaign.DeploymentRejected,
+	"reports a cut":       campaign.DeploymentFailed,
+	"reports rolled back": campaign.DeploymentRolledBack,
+	"liar":                campaign.DeploymentTimedOut,  // says done, and did nothing
+	"doomsayer":           campaign.DeploymentSucceeded, // says that it failed, and runs the image
 }
 
-func healthPlan(p *fleet.CampaignPlan) {
-	p.HealthChecks = []fleet.HealthCheck{{Tool: "self.get_device_status", Retries: 1}}
+func healthPlan(p *campaign.Plan) {
+	p.HealthChecks = []campaign.HealthCheck{{Tool: "self.get_device_status", Retries: 1}}
 	p.MinHeapPercent = 50
 }
 
 func TestEveryFaultGetsItsVerdict(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		want := map[fleet.DeviceID]fleet.DeploymentState{}
+		want := map[fleet.DeviceID]campaign.DeploymentState{}
 		for i, fault := range slices.Sorted(maps.Keys(verdicts)) {
 			id := fleet.DeviceID(fmt.Sprintf("device%02d", i))
 			w.add(id, fault)
@@ -78,7 +79,7 @@ func TestEveryFaultGetsItsVerdict(t *testing.T) {
 		c := w.plan(healthPlan, 4, len(want)-4)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, 12*time.Hour, fleet.CampaignCompletedWithErrors)
+		c = w.await(c.ID, 12*time.Hour, campaign.CompletedWithErrors)
 		sleep(30 * time.Minute) // late proof comes after the end
 		if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
 			for id, d := range w.devices {
@@ -93,9 +94,10 @@ func TestEveryFaultGetsItsVerdict(t *testing.T) {
 }
 
 // story is what is on record of a deployment, for messages.
-func (w *world) story(row fleet.Deployment) (lines []string) {
+func (w *world) story(row campaign.Deployment) (lines []string) {
 	for _, e := range w.store.events[row.ID] {
-		lines = append(lines, fmt.Sprintf("%s %d %s %s>%s %s", e.At.Format("15:04:05"), e.Attempt, e.Kind, e.From, e.To, e.Detail))
+		lines = append(lines, fmt.Sprintf("%s %d %s %s>%s %s", e.At.Format("15:04:05"), e.Attempt, e.Kind, e.From, e.To,
+			e.Detail))
 	}
 	return lines
 }
@@ -108,12 +110,12 @@ func TestWholeCampaignSucceeds(t *testing.T) {
 		c := w.plan(nil, 2, 18, 40)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, 2*time.Hour, fleet.CampaignCompleted)
+		c = w.await(c.ID, 2*time.Hour, campaign.Completed)
 		if c.Wave != 2 || c.FinishedAt == nil {
 			t.Errorf("ended in wave %d at %v", c.Wave, c.FinishedAt)
 		}
 		for _, wave := range w.store.waves[c.ID] {
-			if wave.State != fleet.WaveFinished || wave.FinishedAt == nil {
+			if wave.State != campaign.WaveFinished || wave.FinishedAt == nil {
 				t.Errorf("wave %d is %s: %s", wave.Number, wave.State, wave.Verdict)
 			}
 		}

@@ -5,13 +5,15 @@ import (
 	"errors"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
 
 // examine asks of each candidate what hinders it. Those that nothing hinders
 // are returned; the others are put where they wait for the hindrance to end.
-func (l *loop) examine(ctx context.Context, c *campaign, candidates []*deployment) (picked []telling, err error) {
+func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deployment) (picked []telling, err error) {
 	devices, quarantines, err := l.facts(ctx, candidates)
 	if err != nil {
 		return nil, err
@@ -22,15 +24,15 @@ func (l *loop) examine(ctx context.Context, c *campaign, candidates []*deploymen
 		if err != nil {
 			return nil, err
 		}
-		if reason != fleet.SkipNone {
-			l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(reason)})
+		if reason != firmware.SkipNone {
+			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(reason)})
 			continue
 		}
 		hindrance, mode, err := l.hindrance(ctx, d, device, c.inFlight+len(picked))
 		if err != nil {
 			return nil, err
 		}
-		if hindrance != fleet.HinderNone {
+		if hindrance != campaign.HinderNone {
 			l.waitFor(d, device, hindrance)
 			continue
 		}
@@ -43,7 +45,8 @@ func (l *loop) examine(ctx context.Context, c *campaign, candidates []*deploymen
 
 // facts reads what the registry knows of the devices, and which of them failed
 // too often.
-func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device, map[fleet.DeviceID]fleet.Quarantine, error) {
+func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device,
+	map[fleet.DeviceID]campaign.Quarantine, error) {
 	devices, err := l.devices(ctx, all)
 	if err != nil || l.o.Quarantines == nil {
 		return devices, nil, err
@@ -57,26 +60,28 @@ func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID
 }
 
 // unfit says why the device does not fit any more.
-func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device, quarantines map[fleet.DeviceID]fleet.Quarantine) (fleet.SkipReason, error) {
+func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device,
+	quarantines map[fleet.DeviceID]campaign.Quarantine) (firmware.SkipReason, error) {
 	if device.ID == "" {
-		return fleet.SkipRetired, nil
+		return firmware.SkipRetired, nil
 	}
 	if _, out := quarantines[d.Device]; out && d.camp.RollbackOf == uuid.Nil { // a way to safety is open to it
-		return fleet.SkipQuarantined, nil
+		return firmware.SkipQuarantined, nil
 	}
 	img, err := l.image(ctx, d.Image)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return fleet.SkipNoImage, nil
+		return firmware.SkipNoImage, nil
 	case err != nil:
-		return fleet.SkipNone, err
+		return firmware.SkipNone, err
 	}
 	plan := &d.camp.Plan
-	reason, _ := fleet.FitImage(device, img, fleet.FitOptions{Mode: plan.Mode, AllowDowngrade: plan.AllowDowngrade}, l.now)
-	if reason == fleet.SkipNone && plan.Mode == fleet.ModePush {
+	reason, _ := firmware.FitImage(device, img, firmware.FitOptions{Mode: plan.Mode, AllowDowngrade: plan.AllowDowngrade},
+		l.now)
+	if reason == firmware.SkipNone && plan.Mode == firmware.ModePush {
 		offers, err := l.offersUpgrade(ctx, device)
 		if err == nil && !offers && device.InventoryID != "" {
-			reason = fleet.SkipNoTool
+			reason = firmware.SkipNoTool
 		}
 		return reason, err
 	}
@@ -93,16 +98,19 @@ func (l *loop) offersUpgrade(ctx context.Context, device fleet.Device) (bool, er
 }
 
 // hindrance asks the rules.
-func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (fleet.Hindrance, fleet.DispatchMode, error) {
+func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (campaign.Hindrance,
+	firmware.DispatchMode, error) {
 	offers, err := l.offersUpgrade(ctx, device)
 	if err != nil {
 		return "", "", err
 	}
 	c := d.camp
-	h, mode := fleet.Hinder(fleet.ReadySituation{
-		Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: d.Deployment, Mode: c.Plan.Mode, PullNow: c.Plan.PullNow,
+	h, mode := campaign.Hinder(campaign.ReadySituation{
+		Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: d.Deployment, Mode: c.Plan.Mode,
+		PullNow:    c.Plan.PullNow,
 		WindowOpen: l.windowOpen(d, l.zoneOf(d, device)), Presence: d.saw, OffersTool: offers, Confirmed: confirmed(device),
-		Busy: l.activeElsewhere(d), InFlight: inFlight, MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: l.now,
+		Busy: l.activeElsewhere(d), InFlight: inFlight, MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true,
+		Now: l.now,
 	})
 	return h, mode, nil
 }
@@ -112,22 +120,22 @@ func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device
 func confirmed(device fleet.Device) bool { return device.LastPoll != nil && device.ELFSHA256 != "" }
 
 // waitFor puts a deployment where it waits for its hindrance to end.
-func (l *loop) waitFor(d *deployment, device fleet.Device, h fleet.Hindrance) {
+func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.Hindrance) {
 	switch h {
-	case fleet.HinderBackoff:
+	case campaign.HinderBackoff:
 		l.timers.set(d, *d.NotBefore)
-	case fleet.HinderWindow:
+	case campaign.HinderWindow:
 		at, ok := l.nextTurn(d, l.zoneOf(d, device))
 		if !ok || !at.After(l.now) {
 			at = l.now.Add(refreshEvery)
 		}
 		l.timers.set(d, at)
-	case fleet.HinderBusy, fleet.HinderOldPresence:
+	case campaign.HinderBusy, campaign.HinderOldPresence:
 		l.timers.set(d, l.now.Add(busyPause))
-	case fleet.HinderUnconfirmed:
+	case campaign.HinderUnconfirmed:
 		l.timers.set(d, l.now.Add(unsurePause))
-	case fleet.HinderOffline, fleet.HinderAwaitsPoll, fleet.HinderUnresponsive:
-		if h == fleet.HinderAwaitsPoll && l.prepare(d) {
+	case campaign.HinderOffline, campaign.HinderAwaitsPoll, campaign.HinderUnresponsive:
+		if h == campaign.HinderAwaitsPoll && l.prepare(d) {
 			return
 		}
 		d.waitIn(&d.camp.parked, false)
@@ -139,11 +147,11 @@ func (l *loop) waitFor(d *deployment, device fleet.Device, h fleet.Hindrance) {
 
 // ready takes the last steps before a device that nothing hinders is told: its
 // baseline, or the restart after which it will ask.
-func (l *loop) ready(d *deployment, device fleet.Device, mode fleet.DispatchMode) (telling, bool) {
+func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchMode) (telling, bool) {
 	if l.prepare(d) {
 		return telling{}, false
 	}
-	if mode == fleet.ModePull {
+	if mode == firmware.ModePull {
 		l.restart(d)
 		return telling{}, false
 	}

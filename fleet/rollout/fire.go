@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // fireTimers looks at the deployments whose time has come.
@@ -28,7 +29,7 @@ func (l *loop) fireTimers(ctx context.Context) {
 // fire tells the rules that a step took its time.
 func (l *loop) fire(d *deployment) {
 	if d.State.Active() {
-		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
 	}
 	if d.State.Active() && (d.timer < 0 || !d.at.After(l.now)) {
 		l.timers.set(d, l.now.Add(stormPause))
@@ -39,7 +40,7 @@ func (l *loop) fire(d *deployment) {
 // listened, before time judges who waits for one.
 func (l *loop) askRegistry(ctx context.Context, due []*deployment) {
 	waiting := slices.DeleteFunc(slices.Clone(due), func(d *deployment) bool {
-		return d.State == fleet.DeploymentBooted || d.State == fleet.DeploymentVerifying
+		return d.State == campaign.DeploymentBooted || d.State == campaign.DeploymentVerifying
 	})
 	for chunk := range slices.Chunk(waiting, saveBatch) {
 		devices, err := l.devices(ctx, chunk)
@@ -62,6 +63,7 @@ func (l *loop) takeRegistered(d *deployment, device fleet.Device) {
 	}
 	proves := device.ELFSHA256 == d.TargetELF && d.SentAt != nil && at.After(*d.SentAt)
 	if proves || at.After(d.UpdatedAt) {
-		l.observe(d, fleet.Observation{At: *at, Kind: fleet.EvidenceBootPoll, ELF: device.ELFSHA256, Version: device.Version})
+		l.observe(d, campaign.Observation{At: *at, Kind: fleet.EvidenceBootPoll, ELF: device.ELFSHA256,
+			Version: device.Version})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // errAbsent means that the device was not there to be checked: no verdict.
@@ -16,7 +17,8 @@ var errAbsent = errors.New("the device is not connected")
 // checkHealth calls the tools of health checks, each again as often as it
 // allows, and returns their answers by index. baseline are the answers from
 // before; nil takes them: then nothing is compared with before.
-func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.DeviceID, checks []fleet.HealthCheck, baseline map[string]string) (map[string]string, error) {
+func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.DeviceID, checks []campaign.HealthCheck,
+	baseline map[string]string) (map[string]string, error) {
 	answers := make(map[string]string, len(checks))
 	for i, check := range checks {
 		key := strconv.Itoa(i)
@@ -29,7 +31,8 @@ func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.D
 	return answers, nil
 }
 
-func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check fleet.HealthCheck, baseline map[string]string, before string) (text string, err error) {
+func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck,
+	baseline map[string]string, before string) (text string, err error) {
 	for try := 0; ; try++ {
 		text, err = e.runCheck(ctx, by, device, check)
 		if err == nil {
@@ -37,7 +40,7 @@ func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 			if baseline == nil {
 				asserts = absolute(asserts)
 			}
-			err = fleet.CheckAssertions(asserts, text, before)
+			err = campaign.CheckAssertions(asserts, text, before)
 		}
 		if err == nil || errors.Is(err, errAbsent) || try >= check.Retries {
 			return text, err
@@ -51,7 +54,7 @@ func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 }
 
 // absolute leaves out what can only hold after the upgrade.
-func absolute(all []fleet.Assertion) (out []fleet.Assertion) {
+func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 	for _, a := range all {
 		if a.Op != "unchanged" {
 			out = append(out, a)
@@ -60,8 +63,10 @@ func absolute(all []fleet.Assertion) (out []fleet.Assertion) {
 	return out
 }
 
-func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check fleet.HealthCheck) (string, error) {
-	call, err := e.o.Calls.Call(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool, Arguments: check.Arguments})
+func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck) (
+	string, error) {
+	call, err := e.o.Calls.Call(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool,
+		Arguments: check.Arguments})
 	if err != nil {
 		e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)
 		return "", errAbsent

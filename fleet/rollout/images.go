@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -17,7 +19,7 @@ const imagesEvery = 30 * time.Second
 // images keeps what the engine needs to know of images. Revocation is told by
 // events, and looked for anyway.
 type images struct {
-	bySHA  map[string]fleet.Image
+	bySHA  map[string]firmware.Image
 	readAt time.Time
 	asked  int // raised when all has to be read again
 }
@@ -27,9 +29,9 @@ func (m *images) forget() {
 	m.asked++
 }
 
-func (l *loop) image(ctx context.Context, sha string) (fleet.Image, error) {
+func (l *loop) image(ctx context.Context, sha string) (firmware.Image, error) {
 	if l.now.Sub(l.images.readAt) > imagesEvery || l.images.bySHA == nil {
-		l.images.bySHA, l.images.readAt = make(map[string]fleet.Image), l.now
+		l.images.bySHA, l.images.readAt = make(map[string]firmware.Image), l.now
 	}
 	if img, ok := l.images.bySHA[sha]; ok {
 		return img, nil
@@ -43,7 +45,7 @@ func (l *loop) image(ctx context.Context, sha string) (fleet.Image, error) {
 
 // checkImages stops a campaign whose release or one of whose images was
 // revoked: what is being fetched is cut, and who waits for the image is let go.
-func (l *loop) checkImages(ctx context.Context, c *campaign) error {
+func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 	if c.asked == l.images.asked && l.now.Sub(c.checkedAt) < imagesEvery {
 		return nil
 	}
@@ -63,14 +65,14 @@ func (l *loop) checkImages(ctx context.Context, c *campaign) error {
 		l.dropWaiting(c, sha)
 	}
 	l.save(ctx)
-	if reason == "" || c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedBySystem {
+	if reason == "" || c.State == campaign.Paused && c.PauseReason == campaign.PausedBySystem {
 		return nil
 	}
-	return l.pause(ctx, c, fleet.PausedBySystem, reason)
+	return l.pause(ctx, c, campaign.PausedBySystem, reason)
 }
 
 // revokedImages returns those of the images under way that were revoked, and why.
-func (l *loop) revokedImages(ctx context.Context, c *campaign) (map[string]string, error) {
+func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]string, error) {
 	seen, revoked := make(map[string]bool), make(map[string]string)
 	for _, d := range c.held {
 		if d.State.Final() || seen[d.Image] {
@@ -90,15 +92,15 @@ func (l *loop) revokedImages(ctx context.Context, c *campaign) (map[string]strin
 	return revoked, nil
 }
 
-func (l *loop) dropWaiting(c *campaign, sha string) {
+func (l *loop) dropWaiting(c *openCampaign, sha string) {
 	for _, d := range c.held {
-		if d.State == fleet.DeploymentQueued && d.Image == sha {
-			l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(fleet.SkipRevoked)})
+		if d.State == campaign.DeploymentQueued && d.Image == sha {
+			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(firmware.SkipRevoked)})
 		}
 	}
 }
 
-func (l *loop) releaseRevoked(ctx context.Context, c *campaign) (string, error) {
+func (l *loop) releaseRevoked(ctx context.Context, c *openCampaign) (string, error) {
 	if c.Plan.Release == uuid.Nil {
 		return "", nil
 	}
@@ -108,7 +110,7 @@ func (l *loop) releaseRevoked(ctx context.Context, c *campaign) (string, error) 
 		return "the release is gone", nil
 	case err != nil:
 		return "", err
-	case r.State == fleet.ReleaseRevoked:
+	case r.State == firmware.ReleaseRevoked:
 		return "release " + r.Version + " was revoked: " + r.Reason, nil
 	}
 	return "", nil

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -13,7 +14,7 @@ import (
 type input struct {
 	device     fleet.DeviceID
 	deployment uuid.UUID
-	seen       fleet.Observation
+	seen       campaign.Observation
 	poll       *pollRequest
 	reporter   fleet.DeviceID // job: whose word it is
 	epoch      int64          // downloaded: of the connection that stood

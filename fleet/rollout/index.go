@@ -22,7 +22,8 @@ func (x *index) open() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.loading = true
-	x.devices, x.of, x.queued = make(map[fleet.DeviceID]int), make(map[uuid.UUID]fleet.DeviceID), make(map[fleet.DeviceID]int)
+	x.devices, x.of, x.queued = make(map[fleet.DeviceID]int), make(map[uuid.UUID]fleet.DeviceID),
+		make(map[fleet.DeviceID]int)
 }
 
 func (x *index) loaded() {

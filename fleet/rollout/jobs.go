@@ -2,6 +2,8 @@ package rollout
 
 import (
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/telemetry"
 
 	"github.com/google/uuid"
 )
@@ -12,11 +14,12 @@ const maxReports = 300
 
 // Reported takes a device's own report on the job of an attempt. The word of a
 // device about the deployment of another is nothing.
-func (e *Engine) Reported(device fleet.DeviceID, deployment uuid.UUID, attempt int, job fleet.DeviceJob) {
+func (e *Engine) Reported(device fleet.DeviceID, deployment uuid.UUID, attempt int, job telemetry.Job) {
 	if owner, ok := e.index.deviceOf(deployment); !ok || attempt < 1 || owner != "" && owner != device {
 		return
 	}
-	e.inbox.put(input{reporter: device, deployment: deployment, seen: fleet.Observation{At: e.now(), Kind: fleet.EvidenceJob, Attempt: attempt,
+	e.inbox.put(input{reporter: device, deployment: deployment, seen: campaign.Observation{At: e.now(),
+		Kind: fleet.EvidenceJob, Attempt: attempt,
 		Job: job.State, Percent: job.Percent, Code: job.Code, Detail: job.Reason}})
 }
 
@@ -30,10 +33,11 @@ func (d *deployment) mayReport(device fleet.DeviceID) bool {
 // supersedes reports whether news make what is told of the same attempt
 // superfluous: the progress of a download, by the web server or by the device.
 func supersedes(in, old input) bool {
-	return in.seen.Kind == old.seen.Kind && in.seen.Attempt == old.seen.Attempt && in.reporter == old.reporter && in.seen.Job == old.seen.Job
+	return in.seen.Kind == old.seen.Kind && in.seen.Attempt == old.seen.Attempt && in.reporter == old.reporter &&
+		in.seen.Job == old.seen.Job
 }
 
 // isProgress reports whether an input can be superseded.
-func isProgress(o fleet.Observation) bool {
+func isProgress(o campaign.Observation) bool {
 	return o.Kind == fleet.EvidenceBytes || o.Kind == fleet.EvidenceJob && o.Job == fleet.JobProgress
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // wordEvery bounds how often the numbers in a wave's verdict are stored while
@@ -14,52 +14,52 @@ const wordEvery = time.Second
 
 // judgeRules looks at the abort rules after every outcome. A rule that an
 // operator overruled by resuming counts again with the next failure.
-func (l *loop) judgeRules(ctx context.Context, c *campaign) error {
+func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
 	if c.judged || c.failures() <= c.Overruled {
 		return nil
 	}
-	v := fleet.JudgeAbort(c.Plan.AbortRules, c.tallies)
+	v := campaign.JudgeAbort(c.Plan.AbortRules, c.tallies)
 	switch {
 	case v == nil:
 		return nil
-	case v.Rule.Action != fleet.AbortPause:
+	case v.Rule.Action != campaign.AbortPause:
 		return l.abort(ctx, c, v)
-	case c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow && c.PauseReason != fleet.PausedByGate:
+	case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow && c.PauseReason != campaign.PausedByGate:
 		return nil // stands still already
 	}
-	return l.pause(ctx, c, fleet.PausedByThreshold, v.Sentence)
+	return l.pause(ctx, c, campaign.PausedByThreshold, v.Sentence)
 }
 
 // abort does what a rule says: the campaign stops for good.
-func (l *loop) abort(ctx context.Context, c *campaign, v *fleet.AbortVerdict) error {
+func (l *loop) abort(ctx context.Context, c *openCampaign, v *campaign.AbortVerdict) error {
 	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", v.Sentence)
-	return l.change(ctx, c, "campaign.abort", func(row *fleet.Campaign) {
-		row.State, row.PauseReason, row.Reason = fleet.CampaignStopping, "", v.Sentence
-		row.RollbackWanted = v.Rule.Action == fleet.AbortAndRollback
+	return l.change(ctx, c, "campaign.abort", func(row *campaign.Campaign) {
+		row.State, row.PauseReason, row.Reason = campaign.Stopping, "", v.Sentence
+		row.RollbackWanted = v.Rule.Action == campaign.AbortAndRollback
 	})
 }
 
 // judgeWave asks the rules where a wave stands.
-func (l *loop) judgeWave(c *campaign, w fleet.Wave) fleet.WaveVerdict {
-	return fleet.JudgeWave(w.Plan, w.Size, c.tallies.ByWave[w.Number], c.stuck[w.Number])
+func (l *loop) judgeWave(c *openCampaign, w campaign.Wave) campaign.WaveVerdict {
+	return campaign.JudgeWave(w.Plan, w.Size, c.tallies.ByWave[w.Number], c.stuck[w.Number])
 }
 
 // followWave opens the wave that is next, and judges the one that is open.
-func (l *loop) followWave(ctx context.Context, c *campaign) error {
+func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	switch {
 	case w == nil:
 		return nil
-	case c.Advance && (c.State == fleet.CampaignRunning || c.PauseReason == fleet.PausedByGate):
+	case c.Advance && (c.State == campaign.Running || c.PauseReason == campaign.PausedByGate):
 		return l.openNext(ctx, c, "opened the next wave by hand")
-	case c.State != fleet.CampaignRunning:
+	case c.State != campaign.Running:
 		return l.watchWave(ctx, c)
-	case w.State == fleet.WavePending:
-		if err := l.saveWave(ctx, c, fleet.WaveRunning, ""); err != nil {
+	case w.State == campaign.WavePending:
+		if err := l.saveWave(ctx, c, campaign.WaveRunning, ""); err != nil {
 			return err
 		}
 		fallthrough
-	case c.tallies.ByWave[c.Wave][fleet.DeploymentPending] > 0 && !l.ended(c):
+	case c.tallies.ByWave[c.Wave][campaign.DeploymentPending] > 0 && !l.ended(c):
 		return l.fillWave(ctx, c)
 	case c.judged:
 		return nil
@@ -68,25 +68,25 @@ func (l *loop) followWave(ctx context.Context, c *campaign) error {
 }
 
 // watchWave keeps the word about a wave current while nothing is dispatched.
-func (l *loop) watchWave(ctx context.Context, c *campaign) error {
+func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
-	if c.judged || w.State != fleet.WaveRunning && w.State != fleet.WaveSoaking {
+	if c.judged || w.State != campaign.WaveRunning && w.State != campaign.WaveSoaking {
 		return nil
 	}
 	c.judged = true
-	if v := l.judgeWave(c, *w); v.State == fleet.WaveRunning || v.State == fleet.WaveSoaking {
+	if v := l.judgeWave(c, *w); v.State == campaign.WaveRunning || v.State == campaign.WaveSoaking {
 		return l.saveWave(ctx, c, v.State, v.Sentence)
 	}
 	return nil
 }
 
-func (l *loop) takeVerdict(ctx context.Context, c *campaign, v fleet.WaveVerdict) error {
+func (l *loop) takeVerdict(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
 	w := c.wave()
-	overruled := w.State == fleet.WaveFailed // and yet an operator lets it run
+	overruled := w.State == campaign.WaveFailed // and yet an operator lets it run
 	switch v.State {
-	case fleet.WaveFinished:
+	case campaign.WaveFinished:
 		return l.passWave(ctx, c, v)
-	case fleet.WaveFailed:
+	case campaign.WaveFailed:
 		return l.failWave(ctx, c, v, overruled)
 	}
 	c.judged = true
@@ -97,19 +97,20 @@ func (l *loop) takeVerdict(ctx context.Context, c *campaign, v fleet.WaveVerdict
 }
 
 // passWave goes on after a wave that was judged good.
-func (l *loop) passWave(ctx context.Context, c *campaign, v fleet.WaveVerdict) error {
+func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
 	w := c.wave()
 	switch {
 	case c.lastWave():
 		c.judged = true
-		return l.saveWave(ctx, c, fleet.WaveFinished, v.Sentence)
-	case w.Plan.Gate == fleet.GateManual:
-		if err := l.saveWave(ctx, c, fleet.WaveGated, v.Sentence); err != nil {
+		return l.saveWave(ctx, c, campaign.WaveFinished, v.Sentence)
+	case w.Plan.Gate == campaign.GateManual:
+		if err := l.saveWave(ctx, c, campaign.WaveGated, v.Sentence); err != nil {
 			return err
 		}
-		return l.pause(ctx, c, fleet.PausedByGate, "wave "+label(*w)+" was judged good: "+v.Sentence+"; the next one waits for an operator")
+		return l.pause(ctx, c, campaign.PausedByGate, "wave "+label(*w)+" was judged good: "+v.Sentence+
+			"; the next one waits for an operator")
 	}
-	if err := l.saveWave(ctx, c, fleet.WaveFinished, v.Sentence); err != nil {
+	if err := l.saveWave(ctx, c, campaign.WaveFinished, v.Sentence); err != nil {
 		return err
 	}
 	return l.openNext(ctx, c, v.Sentence)
@@ -117,22 +118,22 @@ func (l *loop) passWave(ctx context.Context, c *campaign, v fleet.WaveVerdict) e
 
 // failWave stops after a wave that was judged bad. If the operator went on all
 // the same, its devices have their turn, and then only a word opens the next.
-func (l *loop) failWave(ctx context.Context, c *campaign, v fleet.WaveVerdict, overruled bool) error {
+func (l *loop) failWave(ctx context.Context, c *openCampaign, v campaign.WaveVerdict, overruled bool) error {
 	done := v.Waiting+v.Active-v.Stuck == 0
 	switch {
 	case !overruled:
-		if err := l.saveWave(ctx, c, fleet.WaveFailed, v.Sentence); err != nil || c.lastWave() && c.open() == 0 {
+		if err := l.saveWave(ctx, c, campaign.WaveFailed, v.Sentence); err != nil || c.lastWave() && c.open() == 0 {
 			return err
 		}
-		return l.pause(ctx, c, fleet.PausedByThreshold, "wave "+label(*c.wave())+" failed: "+v.Sentence)
+		return l.pause(ctx, c, campaign.PausedByThreshold, "wave "+label(*c.wave())+" failed: "+v.Sentence)
 	case done && !c.lastWave():
-		return l.pause(ctx, c, fleet.PausedByGate, "wave "+label(*c.wave())+" failed: "+v.Sentence+"; advance or abort")
+		return l.pause(ctx, c, campaign.PausedByGate, "wave "+label(*c.wave())+" failed: "+v.Sentence+"; advance or abort")
 	}
 	c.judged = true
 	return nil
 }
 
-func label(w fleet.Wave) string {
+func label(w campaign.Wave) string {
 	if w.Plan.Name != "" {
 		return w.Plan.Name
 	}
@@ -140,23 +141,23 @@ func label(w fleet.Wave) string {
 }
 
 // openNext closes the open wave and opens the one after it.
-func (l *loop) openNext(ctx context.Context, c *campaign, verdict string) error {
+func (l *loop) openNext(ctx context.Context, c *openCampaign, verdict string) error {
 	if c.lastWave() {
-		return l.change(ctx, c, "", func(row *fleet.Campaign) { row.Advance = false })
+		return l.change(ctx, c, "", func(row *campaign.Campaign) { row.Advance = false })
 	}
-	if w := c.wave(); w.State != fleet.WaveFailed {
-		if err := l.saveWave(ctx, c, fleet.WaveFinished, verdict); err != nil {
+	if w := c.wave(); w.State != campaign.WaveFailed {
+		if err := l.saveWave(ctx, c, campaign.WaveFinished, verdict); err != nil {
 			return err
 		}
 	}
-	return l.change(ctx, c, "", func(row *fleet.Campaign) {
+	return l.change(ctx, c, "", func(row *campaign.Campaign) {
 		row.Wave, row.Advance = c.Wave+1, false
-		row.State, row.PauseReason, row.Reason = fleet.CampaignRunning, "", ""
+		row.State, row.PauseReason, row.Reason = campaign.Running, "", ""
 	})
 }
 
 // fillWave queues the devices of the open wave.
-func (l *loop) fillWave(ctx context.Context, c *campaign) error {
+func (l *loop) fillWave(ctx context.Context, c *openCampaign) error {
 	rows, err := l.o.Store.OpenWave(ctx, &c.Campaign, c.Wave, l.now)
 	if err != nil {
 		return err
@@ -174,7 +175,7 @@ func (l *loop) fillWave(ctx context.Context, c *campaign) error {
 }
 
 // reloadOthers has the campaigns read again from which devices were taken over.
-func (l *loop) reloadOthers(c *campaign) {
+func (l *loop) reloadOthers(c *openCampaign) {
 	l.reload = true
 	for _, other := range l.order {
 		other.stale = other.stale || other != c
@@ -182,7 +183,7 @@ func (l *loop) reloadOthers(c *campaign) {
 }
 
 // saveWave stores the state of the open wave, if it changed.
-func (l *loop) saveWave(ctx context.Context, c *campaign, state fleet.WaveState, verdict string) error {
+func (l *loop) saveWave(ctx context.Context, c *openCampaign, state campaign.WaveState, verdict string) error {
 	w, now := *c.wave(), l.now
 	if w.State == state && (w.Verdict == verdict || w.FinishedAt == nil && now.Sub(c.wordAt) < wordEvery) {
 		return nil
@@ -191,7 +192,7 @@ func (l *loop) saveWave(ctx context.Context, c *campaign, state fleet.WaveState,
 		w.StartedAt = &now
 	}
 	w.State, w.Verdict, w.FinishedAt = state, verdict, nil
-	if state == fleet.WaveFinished || state == fleet.WaveFailed {
+	if state == campaign.WaveFinished || state == campaign.WaveFailed {
 		w.FinishedAt = &now
 	}
 	if err := l.o.Store.SaveWave(ctx, w); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -16,10 +17,12 @@ import (
 const lateFor = time.Hour
 
 // lateStates are the outcomes that late proof changes.
-var lateStates = slices.DeleteFunc(slices.Clone(fleet.DeploymentStates), func(s fleet.DeploymentState) bool { return !late(s) })
+var lateStates = slices.DeleteFunc(slices.Clone(campaign.DeploymentStates),
+	func(s campaign.DeploymentState) bool { return !late(s) })
 
 // heldStates are what the engine holds of a campaign that is over.
-var heldStates = slices.DeleteFunc(slices.Clone(fleet.DeploymentStates), func(s fleet.DeploymentState) bool { return !late(s) && !s.Active() })
+var heldStates = slices.DeleteFunc(slices.Clone(campaign.DeploymentStates),
+	func(s campaign.DeploymentState) bool { return !late(s) && !s.Active() })
 
 // load reads what a former engine left, and continues it: rows are all there is.
 func (l *loop) load(ctx context.Context) error {
@@ -53,7 +56,7 @@ func (l *loop) load(ctx context.Context) error {
 }
 
 // open takes a campaign into memory, with its numbers, but for its deployments.
-func (l *loop) open(ctx context.Context, row fleet.Campaign) (*campaign, error) {
+func (l *loop) open(ctx context.Context, row campaign.Campaign) (*openCampaign, error) {
 	c := newCampaign(row)
 	if err := l.recount(ctx, c); err != nil {
 		return nil, err
@@ -65,7 +68,7 @@ func (l *loop) open(ctx context.Context, row fleet.Campaign) (*campaign, error) 
 
 // recount reads waves and numbers of a campaign. Between turns memory holds
 // nothing that the store does not.
-func (l *loop) recount(ctx context.Context, c *campaign) error {
+func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 	waves, err := l.o.Store.Waves(ctx, c.ID)
 	if err != nil {
 		return err
@@ -75,7 +78,7 @@ func (l *loop) recount(ctx context.Context, c *campaign) error {
 		return err
 	}
 	c.waves = waves
-	c.tallies = fleet.AbortTallies{ByState: p.ByState, ByWave: p.ByWave, ByBoard: p.ByBoard}
+	c.tallies = campaign.AbortTallies{ByState: p.ByState, ByWave: p.ByWave, ByBoard: p.ByBoard}
 	for _, w := range waves {
 		c.tallies.WaveNames = append(c.tallies.WaveNames, w.Plan.Name)
 	}
@@ -86,8 +89,8 @@ func (l *loop) recount(ctx context.Context, c *campaign) error {
 	return nil
 }
 
-func (l *loop) takeLive(ctx context.Context, rows []fleet.Deployment) error {
-	byCampaign := make(map[*campaign][]fleet.Deployment)
+func (l *loop) takeLive(ctx context.Context, rows []campaign.Deployment) error {
+	byCampaign := make(map[*openCampaign][]campaign.Deployment)
 	for _, row := range rows {
 		if c := l.campaigns[row.Campaign]; c != nil {
 			byCampaign[c] = append(byCampaign[c], row)
@@ -109,8 +112,11 @@ func (l *loop) takeLive(ctx context.Context, rows []fleet.Deployment) error {
 // loadEnded takes in campaigns that ended lately: what is active in them, and
 // what late proof may change.
 func (l *loop) loadEnded(ctx context.Context) error {
-	ended := slices.DeleteFunc(slices.Clone(fleet.CampaignStates), func(s fleet.CampaignState) bool { return !s.Final() || s == fleet.CampaignDiscarded })
-	page, err := l.o.Store.Campaigns(ctx, fleet.CampaignFilter{States: ended, Limit: fleet.MaxLimit})
+	ended := slices.DeleteFunc(slices.Clone(campaign.States), func(s campaign.State) bool {
+		return !s.Final() ||
+			s == campaign.Discarded
+	})
+	page, err := l.o.Store.Campaigns(ctx, campaign.Filter{States: ended, Limit: fleet.MaxLimit})
 	if err != nil {
 		return err
 	}
@@ -131,7 +137,7 @@ func (l *loop) loadEnded(ctx context.Context) error {
 
 // holdStates reads the deployments of a campaign in some states, and holds
 // those that memory does not.
-func (l *loop) holdStates(ctx context.Context, c *campaign, states []fleet.DeploymentState) error {
+func (l *loop) holdStates(ctx context.Context, c *openCampaign, states []campaign.DeploymentState) error {
 	rows, err := l.deployments(ctx, c.ID, states)
 	if err != nil {
 		return err
@@ -144,8 +150,9 @@ func (l *loop) holdStates(ctx context.Context, c *campaign, states []fleet.Deplo
 	return nil
 }
 
-func (l *loop) deployments(ctx context.Context, campaign uuid.UUID, states []fleet.DeploymentState) (all []fleet.Deployment, err error) {
-	f := fleet.DeploymentFilter{Campaign: campaign, States: states, Limit: fleet.MaxLimit}
+func (l *loop) deployments(ctx context.Context, campaignID uuid.UUID, states []campaign.DeploymentState) (
+	all []campaign.Deployment, err error) {
+	f := campaign.DeploymentFilter{Campaign: campaignID, States: states, Limit: fleet.MaxLimit}
 	for {
 		page, err := l.o.Store.Deployments(ctx, f)
 		if err != nil {
@@ -182,10 +189,10 @@ func (l *loop) resume(ctx context.Context) error {
 
 func (l *loop) resumeOne(d *deployment, device fleet.Device) {
 	l.takeRegistered(d, device)
-	d.afterStart = d.State == fleet.DeploymentVerifying
-	l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
+	d.afterStart = d.State == campaign.DeploymentVerifying
+	l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
 	if presence, since, _ := l.o.Presence.State(d.Device); presence == fleet.PresenceOnline {
-		l.observeDevice(d.Device, fleet.Observation{At: later(since, l.now), Kind: fleet.EvidenceConnect})
+		l.observeDevice(d.Device, campaign.Observation{At: later(since, l.now), Kind: fleet.EvidenceConnect})
 	}
 }
 

@@ -26,8 +26,8 @@ type loop struct {
 	now  time.Time       // of the turn
 	life context.Context // ends when this engine does
 
-	campaigns map[uuid.UUID]*campaign
-	order     []*campaign // oldest first
+	campaigns map[uuid.UUID]*openCampaign
+	order     []*openCampaign // oldest first
 	byID      map[uuid.UUID]*deployment
 	byDevice  map[fleet.DeviceID][]*deployment
 	timers    timers
@@ -53,7 +53,8 @@ type loop struct {
 
 func newLoop(ctx context.Context, e *Engine) *loop {
 	now := e.now()
-	return &loop{e: e, o: &e.o, life: ctx, now: now, startedAt: now, campaigns: make(map[uuid.UUID]*campaign), byID: make(map[uuid.UUID]*deployment),
+	return &loop{e: e, o: &e.o, life: ctx, now: now, startedAt: now, campaigns: make(map[uuid.UUID]*openCampaign),
+		byID:     make(map[uuid.UUID]*deployment),
 		byDevice: make(map[fleet.DeviceID][]*deployment), offers: make(offerLog)}
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -18,35 +20,38 @@ import (
 // optimistic revisions, one active deployment per device, dispatches only of
 // running campaigns. What tests do not use panics.
 type memStore struct {
-	fleet.RolloutStore
+	campaign.RolloutStore
 
 	// fail is asked before each write, and lost after it: the change is then
 	// stored, and the word of it lost.
 	fail, lost func(op string) error
 	// watch sees the state of the store after each dispatch and opened wave.
-	watch func(op string, campaign uuid.UUID, device fleet.DeviceID)
+	watch func(op string, campaignID uuid.UUID, device fleet.DeviceID)
 
 	mu          sync.Mutex
 	lead        sync.Mutex
 	loseLead    func() // ends the right to lead, as a lost connection does
-	campaigns   map[uuid.UUID]fleet.Campaign
-	waves       map[uuid.UUID][]fleet.Wave
-	deployments map[uuid.UUID]fleet.Deployment
-	events      map[uuid.UUID][]fleet.DeploymentEvent
-	links       map[string]fleet.FirmwareLink
+	campaigns   map[uuid.UUID]campaign.Campaign
+	waves       map[uuid.UUID][]campaign.Wave
+	deployments map[uuid.UUID]campaign.Deployment
+	events      map[uuid.UUID][]campaign.DeploymentEvent
+	links       map[string]firmware.Link
 	revoked     map[uuid.UUID]int // links of deployments that were revoked, by attempt
 	devices     map[fleet.DeviceID]fleet.Device
-	images      map[string]fleet.Image
-	releases    map[uuid.UUID]fleet.Release
-	quarantines map[fleet.DeviceID]fleet.Quarantine
-	dispatches  []fleet.Dispatch
+	images      map[string]firmware.Image
+	releases    map[uuid.UUID]firmware.Release
+	quarantines map[fleet.DeviceID]campaign.Quarantine
+	dispatches  []campaign.Dispatch
 }
 
 func newMemStore() *memStore {
-	return &memStore{campaigns: map[uuid.UUID]fleet.Campaign{}, waves: map[uuid.UUID][]fleet.Wave{}, deployments: map[uuid.UUID]fleet.Deployment{},
-		events: map[uuid.UUID][]fleet.DeploymentEvent{}, links: map[string]fleet.FirmwareLink{}, revoked: map[uuid.UUID]int{},
-		devices: map[fleet.DeviceID]fleet.Device{}, images: map[string]fleet.Image{}, releases: map[uuid.UUID]fleet.Release{},
-		quarantines: map[fleet.DeviceID]fleet.Quarantine{}}
+	return &memStore{campaigns: map[uuid.UUID]campaign.Campaign{}, waves: map[uuid.UUID][]campaign.Wave{},
+		deployments: map[uuid.UUID]campaign.Deployment{},
+		events:      map[uuid.UUID][]campaign.DeploymentEvent{}, links: map[string]firmware.Link{},
+		revoked: map[uuid.UUID]int{},
+		devices: map[fleet.DeviceID]fleet.Device{}, images: map[string]firmware.Image{},
+		releases:    map[uuid.UUID]firmware.Release{},
+		quarantines: map[fleet.DeviceID]campaign.Quarantine{}}
 }
 
 // write runs a change unless the test wants it to fail.
@@ -68,9 +73,9 @@ func (s *memStore) write(ctx context.Context, op string, do func() error) error 
 	return err
 }
 
-func (s *memStore) saw(op string, campaign uuid.UUID, device fleet.DeviceID) {
+func (s *memStore) saw(op string, campaignID uuid.UUID, device fleet.DeviceID) {
 	if s.watch != nil {
-		s.watch(op, campaign, device)
+		s.watch(op, campaignID, device)
 	}
 }
 
@@ -91,11 +96,11 @@ func (s *memStore) Lead(ctx context.Context, run func(context.Context) error) er
 	return run(ctx)
 }
 
-func (s *memStore) OpenCampaigns(ctx context.Context) ([]fleet.Campaign, error) {
-	return s.campaignsWhere(func(c fleet.Campaign) bool { return c.State.Open() }), nil
+func (s *memStore) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) {
+	return s.campaignsWhere(func(c campaign.Campaign) bool { return c.State.Open() }), nil
 }
 
-func (s *memStore) campaignsWhere(which func(fleet.Campaign) bool) (list []fleet.Campaign) {
+func (s *memStore) campaignsWhere(which func(campaign.Campaign) bool) (list []campaign.Campaign) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.campaigns {
@@ -103,17 +108,20 @@ func (s *memStore) campaignsWhere(which func(fleet.Campaign) bool) (list []fleet
 			list = append(list, c)
 		}
 	}
-	slices.SortFunc(list, func(a, b fleet.Campaign) int {
+	slices.SortFunc(list, func(a, b campaign.Campaign) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID.String(), b.ID.String()))
 	})
 	return list
 }
 
-func (s *memStore) Campaigns(ctx context.Context, f fleet.CampaignFilter) (fleet.Page[fleet.Campaign], error) {
-	return fleet.Page[fleet.Campaign]{Items: s.campaignsWhere(func(c fleet.Campaign) bool { return slices.Contains(f.States, c.State) })}, nil
+func (s *memStore) Campaigns(ctx context.Context, f campaign.Filter) (fleet.Page[campaign.Campaign], error) {
+	return fleet.Page[campaign.Campaign]{Items: s.campaignsWhere(func(c campaign.Campaign) bool {
+		return slices.Contains(
+			f.States, c.State)
+	})}, nil
 }
 
-func (s *memStore) Campaign(ctx context.Context, id uuid.UUID) (fleet.Campaign, error) {
+func (s *memStore) Campaign(ctx context.Context, id uuid.UUID) (campaign.Campaign, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.campaigns[id]
@@ -123,7 +131,7 @@ func (s *memStore) Campaign(ctx context.Context, id uuid.UUID) (fleet.Campaign, 
 	return c, nil
 }
 
-func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *fleet.Campaign) error {
+func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *campaign.Campaign) error {
 	return s.write(ctx, "campaign", func() error {
 		row := s.campaigns[c.ID]
 		if row.Revision != c.Revision {
@@ -139,13 +147,13 @@ func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action st
 	})
 }
 
-func (s *memStore) Waves(ctx context.Context, id uuid.UUID) ([]fleet.Wave, error) {
+func (s *memStore) Waves(ctx context.Context, id uuid.UUID) ([]campaign.Wave, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.waves[id]), nil
 }
 
-func (s *memStore) SaveWave(ctx context.Context, w fleet.Wave) error {
+func (s *memStore) SaveWave(ctx context.Context, w campaign.Wave) error {
 	return s.write(ctx, "wave", func() error {
 		w.Size = s.waves[w.Campaign][w.Number].Size
 		s.waves[w.Campaign][w.Number] = w
@@ -153,12 +161,13 @@ func (s *memStore) SaveWave(ctx context.Context, w fleet.Wave) error {
 	})
 }
 
-func (s *memStore) CampaignProgress(ctx context.Context, id uuid.UUID) (fleet.CampaignProgress, error) {
+func (s *memStore) CampaignProgress(ctx context.Context, id uuid.UUID) (campaign.Progress, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := fleet.CampaignProgress{ByState: map[fleet.DeploymentState]int{}, ByBoard: map[string]map[fleet.DeploymentState]int{}}
+	p := campaign.Progress{ByState: map[campaign.DeploymentState]int{},
+		ByBoard: map[string]map[campaign.DeploymentState]int{}}
 	for range s.waves[id] {
-		p.ByWave = append(p.ByWave, map[fleet.DeploymentState]int{})
+		p.ByWave = append(p.ByWave, map[campaign.DeploymentState]int{})
 	}
 	for _, d := range s.deployments {
 		if d.Campaign != id {
@@ -169,34 +178,35 @@ func (s *memStore) CampaignProgress(ctx context.Context, id uuid.UUID) (fleet.Ca
 			p.ByWave[d.Wave][d.State]++
 		}
 		if p.ByBoard[d.Board] == nil {
-			p.ByBoard[d.Board] = map[fleet.DeploymentState]int{}
+			p.ByBoard[d.Board] = map[campaign.DeploymentState]int{}
 		}
 		p.ByBoard[d.Board][d.State]++
 	}
 	return p, nil
 }
 
-func (s *memStore) where(which func(fleet.Deployment) bool) (list []fleet.Deployment) {
+func (s *memStore) where(which func(campaign.Deployment) bool) (list []campaign.Deployment) {
 	for _, d := range s.deployments {
 		if which(d) {
 			list = append(list, d)
 		}
 	}
-	slices.SortFunc(list, func(a, b fleet.Deployment) int {
+	slices.SortFunc(list, func(a, b campaign.Deployment) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Device, b.Device), cmp.Compare(a.ID.String(), b.ID.String()))
 	})
 	return list
 }
 
-func (s *memStore) Deployments(ctx context.Context, f fleet.DeploymentFilter) (fleet.Page[fleet.Deployment], error) {
+func (s *memStore) Deployments(ctx context.Context, f campaign.DeploymentFilter) (fleet.Page[campaign.Deployment],
+	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fleet.Page[fleet.Deployment]{Items: s.where(func(d fleet.Deployment) bool {
+	return fleet.Page[campaign.Deployment]{Items: s.where(func(d campaign.Deployment) bool {
 		return d.Campaign == f.Campaign && (len(f.States) == 0 || slices.Contains(f.States, d.State))
 	})}, nil
 }
 
-func (s *memStore) DeploymentByID(ctx context.Context, id uuid.UUID) (fleet.Deployment, error) {
+func (s *memStore) DeploymentByID(ctx context.Context, id uuid.UUID) (campaign.Deployment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, ok := s.deployments[id]
@@ -206,15 +216,15 @@ func (s *memStore) DeploymentByID(ctx context.Context, id uuid.UUID) (fleet.Depl
 	return d, nil
 }
 
-func (s *memStore) LiveDeployments(ctx context.Context) ([]fleet.Deployment, error) {
+func (s *memStore) LiveDeployments(ctx context.Context) ([]campaign.Deployment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.where(func(d fleet.Deployment) bool {
-		return s.campaigns[d.Campaign].State.Open() && (d.State == fleet.DeploymentQueued || d.State.Active())
+	return s.where(func(d campaign.Deployment) bool {
+		return s.campaigns[d.Campaign].State.Open() && (d.State == campaign.DeploymentQueued || d.State.Active())
 	}), nil
 }
 
-func (s *memStore) activeElsewhere(d fleet.Deployment) bool {
+func (s *memStore) activeElsewhere(d campaign.Deployment) bool {
 	for _, o := range s.deployments {
 		if o.Device == d.Device && o.ID != d.ID && o.State.Active() {
 			return true
@@ -223,20 +233,22 @@ func (s *memStore) activeElsewhere(d fleet.Deployment) bool {
 	return false
 }
 
-func (s *memStore) event(d fleet.Deployment, kind fleet.EvidenceKind, from fleet.DeploymentState, at time.Time) {
-	s.events[d.ID] = append(s.events[d.ID], fleet.DeploymentEvent{ID: uuid.New(), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind, From: from, To: d.State})
+func (s *memStore) event(d campaign.Deployment, kind fleet.EvidenceKind, from campaign.DeploymentState, at time.Time) {
+	s.events[d.ID] = append(s.events[d.ID], campaign.DeploymentEvent{ID: uuid.New(), Deployment: d.ID, At: at,
+		Attempt: d.Attempt, Kind: kind, From: from, To: d.State})
 }
 
-func (s *memStore) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at time.Time) (opened []fleet.Deployment, err error) {
+func (s *memStore) OpenWave(ctx context.Context, c *campaign.Campaign, wave int, at time.Time) (
+	opened []campaign.Deployment, err error) {
 	err = s.write(ctx, "open wave", func() error {
-		pending := s.where(func(d fleet.Deployment) bool {
-			return d.Campaign == c.ID && d.Wave == wave && d.State == fleet.DeploymentPending
+		pending := s.where(func(d campaign.Deployment) bool {
+			return d.Campaign == c.ID && d.Wave == wave && d.State == campaign.DeploymentPending
 		})
 		for _, d := range pending {
-			d.State, d.UpdatedAt = fleet.DeploymentQueued, at
+			d.State, d.UpdatedAt = campaign.DeploymentQueued, at
 			d.Revision++
 			if s.hasPart(d, c.Plan.Supersede) {
-				d.State, d.Skip, d.FinishedAt = fleet.DeploymentSkipped, fleet.SkipBusy, &at
+				d.State, d.Skip, d.FinishedAt = campaign.DeploymentSkipped, firmware.SkipBusy, &at
 			} else {
 				if c.Plan.Supersede {
 					s.supersede(d, at)
@@ -244,7 +256,7 @@ func (s *memStore) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at
 				opened = append(opened, d)
 			}
 			s.deployments[d.ID] = d
-			s.event(d, fleet.EvidenceWaveOpened, fleet.DeploymentPending, at)
+			s.event(d, fleet.EvidenceWaveOpened, campaign.DeploymentPending, at)
 		}
 		s.saw("open wave", c.ID, "")
 		return nil
@@ -252,21 +264,21 @@ func (s *memStore) OpenWave(ctx context.Context, c *fleet.Campaign, wave int, at
 	return opened, err
 }
 
-func (s *memStore) hasPart(d fleet.Deployment, supersede bool) bool {
+func (s *memStore) hasPart(d campaign.Deployment, supersede bool) bool {
 	for _, o := range s.deployments {
 		if o.Device == d.Device && o.Campaign != d.Campaign &&
-			(o.State.Active() || o.State == fleet.DeploymentQueued && !supersede && s.campaigns[o.Campaign].State.Open()) {
+			(o.State.Active() || o.State == campaign.DeploymentQueued && !supersede && s.campaigns[o.Campaign].State.Open()) {
 			return true
 		}
 	}
 	return false
 }
 
-func (s *memStore) supersede(d fleet.Deployment, at time.Time) {
+func (s *memStore) supersede(d campaign.Deployment, at time.Time) {
 	for id, o := range s.deployments {
 		if o.Device == d.Device && o.Campaign != d.Campaign && o.State.Waiting() && s.campaigns[o.Campaign].State.Open() {
 			from := o.State
-			o.State, o.Skip, o.FinishedAt = fleet.DeploymentCanceled, fleet.SkipSuperseded, &at
+			o.State, o.Skip, o.FinishedAt = campaign.DeploymentCanceled, firmware.SkipSuperseded, &at
 			o.Revision++
 			s.deployments[id] = o
 			s.event(o, fleet.EvidenceCanceled, from, at)
@@ -274,7 +286,8 @@ func (s *memStore) supersede(d fleet.Deployment, at time.Time) {
 	}
 }
 
-func (s *memStore) SaveDeployments(ctx context.Context, changes []fleet.DeploymentChange) (stale []uuid.UUID, err error) {
+func (s *memStore) SaveDeployments(ctx context.Context, changes []campaign.DeploymentChange) (stale []uuid.UUID,
+	err error) {
 	err = s.write(ctx, "save", func() error {
 		stale = nil
 		for _, c := range changes {
@@ -287,7 +300,7 @@ func (s *memStore) SaveDeployments(ctx context.Context, changes []fleet.Deployme
 	return stale, err
 }
 
-func (s *memStore) store(c fleet.DeploymentChange) bool {
+func (s *memStore) store(c campaign.DeploymentChange) bool {
 	d := c.Deployment
 	row, ok := s.deployments[d.ID]
 	if !ok || row.Revision != d.Revision || d.State.Active() && s.activeElsewhere(d) {
@@ -299,11 +312,11 @@ func (s *memStore) store(c fleet.DeploymentChange) bool {
 	return true
 }
 
-func (s *memStore) DispatchDeployments(ctx context.Context, all []fleet.Dispatch) (refused []uuid.UUID, err error) {
+func (s *memStore) DispatchDeployments(ctx context.Context, all []campaign.Dispatch) (refused []uuid.UUID, err error) {
 	err = s.write(ctx, "dispatch", func() error {
 		refused = nil
 		for _, d := range all {
-			if s.campaigns[d.Deployment.Campaign].State != fleet.CampaignRunning || !s.store(d.DeploymentChange) {
+			if s.campaigns[d.Deployment.Campaign].State != campaign.Running || !s.store(d.DeploymentChange) {
 				refused = append(refused, d.Deployment.ID)
 				continue
 			}
@@ -316,11 +329,12 @@ func (s *memStore) DispatchDeployments(ctx context.Context, all []fleet.Dispatch
 	return refused, err
 }
 
-func (s *memStore) EndWaiting(ctx context.Context, campaign uuid.UUID, to fleet.DeploymentState, kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (n int, err error) {
+func (s *memStore) EndWaiting(ctx context.Context, campaignID uuid.UUID, to campaign.DeploymentState,
+	kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (n int, err error) {
 	err = s.write(ctx, "end waiting", func() error {
 		n = 0
 		for id, d := range s.deployments {
-			if d.Campaign != campaign || !d.State.Waiting() || untriedOnly && d.Attempt > 0 {
+			if d.Campaign != campaignID || !d.State.Waiting() || untriedOnly && d.Attempt > 0 {
 				continue
 			}
 			from := d.State
@@ -335,34 +349,36 @@ func (s *memStore) EndWaiting(ctx context.Context, campaign uuid.UUID, to fleet.
 	return n, err
 }
 
-func (s *memStore) AddTargets(ctx context.Context, campaign uuid.UUID, targets []fleet.Deployment) (n int, err error) {
+func (s *memStore) AddTargets(ctx context.Context, campaignID uuid.UUID, targets []campaign.Deployment) (n int,
+	err error) {
 	err = s.write(ctx, "add targets", func() error {
 		n = 0
 		for _, t := range targets {
-			if len(s.where(func(d fleet.Deployment) bool { return d.Campaign == campaign && d.Device == t.Device })) > 0 {
+			if len(s.where(func(d campaign.Deployment) bool { return d.Campaign == campaignID && d.Device == t.Device })) > 0 {
 				continue
 			}
 			t.Revision = 1
 			s.deployments[t.ID] = t
-			s.waves[campaign][t.Wave].Size++
+			s.waves[campaignID][t.Wave].Size++
 			n++
 		}
-		c := s.campaigns[campaign]
+		c := s.campaigns[campaignID]
 		c.Targets += n
-		s.campaigns[campaign] = c
+		s.campaigns[campaignID] = c
 		return nil
 	})
 	return n, err
 }
 
-func (s *memStore) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []fleet.DeploymentState, devices []fleet.DeviceID, at time.Time) (n int, err error) {
+func (s *memStore) Requeue(ctx context.Context, by fleet.Actor, campaignID uuid.UUID, states []campaign.DeploymentState,
+	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	err = s.write(ctx, "requeue", func() error {
 		for id, d := range s.deployments {
-			if d.Campaign != campaign || !d.State.Failed() {
+			if d.Campaign != campaignID || !d.State.Failed() {
 				continue
 			}
 			from := d.State
-			d.State, d.Class, d.Reason, d.NotBefore, d.FinishedAt, d.Failures = fleet.DeploymentQueued, "", "", nil, nil, 0
+			d.State, d.Class, d.Reason, d.NotBefore, d.FinishedAt, d.Failures = campaign.DeploymentQueued, "", "", nil, nil, 0
 			d.Revision++
 			s.deployments[id] = d
 			s.event(d, fleet.EvidenceRetry, from, at)
@@ -396,7 +412,8 @@ func (s *memStore) FailedAttempts(ctx context.Context, device fleet.DeviceID, si
 	n := 0
 	for id, events := range s.events {
 		for _, e := range events {
-			if s.deployments[id].Device == device && e.At.After(since) && e.From.Active() && (e.To.Failed() || e.Kind == fleet.EvidenceRetry) {
+			if s.deployments[id].Device == device && e.At.After(since) && e.From.Active() &&
+				(e.To.Failed() || e.Kind == fleet.EvidenceRetry) {
 				n++
 			}
 		}
@@ -404,17 +421,19 @@ func (s *memStore) FailedAttempts(ctx context.Context, device fleet.DeviceID, si
 	return n, nil
 }
 
-func (s *memStore) Quarantine(ctx context.Context, q fleet.Quarantine) error {
+func (s *memStore) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 	return s.write(ctx, "quarantine", func() error { s.quarantines[q.Device] = q; return nil })
 }
 
-func (s *memStore) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error) {
+func (s *memStore) OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int,
+	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counts := map[fleet.DeviceID]int{}
 	for id, events := range s.events {
 		for _, e := range events {
-			if d := s.deployments[id].Device; e.Kind == fleet.EvidenceOffered && e.At.After(since) && slices.Contains(devices, d) {
+			if d := s.deployments[id].Device; e.Kind == fleet.EvidenceOffered && e.At.After(since) && slices.Contains(devices,
+				d) {
 				counts[d]++
 			}
 		}
@@ -439,7 +458,7 @@ func (s *memStore) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.Device
 	return slices.Sorted(maps.Keys(s.devices)), nil
 }
 
-func (s *memStore) Image(ctx context.Context, sha string) (fleet.Image, error) {
+func (s *memStore) Image(ctx context.Context, sha string) (firmware.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	img, ok := s.images[sha]
@@ -449,7 +468,7 @@ func (s *memStore) Image(ctx context.Context, sha string) (fleet.Image, error) {
 	return img, nil
 }
 
-func (s *memStore) Release(ctx context.Context, id uuid.UUID) (fleet.Release, error) {
+func (s *memStore) Release(ctx context.Context, id uuid.UUID) (firmware.Release, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.releases[id]
@@ -461,14 +480,15 @@ func (s *memStore) Release(ctx context.Context, id uuid.UUID) (fleet.Release, er
 
 // quarantineStore and inventoryStore give the store's other faces.
 type quarantineStore struct {
-	fleet.QuarantineStore
+	campaign.QuarantineStore
 	s *memStore
 }
 
-func (q quarantineStore) QuarantinesOf(ctx context.Context, ids []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]fleet.Quarantine, error) {
+func (q quarantineStore) QuarantinesOf(ctx context.Context, ids []fleet.DeviceID, now time.Time) (
+	map[fleet.DeviceID]campaign.Quarantine, error) {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
-	of := map[fleet.DeviceID]fleet.Quarantine{}
+	of := map[fleet.DeviceID]campaign.Quarantine{}
 	for _, id := range ids {
 		if row, ok := q.s.quarantines[id]; ok && now.Before(row.Until) {
 			of[id] = row

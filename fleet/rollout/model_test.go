@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
@@ -21,7 +23,7 @@ import (
 type scenario struct {
 	Faults    []string
 	Waves     []int
-	Mode      fleet.DispatchMode
+	Mode      firmware.DispatchMode
 	InFlight  int
 	Pace      int
 	Rules     bool
@@ -40,12 +42,14 @@ type disaster struct {
 	For    time.Duration
 }
 
-var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "word lost", "pause", "reload"}
+var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "word lost",
+	"pause", "reload"}
 
 func drawScenario(t *rapid.T) scenario {
 	s := scenario{
-		Faults:   rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(verdicts))), 1, 14).Draw(t, "faults"),
-		Mode:     rapid.SampledFrom([]fleet.DispatchMode{fleet.ModeAuto, fleet.ModePush, fleet.ModePull}).Draw(t, "mode"),
+		Faults: rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(verdicts))), 1, 14).Draw(t, "faults"),
+		Mode: rapid.SampledFrom([]firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}).Draw(t,
+			"mode"),
 		InFlight: rapid.IntRange(1, 6).Draw(t, "in flight"),
 		Pace:     rapid.SampledFrom([]int{0, 0, 20}).Draw(t, "pace"),
 		Rules:    rapid.Bool().Draw(t, "rules"),
@@ -74,7 +78,9 @@ func drawScenario(t *rapid.T) scenario {
 
 // calm reports that nothing but the faults of the devices happens: then every
 // verdict is known beforehand.
-func (s scenario) calm() bool { return len(s.Disasters) == 0 && !s.Rules && s.Mode != fleet.ModePull }
+func (s scenario) calm() bool {
+	return len(s.Disasters) == 0 && !s.Rules && s.Mode != firmware.ModePull
+}
 
 func TestEngineAgainstItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -105,7 +111,7 @@ func (h *hook) ask(op string) error {
 type run struct {
 	scenario
 	w    *world
-	c    fleet.Campaign
+	c    campaign.Campaign
 	stop func()
 	fail hook
 	lost hook
@@ -132,21 +138,23 @@ func (s scenario) run(t *testing.T) []string {
 	return r.w.bad
 }
 
-func (s scenario) plan(p *fleet.CampaignPlan) {
+func (s scenario) plan(p *campaign.Plan) {
 	healthPlan(p)
-	p.Mode, p.PullNow, p.MaxInFlight, p.MaxPerMinute, p.MaxReconnects = s.Mode, s.Mode == fleet.ModePull, s.InFlight, s.Pace, 10
+	p.Mode, p.PullNow, p.MaxInFlight, p.MaxPerMinute, p.MaxReconnects = s.Mode, s.Mode == firmware.ModePull, s.InFlight,
+		s.Pace, 10
 	end := time.Now().Add(12 * time.Hour)
-	p.EndAt, p.EndBehavior = &end, fleet.EndStopRollout
+	p.EndAt, p.EndBehavior = &end, campaign.EndStopRollout
 	if s.Rules {
-		p.AbortRules = []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 3, Percent: 60, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}
+		p.AbortRules = []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 3, Percent: 60,
+			Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}
 	}
 	if s.Windows {
-		p.Windows = []fleet.Window{{Cron: "*/20 * * * *", Duration: 10 * time.Minute, TimeZone: "UTC"}}
+		p.Windows = []campaign.Window{{Cron: "*/20 * * * *", Duration: 10 * time.Minute, TimeZone: "UTC"}}
 	}
 	for i := range p.Waves {
 		p.Waves[i].SuccessPercent = 40
 		if s.Gate {
-			p.Waves[i].Gate = fleet.GateManual
+			p.Waves[i].Gate = campaign.GateManual
 		}
 	}
 }
@@ -189,9 +197,9 @@ func (r *run) befall(d disaster) {
 			return nil
 		})
 	case "pause":
-		r.w.edit(r.c.ID, func(c *fleet.Campaign) {
-			if c.State == fleet.CampaignRunning {
-				c.State, c.PauseReason = fleet.CampaignPaused, fleet.PausedByOperator
+		r.w.edit(r.c.ID, func(c *campaign.Campaign) {
+			if c.State == campaign.Running {
+				c.State, c.PauseReason = campaign.Paused, campaign.PausedByOperator
 			}
 		})
 	case "reload":
@@ -231,11 +239,11 @@ func (r *run) settle() {
 		case c.State.Final():
 			sleep(30 * time.Minute) // late proof
 			return
-		case c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByGate:
+		case c.State == campaign.Paused && c.PauseReason == campaign.PausedByGate:
 			r.byHand = true
-			r.w.edit(r.c.ID, func(c *fleet.Campaign) { c.Advance = true })
-		case c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow:
-			r.w.edit(r.c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+			r.w.edit(r.c.ID, func(c *campaign.Campaign) { c.Advance = true })
+		case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow:
+			r.w.edit(r.c.ID, func(c *campaign.Campaign) { c.State, c.PauseReason = campaign.Running, "" })
 		}
 	}
 	r.w.violated("the campaign has no end: %+v %v", r.w.store.campaigns[r.c.ID].State, r.w.outcomes(r.c.ID))
@@ -243,15 +251,15 @@ func (r *run) settle() {
 
 // watch holds each dispatch, and each wave that opens, against the rules. The
 // store is locked.
-func (r *run) watch(op string, campaign uuid.UUID, device fleet.DeviceID) {
+func (r *run) watch(op string, campaignID uuid.UUID, device fleet.DeviceID) {
 	s := r.w.store
-	c := s.campaigns[campaign]
+	c := s.campaigns[campaignID]
 	if op == "open wave" {
-		for _, w := range s.waves[campaign][:c.Wave] {
-			if w.State != fleet.WaveFinished && w.State != fleet.WaveFailed {
+		for _, w := range s.waves[campaignID][:c.Wave] {
+			if w.State != campaign.WaveFinished && w.State != campaign.WaveFailed {
 				r.w.violated("wave %d opened while wave %d is %s", c.Wave, w.Number, w.State)
 			}
-			if w.State == fleet.WaveFailed && !r.byHand {
+			if w.State == campaign.WaveFailed && !r.byHand {
 				r.w.violated("wave %d opened after wave %d had failed, and nobody said so", c.Wave, w.Number)
 			}
 		}
@@ -275,15 +283,16 @@ func (r *run) watch(op string, campaign uuid.UUID, device fleet.DeviceID) {
 	if active != 1 {
 		r.w.violated("%s has %d active deployments", device, active)
 	}
-	if c.State != fleet.CampaignRunning || !r.windowOpen(c) {
+	if c.State != campaign.Running || !r.windowOpen(c) {
 		r.w.violated("%s told at %v by a campaign that is %s", device, time.Now().UTC(), c.State)
 	}
 }
 
 // windowOpen allows for a dispatch whose commit took a while.
-func (r *run) windowOpen(c fleet.Campaign) bool {
+func (r *run) windowOpen(c campaign.Campaign) bool {
 	now := time.Now()
-	return fleet.WindowOpen(c.Plan.Windows, time.UTC, now, 0) || fleet.WindowOpen(c.Plan.Windows, time.UTC, now.Add(-time.Minute), 0)
+	return campaign.WindowOpen(c.Plan.Windows, time.UTC, now, 0) || campaign.WindowOpen(c.Plan.Windows, time.UTC,
+		now.Add(-time.Minute), 0)
 }
 
 // check holds the verdicts against what really happened to the devices.
@@ -296,10 +305,11 @@ func (r *run) check() {
 		if want := verdicts[d.fault]; r.calm() && row.State != want {
 			r.w.violated("%s with fault %q ended %s, want %s: %v", id, d.fault, row.State, want, r.w.story(row))
 		}
-		if row.State == fleet.DeploymentSucceeded && d.running() != newELF {
+		if row.State == campaign.DeploymentSucceeded && d.running() != newELF {
 			r.w.violated("%s succeeded and runs %s: %v", id, d.running(), r.w.story(row))
 		}
-		if row.State == fleet.DeploymentRolledBack && d.running() == newELF || row.State == fleet.DeploymentWrongBuild && d.running() != otherELF {
+		if row.State == campaign.DeploymentRolledBack && d.running() == newELF ||
+			row.State == campaign.DeploymentWrongBuild && d.running() != otherELF {
 			r.w.violated("%s ended %s and runs %s: %v", id, row.State, d.running(), r.w.story(row))
 		}
 		if d.lives(); row.Attempt == 0 && d.tries > 0 {

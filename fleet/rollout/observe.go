@@ -4,20 +4,21 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // observeDevice takes evidence about a device to its deployments. Of several,
 // those without an outcome come first: a device that was given up by one
 // campaign and is updated by another proves nothing for the first.
-func (l *loop) observeDevice(id fleet.DeviceID, o fleet.Observation) {
+func (l *loop) observeDevice(id fleet.DeviceID, o campaign.Observation) {
 	all := slices.Clone(l.byDevice[id])
 	live := slices.ContainsFunc(all, func(d *deployment) bool { return !d.State.Final() })
 	for _, d := range all {
 		switch {
 		case d.State.Final() && live:
-		case d.State == fleet.DeploymentQueued:
+		case d.State == campaign.DeploymentQueued:
 			l.observeQueued(d, o)
-		case o.Kind == fleet.EvidenceConnect && d.State == fleet.DeploymentVerifying && !d.Away && d.cameBack(o.At):
+		case o.Kind == fleet.EvidenceConnect && d.State == campaign.DeploymentVerifying && !d.Away && d.cameBack(o.At):
 			l.verify(d)
 		default:
 			l.observe(d, o)
@@ -27,11 +28,11 @@ func (l *loop) observeDevice(id fleet.DeviceID, o fleet.Observation) {
 
 // observeQueued takes evidence about a device that waits to be told: it may be
 // reachable now.
-func (l *loop) observeQueued(d *deployment, o fleet.Observation) {
+func (l *loop) observeQueued(d *deployment, o campaign.Observation) {
 	l.observe(d, o)
 	switch o.Kind {
 	case fleet.EvidenceConnect, fleet.EvidenceInitialize, fleet.EvidenceBootPoll:
-		if d.State == fleet.DeploymentQueued && (d.in == &d.camp.parked || d.stuck || d.restarting) {
+		if d.State == campaign.DeploymentQueued && (d.in == &d.camp.parked || d.stuck || d.restarting) {
 			l.unplace(d)
 			d.waitIn(&d.camp.ready, true)
 		}
@@ -40,17 +41,17 @@ func (l *loop) observeQueued(d *deployment, o fleet.Observation) {
 
 // observe asks the rules what an observation means, and keeps what they say to
 // be stored.
-func (l *loop) observe(d *deployment, o fleet.Observation) {
+func (l *loop) observe(d *deployment, o campaign.Observation) {
 	from, failures := d.State, d.Failures
-	step := fleet.Advance(&d.Deployment, o, &d.camp.Plan, d.camp.soak(d.Wave), l.o.Timers)
-	if step.Event == nil && !step.Changed && step.Act == fleet.ActNone {
+	step := campaign.Advance(&d.Deployment, o, &d.camp.Plan, d.camp.soak(d.Wave), l.o.Timers)
+	if step.Event == nil && !step.Changed && step.Act == campaign.ActNone {
 		return
 	}
 	d.seen = append(d.seen, o)
 	if step.Event != nil {
 		d.events = append(d.events, *step.Event)
 	}
-	if step.Act != fleet.ActNone {
+	if step.Act != campaign.ActNone {
 		d.acts = append(d.acts, step.Act)
 	}
 	if d.Failures > failures || from.Active() && d.State.Failed() {

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 )
 
 // offerPatience is how long a boot poll waits for the engine: the device waits
@@ -18,7 +21,7 @@ const freshPoll = offerPatience / 2
 
 // A pollRequest is a boot poll that waits to hear whether firmware is offered.
 type pollRequest struct {
-	poll      fleet.BootPoll
+	poll      enrolment.BootPoll
 	firstBoot bool
 	at        time.Time
 	restarted bool                      // the engine made the device restart, and keeps a place for it
@@ -39,7 +42,7 @@ func (r *pollRequest) answer(offer *fleet.FirmwareOffer) bool {
 // offer is due and on record. The poll must be of an enrolled device that asks
 // with its own Client-Id. For all but devices that campaigns wait for it takes
 // no time; for those it waits at most 2 s, or until ctx ends.
-func (e *Engine) Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
+func (e *Engine) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
 	if !e.index.has(p.Device) {
 		return nil
 	}
@@ -47,7 +50,7 @@ func (e *Engine) Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fl
 	hopeless := !e.index.waits(p.Device) || e.stuck.Load() // it is evidence only, or the database is away
 	r.settled.Store(hopeless)
 	e.inbox.put(input{device: p.Device, poll: r,
-		seen: fleet.Observation{At: p.At, Kind: fleet.EvidenceBootPoll, ELF: p.ELFSHA256, Version: p.Version}})
+		seen: campaign.Observation{At: p.At, Kind: fleet.EvidenceBootPoll, ELF: p.ELFSHA256, Version: p.Version}})
 	if hopeless {
 		return nil
 	}
@@ -77,7 +80,7 @@ func (l *loop) takePoll(in input) {
 	}
 	l.observeDevice(in.device, in.seen)
 	if d := l.waiting(in.device); d != nil && !r.settled.Load() {
-		if s := l.offerSituation(d, r); fleet.DecideOffer(s).Offer {
+		if s := l.offerSituation(d, r); campaign.DecideOffer(s).Offer {
 			l.polls = append(l.polls, r)
 			if r.restarted {
 				d.camp.picked++ // the place is kept until the poll is answered
@@ -91,7 +94,7 @@ func (l *loop) takePoll(in input) {
 // waiting returns the deployment of the device that waits for its turn.
 func (l *loop) waiting(id fleet.DeviceID) *deployment {
 	for _, d := range l.byDevice[id] {
-		if d.State == fleet.DeploymentQueued {
+		if d.State == campaign.DeploymentQueued {
 			return d
 		}
 	}
@@ -99,10 +102,10 @@ func (l *loop) waiting(id fleet.DeviceID) *deployment {
 }
 
 // offerSituation is what memory knows; the registry's word comes later.
-func (l *loop) offerSituation(d *deployment, r *pollRequest) fleet.OfferSituation {
+func (l *loop) offerSituation(d *deployment, r *pollRequest) campaign.OfferSituation {
 	c := d.camp
-	return fleet.OfferSituation{
-		Bound: true, Mode: c.Plan.Mode, State: d.State, Running: c.State == fleet.CampaignRunning, WindowOpen: true,
+	return campaign.OfferSituation{
+		Bound: true, Mode: c.Plan.Mode, State: d.State, Running: c.State == campaign.Running, WindowOpen: true,
 		Due: (d.NotBefore == nil || !l.now.Before(*d.NotBefore)) && !d.busy && !l.activeElsewhere(d), FirstBoot: r.firstBoot,
 		OffersInHour: l.offers.count(d.Device, l.now), DeviceVersion: r.poll.Version, ImageVersion: d.ToVersion,
 		SameBuild: r.poll.ELFSHA256 != "" && r.poll.ELFSHA256 == d.TargetELF, AllowOlder: c.Plan.AllowDowngrade,
@@ -165,7 +168,7 @@ func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force b
 	l.unplace(d)
 	d.Force = force
 	takeFacts(d, device)
-	return telling{d: d, mode: fleet.ModePull, poll: r}
+	return telling{d: d, mode: firmware.ModePull, poll: r}
 }
 
 // hasPlace reports whether one more device may be told. For one that restarted
@@ -196,7 +199,8 @@ func (l *loop) free(d *deployment, r *pollRequest) {
 }
 
 // decideOffer asks the rules, with all that is known.
-func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, device fleet.Device, quarantines map[fleet.DeviceID]fleet.Quarantine) (force, ok bool) {
+func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, device fleet.Device,
+	quarantines map[fleet.DeviceID]campaign.Quarantine) (force, ok bool) {
 	device.ELFSHA256, device.Version = r.poll.ELFSHA256, r.poll.Version // the registry hears of the poll later
 	if r.poll.Layout != nil {
 		device.Layout = r.poll.Layout
@@ -209,7 +213,7 @@ func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, d
 	s := l.offerSituation(d, r)
 	s.Fits, s.Held = reason, device.Hold.Active(l.now)
 	s.WindowOpen = l.windowOpen(d, l.zoneOf(d, device))
-	decision := fleet.DecideOffer(s)
+	decision := campaign.DecideOffer(s)
 	return decision.Force, decision.Offer
 }
 
@@ -220,7 +224,8 @@ func (l *loop) tellByPoll(t telling) {
 	offer := &fleet.FirmwareOffer{Version: d.ToVersion, URL: t.url, Force: d.Force, SHA256: d.Image, Size: d.ImageSize,
 		Job: fleet.UpgradeJobName(d.ID, d.Attempt), Manifest: t.image.Manifest, Signature: t.image.ManifestSignature}
 	if !t.poll.answer(offer) {
-		l.o.Log.Warn("an offer came too late for its boot poll; it fails by its timer", "device", d.Device, "deployment", d.ID)
+		l.o.Log.Warn("an offer came too late for its boot poll; it fails by its timer", "device", d.Device, "deployment",
+			d.ID)
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/rollout"
@@ -24,7 +27,7 @@ import (
 type pgFleet struct {
 	t     testing.TB
 	store *postgres.Store
-	image fleet.Image
+	image firmware.Image
 
 	mu     sync.Mutex
 	engine *rollout.Engine
@@ -41,29 +44,34 @@ func newPGFleet(t testing.TB, n int, fault func(i int) string) *pgFleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	f := &pgFleet{t: t, store: postgres.New(db, postgres.Options{}), faults: map[fleet.DeviceID]string{}, sent: map[uuid.UUID]int{}, elf: map[fleet.DeviceID]string{}, over: make(chan struct{})}
-	f.image = fleet.Image{SHA256: strings.Repeat("ab", 32), Size: 1 << 20, Chip: "esp32s3", Version: "2.5.0", Project: "demo", ELFSHA256: newELF,
+	f := &pgFleet{t: t, store: postgres.New(db, postgres.Options{}), faults: map[fleet.DeviceID]string{},
+		sent: map[uuid.UUID]int{}, elf: map[fleet.DeviceID]string{}, over: make(chan struct{})}
+	f.image = firmware.Image{SHA256: strings.Repeat("ab", 32), Size: 1 << 20, Chip: "esp32s3", Version: "2.5.0",
+		Project: "demo", ELFSHA256: newELF,
 		MaxChipRev: 65535, CreatedAt: time.Now().UTC(), UploadedBy: by}
 	if _, _, err := f.store.CreateImage(t.Context(), by, f.image); err != nil {
 		t.Fatal(err)
 	}
-	var polls []fleet.PollRecord
+	var polls []enrolment.PollRecord
 	now := time.Now().UTC()
 	for i := range n {
 		id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
 		f.faults[id] = fault(i)
-		polls = append(polls, fleet.PollRecord{
-			Poll: fleet.BootPoll{Device: id, ClientID: "c", Board: fmt.Sprintf("board-%d", i%3), Chip: "esp32s3", Version: "2.4.0", ELFSHA256: oldELF, At: now,
+		polls = append(polls, enrolment.PollRecord{
+			Poll: enrolment.BootPoll{Device: id, ClientID: "c", Board: fmt.Sprintf("board-%d", i%3), Chip: "esp32s3",
+				Version: "2.4.0", ELFSHA256: oldELF, At: now,
 				Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 1 << 20, Labels: []string{"assets"}}, Facts: []byte(`{}`)},
-			Admission: fleet.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"},
+			Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"},
 		})
 	}
 	if err := f.store.SavePolls(t.Context(), polls); err != nil {
 		t.Fatal(err)
 	}
-	inv := fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware, InputSchema: []byte(`{}`)}}, CreatedAt: now}
+	inv := fleet.Inventory{ID: strings.Repeat("cd", 32), Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware,
+		InputSchema: []byte(`{}`)}}, CreatedAt: now}
 	for _, p := range polls {
-		if err := f.store.SaveListing(t.Context(), fleet.ToolListing{Device: p.Poll.Device, Inventory: inv, ELFSHA256: oldELF, At: now}); err != nil {
+		if err := f.store.SaveListing(t.Context(), fleet.ToolListing{Device: p.Poll.Device, Inventory: inv, ELFSHA256: oldELF,
+			At: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,24 +80,28 @@ func newPGFleet(t testing.TB, n int, fault func(i int) string) *pgFleet {
 
 var by = fleet.Actor{Kind: fleet.ActorSystem, Name: "test", Role: fleet.RoleAdmin}
 
-func (f *pgFleet) campaign(change func(*fleet.CampaignPlan), sizes ...int) fleet.Campaign {
+func (f *pgFleet) campaign(change func(*campaign.Plan), sizes ...int) campaign.Campaign {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	p := fleet.CampaignPlan{Name: "test", Mode: fleet.ModePush, MaxInFlight: 2000, MaxAttempts: 1, MaxReconnects: 2}
-	var waves []fleet.Wave
-	c := fleet.Campaign{ID: uuid.Must(uuid.NewV7()), State: fleet.CampaignRunning, CreatedBy: by, CreatedAt: now, EditedBy: by, EditedAt: now, StartedAt: &now}
+	p := campaign.Plan{Name: "test", Mode: firmware.ModePush, MaxInFlight: 2000, MaxAttempts: 1, MaxReconnects: 2}
+	var waves []campaign.Wave
+	c := campaign.Campaign{ID: uuid.Must(uuid.NewV7()), State: campaign.Running, CreatedBy: by, CreatedAt: now,
+		EditedBy: by, EditedAt: now, StartedAt: &now}
 	for range sizes {
-		p.Waves = append(p.Waves, fleet.WavePlan{MinSample: 1, Soak: 20 * time.Millisecond, Gate: fleet.GateAuto})
+		p.Waves = append(p.Waves, campaign.WavePlan{MinSample: 1, Soak: 20 * time.Millisecond, Gate: campaign.GateAuto})
 	}
 	change(&p)
 	c.Plan = p
-	var targets []fleet.Deployment
+	var targets []campaign.Deployment
 	i := 0
 	for number, size := range sizes {
-		waves = append(waves, fleet.Wave{Campaign: c.ID, Number: number, Plan: p.Waves[number], Size: size, State: fleet.WavePending})
+		waves = append(waves, campaign.Wave{Campaign: c.ID, Number: number, Plan: p.Waves[number], Size: size,
+			State: campaign.WavePending})
 		for range size {
 			id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
-			targets = append(targets, fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: id, Board: fmt.Sprintf("board-%d", i%3), Wave: number,
-				State: fleet.DeploymentPending, Image: f.image.SHA256, ImageSize: f.image.Size, TargetELF: newELF, ToVersion: "2.5.0", FromELF: oldELF,
+			targets = append(targets, campaign.Deployment{ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: id,
+				Board: fmt.Sprintf("board-%d", i%3), Wave: number,
+				State: campaign.DeploymentPending, Image: f.image.SHA256, ImageSize: f.image.Size, TargetELF: newELF,
+				ToVersion: "2.5.0", FromELF: oldELF,
 				FromVersion: "2.4.0", CreatedAt: now, UpdatedAt: now})
 			i++
 		}
@@ -103,10 +115,12 @@ func (f *pgFleet) campaign(change func(*fleet.CampaignPlan), sizes ...int) fleet
 
 // start runs an engine; stop ends it.
 func (f *pgFleet) start() (stop func()) {
-	timers := fleet.DefaultTimers
-	timers.Get, timers.Resend, timers.BootPoll, timers.Goodbye, timers.SlowestRate = 2*time.Second, time.Second, 4*time.Second, time.Second, 1<<30
+	timers := campaign.DefaultTimers
+	timers.Get, timers.Resend, timers.BootPoll, timers.Goodbye, timers.SlowestRate = 2*time.Second, time.Second,
+		4*time.Second, time.Second, 1<<30
 	timers.Connect, timers.Probe, timers.Backoff = 4*time.Second, time.Second, 500*time.Millisecond
-	e := rollout.New(rollout.Options{Store: f.store, Inventories: f.store, Quarantines: f.store, Calls: f, Link: f, Presence: f, Downloads: f,
+	e := rollout.New(rollout.Options{Store: f.store, Inventories: f.store, Quarantines: f.store, Calls: f, Link: f,
+		Presence: f, Downloads: f,
 		PublicURL: "http://fleet.example.org", Timers: timers, Tick: 100 * time.Millisecond})
 	f.mu.Lock()
 	f.engine = e
@@ -133,7 +147,8 @@ func (f *pgFleet) Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, er
 	f.work.Add(1)
 	defer f.work.Done()
 	if r.Tool != fleet.ToolUpgradeFirmware {
-		return fleet.Call{State: fleet.CallSucceeded, Result: text(fmt.Sprintf(`{"elf_sha256":%q}`, f.running(r.Device)))}, nil
+		return fleet.Call{State: fleet.CallSucceeded, Result: text(fmt.Sprintf(`{"elf_sha256":%q}`, f.running(r.Device)))},
+			nil
 	}
 	token := strings.TrimSuffix(strings.TrimPrefix(r.Firmware.URL, "http://fleet.example.org/d/"), "/firmware.bin")
 	sum := sha256.Sum256([]byte(token))
@@ -160,11 +175,12 @@ func (f *pgFleet) running(id fleet.DeviceID) string {
 	return cmp.Or(f.elf[id], oldELF)
 }
 
-func (f *pgFleet) install(l fleet.FirmwareLink, fault string) {
+func (f *pgFleet) install(l firmware.Link, fault string) {
 	pause := func() { time.Sleep(time.Duration(1+rand.IntN(5)) * time.Millisecond) }
 	download := func(kind fleet.EvidenceKind, n int64) {
 		pause()
-		f.current().Download(l.Deployment, fleet.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: n})
+		f.current().Transferred(firmware.Transfer{Deployment: l.Deployment, At: time.Now().UTC(), Kind: kind,
+			Attempt: l.Attempt, Sent: n})
 	}
 	seen := func(kind fleet.EvidenceKind) {
 		pause()
@@ -188,9 +204,11 @@ func (f *pgFleet) install(l fleet.FirmwareLink, fault string) {
 	f.mu.Lock()
 	f.elf[l.Device] = elf
 	f.mu.Unlock()
-	p := fleet.BootPoll{Device: l.Device, ClientID: "c", Board: "board", Chip: "esp32s3", At: time.Now().UTC(), ELFSHA256: elf, Version: "2.5.0", Facts: []byte(`{}`)}
-	record := fleet.PollRecord{Poll: p, Admission: fleet.Admission{Device: l.Device, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"}}
-	if err := f.store.SavePolls(context.Background(), []fleet.PollRecord{record}); err != nil {
+	p := enrolment.BootPoll{Device: l.Device, ClientID: "c", Board: "board", Chip: "esp32s3", At: time.Now().UTC(),
+		ELFSHA256: elf, Version: "2.5.0", Facts: []byte(`{}`)}
+	record := enrolment.PollRecord{Poll: p, Admission: enrolment.Admission{Device: l.Device,
+		Enrolment: fleet.EnrolmentEnrolled, ClientID: "c"}}
+	if err := f.store.SavePolls(context.Background(), []enrolment.PollRecord{record}); err != nil {
 		f.t.Error(err)
 	}
 	f.current().Poll(context.Background(), p, true)
@@ -216,9 +234,9 @@ func (f *pgFleet) Revoke(...uuid.UUID) {}
 // Room is without bound.
 func (f *pgFleet) Room() int { return 1 << 20 }
 
-func (f *pgFleet) await(id uuid.UUID, states ...fleet.CampaignState) {
+func (f *pgFleet) await(id uuid.UUID, states ...campaign.State) {
 	f.t.Helper()
-	var c fleet.Campaign
+	var c campaign.Campaign
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		var err error
 		if c, err = f.store.Campaign(f.t.Context(), id); err != nil {
@@ -235,9 +253,9 @@ func (f *pgFleet) await(id uuid.UUID, states ...fleet.CampaignState) {
 }
 
 // verdicts counts what became of devices by fault.
-func (f *pgFleet) verdicts(id uuid.UUID) map[string]map[fleet.DeploymentState]int {
-	got := map[string]map[fleet.DeploymentState]int{}
-	for filter := (fleet.DeploymentFilter{Campaign: id, Limit: fleet.MaxLimit}); ; {
+func (f *pgFleet) verdicts(id uuid.UUID) map[string]map[campaign.DeploymentState]int {
+	got := map[string]map[campaign.DeploymentState]int{}
+	for filter := (campaign.DeploymentFilter{Campaign: id, Limit: fleet.MaxLimit}); ; {
 		page, err := f.store.Deployments(f.t.Context(), filter)
 		if err != nil {
 			f.t.Fatal(err)
@@ -245,7 +263,7 @@ func (f *pgFleet) verdicts(id uuid.UUID) map[string]map[fleet.DeploymentState]in
 		for _, d := range page.Items {
 			fault := f.faults[d.Device]
 			if got[fault] == nil {
-				got[fault] = map[fleet.DeploymentState]int{}
+				got[fault] = map[campaign.DeploymentState]int{}
 			}
 			got[fault][d.State]++
 		}
@@ -266,9 +284,9 @@ func threePercent(i int) string {
 func TestOnPostgreSQL(t *testing.T) {
 	const n = 600
 	f := newPGFleet(t, n, threePercent)
-	c := f.campaign(func(p *fleet.CampaignPlan) { p.MaxInFlight = 100 }, 20, 180, n-200)
+	c := f.campaign(func(p *campaign.Plan) { p.MaxInFlight = 100 }, 20, 180, n-200)
 	stop := f.start()
-	f.await(c.ID, fleet.CampaignCompletedWithErrors)
+	f.await(c.ID, campaign.CompletedWithErrors)
 	stop()
 	close(f.over)
 	f.work.Wait()
@@ -276,9 +294,10 @@ func TestOnPostgreSQL(t *testing.T) {
 	for i := range n {
 		count[threePercent(i)]++
 	}
-	want := map[string]map[fleet.DeploymentState]int{
-		"": {fleet.DeploymentSucceeded: count[""]}, "silent": {fleet.DeploymentTimedOut: count["silent"]},
-		"cut": {fleet.DeploymentFailed: count["cut"]}, "rolled back": {fleet.DeploymentRolledBack: count["rolled back"]},
+	want := map[string]map[campaign.DeploymentState]int{
+		"": {campaign.DeploymentSucceeded: count[""]}, "silent": {campaign.DeploymentTimedOut: count["silent"]},
+		"cut":         {campaign.DeploymentFailed: count["cut"]},
+		"rolled back": {campaign.DeploymentRolledBack: count["rolled back"]},
 	}
 	if diff := gocmp.Diff(want, f.verdicts(c.ID)); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
@@ -295,18 +314,18 @@ func TestOnPostgreSQL(t *testing.T) {
 func TestEnginesTakeTurnsOnPostgreSQL(t *testing.T) {
 	const n = 300
 	f := newPGFleet(t, n, func(int) string { return "" })
-	c := f.campaign(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.MaxAttempts = 40, 5 }, n)
+	c := f.campaign(func(p *campaign.Plan) { p.MaxInFlight, p.MaxAttempts = 40, 5 }, n)
 	for range 4 {
 		stop := f.start()
 		time.Sleep(300 * time.Millisecond)
 		stop()
 	}
 	stop := f.start()
-	f.await(c.ID, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+	f.await(c.ID, campaign.Completed, campaign.CompletedWithErrors)
 	stop()
 	close(f.over)
 	f.work.Wait()
-	want := map[string]map[fleet.DeploymentState]int{"": {fleet.DeploymentSucceeded: n}}
+	want := map[string]map[campaign.DeploymentState]int{"": {campaign.DeploymentSucceeded: n}}
 	if diff := gocmp.Diff(want, f.verdicts(c.ID)); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
@@ -318,7 +337,7 @@ func BenchmarkDispatch(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		f := newPGFleet(b, n, threePercent)
-		c := f.campaign(func(*fleet.CampaignPlan) {}, n)
+		c := f.campaign(func(*campaign.Plan) {}, n)
 		b.StartTimer()
 		begun := time.Now()
 		stop := f.start()
@@ -327,13 +346,13 @@ func BenchmarkDispatch(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if p.ByState[fleet.DeploymentPending]+p.ByState[fleet.DeploymentQueued] == 0 {
+			if p.ByState[campaign.DeploymentPending]+p.ByState[campaign.DeploymentQueued] == 0 {
 				break
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
 		b.ReportMetric(n/time.Since(begun).Seconds(), "dispatches/s")
-		f.await(c.ID, fleet.CampaignCompletedWithErrors)
+		f.await(c.ID, campaign.CompletedWithErrors)
 		b.ReportMetric(n/time.Since(begun).Seconds(), "campaigns/s")
 		stop()
 		close(f.over)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // toolSystemInfo tells what a boot poll tells, when asked (protocol 4.6).
@@ -27,7 +28,8 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 		if err != nil {
 			return
 		}
-		o := fleet.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 && over == epoch}
+		o := campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 &&
+			over == epoch}
 		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
 			o.ELF = e.askBuild(ctx, actor, device)
 			o.At = e.now()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // A device that fails too often is kept out of all campaigns for a day.
@@ -43,13 +44,13 @@ func (l *loop) quarantineOne(ctx context.Context, d *deployment) error {
 		}
 		reason = fmt.Sprintf("%d failed attempts within %v", row, failuresWithin)
 	}
-	q := fleet.Quarantine{Device: d.Device, Reason: reason, Since: l.now, Until: l.now.Add(quarantineFor)}
+	q := campaign.Quarantine{Device: d.Device, Reason: reason, Since: l.now, Until: l.now.Add(quarantineFor)}
 	if err := l.o.Store.Quarantine(ctx, q); err != nil {
 		return err
 	}
 	l.o.Log.Warn("device quarantined", "device", d.Device, "reason", reason)
 	if l.byID[d.ID] == d {
-		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceQuarantined, Detail: reason})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceQuarantined, Detail: reason})
 	}
 	return nil
 }

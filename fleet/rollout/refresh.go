@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // refresh reads the campaigns again if one changed, and now and then anyway.
@@ -30,7 +32,7 @@ func (l *loop) refresh(ctx context.Context) {
 	l.forgetEnded(ctx, rows)
 }
 
-func (l *loop) refreshOne(ctx context.Context, row fleet.Campaign) error {
+func (l *loop) refreshOne(ctx context.Context, row campaign.Campaign) error {
 	c := l.campaigns[row.ID]
 	if c != nil && c.Revision == row.Revision && c.Targets == row.Targets && !c.stale {
 		return nil
@@ -49,8 +51,8 @@ func (l *loop) refreshOne(ctx context.Context, row fleet.Campaign) error {
 // resync reads what others may have changed of a campaign: its waves, its
 // numbers, and which of its deployments wait. Memory holds nothing that is not
 // stored when this is called.
-func (l *loop) resync(ctx context.Context, c *campaign) error {
-	rows, err := l.deployments(ctx, c.ID, []fleet.DeploymentState{fleet.DeploymentQueued})
+func (l *loop) resync(ctx context.Context, c *openCampaign) error {
+	rows, err := l.deployments(ctx, c.ID, []campaign.DeploymentState{campaign.DeploymentQueued})
 	if err != nil {
 		return err
 	}
@@ -66,7 +68,7 @@ func (l *loop) resync(ctx context.Context, c *campaign) error {
 		}
 	}
 	for _, d := range c.held {
-		if d.State == fleet.DeploymentQueued && !waiting[d.ID.String()] {
+		if d.State == campaign.DeploymentQueued && !waiting[d.ID.String()] {
 			l.detach(d)
 		}
 	}
@@ -76,9 +78,9 @@ func (l *loop) resync(ctx context.Context, c *campaign) error {
 
 // lookAnew has all who wait for a window examined again: windows, pace and mode
 // may be others now.
-func (l *loop) lookAnew(c *campaign) {
+func (l *loop) lookAnew(c *openCampaign) {
 	for _, d := range c.held {
-		if d.State == fleet.DeploymentQueued && d.timer >= 0 && !d.restarting {
+		if d.State == campaign.DeploymentQueued && d.timer >= 0 && !d.restarting {
 			l.settle(d)
 		}
 	}
@@ -86,7 +88,7 @@ func (l *loop) lookAnew(c *campaign) {
 
 // supplant puts a row in the place of what memory holds, where the numbers
 // count the row already.
-func (l *loop) supplant(d *deployment, row fleet.Deployment) {
+func (l *loop) supplant(d *deployment, row campaign.Deployment) {
 	d.camp.count(d.State, -1)
 	d.Deployment = row
 	d.camp.count(d.State, 1)
@@ -96,7 +98,7 @@ func (l *loop) supplant(d *deployment, row fleet.Deployment) {
 
 // enqueue takes rows of waiting devices into memory, and what must be known of
 // the devices from the start.
-func (l *loop) enqueue(ctx context.Context, c *campaign, rows []fleet.Deployment) error {
+func (l *loop) enqueue(ctx context.Context, c *openCampaign, rows []campaign.Deployment) error {
 	added := make([]*deployment, 0, len(rows))
 	for _, row := range rows {
 		if l.byID[row.ID] == nil {
@@ -105,7 +107,7 @@ func (l *loop) enqueue(ctx context.Context, c *campaign, rows []fleet.Deployment
 		}
 	}
 	c.judged = false
-	if c.Plan.Mode != fleet.ModePush {
+	if c.Plan.Mode != firmware.ModePush {
 		if err := l.offers.learn(ctx, l, added); err != nil {
 			return err
 		}
@@ -114,20 +116,21 @@ func (l *loop) enqueue(ctx context.Context, c *campaign, rows []fleet.Deployment
 }
 
 // delayed gives each device of a wave its delay, where no window does.
-func (l *loop) delayed(c *campaign, row fleet.Deployment) *time.Time {
+func (l *loop) delayed(c *openCampaign, row campaign.Deployment) *time.Time {
 	w := c.wave()
-	if row.NotBefore != nil || row.Attempt > 0 || c.Plan.Jitter <= 0 || len(c.Plan.Windows) > 0 || w == nil || w.StartedAt == nil {
+	if row.NotBefore != nil || row.Attempt > 0 || c.Plan.Jitter <= 0 || len(c.Plan.Windows) > 0 || w == nil ||
+		w.StartedAt == nil {
 		return row.NotBefore
 	}
-	at := w.StartedAt.Add(fleet.JitterFor(c.ID, row.Device, c.Plan.Jitter))
+	at := w.StartedAt.Add(campaign.JitterFor(c.ID, row.Device, c.Plan.Jitter))
 	return &at
 }
 
 // forgetEnded looks at campaigns that are not open any more. They are held on
 // for a while: a device may still prove that it was updated after all.
-func (l *loop) forgetEnded(ctx context.Context, open []fleet.Campaign) {
+func (l *loop) forgetEnded(ctx context.Context, open []campaign.Campaign) {
 	for _, c := range slices.Clone(l.order) {
-		if slices.ContainsFunc(open, func(row fleet.Campaign) bool { return row.ID == c.ID }) {
+		if slices.ContainsFunc(open, func(row campaign.Campaign) bool { return row.ID == c.ID }) {
 			continue
 		}
 		if !c.State.Final() {
@@ -146,16 +149,16 @@ func (l *loop) forgetEnded(ctx context.Context, open []fleet.Campaign) {
 	}
 }
 
-func (l *loop) forget(c *campaign) {
+func (l *loop) forget(c *openCampaign) {
 	for _, d := range c.held {
 		l.detach(d)
 	}
 	delete(l.campaigns, c.ID)
-	l.order = slices.DeleteFunc(l.order, func(other *campaign) bool { return other == c })
+	l.order = slices.DeleteFunc(l.order, func(other *openCampaign) bool { return other == c })
 }
 
 // trouble leaves a campaign alone for a moment after the store failed.
-func (l *loop) trouble(ctx context.Context, c *campaign, err error) {
+func (l *loop) trouble(ctx context.Context, c *openCampaign, err error) {
 	if ctx.Err() != nil {
 		return
 	}

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 )
 
 // Sentences of devices.
@@ -20,28 +23,28 @@ func (d *device) reporting() bool {
 	return strings.HasPrefix(d.fault, "reports") || d.fault == "doomsayer"
 }
 
-func (d *device) reports(l fleet.FirmwareLink, j fleet.DeviceJob) {
+func (d *device) reports(l firmware.Link, j telemetry.Job) {
 	for range d.w.copies {
 		d.w.current().Reported(d.id, l.Deployment, l.Attempt, j)
 	}
 }
 
-func (d *device) goesOn(l fleet.FirmwareLink, s fleet.JobState, percent int) {
+func (d *device) goesOn(l firmware.Link, s fleet.JobState, percent int) {
 	if d.reporting() {
-		d.reports(l, fleet.DeviceJob{State: s, Percent: percent})
+		d.reports(l, telemetry.Job{State: s, Percent: percent})
 	}
 }
 
 // reportsOutcome is what the device says when it is on the broker again.
-func (d *device) reportsOutcome(l fleet.FirmwareLink, life int) {
+func (d *device) reportsOutcome(l firmware.Link, life int) {
 	if !d.reporting() || !d.pause(3*time.Second, life) {
 		return
 	}
 	switch d.fault {
 	case "reports rolled back", "doomsayer":
-		d.reports(l, fleet.DeviceJob{State: fleet.JobFailed, Code: "rolled_back", Reason: noBroker})
+		d.reports(l, telemetry.Job{State: fleet.JobFailed, Code: "rolled_back", Reason: noBroker})
 	default:
-		d.reports(l, fleet.DeviceJob{State: fleet.JobDone})
+		d.reports(l, telemetry.Job{State: fleet.JobDone})
 	}
 }
 
@@ -50,16 +53,17 @@ func (d *device) reportsOutcome(l fleet.FirmwareLink, life int) {
 // back comes after the verdict and after the end of the campaign.
 func TestReportsAreShown(t *testing.T) {
 	for fault, words := range map[string]string{
-		"reports bad image": notSound, "reports rolled back": noBroker, "reports refusal": "only signed images are taken here", "reports a cut": "the download was cut short",
+		"reports bad image": notSound, "reports rolled back": noBroker,
+		"reports refusal": "only signed images are taken here", "reports a cut": "the download was cut short",
 	} {
 		inWorld(t, func(t *testing.T, w *world) {
 			w.add("device1", fault)
 			c := w.plan(nil, 1)
 			defer w.start()()
-			w.await(c.ID, 12*time.Hour, fleet.CampaignCompletedWithErrors)
+			w.await(c.ID, 12*time.Hour, campaign.CompletedWithErrors)
 			sleep(time.Minute)
 			d := w.deployment(c.ID, "device1")
-			if got, ok := fleet.DeviceWords(d.Reason); !ok || got != words || d.State != verdicts[fault] {
+			if got, ok := campaign.DeviceWords(d.Reason); !ok || got != words || d.State != verdicts[fault] {
 				t.Errorf("%s: %s with the reason %q, want the device's: %q; %v", fault, d.State, d.Reason, words, w.story(d))
 			}
 		})
@@ -73,10 +77,10 @@ func TestProgressIsShown(t *testing.T) {
 		defer w.start()()
 		sleep(20 * time.Second) // told, four seconds, four pieces of eight, then cut
 		d := w.deployment(c.ID, "device1")
-		if d.State != fleet.DeploymentDownloading || d.Percent == nil || *d.Percent != 48 {
+		if d.State != campaign.DeploymentDownloading || d.Percent == nil || *d.Percent != 48 {
 			t.Errorf("%s at %v, want downloading at 48 %%", d.State, d.Percent)
 		}
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 		if d := w.deployment(c.ID, "device1"); d.Attempt != 1 {
 			t.Errorf("%d attempts: a device that resumes needs one", d.Attempt)
 		}
@@ -102,7 +106,7 @@ func TestReportsOfOthers(t *testing.T) {
 		defer w.start()()
 		sleep(8 * time.Second) // both download
 		victim := w.deployment(c.ID, "device1")
-		failed := fleet.DeviceJob{State: fleet.JobFailed, Code: "corrupt", Reason: "so says another"}
+		failed := telemetry.Job{State: fleet.JobFailed, Code: "corrupt", Reason: "so says another"}
 		for range 1000 {
 			w.current().Reported("device2", victim.ID, victim.Attempt, failed)
 			w.current().Reported("device1", victim.ID, victim.Attempt+1, failed)
@@ -112,16 +116,17 @@ func TestReportsOfOthers(t *testing.T) {
 		if now := w.deployment(c.ID, "device1"); now.State != victim.State || now.Attempt != victim.Attempt {
 			t.Fatalf("a forged report made %s %s", victim.State, now.State)
 		}
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 		own := w.deployment(c.ID, "device2")
 		for i := range 5000 {
-			w.current().Reported("device2", own.ID, own.Attempt, fleet.DeviceJob{State: []fleet.JobState{fleet.JobDone, fleet.JobFailed}[i%2], Code: "corrupt"})
+			w.current().Reported("device2", own.ID, own.Attempt, telemetry.Job{State: []fleet.JobState{fleet.JobDone,
+				fleet.JobFailed}[i%2], Code: "corrupt"})
 			sleep(time.Second)
 		}
 		if n := len(w.store.events[own.ID]); n > 400 {
 			t.Errorf("%d rows of one deployment", n)
 		}
-		if now := w.deployment(c.ID, "device2"); now.State != fleet.DeploymentSucceeded {
+		if now := w.deployment(c.ID, "device2"); now.State != campaign.DeploymentSucceeded {
 			t.Errorf("its own reports made a success %s", now.State)
 		}
 	})
@@ -130,17 +135,18 @@ func TestReportsOfOthers(t *testing.T) {
 // TestOrdersCarryTheImage: what the included firmware checks is in the order,
 // by call and by poll.
 func TestOrdersCarryTheImage(t *testing.T) {
-	for _, mode := range []fleet.DispatchMode{fleet.ModePush, fleet.ModePull} {
+	for _, mode := range []firmware.DispatchMode{firmware.ModePush, firmware.ModePull} {
 		inWorld(t, func(t *testing.T, w *world) {
 			img := w.store.images[imageSHA]
 			img.Manifest, img.ManifestSignature = `{"chip":9}`, "c2ln"
 			w.store.images[imageSHA] = img
 			w.add("device1", "")
-			c := w.plan(func(p *fleet.CampaignPlan) { p.Mode, p.PullNow = mode, mode == fleet.ModePull }, 1)
+			c := w.plan(func(p *campaign.Plan) { p.Mode, p.PullNow = mode, mode == firmware.ModePull }, 1)
 			defer w.start()()
-			w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+			w.await(c.ID, time.Hour, campaign.Completed)
 			d := w.deployment(c.ID, "device1")
-			want := fleet.FirmwareOffer{SHA256: imageSHA, Size: imageSize, Job: fleet.UpgradeJobName(d.ID, 1), Manifest: `{"chip":9}`, Signature: "c2ln"}
+			want := fleet.FirmwareOffer{SHA256: imageSHA, Size: imageSize, Job: fleet.UpgradeJobName(d.ID, 1),
+				Manifest: `{"chip":9}`, Signature: "c2ln"}
 			if w.ordered != want {
 				t.Errorf("%s: ordered %+v, want %+v", mode, w.ordered, want)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -15,25 +16,26 @@ import (
 // An engine that dies at any moment is followed by one that reads the rows, and
 // every device has its verdict all the same.
 func TestANewEngineContinuesFromTheRows(t *testing.T) {
-	for _, after := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second, 15 * time.Second, 20 * time.Second, 40 * time.Second, 2 * time.Minute} {
+	for _, after := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second, 15 * time.Second,
+		20 * time.Second, 40 * time.Second, 2 * time.Minute} {
 		t.Run(after.String(), func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *world) {
 				w.fill(9, nil)
-				c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 5; healthPlan(p) }, 3, 6)
+				c := w.plan(func(p *campaign.Plan) { p.MaxInFlight = 5; healthPlan(p) }, 3, 6)
 				stop := w.start()
 				sleep(after)
 				stop()
 				stop = w.start()
 				defer func() { stop() }()
-				w.await(c.ID, 5*time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
-				want := map[fleet.DeviceID]fleet.DeploymentState{}
+				w.await(c.ID, 5*time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+				want := map[fleet.DeviceID]campaign.DeploymentState{}
 				for _, id := range w.ids() {
-					want[id] = fleet.DeploymentSucceeded
+					want[id] = campaign.DeploymentSucceeded
 				}
 				if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
 					t.Errorf("verdicts (-want +got):\n%s", diff)
 					for id, got := range w.outcomes(c.ID) {
-						if got != fleet.DeploymentSucceeded {
+						if got != campaign.DeploymentSucceeded {
 							t.Logf("%s: %v", id, w.story(w.deployment(c.ID, id)))
 						}
 					}
@@ -65,7 +67,7 @@ func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 				if w.calling != 3 {
 					t.Errorf("%d calls under way after the right to lead was lost, want 3", w.calling)
 				}
-				w.await(c.ID, 5*time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
+				w.await(c.ID, 5*time.Hour, campaign.Completed, campaign.CompletedWithErrors)
 				sleep(time.Second)
 				if w.calling != 0 {
 					t.Errorf("%d calls hold their devices' lines after the campaign", w.calling)
@@ -87,7 +89,7 @@ func TestDatabaseAway(t *testing.T) {
 			return nil
 		}
 		w.fill(12, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
+		c := w.plan(func(p *campaign.Plan) { p.MaxInFlight = 6 }, 12)
 		stop := w.start()
 		defer stop()
 		sleep(7 * time.Second)
@@ -99,7 +101,7 @@ func TestDatabaseAway(t *testing.T) {
 			t.Errorf("%d devices told without a database", n-told)
 		}
 		away.Store(false)
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
@@ -115,10 +117,10 @@ func TestLostWordOfACommit(t *testing.T) {
 			return nil
 		}
 		w.fill(20, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 20)
+		c := w.plan(func(p *campaign.Plan) { p.MaxInFlight = 6 }, 20)
 		stop := w.start()
 		defer stop()
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 		for id := range w.devices {
 			if row := w.deployment(c.ID, id); row.Attempt != 1 {
 				t.Errorf("%s took %d attempts: %v", id, row.Attempt, w.story(row))
@@ -133,12 +135,12 @@ func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.lag = 20 * time.Millisecond
 		w.fill(1, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxReconnects, p.Waves[0].Soak = 1, time.Hour }, 1)
+		c := w.plan(func(p *campaign.Plan) { p.MaxReconnects, p.Waves[0].Soak = 1, time.Hour }, 1)
 		id := w.ids()[0]
 		stop := w.start()
 		defer func() { stop() }()
 		sleep(time.Minute)
-		if s := w.deployment(c.ID, id).State; s != fleet.DeploymentVerifying {
+		if s := w.deployment(c.ID, id).State; s != campaign.DeploymentVerifying {
 			t.Fatalf("%s, want verifying", s)
 		}
 		for range 4 {
@@ -150,9 +152,9 @@ func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 			w.devices[id].connect()
 			sleep(10 * time.Second)
 		}
-		if row := w.deployment(c.ID, id); row.Reconnects > 0 || row.State != fleet.DeploymentVerifying {
+		if row := w.deployment(c.ID, id); row.Reconnects > 0 || row.State != campaign.DeploymentVerifying {
 			t.Errorf("%s after %d reconnections: %v", row.State, row.Reconnects, w.story(row))
 		}
-		w.await(c.ID, 3*time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, 3*time.Hour, campaign.Completed)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -17,9 +18,10 @@ func (l *loop) tellByCall(ctx context.Context, t telling) {
 	id, attempt := d.ID, d.Attempt
 	order := &fleet.FirmwareOrder{
 		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.patience(d), Done: d.attemptEnd,
-		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest, Signature: t.image.ManifestSignature,
+		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest,
+		Signature: t.image.ManifestSignature,
 		Told: func(seen fleet.Evidence) {
-			o := fleet.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}
+			o := campaign.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}
 			if seen.Kind == fleet.EvidenceJob { // an order hears of no other
 				o.Job, o.Detail = fleet.JobAccepted, ""
 			}
@@ -59,7 +61,7 @@ func (l *loop) restart(d *deployment) {
 }
 
 // actRestart is the engine's own: the rules know nothing of it.
-const actRestart fleet.Act = "restart"
+const actRestart campaign.Act = "restart"
 
 func (l *loop) tellToRestart(ctx context.Context, d *deployment) {
 	e, id := l.e, d.ID
@@ -76,7 +78,7 @@ func (l *loop) tellToRestart(ctx context.Context, d *deployment) {
 // notRestarted lets a device have another order, later: this one did not leave.
 func (l *loop) notRestarted(id uuid.UUID) {
 	d := l.byID[id]
-	if d == nil || d.State != fleet.DeploymentQueued || d.Reason != restartReason {
+	if d == nil || d.State != campaign.DeploymentQueued || d.Reason != restartReason {
 		return
 	}
 	d.Reason = ""

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // steer takes a campaign as far as it can go without telling devices: it
 // starts, stops, waits for windows, judges, and opens waves.
-func (l *loop) steer(ctx context.Context, c *campaign) {
+func (l *loop) steer(ctx context.Context, c *openCampaign) {
 	if ctx.Err() != nil || l.now.Before(c.retryAt) {
 		return
 	}
@@ -24,15 +25,15 @@ func (l *loop) steer(ctx context.Context, c *campaign) {
 	}
 }
 
-func (l *loop) steerState(ctx context.Context, c *campaign) error {
+func (l *loop) steerState(ctx context.Context, c *openCampaign) error {
 	switch c.State {
-	case fleet.CampaignScheduled:
+	case campaign.Scheduled:
 		return l.begin(ctx, c)
-	case fleet.CampaignStopping:
+	case campaign.Stopping:
 		return l.stop(ctx, c)
-	case fleet.CampaignRunning, fleet.CampaignPaused:
+	case campaign.Running, campaign.Paused:
 		return l.proceed(ctx, c)
-	case fleet.CampaignAborted:
+	case campaign.Aborted:
 		return l.takeBack(ctx, c)
 	}
 	return nil
@@ -40,8 +41,9 @@ func (l *loop) steerState(ctx context.Context, c *campaign) error {
 
 // proceed looks after a campaign that runs, or would if it were not paused. The
 // first step that changes the campaign ends it: the next turn goes on.
-func (l *loop) proceed(ctx context.Context, c *campaign) error {
-	steps := []func(context.Context, *campaign) error{l.expire, l.checkImages, l.judgeRules, l.followWindows, l.followWave, l.complete, l.grow}
+func (l *loop) proceed(ctx context.Context, c *openCampaign) error {
+	steps := []func(context.Context, *openCampaign) error{l.expire, l.checkImages, l.judgeRules, l.followWindows,
+		l.followWave, l.complete, l.grow}
 	before := c.Revision
 	for _, step := range steps {
 		if err := step(ctx, c); err != nil || c.Revision != before {
@@ -53,7 +55,7 @@ func (l *loop) proceed(ctx context.Context, c *campaign) error {
 }
 
 // change stores a change of the campaign; memory takes it only then.
-func (l *loop) change(ctx context.Context, c *campaign, action string, with func(*fleet.Campaign)) error {
+func (l *loop) change(ctx context.Context, c *openCampaign, action string, with func(*campaign.Campaign)) error {
 	row := c.Campaign
 	with(&row)
 	if err := l.o.Store.ChangeCampaign(ctx, c.actor(), action, &row); err != nil {
@@ -66,7 +68,7 @@ func (l *loop) change(ctx context.Context, c *campaign, action string, with func
 	return nil
 }
 
-func (l *loop) rereadCampaign(ctx context.Context, c *campaign) {
+func (l *loop) rereadCampaign(ctx context.Context, c *openCampaign) {
 	row, err := l.o.Store.Campaign(ctx, c.ID)
 	if err != nil {
 		l.trouble(ctx, c, err)
@@ -77,7 +79,7 @@ func (l *loop) rereadCampaign(ctx context.Context, c *campaign) {
 
 // begin starts a scheduled campaign when its time has come. One whose end came
 // first never ran.
-func (l *loop) begin(ctx context.Context, c *campaign) error {
+func (l *loop) begin(ctx context.Context, c *openCampaign) error {
 	if end, ok := c.Ends(); ok && !l.now.Before(end) {
 		return l.expire(ctx, c)
 	}
@@ -86,67 +88,67 @@ func (l *loop) begin(ctx context.Context, c *campaign) error {
 	}
 	l.o.Log.Info("campaign runs", "campaign", c.ID, "name", c.Plan.Name)
 	l.again = true
-	return l.change(ctx, c, "campaign.run", func(row *fleet.Campaign) {
+	return l.change(ctx, c, "campaign.run", func(row *campaign.Campaign) {
 		now := l.now
-		row.State, row.PauseReason, row.Reason, row.StartedAt = fleet.CampaignRunning, "", "", &now
+		row.State, row.PauseReason, row.Reason, row.StartedAt = campaign.Running, "", "", &now
 	})
 }
 
 // pause stops dispatching. What is in flight goes on.
-func (l *loop) pause(ctx context.Context, c *campaign, why fleet.PauseReason, reason string) error {
+func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseReason, reason string) error {
 	action := "campaign.pause"
-	if why == fleet.PausedByWindow {
+	if why == campaign.PausedByWindow {
 		action = "" // every night anew
 	}
 	l.o.Log.Info("campaign paused", "campaign", c.ID, "name", c.Plan.Name, "why", string(why), "reason", reason)
-	return l.change(ctx, c, action, func(row *fleet.Campaign) {
-		row.State, row.PauseReason, row.Reason = fleet.CampaignPaused, why, reason
+	return l.change(ctx, c, action, func(row *campaign.Campaign) {
+		row.State, row.PauseReason, row.Reason = campaign.Paused, why, reason
 	})
 }
 
 // complete ends a campaign of which every device has its outcome.
-func (l *loop) complete(ctx context.Context, c *campaign) error {
-	if c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow || c.open() > 0 || c.Plan.Continuous {
+func (l *loop) complete(ctx context.Context, c *openCampaign) error {
+	if c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow || c.open() > 0 || c.Plan.Continuous {
 		return nil
 	}
-	if w := c.wave(); w == nil || !c.lastWave() || w.State == fleet.WavePending {
+	if w := c.wave(); w == nil || !c.lastWave() || w.State == campaign.WavePending {
 		return nil
 	}
 	return l.finish(ctx, c, l.outcome(c), "campaign.complete")
 }
 
 // outcome is how a campaign ends whose devices are all done.
-func (l *loop) outcome(c *campaign) fleet.CampaignState {
-	if c.failures() > 0 || c.tallies.ByState[fleet.DeploymentSucceeded] == 0 {
-		return fleet.CampaignCompletedWithErrors
+func (l *loop) outcome(c *openCampaign) campaign.State {
+	if c.failures() > 0 || c.tallies.ByState[campaign.DeploymentSucceeded] == 0 {
+		return campaign.CompletedWithErrors
 	}
-	return fleet.CampaignCompleted
+	return campaign.Completed
 }
 
-func (l *loop) finish(ctx context.Context, c *campaign, as fleet.CampaignState, action string) error {
+func (l *loop) finish(ctx context.Context, c *openCampaign, as campaign.State, action string) error {
 	if err := l.closeWave(ctx, c); err != nil {
 		return err
 	}
 	l.o.Log.Info("campaign is over", "campaign", c.ID, "name", c.Plan.Name, "state", string(as))
-	return l.change(ctx, c, action, func(row *fleet.Campaign) {
+	return l.change(ctx, c, action, func(row *campaign.Campaign) {
 		now := l.now
 		row.State, row.PauseReason, row.FinishedAt = as, "", &now
-		if as == fleet.CampaignCompleted || as == fleet.CampaignCompletedWithErrors {
+		if as == campaign.Completed || as == campaign.CompletedWithErrors {
 			row.Reason = ""
 		}
 	})
 }
 
 // closeWave gives the open wave its final word.
-func (l *loop) closeWave(ctx context.Context, c *campaign) error {
+func (l *loop) closeWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
-	if w == nil || w.State == fleet.WavePending || w.FinishedAt != nil {
+	if w == nil || w.State == campaign.WavePending || w.FinishedAt != nil {
 		return nil
 	}
 	v := l.judgeWave(c, *w)
-	state := fleet.WaveFinished
-	if v.State == fleet.WaveFailed {
-		state = fleet.WaveFailed
+	state := campaign.WaveFinished
+	if v.State == campaign.WaveFailed {
+		state = campaign.WaveFailed
 	}
 	return l.saveWave(ctx, c, state, v.Sentence)
 }

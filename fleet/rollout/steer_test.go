@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -23,7 +24,7 @@ func (w *world) fill(n int, fault func(i int) string) {
 }
 
 // count is how many deployments of a campaign are in one of the states.
-func (w *world) count(id uuid.UUID, states ...fleet.DeploymentState) (n int) {
+func (w *world) count(id uuid.UUID, states ...campaign.DeploymentState) (n int) {
 	for _, s := range w.outcomes(id) {
 		for _, want := range states {
 			if s == want {
@@ -43,15 +44,17 @@ func (w *world) dispatched() int {
 func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(40, func(i int) string { return "rolled back" })
-		c := w.plan(func(p *fleet.CampaignPlan) {
+		c := w.plan(func(p *campaign.Plan) {
 			p.MaxInFlight = 4
-			p.AbortRules = []fleet.AbortRule{{Class: fleet.ClassAny, MinExecuted: 2, Percent: 10, Scope: fleet.ScopeCampaign, Action: fleet.AbortPause}}
+			p.AbortRules = []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 2, Percent: 10,
+				Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}
 		}, 40)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		c = w.await(c.ID, time.Hour, campaign.Paused)
 		told := w.dispatched()
-		if c.PauseReason != fleet.PausedByThreshold || !strings.Contains(c.Reason, "rolled_back") && !strings.Contains(c.Reason, "failed") {
+		if c.PauseReason != campaign.PausedByThreshold || !strings.Contains(c.Reason, "rolled_back") &&
+			!strings.Contains(c.Reason, "failed") {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
 		sleep(time.Hour)
@@ -63,11 +66,11 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.edit(c.ID, func(c *fleet.Campaign) {
-			c.State, c.PauseReason, c.Overruled = fleet.CampaignRunning, "", progress.Failed()
+		w.edit(c.ID, func(c *campaign.Campaign) {
+			c.State, c.PauseReason, c.Overruled = campaign.Running, "", progress.Failed()
 		})
 		sleep(10 * time.Second)
-		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		c = w.await(c.ID, time.Hour, campaign.Paused)
 		if more := w.dispatched() - told; more == 0 || more > 8 {
 			t.Errorf("%d devices more were told after an operator went on; want some, until the next failure", more)
 		}
@@ -82,19 +85,20 @@ func TestAbortAndRollback(t *testing.T) {
 			}
 			return ""
 		})
-		c := w.plan(func(p *fleet.CampaignPlan) {
+		c := w.plan(func(p *campaign.Plan) {
 			healthPlan(p)
 			p.MaxInFlight = 4
-			p.AbortRules = []fleet.AbortRule{{Class: "unhealthy", Scope: fleet.ScopeBoard, Action: fleet.AbortAndRollback}}
+			p.AbortRules = []campaign.AbortRule{{Class: "unhealthy", Scope: campaign.ScopeBoard,
+				Action: campaign.AbortAndRollback}}
 		}, 20)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, time.Hour, fleet.CampaignAborted)
+		c = w.await(c.ID, time.Hour, campaign.Aborted)
 		sleep(time.Minute)
 		if len(w.rolled) != 1 || w.rolled[0] != c.ID || !c.RollbackWanted {
 			t.Errorf("rollbacks asked for: %v, wanted %v", w.rolled, c.RollbackWanted)
 		}
-		if n := w.count(c.ID, fleet.DeploymentCanceled); n < 10 {
+		if n := w.count(c.ID, campaign.DeploymentCanceled); n < 10 {
 			t.Errorf("%d devices canceled, want all that waited", n)
 		}
 	})
@@ -103,13 +107,13 @@ func TestAbortAndRollback(t *testing.T) {
 func TestAbortCutsDownloads(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(12, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 6 }, 12)
+		c := w.plan(func(p *campaign.Plan) { p.MaxInFlight = 6 }, 12)
 		stop := w.start()
 		defer stop()
 		sleep(8 * time.Second) // in the middle of the downloads
-		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
-		w.await(c.ID, time.Minute, fleet.CampaignAborted)
-		if a, n := w.count(c.ID, fleet.DeploymentAborted), w.count(c.ID, fleet.DeploymentCanceled); a != 6 || n != 6 {
+		w.edit(c.ID, func(c *campaign.Campaign) { c.State = campaign.Stopping })
+		w.await(c.ID, time.Minute, campaign.Aborted)
+		if a, n := w.count(c.ID, campaign.DeploymentAborted), w.count(c.ID, campaign.DeploymentCanceled); a != 6 || n != 6 {
 			t.Errorf("%d aborted, %d canceled, want 6 and 6: %v", a, n, w.outcomes(c.ID))
 		}
 		sleep(time.Hour)
@@ -128,9 +132,9 @@ func TestAbortLetsDownloadedDevicesFinish(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		sleep(15 * time.Second) // all have the image, and restart
-		w.edit(c.ID, func(c *fleet.Campaign) { c.State = fleet.CampaignStopping })
-		w.await(c.ID, time.Hour, fleet.CampaignAborted)
-		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 4 {
+		w.edit(c.ID, func(c *campaign.Campaign) { c.State = campaign.Stopping })
+		w.await(c.ID, time.Hour, campaign.Aborted)
+		if n := w.count(c.ID, campaign.DeploymentSucceeded); n != 4 {
 			t.Errorf("%d devices succeeded, want 4: %v", n, w.outcomes(c.ID))
 		}
 	})
@@ -139,16 +143,17 @@ func TestAbortLetsDownloadedDevicesFinish(t *testing.T) {
 func TestManualGateWaitsForAnOperator(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(10, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].Gate = fleet.GateManual }, 2, 8)
+		c := w.plan(func(p *campaign.Plan) { p.Waves[0].Gate = campaign.GateManual }, 2, 8)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
+		c = w.await(c.ID, time.Hour, campaign.Paused)
 		sleep(3 * time.Hour)
-		if c.PauseReason != fleet.PausedByGate || w.store.waves[c.ID][0].State != fleet.WaveGated || w.count(c.ID, fleet.DeploymentPending) != 8 {
+		if c.PauseReason != campaign.PausedByGate || w.store.waves[c.ID][0].State != campaign.WaveGated ||
+			w.count(c.ID, campaign.DeploymentPending) != 8 {
 			t.Errorf("paused by %s, wave is %s, %v", c.PauseReason, w.store.waves[c.ID][0].State, w.outcomes(c.ID))
 		}
-		w.edit(c.ID, func(c *fleet.Campaign) { c.Advance = true })
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.edit(c.ID, func(c *campaign.Campaign) { c.Advance = true })
+		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
@@ -160,23 +165,23 @@ func TestFailedWaveStopsTheNext(t *testing.T) {
 			}
 			return ""
 		})
-		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].SuccessPercent = 100 }, 2, 8)
+		c := w.plan(func(p *campaign.Plan) { p.Waves[0].SuccessPercent = 100 }, 2, 8)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, time.Hour, fleet.CampaignPaused)
-		if w.store.waves[c.ID][0].State != fleet.WaveFailed || c.PauseReason != fleet.PausedByThreshold {
+		c = w.await(c.ID, time.Hour, campaign.Paused)
+		if w.store.waves[c.ID][0].State != campaign.WaveFailed || c.PauseReason != campaign.PausedByThreshold {
 			t.Errorf("wave is %s, campaign paused by %s: %s", w.store.waves[c.ID][0].State, c.PauseReason, c.Reason)
 		}
 		// Going on does not open the next wave; advancing does.
-		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.PauseReason = fleet.CampaignRunning, "" })
+		w.edit(c.ID, func(c *campaign.Campaign) { c.State, c.PauseReason = campaign.Running, "" })
 		sleep(time.Minute)
-		c = w.await(c.ID, time.Minute, fleet.CampaignPaused)
-		if c.PauseReason != fleet.PausedByGate || w.count(c.ID, fleet.DeploymentPending) != 8 {
+		c = w.await(c.ID, time.Minute, campaign.Paused)
+		if c.PauseReason != campaign.PausedByGate || w.count(c.ID, campaign.DeploymentPending) != 8 {
 			t.Errorf("paused by %s, %v", c.PauseReason, w.outcomes(c.ID))
 		}
-		w.edit(c.ID, func(c *fleet.Campaign) { c.Advance = true })
-		c = w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
-		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 8 {
+		w.edit(c.ID, func(c *campaign.Campaign) { c.Advance = true })
+		c = w.await(c.ID, time.Hour, campaign.CompletedWithErrors)
+		if n := w.count(c.ID, campaign.DeploymentSucceeded); n != 8 {
 			t.Errorf("%d succeeded", n)
 		}
 	})
@@ -192,19 +197,19 @@ func TestWindowsAndJitter(t *testing.T) {
 				w.store.devices[id] = row
 			}
 		}
-		c := w.plan(func(p *fleet.CampaignPlan) {
+		c := w.plan(func(p *campaign.Plan) {
 			p.MaxInFlight = 100
-			p.Windows = []fleet.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: fleet.DeviceZone}}
+			p.Windows = []campaign.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: campaign.DeviceZone}}
 			p.Jitter = 20 * time.Minute
 		}, 30)
 		stop := w.start()
 		defer stop()
 		sleep(time.Minute)
 		got, _ := w.store.Campaign(t.Context(), c.ID)
-		if got.State != fleet.CampaignPaused || got.PauseReason != fleet.PausedByWindow {
+		if got.State != campaign.Paused || got.PauseReason != campaign.PausedByWindow {
 			t.Errorf("outside all windows the campaign is %s by %s", got.State, got.PauseReason)
 		}
-		w.await(c.ID, 48*time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, 48*time.Hour, campaign.Completed)
 		minutes := map[int]int{}
 		for _, d := range w.store.dispatches {
 			zone := time.UTC
@@ -227,18 +232,18 @@ func TestWindowThatNeverOpens(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(3, nil)
 		end := time.Now().Add(24 * time.Hour)
-		c := w.plan(func(p *fleet.CampaignPlan) {
-			p.Windows = []fleet.Window{{Cron: "0 2 30 2 *", Duration: time.Hour, TimeZone: "UTC"}}
+		c := w.plan(func(p *campaign.Plan) {
+			p.Windows = []campaign.Window{{Cron: "0 2 30 2 *", Duration: time.Hour, TimeZone: "UTC"}}
 			p.EndAt = &end
 		}, 3)
 		stop := w.start()
 		defer stop()
-		c = w.await(c.ID, time.Minute, fleet.CampaignPaused)
+		c = w.await(c.ID, time.Minute, campaign.Paused)
 		if !strings.Contains(c.Reason, "no window opens") {
 			t.Errorf("reason %q", c.Reason)
 		}
-		w.await(c.ID, 25*time.Hour, fleet.CampaignExpired)
-		if n := w.count(c.ID, fleet.DeploymentExpired); n != 3 {
+		w.await(c.ID, 25*time.Hour, campaign.Expired)
+		if n := w.count(c.ID, campaign.DeploymentExpired); n != 3 {
 			t.Errorf("%d expired: %v", n, w.outcomes(c.ID))
 		}
 	})
@@ -247,35 +252,35 @@ func TestWindowThatNeverOpens(t *testing.T) {
 func TestPace(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(100, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.MaxPerMinute = 1000, 30 }, 100)
+		c := w.plan(func(p *campaign.Plan) { p.MaxInFlight, p.MaxPerMinute = 1000, 30 }, 100)
 		stop := w.start()
 		defer stop()
 		sleep(time.Minute)
 		if n := w.dispatched(); n < 25 || n > 32 {
 			t.Errorf("%d devices told in the first minute, want 30", n)
 		}
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
 func TestEndBehavior(t *testing.T) {
 	tests := []struct {
-		end      fleet.EndBehavior
-		finished fleet.DeploymentState // of the device in flight
+		end      campaign.EndBehavior
+		finished campaign.DeploymentState // of the device in flight
 	}{
-		{fleet.EndStopRollout, fleet.DeploymentSucceeded},
-		{fleet.EndAbortInFlight, fleet.DeploymentAborted},
+		{campaign.EndStopRollout, campaign.DeploymentSucceeded},
+		{campaign.EndAbortInFlight, campaign.DeploymentAborted},
 	}
 	for _, tt := range tests {
 		t.Run(string(tt.end), func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *world) {
 				w.fill(2, nil)
 				end := time.Now().Add(8 * time.Second)
-				c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight, p.EndAt, p.EndBehavior = 1, &end, tt.end }, 2)
+				c := w.plan(func(p *campaign.Plan) { p.MaxInFlight, p.EndAt, p.EndBehavior = 1, &end, tt.end }, 2)
 				stop := w.start()
 				defer stop()
-				w.await(c.ID, time.Hour, fleet.CampaignExpired)
-				if w.count(c.ID, tt.finished) != 1 || w.count(c.ID, fleet.DeploymentExpired) != 1 {
+				w.await(c.ID, time.Hour, campaign.Expired)
+				if w.count(c.ID, tt.finished) != 1 || w.count(c.ID, campaign.DeploymentExpired) != 1 {
 					t.Errorf("outcomes %v, want one %s and one expired", w.outcomes(c.ID), tt.finished)
 				}
 			})
@@ -286,7 +291,7 @@ func TestEndBehavior(t *testing.T) {
 func TestRevokedImageIsCutAndPauses(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(8, nil)
-		c := w.plan(func(p *fleet.CampaignPlan) { p.MaxInFlight = 4 }, 8)
+		c := w.plan(func(p *campaign.Plan) { p.MaxInFlight = 4 }, 8)
 		stop := w.start()
 		defer stop()
 		sleep(7 * time.Second)
@@ -295,8 +300,8 @@ func TestRevokedImageIsCutAndPauses(t *testing.T) {
 		img.RevokedAt, img.RevokeReason = &now, "bricks boards"
 		w.store.images[imageSHA] = img
 		w.store.mu.Unlock()
-		c = w.await(c.ID, 2*time.Minute, fleet.CampaignPaused)
-		if c.PauseReason != fleet.PausedBySystem || !strings.Contains(c.Reason, "bricks boards") {
+		c = w.await(c.ID, 2*time.Minute, campaign.Paused)
+		if c.PauseReason != campaign.PausedBySystem || !strings.Contains(c.Reason, "bricks boards") {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
 		sleep(time.Hour)
@@ -314,18 +319,18 @@ func TestOfflineDevicesDoNotHoldUpTheWave(t *testing.T) {
 		for _, id := range w.ids()[:3] {
 			w.devices[id].online = false
 		}
-		c := w.plan(func(p *fleet.CampaignPlan) { p.Waves[0].MinSample = 2 }, 6, 6)
+		c := w.plan(func(p *campaign.Plan) { p.Waves[0].MinSample = 2 }, 6, 6)
 		stop := w.start()
 		defer stop()
 		sleep(time.Hour)
-		if n := w.count(c.ID, fleet.DeploymentSucceeded); n != 9 {
+		if n := w.count(c.ID, campaign.DeploymentSucceeded); n != 9 {
 			t.Fatalf("%d of 9 reachable devices succeeded: %v", n, w.outcomes(c.ID))
 		}
 		for _, id := range w.ids()[:3] {
 			go w.devices[id].boot(oldELF)
 			sleep(time.Minute)
 		}
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
@@ -340,13 +345,13 @@ func TestRetryOfACompletedCampaign(t *testing.T) {
 		c := w.plan(nil, 4)
 		stop := w.start()
 		defer stop()
-		w.await(c.ID, time.Hour, fleet.CampaignCompletedWithErrors)
+		w.await(c.ID, time.Hour, campaign.CompletedWithErrors)
 		w.devices["device000"].fault = ""
 		if n, err := w.store.Requeue(t.Context(), fleet.Actor{}, c.ID, nil, nil, time.Now()); n != 1 || err != nil {
 			t.Fatalf("Requeue = %d, %v", n, err)
 		}
-		w.edit(c.ID, func(c *fleet.Campaign) { c.State, c.FinishedAt = fleet.CampaignRunning, nil })
-		w.await(c.ID, time.Hour, fleet.CampaignCompleted)
+		w.edit(c.ID, func(c *campaign.Campaign) { c.State, c.FinishedAt = campaign.Running, nil })
+		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
@@ -357,14 +362,14 @@ func TestTwoCampaignsOverOneDevice(t *testing.T) {
 		second := w.plan(nil, 3)
 		stop := w.start()
 		defer stop()
-		w.await(first.ID, time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors)
-		w.await(second.ID, time.Hour, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors, fleet.CampaignPaused)
+		w.await(first.ID, time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+		w.await(second.ID, time.Hour, campaign.Completed, campaign.CompletedWithErrors, campaign.Paused)
 		for id := range w.devices {
 			a, b := w.outcomes(first.ID)[id], w.outcomes(second.ID)[id]
-			if a != fleet.DeploymentSucceeded && b != fleet.DeploymentSucceeded {
+			if a != campaign.DeploymentSucceeded && b != campaign.DeploymentSucceeded {
 				t.Errorf("%s: %s and %s, want one success", id, a, b)
 			}
-			if a != fleet.DeploymentSkipped && b != fleet.DeploymentSkipped {
+			if a != campaign.DeploymentSkipped && b != campaign.DeploymentSkipped {
 				t.Errorf("%s: %s and %s, want one skipped", id, a, b)
 			}
 		}
@@ -377,7 +382,7 @@ func TestQuarantineAfterThreeFailures(t *testing.T) {
 		c := w.plan(nil, 1)
 		stop := w.start()
 		defer stop()
-		w.await(c.ID, 3*time.Hour, fleet.CampaignCompletedWithErrors, fleet.CampaignPaused)
+		w.await(c.ID, 3*time.Hour, campaign.CompletedWithErrors, campaign.Paused)
 		q, ok := w.store.quarantines["device000"]
 		if !ok || q.Until.Sub(q.Since) != 24*time.Hour || q.Reason == "" {
 			t.Errorf("quarantine %+v, %v", q, ok)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -16,15 +17,15 @@ const retryGrace = time.Hour
 
 // stop winds an aborted campaign up: links are revoked, those who wait are let
 // go, and devices that have the image run to their natural end.
-func (l *loop) stop(ctx context.Context, c *campaign) error {
+func (l *loop) stop(ctx context.Context, c *openCampaign) error {
 	l.cutInFlight(ctx, c, "the campaign was aborted")
-	if err := l.endWaiting(ctx, c, fleet.DeploymentCanceled, "the campaign was aborted", false); err != nil {
+	if err := l.endWaiting(ctx, c, campaign.DeploymentCanceled, "the campaign was aborted", false); err != nil {
 		return err
 	}
 	if c.active > 0 {
 		return nil
 	}
-	return l.finish(ctx, c, fleet.CampaignAborted, "campaign.aborted")
+	return l.finish(ctx, c, campaign.Aborted, "campaign.aborted")
 }
 
 // takeBackAgain is the pause before a rollback that could not be made is tried
@@ -33,7 +34,7 @@ const takeBackAgain = time.Minute
 
 // takeBack has the devices that an aborted campaign updated taken back, if that
 // was asked for. The row says so until it is done: a crash forgets nothing.
-func (l *loop) takeBack(ctx context.Context, c *campaign) error {
+func (l *loop) takeBack(ctx context.Context, c *openCampaign) error {
 	if !c.RollbackWanted || c.RollbackWith != uuid.Nil || l.o.Rollback == nil {
 		return nil
 	}
@@ -46,49 +47,52 @@ func (l *loop) takeBack(ctx context.Context, c *campaign) error {
 		l.o.Log.Info("no rollback", "campaign", c.ID, "name", c.Plan.Name, "err", err)
 	default:
 		c.retryAt = l.now.Add(takeBackAgain)
-		l.o.Log.Error("the devices of an aborted campaign are not taken back yet", "campaign", c.ID, "name", c.Plan.Name, "err", err)
+		l.o.Log.Error("the devices of an aborted campaign are not taken back yet", "campaign", c.ID, "name", c.Plan.Name,
+			"err", err)
 	}
 	return nil
 }
 
 // expire ends a campaign whose time is up. Nothing new is told; the plan says
 // what becomes of the rest.
-func (l *loop) expire(ctx context.Context, c *campaign) error {
+func (l *loop) expire(ctx context.Context, c *openCampaign) error {
 	end, ok := c.Ends()
 	if !ok || l.now.Before(end) {
 		return nil
 	}
 	const reason = "the campaign's time was up"
-	retries := c.Plan.EndBehavior == fleet.EndStopRollout && c.State == fleet.CampaignRunning && l.now.Before(end.Add(retryGrace))
-	if err := l.endWaiting(ctx, c, fleet.DeploymentExpired, reason, retries); err != nil {
+	retries := c.Plan.EndBehavior == campaign.EndStopRollout && c.State == campaign.Running &&
+		l.now.Before(end.Add(retryGrace))
+	if err := l.endWaiting(ctx, c, campaign.DeploymentExpired, reason, retries); err != nil {
 		return err
 	}
-	if c.Plan.EndBehavior == fleet.EndAbortInFlight {
+	if c.Plan.EndBehavior == campaign.EndAbortInFlight {
 		l.cutInFlight(ctx, c, reason)
 	}
 	if c.open() > 0 {
 		return nil
 	}
-	if c.tallies.ByState[fleet.DeploymentExpired]+c.tallies.ByState[fleet.DeploymentAborted] == 0 && c.State == fleet.CampaignRunning {
+	if c.tallies.ByState[campaign.DeploymentExpired]+c.tallies.ByState[campaign.DeploymentAborted] == 0 &&
+		c.State == campaign.Running {
 		return l.finish(ctx, c, l.outcome(c), "campaign.complete")
 	}
-	return l.finish(ctx, c, fleet.CampaignExpired, "campaign.expire")
+	return l.finish(ctx, c, campaign.Expired, "campaign.expire")
 }
 
 // ended reports whether the campaign's time is up: only devices that had an
 // attempt may have another.
-func (l *loop) ended(c *campaign) bool {
+func (l *loop) ended(c *openCampaign) bool {
 	end, ok := c.Ends()
 	return ok && !l.now.Before(end)
 }
 
 // cutInFlight revokes the links of all who have not got the whole image, and
 // cuts their downloads.
-func (l *loop) cutInFlight(ctx context.Context, c *campaign, reason string) {
+func (l *loop) cutInFlight(ctx context.Context, c *openCampaign, reason string) {
 	l.cut(ctx, c, reason, func(*deployment) bool { return true })
 }
 
-func (l *loop) cut(ctx context.Context, c *campaign, reason string, which func(*deployment) bool) {
+func (l *loop) cut(ctx context.Context, c *openCampaign, reason string, which func(*deployment) bool) {
 	var all []*deployment
 	var ids []uuid.UUID
 	for _, d := range c.held {
@@ -101,26 +105,28 @@ func (l *loop) cut(ctx context.Context, c *campaign, reason string, which func(*
 	}
 	l.revokeLinks(ctx, ids)
 	for _, d := range all {
-		l.observe(d, fleet.Observation{At: l.now, Kind: fleet.EvidenceRevoked, Detail: reason})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRevoked, Detail: reason})
 	}
 	l.save(ctx)
 }
 
 // stoppable reports whether a device in this state can still be kept from
 // installing: after the last byte it decides alone.
-func stoppable(s fleet.DeploymentState) bool {
+func stoppable(s campaign.DeploymentState) bool {
 	switch s {
-	case fleet.DeploymentDispatching, fleet.DeploymentSent, fleet.DeploymentOffered, fleet.DeploymentAmbiguous, fleet.DeploymentDownloading:
+	case campaign.DeploymentDispatching, campaign.DeploymentSent, campaign.DeploymentOffered, campaign.DeploymentAmbiguous,
+		campaign.DeploymentDownloading:
 		return true
 	}
 	return false
 }
 
 // endWaiting gives all who wait an outcome.
-func (l *loop) endWaiting(ctx context.Context, c *campaign, to fleet.DeploymentState, reason string, untriedOnly bool) error {
-	waiting := c.tallies.ByState[fleet.DeploymentPending]
+func (l *loop) endWaiting(ctx context.Context, c *openCampaign, to campaign.DeploymentState, reason string,
+	untriedOnly bool) error {
+	waiting := c.tallies.ByState[campaign.DeploymentPending]
 	for _, d := range c.held {
-		if d.State == fleet.DeploymentQueued && (d.Attempt == 0 || !untriedOnly) {
+		if d.State == campaign.DeploymentQueued && (d.Attempt == 0 || !untriedOnly) {
 			waiting++
 		}
 	}

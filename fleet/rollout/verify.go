@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // checkAgain is the pause after checks that found nobody home.
@@ -28,10 +29,10 @@ func (l *loop) verify(d *deployment) {
 
 func (l *loop) verified(d *deployment, attempt int, err error) {
 	d.busy = false
-	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != fleet.DeploymentVerifying {
+	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != campaign.DeploymentVerifying {
 		return
 	}
-	o := fleet.Observation{At: l.now, Kind: fleet.EvidenceHealthy, Attempt: attempt}
+	o := campaign.Observation{At: l.now, Kind: fleet.EvidenceHealthy, Attempt: attempt}
 	switch {
 	case errors.Is(err, errAbsent):
 		e := l.e
@@ -46,14 +47,15 @@ func (l *loop) verified(d *deployment, attempt int, err error) {
 }
 
 func (l *loop) verifyAgain(d *deployment, attempt int) {
-	if l.byID[d.ID] == d && d.Attempt == attempt && d.State == fleet.DeploymentVerifying && !d.Checked {
+	if l.byID[d.ID] == d && d.Attempt == attempt && d.State == campaign.DeploymentVerifying && !d.Checked {
 		l.verify(d)
 	}
 }
 
 // verdict is nil for a device that is well, [errAbsent] if it could not be
 // asked, else what is wrong with it.
-func (e *Engine) verdict(ctx context.Context, d fleet.Deployment, heap int64, plan fleet.CampaignPlan, by fleet.Actor) error {
+func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan,
+	by fleet.Actor) error {
 	if err := e.checkTools(ctx, d, plan); err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (e *Engine) verdict(ctx context.Context, d fleet.Deployment, heap int64, pl
 	return err
 }
 
-func (e *Engine) checkTools(ctx context.Context, d fleet.Deployment, plan fleet.CampaignPlan) error {
+func (e *Engine) checkTools(ctx context.Context, d campaign.Deployment, plan campaign.Plan) error {
 	if len(plan.ForbidRemoved) == 0 || d.Baseline.Inventory == "" {
 		return nil
 	}
@@ -87,12 +89,12 @@ func (e *Engine) checkTools(ctx context.Context, d fleet.Deployment, plan fleet.
 	if err != nil {
 		return e.unknown(d.Device, err)
 	}
-	return fleet.InventoryGate(before, after, plan.ForbidRemoved)
+	return campaign.InventoryGate(before, after, plan.ForbidRemoved)
 }
 
 // checkHeap compares what boot polls told; the registry knows the latest if this
 // engine has not seen it.
-func (e *Engine) checkHeap(ctx context.Context, d fleet.Deployment, heap int64, plan fleet.CampaignPlan) error {
+func (e *Engine) checkHeap(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan) error {
 	if plan.MinHeapPercent <= 0 || d.Baseline.FreeHeap <= 0 {
 		return nil
 	}
@@ -105,7 +107,7 @@ func (e *Engine) checkHeap(ctx context.Context, d fleet.Deployment, heap int64, 
 			heap = device.Layout.FreeHeap
 		}
 	}
-	return fleet.HeapGate(d.Baseline.FreeHeap, heap, plan.MinHeapPercent)
+	return campaign.HeapGate(d.Baseline.FreeHeap, heap, plan.MinHeapPercent)
 }
 
 func (e *Engine) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {

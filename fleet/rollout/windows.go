@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // need is how long a device is expected to be busy with its upgrade: that must
 // fit into what is left of a window.
-func need(d *deployment) time.Duration { return fleet.ExpectedDuration(d.ImageSize) }
+func need(d *deployment) time.Duration { return campaign.ExpectedDuration(d.ImageSize) }
 
 // followWindows pauses a campaign when no device's window is open, and goes on
 // when one is.
-func (l *loop) followWindows(ctx context.Context, c *campaign) error {
-	paused := c.State == fleet.CampaignPaused && c.PauseReason == fleet.PausedByWindow
+func (l *loop) followWindows(ctx context.Context, c *openCampaign) error {
+	paused := c.State == campaign.Paused && c.PauseReason == campaign.PausedByWindow
 	if len(c.Plan.Windows) == 0 && !paused {
 		return nil
 	}
@@ -27,28 +28,28 @@ func (l *loop) followWindows(ctx context.Context, c *campaign) error {
 	c.windowsAt, c.windowsFor = minute, c.Revision
 	switch {
 	case open && paused:
-		return l.change(ctx, c, "", func(row *fleet.Campaign) {
-			row.State, row.PauseReason, row.Reason = fleet.CampaignRunning, "", ""
+		return l.change(ctx, c, "", func(row *campaign.Campaign) {
+			row.State, row.PauseReason, row.Reason = campaign.Running, "", ""
 		})
-	case open || c.State != fleet.CampaignRunning || c.open() == c.active:
+	case open || c.State != campaign.Running || c.open() == c.active:
 		return nil
 	}
 	reason := "no window opens within the next 400 days"
 	if !next.IsZero() {
 		reason = "the next window opens at " + next.In(l.o.Zone).Format("2006-01-02 15:04 MST")
 	}
-	return l.pause(ctx, c, fleet.PausedByWindow, reason)
+	return l.pause(ctx, c, campaign.PausedByWindow, reason)
 }
 
 // anyWindow reports whether the window of any device is open, else when the
 // first one opens.
-func (l *loop) anyWindow(c *campaign) (open bool, next time.Time) {
+func (l *loop) anyWindow(c *openCampaign) (open bool, next time.Time) {
 	zones := c.zones
 	if len(zones) == 0 {
 		zones = map[*time.Location]int{l.o.Zone: 1}
 	}
 	for zone := range zones {
-		at, ok := fleet.NextWindow(c.Plan.Windows, zone, l.now, 0)
+		at, ok := campaign.NextWindow(c.Plan.Windows, zone, l.now, 0)
 		switch {
 		case ok && !at.After(l.now):
 			return true, at
@@ -75,13 +76,13 @@ func (l *loop) zoneOf(d *deployment, device fleet.Device) *time.Location {
 }
 
 // learnZones reads the time zones of all who wait, if windows follow them.
-func (l *loop) learnZones(ctx context.Context, c *campaign) error {
+func (l *loop) learnZones(ctx context.Context, c *openCampaign) error {
 	if !c.byDeviceTime() {
 		return nil
 	}
 	var unknown []*deployment
 	for _, d := range c.held {
-		if d.zone == nil && d.State == fleet.DeploymentQueued {
+		if d.zone == nil && d.State == campaign.DeploymentQueued {
 			unknown = append(unknown, d)
 		}
 	}
@@ -101,7 +102,8 @@ func (l *loop) learnZones(ctx context.Context, c *campaign) error {
 // devices over the beginning of the window: half of it at most, so that all
 // have their turn in it.
 func (l *loop) windowOpen(d *deployment, zone *time.Location) bool {
-	return fleet.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) && l.now.Sub(l.openedAt(d, zone)) >= windowJitter(d)
+	return campaign.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) &&
+		l.now.Sub(l.openedAt(d, zone)) >= windowJitter(d)
 }
 
 // openedAt is when the window began that is open, as far as the jitter cares.
@@ -111,10 +113,10 @@ func (l *loop) openedAt(d *deployment, zone *time.Location) time.Time {
 		return l.now
 	}
 	before := l.now.Add(-most)
-	if fleet.WindowOpen(d.camp.Plan.Windows, zone, before, 0) {
+	if campaign.WindowOpen(d.camp.Plan.Windows, zone, before, 0) {
 		return before
 	}
-	at, ok := fleet.NextWindow(d.camp.Plan.Windows, zone, before, 0)
+	at, ok := campaign.NextWindow(d.camp.Plan.Windows, zone, before, 0)
 	if !ok || at.After(l.now) {
 		return l.now
 	}
@@ -123,10 +125,10 @@ func (l *loop) openedAt(d *deployment, zone *time.Location) time.Time {
 
 // nextTurn returns when the device's window opens for it; false if never.
 func (l *loop) nextTurn(d *deployment, zone *time.Location) (time.Time, bool) {
-	if fleet.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) {
+	if campaign.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) {
 		return l.openedAt(d, zone).Add(windowJitter(d)), true
 	}
-	at, ok := fleet.NextWindow(d.camp.Plan.Windows, zone, l.now, need(d))
+	at, ok := campaign.NextWindow(d.camp.Plan.Windows, zone, l.now, need(d))
 	return at.Add(windowJitter(d)), ok
 }
 
@@ -138,7 +140,7 @@ func windowJitter(d *deployment) time.Duration {
 	if len(d.camp.Plan.Windows) == 0 {
 		return 0 // the delay counts from the start of the wave
 	}
-	return fleet.JitterFor(d.Campaign, d.Device, most)
+	return campaign.JitterFor(d.Campaign, d.Device, most)
 }
 
 // zoneCache keeps time zones by name: reading one opens a file.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/rollout"
 
 	"github.com/google/uuid"
@@ -52,9 +54,11 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500, copies: 1, over: make(chan struct{}),
+	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500,
+		copies: 1, over: make(chan struct{}),
 		log: slog.New(slog.DiscardHandler)}
-	w.store.images[imageSHA] = fleet.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1", Project: "demo",
+	w.store.images[imageSHA] = firmware.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1",
+		Project:   "demo",
 		ELFSHA256: newELF, MaxChipRev: 65535}
 	return w
 }
@@ -114,22 +118,24 @@ func (w *world) add(id fleet.DeviceID, fault string) *device {
 	d.epoch = w.epochs
 	w.devices[id] = d
 	polled := time.Now().Add(-time.Hour)
-	w.store.devices[id] = fleet.Device{ID: id, Board: "board-" + string(id[len(id)-1:]), Chip: "esp32s3", Version: "2.0.0", ELFSHA256: oldELF, Enrolment: fleet.EnrolmentEnrolled,
-		InventoryID: tools, LastPoll: &polled, Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 100 << 10, Labels: []string{"assets"}}}
+	w.store.devices[id] = fleet.Device{ID: id, Board: "board-" + string(id[len(id)-1:]), Chip: "esp32s3", Version: "2.0.0",
+		ELFSHA256: oldELF, Enrolment: fleet.EnrolmentEnrolled,
+		InventoryID: tools, LastPoll: &polled, Layout: &fleet.FlashLayout{SlotSize: 4 << 20, FreeHeap: 100 << 10,
+			Labels: []string{"assets"}}}
 	return d
 }
 
 // plan puts a campaign over all devices on record, in waves of the given sizes.
-func (w *world) plan(change func(*fleet.CampaignPlan), sizes ...int) fleet.Campaign {
+func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaign {
 	now := time.Now().UTC()
-	p := fleet.CampaignPlan{Name: "test", Mode: fleet.ModeAuto, MaxInFlight: 10, MaxAttempts: 3, MaxReconnects: 2}
+	p := campaign.Plan{Name: "test", Mode: firmware.ModeAuto, MaxInFlight: 10, MaxAttempts: 3, MaxReconnects: 2}
 	for range sizes {
-		p.Waves = append(p.Waves, fleet.WavePlan{MinSample: 1, Soak: time.Minute, Gate: fleet.GateAuto})
+		p.Waves = append(p.Waves, campaign.WavePlan{MinSample: 1, Soak: time.Minute, Gate: campaign.GateAuto})
 	}
 	if change != nil {
 		change(&p)
 	}
-	c := fleet.Campaign{ID: uuid.New(), Plan: p, State: fleet.CampaignScheduled, CreatedAt: now, Revision: 1}
+	c := campaign.Campaign{ID: uuid.New(), Plan: p, State: campaign.Scheduled, CreatedAt: now, Revision: 1}
 	wave, left := 0, sizes[0]
 	for _, id := range w.ids() {
 		for left == 0 && wave < len(sizes)-1 {
@@ -138,13 +144,16 @@ func (w *world) plan(change func(*fleet.CampaignPlan), sizes ...int) fleet.Campa
 		}
 		left--
 		device := w.store.devices[id]
-		d := fleet.Deployment{ID: uuid.New(), Campaign: c.ID, Device: id, Board: device.Board, Wave: wave, State: fleet.DeploymentPending, Image: imageSHA,
-			ImageSize: imageSize, TargetELF: newELF, ToVersion: "2.0.1", FromELF: oldELF, FromVersion: "2.0.0", CreatedAt: now, UpdatedAt: now, Revision: 1}
+		d := campaign.Deployment{ID: uuid.New(), Campaign: c.ID, Device: id, Board: device.Board, Wave: wave,
+			State: campaign.DeploymentPending, Image: imageSHA,
+			ImageSize: imageSize, TargetELF: newELF, ToVersion: "2.0.1", FromELF: oldELF, FromVersion: "2.0.0", CreatedAt: now,
+			UpdatedAt: now, Revision: 1}
 		w.store.deployments[d.ID] = d
 		c.Targets++
 	}
 	for i, n := range sizes {
-		w.store.waves[c.ID] = append(w.store.waves[c.ID], fleet.Wave{Campaign: c.ID, Number: i, Plan: p.Waves[i], Size: n, State: fleet.WavePending})
+		w.store.waves[c.ID] = append(w.store.waves[c.ID], campaign.Wave{Campaign: c.ID, Number: i, Plan: p.Waves[i], Size: n,
+			State: campaign.WavePending})
 	}
 	w.store.campaigns[c.ID] = c
 	return c
@@ -156,7 +165,7 @@ func (w *world) ids() []fleet.DeviceID {
 }
 
 // edit changes a campaign's row as an operator does.
-func (w *world) edit(id uuid.UUID, change func(*fleet.Campaign)) {
+func (w *world) edit(id uuid.UUID, change func(*campaign.Campaign)) {
 	w.store.mu.Lock()
 	c := w.store.campaigns[id]
 	change(&c)
@@ -167,9 +176,9 @@ func (w *world) edit(id uuid.UUID, change func(*fleet.Campaign)) {
 }
 
 // await waits until the campaign is in one of the states.
-func (w *world) await(id uuid.UUID, within time.Duration, states ...fleet.CampaignState) fleet.Campaign {
+func (w *world) await(id uuid.UUID, within time.Duration, states ...campaign.State) campaign.Campaign {
 	w.t.Helper()
-	var c fleet.Campaign
+	var c campaign.Campaign
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(time.Second) {
 		c, _ = w.store.Campaign(context.Background(), id)
 		for _, s := range states {
@@ -179,7 +188,8 @@ func (w *world) await(id uuid.UUID, within time.Duration, states ...fleet.Campai
 			}
 		}
 	}
-	w.t.Fatalf("campaign is %s (%s: %s) after %v, want %v; deployments: %v", c.State, c.PauseReason, c.Reason, within, states, w.outcomes(id))
+	w.t.Fatalf("campaign is %s (%s: %s) after %v, want %v; deployments: %v", c.State, c.PauseReason, c.Reason, within,
+		states, w.outcomes(id))
 	return c
 }
 
@@ -190,10 +200,10 @@ func sleep(d time.Duration) {
 }
 
 // outcomes are the states of a campaign's deployments by device.
-func (w *world) outcomes(id uuid.UUID) map[fleet.DeviceID]fleet.DeploymentState {
+func (w *world) outcomes(id uuid.UUID) map[fleet.DeviceID]campaign.DeploymentState {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	all := map[fleet.DeviceID]fleet.DeploymentState{}
+	all := map[fleet.DeviceID]campaign.DeploymentState{}
 	for _, d := range w.store.deployments {
 		if d.Campaign == id {
 			all[d.Device] = d.State
@@ -202,16 +212,16 @@ func (w *world) outcomes(id uuid.UUID) map[fleet.DeviceID]fleet.DeploymentState 
 	return all
 }
 
-func (w *world) deployment(campaign uuid.UUID, id fleet.DeviceID) fleet.Deployment {
+func (w *world) deployment(campaignID uuid.UUID, id fleet.DeviceID) campaign.Deployment {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
 	for _, d := range w.store.deployments {
-		if d.Campaign == campaign && d.Device == id {
+		if d.Campaign == campaignID && d.Device == id {
 			return d
 		}
 	}
 	w.t.Fatalf("device %s has no deployment", id)
-	return fleet.Deployment{}
+	return campaign.Deployment{}
 }
 
 // Call is the path of calls.
@@ -298,7 +308,7 @@ func (w *world) order(o fleet.FirmwareOffer) {
 	w.ordered = o
 }
 
-func (w *world) linkOf(url string) fleet.FirmwareLink {
+func (w *world) linkOf(url string) firmware.Link {
 	token := strings.TrimSuffix(strings.TrimPrefix(url, "http://fleet.example.org/d/"), "/firmware.bin")
 	sum := sha256.Sum256([]byte(token))
 	w.store.mu.Lock()
@@ -311,7 +321,7 @@ func (w *world) linkOf(url string) fleet.FirmwareLink {
 }
 
 // checkSend holds a call against what must be on record before it.
-func (w *world) checkSend(l fleet.FirmwareLink) {
+func (w *world) checkSend(l firmware.Link) {
 	w.store.mu.Lock()
 	row := w.store.deployments[l.Deployment]
 	w.store.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
 )
@@ -33,9 +34,9 @@ func (l *loop) save(ctx context.Context) {
 }
 
 func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
-	changes := make([]fleet.DeploymentChange, len(batch))
+	changes := make([]campaign.DeploymentChange, len(batch))
 	for i, d := range batch {
-		changes[i] = fleet.DeploymentChange{Deployment: d.Deployment, Events: d.events}
+		changes[i] = campaign.DeploymentChange{Deployment: d.Deployment, Events: d.events}
 	}
 	var stale []uuid.UUID
 	err := l.persist(ctx, "deployments", func(ctx context.Context) (err error) {
@@ -86,7 +87,7 @@ func (l *loop) stored(d *deployment) {
 // looks at what was observed once more, in its light. It may be that the very
 // change was stored, and only the word of it got lost.
 func (l *loop) reread(ctx context.Context, d *deployment) {
-	var row fleet.Deployment
+	var row campaign.Deployment
 	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
 		row, err = l.o.Store.DeploymentByID(ctx, d.ID)
 		return err
@@ -107,7 +108,7 @@ func (l *loop) reread(ctx context.Context, d *deployment) {
 }
 
 // replace puts a row in the place of what memory holds of it.
-func (l *loop) replace(d *deployment, row fleet.Deployment) {
+func (l *loop) replace(d *deployment, row campaign.Deployment) {
 	seen, from := d.seen, d.State
 	d.Deployment = row
 	d.events, d.seen, d.acts, d.dirty, d.lazy = nil, nil, nil, false, false
@@ -155,11 +156,11 @@ func (l *loop) act(ctx context.Context, batch []*deployment) {
 		d.acts = nil
 		for _, a := range acts {
 			switch a {
-			case fleet.ActRevoke:
+			case campaign.ActRevoke:
 				revoked = append(revoked, d.ID)
-			case fleet.ActProbe:
+			case campaign.ActProbe:
 				l.probe(ctx, d)
-			case fleet.ActVerify:
+			case campaign.ActVerify:
 				l.verify(d)
 			case actRestart:
 				l.tellToRestart(ctx, d)

@@ -22,6 +22,10 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 )
 
 // prefix is where package web mounts the handler; links in answers carry it.
@@ -33,20 +37,20 @@ type Options struct {
 	Devices       *fleet.Devices
 	Calls         *fleet.Calls
 	FanOuts       *fleet.FanOuts
-	Enrolment     *fleet.Enrolments
-	Rules         *fleet.EnrolmentRules
-	Serials       *fleet.Serials
-	Keys          *fleet.SigningKeys
+	Enrolment     *enrolment.Service
+	Rules         *enrolment.Rules
+	Serials       *enrolment.Serials
+	Keys          *enrolment.SigningKeys
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
 	Snapshots     *fleet.Snapshots
-	Firmware      *fleet.Firmware
-	Campaigns     *fleet.Campaigns
-	CoreDumps     *fleet.CoreDumps
+	Firmware      *firmware.Service
+	Campaigns     *campaign.Service
+	CoreDumps     *telemetry.CoreDumps
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
-	Reports       *fleet.Reports
+	Reports       *telemetry.Reports
 	Audit         fleet.AuditStore
 	Idempotency   fleet.IdempotencyStore
 	Events        *fleet.Events

@@ -12,7 +12,8 @@ import (
 
 func (a *api) registerAudit() {
 	register(a, operation{id: "list-audit", method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
-		summary: "List audit entries, newest first", about: "Who changed what. Tool calls are records of their own: see /calls."}, a.listAudit)
+		summary: "List audit entries, newest first",
+		about:   "Who changed what. Tool calls are records of their own: see /calls."}, a.listAudit)
 }
 
 type auditInput struct {
@@ -35,7 +36,8 @@ func auditEntry(e fleet.AuditEntry) auditView {
 	if e.Detail == nil {
 		e.Detail = map[string]any{}
 	}
-	return auditView{ID: e.ID, At: utc(e.At), Actor: actor(e.Actor), Action: e.Action, Subject: e.Subject, Detail: e.Detail}
+	return auditView{ID: e.ID, At: utc(e.At), Actor: actor(e.Actor), Action: e.Action, Subject: e.Subject,
+		Detail: e.Detail}
 }
 
 func (a *api) listAudit(ctx context.Context, _ fleet.Actor, in *auditInput) (*answer[list[auditView]], error) {

@@ -56,7 +56,8 @@ func (lateView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 
 func call(c fleet.Call) callView {
 	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
-		State: c.State, Result: rawOrNull(c.Result), Error: c.Error, Evidence: orEmpty(c.Evidence), TimeoutMs: c.Timeout.Milliseconds(),
+		State: c.State, Result: rawOrNull(c.Result), Error: c.Error, Evidence: orEmpty(c.Evidence),
+		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
 	if c.FanOut != uuid.Nil {
 		v.FanOutID = &c.FanOut

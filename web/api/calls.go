@@ -14,7 +14,8 @@ import (
 )
 
 func (a *api) registerCalls() {
-	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator, noun: "device",
+	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
+		noun:    "device",
 		summary: "Call a tool of a device", picture: true,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
@@ -24,11 +25,13 @@ func (a *api) registerCalls() {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
 		}}, a.makeCall)
 	describePictureForm(a.huma.OpenAPI().Paths["/devices/{id}/calls"].Post)
-	register(a, operation{id: "list-device-calls", method: http.MethodGet, path: "/devices/{id}/calls", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-device-calls", method: http.MethodGet, path: "/devices/{id}/calls",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "List the calls made to a device, newest first"}, a.listDeviceCalls)
 	register(a, operation{id: "list-calls", method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
 		summary: "List calls, newest first"}, a.listCalls)
-	register(a, operation{id: "get-call", method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer, noun: "call",
+	register(a, operation{id: "get-call", method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer,
+		noun:    "call",
 		summary: "Show a call"}, a.getCall)
 }
 
@@ -37,7 +40,8 @@ type arguments json.RawMessage
 
 // Schema says that arguments are an object; which one the tool knows.
 func (arguments) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "Arguments of the tool, at most 3 KiB; {} if left out"}
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true,
+		Description: "Arguments of the tool, at most 3 KiB; {} if left out"}
 }
 
 // MarshalJSON and UnmarshalJSON keep the JSON to the letter.
@@ -107,7 +111,8 @@ type CallFilter struct {
 }
 
 func (in CallFilter) filter() fleet.CallFilter {
-	f := fleet.CallFilter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit, Cursor: in.Cursor}
+	f := fleet.CallFilter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit,
+		Cursor: in.Cursor}
 	for _, s := range in.State {
 		f.States = append(f.States, fleet.CallState(s))
 	}
@@ -120,7 +125,8 @@ type listDeviceCallsInput struct {
 	CallFilter
 }
 
-func (a *api) listDeviceCalls(ctx context.Context, _ fleet.Actor, in *listDeviceCallsInput) (*answer[list[callView]], error) {
+func (a *api) listDeviceCalls(ctx context.Context, _ fleet.Actor, in *listDeviceCallsInput) (*answer[list[callView]],
+	error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err

@@ -65,7 +65,8 @@ func benchAPI(b *testing.B, store fleet.CallStore) *api {
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: tools})
 	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
 	presence := fleet.NewPresences(fleet.PresenceOptions{})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices), Link: &instantLink{},
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices),
+		Link:    &instantLink{},
 		Watcher: presence, URLs: noURLs{}, Events: &fleet.Events{}})
 	b.Cleanup(calls.Shutdown)
 	return newAPI(Options{Calls: calls, Operators: fleet.NewOperators(tokenStore{}), Events: &fleet.Events{}})
@@ -78,8 +79,9 @@ func (forgetfulStore) InsertCall(context.Context, *fleet.Call) error { return ni
 func (forgetfulStore) FinishCall(context.Context, *fleet.Call) error { return nil }
 
 func callInProcess(b *testing.B, a *api) {
-	r := fleet.CallRequest{Actor: fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleOperator}, Device: unit,
-		Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)}
+	r := fleet.CallRequest{Actor: fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleOperator},
+		Device: unit,
+		Tool:   "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)}
 	if c, err := a.Calls.Call(context.Background(), r); err != nil || c.State != fleet.CallSucceeded {
 		b.Fatal(c.State, err)
 	}

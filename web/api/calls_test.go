@@ -21,7 +21,8 @@ func TestCall(t *testing.T) {
 	for _, id := range []string{"a085e3112233", "A0:85:E3:11:22:33", "a0-85-e3-11-22-33", "a0%3A85%3Ae3%3A11%3A22%3A33"} {
 		r := w.as(t, fleet.RoleOperator, http.MethodPost, "/devices/"+id+"/calls", volume50)
 		c := decode[callView](t, r, http.StatusOK)
-		if c.State != fleet.CallSucceeded || c.DeviceID != unit || c.Actor.Kind != fleet.ActorToken || c.Actor.Name != "operator-script" ||
+		if c.State != fleet.CallSucceeded || c.DeviceID != unit || c.Actor.Kind != fleet.ActorToken ||
+			c.Actor.Name != "operator-script" ||
 			c.DurationMs == nil || c.SentAt == nil || string(c.Arguments) != `{"volume":50}` {
 			t.Errorf("%s: answered %s", id, r.body)
 		}
@@ -51,10 +52,13 @@ func TestCallOutcomes(t *testing.T) {
 		{string(unit), volume50, fleet.CallToolError, "tool_error"},
 		{string(unit), `{"tool":"self.get_device_status","timeout_ms":30}`, fleet.CallTimedOut, "no_answer"},
 		{string(unit), `{"tool":"self.fly"}`, fleet.CallInvalid, "unknown_tool"},
-		{string(unit), `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":101}}`, fleet.CallInvalid, "invalid_arguments"},
+		{string(unit), `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":101}}`, fleet.CallInvalid,
+			"invalid_arguments"},
 		{string(unit), `{"tool":"self.audio_speaker.set_volume","arguments":{}}`, fleet.CallInvalid, "invalid_arguments"},
-		{string(unit), `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":5,"loud":true}}`, fleet.CallInvalid, "invalid_arguments"},
-		{string(unit), `{"tool":"self.screen.snapshot","arguments":{"url":"http://evil/"}}`, fleet.CallInvalid, "url_is_ours"},
+		{string(unit), `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":5,"loud":true}}`, fleet.CallInvalid,
+			"invalid_arguments"},
+		{string(unit), `{"tool":"self.screen.snapshot","arguments":{"url":"http://evil/"}}`, fleet.CallInvalid,
+			"url_is_ours"},
 		{string(other), volume50, fleet.CallRefused, "device_held"},
 		{string(waiting), volume50, fleet.CallRefused, "device_not_enrolled"},
 	}
@@ -75,11 +79,13 @@ func TestCallOutcomes(t *testing.T) {
 func TestCallWhoseAnswerIsNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
-		return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large", Params: map[string]any{"bytes": 300_000, "limit": 262_144}}}, nil
+		return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large",
+			Params: map[string]any{"bytes": 300_000, "limit": 262_144}}}, nil
 	})
 	r := w.post(t, callPath, volume50)
 	c := decode[callView](t, r, http.StatusOK)
-	if c.State != fleet.CallSucceeded || string(c.Result) != "null" || c.Error == nil || c.Error.Params["bytes"] != 300_000.0 {
+	if c.State != fleet.CallSucceeded || string(c.Result) != "null" || c.Error == nil ||
+		c.Error.Params["bytes"] != 300_000.0 {
 		t.Errorf("answered %s", r.body)
 	}
 	if stored := w.get(t, "/calls/"+c.ID.String()); string(stored.body) != string(r.body) {
@@ -140,7 +146,8 @@ func TestListCalls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := w.get(t, tt.path)
-		if got := decode[list[callView]](t, r, http.StatusOK); len(got.Items) != tt.want || got.Items == nil || got.Next != nil {
+		if got := decode[list[callView]](t, r, http.StatusOK); len(got.Items) != tt.want || got.Items == nil ||
+			got.Next != nil {
 			t.Errorf("%s: %d calls, want %d: %s", tt.path, len(got.Items), tt.want, r.body)
 		}
 	}

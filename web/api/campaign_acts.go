@@ -7,32 +7,41 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 func (a *api) registerCampaignActs() {
 	act := func(verb, summary, about string) operation {
-		return operation{id: verb + "-campaign", method: http.MethodPost, path: "/campaigns/{id}/" + verb, role: fleet.RoleOperator, noun: "campaign",
+		return operation{id: verb + "-campaign", method: http.MethodPost, path: "/campaigns/{id}/" + verb,
+			role: fleet.RoleOperator, noun: "campaign",
 			summary: summary, about: about}
 	}
-	register(a, act("start", "Start a campaign", "One that needs approval waits for it; one with start_at, for its time."), a.plainAct((*fleet.Campaigns).Start))
-	register(a, act("resume", "Go on with a paused campaign", ""), a.plainAct((*fleet.Campaigns).Resume))
-	register(a, act("advance", "Open the next wave", "Past a gate, or without waiting for the rest of the open wave."), a.plainAct((*fleet.Campaigns).Advance))
-	register(a, act("pull-now", "Restart the online devices that wait for a boot poll", "They then ask for the firmware at once."), a.plainAct((*fleet.Campaigns).PullNow))
-	register(a, act("approve", "Approve a campaign", "As a second person, for the plan with this digest. If it waits for that, it starts."), a.approveCampaign)
+	register(a, act("start", "Start a campaign", "One that needs approval waits for it; one with start_at, for its time."),
+		a.plainAct((*campaign.Service).Start))
+	register(a, act("resume", "Go on with a paused campaign", ""), a.plainAct((*campaign.Service).Resume))
+	register(a, act("advance", "Open the next wave", "Past a gate, or without waiting for the rest of the open wave."),
+		a.plainAct((*campaign.Service).Advance))
+	register(a, act("pull-now", "Restart the online devices that wait for a boot poll",
+		"They then ask for the firmware at once."), a.plainAct((*campaign.Service).PullNow))
+	register(a, act("approve", "Approve a campaign",
+		"As a second person, for the plan with this digest. If it waits for that, it starts."), a.approveCampaign)
 	register(a, act("deny", "Refuse to approve a campaign", ""), a.denyCampaign)
 	register(a, act("pause", "Pause a campaign", "No further device is told; what is under way goes on."), a.pauseCampaign)
-	register(a, act("abort", "Abort a campaign", "Downloads are cut; devices that have the whole image run to their natural end. "+
-		"With rollback the devices that were updated are taken back."), a.abortCampaign)
+	register(a, act("abort", "Abort a campaign",
+		"Downloads are cut; devices that have the whole image run to their natural end. "+
+			"With rollback the devices that were updated are taken back."), a.abortCampaign)
 	retry := act("retry", "Try devices again that failed", "All of them, or those in some states, or some devices.")
 	retry.body = maxPlan
 	register(a, retry, a.retryCampaign)
-	rollback := act("rollback", "Take the updated devices back", "Makes a campaign that gives each the image it had before, and starts it unless it needs approval.")
+	rollback := act("rollback", "Take the updated devices back",
+		"Makes a campaign that gives each the image it had before, and starts it unless it needs approval.")
 	rollback.created = true
 	register(a, rollback, a.rollbackCampaign)
 }
 
 // plainAct is an operation that needs no more than the campaign's id.
-func (a *api) plainAct(act func(*fleet.Campaigns, context.Context, fleet.Actor, uuid.UUID) (fleet.Campaign, error)) func(context.Context, fleet.Actor, *IDPath) (*answer[CampaignView], error) {
+func (a *api) plainAct(act func(*campaign.Service, context.Context, fleet.Actor, uuid.UUID) (campaign.Campaign,
+	error)) func(context.Context, fleet.Actor, *IDPath) (*answer[CampaignView], error) {
 	return func(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[CampaignView], error) {
 		c, err := act(a.Campaigns, ctx, by, in.uuid())
 		return a.shownCampaign(ctx, c, err)
@@ -46,7 +55,8 @@ type approveCampaignInput struct {
 	}
 }
 
-func (a *api) approveCampaign(ctx context.Context, by fleet.Actor, in *approveCampaignInput) (*answer[CampaignView], error) {
+func (a *api) approveCampaign(ctx context.Context, by fleet.Actor, in *approveCampaignInput) (*answer[CampaignView],
+	error) {
 	c, err := a.Campaigns.Approve(ctx, by, in.uuid(), in.Body.Digest)
 	return a.shownCampaign(ctx, c, err)
 }
@@ -66,7 +76,8 @@ type pauseCampaignInput struct {
 	MayReasonBody
 }
 
-func (a *api) pauseCampaign(ctx context.Context, by fleet.Actor, in *pauseCampaignInput) (*answer[CampaignView], error) {
+func (a *api) pauseCampaign(ctx context.Context, by fleet.Actor, in *pauseCampaignInput) (*answer[CampaignView],
+	error) {
 	c, err := a.Campaigns.Pause(ctx, by, in.uuid(), in.reason())
 	return a.shownCampaign(ctx, c, err)
 }
@@ -78,7 +89,8 @@ type abortCampaignInput struct {
 	}
 }
 
-func (a *api) abortCampaign(ctx context.Context, by fleet.Actor, in *abortCampaignInput) (*answer[CampaignView], error) {
+func (a *api) abortCampaign(ctx context.Context, by fleet.Actor, in *abortCampaignInput) (*answer[CampaignView],
+	error) {
 	c, err := a.Campaigns.Abort(ctx, by, in.uuid(), in.Body != nil && in.Body.Rollback)
 	return a.shownCampaign(ctx, c, err)
 }
@@ -98,14 +110,14 @@ type retriedView struct {
 }
 
 func (a *api) retryCampaign(ctx context.Context, by fleet.Actor, in *retryCampaignInput) (*answer[retriedView], error) {
-	var states []fleet.DeploymentState
+	var states []campaign.DeploymentState
 	var devices []fleet.DeviceID
 	if in.Body != nil {
 		var err error
 		if devices, err = deviceIDs(in.Body.Devices); err != nil {
 			return nil, err
 		}
-		states = viewed(in.Body.States, func(s string) fleet.DeploymentState { return fleet.DeploymentState(s) })
+		states = viewed(in.Body.States, func(s string) campaign.DeploymentState { return campaign.DeploymentState(s) })
 	}
 	c, n, err := a.Campaigns.Retry(ctx, by, in.uuid(), states, devices)
 	if err != nil {

@@ -8,56 +8,58 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // CampaignFields are the parts of a plan that may be left out: a new campaign
 // then takes the default, and one that is changed keeps what it has.
 type CampaignFields struct {
-	Query            *string             `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; an empty one means every device"`
-	Devices          *[]string           `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
-	Mode             *fleet.DispatchMode `json:"mode,omitempty" enum:"auto,push,pull" doc:"push calls a tool of the device, pull offers at its next boot, auto takes push where it can"`
-	PullNow          *bool               `json:"pull_now,omitempty" doc:"With pull: restart devices that are online, so that they ask"`
-	Waves            *[]WavePlanView     `json:"waves,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"Steps, each judged before the next"`
-	Supersede        *bool               `json:"supersede,omitempty" doc:"Take devices over that wait in other campaigns"`
-	AllowDowngrade   *bool               `json:"allow_downgrade,omitempty" doc:"Also devices that run something newer, or another build of the same version"`
-	Continuous       *bool               `json:"continuous,omitempty" doc:"Add devices that come to match; needs max_devices and end_at"`
-	MaxDevices       *int                `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
-	MaxInFlight      *int                `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time"`
-	MaxPerMinute     *int                `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices told in a minute; 0 is no limit"`
-	AbortRules       *[]AbortRuleView    `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop by itself"`
-	Windows          *[]WindowView       `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be told; none is always"`
-	JitterMs         *int64              `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
-	StartAt          maybeTime           `json:"start_at,omitempty" doc:"Not before; null starts when told to"`
-	EndAt            maybeTime           `json:"end_at,omitempty" doc:"null is a week after the start"`
-	EndBehavior      *fleet.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"What becomes of devices that are not done at the end"`
-	HealthChecks     *[]HealthCheckView  `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must go well after the upgrade; each is made before it, too, for comparison"`
-	ForbidRemoved    *[]string           `json:"forbid_removed,omitempty" nullable:"false" maxItems:"500" doc:"Tools that must still be offered; [\"*\"] is every one"`
-	MinHeapPercent   *int                `json:"min_heap_percent,omitempty" minimum:"0" maximum:"100" doc:"Of the free heap before; 0 does not check"`
-	MaxReconnects    *int                `json:"max_reconnects,omitempty" minimum:"0" maximum:"1000000" doc:"While the device is watched"`
-	ApprovalRequired *bool               `json:"approval_required,omitempty" doc:"A second person must approve before it starts"`
-	MaxAttempts      *int                `json:"max_attempts,omitempty" minimum:"0" maximum:"1000"`
+	Query            *string                `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; an empty one means every device"`
+	Devices          *[]string              `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
+	Mode             *firmware.DispatchMode `json:"mode,omitempty" enum:"auto,push,pull" doc:"push calls a tool of the device, pull offers at its next boot, auto takes push where it can"`
+	PullNow          *bool                  `json:"pull_now,omitempty" doc:"With pull: restart devices that are online, so that they ask"`
+	Waves            *[]WavePlanView        `json:"waves,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"Steps, each judged before the next"`
+	Supersede        *bool                  `json:"supersede,omitempty" doc:"Take devices over that wait in other campaigns"`
+	AllowDowngrade   *bool                  `json:"allow_downgrade,omitempty" doc:"Also devices that run something newer, or another build of the same version"`
+	Continuous       *bool                  `json:"continuous,omitempty" doc:"Add devices that come to match; needs max_devices and end_at"`
+	MaxDevices       *int                   `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
+	MaxInFlight      *int                   `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time"`
+	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices told in a minute; 0 is no limit"`
+	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop by itself"`
+	Windows          *[]WindowView          `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be told; none is always"`
+	JitterMs         *int64                 `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
+	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Not before; null starts when told to"`
+	EndAt            maybeTime              `json:"end_at,omitempty" doc:"null is a week after the start"`
+	EndBehavior      *campaign.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"What becomes of devices that are not done at the end"`
+	HealthChecks     *[]HealthCheckView     `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must go well after the upgrade; each is made before it, too, for comparison"`
+	ForbidRemoved    *[]string              `json:"forbid_removed,omitempty" nullable:"false" maxItems:"500" doc:"Tools that must still be offered; [\"*\"] is every one"`
+	MinHeapPercent   *int                   `json:"min_heap_percent,omitempty" minimum:"0" maximum:"100" doc:"Of the free heap before; 0 does not check"`
+	MaxReconnects    *int                   `json:"max_reconnects,omitempty" minimum:"0" maximum:"1000000" doc:"While the device is watched"`
+	ApprovalRequired *bool                  `json:"approval_required,omitempty" doc:"A second person must approve before it starts"`
+	MaxAttempts      *int                   `json:"max_attempts,omitempty" minimum:"0" maximum:"1000"`
 }
 
 // WavePlanView is a step of a campaign as planned.
 type WavePlanView struct {
-	Name           string           `json:"name" required:"false" maxLength:"100"`
-	Percent        float64          `json:"percent,omitempty" minimum:"0" maximum:"100" doc:"Of the audience that has had its turn after this wave: 1, 10, 100"`
-	Count          int              `json:"count,omitempty" minimum:"0" maximum:"10000000" doc:"Or the number of its devices"`
-	Devices        []fleet.DeviceID `json:"devices,omitempty" nullable:"false" doc:"Or these devices"`
-	SuccessPercent float64          `json:"success_percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices with a verdict; needed for the next wave to open"`
-	MinSample      int              `json:"min_sample" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts needed to judge"`
-	SoakMs         *int64           `json:"soak_ms" required:"false" nullable:"false" minimum:"0" maximum:"31536000000" doc:"How long each device must stay well; by default ten minutes in the first of several waves, else two"`
-	Gate           fleet.WaveGate   `json:"gate" required:"false" enum:"auto,manual" doc:"manual: an operator opens the next wave"`
+	Name           string            `json:"name" required:"false" maxLength:"100"`
+	Percent        float64           `json:"percent,omitempty" minimum:"0" maximum:"100" doc:"Of the audience that has had its turn after this wave: 1, 10, 100"`
+	Count          int               `json:"count,omitempty" minimum:"0" maximum:"10000000" doc:"Or the number of its devices"`
+	Devices        []fleet.DeviceID  `json:"devices,omitempty" nullable:"false" doc:"Or these devices"`
+	SuccessPercent float64           `json:"success_percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices with a verdict; needed for the next wave to open"`
+	MinSample      int               `json:"min_sample" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts needed to judge"`
+	SoakMs         *int64            `json:"soak_ms" required:"false" nullable:"false" minimum:"0" maximum:"31536000000" doc:"How long each device must stay well; by default ten minutes in the first of several waves, else two"`
+	Gate           campaign.WaveGate `json:"gate" required:"false" enum:"auto,manual" doc:"manual: an operator opens the next wave"`
 }
 
 // AbortRuleView stops a campaign that goes wrong.
 type AbortRuleView struct {
-	Class       string            `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
-	MinExecuted int               `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts before the rule may fire"`
-	Percent     float64           `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the verdicts; 0 fires at the first"`
-	Scope       fleet.AbortScope  `json:"scope" required:"false" enum:"wave,campaign,board"`
-	Wave        int               `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
-	Action      fleet.AbortAction `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
+	Class       string               `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
+	MinExecuted int                  `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts before the rule may fire"`
+	Percent     float64              `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the verdicts; 0 fires at the first"`
+	Scope       campaign.AbortScope  `json:"scope" required:"false" enum:"wave,campaign,board"`
+	Wave        int                  `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
+	Action      campaign.AbortAction `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
 }
 
 // WindowView is a recurring time in which devices may be told.
@@ -100,7 +102,7 @@ func (m *maybeTime) UnmarshalJSON(data []byte) error {
 }
 
 // apply puts what the request names into a plan.
-func (f *CampaignFields) apply(p *fleet.CampaignPlan) error {
+func (f *CampaignFields) apply(p *campaign.Plan) error {
 	if err := f.applyAudience(p); err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (f *CampaignFields) apply(p *fleet.CampaignPlan) error {
 
 // applyAudience lets a filter take the place of named devices, and the other
 // way round.
-func (f *CampaignFields) applyAudience(p *fleet.CampaignPlan) error {
+func (f *CampaignFields) applyAudience(p *campaign.Plan) error {
 	switch {
 	case f.Query != nil && f.Devices != nil:
 		return fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
@@ -154,16 +156,16 @@ func deviceIDs(list []string) ([]fleet.DeviceID, error) {
 	return ids, nil
 }
 
-func (f *CampaignFields) applyLists(p *fleet.CampaignPlan) {
+func (f *CampaignFields) applyLists(p *campaign.Plan) {
 	if f.Waves != nil {
 		p.Waves = wavePlans(*f.Waves)
 	}
 	if f.AbortRules != nil {
-		p.AbortRules = viewed(*f.AbortRules, func(r AbortRuleView) fleet.AbortRule { return fleet.AbortRule(r) })
+		p.AbortRules = viewed(*f.AbortRules, func(r AbortRuleView) campaign.AbortRule { return campaign.AbortRule(r) })
 	}
 	if f.Windows != nil {
-		p.Windows = viewed(*f.Windows, func(w WindowView) fleet.Window {
-			return fleet.Window{Cron: w.Cron, Duration: fromMs(w.DurationMs), TimeZone: w.TimeZone}
+		p.Windows = viewed(*f.Windows, func(w WindowView) campaign.Window {
+			return campaign.Window{Cron: w.Cron, Duration: fromMs(w.DurationMs), TimeZone: w.TimeZone}
 		})
 	}
 	if f.HealthChecks != nil {
@@ -171,7 +173,7 @@ func (f *CampaignFields) applyLists(p *fleet.CampaignPlan) {
 	}
 }
 
-func (f *CampaignFields) applyTimes(p *fleet.CampaignPlan) {
+func (f *CampaignFields) applyTimes(p *campaign.Plan) {
 	if f.JitterMs != nil {
 		p.Jitter = fromMs(*f.JitterMs)
 	}
@@ -186,11 +188,11 @@ func (f *CampaignFields) applyTimes(p *fleet.CampaignPlan) {
 func fromMs(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // wavePlans reads waves. One that does not say how long devices must stay well
-// gets what the first and later ones of [fleet.DefaultWaves] have: in the domain
+// gets what the first and later ones of [campaign.DefaultWaves] have: in the domain
 // zero means not at all.
-func wavePlans(views []WavePlanView) []fleet.WavePlan {
-	usual := fleet.DefaultWaves()
-	waves := make([]fleet.WavePlan, len(views))
+func wavePlans(views []WavePlanView) []campaign.WavePlan {
+	usual := campaign.DefaultWaves()
+	waves := make([]campaign.WavePlan, len(views))
 	for i, v := range views {
 		soak := usual[len(usual)-1].Soak
 		if i == 0 && len(views) > 1 {
@@ -199,28 +201,30 @@ func wavePlans(views []WavePlanView) []fleet.WavePlan {
 		if v.SoakMs != nil {
 			soak = fromMs(*v.SoakMs)
 		}
-		waves[i] = fleet.WavePlan{Name: v.Name, Percent: v.Percent, Count: v.Count, Devices: v.Devices, SuccessPercent: v.SuccessPercent,
-			MinSample: v.MinSample, Soak: soak, Gate: v.Gate}
+		waves[i] = campaign.WavePlan{Name: v.Name, Percent: v.Percent, Count: v.Count, Devices: v.Devices,
+			SuccessPercent: v.SuccessPercent,
+			MinSample:      v.MinSample, Soak: soak, Gate: v.Gate}
 	}
 	return waves
 }
 
-func wavePlan(p fleet.WavePlan) WavePlanView {
-	return WavePlanView{Name: p.Name, Percent: p.Percent, Count: p.Count, Devices: p.Devices, SuccessPercent: p.SuccessPercent,
-		MinSample: p.MinSample, SoakMs: ptr(p.Soak.Milliseconds()), Gate: p.Gate}
+func wavePlan(p campaign.WavePlan) WavePlanView {
+	return WavePlanView{Name: p.Name, Percent: p.Percent, Count: p.Count, Devices: p.Devices,
+		SuccessPercent: p.SuccessPercent,
+		MinSample:      p.MinSample, SoakMs: ptr(p.Soak.Milliseconds()), Gate: p.Gate}
 }
 
-func (v HealthCheckView) check() fleet.HealthCheck {
-	return fleet.HealthCheck{Tool: v.Tool, Arguments: json.RawMessage(v.Arguments), Retries: v.Retries,
-		Assert: viewed(v.Assert, func(s AssertionView) fleet.Assertion { return fleet.Assertion(s) })}
+func (v HealthCheckView) check() campaign.HealthCheck {
+	return campaign.HealthCheck{Tool: v.Tool, Arguments: json.RawMessage(v.Arguments), Retries: v.Retries,
+		Assert: viewed(v.Assert, func(s AssertionView) campaign.Assertion { return campaign.Assertion(s) })}
 }
 
-func healthCheck(c fleet.HealthCheck) HealthCheckView {
+func healthCheck(c campaign.HealthCheck) HealthCheckView {
 	return HealthCheckView{Tool: c.Tool, Arguments: arguments(c.Arguments), Retries: c.Retries,
-		Assert: viewed(c.Assert, func(s fleet.Assertion) AssertionView { return AssertionView(s) })}
+		Assert: viewed(c.Assert, func(s campaign.Assertion) AssertionView { return AssertionView(s) })}
 }
 
-func window(w fleet.Window) WindowView {
+func window(w campaign.Window) WindowView {
 	return WindowView{Cron: w.Cron, DurationMs: w.Duration.Milliseconds(), TimeZone: w.TimeZone}
 }
 
@@ -231,8 +235,8 @@ type CampaignBody struct {
 	CampaignFields
 }
 
-func (b *CampaignBody) plan() (fleet.CampaignPlan, error) {
-	p := fleet.CampaignPlan{Name: b.Name, Release: b.ReleaseID}
+func (b *CampaignBody) plan() (campaign.Plan, error) {
+	p := campaign.Plan{Name: b.Name, Release: b.ReleaseID}
 	if (b.Query == nil) == (b.Devices == nil) {
 		return p, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
 	}

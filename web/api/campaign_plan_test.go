@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // wholePlan names every field of the contract, none with its default.
@@ -36,17 +38,22 @@ func TestPlanRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	start, end := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC), time.Date(2026, 12, 8, 9, 0, 0, 0, time.UTC)
-	want := fleet.CampaignPlan{Name: "spring", Release: uuid.MustParse("01a1fc6b-6015-711c-9d5d-5b739ab112aa"), Query: "tag:lab -hold",
-		Mode: fleet.ModePull, PullNow: true, Supersede: true, AllowDowngrade: true, Continuous: true, MaxDevices: 500, MaxInFlight: 20,
-		MaxPerMinute: 60, Jitter: 90 * time.Second, StartAt: &start, EndAt: &end, EndBehavior: fleet.EndAbortInFlight,
-		Waves: []fleet.WavePlan{
-			{Name: "canary", Count: 2, SuccessPercent: 100, MinSample: 2, Soak: time.Minute, Gate: fleet.GateManual},
-			{Name: "named", Devices: []fleet.DeviceID{unit}, SuccessPercent: 95, MinSample: 3, Gate: fleet.GateAuto},
-			{Name: "rest", Percent: 100, SuccessPercent: 80, MinSample: 5, Soak: time.Second, Gate: fleet.GateAuto}},
-		AbortRules: []fleet.AbortRule{{Class: "rolled_back", MinExecuted: 2, Percent: 12.5, Scope: fleet.ScopeWave, Wave: 1, Action: fleet.AbortAndRollback}},
-		Windows:    []fleet.Window{{Cron: "0 2 * * *", Duration: 2 * time.Hour, TimeZone: "Europe/Berlin"}},
-		HealthChecks: []fleet.HealthCheck{{Tool: "self.get_device_status", Arguments: json.RawMessage(`{"a":1}`), Retries: 2,
-			Assert: []fleet.Assertion{{Path: "$.battery.level", Op: "gt", Value: json.RawMessage("20")}, {Path: "$.x", Op: "exists"}}}},
+	want := campaign.Plan{Name: "spring", Release: uuid.MustParse("01a1fc6b-6015-711c-9d5d-5b739ab112aa"),
+		Query: "tag:lab -hold",
+		Mode:  firmware.ModePull, PullNow: true, Supersede: true, AllowDowngrade: true, Continuous: true, MaxDevices: 500,
+		MaxInFlight:  20,
+		MaxPerMinute: 60, Jitter: 90 * time.Second, StartAt: &start, EndAt: &end, EndBehavior: campaign.EndAbortInFlight,
+		Waves: []campaign.WavePlan{
+			{Name: "canary", Count: 2, SuccessPercent: 100, MinSample: 2, Soak: time.Minute, Gate: campaign.GateManual},
+			{Name: "named", Devices: []fleet.DeviceID{unit}, SuccessPercent: 95, MinSample: 3, Gate: campaign.GateAuto},
+			{Name: "rest", Percent: 100, SuccessPercent: 80, MinSample: 5, Soak: time.Second, Gate: campaign.GateAuto}},
+		AbortRules: []campaign.AbortRule{{Class: "rolled_back", MinExecuted: 2, Percent: 12.5, Scope: campaign.ScopeWave,
+			Wave: 1, Action: campaign.AbortAndRollback}},
+		Windows: []campaign.Window{{Cron: "0 2 * * *", Duration: 2 * time.Hour, TimeZone: "Europe/Berlin"}},
+		HealthChecks: []campaign.HealthCheck{{Tool: "self.get_device_status", Arguments: json.RawMessage(`{"a":1}`),
+			Retries: 2,
+			Assert: []campaign.Assertion{{Path: "$.battery.level", Op: "gt", Value: json.RawMessage("20")},
+				{Path: "$.x", Op: "exists"}}}},
 		ForbidRemoved: []string{"*"}, MinHeapPercent: 70, MaxReconnects: 4, ApprovalRequired: true, MaxAttempts: 5}
 	if diff := cmp.Diff(want, plan); diff != "" {
 		t.Errorf("planned (-want +got):\n%s", diff)
@@ -55,9 +62,9 @@ func TestPlanRoundTrip(t *testing.T) {
 }
 
 // checkShown holds what an answer says of a plan against what was asked for.
-func checkShown(t *testing.T, plan fleet.CampaignPlan) {
+func checkShown(t *testing.T, plan campaign.Plan) {
 	t.Helper()
-	data, err := json.Marshal(campaignItem(fleet.Campaign{Plan: plan}))
+	data, err := json.Marshal(campaignItem(campaign.Campaign{Plan: plan}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,21 +87,25 @@ func checkShown(t *testing.T, plan fleet.CampaignPlan) {
 // empty list is one.
 func TestPlanPatch(t *testing.T) {
 	at := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
-	before := fleet.CampaignPlan{Name: "spring", Query: "tag:lab", MaxInFlight: 7, StartAt: &at, EndAt: &at, AbortRules: fleet.DefaultAbortRules(), Waves: fleet.DefaultWaves()}
+	before := campaign.Plan{Name: "spring", Query: "tag:lab", MaxInFlight: 7, StartAt: &at, EndAt: &at,
+		AbortRules: campaign.DefaultAbortRules(), Waves: campaign.DefaultWaves()}
 	tests := []struct {
 		body string
-		want func(*fleet.CampaignPlan)
+		want func(*campaign.Plan)
 	}{
-		{`{}`, func(*fleet.CampaignPlan) {}},
-		{`{"start_at":null}`, func(p *fleet.CampaignPlan) { p.StartAt = nil }},
-		{`{"abort_rules":[]}`, func(p *fleet.CampaignPlan) { p.AbortRules = []fleet.AbortRule{} }},
-		{`{"max_in_flight":0,"q":""}`, func(p *fleet.CampaignPlan) { p.MaxInFlight, p.Query = 0, "" }},
-		{`{"devices":["A0:85:E3:11:22:33"]}`, func(p *fleet.CampaignPlan) { p.Query, p.Devices = "", []fleet.DeviceID{unit} }},
-		{`{"waves":[{"percent":1},{"percent":100}]}`, func(p *fleet.CampaignPlan) {
-			p.Waves = []fleet.WavePlan{{Percent: 1, Soak: 10 * time.Minute}, {Percent: 100, Soak: 2 * time.Minute}}
+		{`{}`, func(*campaign.Plan) {}},
+		{`{"start_at":null}`, func(p *campaign.Plan) { p.StartAt = nil }},
+		{`{"abort_rules":[]}`, func(p *campaign.Plan) { p.AbortRules = []campaign.AbortRule{} }},
+		{`{"max_in_flight":0,"q":""}`, func(p *campaign.Plan) { p.MaxInFlight, p.Query = 0, "" }},
+		{`{"devices":["A0:85:E3:11:22:33"]}`, func(p *campaign.Plan) { p.Query, p.Devices = "", []fleet.DeviceID{unit} }},
+		{`{"waves":[{"percent":1},{"percent":100}]}`, func(p *campaign.Plan) {
+			p.Waves = []campaign.WavePlan{{Percent: 1, Soak: 10 * time.Minute}, {Percent: 100, Soak: 2 * time.Minute}}
 		}},
-		{`{"waves":[{"percent":100}]}`, func(p *fleet.CampaignPlan) { p.Waves = []fleet.WavePlan{{Percent: 100, Soak: 2 * time.Minute}} }},
-		{`{"waves":[{"percent":100,"soak_ms":0}]}`, func(p *fleet.CampaignPlan) { p.Waves = []fleet.WavePlan{{Percent: 100}} }},
+		{`{"waves":[{"percent":100}]}`, func(p *campaign.Plan) {
+			p.Waves = []campaign.WavePlan{{Percent: 100,
+				Soak: 2 * time.Minute}}
+		}},
+		{`{"waves":[{"percent":100,"soak_ms":0}]}`, func(p *campaign.Plan) { p.Waves = []campaign.WavePlan{{Percent: 100}} }},
 	}
 	for _, tt := range tests {
 		var fields CampaignFields
@@ -119,12 +130,13 @@ func TestEnumerations(t *testing.T) {
 		schema, property string
 		want             []string
 	}{
-		{"Campaign", "state", stringsOf(fleet.CampaignStates)},
-		{"Deployment", "state", stringsOf(fleet.DeploymentStates)},
-		{"Deployment", "failure_class", stringsOf(fleet.FailureClasses)},
-		{"Release", "state", stringsOf(fleet.ReleaseStates)},
-		{"Funnel", "step", stringsOf(fleet.FunnelSteps)},
-		{"AbortRule", "class", append(fleet.AbortClasses[1:len(fleet.AbortClasses):len(fleet.AbortClasses)], fleet.AbortClasses[0])},
+		{"Campaign", "state", stringsOf(campaign.States)},
+		{"Deployment", "state", stringsOf(campaign.DeploymentStates)},
+		{"Deployment", "failure_class", stringsOf(campaign.FailureClasses)},
+		{"Release", "state", stringsOf(firmware.ReleaseStates)},
+		{"Funnel", "step", stringsOf(campaign.FunnelSteps)},
+		{"AbortRule", "class", append(campaign.AbortClasses[1:len(campaign.AbortClasses):len(campaign.AbortClasses)],
+			campaign.AbortClasses[0])},
 	}
 	for _, tt := range tests {
 		var got []string
@@ -154,11 +166,12 @@ func enumOf(s *huma.Schema) []string {
 // The store counts who got further in every step before; adding up once more
 // would show more devices than there are.
 func TestFunnel(t *testing.T) {
-	got := funnel(map[fleet.FunnelStep]int{fleet.FunnelPlanned: 10, fleet.FunnelTold: 5, fleet.FunnelGet: 5, fleet.FunnelSucceeded: 2})
+	got := funnel(map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelTold: 5, campaign.FunnelGet: 5,
+		campaign.FunnelSucceeded: 2})
 	want := []int{10, 5, 5, 0, 0, 0, 0, 2}
 	for i, step := range got {
-		if step.Step != fleet.FunnelSteps[i] || step.Count != want[i] {
-			t.Errorf("step %d is %+v, want %s with %d", i, step, fleet.FunnelSteps[i], want[i])
+		if step.Step != campaign.FunnelSteps[i] || step.Count != want[i] {
+			t.Errorf("step %d is %+v, want %s with %d", i, step, campaign.FunnelSteps[i], want[i])
 		}
 	}
 }

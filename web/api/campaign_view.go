@@ -7,53 +7,55 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // CampaignHead is what every answer says of a campaign.
 type CampaignHead struct {
-	ID               uuid.UUID           `json:"id" format:"uuid"`
-	Name             string              `json:"name"`
-	State            fleet.CampaignState `json:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired"`
-	PauseReason      *fleet.PauseReason  `json:"pause_reason" enum:"operator,window,threshold,gate,system" doc:"Who or what paused it; null unless it is paused"`
-	Reason           string              `json:"reason" doc:"Why it is paused, denied or aborted"`
-	ReleaseID        *uuid.UUID          `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
-	Query            string              `json:"q" doc:"The filter as written; empty when the devices were named"`
-	Mode             fleet.DispatchMode  `json:"mode" enum:"auto,push,pull"`
-	PullNow          bool                `json:"pull_now"`
-	Supersede        bool                `json:"supersede"`
-	AllowDowngrade   bool                `json:"allow_downgrade"`
-	Continuous       bool                `json:"continuous"`
-	MaxDevices       int                 `json:"max_devices"`
-	MaxInFlight      int                 `json:"max_in_flight"`
-	MaxPerMinute     int                 `json:"max_per_minute"`
-	AbortRules       []AbortRuleView     `json:"abort_rules" nullable:"false"`
-	Windows          []WindowView        `json:"windows" nullable:"false"`
-	JitterMs         int64               `json:"jitter_ms"`
-	StartAt          *time.Time          `json:"start_at"`
-	EndAt            *time.Time          `json:"end_at"`
-	EndBehavior      fleet.EndBehavior   `json:"end_behavior" enum:"stop_rollout,cancel_queued,abort_in_flight"`
-	HealthChecks     []HealthCheckView   `json:"health_checks" nullable:"false"`
-	ForbidRemoved    []string            `json:"forbid_removed" nullable:"false"`
-	MinHeapPercent   int                 `json:"min_heap_percent"`
-	MaxReconnects    int                 `json:"max_reconnects"`
-	ApprovalRequired bool                `json:"approval_required"`
-	MaxAttempts      int                 `json:"max_attempts"`
-	Wave             int                 `json:"wave" doc:"The wave that is open, counted from 0"`
-	Digest           string              `json:"digest" doc:"Names the plan, its images and its devices; an approval is for one digest"`
-	Approval         *approvalView       `json:"approval"`
-	Targets          int                 `json:"targets" doc:"Devices that are to get an image"`
-	Skipped          int                 `json:"skipped" doc:"Devices that matched but were left out"`
-	RollbackOf       *uuid.UUID          `json:"rollback_of" format:"uuid" nullable:"true" doc:"The campaign that this one takes back"`
-	RollbackWith     *uuid.UUID          `json:"rollback_with" format:"uuid" nullable:"true" doc:"The campaign that takes this one back"`
-	CreatedBy        actorView           `json:"created_by"`
-	CreatedAt        time.Time           `json:"created_at"`
-	EditedBy         actorView           `json:"edited_by"`
-	EditedAt         time.Time           `json:"edited_at"`
-	StartedBy        *actorView          `json:"started_by"`
-	StartedAt        *time.Time          `json:"started_at"`
-	EndsAt           *time.Time          `json:"ends_at" doc:"When it ends whatever its devices do"`
-	FinishedAt       *time.Time          `json:"finished_at"`
-	Revision         int64               `json:"revision" doc:"Grows with every change"`
+	ID               uuid.UUID             `json:"id" format:"uuid"`
+	Name             string                `json:"name"`
+	State            campaign.State        `json:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired"`
+	PauseReason      *campaign.PauseReason `json:"pause_reason" enum:"operator,window,threshold,gate,system" doc:"Who or what paused it; null unless it is paused"`
+	Reason           string                `json:"reason" doc:"Why it is paused, denied or aborted"`
+	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
+	Query            string                `json:"q" doc:"The filter as written; empty when the devices were named"`
+	Mode             firmware.DispatchMode `json:"mode" enum:"auto,push,pull"`
+	PullNow          bool                  `json:"pull_now"`
+	Supersede        bool                  `json:"supersede"`
+	AllowDowngrade   bool                  `json:"allow_downgrade"`
+	Continuous       bool                  `json:"continuous"`
+	MaxDevices       int                   `json:"max_devices"`
+	MaxInFlight      int                   `json:"max_in_flight"`
+	MaxPerMinute     int                   `json:"max_per_minute"`
+	AbortRules       []AbortRuleView       `json:"abort_rules" nullable:"false"`
+	Windows          []WindowView          `json:"windows" nullable:"false"`
+	JitterMs         int64                 `json:"jitter_ms"`
+	StartAt          *time.Time            `json:"start_at"`
+	EndAt            *time.Time            `json:"end_at"`
+	EndBehavior      campaign.EndBehavior  `json:"end_behavior" enum:"stop_rollout,cancel_queued,abort_in_flight"`
+	HealthChecks     []HealthCheckView     `json:"health_checks" nullable:"false"`
+	ForbidRemoved    []string              `json:"forbid_removed" nullable:"false"`
+	MinHeapPercent   int                   `json:"min_heap_percent"`
+	MaxReconnects    int                   `json:"max_reconnects"`
+	ApprovalRequired bool                  `json:"approval_required"`
+	MaxAttempts      int                   `json:"max_attempts"`
+	Wave             int                   `json:"wave" doc:"The wave that is open, counted from 0"`
+	Digest           string                `json:"digest" doc:"Names the plan, its images and its devices; an approval is for one digest"`
+	Approval         *approvalView         `json:"approval"`
+	Targets          int                   `json:"targets" doc:"Devices that are to get an image"`
+	Skipped          int                   `json:"skipped" doc:"Devices that matched but were left out"`
+	RollbackOf       *uuid.UUID            `json:"rollback_of" format:"uuid" nullable:"true" doc:"The campaign that this one takes back"`
+	RollbackWith     *uuid.UUID            `json:"rollback_with" format:"uuid" nullable:"true" doc:"The campaign that takes this one back"`
+	CreatedBy        actorView             `json:"created_by"`
+	CreatedAt        time.Time             `json:"created_at"`
+	EditedBy         actorView             `json:"edited_by"`
+	EditedAt         time.Time             `json:"edited_at"`
+	StartedBy        *actorView            `json:"started_by"`
+	StartedAt        *time.Time            `json:"started_at"`
+	EndsAt           *time.Time            `json:"ends_at" doc:"When it ends whatever its devices do"`
+	FinishedAt       *time.Time            `json:"finished_at"`
+	Revision         int64                 `json:"revision" doc:"Grows with every change"`
 }
 
 type approvalView struct {
@@ -62,17 +64,22 @@ type approvalView struct {
 	Digest string    `json:"digest"`
 }
 
-func campaignHead(c fleet.Campaign) CampaignHead {
+func campaignHead(c campaign.Campaign) CampaignHead {
 	p := c.Plan
-	h := CampaignHead{ID: c.ID, Name: p.Name, State: c.State, PauseReason: orNil(c.PauseReason), Reason: c.Reason, ReleaseID: orNil(p.Release),
-		Query: p.Query, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede, AllowDowngrade: p.AllowDowngrade,
+	h := CampaignHead{ID: c.ID, Name: p.Name, State: c.State, PauseReason: orNil(c.PauseReason), Reason: c.Reason,
+		ReleaseID: orNil(p.Release),
+		Query:     p.Query, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede, AllowDowngrade: p.AllowDowngrade,
 		Continuous: p.Continuous, MaxDevices: p.MaxDevices, MaxInFlight: p.MaxInFlight, MaxPerMinute: p.MaxPerMinute,
-		AbortRules: viewed(p.AbortRules, func(r fleet.AbortRule) AbortRuleView { return AbortRuleView(r) }),
-		Windows:    viewed(p.Windows, window), JitterMs: p.Jitter.Milliseconds(), StartAt: utcOrNil(p.StartAt), EndAt: utcOrNil(p.EndAt),
-		EndBehavior: p.EndBehavior, HealthChecks: viewed(p.HealthChecks, healthCheck), ForbidRemoved: orEmpty(p.ForbidRemoved),
-		MinHeapPercent: p.MinHeapPercent, MaxReconnects: p.MaxReconnects, ApprovalRequired: p.ApprovalRequired, MaxAttempts: p.MaxAttempts,
-		Wave: c.Wave, Digest: c.Digest, Targets: c.Targets, Skipped: c.Skipped, RollbackOf: orNil(c.RollbackOf), RollbackWith: orNil(c.RollbackWith),
-		CreatedBy: actor(c.CreatedBy), CreatedAt: utc(c.CreatedAt), EditedBy: actor(c.EditedBy), EditedAt: utc(c.EditedAt),
+		AbortRules: viewed(p.AbortRules, func(r campaign.AbortRule) AbortRuleView { return AbortRuleView(r) }),
+		Windows:    viewed(p.Windows, window), JitterMs: p.Jitter.Milliseconds(), StartAt: utcOrNil(p.StartAt),
+		EndAt:       utcOrNil(p.EndAt),
+		EndBehavior: p.EndBehavior, HealthChecks: viewed(p.HealthChecks, healthCheck),
+		ForbidRemoved:  orEmpty(p.ForbidRemoved),
+		MinHeapPercent: p.MinHeapPercent, MaxReconnects: p.MaxReconnects, ApprovalRequired: p.ApprovalRequired,
+		MaxAttempts: p.MaxAttempts,
+		Wave:        c.Wave, Digest: c.Digest, Targets: c.Targets, Skipped: c.Skipped, RollbackOf: orNil(c.RollbackOf),
+		RollbackWith: orNil(c.RollbackWith),
+		CreatedBy:    actor(c.CreatedBy), CreatedAt: utc(c.CreatedAt), EditedBy: actor(c.EditedBy), EditedAt: utc(c.EditedAt),
 		StartedAt: utcOrNil(c.StartedAt), FinishedAt: utcOrNil(c.FinishedAt), Revision: c.Revision}
 	if c.StartedBy != nil {
 		h.StartedBy = ptr(actor(*c.StartedBy))
@@ -106,7 +113,7 @@ func (CampaignItem) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 	return orNull(s, "approval", "started_by")
 }
 
-func campaignItem(c fleet.Campaign) CampaignItem {
+func campaignItem(c campaign.Campaign) CampaignItem {
 	return CampaignItem{campaignHead(c), viewed(c.Plan.Waves, wavePlan)}
 }
 
@@ -124,7 +131,7 @@ func (CampaignView) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schem
 	return CampaignItem{}.TransformSchema(r, s)
 }
 
-func campaign(c fleet.Campaign, waves []fleet.Wave, p fleet.CampaignProgress) CampaignView {
+func newCampaignView(c campaign.Campaign, waves []campaign.Wave, p campaign.Progress) CampaignView {
 	v := CampaignView{CampaignHead: campaignHead(c), Devices: orEmpty(c.Plan.Devices), Waves: []waveView{},
 		Counts: stateCounts(p.ByState), Progress: progress(p)}
 	for i, w := range waves {
@@ -141,15 +148,15 @@ func campaign(c fleet.Campaign, waves []fleet.Wave, p fleet.CampaignProgress) Ca
 type waveView struct {
 	Number int `json:"number" doc:"Counted from 0"`
 	WavePlanView
-	Size       int             `json:"size" doc:"Devices planned"`
-	State      fleet.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
-	Verdict    string          `json:"verdict" doc:"Why it was judged as it was"`
-	StartedAt  *time.Time      `json:"started_at"`
-	FinishedAt *time.Time      `json:"finished_at"`
-	Counts     stateCounts     `json:"counts"`
+	Size       int                `json:"size" doc:"Devices planned"`
+	State      campaign.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
+	Verdict    string             `json:"verdict" doc:"Why it was judged as it was"`
+	StartedAt  *time.Time         `json:"started_at"`
+	FinishedAt *time.Time         `json:"finished_at"`
+	Counts     stateCounts        `json:"counts"`
 }
 
-func wave(w fleet.Wave, counts stateCounts) waveView {
+func wave(w campaign.Wave, counts stateCounts) waveView {
 	return waveView{Number: w.Number, WavePlanView: wavePlan(w.Plan), Size: w.Size, State: w.State, Verdict: w.Verdict,
 		StartedAt: utcOrNil(w.StartedAt), FinishedAt: utcOrNil(w.FinishedAt), Counts: counts}
 }

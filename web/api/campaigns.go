@@ -7,28 +7,35 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 func (a *api) registerCampaigns() {
-	register(a, operation{id: "create-campaign", method: http.MethodPost, path: "/campaigns", role: fleet.RoleOperator, created: true, body: maxPlan,
-		summary: "Plan a campaign", about: "It is kept as a draft, with its devices as they are now, until it is started."}, a.createCampaign)
-	register(a, operation{id: "dry-run-campaign", method: http.MethodPost, path: "/campaigns/dry-run", role: fleet.RoleViewer, body: maxPlan,
+	register(a, operation{id: "create-campaign", method: http.MethodPost, path: "/campaigns", role: fleet.RoleOperator,
+		created: true, body: maxPlan,
+		summary: "Plan a campaign", about: "It is kept as a draft, with its devices as they are now, until it is started."},
+		a.createCampaign)
+	register(a, operation{id: "dry-run-campaign", method: http.MethodPost, path: "/campaigns/dry-run",
+		role: fleet.RoleViewer, body: maxPlan,
 		summary: "Tell what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
 	register(a, operation{id: "list-campaigns", method: http.MethodGet, path: "/campaigns", role: fleet.RoleViewer,
 		summary: "List campaigns, newest first"}, a.listCampaigns)
-	register(a, operation{id: "get-campaign", method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer, noun: "campaign",
+	register(a, operation{id: "get-campaign", method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer,
+		noun:    "campaign",
 		summary: "Show a campaign and how far it got"}, a.getCampaign)
-	register(a, operation{id: "update-campaign", method: http.MethodPatch, path: "/campaigns/{id}", role: fleet.RoleOperator, noun: "campaign", body: maxPlan,
+	register(a, operation{id: "update-campaign", method: http.MethodPatch, path: "/campaigns/{id}",
+		role: fleet.RoleOperator, noun: "campaign", body: maxPlan,
 		summary: "Change the plan of a campaign",
 		about:   "What is left out stays. Before the start everything can change, and an approval ends. Of one that runs, only pace, windows, thresholds and the end can."}, a.updateCampaign)
-	register(a, operation{id: "discard-campaign", method: http.MethodDelete, path: "/campaigns/{id}", role: fleet.RoleOperator, noun: "campaign",
+	register(a, operation{id: "discard-campaign", method: http.MethodDelete, path: "/campaigns/{id}",
+		role: fleet.RoleOperator, noun: "campaign",
 		summary: "Discard a campaign that was not started", about: "It stays on record."}, a.discardCampaign)
 }
 
 type campaignInput struct{ Body CampaignBody }
 
 // planOf is the plan that a request holds, of a release that there is.
-func (a *api) planOf(ctx context.Context, in *campaignInput) (fleet.CampaignPlan, error) {
+func (a *api) planOf(ctx context.Context, in *campaignInput) (campaign.Plan, error) {
 	plan, err := in.Body.plan()
 	if err != nil {
 		return plan, err
@@ -60,7 +67,7 @@ func (a *api) createCampaign(ctx context.Context, by fleet.Actor, in *campaignIn
 	return a.created(ctx, c)
 }
 
-func (a *api) created(ctx context.Context, c fleet.Campaign) (*createCampaignOutput, error) {
+func (a *api) created(ctx context.Context, c campaign.Campaign) (*createCampaignOutput, error) {
 	shown, err := a.withProgress(ctx, c)
 	if err != nil {
 		return nil, err
@@ -69,7 +76,7 @@ func (a *api) created(ctx context.Context, c fleet.Campaign) (*createCampaignOut
 }
 
 // withProgress is a campaign with how far it got.
-func (a *api) withProgress(ctx context.Context, c fleet.Campaign) (CampaignView, error) {
+func (a *api) withProgress(ctx context.Context, c campaign.Campaign) (CampaignView, error) {
 	waves, err := a.Campaigns.Waves(ctx, c.ID)
 	if err != nil {
 		return CampaignView{}, err
@@ -78,11 +85,11 @@ func (a *api) withProgress(ctx context.Context, c fleet.Campaign) (CampaignView,
 	if err != nil {
 		return CampaignView{}, err
 	}
-	return campaign(c, waves, p), nil
+	return newCampaignView(c, waves, p), nil
 }
 
 // shownCampaign is the answer of operations that end with a campaign.
-func (a *api) shownCampaign(ctx context.Context, c fleet.Campaign, err error) (*answer[CampaignView], error) {
+func (a *api) shownCampaign(ctx context.Context, c campaign.Campaign, err error) (*answer[CampaignView], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +118,11 @@ type listCampaignsInput struct {
 	Release string   `query:"release" format:"uuid" doc:"Id of a release"`
 }
 
-func (a *api) listCampaigns(ctx context.Context, _ fleet.Actor, in *listCampaignsInput) (*answer[list[CampaignItem]], error) {
-	f := fleet.CampaignFilter{Limit: in.Limit, Cursor: in.Cursor}
+func (a *api) listCampaigns(ctx context.Context, _ fleet.Actor, in *listCampaignsInput) (*answer[list[CampaignItem]],
+	error) {
+	f := campaign.Filter{Limit: in.Limit, Cursor: in.Cursor}
 	for _, s := range in.State {
-		f.States = append(f.States, fleet.CampaignState(s))
+		f.States = append(f.States, campaign.State(s))
 	}
 	f.Release, _ = uuid.Parse(in.Release) // the document asks for a UUID
 	page, err := a.Campaigns.Campaigns(ctx, f)
@@ -138,7 +146,8 @@ type updateCampaignInput struct {
 	}
 }
 
-func (a *api) updateCampaign(ctx context.Context, by fleet.Actor, in *updateCampaignInput) (*answer[CampaignView], error) {
+func (a *api) updateCampaign(ctx context.Context, by fleet.Actor, in *updateCampaignInput) (*answer[CampaignView],
+	error) {
 	c, err := a.Campaigns.Campaign(ctx, in.uuid())
 	if err != nil {
 		return nil, err

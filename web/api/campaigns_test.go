@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // planned makes a campaign for the two devices of the world that joined.
@@ -34,30 +36,37 @@ func TestCampaign(t *testing.T) {
 	w := newWorld(t)
 	made := w.post(t, "/campaigns", w.planOf(t, ""), "Idempotency-Key", "k")
 	c := decode[CampaignView](t, made, 201)
-	if c.State != fleet.CampaignDraft || c.Targets != 2 || c.Skipped != 1 || c.Mode != fleet.ModeAuto || c.MaxInFlight != 10 || c.MaxAttempts != 3 ||
-		len(c.Waves) != 3 || len(c.AbortRules) == 0 || c.Digest == "" || c.Counts[fleet.DeploymentPending] != 2 || c.Counts[fleet.DeploymentSkipped] != 1 ||
-		made.header.Get("Location") != prefix+"/campaigns/"+c.ID.String() || c.CreatedBy.Name != "admin-script" || c.EndsAt != nil {
+	if c.State != campaign.Draft || c.Targets != 2 || c.Skipped != 1 || c.Mode != firmware.ModeAuto ||
+		c.MaxInFlight != 10 || c.MaxAttempts != 3 ||
+		len(c.Waves) != 3 || len(c.AbortRules) == 0 || c.Digest == "" || c.Counts[campaign.DeploymentPending] != 2 ||
+		c.Counts[campaign.DeploymentSkipped] != 1 ||
+		made.header.Get("Location") != prefix+"/campaigns/"+c.ID.String() || c.CreatedBy.Name != "admin-script" ||
+		c.EndsAt != nil {
 		t.Errorf("answered %v %s", made.header, made.body)
 	}
-	if p := c.Progress; len(p.Funnel) != len(fleet.FunnelSteps) || len(p.Skipped) != 1 || p.Skipped[0].Reason != string(fleet.SkipNotEnrolled) {
+	if p := c.Progress; len(p.Funnel) != len(campaign.FunnelSteps) || len(p.Skipped) != 1 || p.Skipped[0].Reason != string(
+		firmware.SkipNotEnrolled) {
 		t.Errorf("the progress is %+v", p)
 	}
-	if c = w.act(t, c, "start", ""); c.State != fleet.CampaignRunning || c.StartedAt == nil || c.StartedBy == nil || c.EndsAt == nil {
+	if c = w.act(t, c, "start", ""); c.State != campaign.Running || c.StartedAt == nil || c.StartedBy == nil ||
+		c.EndsAt == nil {
 		t.Errorf("started it is %+v", c.CampaignHead)
 	}
-	if c = w.act(t, c, "pause", `{"reason":"lunch"}`); c.State != fleet.CampaignPaused || *c.PauseReason != fleet.PausedByOperator || c.Reason != "lunch" {
+	if c = w.act(t, c, "pause", `{"reason":"lunch"}`); c.State != campaign.Paused ||
+		*c.PauseReason != campaign.PausedByOperator || c.Reason != "lunch" {
 		t.Errorf("paused it is %+v", c.CampaignHead)
 	}
-	if c = w.act(t, c, "resume", ""); c.State != fleet.CampaignRunning || c.PauseReason != nil {
+	if c = w.act(t, c, "resume", ""); c.State != campaign.Running || c.PauseReason != nil {
 		t.Errorf("resumed it is %+v", c.CampaignHead)
 	}
 	if p := w.post(t, "/campaigns/"+c.ID.String()+"/start", "").problem(t); p.Status != 409 || p.Code != "wrong_state" {
 		t.Errorf("a second start is answered %+v", p)
 	}
-	if c = w.act(t, c, "abort", `{"rollback":true}`); c.State != fleet.CampaignStopping {
+	if c = w.act(t, c, "abort", `{"rollback":true}`); c.State != campaign.Stopping {
 		t.Errorf("aborted it is %s", c.State)
 	}
-	if got := decode[list[CampaignItem]](t, w.get(t, "/campaigns?state=stopping,running&release="+c.ReleaseID.String()), 200); len(got.Items) != 1 || got.Items[0].ID != c.ID {
+	if got := decode[list[CampaignItem]](t, w.get(t, "/campaigns?state=stopping,running&release="+c.ReleaseID.String()),
+		200); len(got.Items) != 1 || got.Items[0].ID != c.ID {
 		t.Errorf("listed %+v", got.Items)
 	}
 	walk(t, w, "/campaigns?limit=1", 1)
@@ -69,11 +78,14 @@ func TestEditAndDiscard(t *testing.T) {
 	path := "/campaigns/" + c.ID.String()
 	edited := decode[CampaignView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, path,
 		`{"max_in_flight":3,"devices":["A0:85:E3:11:22:33"],"waves":[{"percent":100}],"abort_rules":[]}`), 200)
-	if edited.MaxInFlight != 3 || edited.Targets != 1 || edited.Query != "" || !slices.Equal(edited.Devices, []fleet.DeviceID{unit}) || edited.Name != "spring" ||
-		edited.Digest == c.Digest || len(edited.Waves) != 1 || len(edited.AbortRules) != 0 || edited.EditedBy.Name != "operator-script" || edited.Revision <= c.Revision {
+	if edited.MaxInFlight != 3 || edited.Targets != 1 || edited.Query != "" || !slices.Equal(edited.Devices,
+		[]fleet.DeviceID{unit}) || edited.Name != "spring" ||
+		edited.Digest == c.Digest || len(edited.Waves) != 1 || len(edited.AbortRules) != 0 ||
+		edited.EditedBy.Name != "operator-script" || edited.Revision <= c.Revision {
 		t.Errorf("changed to %+v", edited)
 	}
-	if gone := decode[CampaignView](t, w.as(t, fleet.RoleOperator, http.MethodDelete, path, ""), 200); gone.State != fleet.CampaignDiscarded {
+	if gone := decode[CampaignView](t, w.as(t, fleet.RoleOperator, http.MethodDelete, path, ""),
+		200); gone.State != campaign.Discarded {
 		t.Errorf("discarded it is %s", gone.State)
 	}
 	if p := w.as(t, fleet.RoleOperator, http.MethodPatch, path, `{"max_in_flight":4}`).problem(t); p.Status != 409 {
@@ -86,7 +98,7 @@ func TestApproval(t *testing.T) {
 	w := newWorld(t)
 	c := w.planned(t, `,"approval_required":true`)
 	path := "/campaigns/" + c.ID.String()
-	if c = w.act(t, c, "start", ""); c.State != fleet.CampaignAwaitingApproval {
+	if c = w.act(t, c, "start", ""); c.State != campaign.AwaitingApproval {
 		t.Fatalf("it is %s", c.State)
 	}
 	approve := func(role fleet.Role, digest string) reply {
@@ -95,15 +107,18 @@ func TestApproval(t *testing.T) {
 	if p := approve(fleet.RoleAdmin, c.Digest).problem(t); p.Status != 403 || p.Code != "second_person_needed" {
 		t.Errorf("its maker is answered %+v", p)
 	}
-	if p := approve(fleet.RoleOperator, strings.Repeat("0", 64)).problem(t); p.Status != 409 || p.Code != "approval_is_stale" {
+	if p := approve(fleet.RoleOperator, strings.Repeat("0", 64)).problem(t); p.Status != 409 ||
+		p.Code != "approval_is_stale" {
 		t.Errorf("another digest is answered %+v", p)
 	}
-	if denied := w.as(t, fleet.RoleOperator, http.MethodPost, path+"/deny", `{"reason":"not on friday"}`); decode[CampaignView](t, denied, 200).Reason != "not on friday" {
+	if denied := w.as(t, fleet.RoleOperator, http.MethodPost, path+"/deny",
+		`{"reason":"not on friday"}`); decode[CampaignView](t, denied, 200).Reason != "not on friday" {
 		t.Errorf("denied it is %s", denied.body)
 	}
 	c = decode[CampaignView](t, w.as(t, fleet.RoleAdmin, http.MethodPatch, path, `{"max_in_flight":2}`), 200)
 	w.act(t, c, "start", "")
-	if c = decode[CampaignView](t, approve(fleet.RoleOperator, c.Digest), 200); c.State != fleet.CampaignRunning || c.Approval == nil || c.Approval.By.Name != "operator-script" {
+	if c = decode[CampaignView](t, approve(fleet.RoleOperator, c.Digest), 200); c.State != campaign.Running ||
+		c.Approval == nil || c.Approval.By.Name != "operator-script" {
 		t.Errorf("approved it is %+v", c.CampaignHead)
 	}
 }
@@ -112,7 +127,8 @@ func TestDryRun(t *testing.T) {
 	w := newWorld(t)
 	body := w.planOf(t, `,"waves":[{"name":"canary","count":1},{"percent":100}]`)
 	d := decode[dryRunView](t, w.as(t, fleet.RoleViewer, http.MethodPost, "/campaigns/dry-run", body), 200)
-	if d.Matched != 3 || d.Targets != 2 || d.Offline != 1 || len(d.Waves) != 2 || d.Waves[0].Size != 1 || *d.Waves[0].SoakMs != 600_000 ||
+	if d.Matched != 3 || d.Targets != 2 || d.Offline != 1 || len(d.Waves) != 2 || d.Waves[0].Size != 1 ||
+		*d.Waves[0].SoakMs != 600_000 ||
 		len(d.Images) != 1 || d.Images[0].Count != 2 || len(d.Skipped) != 1 || d.Digest == "" || d.FirstDispatch == nil {
 		t.Errorf("answered %+v", d)
 	}
@@ -137,7 +153,7 @@ func TestWholePlanIsKept(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, shown[name], want)
 		}
 	}
-	if len(c.Waves) != 3 || c.Waves[0].Count != 2 || *c.Waves[1].SoakMs != 0 || c.Waves[0].Gate != fleet.GateManual {
+	if len(c.Waves) != 3 || c.Waves[0].Count != 2 || *c.Waves[1].SoakMs != 0 || c.Waves[0].Gate != campaign.GateManual {
 		t.Errorf("the waves are %+v", c.Waves)
 	}
 }
@@ -150,7 +166,8 @@ func TestDeployments(t *testing.T) {
 		query string
 		want  int
 	}{
-		{"", 3}, {"?state=pending", 2}, {"?state=pending,skipped", 3}, {"?skip=not_enrolled", 1}, {"?wave=0", 1}, {"?wave=1", 1},
+		{"", 3}, {"?state=pending", 2}, {"?state=pending,skipped", 3}, {"?skip=not_enrolled", 1}, {"?wave=0", 1},
+		{"?wave=1", 1},
 		{"?device=A0:85:E3:11:22:33", 1}, {"?board=bread-compact-wifi", 3}, {"?board=other", 0}, {"?class=download", 0},
 	}
 	for _, tt := range tests {
@@ -159,14 +176,17 @@ func TestDeployments(t *testing.T) {
 		}
 	}
 	d := decode[DeploymentView](t, w.get(t, base+"/A0-85-E3-11-22-33"), 200)
-	if d.DeviceID != unit || d.State != fleet.DeploymentPending || d.Wave == nil || *d.Wave != 0 || d.ToVersion != "2.4.3" || d.FromVersion != "2.0.3" ||
+	if d.DeviceID != unit || d.State != campaign.DeploymentPending || d.Wave == nil || *d.Wave != 0 ||
+		d.ToVersion != "2.4.3" || d.FromVersion != "2.0.3" ||
 		d.Image == "" || d.FailureClass != nil || d.Evidence == nil {
 		t.Errorf("answered %+v", d)
 	}
-	if left := decode[DeploymentView](t, w.get(t, base+"/"+string(waiting)), 200); left.Wave != nil || left.Skip == nil || *left.Skip != fleet.SkipNotEnrolled {
+	if left := decode[DeploymentView](t, w.get(t, base+"/"+string(waiting)), 200); left.Wave != nil || left.Skip == nil ||
+		*left.Skip != firmware.SkipNotEnrolled {
 		t.Errorf("who was left out is %+v", left)
 	}
-	if all := decode[list[DeploymentView]](t, w.get(t, "/devices/a085e3112233/deployments"), 200); len(all.Items) != 1 || all.Items[0].CampaignID != c.ID {
+	if all := decode[list[DeploymentView]](t, w.get(t, "/devices/a085e3112233/deployments"), 200); len(all.Items) != 1 ||
+		all.Items[0].CampaignID != c.ID {
 		t.Errorf("the device has %+v", all.Items)
 	}
 }
@@ -180,8 +200,9 @@ func TestDeviceOfACampaign(t *testing.T) {
 	if got := campaignOf("/devices/a085e3112233"); got != nil {
 		t.Errorf("of a draft: %v", got)
 	}
-	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Deployment == nil || o.Campaign == nil || o.Hindrance == nil ||
-		*o.Hindrance != fleet.HinderNotStarted || len(o.Newer) != 1 || o.Quarantine != nil {
+	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Deployment == nil ||
+		o.Campaign == nil || o.Hindrance == nil ||
+		*o.Hindrance != campaign.HinderNotStarted || len(o.Newer) != 1 || o.Quarantine != nil {
 		t.Errorf("the outlook is %+v", o)
 	}
 	c = w.act(t, c, "start", "")
@@ -193,7 +214,8 @@ func TestDeviceOfACampaign(t *testing.T) {
 			t.Errorf("in the list, %s is part of %v", d.ID, d.Campaign)
 		}
 	}
-	if d := decode[deviceView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, "/devices/a085e3112233", `{"time_zone":"Asia/Shanghai"}`), 200); d.TimeZone != "Asia/Shanghai" || d.Campaign == nil {
+	if d := decode[deviceView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, "/devices/a085e3112233",
+		`{"time_zone":"Asia/Shanghai"}`), 200); d.TimeZone != "Asia/Shanghai" || d.Campaign == nil {
 		t.Errorf("answered %+v", d)
 	}
 }
@@ -201,14 +223,16 @@ func TestDeviceOfACampaign(t *testing.T) {
 func TestQuarantines(t *testing.T) {
 	w := newWorld(t)
 	now := time.Now().UTC()
-	if err := w.store.Quarantine(t.Context(), fleet.Quarantine{Device: unit, Reason: "three attempts failed", Since: now, Until: now.Add(time.Hour)}); err != nil {
+	if err := w.store.Quarantine(t.Context(), campaign.Quarantine{Device: unit, Reason: "three attempts failed",
+		Since: now, Until: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	all := decode[list[quarantineView]](t, w.get(t, "/quarantines"), 200).Items
 	if len(all) != 1 || all[0].DeviceID != unit || all[0].Reason != "three attempts failed" {
 		t.Errorf("answered %+v", all)
 	}
-	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Quarantine == nil || o.Deployment != nil || o.Newer == nil {
+	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Quarantine == nil ||
+		o.Deployment != nil || o.Newer == nil {
 		t.Errorf("the outlook is %+v", o)
 	}
 	if r := w.as(t, fleet.RoleOperator, http.MethodDelete, "/devices/a085e3112233/quarantine", ""); r.status != 204 {
@@ -231,8 +255,10 @@ func TestCampaignConflicts(t *testing.T) {
 		t.Errorf("with supersede the dry run is %+v", d)
 	}
 	path := "/campaigns/" + first.ID.String()
-	for verb, code := range map[string]string{"rollback": "still_running", "approve": "wrong_state", "deny": "wrong_state"} {
-		if p := w.post(t, path+"/"+verb, map[string]string{"approve": `{"digest":"x"}`, "deny": `{"reason":"x"}`}[verb]).problem(t); p.Status != 409 || p.Code != code {
+	for verb, code := range map[string]string{"rollback": "still_running", "approve": "wrong_state",
+		"deny": "wrong_state"} {
+		if p := w.post(t, path+"/"+verb, map[string]string{"approve": `{"digest":"x"}`,
+			"deny": `{"reason":"x"}`}[verb]).problem(t); p.Status != 409 || p.Code != code {
 			t.Errorf("%s is answered %+v", verb, p)
 		}
 	}
@@ -242,7 +268,7 @@ func TestCampaignConflicts(t *testing.T) {
 	if p := w.post(t, path+"/retry", "").problem(t); p.Status != 409 || p.Code != "nothing_to_retry" {
 		t.Errorf("retry without a body is answered %+v", p)
 	}
-	if c := w.act(t, first, "advance", ""); c.State != fleet.CampaignRunning {
+	if c := w.act(t, first, "advance", ""); c.State != campaign.Running {
 		t.Errorf("advanced it is %s", c.State)
 	}
 	if c := w.act(t, first, "pull-now", ""); !c.PullNow {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func TestResolveConflict(t *testing.T) {
@@ -16,7 +17,7 @@ func TestResolveConflict(t *testing.T) {
 		t.Fatalf("one unit is a conflict: %+v", d.Conflict)
 	}
 	for i, client := range []string{"other", "", "other"} {
-		p := fleet.BootPoll{Device: waiting, ClientID: client, RemoteAddr: "192.0.2.9", At: time.Now().UTC()}
+		p := enrolment.BootPoll{Device: waiting, ClientID: client, RemoteAddr: "192.0.2.9", At: time.Now().UTC()}
 		if i == 1 {
 			w.poll(t, waiting)
 			continue

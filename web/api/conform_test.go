@@ -54,7 +54,8 @@ func fits(t testing.TB, schemas huma.Registry, s *huma.Schema, body []byte) {
 }
 
 func operationsOf(p *huma.PathItem) map[string]*huma.Operation {
-	all := map[string]*huma.Operation{http.MethodGet: p.Get, http.MethodPost: p.Post, http.MethodPut: p.Put, http.MethodPatch: p.Patch, http.MethodDelete: p.Delete}
+	all := map[string]*huma.Operation{http.MethodGet: p.Get, http.MethodPost: p.Post, http.MethodPut: p.Put,
+		http.MethodPatch: p.Patch, http.MethodDelete: p.Delete}
 	for method, op := range all {
 		if op == nil {
 			delete(all, method)

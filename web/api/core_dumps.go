@@ -9,46 +9,56 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 func (a *api) registerCoreDumps() {
-	register(a, operation{id: "list-core-dumps", method: http.MethodGet, path: "/devices/{id}/core-dumps", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-core-dumps", method: http.MethodGet, path: "/devices/{id}/core-dumps",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "List what crashes of a device left, newest first"}, a.listCoreDumps)
-	register(a, operation{id: "fetch-core-dump", method: http.MethodPost, path: "/devices/{id}/core-dumps", role: fleet.RoleOperator, noun: "device",
+	register(a, operation{id: "fetch-core-dump", method: http.MethodPost, path: "/devices/{id}/core-dumps",
+		role: fleet.RoleOperator, noun: "device",
 		summary: "Make a device send its core dump",
-		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload + " and waits; answers with that call, whatever its state. " +
+		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload +
+			" and waits; answers with that call, whatever its state. " +
 			"fleetd fetches core dumps by itself, too, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
-	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer, noun: "core_dump",
+	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer,
+		noun:    "core_dump",
 		summary: "Show a core dump"}, a.getCoreDump)
-	register(a, operation{id: "delete-core-dump", method: http.MethodDelete, path: "/core-dumps/{id}", role: fleet.RoleOperator, noun: "core_dump",
+	register(a, operation{id: "delete-core-dump", method: http.MethodDelete, path: "/core-dumps/{id}",
+		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Delete a core dump"}, a.deleteCoreDump)
-	register(a, operation{id: "get-core-dump-content", method: http.MethodGet, path: "/core-dumps/{id}/content", role: fleet.RoleOperator, noun: "core_dump",
-		summary: "Get the core dump itself", about: "A piece of the device's memory, as esp-coredump reads it with --core-format raw. It may hold keys and passwords.",
+	register(a, operation{id: "get-core-dump-content", method: http.MethodGet, path: "/core-dumps/{id}/content",
+		role: fleet.RoleOperator, noun: "core_dump",
+		summary: "Get the core dump itself",
+		about:   "A piece of the device's memory, as esp-coredump reads it with --core-format raw. It may hold keys and passwords.",
 		more: func(h *huma.Operation) {
 			bytes := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
-			h.Responses = map[string]*huma.Response{"200": {Description: "The core dump", Content: map[string]*huma.MediaType{"application/octet-stream": bytes}}}
+			h.Responses = map[string]*huma.Response{"200": {Description: "The core dump",
+				Content: map[string]*huma.MediaType{"application/octet-stream": bytes}}}
 		}}, a.getCoreDumpContent)
 }
 
 type coreDumpView struct {
-	ID          uuid.UUID         `json:"id" format:"uuid"`
-	DeviceID    fleet.DeviceID    `json:"device_id"`
-	CallID      uuid.UUID         `json:"call_id" format:"uuid"`
-	Bytes       int64             `json:"bytes"`
-	SHA256      string            `json:"sha256"`
-	Summary     string            `json:"summary" doc:"The device's own words"`
-	ELFSHA256   string            `json:"elf_sha256" doc:"Of the build that crashed, or the beginning of it; empty if unknown"`
-	BuildFrom   fleet.BuildSource `json:"build_from" enum:",core_dump,device" doc:"How the build is known: the core dump names it, or the device ran it when the core dump was fetched, which is another after a rollback"`
-	Version     string            `json:"version" doc:"Of that build; empty if unknown"`
-	ResetReason string            `json:"reset_reason" doc:"Of the start before the core dump was fetched, as the device told"`
-	CreatedAt   time.Time         `json:"created_at"`
-	URL         string            `json:"url" doc:"Where the core dump itself is"`
+	ID          uuid.UUID             `json:"id" format:"uuid"`
+	DeviceID    fleet.DeviceID        `json:"device_id"`
+	CallID      uuid.UUID             `json:"call_id" format:"uuid"`
+	Bytes       int64                 `json:"bytes"`
+	SHA256      string                `json:"sha256"`
+	Summary     string                `json:"summary" doc:"The device's own words"`
+	ELFSHA256   string                `json:"elf_sha256" doc:"Of the build that crashed, or the beginning of it; empty if unknown"`
+	BuildFrom   telemetry.BuildSource `json:"build_from" enum:",core_dump,device" doc:"How the build is known: the core dump names it, or the device ran it when the core dump was fetched, which is another after a rollback"`
+	Version     string                `json:"version" doc:"Of that build; empty if unknown"`
+	ResetReason string                `json:"reset_reason" doc:"Of the start before the core dump was fetched, as the device told"`
+	CreatedAt   time.Time             `json:"created_at"`
+	URL         string                `json:"url" doc:"Where the core dump itself is"`
 }
 
-func coreDump(c fleet.CoreDump) coreDumpView {
+func coreDump(c telemetry.CoreDump) coreDumpView {
 	return coreDumpView{ID: c.ID, DeviceID: c.Device, CallID: c.Call, Bytes: c.Size, SHA256: c.Blob, Summary: c.Summary,
-		ELFSHA256: c.ELFSHA256, BuildFrom: c.BuildFrom, Version: c.Version, ResetReason: c.ResetReason, CreatedAt: utc(c.CreatedAt),
-		URL: prefix + "/core-dumps/" + c.ID.String() + "/content"}
+		ELFSHA256: c.ELFSHA256, BuildFrom: c.BuildFrom, Version: c.Version, ResetReason: c.ResetReason,
+		CreatedAt: utc(c.CreatedAt),
+		URL:       prefix + "/core-dumps/" + c.ID.String() + "/content"}
 }
 
 type listCoreDumpsInput struct {
@@ -56,7 +66,8 @@ type listCoreDumpsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listCoreDumps(ctx context.Context, _ fleet.Actor, in *listCoreDumpsInput) (*answer[list[coreDumpView]], error) {
+func (a *api) listCoreDumps(ctx context.Context, _ fleet.Actor, in *listCoreDumpsInput) (*answer[list[coreDumpView]],
+	error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err

@@ -11,17 +11,20 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/telemetry"
 )
 
 func TestCoreDumps(t *testing.T) {
 	w := newWorld(t)
 	w.listing(t, unit, append(tools[:3:3], fleet.Tool{Name: fleet.ToolCoreDumpUpload, Audience: fleet.AudienceUser,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"erase":{"type":"boolean"}},"required":["url"]}`)},
-		fleet.Tool{Name: fleet.ToolCoreDumpInfo, Audience: fleet.AudienceUser, InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)}))
+		fleet.Tool{Name: fleet.ToolCoreDumpInfo, Audience: fleet.AudienceUser, InputSchema: json.RawMessage(
+			`{"type":"object","properties":{}}`)}))
 	held := []byte("dump")
 	w.link.Connect(unit, func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error) {
 		if tool == fleet.ToolCoreDumpInfo {
-			return fleettest.Text(map[bool]string{true: `{"present":true,"size":4,"summary":"task main"}`, false: `{"present":false}`}[held != nil]), nil
+			return fleettest.Text(map[bool]string{true: `{"present":true,"size":4,"summary":"task main"}`,
+				false: `{"present":false}`}[held != nil]), nil
 		}
 		var args struct {
 			URL   string
@@ -30,7 +33,8 @@ func TestCoreDumps(t *testing.T) {
 		if err := json.Unmarshal(arguments, &args); err != nil {
 			return fleet.Answer{}, err
 		}
-		_, err := w.coreDumps.Receive(ctx, args.URL[strings.LastIndex(args.URL, "/")+1:], func() (io.Reader, error) { return bytes.NewReader(held), nil })
+		_, err := w.coreDumps.Receive(ctx, args.URL[strings.LastIndex(args.URL, "/")+1:],
+			func() (io.Reader, error) { return bytes.NewReader(held), nil })
 		if args.Erase {
 			held = nil
 		}
@@ -55,7 +59,8 @@ func TestCoreDumps(t *testing.T) {
 		t.Fatalf("core dumps %+v", found.Items)
 	}
 	c := found.Items[0]
-	if c.DeviceID != unit || c.Summary != "task main" || c.Bytes != 4 || c.BuildFrom != fleet.BuildFromDevice || c.ELFSHA256 != strings.Repeat("ab", 32) || c.Version != "2.0.3" {
+	if c.DeviceID != unit || c.Summary != "task main" || c.Bytes != 4 || c.BuildFrom != telemetry.BuildFromDevice ||
+		c.ELFSHA256 != strings.Repeat("ab", 32) || c.Version != "2.0.3" {
 		t.Errorf("core dump %+v", c)
 	}
 	if one := decode[coreDumpView](t, w.get(t, "/core-dumps/"+c.ID.String()), 200); one != c {
@@ -64,7 +69,9 @@ func TestCoreDumps(t *testing.T) {
 	content := strings.TrimPrefix(c.URL, prefix)
 	refused(fleet.RoleViewer, "GET", content, "", 403, "forbidden")
 	file := w.as(t, fleet.RoleOperator, "GET", content, "")
-	if file.status != 200 || string(file.body) != "dump" || file.header.Get("Content-Type") != "application/octet-stream" || !strings.HasPrefix(file.header.Get("Content-Disposition"), `attachment; filename="coredump-`) {
+	if file.status != 200 || string(file.body) != "dump" ||
+		file.header.Get("Content-Type") != "application/octet-stream" ||
+		!strings.HasPrefix(file.header.Get("Content-Disposition"), `attachment; filename="coredump-`) {
 		t.Errorf("%d %q %v", file.status, file.body, file.header)
 	}
 	refused(fleet.RoleViewer, "DELETE", "/core-dumps/"+c.ID.String(), "", 403, "forbidden")

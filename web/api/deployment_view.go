@@ -7,60 +7,66 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // DeploymentView is a device's part in a campaign.
 type DeploymentView struct {
-	DeviceID      fleet.DeviceID        `json:"device_id"`
-	CampaignID    uuid.UUID             `json:"campaign_id" format:"uuid"`
-	Board         string                `json:"board"`
-	Wave          *int                  `json:"wave" doc:"Counted from 0; null if it was left out from the start"`
-	State         fleet.DeploymentState `json:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed"`
-	Attempts      int                   `json:"attempts" doc:"Begun so far"`
-	Failures      int                   `json:"failures" doc:"Attempts that failed; max_attempts bounds these"`
-	FailureClass  *fleet.FailureClass   `json:"failure_class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
-	Reason        string                `json:"reason" doc:"Why it failed, or what it waits for"`
-	Skip          *fleet.SkipReason     `json:"skip" doc:"Why it was left out"`
-	Late          bool                  `json:"late" doc:"It succeeded after it had been given up"`
-	Image         string                `json:"image" doc:"SHA-256; empty if there is none for it"`
-	ImageSize     int64                 `json:"image_size"`
-	BytesSent     int64                 `json:"bytes_sent" doc:"Of the attempt under way"`
-	Percent       *int                  `json:"percent" doc:"How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware"`
-	ToVersion     string                `json:"to_version"`
-	ToELFSHA256   string                `json:"to_elf_sha256"`
-	FromVersion   string                `json:"from_version"`
-	FromELFSHA256 string                `json:"from_elf_sha256"`
-	Force         bool                  `json:"force" doc:"The version is not newer than what it runs"`
-	Reconnects    int                   `json:"reconnects" doc:"While the device is watched"`
-	NotBefore     *time.Time            `json:"not_before" doc:"It waits until then"`
-	Deadline      *time.Time            `json:"deadline" doc:"When the step under way is judged by time"`
-	CreatedAt     time.Time             `json:"created_at"`
-	UpdatedAt     time.Time             `json:"updated_at"`
-	SentAt        *time.Time            `json:"sent_at"`
-	FinishedAt    *time.Time            `json:"finished_at"`
-	Evidence      []observedView        `json:"evidence" nullable:"false" doc:"What was observed, oldest first; in lists the latest 100"`
+	DeviceID      fleet.DeviceID           `json:"device_id"`
+	CampaignID    uuid.UUID                `json:"campaign_id" format:"uuid"`
+	Board         string                   `json:"board"`
+	Wave          *int                     `json:"wave" doc:"Counted from 0; null if it was left out from the start"`
+	State         campaign.DeploymentState `json:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed"`
+	Attempts      int                      `json:"attempts" doc:"Begun so far"`
+	Failures      int                      `json:"failures" doc:"Attempts that failed; max_attempts bounds these"`
+	FailureClass  *campaign.FailureClass   `json:"failure_class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Reason        string                   `json:"reason" doc:"Why it failed, or what it waits for"`
+	Skip          *firmware.SkipReason     `json:"skip" doc:"Why it was left out"`
+	Late          bool                     `json:"late" doc:"It succeeded after it had been given up"`
+	Image         string                   `json:"image" doc:"SHA-256; empty if there is none for it"`
+	ImageSize     int64                    `json:"image_size"`
+	BytesSent     int64                    `json:"bytes_sent" doc:"Of the attempt under way"`
+	Percent       *int                     `json:"percent" doc:"How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware"`
+	ToVersion     string                   `json:"to_version"`
+	ToELFSHA256   string                   `json:"to_elf_sha256"`
+	FromVersion   string                   `json:"from_version"`
+	FromELFSHA256 string                   `json:"from_elf_sha256"`
+	Force         bool                     `json:"force" doc:"The version is not newer than what it runs"`
+	Reconnects    int                      `json:"reconnects" doc:"While the device is watched"`
+	NotBefore     *time.Time               `json:"not_before" doc:"It waits until then"`
+	Deadline      *time.Time               `json:"deadline" doc:"When the step under way is judged by time"`
+	CreatedAt     time.Time                `json:"created_at"`
+	UpdatedAt     time.Time                `json:"updated_at"`
+	SentAt        *time.Time               `json:"sent_at"`
+	FinishedAt    *time.Time               `json:"finished_at"`
+	Evidence      []observedView           `json:"evidence" nullable:"false" doc:"What was observed, oldest first; in lists the latest 100"`
 }
 
 type observedView struct {
-	At      time.Time             `json:"at"`
-	Kind    fleet.EvidenceKind    `json:"kind"`
-	Detail  string                `json:"detail"`
-	Attempt int                   `json:"attempt"`
-	From    fleet.DeploymentState `json:"from"`
-	To      fleet.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
+	At      time.Time                `json:"at"`
+	Kind    fleet.EvidenceKind       `json:"kind"`
+	Detail  string                   `json:"detail"`
+	Attempt int                      `json:"attempt"`
+	From    campaign.DeploymentState `json:"from"`
+	To      campaign.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
 }
 
-func observed(e fleet.DeploymentEvent) observedView {
+func observed(e campaign.DeploymentEvent) observedView {
 	return observedView{At: utc(e.At), Kind: e.Kind, Detail: e.Detail, Attempt: e.Attempt, From: e.From, To: e.To}
 }
 
-func deployment(d fleet.Deployment, events []fleet.DeploymentEvent) DeploymentView {
-	v := DeploymentView{DeviceID: d.Device, CampaignID: d.Campaign, Board: d.Board, State: d.State, Attempts: d.Attempt, Failures: d.Failures,
-		FailureClass: orNil(d.Class), Reason: d.Reason, Skip: orNil(d.Skip), Late: d.Late, Image: d.Image, ImageSize: d.ImageSize,
-		BytesSent: d.BytesSent, Percent: d.Percent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF, FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
+func deployment(d campaign.Deployment, events []campaign.DeploymentEvent) DeploymentView {
+	v := DeploymentView{DeviceID: d.Device, CampaignID: d.Campaign, Board: d.Board, State: d.State, Attempts: d.Attempt,
+		Failures:     d.Failures,
+		FailureClass: orNil(d.Class), Reason: d.Reason, Skip: orNil(d.Skip), Late: d.Late, Image: d.Image,
+		ImageSize: d.ImageSize,
+		BytesSent: d.BytesSent, Percent: d.Percent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF,
+		FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
 		Force: d.Force, Reconnects: d.Reconnects, NotBefore: utcOrNil(d.NotBefore), Deadline: utcOrNil(d.Deadline),
-		CreatedAt: utc(d.CreatedAt), UpdatedAt: utc(d.UpdatedAt), SentAt: utcOrNil(d.SentAt), FinishedAt: utcOrNil(d.FinishedAt),
-		Evidence: viewed(events, observed)}
+		CreatedAt: utc(d.CreatedAt), UpdatedAt: utc(d.UpdatedAt), SentAt: utcOrNil(d.SentAt),
+		FinishedAt: utcOrNil(d.FinishedAt),
+		Evidence:   viewed(events, observed)}
 	if d.Wave >= 0 {
 		v.Wave = &d.Wave
 	}
@@ -69,12 +75,12 @@ func deployment(d fleet.Deployment, events []fleet.DeploymentEvent) DeploymentVi
 
 // outlookView answers why a device is not updating.
 type outlookView struct {
-	Deployment *DeploymentView  `json:"deployment" doc:"Its latest part in a campaign"`
-	Campaign   *CampaignItem    `json:"campaign" doc:"That campaign"`
-	Hindrance  *fleet.Hindrance `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
-	Until      *time.Time       `json:"until" doc:"When the hindrance ends by itself, if that is known"`
-	Quarantine *quarantineView  `json:"quarantine"`
-	Newer      []newerView      `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
+	Deployment *DeploymentView     `json:"deployment" doc:"Its latest part in a campaign"`
+	Campaign   *CampaignItem       `json:"campaign" doc:"That campaign"`
+	Hindrance  *campaign.Hindrance `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
+	Until      *time.Time          `json:"until" doc:"When the hindrance ends by itself, if that is known"`
+	Quarantine *quarantineView     `json:"quarantine"`
+	Newer      []newerView         `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
 }
 
 // TransformSchema says which objects may be null.
@@ -87,9 +93,9 @@ type newerView struct {
 	Version   string    `json:"version"`
 }
 
-func outlook(o fleet.FirmwareOutlook, events []fleet.DeploymentEvent) outlookView {
+func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView {
 	v := outlookView{Hindrance: orNil(o.Hindrance), Until: utcOrNil(o.Until),
-		Newer: viewed(o.Newer, func(r fleet.Release) newerView { return newerView{r.ID, r.Version} })}
+		Newer: viewed(o.Newer, func(r firmware.Release) newerView { return newerView{r.ID, r.Version} })}
 	if o.Deployment != nil {
 		v.Deployment = ptr(deployment(*o.Deployment, events))
 	}
@@ -109,6 +115,6 @@ type quarantineView struct {
 	Until    time.Time      `json:"until" doc:"It ends by itself then"`
 }
 
-func quarantine(q fleet.Quarantine) quarantineView {
+func quarantine(q campaign.Quarantine) quarantineView {
 	return quarantineView{DeviceID: q.Device, Reason: q.Reason, Since: utc(q.Since), Until: utc(q.Until)}
 }

@@ -8,37 +8,45 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 func (a *api) registerDeployments() {
-	register(a, operation{id: "list-deployments", method: http.MethodGet, path: "/campaigns/{id}/deployments", role: fleet.RoleViewer, noun: "campaign",
+	register(a, operation{id: "list-deployments", method: http.MethodGet, path: "/campaigns/{id}/deployments",
+		role: fleet.RoleViewer, noun: "campaign",
 		summary: "List the devices of a campaign and where each stands"}, a.listDeployments)
-	register(a, operation{id: "get-deployment", method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}", role: fleet.RoleViewer, noun: "deployment",
+	register(a, operation{id: "get-deployment", method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}",
+		role: fleet.RoleViewer, noun: "deployment",
 		summary: "Show a device's part in a campaign, with the evidence"}, a.getDeployment)
-	register(a, operation{id: "list-device-deployments", method: http.MethodGet, path: "/devices/{id}/deployments", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-device-deployments", method: http.MethodGet, path: "/devices/{id}/deployments",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
-	register(a, operation{id: "get-outlook", method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "get-outlook", method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
+		noun:    "device",
 		summary: "Tell why a device is not updating"}, a.getOutlook)
 	register(a, operation{id: "list-quarantines", method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
 		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
-	register(a, operation{id: "clear-quarantine", method: http.MethodDelete, path: "/devices/{id}/quarantine", role: fleet.RoleOperator, noun: "device",
+	register(a, operation{id: "clear-quarantine", method: http.MethodDelete, path: "/devices/{id}/quarantine",
+		role: fleet.RoleOperator, noun: "device",
 		summary: "End a device's quarantine"}, a.clearQuarantine)
 }
 
 type listDeploymentsInput struct {
 	IDPath
 	Paging
-	State  []string           `query:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed" doc:"One or several, with commas"`
-	Class  fleet.FailureClass `query:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
-	Skip   fleet.SkipReason   `query:"skip" maxLength:"50" doc:"Why devices were left out"`
-	Board  string             `query:"board" maxLength:"200"`
-	Wave   int                `query:"wave" minimum:"-1" maximum:"1000" default:"-1" doc:"Counted from 0; -1 is all"`
-	Device string             `query:"device" maxLength:"80"`
+	State  []string              `query:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed" doc:"One or several, with commas"`
+	Class  campaign.FailureClass `query:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Skip   firmware.SkipReason   `query:"skip" maxLength:"50" doc:"Why devices were left out"`
+	Board  string                `query:"board" maxLength:"200"`
+	Wave   int                   `query:"wave" minimum:"-1" maximum:"1000" default:"-1" doc:"Counted from 0; -1 is all"`
+	Device string                `query:"device" maxLength:"80"`
 }
 
-func (in *listDeploymentsInput) filter() (fleet.DeploymentFilter, error) {
-	f := fleet.DeploymentFilter{Campaign: in.uuid(), Class: in.Class, Skip: in.Skip, Board: in.Board, Limit: in.Limit, Cursor: in.Cursor,
-		States: viewed(in.State, func(s string) fleet.DeploymentState { return fleet.DeploymentState(s) })}
+func (in *listDeploymentsInput) filter() (campaign.DeploymentFilter, error) {
+	f := campaign.DeploymentFilter{Campaign: in.uuid(), Class: in.Class, Skip: in.Skip, Board: in.Board, Limit: in.Limit,
+		Cursor: in.Cursor,
+		States: viewed(in.State, func(s string) campaign.DeploymentState { return campaign.DeploymentState(s) })}
 	if in.Wave >= 0 {
 		f.Wave = &in.Wave
 	}
@@ -47,7 +55,8 @@ func (in *listDeploymentsInput) filter() (fleet.DeploymentFilter, error) {
 	return f, err
 }
 
-func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploymentsInput) (*answer[list[DeploymentView]], error) {
+func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploymentsInput) (
+	*answer[list[DeploymentView]], error) {
 	f, err := in.filter()
 	if err != nil {
 		return nil, err
@@ -65,13 +74,14 @@ func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploy
 
 // withEvidence reads what was observed of the deployments, and returns the view
 // of each with it.
-func (a *api) withEvidence(ctx context.Context, all []fleet.Deployment) (func(fleet.Deployment) DeploymentView, error) {
+func (a *api) withEvidence(ctx context.Context, all []campaign.Deployment) (func(campaign.Deployment) DeploymentView,
+	error) {
 	ids := make([]uuid.UUID, len(all))
 	for i, d := range all {
 		ids[i] = d.ID
 	}
 	events, err := a.Campaigns.EventsOf(ctx, ids)
-	return func(d fleet.Deployment) DeploymentView { return deployment(d, events[d.ID]) }, err
+	return func(d campaign.Deployment) DeploymentView { return deployment(d, events[d.ID]) }, err
 }
 
 // deploymentPath is the input of operations on a device's part in a campaign.
@@ -103,7 +113,8 @@ type deviceDeploymentsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *deviceDeploymentsInput) (*answer[list[DeploymentView]], error) {
+func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *deviceDeploymentsInput) (
+	*answer[list[DeploymentView]], error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err
@@ -125,7 +136,7 @@ func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*a
 	if err != nil {
 		return nil, err
 	}
-	var events []fleet.DeploymentEvent
+	var events []campaign.DeploymentEvent
 	if o.Deployment != nil {
 		if events, err = a.Campaigns.DeploymentEvents(ctx, o.Deployment.ID); err != nil {
 			return nil, err

@@ -7,23 +7,30 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func (a *api) registerDeviceActs() {
-	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator, noun: "device",
+	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
+		noun:    "device",
 		summary: "Claim the device that shows a code"}, a.claim)
 	act := func(verb, summary, about string, role fleet.Role) operation {
-		return operation{id: verb + "-device", method: http.MethodPost, path: "/devices/{id}/" + verb, role: role, noun: "device",
+		return operation{id: verb + "-device", method: http.MethodPost, path: "/devices/{id}/" + verb, role: role,
+			noun:    "device",
 			summary: summary, about: about}
 	}
-	register(a, act("hold", "Hold a device", "Everyone but its owner is kept from acting on it.", fleet.RoleOperator), a.hold)
+	register(a, act("hold", "Hold a device", "Everyone but its owner is kept from acting on it.", fleet.RoleOperator),
+		a.hold)
 	register(a, act("release", "End a hold", "", fleet.RoleOperator), a.release)
-	register(a, act("approve", "Let a waiting device in", "Also one that asks again under a new Client-Id, or was rejected.", fleet.RoleOperator), a.approve)
-	register(a, act("reject", "Refuse a device", "Its request, if it makes one; else the device is put out.", fleet.RoleOperator), a.reject)
+	register(a, act("approve", "Let a waiting device in",
+		"Also one that asks again under a new Client-Id, or was rejected.", fleet.RoleOperator), a.approve)
+	register(a, act("reject", "Refuse a device", "Its request, if it makes one; else the device is put out.",
+		fleet.RoleOperator), a.reject)
 	register(a, act("resolve-conflict", "End a conflict of two units",
 		"keep binds the credentials to one unit and refuses the other; reenrol takes them from both, and who starts next asks "+
 			"to join; dismiss only removes the mark. New evidence makes a new conflict.", fleet.RoleOperator), a.resolveConflict)
-	register(a, act("replace", "Replace a device by another unit", "It is retired; its name, tags, notes, time zone and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
+	register(a, act("replace", "Replace a device by another unit",
+		"It is retired; its name, tags, notes, time zone and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
 }
 
 type claimInput struct {
@@ -77,7 +84,8 @@ func (a *api) reject(ctx context.Context, by fleet.Actor, in *DevicePath) (*answ
 	return a.decide(ctx, by, in, a.Enrolment.Reject)
 }
 
-func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide func(context.Context, fleet.Actor, fleet.DeviceID) error) (*answer[deviceView], error) {
+func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide func(context.Context, fleet.Actor,
+	fleet.DeviceID) error) (*answer[deviceView], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -92,14 +100,15 @@ func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide
 type resolveInput struct {
 	DevicePath
 	Body struct {
-		Act    fleet.ConflictAct `json:"act" enum:"keep,reenrol,dismiss"`
-		Client string            `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side that stays"`
+		Act    enrolment.ConflictAct `json:"act" enum:"keep,reenrol,dismiss"`
+		Client string                `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side that stays"`
 	}
 }
 
 func (a *api) resolveConflict(ctx context.Context, by fleet.Actor, in *resolveInput) (*answer[deviceView], error) {
 	return a.decide(ctx, by, &in.DevicePath, func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
-		return a.Enrolment.ResolveConflict(ctx, by, id, fleet.ConflictResolution{Act: in.Body.Act, Client: in.Body.Client})
+		return a.Enrolment.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: in.Body.Act,
+			Client: in.Body.Client})
 	})
 }
 
@@ -117,7 +126,8 @@ func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*a
 		return nil, err
 	}
 	if (in.Body.Successor == "") == (in.Body.Code == "") {
-		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_successor", Field: "body.successor", Message: "name the successor by its id, or by the code that it shows"}
+		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_successor", Field: "body.successor",
+			Message: "name the successor by its id, or by the code that it shows"}
 	}
 	if _, err := a.Devices.Device(ctx, id); err != nil {
 		return nil, err

@@ -110,8 +110,9 @@ func conflict(d fleet.Device) *idConflictView {
 	if !c.Active(time.Now()) || d.RetiredAt != nil {
 		return nil
 	}
-	v := &idConflictView{Code: c.Code, Evidence: orEmpty(c.Evidence), FirstSeen: utc(c.FirstSeen), LastSeen: utc(c.LastSeen),
-		Sides: []conflictSideView{}}
+	v := &idConflictView{Code: c.Code, Evidence: orEmpty(c.Evidence), FirstSeen: utc(c.FirstSeen),
+		LastSeen: utc(c.LastSeen),
+		Sides:    []conflictSideView{}}
 	for _, s := range c.Sides {
 		v.Sides = append(v.Sides, conflictSideView{Client: s.Client, Bound: s.Bound, RemoteAddr: s.RemoteAddr, Chip: s.Chip,
 			Board: s.Board, Version: s.Version, ELFSHA256: s.ELFSHA256, FirstSeen: utc(s.FirstSeen), LastSeen: utc(s.LastSeen)})

@@ -11,12 +11,16 @@ import (
 func (a *api) registerDevices() {
 	register(a, operation{id: "list-devices", method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
 		summary: "List devices", about: "q is the filter language of the console: board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen"}, a.listDevices)
-	register(a, operation{id: "get-device", method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "get-device", method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer,
+		noun:    "device",
 		summary: "Show a device"}, a.getDevice)
-	register(a, operation{id: "update-device", method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator, noun: "device",
+	register(a, operation{id: "update-device", method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
+		noun:    "device",
 		summary: "Change a device's name, notes, tags or time zone", about: "What is left out stays."}, a.updateDevice)
-	register(a, operation{id: "retire-device", method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin, noun: "device",
-		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."}, a.retireDevice)
+	register(a, operation{id: "retire-device", method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
+		noun:    "device",
+		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."},
+		a.retireDevice)
 }
 
 // DevicePath is the input of operations on one device. Its name, as that of
@@ -42,7 +46,8 @@ func (a *api) listDevices(ctx context.Context, _ fleet.Actor, in *listDevicesInp
 		return nil, err
 	}
 	sort, desc := strings.CutPrefix(in.Sort, "-")
-	page, err := a.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.DeviceSort(sort), Desc: desc, Limit: in.Limit, Cursor: in.Cursor})
+	page, err := a.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.DeviceSort(sort), Desc: desc,
+		Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +99,8 @@ func (a *api) updateDevice(ctx context.Context, by fleet.Actor, in *updateDevice
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags, TimeZone: in.Body.Zone})
+	d, err := a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags,
+		TimeZone: in.Body.Zone})
 	return a.shown(ctx, d, err)
 }
 

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func TestDevices(t *testing.T) {
 	w := newWorld(t)
 	d := decode[deviceView](t, w.get(t, "/devices/A0-85-E3-11-22-33"), 200)
-	if d.ID != unit || d.MAC != "a0:85:e3:11:22:33" || d.Board != "bread-compact-wifi" || d.Presence != fleet.PresenceOnline ||
+	if d.ID != unit || d.MAC != "a0:85:e3:11:22:33" || d.Board != "bread-compact-wifi" ||
+		d.Presence != fleet.PresenceOnline ||
 		d.PresenceSince == nil || d.ToolsCount != len(tools) || d.Enrolment != fleet.EnrolmentEnrolled || d.Hold != nil {
 		t.Errorf("answered %+v", d)
 	}
@@ -48,10 +50,12 @@ func TestUpdateDevice(t *testing.T) {
 	patch := func(body string) deviceView {
 		return decode[deviceView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, "/devices/a085e3112233", body), 200)
 	}
-	if d := patch(`{"name":" front door ","tags":["Lab","b","lab"]}`); d.Name != "front door" || !slices.Equal(d.Tags, []string{"b", "lab"}) {
+	if d := patch(`{"name":" front door ","tags":["Lab","b","lab"]}`); d.Name != "front door" || !slices.Equal(d.Tags,
+		[]string{"b", "lab"}) {
 		t.Errorf("answered %+v", d)
 	}
-	if d := patch(`{"notes":"two\nlines","tags":[]}`); d.Name != "front door" || d.Notes != "two\nlines" || len(d.Tags) != 0 {
+	if d := patch(`{"notes":"two\nlines","tags":[]}`); d.Name != "front door" || d.Notes != "two\nlines" ||
+		len(d.Tags) != 0 {
 		t.Errorf("answered %+v", d)
 	}
 }
@@ -59,11 +63,14 @@ func TestUpdateDevice(t *testing.T) {
 func TestHold(t *testing.T) {
 	w := newWorld(t)
 	until := time.Now().Add(time.Hour).In(time.FixedZone("", 3600)).Format(time.RFC3339)
-	d := decode[deviceView](t, w.post(t, "/devices/a085e3112233/hold", `{"reason":"on the bench","until":"`+until+`"}`), 200)
-	if d.Hold == nil || d.Hold.Reason != "on the bench" || d.Hold.By != "admin-script" || d.Hold.Until == nil || d.Hold.Until.Location() != time.UTC {
+	d := decode[deviceView](t, w.post(t, "/devices/a085e3112233/hold", `{"reason":"on the bench","until":"`+until+`"}`),
+		200)
+	if d.Hold == nil || d.Hold.Reason != "on the bench" || d.Hold.By != "admin-script" || d.Hold.Until == nil ||
+		d.Hold.Until.Location() != time.UTC {
 		t.Fatalf("answered %+v", d.Hold)
 	}
-	if c := decode[callView](t, w.as(t, fleet.RoleOperator, "POST", callPath, volume50), 200); c.State != fleet.CallRefused {
+	if c := decode[callView](t, w.as(t, fleet.RoleOperator, "POST", callPath, volume50),
+		200); c.State != fleet.CallRefused {
 		t.Errorf("the call is %s", c.State)
 	}
 	if d := decode[deviceView](t, w.post(t, "/devices/a085e3112233/release", ""), 200); d.Hold != nil {
@@ -74,23 +81,28 @@ func TestHold(t *testing.T) {
 func TestEnrolment(t *testing.T) {
 	w := newWorld(t)
 	code := w.poll(t, waiting).Activation.Code
-	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 404 || p.Code != "unknown_code" {
+	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 404 ||
+		p.Code != "unknown_code" {
 		t.Errorf("a wrong code is answered %+v", p)
 	}
-	d := decode[deviceView](t, w.as(t, fleet.RoleOperator, "POST", "/devices/claim", `{"code":"`+code[:3]+" "+code[3:]+`"}`), 200)
+	d := decode[deviceView](t, w.as(t, fleet.RoleOperator, "POST", "/devices/claim", `{"code":"`+code[:3]+" "+code[3:]+
+		`"}`), 200)
 	if d.ID != waiting || d.Enrolment != fleet.EnrolmentEnrolled {
 		t.Errorf("answered %+v", d)
 	}
-	if d := decode[deviceView](t, w.post(t, "/devices/a085e3112255/reject", ""), 200); d.Enrolment != fleet.EnrolmentRejected {
+	if d := decode[deviceView](t, w.post(t, "/devices/a085e3112255/reject", ""),
+		200); d.Enrolment != fleet.EnrolmentRejected {
 		t.Errorf("after the rejection the device is %s", d.Enrolment)
 	}
-	if d := decode[deviceView](t, w.post(t, "/devices/a085e3112255/approve", ""), 200); d.Enrolment != fleet.EnrolmentEnrolled {
+	if d := decode[deviceView](t, w.post(t, "/devices/a085e3112255/approve", ""),
+		200); d.Enrolment != fleet.EnrolmentEnrolled {
 		t.Errorf("after the approval the device is %s", d.Enrolment)
 	}
 	for range 12 {
 		w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`)
 	}
-	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 429 || p.Code != "too_many_attempts" {
+	if p := w.post(t, "/devices/claim", `{"code":"`+otherCode(code)+`"}`).problem(t); p.Status != 429 ||
+		p.Code != "too_many_attempts" {
 		t.Errorf("guessing is answered %+v", p)
 	}
 }
@@ -117,7 +129,8 @@ func TestRetireAndReplace(t *testing.T) {
 	if r := w.as(t, fleet.RoleAdmin, "DELETE", "/devices/a085e3112244", ""); r.status != 204 || len(r.body) > 0 {
 		t.Errorf("answered %d %s", r.status, r.body)
 	}
-	if p := w.as(t, fleet.RoleAdmin, "DELETE", "/devices/a085e3112244", "").problem(t); p.Status != 409 || p.Code != "device_retired" {
+	if p := w.as(t, fleet.RoleAdmin, "DELETE", "/devices/a085e3112244", "").problem(t); p.Status != 409 ||
+		p.Code != "device_retired" {
 		t.Errorf("a second time it is answered %+v", p)
 	}
 }
@@ -135,7 +148,8 @@ func TestTools(t *testing.T) {
 			}
 		}
 	}
-	if got := decode[list[toolView]](t, w.get(t, "/devices/a085e3112255/tools"), 200); got.Items == nil || len(got.Items) > 0 {
+	if got := decode[list[toolView]](t, w.get(t, "/devices/a085e3112255/tools"), 200); got.Items == nil ||
+		len(got.Items) > 0 {
 		t.Errorf("before its first listing a device has the tools %v", got.Items)
 	}
 }
@@ -149,7 +163,8 @@ func TestInventories(t *testing.T) {
 	}
 	latest := decode[diffView](t, w.get(t, base+"/diff"), 200)
 	named := decode[diffView](t, w.get(t, base+"/diff?from="+all[0].ID+"&to="+all[1].ID), 200)
-	if len(latest.Added) != 1 || latest.Added[0].Name != fleet.ToolSnapshot || len(latest.Removed)+len(latest.Changed) > 0 {
+	if len(latest.Added) != 1 || latest.Added[0].Name != fleet.ToolSnapshot || len(latest.Removed)+
+		len(latest.Changed) > 0 {
 		t.Errorf("the latest change is %+v", latest)
 	}
 	if len(named.Removed) != 1 || named.From != all[0].ID {
@@ -163,7 +178,8 @@ func TestFirmwareAndFacts(t *testing.T) {
 	if len(builds) != 1 || builds[0].Version != "2.0.3" || builds[0].Slot != "ota_0" {
 		t.Errorf("answered %+v", builds)
 	}
-	if f := decode[factsView](t, w.get(t, "/devices/a085e3112233/facts"), 200); string(f.Facts) != `{"flash_size":16777216}` || f.Broken {
+	if f := decode[factsView](t, w.get(t, "/devices/a085e3112233/facts"), 200); string(
+		f.Facts) != `{"flash_size":16777216}` || f.Broken {
 		t.Errorf("answered %s", f.Facts)
 	}
 }
@@ -175,7 +191,7 @@ func TestFactsWarnings(t *testing.T) {
 	}{
 		{fleet.Facts{}, `[]`},
 		{fleet.Facts{Broken: true}, `[{"code":"poll_unreadable","params":{"fields":[]}}]`},
-		{fleet.Facts{Broken: true, Salvaged: []fleet.PollField{fleet.PollChip, fleet.PollBuild}},
+		{fleet.Facts{Broken: true, Salvaged: []fleet.PollField{enrolment.PollChip, enrolment.PollBuild}},
 			`[{"code":"poll_salvaged","params":{"fields":["chip","build"]}}]`},
 	} {
 		if got, err := json.Marshal(factsWarnings(tt.facts)); err != nil || string(got) != tt.want {

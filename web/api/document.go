@@ -18,11 +18,13 @@ func document(version string) huma.Config {
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
-			Info: &huma.Info{Title: "fleetd", Version: version, Description: "Devices that are MCP servers: who they are, what they offer, and calls to them. " +
-				"Every failure is a problem (RFC 9457) with a stable code."},
+			Info: &huma.Info{Title: "fleetd", Version: version,
+				Description: "Devices that are MCP servers: who they are, what they offer, and calls to them. " +
+					"Every failure is a problem (RFC 9457) with a stable code."},
 			Servers: []*huma.Server{{URL: prefix}},
 			Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
-				"token": {Type: "http", Scheme: "bearer", Description: "An API token, flt_..., of the role that the operation names or a higher one: viewer, operator, admin."},
+				"token": {Type: "http", Scheme: "bearer",
+					Description: "An API token, flt_..., of the role that the operation names or a higher one: viewer, operator, admin."},
 			}},
 		},
 		Formats:       huma.DefaultFormats,

@@ -40,11 +40,13 @@ func TestDocument(t *testing.T) {
 	w := newWorld(t)
 	r := w.as(t, "", "GET", "/openapi.json", "")
 	doc := decode[map[string]any](t, r, 200)
-	if doc["openapi"] != "3.1.0" || doc["info"].(map[string]any)["version"] != "1.2.3" || r.header.Get("Content-Type") != "application/json" {
+	if doc["openapi"] != "3.1.0" || doc["info"].(map[string]any)["version"] != "1.2.3" ||
+		r.header.Get("Content-Type") != "application/json" {
 		t.Errorf("answered %v %.200s", r.header, r.body)
 	}
 	yaml := w.as(t, "", "GET", "/openapi.yaml", "")
-	if yaml.status != 200 || !strings.Contains(string(yaml.body), "openapi: 3.1.0") || yaml.header.Get("Content-Type") != "application/yaml" {
+	if yaml.status != 200 || !strings.Contains(string(yaml.body), "openapi: 3.1.0") ||
+		yaml.header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("answered %d %.200s", yaml.status, yaml.body)
 	}
 	schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
@@ -53,7 +55,8 @@ func TestDocument(t *testing.T) {
 			t.Errorf("%s leads nowhere", ref[1])
 		}
 	}
-	for _, name := range []string{"Device", "DeviceList", "Call", "CallList", "FanOut", "FanOutProgress", "Token", "Problem", "Event",
+	for _, name := range []string{"Device", "DeviceList", "Call", "CallList", "FanOut", "FanOutProgress", "Token",
+		"Problem", "Event",
 		"Image", "ImageList", "Release", "Campaign", "CampaignItemList", "Deployment", "DeploymentList", "DryRun", "Fit"} {
 		if schemas[name] == nil {
 			t.Errorf("there is no schema %s", name)
@@ -67,7 +70,8 @@ func TestDocument(t *testing.T) {
 // checkOperation holds an operation to what OpenAPI demands of any.
 func checkOperation(t *testing.T, r route, op *huma.Operation) {
 	t.Helper()
-	if op.OperationID == "" || op.Summary == "" || len(op.Tags) != 1 || len(op.Responses) == 0 || !strings.Contains(op.Description, "Needs the role") {
+	if op.OperationID == "" || op.Summary == "" || len(op.Tags) != 1 || len(op.Responses) == 0 ||
+		!strings.Contains(op.Description, "Needs the role") {
 		t.Errorf("%s %s is not described", r.method, r.path)
 	}
 	inPath := map[string]bool{}
@@ -94,16 +98,22 @@ func TestNamesOfTheContract(t *testing.T) {
 	w := newWorld(t)
 	c := w.planned(t, "")
 	names := map[string][]string{
-		"/images/" + w.release(t).Images[0].SHA256: {"sha256", "size", "board", "chip", "version", "elf_sha256", "notes", "not_offerable", "revoked_at"},
-		"/releases/" + c.ReleaseID.String():        {"id", "version", "notes", "state", "images"},
-		"/campaigns/" + c.ID.String(): {"id", "name", "state", "pause_reason", "reason", "release_id", "q", "mode", "waves", "max_in_flight",
-			"max_per_minute", "abort_rules", "windows", "start_at", "end_at", "end_behavior", "health_checks", "approval_required", "max_attempts",
+		"/images/" + w.release(t).Images[0].SHA256: {"sha256", "size", "board", "chip", "version", "elf_sha256", "notes",
+			"not_offerable", "revoked_at"},
+		"/releases/" + c.ReleaseID.String(): {"id", "version", "notes", "state", "images"},
+		"/campaigns/" + c.ID.String(): {"id", "name", "state", "pause_reason", "reason", "release_id", "q", "mode", "waves",
+			"max_in_flight",
+			"max_per_minute", "abort_rules", "windows", "start_at", "end_at", "end_behavior", "health_checks",
+			"approval_required", "max_attempts",
 			"wave", "digest", "approval", "counts", "targets", "skipped", "created_by", "revision", "progress"},
-		"/campaigns/" + c.ID.String() + "/deployments/a085e3112233": {"device_id", "state", "wave", "attempts", "failure_class", "reason", "skip", "late",
+		"/campaigns/" + c.ID.String() + "/deployments/a085e3112233": {"device_id", "state", "wave", "attempts",
+			"failure_class", "reason", "skip", "late",
 			"image", "from_version", "to_version", "evidence"},
-		"/devices/a085e3112233": {"id", "mac", "name", "board", "chip", "version", "elf_sha256", "slot", "presence", "presence_since",
+		"/devices/a085e3112233": {"id", "mac", "name", "board", "chip", "version", "elf_sha256", "slot", "presence",
+			"presence_since",
 			"last_seen", "transport", "enrolment", "tags", "hold", "tools_count", "campaign"},
-		"/calls/" + decode[callView](t, w.post(t, callPath, volume50), 200).ID.String(): {"id", "device_id", "tool", "arguments", "actor", "state",
+		"/calls/" + decode[callView](t, w.post(t, callPath, volume50), 200).ID.String(): {"id", "device_id", "tool",
+			"arguments", "actor", "state",
 			"result", "error", "created_at", "sent_at", "finished_at", "duration_ms", "late"},
 		"/devices?limit=1": {"items", "next_cursor"},
 	}

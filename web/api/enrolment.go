@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // maxRule bounds a rule's body: it may list many addresses.
@@ -41,27 +42,27 @@ func (a *api) registerEnrolment() {
 
 // ruleView is the contract's rule.
 type ruleView struct {
-	ID           uuid.UUID        `json:"id" format:"uuid"`
-	Position     int              `json:"position" doc:"Place in the list, from 0"`
-	Name         string           `json:"name"`
-	Enabled      bool             `json:"enabled"`
-	Action       fleet.RuleAction `json:"action" enum:"accept,refuse"`
-	Boards       []string         `json:"boards" nullable:"false"`
-	Networks     []string         `json:"networks" nullable:"false"`
-	Devices      []fleet.DeviceID `json:"devices,omitempty" doc:"The MAC addresses it lists; left out of lists of rules"`
-	DevicesCount int              `json:"devices_count"`
-	From         *time.Time       `json:"from"`
-	Until        *time.Time       `json:"until"`
-	MaxDevices   int              `json:"max_devices" doc:"0 is any number"`
-	Tags         []string         `json:"tags" nullable:"false" doc:"Set on devices that it lets in"`
-	Accepted     int              `json:"accepted" doc:"Devices it has let in"`
-	Refused      int              `json:"refused" doc:"Polls it has refused since fleetd started"`
-	CreatedBy    string           `json:"created_by"`
-	CreatedAt    time.Time        `json:"created_at"`
-	UpdatedAt    time.Time        `json:"updated_at"`
+	ID           uuid.UUID            `json:"id" format:"uuid"`
+	Position     int                  `json:"position" doc:"Place in the list, from 0"`
+	Name         string               `json:"name"`
+	Enabled      bool                 `json:"enabled"`
+	Action       enrolment.RuleAction `json:"action" enum:"accept,refuse"`
+	Boards       []string             `json:"boards" nullable:"false"`
+	Networks     []string             `json:"networks" nullable:"false"`
+	Devices      []fleet.DeviceID     `json:"devices,omitempty" doc:"The MAC addresses it lists; left out of lists of rules"`
+	DevicesCount int                  `json:"devices_count"`
+	From         *time.Time           `json:"from"`
+	Until        *time.Time           `json:"until"`
+	MaxDevices   int                  `json:"max_devices" doc:"0 is any number"`
+	Tags         []string             `json:"tags" nullable:"false" doc:"Set on devices that it lets in"`
+	Accepted     int                  `json:"accepted" doc:"Devices it has let in"`
+	Refused      int                  `json:"refused" doc:"Polls it has refused since fleetd started"`
+	CreatedBy    string               `json:"created_by"`
+	CreatedAt    time.Time            `json:"created_at"`
+	UpdatedAt    time.Time            `json:"updated_at"`
 }
 
-func viewRule(r fleet.RuleRow, place int) ruleView {
+func viewRule(r enrolment.RuleRow, place int) ruleView {
 	v := ruleView{ID: r.ID, Position: place, Name: r.Name, Enabled: r.Enabled, Action: r.Action, Boards: orEmpty(r.Boards),
 		Networks: []string{},
 		Devices:  r.Devices, DevicesCount: len(r.Devices), From: utcOrNil(r.From), Until: utcOrNil(r.Until),
@@ -76,7 +77,7 @@ func viewRule(r fleet.RuleRow, place int) ruleView {
 }
 
 // rule shows one rule with its place among the others.
-func (a *api) rule(r fleet.RuleRow, err error) (*answer[ruleView], error) {
+func (a *api) rule(r enrolment.RuleRow, err error) (*answer[ruleView], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -105,21 +106,21 @@ func (a *api) getRule(_ context.Context, _ fleet.Actor, in *IDPath) (*answer[rul
 
 // RuleFields are what a rule may be told; nil stays as it is.
 type RuleFields struct {
-	Name       *string           `json:"name,omitempty" maxLength:"120"`
-	Enabled    *bool             `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
-	Action     *fleet.RuleAction `json:"action,omitempty" enum:"accept,refuse"`
-	Boards     *[]string         `json:"boards,omitempty" maxItems:"100" doc:"A * matches any ending" nullable:"false"`
-	Networks   *[]string         `json:"networks,omitempty" maxItems:"200" doc:"Such as 10.1.0.0/16" nullable:"false"`
-	Devices    *[]string         `json:"devices,omitempty" maxItems:"20000" doc:"MAC addresses" nullable:"false"`
-	From       *time.Time        `json:"from,omitempty"`
-	Until      *time.Time        `json:"until,omitempty"`
-	MaxDevices *int              `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
-	Tags       *[]string         `json:"tags,omitempty" maxItems:"32" nullable:"false"`
-	NoFrom     bool              `json:"clear_from,omitempty" doc:"No start"`
-	NoUntil    bool              `json:"clear_until,omitempty" doc:"No end"`
+	Name       *string               `json:"name,omitempty" maxLength:"120"`
+	Enabled    *bool                 `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
+	Action     *enrolment.RuleAction `json:"action,omitempty" enum:"accept,refuse"`
+	Boards     *[]string             `json:"boards,omitempty" maxItems:"100" doc:"A * matches any ending" nullable:"false"`
+	Networks   *[]string             `json:"networks,omitempty" maxItems:"200" doc:"Such as 10.1.0.0/16" nullable:"false"`
+	Devices    *[]string             `json:"devices,omitempty" maxItems:"20000" doc:"MAC addresses" nullable:"false"`
+	From       *time.Time            `json:"from,omitempty"`
+	Until      *time.Time            `json:"until,omitempty"`
+	MaxDevices *int                  `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
+	Tags       *[]string             `json:"tags,omitempty" maxItems:"32" nullable:"false"`
+	NoFrom     bool                  `json:"clear_from,omitempty" doc:"No start"`
+	NoUntil    bool                  `json:"clear_until,omitempty" doc:"No end"`
 }
 
-func (f RuleFields) apply(r *fleet.EnrolmentRule) error {
+func (f RuleFields) apply(r *enrolment.Rule) error {
 	set(&r.Name, f.Name)
 	set(&r.Enabled, f.Enabled)
 	set(&r.Action, f.Action)
@@ -135,7 +136,7 @@ func (f RuleFields) apply(r *fleet.EnrolmentRule) error {
 	if f.Networks != nil {
 		r.Networks = []netip.Prefix{}
 		for _, s := range *f.Networks {
-			p, err := fleet.ParseNetworks(s)
+			p, err := enrolment.ParseNetworks(s)
 			if err != nil {
 				return err
 			}
@@ -147,7 +148,7 @@ func (f RuleFields) apply(r *fleet.EnrolmentRule) error {
 		for i, s := range *f.Devices {
 			id, err := fleet.ParseDeviceID(s)
 			if err != nil || id.MAC() == "" {
-				return fleet.InvalidListLine(i+1, s)
+				return enrolment.InvalidListLine(i+1, s)
 			}
 			r.Devices[i] = id
 		}
@@ -158,7 +159,7 @@ func (f RuleFields) apply(r *fleet.EnrolmentRule) error {
 type createRuleInput struct{ Body RuleFields }
 
 func (a *api) createRule(ctx context.Context, by fleet.Actor, in *createRuleInput) (*answer[ruleView], error) {
-	r := fleet.EnrolmentRule{Enabled: true}
+	r := enrolment.Rule{Enabled: true}
 	if err := in.Body.apply(&r); err != nil {
 		return nil, err
 	}
@@ -207,10 +208,10 @@ func (waitingView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema
 }
 
 type ruleMatchView struct {
-	ID      uuid.UUID        `json:"id" format:"uuid"`
-	Name    string           `json:"name"`
-	Action  fleet.RuleAction `json:"action" enum:"accept,refuse"`
-	Enabled bool             `json:"enabled" doc:"false: it would decide if it were enabled"`
+	ID      uuid.UUID            `json:"id" format:"uuid"`
+	Name    string               `json:"name"`
+	Action  enrolment.RuleAction `json:"action" enum:"accept,refuse"`
+	Enabled bool                 `json:"enabled" doc:"false: it would decide if it were enabled"`
 }
 
 type unlistedView struct {

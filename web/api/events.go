@@ -94,7 +94,8 @@ func (a *api) streamEvents(_ context.Context, by fleet.Actor, in *eventsInput) (
 		return nil, tooMany
 	}
 	want := func(e *fleet.Event) bool {
-		return e.Kind != fleet.EventLog && (device == "" || e.Device == device) && (len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
+		return e.Kind != fleet.EventLog && (device == "" || e.Device == device) &&
+			(len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
 	}
 	return &huma.StreamResponse{Body: func(c huma.Context) {
 		defer leave()

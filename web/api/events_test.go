@@ -93,7 +93,8 @@ func TestFirmwareEvents(t *testing.T) {
 		{"campaign", func(e eventView) bool { return e.CampaignID == c.ID.String() }},
 		{"deployment", func(e eventView) bool { return e.CampaignID == c.ID.String() && e.DeviceID == unit }},
 	}
-	w.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: unit, Subject: c.ID.String()}) // as the engine does
+	// as the engine does
+	w.events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: time.Now(), Device: unit, Subject: c.ID.String()})
 	for _, tt := range tests {
 		if kind, e := next(t, lines); kind != tt.kind || !tt.want(e) {
 			t.Errorf("%s %+v, want a %s", kind, e, tt.kind)
@@ -165,7 +166,8 @@ func TestSnapshots(t *testing.T) {
 		if err := json.Unmarshal(args, &a); err != nil {
 			return fleet.Answer{}, err
 		}
-		_, err := w.snapshots.Receive(ctx, a.URL[strings.LastIndex(a.URL, "/")+1:], func() (io.Reader, error) { return bytes.NewReader(picture), nil })
+		_, err := w.snapshots.Receive(ctx, a.URL[strings.LastIndex(a.URL, "/")+1:],
+			func() (io.Reader, error) { return bytes.NewReader(picture), nil })
 		return fleettest.Text("true"), err
 	})
 	c := decode[callView](t, w.post(t, callPath, `{"tool":"self.screen.snapshot"}`), 200)
@@ -178,11 +180,13 @@ func TestSnapshots(t *testing.T) {
 			t.Fatalf("%s: %+v", query, shots)
 		}
 		r := w.get(t, strings.TrimPrefix(shots[0].URL, prefix))
-		if r.status != 200 || r.header.Get("Content-Type") != "image/png" || !bytes.Equal(r.body, picture) || r.header.Get("X-Content-Type-Options") != "nosniff" {
+		if r.status != 200 || r.header.Get("Content-Type") != "image/png" || !bytes.Equal(r.body, picture) ||
+			r.header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("the picture is answered %d %v, %d bytes", r.status, r.header, len(r.body))
 		}
 	}
-	if none := decode[list[snapshotView]](t, w.get(t, "/snapshots?device=a085e3112244"), 200); none.Items == nil || len(none.Items) > 0 {
+	if none := decode[list[snapshotView]](t, w.get(t, "/snapshots?device=a085e3112244"), 200); none.Items == nil ||
+		len(none.Items) > 0 {
 		t.Errorf("the other device has %v", none.Items)
 	}
 }

@@ -30,7 +30,8 @@ type FanOutView struct {
 
 func fanOut(f fleet.FanOut) FanOutView {
 	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
-		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip", OfflineWait: f.OfflineWait.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
+		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip",
+		OfflineWait: f.OfflineWait.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
 		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
 	if f.OfflineWait > 0 {
 		v.Offline = "wait"
@@ -83,7 +84,8 @@ type fanOutCounts struct {
 
 func counts(p fleet.FanOutProgress) fanOutCounts {
 	n := p.ByState
-	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Done: p.Done(), Pending: n[fleet.CallPending], Sent: n[fleet.CallSent],
+	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Done: p.Done(), Pending: n[fleet.CallPending],
+		Sent:      n[fleet.CallSent],
 		Succeeded: n[fleet.CallSucceeded], ToolError: n[fleet.CallToolError], TimedOut: n[fleet.CallTimedOut],
 		Unknown: n[fleet.CallUnknown], Refused: n[fleet.CallRefused], Invalid: n[fleet.CallInvalid],
 		Offline: n[fleet.CallOffline], Canceled: n[fleet.CallCanceled]}

@@ -13,7 +13,8 @@ import (
 )
 
 func (a *api) registerFanOuts() {
-	register(a, operation{id: "create-fanout", method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator, created: true,
+	register(a, operation{id: "create-fanout", method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
+		created: true,
 		summary: "Call a tool of many devices",
 		about: "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
 			"A tool after which a person has to go to each device, such as self.system.reconfigure_wifi, is called only with the number of targets in confirm.",
@@ -23,9 +24,11 @@ func (a *api) registerFanOuts() {
 		}}, a.createFanOut)
 	register(a, operation{id: "list-fanouts", method: http.MethodGet, path: "/fanouts", role: fleet.RoleViewer,
 		summary: "List fan-outs, newest first"}, a.listFanOuts)
-	register(a, operation{id: "get-fanout", method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer, noun: "fanout",
+	register(a, operation{id: "get-fanout", method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer,
+		noun:    "fanout",
 		summary: "Show a fan-out with its counts and answers"}, a.getFanOut)
-	register(a, operation{id: "cancel-fanout", method: http.MethodPost, path: "/fanouts/{id}/cancel", role: fleet.RoleOperator, noun: "fanout",
+	register(a, operation{id: "cancel-fanout", method: http.MethodPost, path: "/fanouts/{id}/cancel",
+		role: fleet.RoleOperator, noun: "fanout",
 		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)
 }
 
@@ -119,8 +122,12 @@ func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(fanOutProgressView{FanOutView: fanOut(f), Waiting: fanOutWaiting(progress.Blocked), Counts: counts(progress), Answers: listOf(answers, fanOutAnswer).Body.Items,
-		SkippedFor: listOf(skipped, func(c fleet.DeviceCount) reasonView { return reasonView{Reason: c.Value, Count: c.Count} }).Body.Items}), nil
+	return answerWith(fanOutProgressView{FanOutView: fanOut(f), Waiting: fanOutWaiting(progress.Blocked),
+		Counts: counts(progress), Answers: listOf(answers, fanOutAnswer).Body.Items,
+		SkippedFor: listOf(skipped, func(c fleet.DeviceCount) reasonView {
+			return reasonView{Reason: c.Value,
+				Count: c.Count}
+		}).Body.Items}), nil
 }
 
 func (a *api) cancelFanOut(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {

@@ -14,7 +14,8 @@ func TestFanOut(t *testing.T) {
 	w := newWorld(t)
 	const ask = `"tool":"self.audio_speaker.set_volume","arguments":{"volume":9},"max_in_flight":2,"timeout_ms":5000`
 	p := decode[previewView](t, w.post(t, "/fanouts", `{"q":"","dry_run":true,`+ask+`}`), 200)
-	if p.Matched != 3 || p.Targets != 2 || p.Offline != 1 || p.UserOnly || len(p.Skipped) != 1 || p.Skipped[0].Reason != "device_not_enrolled" {
+	if p.Matched != 3 || p.Targets != 2 || p.Offline != 1 || p.UserOnly || len(p.Skipped) != 1 ||
+		p.Skipped[0].Reason != "device_not_enrolled" {
 		t.Errorf("the preview is %+v", p)
 	}
 	if all := decode[list[FanOutView]](t, w.get(t, "/fanouts"), 200); len(all.Items) != 0 || all.Items == nil {
@@ -22,12 +23,14 @@ func TestFanOut(t *testing.T) {
 	}
 	r := w.post(t, "/fanouts", `{"devices":["A0:85:E3:11:22:33","a085e3112244","a085e3112255"],`+ask+`}`)
 	f := decode[FanOutView](t, r, 201)
-	if f.Targets != 2 || f.Skipped != 1 || f.MaxInFlight != 2 || f.TimeoutMs != 5000 || r.header.Get("Location") != prefix+"/fanouts/"+f.ID.String() {
+	if f.Targets != 2 || f.Skipped != 1 || f.MaxInFlight != 2 || f.TimeoutMs != 5000 || r.header.Get("Location") != prefix+
+		"/fanouts/"+f.ID.String() {
 		t.Errorf("answered %s %v", r.body, r.header)
 	}
 	path := strings.TrimPrefix(r.header.Get("Location"), prefix)
 	done := w.await(t, path)
-	if done.State != fleet.FanOutCompleted || done.Counts.Succeeded != 1 || done.Counts.Offline != 1 || done.Counts.Done != 2 || len(done.Answers) != 2 ||
+	if done.State != fleet.FanOutCompleted || done.Counts.Succeeded != 1 || done.Counts.Offline != 1 ||
+		done.Counts.Done != 2 || len(done.Answers) != 2 ||
 		len(done.SkippedFor) != 1 || done.SkippedFor[0].Reason != "device_not_enrolled" {
 		t.Errorf("ended %+v", done)
 	}
@@ -36,7 +39,8 @@ func TestFanOut(t *testing.T) {
 			t.Errorf("answer %+v", a)
 		}
 	}
-	if calls := decode[list[callView]](t, w.get(t, "/calls?fanout="+f.ID.String()), 200); len(calls.Items) != 2 || *calls.Items[0].FanOutID != f.ID {
+	if calls := decode[list[callView]](t, w.get(t, "/calls?fanout="+f.ID.String()), 200); len(calls.Items) != 2 ||
+		*calls.Items[0].FanOutID != f.ID {
 		t.Errorf("its calls are %+v", calls.Items)
 	}
 	if p := w.post(t, path+"/cancel", "").problem(t); p.Status != 409 || p.Code != "not_running" {
@@ -50,11 +54,13 @@ func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 	w := newWorld(t)
 	ask := func(more string) (FanOutView, string) {
 		t.Helper()
-		f := decode[FanOutView](t, w.post(t, "/fanouts", `{"q":"-id:a085e3112255","tool":"self.get_device_status","offline":"wait"`+more+`}`), 201)
+		f := decode[FanOutView](t, w.post(t, "/fanouts",
+			`{"q":"-id:a085e3112255","tool":"self.get_device_status","offline":"wait"`+more+`}`), 201)
 		path := "/fanouts/" + f.ID.String()
 		eventually(t, func() bool {
 			p := decode[fanOutProgressView](t, w.get(t, path), 200)
-			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == fleet.FanOutRunning && p.Waiting == nil
+			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == fleet.FanOutRunning &&
+				p.Waiting == nil
 		})
 		return f, path
 	}
@@ -95,7 +101,8 @@ func (w *world) await(t *testing.T, path string) fanOutProgressView {
 func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []fleet.DeviceID{unit, other} {
-		w.listing(t, id, append(slices.Clone(tools), fleet.Tool{Name: fleet.ToolReconfigureWiFi, Audience: fleet.AudienceModel,
+		w.listing(t, id, append(slices.Clone(tools), fleet.Tool{Name: fleet.ToolReconfigureWiFi,
+			Audience:    fleet.AudienceModel,
 			InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)}))
 	}
 	ask := func(more string) string { return `{"q":"","tool":"self.system.reconfigure_wifi"` + more + `}` }
@@ -105,7 +112,8 @@ func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
 	}
 	for _, more := range []string{``, `,"confirm":0`, `,"confirm":1`, `,"confirm":3`} {
 		got := w.post(t, "/fanouts", ask(more)).problem(t)
-		if got.Status != 422 || got.Code != "confirmation_required" || got.Field != "confirm" || got.Params["targets"] != 2.0 {
+		if got.Status != 422 || got.Code != "confirmation_required" || got.Field != "confirm" ||
+			got.Params["targets"] != 2.0 {
 			t.Errorf("%s is answered %+v", ask(more), got)
 		}
 	}
@@ -115,7 +123,8 @@ func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
 		t.Errorf("refused fan-outs left %v", all.Items)
 	}
 	decode[FanOutView](t, w.post(t, "/fanouts", ask(`,"confirm":2`)), 201)
-	if p := decode[previewView](t, w.post(t, "/fanouts", `{"q":"","tool":"self.reboot","dry_run":true}`), 200); p.Effect != "restarts" || p.Confirm {
+	if p := decode[previewView](t, w.post(t, "/fanouts", `{"q":"","tool":"self.reboot","dry_run":true}`),
+		200); p.Effect != "restarts" || p.Confirm {
 		t.Errorf("the preview of a restart is %+v", p)
 	}
 }

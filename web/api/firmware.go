@@ -11,9 +11,11 @@ import (
 )
 
 func (a *api) registerFirmware() {
-	register(a, operation{id: "list-firmware", method: http.MethodGet, path: "/devices/{id}/firmware", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-firmware", method: http.MethodGet, path: "/devices/{id}/firmware",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "List the builds that a device ran, newest first"}, a.listFirmware)
-	register(a, operation{id: "get-facts", method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "get-facts", method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer,
+		noun:    "device",
 		summary: "Show what a device said of itself at its latest boot"}, a.getFacts)
 }
 
@@ -78,5 +80,6 @@ func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*ans
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(factsView{DeviceID: d.ID, PolledAt: utc(f.PolledAt), Broken: f.Broken, Warnings: factsWarnings(f), Facts: rawOrNull(f.Body)}), nil
+	return answerWith(factsView{DeviceID: d.ID, PolledAt: utc(f.PolledAt), Broken: f.Broken, Warnings: factsWarnings(f),
+		Facts: rawOrNull(f.Body)}), nil
 }

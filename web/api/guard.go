@@ -42,7 +42,8 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
-	if streams, _ := op.Metadata[streamsKey].(bool); !streams && op.Method != http.MethodGet && op.Method != http.MethodDelete {
+	if streams, _ := op.Metadata[streamsKey].(bool); !streams && op.Method != http.MethodGet &&
+		op.Method != http.MethodDelete {
 		if op.Method == http.MethodPost {
 			next = a.once(next)
 		}
@@ -94,7 +95,8 @@ func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, code, deta
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="fleetd"`)
 	if a.failures.OnLimit(w, r, httprate.CanonicalizeIP(host)) {
-		(&problem{Status: http.StatusTooManyRequests, Code: "too_many_attempts", Detail: "too many requests without a good token; wait a minute"}).write(w)
+		(&problem{Status: http.StatusTooManyRequests, Code: "too_many_attempts",
+			Detail: "too many requests without a good token; wait a minute"}).write(w)
 		return
 	}
 	(&problem{Status: http.StatusUnauthorized, Code: code, Detail: detail}).write(w)
@@ -147,9 +149,11 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.D
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
+		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large",
+			Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
 	case err != nil:
-		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body", Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
+		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body",
+			Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
 	}
 	return data, nil
 }

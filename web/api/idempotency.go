@@ -78,7 +78,8 @@ func (a *api) keep(ctx context.Context, actor, key string, seal sealer, k *keptA
 	if k.status >= 400 && k.status < 500 {
 		err = a.Idempotency.AbandonIdempotent(ctx, actor, key)
 	} else {
-		err = a.Idempotency.SaveIdempotent(ctx, actor, key, fleet.SavedResponse{Status: k.status, Body: seal.close(k.saved())})
+		err = a.Idempotency.SaveIdempotent(ctx, actor, key, fleet.SavedResponse{Status: k.status,
+			Body: seal.close(k.saved())})
 	}
 	if err != nil {
 		a.Log.Error("answer to a request with an Idempotency-Key not kept", "actor", actor, "err", err)
@@ -160,7 +161,8 @@ func (s sealer) key(purpose string) []byte {
 
 func (s sealer) requestHash(r *http.Request) []byte {
 	mac := hmac.New(sha256.New, s.key("request"))
-	for _, part := range []string{r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"), strings.Join(r.Header.Values("Prefer"), ",")} {
+	for _, part := range []string{r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"),
+		strings.Join(r.Header.Values("Prefer"), ",")} {
 		mac.Write([]byte(part + "\x00"))
 	}
 	if body, ok := r.Body.(*bufferedBody); ok {

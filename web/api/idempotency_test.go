@@ -15,7 +15,8 @@ func TestIdempotency(t *testing.T) {
 	w := newWorld(t)
 	first := w.post(t, callPath, volume50, "Idempotency-Key", "k1")
 	again := w.post(t, callPath, volume50, "Idempotency-Key", "k1")
-	if first.status != 200 || string(again.body) != string(first.body) || again.header.Get("Idempotent-Replayed") != "true" ||
+	if first.status != 200 || string(again.body) != string(first.body) ||
+		again.header.Get("Idempotent-Replayed") != "true" ||
 		first.header.Get("Idempotent-Replayed") != "" || again.header.Get("Content-Type") != "application/json" {
 		t.Errorf("first %d %s, then %d %v %s", first.status, first.body, again.status, again.header, again.body)
 	}
@@ -33,7 +34,8 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("%d calls were made, want 2", len(got.Items))
 	}
 	for _, key := range []string{"two words", strings.Repeat("k", 256), "schlüssel"} {
-		if p := w.post(t, callPath, volume50, "Idempotency-Key", key).problem(t); p.Status != 422 || p.Code != "invalid_idempotency_key" {
+		if p := w.post(t, callPath, volume50, "Idempotency-Key", key).problem(t); p.Status != 422 ||
+			p.Code != "invalid_idempotency_key" {
 			t.Errorf("key %.20q is answered %+v", key, p)
 		}
 	}
@@ -43,7 +45,8 @@ func TestIdempotencyKeepsLocation(t *testing.T) {
 	w := newWorld(t)
 	first := w.post(t, callPath, volume50, "Idempotency-Key", "k", "Prefer", "respond-async")
 	again := w.post(t, callPath, volume50, "Idempotency-Key", "k", "Prefer", "respond-async")
-	if again.status != 202 || again.header.Get("Location") == "" || again.header.Get("Location") != first.header.Get("Location") {
+	if again.status != 202 || again.header.Get("Location") == "" || again.header.Get("Location") != first.header.Get(
+		"Location") {
 		t.Errorf("first %v, then %d %v", first.header, again.status, again.header)
 	}
 	var c callView
@@ -79,7 +82,8 @@ func TestIdempotencyWhileAtWork(t *testing.T) {
 	}
 	close(answer)
 	first := <-done
-	if again := w.post(t, callPath, volume50, "Idempotency-Key", "k"); string(again.body) != string(first.body) || first.status != 200 {
+	if again := w.post(t, callPath, volume50, "Idempotency-Key", "k"); string(again.body) != string(first.body) ||
+		first.status != 200 {
 		t.Errorf("first %d %s, then %s", first.status, first.body, again.body)
 	}
 }

@@ -6,42 +6,43 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // imageView is a firmware image. All but board, notes and file_name was read
 // from its bytes.
 type imageView struct {
-	SHA256        string                 `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
-	Size          int64                  `json:"size" doc:"Bytes that devices get"`
-	FileName      string                 `json:"file_name"`
-	Board         string                 `json:"board" doc:"The board it was built for, as an operator said; empty fits every board with the chip"`
-	Notes         string                 `json:"notes"`
-	Chip          string                 `json:"chip"`
-	Version       string                 `json:"version" doc:"As devices will report it"`
-	Project       string                 `json:"project"`
-	IDFVersion    string                 `json:"idf_version"`
-	ELFSHA256     string                 `json:"elf_sha256" doc:"What a device reports that runs it"`
-	CompiledAt    string                 `json:"compiled_at" doc:"As the build wrote it"`
-	SecureVersion uint32                 `json:"secure_version"`
-	MinChipRev    uint16                 `json:"min_chip_rev" doc:"Oldest silicon that runs it: major * 100 + minor"`
-	MaxChipRev    uint16                 `json:"max_chip_rev" doc:"65535 is no limit"`
-	FlashSize     int64                  `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
-	MergedBinary  bool                   `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
-	Signatures    []fleet.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
-	Manifest      *manifestView          `json:"manifest" doc:"What the holder of a release key signed; null if nobody did"`
-	NotOfferable  string                 `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
-	Warnings      []versionWarning       `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
-	UploadedBy    actorView              `json:"uploaded_by"`
-	CreatedAt     time.Time              `json:"created_at"`
-	RevokedAt     *time.Time             `json:"revoked_at" doc:"From then on it is never served"`
-	RevokedBy     string                 `json:"revoked_by"`
-	RevokeReason  string                 `json:"revoke_reason"`
+	SHA256        string                    `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
+	Size          int64                     `json:"size" doc:"Bytes that devices get"`
+	FileName      string                    `json:"file_name"`
+	Board         string                    `json:"board" doc:"The board it was built for, as an operator said; empty fits every board with the chip"`
+	Notes         string                    `json:"notes"`
+	Chip          string                    `json:"chip"`
+	Version       string                    `json:"version" doc:"As devices will report it"`
+	Project       string                    `json:"project"`
+	IDFVersion    string                    `json:"idf_version"`
+	ELFSHA256     string                    `json:"elf_sha256" doc:"What a device reports that runs it"`
+	CompiledAt    string                    `json:"compiled_at" doc:"As the build wrote it"`
+	SecureVersion uint32                    `json:"secure_version"`
+	MinChipRev    uint16                    `json:"min_chip_rev" doc:"Oldest silicon that runs it: major * 100 + minor"`
+	MaxChipRev    uint16                    `json:"max_chip_rev" doc:"65535 is no limit"`
+	FlashSize     int64                     `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
+	MergedBinary  bool                      `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
+	Signatures    []firmware.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
+	Manifest      *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if nobody did"`
+	NotOfferable  string                    `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
+	Warnings      []versionWarning          `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
+	UploadedBy    actorView                 `json:"uploaded_by"`
+	CreatedAt     time.Time                 `json:"created_at"`
+	RevokedAt     *time.Time                `json:"revoked_at" doc:"From then on it is never served"`
+	RevokedBy     string                    `json:"revoked_by"`
+	RevokeReason  string                    `json:"revoke_reason"`
 }
 
 // A versionWarning is a code with its parameters.
 type versionWarning struct {
-	Code   fleet.VersionWarningCode `json:"code" enum:"version_no_number,version_number_too_large,version_suffix_ignored,version_too_many_parts,version_is_date"`
-	Params versionWarningParams     `json:"params"`
+	Code   firmware.VersionWarningCode `json:"code" enum:"version_no_number,version_number_too_large,version_suffix_ignored,version_too_many_parts,version_is_date"`
+	Params versionWarningParams        `json:"params"`
 }
 
 type versionWarningParams struct {
@@ -49,7 +50,7 @@ type versionWarningParams struct {
 	Read string `json:"read" doc:"What a board reads instead; empty if that is nothing"`
 }
 
-func versionWarnings(i fleet.Image) []versionWarning {
+func versionWarnings(i firmware.Image) []versionWarning {
 	all := []versionWarning{}
 	for _, w := range i.VersionWarnings() {
 		all = append(all, versionWarning{w.Code, versionWarningParams{w.Part, w.Read}})
@@ -65,7 +66,7 @@ type manifestView struct {
 	Checked   bool   `json:"checked" doc:"The key is one that this server was given"`
 }
 
-func manifest(i fleet.Image) *manifestView {
+func manifest(i firmware.Image) *manifestView {
 	if i.Manifest == "" {
 		return nil
 	}
@@ -77,8 +78,9 @@ func (imageView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "manifest")
 }
 
-func firmware(i fleet.Image) imageView {
-	return imageView{Manifest: manifest(i), SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board, Notes: i.Notes, Chip: i.Chip,
+func newImageView(i firmware.Image) imageView {
+	return imageView{Manifest: manifest(i), SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board,
+		Notes: i.Notes, Chip: i.Chip,
 		Version: i.Version, Project: i.Project, IDFVersion: i.IDFVersion, ELFSHA256: i.ELFSHA256, CompiledAt: i.CompiledAt,
 		SecureVersion: i.SecureVersion, MinChipRev: i.MinChipRev, MaxChipRev: i.MaxChipRev, FlashSize: i.FlashSize,
 		MergedBinary: i.MergedBinary, Signatures: orEmpty(i.Signatures), NotOfferable: i.NotOfferable,
@@ -88,19 +90,20 @@ func firmware(i fleet.Image) imageView {
 }
 
 type releaseView struct {
-	ID        string             `json:"id" format:"uuid"`
-	Version   string             `json:"version"`
-	Notes     string             `json:"notes"`
-	State     fleet.ReleaseState `json:"state" enum:"draft,released,deprecated,revoked"`
-	Images    []imageView        `json:"images" nullable:"false" doc:"By board, then chip"`
-	CreatedBy actorView          `json:"created_by"`
-	CreatedAt time.Time          `json:"created_at"`
-	ChangedAt *time.Time         `json:"changed_at" doc:"When the state changed last"`
-	Reason    string             `json:"reason" doc:"Why it was deprecated or revoked"`
+	ID        string                `json:"id" format:"uuid"`
+	Version   string                `json:"version"`
+	Notes     string                `json:"notes"`
+	State     firmware.ReleaseState `json:"state" enum:"draft,released,deprecated,revoked"`
+	Images    []imageView           `json:"images" nullable:"false" doc:"By board, then chip"`
+	CreatedBy actorView             `json:"created_by"`
+	CreatedAt time.Time             `json:"created_at"`
+	ChangedAt *time.Time            `json:"changed_at" doc:"When the state changed last"`
+	Reason    string                `json:"reason" doc:"Why it was deprecated or revoked"`
 }
 
-func release(r fleet.Release) releaseView {
-	return releaseView{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Images: viewed(r.Images, firmware),
+func release(r firmware.Release) releaseView {
+	return releaseView{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Images: viewed(r.Images,
+		newImageView),
 		CreatedBy: actor(r.CreatedBy), CreatedAt: utc(r.CreatedAt), ChangedAt: utcOrNil(&r.ChangedAt), Reason: r.Reason}
 }
 
@@ -109,13 +112,14 @@ func viewed[D, V any](items []D, view func(D) V) []V { return listOf(items, view
 
 // FitInput asks whom an image or release fits.
 type FitInput struct {
-	Query          string             `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
-	Mode           fleet.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be told"`
-	AllowDowngrade bool               `query:"allow_downgrade" doc:"Devices that run something newer fit, too"`
+	Query          string                `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
+	Mode           firmware.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be told"`
+	AllowDowngrade bool                  `query:"allow_downgrade" doc:"Devices that run something newer fit, too"`
 }
 
-func (in FitInput) query() fleet.FitQuery {
-	return fleet.FitQuery{Query: in.Query, Options: fleet.FitOptions{Mode: in.Mode, AllowDowngrade: in.AllowDowngrade}}
+func (in FitInput) query() firmware.FitQuery {
+	return firmware.FitQuery{Query: in.Query, Options: firmware.FitOptions{Mode: in.Mode,
+		AllowDowngrade: in.AllowDowngrade}}
 }
 
 type fitView struct {
@@ -125,24 +129,24 @@ type fitView struct {
 	Misfits []misfitsView    `json:"misfits" nullable:"false" doc:"The devices that do not, by reason, most first"`
 }
 
-func fit(r fleet.FitReport) fitView {
+func fit(r firmware.FitReport) fitView {
 	return fitView{Matched: r.Matched, Fit: r.Fit, Sample: orEmpty(r.Sample), Misfits: viewed(r.Misfits, misfits)}
 }
 
 type misfitsView struct {
-	Reason fleet.SkipReason `json:"reason" example:"too_large"`
-	Detail string           `json:"detail" doc:"Of one of them"`
-	Count  int              `json:"count"`
-	Sample []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Reason firmware.SkipReason `json:"reason" example:"too_large"`
+	Detail string              `json:"detail" doc:"Of one of them"`
+	Count  int                 `json:"count"`
+	Sample []fleet.DeviceID    `json:"sample" nullable:"false" doc:"A few of the devices"`
 }
 
-func misfits(m fleet.Misfits) misfitsView {
+func misfits(m firmware.Misfits) misfitsView {
 	return misfitsView{Reason: m.Reason, Detail: m.Detail, Count: m.Count, Sample: orEmpty(m.Sample)}
 }
 
 // TransformSchema lists the reasons that the domain knows.
 func (misfitsView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	for _, reason := range fleet.SkipReasons {
+	for _, reason := range firmware.SkipReasons {
 		s.Properties["reason"].Enum = append(s.Properties["reason"].Enum, string(reason))
 	}
 	return s

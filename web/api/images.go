@@ -9,10 +9,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 func (a *api) registerImages() {
-	register(a, operation{id: "upload-image", method: http.MethodPost, path: "/images", role: fleet.RoleOperator, created: true, streams: true,
+	register(a, operation{id: "upload-image", method: http.MethodPost, path: "/images", role: fleet.RoleOperator,
+		created: true, streams: true,
 		summary: "Upload a firmware image",
 		about: "An app image, or a merged-binary.bin, out of which the app is cut. Send the file as the body, with ?board= and ?notes=, or as multipart/form-data. " +
 			"Images are known by their SHA-256: the same one again is answered 200, so a repetition does no harm and needs no Idempotency-Key.",
@@ -20,17 +22,24 @@ func (a *api) registerImages() {
 	describeUploadBody(a.huma.OpenAPI().Paths["/images"].Post)
 	register(a, operation{id: "list-images", method: http.MethodGet, path: "/images", role: fleet.RoleViewer,
 		summary: "List firmware images, newest first"}, a.listImages)
-	register(a, operation{id: "get-image", method: http.MethodGet, path: "/images/{sha256}", role: fleet.RoleViewer, noun: "image",
+	register(a, operation{id: "get-image", method: http.MethodGet, path: "/images/{sha256}", role: fleet.RoleViewer,
+		noun:    "image",
 		summary: "Show a firmware image"}, a.getImage)
-	register(a, operation{id: "update-image", method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
+	register(a, operation{id: "update-image", method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator,
+		noun:    "image",
 		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
-	register(a, operation{id: "sign-image", method: http.MethodPut, path: "/images/{sha256}/manifest", role: fleet.RoleOperator, noun: "image",
-		summary: "Give an image its signed manifest", about: "The body is the .manifest file that `fleetd image sign` wrote. Devices that take only signed images get it with their orders."}, a.signImage)
-	register(a, operation{id: "delete-image", method: http.MethodDelete, path: "/images/{sha256}", role: fleet.RoleOperator, noun: "image",
+	register(a, operation{id: "sign-image", method: http.MethodPut, path: "/images/{sha256}/manifest",
+		role: fleet.RoleOperator, noun: "image",
+		summary: "Give an image its signed manifest",
+		about:   "The body is the .manifest file that `fleetd image sign` wrote. Devices that take only signed images get it with their orders."}, a.signImage)
+	register(a, operation{id: "delete-image", method: http.MethodDelete, path: "/images/{sha256}",
+		role: fleet.RoleOperator, noun: "image",
 		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
-	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke", role: fleet.RoleAdmin, noun: "image",
+	register(a, operation{id: "revoke-image", method: http.MethodPost, path: "/images/{sha256}/revoke",
+		role: fleet.RoleAdmin, noun: "image",
 		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
-	register(a, operation{id: "fit-image", method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer, noun: "image",
+	register(a, operation{id: "fit-image", method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer,
+		noun:    "image",
 		summary: "Tell which devices an image fits, which not, and why"}, a.fitImage)
 }
 
@@ -50,19 +59,20 @@ type listImagesInput struct {
 }
 
 func (a *api) listImages(ctx context.Context, _ fleet.Actor, in *listImagesInput) (*answer[list[imageView]], error) {
-	page, err := a.Firmware.Images(ctx, fleet.ImageFilter{Chip: in.Chip, Board: in.Board, Version: in.Version, Limit: in.Limit, Cursor: in.Cursor})
+	page, err := a.Firmware.Images(ctx, firmware.ImageFilter{Chip: in.Chip, Board: in.Board, Version: in.Version,
+		Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, firmware), nil
+	return pageOf(page, newImageView), nil
 }
 
 // shownImage is the answer of operations that end with an image.
-func shownImage(i fleet.Image, err error) (*answer[imageView], error) {
+func shownImage(i firmware.Image, err error) (*answer[imageView], error) {
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(firmware(i)), nil
+	return answerWith(newImageView(i)), nil
 }
 
 func (a *api) getImage(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[imageView], error) {
@@ -129,7 +139,7 @@ func (a *api) fitImage(ctx context.Context, _ fleet.Actor, in *fitImageInput) (*
 	return a.fit(ctx, q)
 }
 
-func (a *api) fit(ctx context.Context, q fleet.FitQuery) (*answer[fitView], error) {
+func (a *api) fit(ctx context.Context, q firmware.FitQuery) (*answer[fitView], error) {
 	report, err := a.Firmware.Fit(ctx, q)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func (a *api) registerKeys() {
@@ -79,7 +80,7 @@ type confirmInput struct {
 	}
 }
 
-func (a *api) moveRotation(act func(context.Context, fleet.Actor, string) (fleet.KeyRotation, error)) func(
+func (a *api) moveRotation(act func(context.Context, fleet.Actor, string) (enrolment.KeyRotation, error)) func(
 	context.Context, fleet.Actor, *confirmInput) (*answer[rotationView], error) {
 	return func(ctx context.Context, by fleet.Actor, in *confirmInput) (*answer[rotationView], error) {
 		if _, err := act(ctx, by, in.Body.Confirm); err != nil {
@@ -95,24 +96,24 @@ type rotationDevicesInput struct {
 }
 
 type rotationDeviceView struct {
-	DeviceID fleet.DeviceID      `json:"device_id"`
-	Name     string              `json:"name"`
-	Group    fleet.RotationGroup `json:"group" enum:"new,old,not_seen"`
-	Presence fleet.Presence      `json:"presence"`
-	LastSeen *time.Time          `json:"last_seen"`
+	DeviceID fleet.DeviceID          `json:"device_id"`
+	Name     string                  `json:"name"`
+	Group    enrolment.RotationGroup `json:"group" enum:"new,old,not_seen"`
+	Presence fleet.Presence          `json:"presence"`
+	LastSeen *time.Time              `json:"last_seen"`
 }
 
 func (a *api) listRotationDevices(ctx context.Context, _ fleet.Actor, in *rotationDevicesInput) (
 	*answer[list[rotationDeviceView]], error) {
-	f := fleet.RotationFilter{Limit: in.Limit, Cursor: in.Cursor}
+	f := enrolment.RotationFilter{Limit: in.Limit, Cursor: in.Cursor}
 	for _, g := range in.Group {
-		f.Groups = append(f.Groups, fleet.RotationGroup(g))
+		f.Groups = append(f.Groups, enrolment.RotationGroup(g))
 	}
 	page, err := a.Keys.Devices(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, func(d fleet.RotationDevice) rotationDeviceView {
+	return pageOf(page, func(d enrolment.RotationDevice) rotationDeviceView {
 		return rotationDeviceView{d.Device, d.Name, d.Group, d.Presence, utcOrNil(d.LastSeen)}
 	}), nil
 }

@@ -12,18 +12,23 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
+	"fleetd/fleet/firmware"
 )
 
 func (a *api) registerLayouts() {
-	register(a, operation{id: "get-image-layout", method: http.MethodGet, path: "/images/{sha256}/layout", role: fleet.RoleViewer, noun: "layout",
+	register(a, operation{id: "get-image-layout", method: http.MethodGet, path: "/images/{sha256}/layout",
+		role: fleet.RoleViewer, noun: "layout",
 		summary: "Tell what a blank board needs beside an image"}, a.getLayout)
-	register(a, operation{id: "put-image-layout", method: http.MethodPut, path: "/images/{sha256}/layout", role: fleet.RoleOperator, noun: "image", streams: true,
+	register(a, operation{id: "put-image-layout", method: http.MethodPut, path: "/images/{sha256}/layout",
+		role: fleet.RoleOperator, noun: "image", streams: true,
 		summary: "Add what a blank board needs beside an image",
 		about: "multipart/form-data with the files of the image's build, each as \"file\": bootloader, partition table, initial otadata, and flasher_args.json if " +
 			"there is one. It takes the place of a layout that is there."}, a.putLayout)
 	form := &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
-	a.huma.OpenAPI().Paths["/images/{sha256}/layout"].Put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"}, Properties: map[string]*huma.Schema{"file": form}}}}}
+	a.huma.OpenAPI().Paths["/images/{sha256}/layout"].Put.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{
+			"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"},
+				Properties: map[string]*huma.Schema{"file": form}}}}}
 }
 
 // layoutView is what is written to a blank board, and where.
@@ -43,13 +48,14 @@ type partView struct {
 	SHA256 string            `json:"sha256"`
 }
 
-func part(p fleet.ImagePart) partView { return partView(p) }
+func part(p firmware.ImagePart) partView { return partView(p) }
 
-func shownLayout(l fleet.ImageLayout, err error) (*answer[layoutView], error) {
+func shownLayout(l firmware.ImageLayout, err error) (*answer[layoutView], error) {
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(layoutView{FlashSize: l.FlashSize, Problem: l.Problem, Parts: viewed(l.Parts, part), AddedBy: actor(l.AddedBy), AddedAt: utc(l.AddedAt)}), nil
+	return answerWith(layoutView{FlashSize: l.FlashSize, Problem: l.Problem, Parts: viewed(l.Parts, part),
+		AddedBy: actor(l.AddedBy), AddedAt: utc(l.AddedAt)}), nil
 }
 
 func (a *api) getLayout(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[layoutView], error) {
@@ -76,7 +82,7 @@ func (a *api) putLayout(ctx context.Context, by fleet.Actor, in *layoutInput) (*
 		return nil, err
 	}
 	defer build.Close()
-	body := newUploadBody(in.w, in.r.Body, fleet.MaxImageBytes+formExtra)
+	body := newUploadBody(in.w, in.r.Body, firmware.MaxImageBytes+formExtra)
 	defer body.finish()
 	in.r.Body = body
 	err = readBuild(in.r, build)
@@ -91,7 +97,7 @@ func (a *api) putLayout(ctx context.Context, by fleet.Actor, in *layoutInput) (*
 }
 
 // readBuild takes the form's files as they come.
-func readBuild(r *http.Request, build *fleet.Build) error {
+func readBuild(r *http.Request, build *firmware.Build) error {
 	parts, err := r.MultipartReader()
 	if err != nil {
 		return noFiles()

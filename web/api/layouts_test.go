@@ -26,16 +26,20 @@ func TestImageLayout(t *testing.T) {
 	if p := w.get(t, path).problem(t); p.Status != http.StatusNotFound {
 		t.Errorf("%+v", p)
 	}
-	files := map[string][]byte{"bootloader/bootloader.bin": app.Bootloader(), "partition_table/partition-table.bin": esptest.Table(esptest.LayOut(string(csv), 0x8000)),
-		"flasher_args.json": []byte(`{"flash_files":{"0x1000":"bootloader/bootloader.bin","0x8000":"partition_table/partition-table.bin","0x40000":"app.bin"},"app":{"file":"app.bin"}}`)}
+	files := map[string][]byte{"bootloader/bootloader.bin": app.Bootloader(),
+		"partition_table/partition-table.bin": esptest.Table(esptest.LayOut(string(csv), 0x8000)),
+		"flasher_args.json": []byte(
+			`{"flash_files":{"0x1000":"bootloader/bootloader.bin","0x8000":"partition_table/partition-table.bin","0x40000":"app.bin"},"app":{"file":"app.bin"}}`)}
 	got := decode[layoutView](t, w.putFiles(t, path, files), 200)
-	if len(got.Parts) != 4 || got.Parts[3].Kind != espimage.PartApp || got.Parts[3].Offset != 0x40000 || got.Parts[3].SHA256 != i.SHA256 || got.FlashSize != 4<<20 {
+	if len(got.Parts) != 4 || got.Parts[3].Kind != espimage.PartApp || got.Parts[3].Offset != 0x40000 ||
+		got.Parts[3].SHA256 != i.SHA256 || got.FlashSize != 4<<20 {
 		t.Errorf("%+v", got)
 	}
 	if again := decode[layoutView](t, w.get(t, path), 200); len(again.Parts) != 4 {
 		t.Errorf("%+v", again)
 	}
-	if p := w.putFiles(t, path, map[string][]byte{"bootloader.bin": []byte("\xe9nothing")}).problem(t); p.Status != 422 || p.Detail == "" {
+	if p := w.putFiles(t, path, map[string][]byte{"bootloader.bin": []byte("\xe9nothing")}).problem(t); p.Status != 422 ||
+		p.Detail == "" {
 		t.Errorf("%+v", p)
 	}
 	if p := w.putFiles(t, path, nil).problem(t); p.Status != 422 || p.Code != "file_missing" {

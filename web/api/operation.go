@@ -63,8 +63,9 @@ func (op operation) describe() huma.Operation {
 		h.DefaultStatus = http.StatusCreated
 	}
 	if op.method == http.MethodPost && !op.streams {
-		h.Parameters = []*huma.Param{{Name: "Idempotency-Key", In: "header", Description: "Repeated with the same key, the request is answered and not acted on again.",
-			Schema: &huma.Schema{Type: huma.TypeString, MaxLength: ptr(maxKey), MinLength: ptr(1)}}}
+		h.Parameters = []*huma.Param{{Name: "Idempotency-Key", In: "header",
+			Description: "Repeated with the same key, the request is answered and not acted on again.",
+			Schema:      &huma.Schema{Type: huma.TypeString, MaxLength: ptr(maxKey), MinLength: ptr(1)}}}
 	}
 	if op.more != nil {
 		op.more(&h)
@@ -79,7 +80,8 @@ func (op operation) failures() []int {
 		list = append(list, http.StatusNotFound)
 	}
 	if op.method != http.MethodGet {
-		list = append(list, http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		list = append(list, http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType)
 	}
 	return list
 }

@@ -13,9 +13,11 @@ import (
 func (a *api) registerOperators() {
 	register(a, operation{id: "list-operators", method: http.MethodGet, path: "/operators", role: fleet.RoleViewer,
 		summary: "List operators"}, a.listOperators)
-	register(a, operation{id: "create-operator", method: http.MethodPost, path: "/operators", role: fleet.RoleAdmin, created: true,
+	register(a, operation{id: "create-operator", method: http.MethodPost, path: "/operators", role: fleet.RoleAdmin,
+		created: true,
 		summary: "Add an operator"}, a.createOperator)
-	register(a, operation{id: "update-operator", method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin, noun: "operator",
+	register(a, operation{id: "update-operator", method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin,
+		noun:    "operator",
 		summary: "Lock an operator out or in, or set the password", about: "What is left out stays."}, a.updateOperator)
 }
 
@@ -28,7 +30,8 @@ type operatorView struct {
 }
 
 func operator(o fleet.Operator) operatorView {
-	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, CreatedAt: utc(o.CreatedAt), DisabledAt: utcOrNil(o.DisabledAt)}
+	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, CreatedAt: utc(o.CreatedAt),
+		DisabledAt: utcOrNil(o.DisabledAt)}
 }
 
 func (a *api) listOperators(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[operatorView]], error) {
@@ -47,7 +50,8 @@ type createOperatorInput struct {
 	}
 }
 
-func (a *api) createOperator(ctx context.Context, by fleet.Actor, in *createOperatorInput) (*answer[operatorView], error) {
+func (a *api) createOperator(ctx context.Context, by fleet.Actor, in *createOperatorInput) (*answer[operatorView],
+	error) {
 	o, err := a.Operators.Create(ctx, by, in.Body.Name, in.Body.Role, in.Body.Password)
 	if err != nil {
 		return nil, err
@@ -63,7 +67,8 @@ type updateOperatorInput struct {
 	}
 }
 
-func (a *api) updateOperator(ctx context.Context, by fleet.Actor, in *updateOperatorInput) (*answer[operatorView], error) {
+func (a *api) updateOperator(ctx context.Context, by fleet.Actor, in *updateOperatorInput) (*answer[operatorView],
+	error) {
 	id := in.uuid()
 	if in.Body.Password != nil {
 		if err := a.Operators.SetPassword(ctx, by, id, *in.Body.Password); err != nil {

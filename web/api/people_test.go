@@ -13,7 +13,8 @@ func TestTokens(t *testing.T) {
 	expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	r := w.post(t, "/tokens", `{"name":"ci","expires_at":"`+expires+`"}`)
 	made := decode[newTokenView](t, r, 201)
-	if !strings.HasPrefix(made.Secret, "flt_") || made.Role != fleet.RoleOperator || made.ExpiresAt == nil || made.CreatedBy != "admin-script" {
+	if !strings.HasPrefix(made.Secret, "flt_") || made.Role != fleet.RoleOperator || made.ExpiresAt == nil ||
+		made.CreatedBy != "admin-script" {
 		t.Errorf("answered %s", r.body)
 	}
 	use := func() int {
@@ -36,8 +37,10 @@ func TestTokens(t *testing.T) {
 
 func TestOperators(t *testing.T) {
 	w := newWorld(t)
-	ann := decode[operatorView](t, w.post(t, "/operators", `{"name":"ann","role":"viewer","password":"correct horse"}`), 201)
-	if p := w.post(t, "/operators", `{"name":"Ann","role":"admin","password":"correct horse"}`).problem(t); p.Status != 409 || p.Code != "name_taken" {
+	ann := decode[operatorView](t, w.post(t, "/operators", `{"name":"ann","role":"viewer","password":"correct horse"}`),
+		201)
+	if p := w.post(t, "/operators", `{"name":"Ann","role":"admin","password":"correct horse"}`).problem(
+		t); p.Status != 409 || p.Code != "name_taken" {
 		t.Errorf("a taken name is answered %+v", p)
 	}
 	if all := decode[list[operatorView]](t, w.get(t, "/operators"), 200); len(all.Items) != 1 || all.Items[0] != ann {
@@ -94,7 +97,8 @@ func TestStats(t *testing.T) {
 	r := w.get(t, "/stats?step_ms=60000")
 	s := decode[statsView](t, r, 200)
 	sum := s.Presence.Online + s.Presence.Unresponsive + s.Presence.Offline + s.Presence.Pending
-	if s.Devices != 3 || sum != 3 || len(s.Boards) != 1 || s.Boards[0] != (countView{"bread-compact-wifi", 3}) || len(s.Versions) != 1 || len(s.Reached) != 1 {
+	if s.Devices != 3 || sum != 3 || len(s.Boards) != 1 || s.Boards[0] != (countView{"bread-compact-wifi", 3}) ||
+		len(s.Versions) != 1 || len(s.Reached) != 1 {
 		t.Errorf("answered %s", r.body)
 	}
 	succeeded, failed := 0, 0

@@ -100,7 +100,8 @@ var outcomes = []struct {
 	retryAfter   int
 }{
 	{fleet.ErrNotFound, http.StatusNotFound, "not_found", "there is no such thing", 0},
-	{fleet.ErrInvalid, http.StatusUnprocessableEntity, "invalid_request", "the request holds something that cannot be stored", 0},
+	{fleet.ErrInvalid, http.StatusUnprocessableEntity, "invalid_request",
+		"the request holds something that cannot be stored", 0},
 	{fleet.ErrForbidden, http.StatusForbidden, "forbidden", "this is not permitted", 0},
 	{fleet.ErrConflict, http.StatusConflict, "conflict", "this conflicts with the present state; read it again", 0},
 	{fleet.ErrOffline, http.StatusConflict, "device_offline", "the device is not connected", 0},
@@ -140,7 +141,8 @@ func known(err error) *problem {
 		if !errors.Is(err, o.kind) {
 			continue
 		}
-		p := &problem{Status: o.status, Title: http.StatusText(o.status), Code: o.code, Detail: o.detail, retryAfter: o.retryAfter}
+		p := &problem{Status: o.status, Title: http.StatusText(o.status), Code: o.code, Detail: o.detail,
+			retryAfter: o.retryAfter}
 		var e *fleet.Error
 		if errors.As(err, &e) {
 			p.Code, p.Detail, p.Field, p.Params = e.Code, e.Message, e.Field, e.Params
@@ -156,6 +158,7 @@ func internalProblem(id string) *problem {
 	if id == "" {
 		id = strings.ToLower(rand.Text()[:12])
 	}
-	return &problem{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError), Code: "internal",
+	return &problem{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError),
+		Code:   "internal",
 		Detail: "fleetd failed; its log says more about request " + id, RequestID: id}
 }

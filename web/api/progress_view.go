@@ -10,15 +10,17 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // stateCounts counts deployments by state.
-type stateCounts map[fleet.DeploymentState]int
+type stateCounts map[campaign.DeploymentState]int
 
 // Schema lists the states: each is always there, so that a script need not ask.
 func (stateCounts) Schema(huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeObject, Properties: map[string]*huma.Schema{}, AdditionalProperties: false}
-	for _, state := range fleet.DeploymentStates {
+	for _, state := range campaign.DeploymentStates {
 		s.Properties[string(state)] = &huma.Schema{Type: huma.TypeInteger}
 		s.Required = append(s.Required, string(state))
 	}
@@ -27,8 +29,8 @@ func (stateCounts) Schema(huma.Registry) *huma.Schema {
 
 // MarshalJSON adds the states that no deployment is in.
 func (n stateCounts) MarshalJSON() ([]byte, error) {
-	all := make(map[fleet.DeploymentState]int, len(fleet.DeploymentStates))
-	for _, state := range fleet.DeploymentStates {
+	all := make(map[campaign.DeploymentState]int, len(campaign.DeploymentStates))
+	for _, state := range campaign.DeploymentStates {
 		all[state] = n[state]
 	}
 	return json.Marshal(all)
@@ -44,20 +46,23 @@ type progressView struct {
 	Rate     []callBucket   `json:"rate" nullable:"false" doc:"Outcomes by minute, the last hour"`
 }
 
-func progress(p fleet.CampaignProgress) progressView {
+func progress(p campaign.Progress) progressView {
 	return progressView{Funnel: funnel(p.Reached), ByBoard: byBoard(p.ByBoard), Failures: viewed(p.Failures, failures),
 		Skipped: skipped(p.Skipped), Late: p.Late,
-		Rate: viewed(p.Rate, func(b fleet.RateBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} })}
+		Rate: viewed(p.Rate, func(b campaign.RateBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} })}
 }
 
 type funnelView struct {
-	Step  fleet.FunnelStep `json:"step" enum:"planned,told,get,downloaded,goodbye,boot_poll,initialize,succeeded"`
-	Count int              `json:"count"`
+	Step  campaign.FunnelStep `json:"step" enum:"planned,told,get,downloaded,goodbye,boot_poll,initialize,succeeded"`
+	Count int                 `json:"count"`
 }
 
 // funnel is in the order of the steps; the store counts who got further, too.
-func funnel(reached map[fleet.FunnelStep]int) []funnelView {
-	return viewed(fleet.FunnelSteps, func(step fleet.FunnelStep) funnelView { return funnelView{step, reached[step]} })
+func funnel(reached map[campaign.FunnelStep]int) []funnelView {
+	return viewed(campaign.FunnelSteps, func(step campaign.FunnelStep) funnelView {
+		return funnelView{step,
+			reached[step]}
+	})
 }
 
 type boardView struct {
@@ -67,10 +72,10 @@ type boardView struct {
 	Counts    stateCounts `json:"counts"`
 }
 
-func byBoard(boards map[string]map[fleet.DeploymentState]int) []boardView {
+func byBoard(boards map[string]map[campaign.DeploymentState]int) []boardView {
 	all := []boardView{}
 	for board, counts := range boards {
-		v := boardView{Board: board, Succeeded: counts[fleet.DeploymentSucceeded], Counts: counts}
+		v := boardView{Board: board, Succeeded: counts[campaign.DeploymentSucceeded], Counts: counts}
 		for state, n := range counts {
 			if state.Failed() {
 				v.Failed += n
@@ -83,18 +88,18 @@ func byBoard(boards map[string]map[fleet.DeploymentState]int) []boardView {
 }
 
 type failuresView struct {
-	State  fleet.DeploymentState `json:"state"`
-	Class  *fleet.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
-	Reason string                `json:"reason" doc:"Of one of them"`
-	Count  int                   `json:"count"`
-	Sample []fleet.DeviceID      `json:"sample" nullable:"false" doc:"A few of the devices"`
+	State  campaign.DeploymentState `json:"state"`
+	Class  *campaign.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Reason string                   `json:"reason" doc:"Of one of them"`
+	Count  int                      `json:"count"`
+	Sample []fleet.DeviceID         `json:"sample" nullable:"false" doc:"A few of the devices"`
 }
 
-func failures(g fleet.FailureGroup) failuresView {
+func failures(g campaign.FailureGroup) failuresView {
 	return failuresView{State: g.State, Class: orNil(g.Class), Reason: g.Reason, Count: g.Count, Sample: orEmpty(g.Sample)}
 }
 
-func skipped(reasons map[fleet.SkipReason]int) []reasonView {
+func skipped(reasons map[firmware.SkipReason]int) []reasonView {
 	all := []reasonView{}
 	for reason, n := range reasons {
 		all = append(all, reasonView{Reason: string(reason), Count: n})
@@ -148,16 +153,19 @@ type warningView struct {
 	Detail string `json:"detail"`
 }
 
-func dryRun(d fleet.DryRun) dryRunView {
+func dryRun(d campaign.DryRun) dryRunView {
 	return dryRunView{Matched: d.Matched, Targets: d.Targets, Offline: d.Offline,
-		Waves: viewed(d.Waves, func(w fleet.PlannedWave) plannedWaveView {
+		Waves: viewed(d.Waves, func(w campaign.PlannedWave) plannedWaveView {
 			return plannedWaveView{wavePlan(w.WavePlan), w.Size,
 				viewed(w.ByBoard, func(c fleet.DeviceCount) countView { return countView(c) }), orEmpty(w.Sample)}
 		}),
-		Images: viewed(d.Images, func(i fleet.PlannedImage) plannedImageView { return plannedImageView{firmware(i.Image), i.Count} }),
-		Conflicts: viewed(d.Conflicts, func(c fleet.PlannedConflict) conflictView {
+		Images: viewed(d.Images, func(i campaign.PlannedImage) plannedImageView {
+			return plannedImageView{newImageView(i.Image), i.Count}
+		}),
+		Conflicts: viewed(d.Conflicts, func(c campaign.PlannedConflict) conflictView {
 			return conflictView{c.Campaign, c.Name, c.Waiting, c.Active, orEmpty(c.Sample)}
 		}),
-		Warnings: viewed(d.Warnings, func(w fleet.PlanWarning) warningView { return warningView(w) }),
-		Skipped:  viewed(d.Skipped, misfits), Digest: d.Digest, FirstDispatch: utcOrNil(d.FirstDispatch), EstimateMs: d.Estimate.Milliseconds()}
+		Warnings: viewed(d.Warnings, func(w campaign.PlanWarning) warningView { return warningView(w) }),
+		Skipped:  viewed(d.Skipped, misfits), Digest: d.Digest, FirstDispatch: utcOrNil(d.FirstDispatch),
+		EstimateMs: d.Estimate.Milliseconds()}
 }

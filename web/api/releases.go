@@ -5,24 +5,35 @@ import (
 	"net/http"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 func (a *api) registerReleases() {
-	register(a, operation{id: "create-release", method: http.MethodPost, path: "/releases", role: fleet.RoleOperator, created: true,
-		summary: "Make a release of images", about: "One image per board and chip. It is released at once unless it is to be a draft."}, a.createRelease)
+	register(a, operation{id: "create-release", method: http.MethodPost, path: "/releases", role: fleet.RoleOperator,
+		created: true,
+		summary: "Make a release of images",
+		about:   "One image per board and chip. It is released at once unless it is to be a draft."}, a.createRelease)
 	register(a, operation{id: "list-releases", method: http.MethodGet, path: "/releases", role: fleet.RoleViewer,
 		summary: "List releases, newest first"}, a.listReleases)
-	register(a, operation{id: "get-release", method: http.MethodGet, path: "/releases/{id}", role: fleet.RoleViewer, noun: "release",
+	register(a, operation{id: "get-release", method: http.MethodGet, path: "/releases/{id}", role: fleet.RoleViewer,
+		noun:    "release",
 		summary: "Show a release with its images"}, a.getRelease)
-	register(a, operation{id: "update-release", method: http.MethodPatch, path: "/releases/{id}", role: fleet.RoleOperator, noun: "release",
+	register(a, operation{id: "update-release", method: http.MethodPatch, path: "/releases/{id}", role: fleet.RoleOperator,
+		noun:    "release",
 		summary: "Change a draft", about: "What is left out stays."}, a.updateRelease)
-	register(a, operation{id: "release-release", method: http.MethodPost, path: "/releases/{id}/release", role: fleet.RoleOperator, noun: "release",
+	register(a, operation{id: "release-release", method: http.MethodPost, path: "/releases/{id}/release",
+		role: fleet.RoleOperator, noun: "release",
 		summary: "Release a draft: it may go to devices"}, a.releaseRelease)
-	register(a, operation{id: "deprecate-release", method: http.MethodPost, path: "/releases/{id}/deprecate", role: fleet.RoleOperator, noun: "release",
-		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."}, a.deprecateRelease)
-	register(a, operation{id: "revoke-release", method: http.MethodPost, path: "/releases/{id}/revoke", role: fleet.RoleAdmin, noun: "release",
-		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."}, a.revokeRelease)
-	register(a, operation{id: "fit-release", method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer, noun: "release",
+	register(a, operation{id: "deprecate-release", method: http.MethodPost, path: "/releases/{id}/deprecate",
+		role: fleet.RoleOperator, noun: "release",
+		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."},
+		a.deprecateRelease)
+	register(a, operation{id: "revoke-release", method: http.MethodPost, path: "/releases/{id}/revoke",
+		role: fleet.RoleAdmin, noun: "release",
+		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."},
+		a.revokeRelease)
+	register(a, operation{id: "fit-release", method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer,
+		noun:    "release",
 		summary: "Tell which devices a release fits, which not, and why"}, a.fitRelease)
 }
 
@@ -42,7 +53,8 @@ type createReleaseOutput struct {
 
 func (a *api) createRelease(ctx context.Context, by fleet.Actor, in *createReleaseInput) (*createReleaseOutput, error) {
 	b := in.Body
-	r, err := a.Firmware.Create(ctx, by, fleet.ReleaseRequest{Version: b.Version, Notes: b.Notes, Images: b.Images, Draft: b.Draft})
+	r, err := a.Firmware.Create(ctx, by, firmware.ReleaseRequest{Version: b.Version, Notes: b.Notes, Images: b.Images,
+		Draft: b.Draft})
 	if err != nil {
 		return nil, err
 	}
@@ -51,11 +63,12 @@ func (a *api) createRelease(ctx context.Context, by fleet.Actor, in *createRelea
 
 type listReleasesInput struct {
 	Paging
-	State fleet.ReleaseState `query:"state" enum:"draft,released,deprecated,revoked"`
+	State firmware.ReleaseState `query:"state" enum:"draft,released,deprecated,revoked"`
 }
 
-func (a *api) listReleases(ctx context.Context, _ fleet.Actor, in *listReleasesInput) (*answer[list[releaseView]], error) {
-	page, err := a.Firmware.Releases(ctx, fleet.ReleaseFilter{State: in.State, Limit: in.Limit, Cursor: in.Cursor})
+func (a *api) listReleases(ctx context.Context, _ fleet.Actor, in *listReleasesInput) (*answer[list[releaseView]],
+	error) {
+	page, err := a.Firmware.Releases(ctx, firmware.ReleaseFilter{State: in.State, Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +76,7 @@ func (a *api) listReleases(ctx context.Context, _ fleet.Actor, in *listReleasesI
 }
 
 // shownRelease is the answer of operations that end with a release.
-func shownRelease(r fleet.Release, err error) (*answer[releaseView], error) {
+func shownRelease(r firmware.Release, err error) (*answer[releaseView], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +101,8 @@ func (a *api) updateRelease(ctx context.Context, by fleet.Actor, in *updateRelea
 	if err != nil {
 		return nil, err
 	}
-	r := fleet.ReleaseRequest{Version: old.Version, Notes: old.Notes,
-		Images: viewed(old.Images, func(i fleet.Image) string { return i.SHA256 })}
+	r := firmware.ReleaseRequest{Version: old.Version, Notes: old.Notes,
+		Images: viewed(old.Images, func(i firmware.Image) string { return i.SHA256 })}
 	set(&r.Version, in.Body.Version)
 	set(&r.Notes, in.Body.Notes)
 	set(&r.Images, in.Body.Images)
@@ -104,7 +117,7 @@ func set[T any](to, from *T) {
 }
 
 func (a *api) releaseRelease(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[releaseView], error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseReleased, ""))
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseReleased, ""))
 }
 
 // MayReasonBody is a body that may say why, and may be left out.
@@ -126,8 +139,9 @@ type deprecateReleaseInput struct {
 	MayReasonBody
 }
 
-func (a *api) deprecateRelease(ctx context.Context, by fleet.Actor, in *deprecateReleaseInput) (*answer[releaseView], error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseDeprecated, in.reason()))
+func (a *api) deprecateRelease(ctx context.Context, by fleet.Actor, in *deprecateReleaseInput) (*answer[releaseView],
+	error) {
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseDeprecated, in.reason()))
 }
 
 type revokeReleaseInput struct {
@@ -136,7 +150,7 @@ type revokeReleaseInput struct {
 }
 
 func (a *api) revokeRelease(ctx context.Context, by fleet.Actor, in *revokeReleaseInput) (*answer[releaseView], error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), fleet.ReleaseRevoked, in.Body.Reason))
+	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseRevoked, in.Body.Reason))
 }
 
 type fitReleaseInput struct {

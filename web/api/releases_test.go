@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 )
 
 // release makes a release with an image that fits the world's devices.
@@ -20,7 +21,8 @@ func TestImages(t *testing.T) {
 	w := newWorld(t)
 	s3 := w.push(t, esptest.App{Version: "2.4.3"})
 	c3 := w.push(t, esptest.App{Version: "2.5.0", Chip: "esp32c3"})
-	for query, want := range map[string]int{"": 2, "?chip=esp32c3": 1, "?version=2.4.3": 1, "?board=esp-box-3": 0, "?chip=esp32c3&version=2.4.3": 0} {
+	for query, want := range map[string]int{"": 2, "?chip=esp32c3": 1, "?version=2.4.3": 1, "?board=esp-box-3": 0,
+		"?chip=esp32c3&version=2.4.3": 0} {
 		if got := decode[list[imageView]](t, w.get(t, "/images"+query), 200); len(got.Items) != want {
 			t.Errorf("%q: %d images, want %d", query, len(got.Items), want)
 		}
@@ -30,7 +32,8 @@ func TestImages(t *testing.T) {
 		t.Errorf("answered %s", patched.body)
 	}
 	fit := decode[fitView](t, w.get(t, "/images/"+s3.SHA256+"/fit?q=id:a085e31122*"), 200)
-	if fit.Matched != 3 || fit.Fit != 2 || len(fit.Sample) != 2 || len(fit.Misfits) != 1 || fit.Misfits[0].Reason != fleet.SkipNotEnrolled {
+	if fit.Matched != 3 || fit.Fit != 2 || len(fit.Sample) != 2 || len(fit.Misfits) != 1 ||
+		fit.Misfits[0].Reason != firmware.SkipNotEnrolled {
 		t.Errorf("the image fits %+v", fit)
 	}
 	if r := w.as(t, fleet.RoleOperator, http.MethodDelete, "/images/"+c3.SHA256, ""); r.status != 204 {
@@ -62,21 +65,25 @@ func TestReleases(t *testing.T) {
 	body := `{"images":["` + i.SHA256 + `"],"notes":"louder","draft":true}`
 	made := w.post(t, "/releases", body, "Idempotency-Key", "k")
 	r := decode[releaseView](t, made, 201)
-	if r.Version != "2.4.3" || r.State != fleet.ReleaseDraft || len(r.Images) != 1 || r.Images[0].SHA256 != i.SHA256 || r.Notes != "louder" ||
+	if r.Version != "2.4.3" || r.State != firmware.ReleaseDraft || len(r.Images) != 1 || r.Images[0].SHA256 != i.SHA256 ||
+		r.Notes != "louder" ||
 		made.header.Get("Location") != prefix+"/releases/"+r.ID {
 		t.Errorf("answered %v %s", made.header, made.body)
 	}
-	if again := w.post(t, "/releases", body, "Idempotency-Key", "k"); string(again.body) != string(made.body) || again.header.Get(replayedHeader) != "true" {
+	if again := w.post(t, "/releases", body, "Idempotency-Key", "k"); string(again.body) != string(made.body) ||
+		again.header.Get(replayedHeader) != "true" {
 		t.Errorf("the repetition is answered %s", again.body)
 	}
 	path := "/releases/" + r.ID
-	if r := decode[releaseView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, path, `{"version":"2.4.3-lab"}`), 200); r.Version != "2.4.3-lab" || r.Notes != "louder" || len(r.Images) != 1 {
+	if r := decode[releaseView](t, w.as(t, fleet.RoleOperator, http.MethodPatch, path, `{"version":"2.4.3-lab"}`),
+		200); r.Version != "2.4.3-lab" || r.Notes != "louder" || len(r.Images) != 1 {
 		t.Errorf("changed to %+v", r)
 	}
 	for _, step := range []struct {
 		verb, body string
-		want       fleet.ReleaseState
-	}{{"release", "", fleet.ReleaseReleased}, {"deprecate", "", fleet.ReleaseDeprecated}, {"revoke", `{"reason":"bricks"}`, fleet.ReleaseRevoked}} {
+		want       firmware.ReleaseState
+	}{{"release", "", firmware.ReleaseReleased}, {"deprecate", "", firmware.ReleaseDeprecated},
+		{"revoke", `{"reason":"bricks"}`, firmware.ReleaseRevoked}} {
 		if r := decode[releaseView](t, w.post(t, path+"/"+step.verb, step.body), 200); r.State != step.want {
 			t.Errorf("%s: the release is %s", step.verb, r.State)
 		}
@@ -84,7 +91,8 @@ func TestReleases(t *testing.T) {
 	if p := w.post(t, path+"/release", "").problem(t); p.Status != 409 {
 		t.Errorf("releasing what was revoked is answered %+v", p)
 	}
-	if all := decode[list[releaseView]](t, w.get(t, "/releases?state=revoked"), 200); len(all.Items) != 1 || all.Items[0].Images[0].RevokedAt == nil {
+	if all := decode[list[releaseView]](t, w.get(t, "/releases?state=revoked"), 200); len(all.Items) != 1 ||
+		all.Items[0].Images[0].RevokedAt == nil {
 		t.Errorf("the revoked releases are %+v", all.Items)
 	}
 }
@@ -92,7 +100,7 @@ func TestReleases(t *testing.T) {
 func TestReleaseFit(t *testing.T) {
 	w := newWorld(t)
 	r := w.release(t)
-	if r.State != fleet.ReleaseReleased {
+	if r.State != firmware.ReleaseReleased {
 		t.Errorf("without a word it is %s", r.State)
 	}
 	fit := decode[fitView](t, w.get(t, "/releases/"+r.ID+"/fit"), 200)
@@ -103,7 +111,8 @@ func TestReleaseFit(t *testing.T) {
 		t.Errorf("a wrong filter is answered %+v", p)
 	}
 	for images, code := range map[string]string{strings.Repeat("0", 64): "unknown_image", "nonsense": "unknown_image"} {
-		if p := w.post(t, "/releases", `{"images":["`+images+`"]}`).problem(t); p.Status != 422 || p.Code != code || p.Field != "images" {
+		if p := w.post(t, "/releases", `{"images":["`+images+`"]}`).problem(t); p.Status != 422 || p.Code != code ||
+			p.Field != "images" {
 			t.Errorf("%.10s: answered %+v", images, p)
 		}
 	}

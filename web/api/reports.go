@@ -9,14 +9,23 @@ import (
 )
 
 func (a *api) registerReports() {
-	register(a, operation{id: "get-vitals", method: http.MethodGet, path: "/devices/{id}/vitals", role: fleet.RoleViewer, noun: "device",
-		summary: "Show the vitals that a device told last", about: "The included firmware tells them when it connects and at every heartbeat. Stock firmware tells none: 404."}, a.getVitals)
-	register(a, operation{id: "list-vitals", method: http.MethodGet, path: "/devices/{id}/vitals/history", role: fleet.RoleViewer, noun: "device",
-		summary: "List what a device's heartbeats came to over time, oldest first", about: "A step without a heartbeat is left out."}, a.listVitals)
-	register(a, operation{id: "list-jobs", method: http.MethodGet, path: "/devices/{id}/jobs", role: fleet.RoleViewer, noun: "device",
-		summary: "List the jobs that a device reports on, newest first", about: "Work that goes on after the reply to a call, such as an upgrade. The latest 50 are kept."}, a.listJobs)
-	register(a, operation{id: "get-config", method: http.MethodGet, path: "/devices/{id}/config", role: fleet.RoleViewer, noun: "device",
-		summary: "Show the configuration that a device says it runs with", about: "To change it, call the tool " + fleet.ToolConfigSet + "."}, a.getConfig)
+	register(a, operation{id: "get-vitals", method: http.MethodGet, path: "/devices/{id}/vitals", role: fleet.RoleViewer,
+		noun:    "device",
+		summary: "Show the vitals that a device told last",
+		about:   "The included firmware tells them when it connects and at every heartbeat. Stock firmware tells none: 404."},
+		a.getVitals)
+	register(a, operation{id: "list-vitals", method: http.MethodGet, path: "/devices/{id}/vitals/history",
+		role: fleet.RoleViewer, noun: "device",
+		summary: "List what a device's heartbeats came to over time, oldest first",
+		about:   "A step without a heartbeat is left out."}, a.listVitals)
+	register(a, operation{id: "list-jobs", method: http.MethodGet, path: "/devices/{id}/jobs", role: fleet.RoleViewer,
+		noun:    "device",
+		summary: "List the jobs that a device reports on, newest first",
+		about:   "Work that goes on after the reply to a call, such as an upgrade. The latest 50 are kept."}, a.listJobs)
+	register(a, operation{id: "get-config", method: http.MethodGet, path: "/devices/{id}/config", role: fleet.RoleViewer,
+		noun:    "device",
+		summary: "Show the configuration that a device says it runs with", about: "To change it, call the tool " +
+			fleet.ToolConfigSet + "."}, a.getConfig)
 }
 
 // reporter is the device of a path, which must exist.
@@ -56,7 +65,8 @@ func (in *listVitalsInput) interval(now time.Time) (since, until time.Time) {
 	return since, until
 }
 
-func (a *api) listVitals(ctx context.Context, _ fleet.Actor, in *listVitalsInput) (*answer[list[vitalsPointView]], error) {
+func (a *api) listVitals(ctx context.Context, _ fleet.Actor, in *listVitalsInput) (*answer[list[vitalsPointView]],
+	error) {
 	id, err := a.reporter(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err
@@ -98,5 +108,6 @@ func (a *api) getConfig(ctx context.Context, _ fleet.Actor, in *DevicePath) (*an
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(configView{Version: c.Version, OnTrial: c.OnTrial, Reverted: c.Reverted, Values: rawOrNull(c.Values), At: utc(c.At)}), nil
+	return answerWith(configView{Version: c.Version, OnTrial: c.OnTrial, Reverted: c.Reverted, Values: rawOrNull(c.Values),
+		At: utc(c.At)}), nil
 }

@@ -15,14 +15,17 @@ import (
 // Three heartbeats, a job and a configuration, as the included firmware sends them.
 func (w *world) report(id fleet.DeviceID, now time.Time) {
 	for i, ago := range []time.Duration{2 * time.Hour, time.Hour, 0} {
-		w.reports.Notified(id, "notifications/telemetry", fmt.Appendf(nil, `{"uptime_s":%d,"at":%d,"version":"1.4.2","reset_reason":"power_on","boots":9,
+		w.reports.Notified(id, "notifications/telemetry",
+			fmt.Appendf(nil, `{"uptime_s":%d,"at":%d,"version":"1.4.2","reset_reason":"power_on","boots":9,
 			"crashes":1,"reconnects":3,"config_version":4,"heap":{"free":%d,"min":90000,"largest":60000},"queue":{"waiting":2,"dropped":1},
 			"network":{"ip":"192.0.2.7","ssid":"work\u0007shop","rssi_dbm":%d,"channel":6},"slot":{"label":"ota_1","state":"valid"},"temperature_dc":415,"core_dump":true}`,
-			7200+i*3600, now.Add(-ago).UnixMilli(), 100_000-i, -60-i))
+				7200+i*3600, now.Add(-ago).UnixMilli(), 100_000-i, -60-i))
 	}
 	w.reports.Notified(id, "notifications/job", json.RawMessage(`{"job":"night","kind":"upgrade","state":"accepted"}`))
-	w.reports.Notified(id, "notifications/job", json.RawMessage(`{"job":"night","kind":"upgrade","state":"failed","code":"checksum","reason":"not what was announced"}`))
-	w.reports.Notified(id, "notifications/config", json.RawMessage(`{"config":{"version":4,"on_trial":true,"reverted":3,"values":{"heartbeat_s":60,"log":"warn","quiet":false}}}`))
+	w.reports.Notified(id, "notifications/job",
+		json.RawMessage(`{"job":"night","kind":"upgrade","state":"failed","code":"checksum","reason":"not what was announced"}`))
+	w.reports.Notified(id, "notifications/config",
+		json.RawMessage(`{"config":{"version":4,"on_trial":true,"reverted":3,"values":{"heartbeat_s":60,"log":"warn","quiet":false}}}`))
 }
 
 func TestReports(t *testing.T) {
@@ -36,8 +39,10 @@ func TestReports(t *testing.T) {
 	}
 
 	v := decode[vitalsView](t, w.get(t, "/devices/a0:85:e3:11:22:33/vitals"), http.StatusOK)
-	if v.UptimeMS != 14_400_000 || v.Version != "1.4.2" || v.Boots != 9 || v.Heap.Free != 99_998 || v.Queue.Waiting != 2 || *v.Network.RSSIDBM != -62 ||
-		v.Network.SSID != "workshop" || v.Slot != (slotView{"ota_1", "valid"}) || *v.TemperatureC != 41.5 || !v.CoreDump || v.SafeMode ||
+	if v.UptimeMS != 14_400_000 || v.Version != "1.4.2" || v.Boots != 9 || v.Heap.Free != 99_998 || v.Queue.Waiting != 2 ||
+		*v.Network.RSSIDBM != -62 ||
+		v.Network.SSID != "workshop" || v.Slot != (slotView{"ota_1", "valid"}) || *v.TemperatureC != 41.5 || !v.CoreDump ||
+		v.SafeMode ||
 		v.At.UnixMilli() != now.UnixMilli() {
 		t.Errorf("vitals: %+v", v)
 	}
@@ -45,8 +50,10 @@ func TestReports(t *testing.T) {
 		points := decode[list[vitalsPointView]](t, w.get(t, "/devices/a085e3112233/vitals/history"), http.StatusOK).Items
 		return len(points) == 3 && points[2].HeapFree == 99_998 && *points[0].RSSIDBM == -60 && points[1].Beats == 1
 	})
-	day := "/devices/a085e3112233/vitals/history?step_ms=86400000&since=" + now.Add(-4*time.Hour).UTC().Format(time.RFC3339)
-	if points := decode[list[vitalsPointView]](t, w.get(t, day), http.StatusOK).Items; len(points) == 0 || len(points) > 2 || points[0].HeapFree < 99_998 {
+	day := "/devices/a085e3112233/vitals/history?step_ms=86400000&since=" + now.Add(-4*time.Hour).UTC().Format(
+		time.RFC3339)
+	if points := decode[list[vitalsPointView]](t, w.get(t, day), http.StatusOK).Items; len(points) == 0 ||
+		len(points) > 2 || points[0].HeapFree < 99_998 {
 		t.Errorf("in steps of a day: %+v", points)
 	}
 
@@ -56,11 +63,13 @@ func TestReports(t *testing.T) {
 		}
 	}
 	jobs := decode[list[jobView]](t, w.get(t, "/devices/a085e3112233/jobs"), http.StatusOK).Items
-	if len(jobs) != 1 || jobs[0].State != fleet.JobFailed || jobs[0].Code != "checksum" || jobs[0].FinishedAt == nil || jobs[0].Deployment != nil {
+	if len(jobs) != 1 || jobs[0].State != fleet.JobFailed || jobs[0].Code != "checksum" || jobs[0].FinishedAt == nil ||
+		jobs[0].Deployment != nil {
 		t.Errorf("jobs: %+v", jobs)
 	}
 	c := decode[configView](t, w.get(t, "/devices/a085e3112233/config"), http.StatusOK)
-	if c.Version != 4 || !c.OnTrial || c.Reverted != 3 || string(c.Values) != `{"heartbeat_s":60,"log":"warn","quiet":false}` {
+	if c.Version != 4 || !c.OnTrial || c.Reverted != 3 ||
+		string(c.Values) != `{"heartbeat_s":60,"log":"warn","quiet":false}` {
 		t.Errorf("configuration: %+v %s", c, c.Values)
 	}
 }
@@ -80,9 +89,11 @@ func toldOf(t *testing.T, lines *bufio.Scanner, n int) map[string]eventView {
 // does not exist.
 func TestNoReports(t *testing.T) {
 	w := newWorld(t)
-	for path, code := range map[string]string{"/vitals": "no_vitals", "/vitals/history": "no_vitals", "/config": "no_config"} {
+	for path, code := range map[string]string{"/vitals": "no_vitals", "/vitals/history": "no_vitals",
+		"/config": "no_config"} {
 		r := w.get(t, "/devices/"+string(unit)+path)
-		if p := r.problem(t); r.status != http.StatusNotFound || p.Code != code || !strings.Contains(p.Detail, "stock firmware") {
+		if p := r.problem(t); r.status != http.StatusNotFound || p.Code != code || !strings.Contains(p.Detail,
+			"stock firmware") {
 			t.Errorf("%s answered %d %s", path, r.status, r.body)
 		}
 		r = w.get(t, "/devices/a085e3aaaaaa"+path)
@@ -93,10 +104,12 @@ func TestNoReports(t *testing.T) {
 	if jobs := decode[list[jobView]](t, w.get(t, "/devices/"+string(unit)+"/jobs"), http.StatusOK).Items; len(jobs) != 0 {
 		t.Errorf("jobs: %+v", jobs)
 	}
-	if r := w.get(t, "/devices/a085e3aaaaaa/jobs"); r.status != http.StatusNotFound || r.problem(t).Code != "unknown_device" {
+	if r := w.get(t, "/devices/a085e3aaaaaa/jobs"); r.status != http.StatusNotFound ||
+		r.problem(t).Code != "unknown_device" {
 		t.Errorf("jobs of no device: %d %s", r.status, r.body)
 	}
-	for _, query := range []string{"?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "?since=2020-01-01T00:00:00Z", "?step_ms=-1", "?since=yesterday"} {
+	for _, query := range []string{"?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "?since=2020-01-01T00:00:00Z",
+		"?step_ms=-1", "?since=yesterday"} {
 		if r := w.get(t, "/devices/"+string(unit)+"/vitals/history"+query); r.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s answered %d %s", query, r.status, r.body)
 		}

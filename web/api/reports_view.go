@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 type vitalsView struct {
@@ -50,13 +51,15 @@ type slotView struct {
 	State string `json:"state" doc:"valid, pending_verify, ..."`
 }
 
-func vitals(v fleet.Vitals) vitalsView {
-	return vitalsView{At: utc(v.At), UptimeMS: v.Uptime.Milliseconds(), Version: v.Version, ResetReason: v.ResetReason, Boots: v.Boots,
-		Crashes: v.Crashes, Reconnects: v.Reconnects, SafeMode: v.SafeMode, CoreDump: v.CoreDump, ConfigVersion: v.ConfigVersion,
-		Heap:    heapView{v.HeapFree, v.HeapMin, v.HeapLargest},
-		Queue:   queueView{v.QueueWaiting, v.QueueDropped},
-		Network: networkView{v.IP, v.SSID, v.RSSI, v.Channel},
-		Slot:    slotView{v.SlotLabel, v.SlotState}, TemperatureC: v.Temperature}
+func vitals(v telemetry.Vitals) vitalsView {
+	return vitalsView{At: utc(v.At), UptimeMS: v.Uptime.Milliseconds(), Version: v.Version, ResetReason: v.ResetReason,
+		Boots:   v.Boots,
+		Crashes: v.Crashes, Reconnects: v.Reconnects, SafeMode: v.SafeMode, CoreDump: v.CoreDump,
+		ConfigVersion: v.ConfigVersion,
+		Heap:          heapView{v.HeapFree, v.HeapMin, v.HeapLargest},
+		Queue:         queueView{v.QueueWaiting, v.QueueDropped},
+		Network:       networkView{v.IP, v.SSID, v.RSSI, v.Channel},
+		Slot:          slotView{v.SlotLabel, v.SlotState}, TemperatureC: v.Temperature}
 }
 
 type vitalsPointView struct {
@@ -72,8 +75,9 @@ type vitalsPointView struct {
 	Restarted    bool      `json:"restarted" doc:"The device started anew within the step, or since the one before"`
 }
 
-func vitalsPoint(p fleet.VitalsPoint) vitalsPointView {
-	return vitalsPointView{At: utc(p.At), Beats: p.Beats, HeapFree: p.HeapFree, HeapMin: p.HeapMin, HeapLargest: p.HeapLargest, RSSIDBM: p.RSSI,
+func vitalsPoint(p telemetry.VitalsPoint) vitalsPointView {
+	return vitalsPointView{At: utc(p.At), Beats: p.Beats, HeapFree: p.HeapFree, HeapMin: p.HeapMin,
+		HeapLargest: p.HeapLargest, RSSIDBM: p.RSSI,
 		TemperatureC: p.Temperature, Reconnects: p.Reconnects, UptimeMS: p.Uptime.Milliseconds(), Restarted: p.Restarted}
 }
 
@@ -90,7 +94,7 @@ type jobView struct {
 	FinishedAt *time.Time     `json:"finished_at"`
 }
 
-func job(j fleet.DeviceJob) jobView {
+func job(j telemetry.Job) jobView {
 	v := jobView{ID: j.ID, Kind: j.Kind, State: j.State, Percent: j.Percent, Code: j.Code, Reason: j.Reason,
 		StartedAt: utc(j.StartedAt), UpdatedAt: utc(j.UpdatedAt), FinishedAt: utcOrNil(j.FinishedAt)}
 	if j.Deployment != (uuid.UUID{}) {

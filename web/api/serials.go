@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 func (a *api) registerSerials() {
@@ -20,7 +21,8 @@ func (a *api) registerSerials() {
 		streams: true,
 		summary: "Load serial numbers and their HMAC keys",
 		about: "text/csv: on each line a serial number, a comma and the key as 64 hex digits. All lines are loaded or none; " +
-			"a problem names the lines at fault in errors. Serial numbers that are loaded already, with the same key, are left as they are.", more: func(h *huma.Operation) { h.Errors = append(h.Errors, http.StatusUnprocessableEntity) }}, a.loadSerials)
+			"a problem names the lines at fault in errors. Serial numbers that are loaded already, with the same key, are left as they are.",
+		more: func(h *huma.Operation) { h.Errors = append(h.Errors, http.StatusUnprocessableEntity) }}, a.loadSerials)
 	a.huma.OpenAPI().Paths["/serials"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Description: "The list, at most 16 MiB",
 		Content:     map[string]*huma.MediaType{"text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}}}
@@ -40,19 +42,19 @@ type serialsInput struct {
 }
 
 type serialView struct {
-	Serial         string            `json:"serial"`
-	State          fleet.SerialState `json:"state" enum:"unused,bound,conflict"`
-	DeviceID       *fleet.DeviceID   `json:"device_id" doc:"The first device that proved to hold the key"`
-	BoundAt        *time.Time        `json:"bound_at"`
-	ConflictDevice *fleet.DeviceID   `json:"conflict_device_id" doc:"A second device that proved it; it was not let in"`
-	ConflictAt     *time.Time        `json:"conflict_at"`
-	WrongProofs    int64             `json:"wrong_proofs" doc:"Activations with a wrong HMAC"`
-	WrongAt        *time.Time        `json:"wrong_at"`
-	LoadedAt       time.Time         `json:"loaded_at"`
-	LoadedBy       string            `json:"loaded_by"`
+	Serial         string                `json:"serial"`
+	State          enrolment.SerialState `json:"state" enum:"unused,bound,conflict"`
+	DeviceID       *fleet.DeviceID       `json:"device_id" doc:"The first device that proved to hold the key"`
+	BoundAt        *time.Time            `json:"bound_at"`
+	ConflictDevice *fleet.DeviceID       `json:"conflict_device_id" doc:"A second device that proved it; it was not let in"`
+	ConflictAt     *time.Time            `json:"conflict_at"`
+	WrongProofs    int64                 `json:"wrong_proofs" doc:"Activations with a wrong HMAC"`
+	WrongAt        *time.Time            `json:"wrong_at"`
+	LoadedAt       time.Time             `json:"loaded_at"`
+	LoadedBy       string                `json:"loaded_by"`
 }
 
-func serial(k fleet.SerialKey) serialView {
+func serial(k enrolment.SerialKey) serialView {
 	return serialView{Serial: k.Serial, State: k.State(), DeviceID: deviceOrNil(k.Device), BoundAt: utcOrNil(k.BoundAt),
 		ConflictDevice: deviceOrNil(k.ConflictDevice), ConflictAt: utcOrNil(k.ConflictAt), WrongProofs: k.WrongProofs,
 		WrongAt: utcOrNil(k.WrongAt), LoadedAt: utc(k.LoadedAt), LoadedBy: k.LoadedBy}
@@ -66,7 +68,8 @@ func deviceOrNil(id fleet.DeviceID) *fleet.DeviceID {
 }
 
 func (a *api) listSerials(_ context.Context, _ fleet.Actor, in *serialsInput) (*answer[list[serialView]], error) {
-	page, err := a.Serials.List(fleet.SerialFilter{State: fleet.SerialState(in.State), Prefix: in.Prefix, Limit: in.Limit,
+	page, err := a.Serials.List(enrolment.SerialFilter{State: enrolment.SerialState(in.State), Prefix: in.Prefix,
+		Limit:  in.Limit,
 		Cursor: in.Cursor})
 	if err != nil {
 		return nil, err
@@ -92,10 +95,10 @@ type serialLoadView struct {
 }
 
 func (a *api) loadSerials(ctx context.Context, by fleet.Actor, in *serialListInput) (*answer[serialLoadView], error) {
-	body := newUploadBody(in.w, in.r.Body, fleet.MaxSerialFile+1)
+	body := newUploadBody(in.w, in.r.Body, enrolment.MaxSerialFile+1)
 	defer body.finish()
 	done, err := a.Serials.LoadList(ctx, by, body)
-	var file *fleet.SerialFileError
+	var file *enrolment.SerialFileError
 	if errors.As(err, &file) {
 		return nil, lineProblems(file)
 	}
@@ -109,7 +112,7 @@ func (a *api) loadSerials(ctx context.Context, by fleet.Actor, in *serialListInp
 }
 
 // lineProblems is a refused list as a problem, with a line in each error.
-func lineProblems(file *fleet.SerialFileError) *problem {
+func lineProblems(file *enrolment.SerialFileError) *problem {
 	p := known(file)
 	for _, l := range file.Problems {
 		p.Errors = append(p.Errors, fieldProblem{"line " + strconv.Itoa(l.Line), l.Text()})

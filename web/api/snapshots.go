@@ -14,8 +14,10 @@ import (
 
 func (a *api) registerSnapshots() {
 	register(a, operation{id: "list-snapshots", method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
-		summary: "List the pictures of a device's screen, newest first", about: "Or the picture of one call."}, a.listSnapshots)
-	register(a, operation{id: "get-snapshot", method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer, noun: "snapshot",
+		summary: "List the pictures of a device's screen, newest first", about: "Or the picture of one call."},
+		a.listSnapshots)
+	register(a, operation{id: "get-snapshot", method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
+		noun:    "snapshot",
 		summary: "Get the picture itself", more: func(h *huma.Operation) {
 			picture := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
 			h.Responses = map[string]*huma.Response{"200": {Description: "The picture",
@@ -37,8 +39,9 @@ type snapshotView struct {
 }
 
 func snapshot(s fleet.Snapshot) snapshotView {
-	return snapshotView{ID: s.ID, DeviceID: s.Device, CallID: s.Call, MediaType: s.MediaType, Width: s.Width, Height: s.Height,
-		Bytes: s.Size, SHA256: s.Blob, CreatedAt: utc(s.CreatedAt), URL: prefix + "/snapshots/" + s.ID.String()}
+	return snapshotView{ID: s.ID, DeviceID: s.Device, CallID: s.Call, MediaType: s.MediaType, Width: s.Width,
+		Height: s.Height,
+		Bytes:  s.Size, SHA256: s.Blob, CreatedAt: utc(s.CreatedAt), URL: prefix + "/snapshots/" + s.ID.String()}
 }
 
 type listSnapshotsInput struct {
@@ -47,9 +50,11 @@ type listSnapshotsInput struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listSnapshots(ctx context.Context, _ fleet.Actor, in *listSnapshotsInput) (*answer[list[snapshotView]], error) {
+func (a *api) listSnapshots(ctx context.Context, _ fleet.Actor, in *listSnapshotsInput) (*answer[list[snapshotView]],
+	error) {
 	if (in.Device == "") == (in.Call == "") {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_request", "name either a device or a call: /snapshots?device=a0:85:e3:11:22:33")
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_request",
+			"name either a device or a call: /snapshots?device=a0:85:e3:11:22:33")
 	}
 	if in.Call != "" {
 		return a.snapshotOf(ctx, in.Call)

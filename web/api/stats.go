@@ -72,7 +72,10 @@ func (a *api) getStats(ctx context.Context, _ fleet.Actor, in *statsInput) (*ans
 	if err != nil {
 		return nil, err
 	}
-	v.Calls = listOf(buckets, func(b fleet.CallBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} }).Body.Items
+	v.Calls = listOf(buckets, func(b fleet.CallBucket) callBucket {
+		return callBucket{utc(b.At), b.Succeeded,
+			b.Failed}
+	}).Body.Items
 	samples, err := a.Samples.PresenceSamples(ctx, since)
 	if err != nil {
 		return nil, err

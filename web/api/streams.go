@@ -22,7 +22,8 @@ func (s *streamCount) enter(token string) (leave func(), _ *problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open[token] >= maxStreams {
-		return nil, &problem{Status: http.StatusTooManyRequests, Title: http.StatusText(http.StatusTooManyRequests), Code: "too_many_streams",
+		return nil, &problem{Status: http.StatusTooManyRequests, Title: http.StatusText(http.StatusTooManyRequests),
+			Code:   "too_many_streams",
 			Detail: "the token has " + strconv.Itoa(maxStreams) + " event streams open already; close one first", retryAfter: 10}
 	}
 	if s.open == nil {

@@ -13,9 +13,11 @@ import (
 func (a *api) registerTokens() {
 	register(a, operation{id: "list-tokens", method: http.MethodGet, path: "/tokens", role: fleet.RoleViewer,
 		summary: "List API tokens, without their secrets"}, a.listTokens)
-	register(a, operation{id: "create-token", method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin, created: true,
+	register(a, operation{id: "create-token", method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin,
+		created: true,
 		summary: "Make an API token", about: "Its secret is in this answer alone."}, a.createToken)
-	register(a, operation{id: "revoke-token", method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin, noun: "token",
+	register(a, operation{id: "revoke-token", method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin,
+		noun:    "token",
 		summary: "Revoke an API token"}, a.revokeToken)
 }
 
@@ -32,7 +34,8 @@ type TokenView struct {
 }
 
 func token(t fleet.Token) TokenView {
-	return TokenView{ID: t.ID, Name: t.Name, Role: t.Role, Hint: t.Hint, CreatedBy: t.CreatedBy, CreatedAt: utc(t.CreatedAt),
+	return TokenView{ID: t.ID, Name: t.Name, Role: t.Role, Hint: t.Hint, CreatedBy: t.CreatedBy,
+		CreatedAt:  utc(t.CreatedAt),
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}
 }
 
@@ -61,7 +64,8 @@ type newTokenView struct {
 func (a *api) createToken(ctx context.Context, by fleet.Actor, in *createTokenInput) (*answer[newTokenView], error) {
 	expires := utcOrNil(in.Body.ExpiresAt)
 	if expires != nil && !expires.After(time.Now()) {
-		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_expires_at", Field: "expires_at", Message: "the token would have expired already"}
+		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_expires_at", Field: "expires_at",
+			Message: "the token would have expired already"}
 	}
 	t, secret, err := a.Operators.NewToken(ctx, by, in.Body.Name, in.Body.Role, expires)
 	if err != nil {

@@ -10,11 +10,14 @@ import (
 )
 
 func (a *api) registerTools() {
-	register(a, operation{id: "list-tools", method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-tools", method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer,
+		noun:    "device",
 		summary: "List the tools that a device offers"}, a.listTools)
-	register(a, operation{id: "list-inventories", method: http.MethodGet, path: "/devices/{id}/inventories", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "list-inventories", method: http.MethodGet, path: "/devices/{id}/inventories",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "List which tools a device offered when, newest first"}, a.listInventories)
-	register(a, operation{id: "diff-inventories", method: http.MethodGet, path: "/devices/{id}/inventories/diff", role: fleet.RoleViewer, noun: "device",
+	register(a, operation{id: "diff-inventories", method: http.MethodGet, path: "/devices/{id}/inventories/diff",
+		role: fleet.RoleViewer, noun: "device",
 		summary: "Compare two inventories of a device"}, a.diffInventories)
 }
 
@@ -27,7 +30,8 @@ type toolView struct {
 }
 
 func tool(t fleet.Tool) toolView {
-	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t), Effect: string(fleet.EffectOf(t.Name))}
+	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t),
+		Effect: string(fleet.EffectOf(t.Name))}
 	return v
 }
 
@@ -85,7 +89,8 @@ func inventory(r fleet.InventoryRecord) inventoryView {
 		Partial: r.Partial, FirstSeen: utc(r.FirstSeen), LastSeen: utc(r.LastSeen)}
 }
 
-func (a *api) listInventories(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[inventoryView]], error) {
+func (a *api) listInventories(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[inventoryView]],
+	error) {
 	records, err := a.inventories(ctx, *in)
 	if err != nil {
 		return nil, err
@@ -137,7 +142,10 @@ func (a *api) diffInventories(ctx context.Context, _ fleet.Actor, in *diffInput)
 	if err != nil {
 		return nil, err
 	}
-	changed := listOf(d.Changed, func(c fleet.ToolChange) toolChangeView { return toolChangeView{tool(c.Before), tool(c.After)} })
+	changed := listOf(d.Changed, func(c fleet.ToolChange) toolChangeView {
+		return toolChangeView{tool(c.Before),
+			tool(c.After)}
+	})
 	return answerWith(diffView{From: d.From, To: d.To, Added: listOf(d.Added, tool).Body.Items,
 		Removed: listOf(d.Removed, tool).Body.Items, Changed: changed.Body.Items}), nil
 }
@@ -153,7 +161,8 @@ func pick(records []fleet.InventoryRecord, param, id string, place int) (string,
 			return id, nil
 		}
 	}
-	e := fleet.Errorf(fleet.ErrInvalid, "unknown_inventory", "the device had no such inventory; see its list of inventories")
+	e := fleet.Errorf(fleet.ErrInvalid, "unknown_inventory",
+		"the device had no such inventory; see its list of inventories")
 	e.Field = "query." + param
 	return "", e
 }

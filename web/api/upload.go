@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // Bounds of an upload.
@@ -48,9 +49,9 @@ func (in *uploadInput) form() bool {
 
 func (in *uploadInput) limit() int64 {
 	if in.form() {
-		return fleet.MaxImageBytes + formExtra
+		return firmware.MaxImageBytes + formExtra
 	}
-	return fleet.MaxImageBytes
+	return firmware.MaxImageBytes
 }
 
 type uploadOutput struct {
@@ -69,12 +70,14 @@ func describeUpload(a *api, h *huma.Operation) {
 func describeUploadBody(op *huma.Operation) {
 	file := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	text := &huma.Schema{Type: huma.TypeString}
-	op.RequestBody = &huma.RequestBody{Required: true, Description: "The file, at most 64 MiB", Content: map[string]*huma.MediaType{
-		"application/octet-stream": {Schema: file},
-		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"},
-			Properties: map[string]*huma.Schema{"file": file, "board": text, "notes": text, "manifest": {Type: huma.TypeString, Format: "binary",
-				Description: "The .manifest file of the image, if it is signed"}}}},
-	}}
+	op.RequestBody = &huma.RequestBody{Required: true, Description: "The file, at most 64 MiB",
+		Content: map[string]*huma.MediaType{
+			"application/octet-stream": {Schema: file},
+			"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"},
+				Properties: map[string]*huma.Schema{"file": file, "board": text, "notes": text, "manifest": {Type: huma.TypeString,
+					Format:      "binary",
+					Description: "The .manifest file of the image, if it is signed"}}}},
+		}}
 }
 
 func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) (*uploadOutput, error) {
@@ -92,7 +95,7 @@ func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) 
 	if err != nil {
 		return nil, err
 	}
-	out := &uploadOutput{http.StatusOK, prefix + "/images/" + img.SHA256, firmware(img)}
+	out := &uploadOutput{http.StatusOK, prefix + "/images/" + img.SHA256, newImageView(img)}
 	if created {
 		out.Status = http.StatusCreated
 	}
@@ -100,34 +103,37 @@ func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) 
 }
 
 // receive hands the body on, or the file of the form in it.
-func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body *uploadBody) (fleet.Image, bool, error) {
-	u := fleet.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
+func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body *uploadBody) (firmware.Image, bool,
+	error) {
+	u := firmware.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
 	if !in.form() {
 		return a.Firmware.Upload(ctx, by, u)
 	}
 	in.r.Body = body
 	if err := in.r.ParseMultipartForm(formMemory); err != nil {
-		return fleet.Image{}, false, &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest), Code: "broken_body",
+		return firmware.Image{}, false, &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest),
+			Code:   "broken_body",
 			Detail: "the form cannot be read; send multipart/form-data with the file as \"file\", or the file as the body itself"}
 	}
 	defer func() { _ = in.r.MultipartForm.RemoveAll() }()
 	return a.receiveForm(ctx, by, in.r, u)
 }
 
-func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, u fleet.ImageUpload) (fleet.Image, bool, error) {
+func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, u firmware.ImageUpload) (firmware.Image,
+	bool, error) {
 	file, header, err := r.FormFile("file")
 	if err != nil {
 		e := fleet.Errorf(fleet.ErrInvalid, "file_missing", "the form has no file; name the part \"file\"")
 		e.Field = "file"
-		return fleet.Image{}, false, e
+		return firmware.Image{}, false, e
 	}
 	defer file.Close()
-	if header.Size > fleet.MaxImageBytes {
-		return fleet.Image{}, false, imageTooLarge()
+	if header.Size > firmware.MaxImageBytes {
+		return firmware.Image{}, false, imageTooLarge()
 	}
 	u.Body, u.FileName = file, header.Filename
 	if u.Manifest, err = formManifest(r); err != nil {
-		return fleet.Image{}, false, err
+		return firmware.Image{}, false, err
 	}
 	for name, to := range map[string]*string{"board": &u.Board, "notes": &u.Notes} {
 		if v := r.MultipartForm.Value[name]; len(v) > 0 {
@@ -150,11 +156,12 @@ func formManifest(r *http.Request) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, fleet.MaxManifestBytes+1))
+	return io.ReadAll(io.LimitReader(file, firmware.MaxManifestBytes+1))
 }
 
 func imageTooLarge() *problem {
-	return &problem{Status: http.StatusRequestEntityTooLarge, Title: http.StatusText(http.StatusRequestEntityTooLarge), Code: "image_too_large",
+	return &problem{Status: http.StatusRequestEntityTooLarge, Title: http.StatusText(http.StatusRequestEntityTooLarge),
+		Code:   "image_too_large",
 		Detail: "the upload is larger than 64 MiB, more than the flash of any board holds; upload the app image that the build left, or its merged-binary.bin"}
 }
 
@@ -168,7 +175,8 @@ type uploadBody struct {
 }
 
 func newUploadBody(w http.ResponseWriter, body io.ReadCloser, limit int64) *uploadBody {
-	return &uploadBody{body: http.MaxBytesReader(w, body, limit), conn: http.NewResponseController(w), until: time.Now().Add(uploadTimeout)}
+	return &uploadBody{body: http.MaxBytesReader(w, body, limit), conn: http.NewResponseController(w),
+		until: time.Now().Add(uploadTimeout)}
 }
 
 func (b *uploadBody) Read(p []byte) (int, error) {

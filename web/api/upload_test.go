@@ -17,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
 )
 
 // upload sends a body as it is.
@@ -52,8 +53,10 @@ func TestUpload(t *testing.T) {
 	app := esptest.App{Version: "2.4.3", Size: 300_000}
 	r := w.upload(t, "/images?board=bread-compact-wifi&notes=a%0Ab&file_name=app.bin", "", bytes.NewReader(app.Bytes()))
 	i := decode[imageView](t, r, 201)
-	if i.Version != "2.4.3" || i.Chip != "esp32s3" || i.Board != "bread-compact-wifi" || i.Notes != "a\nb" || i.FileName != "app.bin" ||
-		i.Size != int64(len(app.Bytes())) || i.ELFSHA256 != fmt.Sprintf("%x", app.ELFSHA256()) || i.UploadedBy.Name != "operator-script" ||
+	if i.Version != "2.4.3" || i.Chip != "esp32s3" || i.Board != "bread-compact-wifi" || i.Notes != "a\nb" ||
+		i.FileName != "app.bin" ||
+		i.Size != int64(len(app.Bytes())) || i.ELFSHA256 != fmt.Sprintf("%x", app.ELFSHA256()) ||
+		i.UploadedBy.Name != "operator-script" ||
 		r.header.Get("Location") != prefix+"/images/"+i.SHA256 {
 		t.Errorf("answered %v %s", r.header, r.body)
 	}
@@ -153,7 +156,8 @@ func TestUploadClaimsTooMuch(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	var p problem
-	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != 413 || p.Code != "image_too_large" || !resp.Close {
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != 413 || p.Code != "image_too_large" ||
+		!resp.Close {
 		t.Errorf("answered %d %+v, closing %t (%v)", resp.StatusCode, p, resp.Close, err)
 	}
 }
@@ -162,7 +166,8 @@ func TestUploadClaimsTooMuch(t *testing.T) {
 func TestUploadStreamsTooMuch(t *testing.T) {
 	w := newWorld(t)
 	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
-	for mediaType, head := range map[string]string{"application/octet-stream": "", "multipart/form-data; boundary=b": formHead} {
+	for mediaType, head := range map[string]string{"application/octet-stream": "",
+		"multipart/form-data; boundary=b": formHead} {
 		sent := &zeros{}
 		r := w.upload(t, "/images", mediaType, io.MultiReader(strings.NewReader(head), io.LimitReader(sent, 2<<30)))
 		if p := r.problem(t); p.Status != 413 || p.Code != "image_too_large" {
@@ -180,11 +185,12 @@ func TestUploadStreamsTooMuch(t *testing.T) {
 // No upload is held in memory. The test does not run beside others, whose
 // memory it would count.
 func TestUploadMemory(t *testing.T) {
-	a := newAPI(Options{Operators: fleet.NewOperators(tokenStore{}), Firmware: fleet.NewFirmware(fleet.FirmwareOptions{})})
+	a := newAPI(Options{Operators: fleet.NewOperators(tokenStore{}), Firmware: firmware.New(firmware.Options{})})
 	server := httptest.NewServer(mounted(a))
 	defer server.Close()
 	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
-	for mediaType, form := range map[string][2]string{"application/octet-stream": {}, "multipart/form-data; boundary=b": {formHead, "\r\n--b--\r\n"}} {
+	for mediaType, form := range map[string][2]string{"application/octet-stream": {},
+		"multipart/form-data; boundary=b": {formHead, "\r\n--b--\r\n"}} {
 		body := io.MultiReader(strings.NewReader(form[0]), io.LimitReader(&zeros{}, 60<<20), strings.NewReader(form[1]))
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+prefix+"/images", body)
 		req.Header.Set("Authorization", "Bearer flt_bench")
@@ -232,7 +238,8 @@ func TestUploadBreaksOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s/images HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", prefix, w.tokens[fleet.RoleOperator], len(app))
+	fmt.Fprintf(conn, "POST %s/images HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
+		prefix, w.tokens[fleet.RoleOperator], len(app))
 	_, _ = conn.Write(app[:250_000])
 	_ = conn.(*net.TCPConn).CloseWrite()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

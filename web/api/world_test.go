@@ -14,13 +14,16 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/telemetry"
 )
 
 const (
@@ -49,17 +52,17 @@ type world struct {
 	link      *fleettest.Link
 	events    *fleet.Events
 	presence  *fleet.Presences
-	enrolment *fleet.Enrolments
-	rules     *fleet.EnrolmentRules
+	enrolment *enrolment.Service
+	rules     *enrolment.Rules
 	devices   *fleet.Devices
 	operators *fleet.Operators
-	serials   *fleet.Serials
-	keys      *fleet.SigningKeys
+	serials   *enrolment.Serials
+	keys      *enrolment.SigningKeys
 	snapshots *fleet.Snapshots
-	coreDumps *fleet.CoreDumps
-	reports   *fleet.Reports
-	firmware  *fleet.Firmware
-	campaigns *fleet.Campaigns
+	coreDumps *telemetry.CoreDumps
+	reports   *telemetry.Reports
+	firmware  *firmware.Service
+	campaigns *campaign.Service
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
 }
@@ -97,8 +100,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
 	w.openKeys(t, log)
-	w.rules = fleet.NewEnrolmentRules(w.store, nil)
-	w.enrolment, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
+	w.rules = enrolment.NewRules(w.store, nil)
+	w.enrolment, err = enrolment.New(enrolment.Options{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
 		Conflicts: w.store})
 	if err != nil {
@@ -108,9 +111,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
-		Busy: func(ctx context.Context, ids []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return w.store.Conflicts(ctx, uuid.Nil, ids)
-		}})
+		Busy: campaign.PartsOf(w.store)})
 	w.operators = fleet.NewOperators(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
@@ -118,10 +119,11 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
-	w.coreDumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: calls,
+	w.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir,
+		Calls:       calls,
 		Devices:     w.store,
 		Inventories: w.store, Events: w.events, Log: log})
-	w.reports = fleet.NewReports(fleet.ReportsOptions{Store: w.store, Events: w.events, Log: log,
+	w.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log,
 		WriteEvery: 10 * time.Millisecond})
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence,
 		Events: w.events, Log: log})
@@ -135,10 +137,10 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 }
 
 func (w *world) openKeys(t testing.TB, log *slog.Logger) {
-	sealer, err := fleet.NewSealer(make([]byte, fleet.KeySize))
+	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	if err == nil {
-		w.serials = fleet.NewSerials(w.store, sealer, log)
-		w.keys, err = fleet.NewSigningKeys(w.store, make([]byte, fleet.KeySize), log)
+		w.serials = enrolment.NewSerials(w.store, sealer, log)
+		w.keys, err = enrolment.NewSigningKeys(w.store, make([]byte, enrolment.KeySize), log)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -146,12 +148,9 @@ func (w *world) openKeys(t testing.TB, log *slog.Logger) {
 }
 
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
-	w.firmware = fleet.NewFirmware(fleet.FirmwareOptions{Store: w.store, Blobs: dir, Devices: w.store,
-		Quarantines: w.store, Layouts: w.store, Events: w.events, Log: log,
-		Busy: func(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeploymentConflict, error) {
-			return w.store.Conflicts(ctx, uuid.Nil, devices)
-		}})
-	w.campaigns = fleet.NewCampaigns(fleet.CampaignsOptions{Store: w.store, Firmware: w.store, Devices: w.store,
+	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
+		Taken: campaign.Taken(w.store), Layouts: w.store, Events: w.events, Log: log})
+	w.campaigns = campaign.New(campaign.Options{Store: w.store, Firmware: w.store, Devices: w.store,
 		Inventories: w.store,
 		Quarantines: w.store, Requeue: w.store.Requeue, Events: w.events, Wake: func() {}, Zone: time.UTC, Log: log})
 }
@@ -206,9 +205,9 @@ func eventually(t testing.TB, done func() bool) {
 	}
 }
 
-func (w *world) poll(t testing.TB, id fleet.DeviceID) fleet.PollAnswer {
+func (w *world) poll(t testing.TB, id fleet.DeviceID) enrolment.PollAnswer {
 	t.Helper()
-	answer, err := w.enrolment.Poll(fleet.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(),
+	answer, err := w.enrolment.Poll(enrolment.BootPoll{Device: id, ClientID: "c-" + string(id), At: time.Now().UTC(),
 		Board:     "bread-compact-wifi",
 		BoardType: "bread", Chip: "esp32s3", Version: "2.0.3", Slot: "ota_0", ELFSHA256: strings.Repeat("ab", 32),
 		Layout: &fleet.FlashLayout{SlotSize: 4 << 20, Labels: []string{"ota_0", "ota_1", "assets"}, FreeHeap: 100_000,

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // maxActivation bounds the body of an activation. A stock device sends 250 bytes.
@@ -35,18 +36,18 @@ func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
 	}
 	proof.Device, proof.ClientID, proof.RemoteAddr = id, strings.TrimSpace(r.Header.Get("Client-Id")), remoteAddr(r)
 	switch h.o.Enrolments.Prove(r.Context(), proof) {
-	case fleet.ProofAccepted:
+	case enrolment.ProofAccepted:
 		h.sendActivated(w, true)
-	case fleet.ProofMarked, fleet.ProofUnknown, fleet.ProofLater:
+	case enrolment.ProofMarked, enrolment.ProofUnknown, enrolment.ProofLater:
 		h.sendActivated(w, false)
-	case fleet.ProofWrong:
+	case enrolment.ProofWrong:
 		sendError(w, http.StatusUnauthorized, "the HMAC does not fit the serial number and the challenge")
-	case fleet.ProofChallenge:
+	case enrolment.ProofChallenge:
 		sendError(w, http.StatusUnauthorized,
 			"the challenge is not this device's, was used or has expired; poll again for a new one")
-	case fleet.ProofConflict:
+	case enrolment.ProofConflict:
 		sendError(w, http.StatusConflict, "another device has proved this serial number; an administrator must decide")
-	case fleet.ProofLimited:
+	case enrolment.ProofLimited:
 		sendError(w, http.StatusTooManyRequests, "too many wrong proofs; wait")
 	}
 }
@@ -69,10 +70,10 @@ const (
 
 // readProof reads the body of an activation. One without an HMAC is no proof,
 // whatever else it holds.
-func readProof(body io.Reader) (fleet.SerialProof, proofKind) {
+func readProof(body io.Reader) (enrolment.SerialProof, proofKind) {
 	raw, err := io.ReadAll(io.LimitReader(body, maxActivation+1))
 	if err != nil || len(raw) > maxActivation {
-		return fleet.SerialProof{}, proofMalformed
+		return enrolment.SerialProof{}, proofMalformed
 	}
 	var b struct {
 		Algorithm string          `json:"algorithm"`
@@ -82,16 +83,16 @@ func readProof(body io.Reader) (fleet.SerialProof, proofKind) {
 	}
 	err = json.Unmarshal(raw, &b)
 	if b.HMAC == nil {
-		return fleet.SerialProof{}, proofNone
+		return enrolment.SerialProof{}, proofNone
 	}
 	var digits string
 	if err != nil || json.Unmarshal(b.HMAC, &digits) != nil || len(digits) != 64 || b.Algorithm != "hmac-sha256" ||
 		b.Serial == "" || b.Challenge == "" {
-		return fleet.SerialProof{}, proofMalformed
+		return enrolment.SerialProof{}, proofMalformed
 	}
 	mac, err := hex.DecodeString(digits)
 	if err != nil {
-		return fleet.SerialProof{}, proofMalformed
+		return enrolment.SerialProof{}, proofMalformed
 	}
-	return fleet.SerialProof{Serial: b.Serial, Challenge: b.Challenge, MAC: mac}, proofGiven
+	return enrolment.SerialProof{Serial: b.Serial, Challenge: b.Challenge, MAC: mac}, proofGiven
 }

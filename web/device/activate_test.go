@@ -20,6 +20,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/web/device"
@@ -36,12 +37,12 @@ var admin = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "root", Role: 
 type provingSite struct {
 	*site
 	store   *postgres.Store
-	serials *fleet.Serials
+	serials *enrolment.Serials
 	ahead   atomic.Int64 // nanoseconds that the enrolments' clock is ahead
 	stop    func()
 }
 
-func newProvingSite(t testing.TB, store *postgres.Store, change func(*fleet.EnrolmentOptions)) *provingSite {
+func newProvingSite(t testing.TB, store *postgres.Store, change func(*enrolment.Options)) *provingSite {
 	t.Helper()
 	s := &provingSite{site: &site{}, store: store}
 	check := func(err error) {
@@ -50,21 +51,21 @@ func newProvingSite(t testing.TB, store *postgres.Store, change func(*fleet.Enro
 			t.Fatal(err)
 		}
 	}
-	sealer, err := fleet.NewSealer(make([]byte, fleet.KeySize))
+	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	check(err)
-	s.serials = fleet.NewSerials(store, sealer, nil)
+	s.serials = enrolment.NewSerials(store, sealer, nil)
 	check(s.serials.Load(t.Context()))
-	o := fleet.EnrolmentOptions{Store: store, Mode: fleet.EnrolByCode, Key: make([]byte, fleet.KeySize),
+	o := enrolment.Options{Store: store, Mode: fleet.EnrolByCode, Key: make([]byte, enrolment.KeySize),
 		Serials:    s.serials,
 		WriteEvery: 10 * time.Millisecond, Now: func() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }}
 	if change != nil {
 		change(&o)
 	}
-	s.enrolments, err = fleet.NewEnrolments(o)
+	s.enrolments, err = enrolment.New(o)
 	check(err)
 	check(s.enrolments.Load(t.Context()))
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: nobody{}})
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "127.0.0.1:1"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "127.0.0.1:1"})
 	check(err)
 	router := chi.NewRouter()
 	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Answers: answers}).Routes(router)
@@ -140,7 +141,7 @@ func (s *provingSite) activate(t testing.TB, b board, body string) int {
 	return resp.StatusCode
 }
 
-func (s *provingSite) serial(t testing.TB, serial string) fleet.SerialKey {
+func (s *provingSite) serial(t testing.TB, serial string) enrolment.SerialKey {
 	t.Helper()
 	k, ok := s.serials.Serial(serial)
 	if !ok {
@@ -180,7 +181,7 @@ func TestRightProofLetsTheDeviceIn(t *testing.T) {
 		t.Error("the device still has to prove itself")
 	}
 	k := s.serial(t, fuseSerial)
-	if k.Device != unit || k.WrongProofs != 1 || k.State() != fleet.SerialBound {
+	if k.Device != unit || k.WrongProofs != 1 || k.State() != enrolment.SerialBound {
 		t.Errorf("%+v", k)
 	}
 	entries, err := s.store.AuditEntries(t.Context(), fleet.AuditFilter{Limit: 10})
@@ -275,7 +276,7 @@ func TestOneSerialNumberInTwoDevices(t *testing.T) {
 		}
 	}
 	k := s.serial(t, fuseSerial)
-	if k.Device != unit || k.ConflictDevice != "a085e3112244" || k.State() != fleet.SerialConflict {
+	if k.Device != unit || k.ConflictDevice != "a085e3112244" || k.State() != enrolment.SerialConflict {
 		t.Errorf("%+v", k)
 	}
 	if w := s.enrolments.Waiting(); len(w) != 1 || w[0].Conflict != unit || w[0].Proved || w[0].Serial != fuseSerial {
@@ -288,14 +289,14 @@ func TestOneSerialNumberInTwoDevices(t *testing.T) {
 	if got := prove(clone); got != 200 {
 		t.Errorf("after the release: %d", got)
 	}
-	if k := s.serial(t, fuseSerial); k.Device != "a085e3112244" || k.State() != fleet.SerialBound {
+	if k := s.serial(t, fuseSerial); k.Device != "a085e3112244" || k.State() != enrolment.SerialBound {
 		t.Errorf("%+v", k)
 	}
 }
 
 func TestProofCanBeAMarkAlone(t *testing.T) {
 	s := newProvingSite(t, postgres.New(pgtest.New(t), postgres.Options{}),
-		func(o *fleet.EnrolmentOptions) { o.MarkProofs = true })
+		func(o *enrolment.Options) { o.MarkProofs = true })
 	s.load(t, fuseSerial, fuseKey)
 	proof := proofOf(fuseSerial, s.challenge(t, genuine), fuseKey)
 	for range 3 { // the device asks every three seconds
@@ -304,7 +305,7 @@ func TestProofCanBeAMarkAlone(t *testing.T) {
 		}
 	}
 	w := s.enrolments.Waiting()
-	if len(w) != 1 || !w[0].Proved || w[0].Serial != fuseSerial || s.serials.Proofs(fleet.ProofMarked) != 3 {
+	if len(w) != 1 || !w[0].Proved || w[0].Serial != fuseSerial || s.serials.Proofs(enrolment.ProofMarked) != 3 {
 		t.Fatalf("%+v", w)
 	}
 	if s.challenge(t, genuine) == "" {
@@ -322,7 +323,7 @@ func TestProofCanBeAMarkAlone(t *testing.T) {
 // record has to prove it.
 func TestOpenModeWantsTheProof(t *testing.T) {
 	s := newProvingSite(t, postgres.New(pgtest.New(t), postgres.Options{}),
-		func(o *fleet.EnrolmentOptions) { o.Mode = fleet.EnrolOpen })
+		func(o *enrolment.Options) { o.Mode = fleet.EnrolOpen })
 	s.load(t, fuseSerial, fuseKey)
 	for _, b := range []board{{"a0:85:e3:11:22:44", uuid1, ""}, {"a0:85:e3:11:22:55", uuid1, "SN-unknown"}} {
 		if s.challenge(t, b) != "" {
@@ -401,8 +402,8 @@ func TestProofWithoutDatabase(t *testing.T) {
 	defer cancel()
 	mac := hmac.New(sha256.New, fuseKey)
 	io.WriteString(mac, ch)
-	proof := fleet.SerialProof{Device: unit, ClientID: uuid1, Serial: fuseSerial, Challenge: ch, MAC: mac.Sum(nil)}
-	if got := s.enrolments.Prove(ctx, proof); got != fleet.ProofLater {
+	proof := enrolment.SerialProof{Device: unit, ClientID: uuid1, Serial: fuseSerial, Challenge: ch, MAC: mac.Sum(nil)}
+	if got := s.enrolments.Prove(ctx, proof); got != enrolment.ProofLater {
 		t.Errorf("while the database hangs: %s", got)
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
@@ -454,10 +455,10 @@ func FuzzActivate(f *testing.F) {
 	f.Add("{}")
 	f.Add(proofOf(fuseSerial, "f3b0c2d4e5", fuseKey))
 	f.Add(`{"hmac":null,"serial_number":[]}`)
-	enrolments := func(t testing.TB) *fleet.Enrolments {
-		sealer, _ := fleet.NewSealer(make([]byte, 32))
-		serials := fleet.NewSerials(nil, sealer, nil)
-		e, err := fleet.NewEnrolments(fleet.EnrolmentOptions{Store: &pollStore{}, Mode: fleet.EnrolByCode,
+	enrolments := func(t testing.TB) *enrolment.Service {
+		sealer, _ := enrolment.NewSealer(make([]byte, 32))
+		serials := enrolment.NewSerials(nil, sealer, nil)
+		e, err := enrolment.New(enrolment.Options{Store: &pollStore{}, Mode: fleet.EnrolByCode,
 			Key: make([]byte, 32), Serials: serials})
 		if err != nil {
 			t.Fatal(err)
@@ -466,7 +467,7 @@ func FuzzActivate(f *testing.F) {
 	}(f)
 	router := chi.NewRouter()
 	device.New(device.Options{Enrolments: enrolments}).Routes(router)
-	if _, err := enrolments.Poll(fleet.BootPoll{Device: unit, ClientID: uuid1, SerialNumber: fuseSerial,
+	if _, err := enrolments.Poll(enrolment.BootPoll{Device: unit, ClientID: uuid1, SerialNumber: fuseSerial,
 		At: time.Now()}); err != nil {
 		f.Fatal(err)
 	}

@@ -8,10 +8,11 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // maxCoreDump is a core dump and the multipart form around it.
-const maxCoreDump = fleet.MaxCoreDumpBytes + 16<<10
+const maxCoreDump = telemetry.MaxCoreDumpBytes + 16<<10
 
 func (h *Handler) receiveCoreDump(w http.ResponseWriter, r *http.Request) error {
 	c, err := h.o.CoreDumps.Receive(r.Context(), chi.URLParam(r, "token"), func() (io.Reader, error) {

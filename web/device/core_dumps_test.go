@@ -14,8 +14,10 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/device"
 )
 
@@ -25,7 +27,7 @@ type dumpSite struct {
 	store     *postgres.Store
 	blobs     *blobs.Store
 	links     *fleet.URLLinks
-	dumps     *fleet.CoreDumps
+	dumps     *telemetry.CoreDumps
 	snapshots *fleet.Snapshots
 }
 
@@ -37,19 +39,23 @@ func newDumpSite(t *testing.T) *dumpSite {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.blobs.Close() })
-	poll := fleet.PollRecord{Poll: fleet.BootPoll{Device: unit, ClientID: "c1", Version: "1.1.0", ELFSHA256: strings.Repeat("9f", 32), At: time.Now().UTC()},
-		Admission: fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"}}
-	if err := s.store.SavePolls(t.Context(), []fleet.PollRecord{poll}); err != nil {
+	poll := enrolment.PollRecord{Poll: enrolment.BootPoll{Device: unit, ClientID: "c1", Version: "1.1.0",
+		ELFSHA256: strings.Repeat("9f", 32), At: time.Now().UTC()},
+		Admission: enrolment.Admission{Device: unit, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"}}
+	if err := s.store.SavePolls(t.Context(), []enrolment.PollRecord{poll}); err != nil {
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
 	t.Cleanup(s.Close)
 	s.links = fleet.NewURLLinks(s.store, s.URL, nil)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: fleet.NewTargets(s.store, s.store), URLs: s.links, Events: &fleet.Events{}})
-	s.dumps = fleet.NewCoreDumps(fleet.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs, Calls: calls, Devices: s.store, Inventories: s.store})
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs, PublicURL: s.URL})
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "h:1883"})
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: fleet.NewTargets(s.store, s.store), URLs: s.links,
+		Events: &fleet.Events{}})
+	s.dumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		Calls: calls, Devices: s.store, Inventories: s.store})
+	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		PublicURL: s.URL})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +72,7 @@ func (s *dumpSite) url(t *testing.T, ttl time.Duration) string {
 	return url
 }
 
-func (s *dumpSite) kept(t *testing.T) []fleet.CoreDump {
+func (s *dumpSite) kept(t *testing.T) []telemetry.CoreDump {
 	t.Helper()
 	dumps, err := s.store.CoreDumps(context.Background(), unit, 100)
 	if err != nil {
@@ -92,7 +98,8 @@ func TestCoreDumpUpload(t *testing.T) {
 		t.Fatalf("%d core dumps kept", len(kept))
 	}
 	c, data, err := s.dumps.Content(t.Context(), kept[0].ID)
-	if err != nil || !bytes.Equal(data, dump) || c.Device != unit || c.Size != 64<<10 || c.Version != "1.1.0" || c.BuildFrom != fleet.BuildFromDevice {
+	if err != nil || !bytes.Equal(data, dump) || c.Device != unit || c.Size != 64<<10 || c.Version != "1.1.0" ||
+		c.BuildFrom != telemetry.BuildFromDevice {
 		t.Errorf("%+v, %d bytes: %v", c, len(data), err)
 	}
 	// The same bytes again are the same core dump, which the device did not erase.
@@ -112,15 +119,16 @@ func TestHostileCoreDumps(t *testing.T) {
 		want int
 	}{
 		{"a core dump", form("file", good), 200},
-		{"1 MiB", form("file", noise(fleet.MaxCoreDumpBytes)), 200},
-		{"one byte more", form("file", noise(fleet.MaxCoreDumpBytes+1)), 413},
+		{"1 MiB", form("file", noise(telemetry.MaxCoreDumpBytes)), 200},
+		{"one byte more", form("file", noise(telemetry.MaxCoreDumpBytes+1)), 413},
 		{"5 MB", form("file", make([]byte, 5<<20)), 413},
 		{"empty", form("file", nil), 400},
 		{"nothing", nil, 400},
 		{"no form", good, 400},
 		{"two parts", two, 400},
 		{"another field", form("dump", good), 400},
-		{"a field before it", append(bytes.TrimSuffix(form("x", []byte("y")), []byte("--\r\n")), form("file", good)[len("--"+screenBoundary):]...), 400},
+		{"a field before it", append(bytes.TrimSuffix(form("x", []byte("y")), []byte("--\r\n")),
+			form("file", good)[len("--"+screenBoundary):]...), 400},
 		{"cut off", form("file", good)[:2000], 400},
 		{"without the form's end", bytes.TrimSuffix(form("file", good), []byte("--\r\n")), 400},
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,21 +18,22 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/firmware"
 	"fleetd/web/device"
 )
 
 // firmwareLinks keeps links as the database does.
 type firmwareLinks struct {
 	mu    sync.Mutex
-	links map[string]fleet.FirmwareLink
+	links map[string]firmware.Link
 }
 
-func (s *firmwareLinks) FirmwareLink(_ context.Context, hash []byte, now time.Time) (fleet.FirmwareLink, error) {
+func (s *firmwareLinks) FirmwareLink(_ context.Context, hash []byte, now time.Time) (firmware.Link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, ok := s.links[string(hash)]
 	if !ok || !now.Before(l.ExpiresAt) {
-		return fleet.FirmwareLink{}, fleet.ErrNotFound
+		return firmware.Link{}, fleet.ErrNotFound
 	}
 	return l, nil
 }
@@ -60,23 +62,23 @@ type depot struct {
 	t         testing.TB
 	links     firmwareLinks
 	blobs     *blobs.Store
-	downloads *fleet.Downloads
+	downloads *firmware.Downloads
 	handler   *device.Handler
 
 	mu   sync.Mutex
-	seen map[uuid.UUID][]fleet.Observation
+	seen map[uuid.UUID][]firmware.Transfer
 }
 
-func newDepot(t testing.TB, o fleet.DownloadsOptions) *depot {
+func newDepot(t testing.TB, o firmware.DownloadsOptions) *depot {
 	t.Helper()
-	d := &depot{t: t, links: firmwareLinks{links: map[string]fleet.FirmwareLink{}}, seen: map[uuid.UUID][]fleet.Observation{}}
+	d := &depot{t: t, links: firmwareLinks{links: map[string]firmware.Link{}}, seen: map[uuid.UUID][]firmware.Transfer{}}
 	var err error
 	if d.blobs, err = blobs.OpenDir(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.blobs.Close() })
 	o.Links, o.Blobs, o.Observe = &d.links, d.blobs, d.observe
-	d.downloads = fleet.NewDownloads(o)
+	d.downloads = firmware.NewDownloads(o)
 	router := chi.NewRouter()
 	d.handler = device.New(device.Options{Downloads: d.downloads})
 	d.handler.Routes(router)
@@ -87,10 +89,10 @@ func newDepot(t testing.TB, o fleet.DownloadsOptions) *depot {
 	return d
 }
 
-func (d *depot) observe(deployment uuid.UUID, o fleet.Observation) {
+func (d *depot) observe(t firmware.Transfer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.seen[deployment] = append(d.seen[deployment], o)
+	d.seen[t.Deployment] = append(d.seen[t.Deployment], t)
 }
 
 // story is what was observed, as kind@bytes, without progress.
@@ -100,10 +102,22 @@ func (d *depot) story(deployment uuid.UUID) []string {
 	var all []string
 	for _, o := range d.seen[deployment] {
 		if o.Kind != fleet.EvidenceBytes {
-			all = append(all, fmt.Sprintf("%s@%d", o.Kind, o.Bytes))
+			all = append(all, fmt.Sprintf("%s@%d", o.Kind, o.Sent))
 		}
 	}
 	return all
+}
+
+// downloaded waits until the device has the image, and returns the story. The
+// device has its last byte a moment before that is observed.
+func (d *depot) downloaded(deployment uuid.UUID) []string {
+	d.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		story := d.story(deployment)
+		if n := len(story); n > 0 && strings.HasPrefix(story[n-1], "downloaded@") || time.Now().After(end) {
+			return story
+		}
+	}
 }
 
 // image stores size bytes that no compression makes smaller.
@@ -119,9 +133,9 @@ func (d *depot) image(size int) (content []byte, key string) {
 }
 
 // link makes a link to the image for a new deployment.
-func (d *depot) link(key string, size int, ttl time.Duration) (fleet.FirmwareLink, string) {
-	deployment := fleet.Deployment{ID: uuid.Must(uuid.NewV7()), Device: unit, Attempt: 2, Image: key, ImageSize: int64(size)}
-	l, address := fleet.NewFirmwareLink(d.URL+"/", deployment, ttl, time.Now())
+func (d *depot) link(key string, size int, ttl time.Duration) (firmware.Link, string) {
+	l, address := firmware.NewLink(d.URL+"/", firmware.Link{Deployment: uuid.Must(uuid.NewV7()), Device: unit, Attempt: 2,
+		Image: key, Size: int64(size)}, ttl, time.Now())
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
 	d.links.links[string(l.TokenHash)] = l

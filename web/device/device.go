@@ -21,14 +21,17 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
 )
 
-// Enrolments is what is needed of [fleet.Enrolments].
+// Enrolments is what is needed of [enrolment.Service].
 type Enrolments interface {
-	Poll(p fleet.BootPoll) (fleet.PollAnswer, error)
+	Poll(p enrolment.BootPoll) (enrolment.PollAnswer, error)
 	Known(id fleet.DeviceID) bool
 	Activate(id fleet.DeviceID, clientID string) bool
-	Prove(ctx context.Context, p fleet.SerialProof) fleet.ProofOutcome
+	Prove(ctx context.Context, p enrolment.SerialProof) enrolment.ProofOutcome
 }
 
 // Presences is what is needed of [fleet.Presences].
@@ -42,9 +45,9 @@ type Snapshots interface {
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
 }
 
-// CoreDumps is what is needed of [fleet.CoreDumps].
+// CoreDumps is what is needed of [telemetry.CoreDumps].
 type CoreDumps interface {
-	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (fleet.CoreDump, error)
+	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (telemetry.CoreDump, error)
 }
 
 // Firmware decides what a polling device is offered; the campaign engine does.
@@ -52,7 +55,7 @@ type Firmware interface {
 	// Poll sees the boot poll of an enrolled device, and returns the firmware it
 	// shall install now, nil for none. firstBoot says that the poll names another
 	// build than the one before.
-	Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer
+	Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer
 }
 
 // Options configures a [Handler]. The services and Answers are required.
@@ -61,9 +64,9 @@ type Options struct {
 	Presences  Presences
 	Snapshots  Snapshots
 	CoreDumps  CoreDumps // nil: none is taken
-	Answers    *fleet.PollAnswers
-	Firmware   Firmware         // nil: no device is offered any
-	Downloads  *fleet.Downloads // nil: no firmware is served
+	Answers    *enrolment.PollAnswers
+	Firmware   Firmware            // nil: no device is offered any
+	Downloads  *firmware.Downloads // nil: no firmware is served
 	Log        *slog.Logger
 	Now        func() time.Time // default: time.Now
 

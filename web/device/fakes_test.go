@@ -18,6 +18,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/device"
 )
 
@@ -29,16 +30,16 @@ const (
 // pollStore keeps what was last written of each poll.
 type pollStore struct {
 	mu      sync.Mutex
-	records map[fleet.DeviceID]fleet.PollRecord
+	records map[fleet.DeviceID]enrolment.PollRecord
 }
 
-func (s *pollStore) Admissions(context.Context) ([]fleet.Admission, error) { return nil, nil }
+func (s *pollStore) Admissions(context.Context) ([]enrolment.Admission, error) { return nil, nil }
 
-func (s *pollStore) SavePolls(_ context.Context, polls []fleet.PollRecord) error {
+func (s *pollStore) SavePolls(_ context.Context, polls []enrolment.PollRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.records == nil {
-		s.records = make(map[fleet.DeviceID]fleet.PollRecord)
+		s.records = make(map[fleet.DeviceID]enrolment.PollRecord)
 	}
 	for _, p := range polls {
 		s.records[p.Poll.Device] = p
@@ -52,7 +53,7 @@ func (s *pollStore) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID,
 	return nil, nil
 }
 
-func (s *pollStore) SaveAdmission(context.Context, fleet.Actor, string, fleet.Admission, time.Time) error {
+func (s *pollStore) SaveAdmission(context.Context, fleet.Actor, string, enrolment.Admission, time.Time) error {
 	return nil
 }
 
@@ -73,7 +74,8 @@ func (s *pictureStore) CreateURLLink(_ context.Context, l fleet.URLLink) error {
 	return nil
 }
 
-func (s *pictureStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.LinkPurpose, now time.Time) (fleet.URLLink, error) {
+func (s *pictureStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.LinkPurpose, now time.Time) (
+	fleet.URLLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, ok := s.links[string(hash)]
@@ -129,7 +131,7 @@ type site struct {
 	polls      pollStore
 	pictures   pictureStore
 	events     fleet.Events
-	enrolments *fleet.Enrolments
+	enrolments *enrolment.Service
 	presences  *fleet.Presences
 	snapshots  *fleet.Snapshots
 	blobs      *blobs.Store
@@ -145,21 +147,22 @@ func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
 		}
 	}
 	var err error
-	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: &s.polls, Mode: mode, Key: make([]byte, fleet.KeySize),
+	s.enrolments, err = enrolment.New(enrolment.Options{Store: &s.polls, Mode: mode, Key: make([]byte, enrolment.KeySize),
 		PublicName: "fleet.example.org"})
 	check(err)
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: nobody{}})
 	s.blobs, err = blobs.OpenDir(s.blobDir)
 	check(err)
 	t.Cleanup(func() { s.blobs.Close() })
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
 	check(err)
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
 	t.Cleanup(s.Close)
 	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: &s.pictures, Store: &s.pictures, Blobs: s.blobs,
 		PublicURL: s.URL, Presences: s.presences, Events: &s.events})
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
+		Answers: answers}).Routes(router)
 	return s
 }
 
@@ -173,7 +176,7 @@ func (s *site) flush(t *testing.T) {
 	}
 }
 
-func (s *site) stored(id fleet.DeviceID) fleet.PollRecord {
+func (s *site) stored(id fleet.DeviceID) enrolment.PollRecord {
 	s.polls.mu.Lock()
 	defer s.polls.mu.Unlock()
 	return s.polls.records[id]

@@ -11,6 +11,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 const (
@@ -55,7 +56,7 @@ func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 	h.streamFirmware(newDeviceWriter(t.Context(), w, r, h.stallPatience), t, image)
 }
 
-func (h *Handler) beginDownload(r *http.Request) (*fleet.Download, error) {
+func (h *Handler) beginDownload(r *http.Request) (*firmware.Download, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), h.placePatience)
 	defer cancel()
 	return h.o.Downloads.Begin(ctx, chi.URLParam(r, "token"))
@@ -63,7 +64,7 @@ func (h *Handler) beginDownload(r *http.Request) (*fleet.Download, error) {
 
 // streamFirmware breaks the connection if the transfer did not complete: a
 // short image is no image, and the device shall know at once.
-func (h *Handler) streamFirmware(w *deviceWriter, t *fleet.Download, image io.Reader) {
+func (h *Handler) streamFirmware(w *deviceWriter, t *firmware.Download, image io.Reader) {
 	err := t.Send(w, image)
 	w.release()
 	if err != nil {

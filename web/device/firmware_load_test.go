@@ -18,11 +18,12 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 func TestBandwidthIsShared(t *testing.T) {
 	const size, rate = 200_000, 1_000_000
-	d := newDepot(t, fleet.DownloadsOptions{BytesPerSecond: rate, MaxConcurrent: 8})
+	d := newDepot(t, firmware.DownloadsOptions{BytesPerSecond: rate, MaxConcurrent: 8})
 	_, key := d.image(size)
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -34,7 +35,8 @@ func TestBandwidthIsShared(t *testing.T) {
 			}
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			progress := slices.DeleteFunc(slices.Clone(d.seen[l.Deployment]), func(o fleet.Observation) bool { return o.Kind != fleet.EvidenceBytes })
+			progress := slices.DeleteFunc(slices.Clone(d.seen[l.Deployment]),
+				func(o firmware.Transfer) bool { return o.Kind != fleet.EvidenceBytes })
 			if len(progress) > 3 {
 				t.Errorf("%d reports of progress in a second", len(progress))
 			}
@@ -50,11 +52,12 @@ func TestBandwidthIsShared(t *testing.T) {
 // not break a download that goes on and on.
 func TestDownloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	const size = 200_000
-	d := newDepot(t, fleet.DownloadsOptions{BytesPerSecond: 200_000, MaxConcurrent: 8})
+	d := newDepot(t, firmware.DownloadsOptions{BytesPerSecond: 200_000, MaxConcurrent: 8})
 	inner := d.Config.Handler
 	d.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
-		if err := errors.Join(rc.SetReadDeadline(time.Now().Add(200*time.Millisecond)), rc.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
+		if err := errors.Join(rc.SetReadDeadline(time.Now().Add(200*time.Millisecond)),
+			rc.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
 			t.Error(err)
 		}
 		inner.ServeHTTP(w, r)
@@ -76,7 +79,7 @@ func TestManyDownloadsTakeLittleMemory(t *testing.T) {
 		t.Skip("2 GB over loopback")
 	}
 	const devices, size = 500, 4 << 20
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	_, key := d.image(size)
 	var wg, reading sync.WaitGroup
 	peak := watchMemory(t)
@@ -93,7 +96,8 @@ func TestManyDownloadsTakeLittleMemory(t *testing.T) {
 	reading.Done()
 	wg.Wait()
 	heap, rss := peak()
-	t.Logf("%d downloads of %d MiB at once: heap grew %d MiB, RSS %d MiB at most (clients included)", devices, size>>20, heap>>20, rss>>20)
+	t.Logf("%d downloads of %d MiB at once: heap grew %d MiB, RSS %d MiB at most (clients included)", devices, size>>20,
+		heap>>20, rss>>20)
 	if heap > 64<<20 {
 		t.Errorf("the heap grew by %d MiB", heap>>20)
 	}

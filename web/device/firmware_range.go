@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // A part is the stretch of an image that a request asks for.
@@ -14,13 +14,13 @@ type part struct {
 	status         int
 }
 
-func whole(l fleet.FirmwareLink) part { return part{0, l.Size, http.StatusOK} }
+func whole(l firmware.Link) part { return part{0, l.Size, http.StatusOK} }
 
 // partOf reads the request's Range: one range of bytes, of the image that the
 // client began with. What cannot be read, and several ranges at once, are
 // ignored, as RFC 9110 allows: the whole image is the answer. ok is false if
 // the range lies behind the image's end.
-func partOf(r *http.Request, l fleet.FirmwareLink) (p part, ok bool) {
+func partOf(r *http.Request, l firmware.Link) (p part, ok bool) {
 	if condition := r.Header.Get("If-Range"); condition != "" && condition != etag(l) {
 		return whole(l), true
 	}
@@ -47,7 +47,7 @@ func partOf(r *http.Request, l fleet.FirmwareLink) (p part, ok bool) {
 }
 
 // suffix is the last n bytes.
-func suffix(l fleet.FirmwareLink, n string) (part, bool) {
+func suffix(l firmware.Link, n string) (part, bool) {
 	length, ok := position(n)
 	switch {
 	case !ok:
@@ -64,11 +64,11 @@ func position(s string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-func etag(l fleet.FirmwareLink) string { return `"` + l.Image + `"` }
+func etag(l firmware.Link) string { return `"` + l.Image + `"` }
 
 // announce writes the headers. The length is always among them: devices take a
 // body without one for an empty body.
-func (p part) announce(w http.ResponseWriter, l fleet.FirmwareLink) {
+func (p part) announce(w http.ResponseWriter, l firmware.Link) {
 	format := func(n int64) string { return strconv.FormatInt(n, 10) }
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")

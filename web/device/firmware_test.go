@@ -21,12 +21,13 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // TestStockDownload asks as a stock device does, with Host and Connection alone,
 // and looks at the answer byte by byte.
 func TestStockDownload(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	content, key := d.image(300_000)
 	l, address := d.link(key, len(content), time.Minute)
 	u, _ := url.Parse(address)
@@ -45,13 +46,14 @@ func TestStockDownload(t *testing.T) {
 	if err != nil || !bytes.Equal(body, content) {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
-	if resp.StatusCode != 200 || resp.ContentLength != int64(len(content)) || len(resp.TransferEncoding) > 0 || resp.Header.Get("Content-Encoding") != "" {
+	if resp.StatusCode != 200 || resp.ContentLength != int64(len(content)) || len(resp.TransferEncoding) > 0 ||
+		resp.Header.Get("Content-Encoding") != "" {
 		t.Errorf("status %s, length %d, %v, %v", resp.Status, resp.ContentLength, resp.TransferEncoding, resp.Header)
 	}
 	if resp, body := get(t, address); resp.StatusCode != 404 || len(body) > 100 {
 		t.Errorf("a second time: %s, %s", resp.Status, body)
 	}
-	if diff := cmp.Diff([]string{"get@0", "downloaded@300000"}, d.story(l.Deployment)); diff != "" {
+	if diff := cmp.Diff([]string{"get@0", "downloaded@300000"}, d.downloaded(l.Deployment)); diff != "" {
 		t.Errorf("observed (-want +got)\n%s", diff)
 	}
 	for _, o := range d.seen[l.Deployment] {
@@ -63,7 +65,7 @@ func TestStockDownload(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	content, key := d.image(1000)
 	tag := `"` + key + `"`
 	tests := []struct {
@@ -106,15 +108,18 @@ func TestRanges(t *testing.T) {
 			if want := strconv.Itoa(len(body)); resp.Header.Get("Content-Length") != want {
 				t.Errorf("Content-Length %q, want %s", resp.Header.Get("Content-Length"), want)
 			}
-			switch want := map[int]string{206: fmt.Sprintf("bytes %d-%d/1000", tt.from, tt.to-1), 416: "bytes */1000"}[tt.status]; {
+			switch want := map[int]string{206: fmt.Sprintf("bytes %d-%d/1000", tt.from, tt.to-1),
+				416: "bytes */1000"}[tt.status]; {
 			case resp.Header.Get("Content-Range") != want:
 				t.Errorf("Content-Range %q, want %q", resp.Header.Get("Content-Range"), want)
 			}
 			if again, _ := get(t, address); (again.StatusCode == 404) != tt.used {
 				t.Errorf("afterwards %s; used up should be %v", again.Status, tt.used)
 			}
-			if story := d.story(l.Deployment); tt.used && story[len(story)-1] != "downloaded@1000" {
-				t.Errorf("observed %v", story)
+			if tt.used {
+				if story := d.downloaded(l.Deployment); story[len(story)-1] != "downloaded@1000" {
+					t.Errorf("observed %v", story)
+				}
 			}
 		})
 	}
@@ -123,7 +128,7 @@ func TestRanges(t *testing.T) {
 // TestPieces: a link is used up when its image was sent without a gap, in
 // whatever pieces; the last bytes alone are no download.
 func TestPieces(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	_, key := d.image(1000)
 	l, address := d.link(key, 1000, time.Minute)
 	for _, piece := range []string{"bytes=600-", "bytes=0-399", "bytes=300-599", "bytes=590-999"} {
@@ -131,7 +136,8 @@ func TestPieces(t *testing.T) {
 			t.Fatalf("%s: %s", piece, resp.Status)
 		}
 	}
-	if story := d.story(l.Deployment); story[len(story)-1] != "downloaded@1000" || slices.Contains(story[:len(story)-1], "downloaded@1000") {
+	if story := d.downloaded(l.Deployment); story[len(story)-1] != "downloaded@1000" ||
+		slices.Contains(story[:len(story)-1], "downloaded@1000") {
 		t.Errorf("observed %v", story)
 	}
 	if again, _ := get(t, address); again.StatusCode != 404 {
@@ -141,10 +147,11 @@ func TestPieces(t *testing.T) {
 
 // FuzzRange holds our reading of Range against that of net/http.
 func FuzzRange(f *testing.F) {
-	for _, s := range []string{"bytes=0-", "bytes=5-7", "bytes=-3", "bytes=9-", "bytes=1-2,3-4", "bytes= 1-2", "bytes=a-b"} {
+	for _, s := range []string{"bytes=0-", "bytes=5-7", "bytes=-3", "bytes=9-", "bytes=1-2,3-4", "bytes= 1-2",
+		"bytes=a-b"} {
 		f.Add(s)
 	}
-	d := newDepot(f, fleet.DownloadsOptions{})
+	d := newDepot(f, firmware.DownloadsOptions{})
 	content, key := d.image(1000)
 	f.Fuzz(func(t *testing.T, header string) {
 		if strings.ContainsFunc(header, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -166,7 +173,7 @@ func FuzzRange(f *testing.F) {
 }
 
 func TestDeadFirmwareLinks(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	content, key := d.image(1000)
 	_, expired := d.link(key, len(content), -time.Second)
 	revoked, address := d.link(key, len(content), time.Minute)
@@ -215,15 +222,15 @@ func slow(t *testing.T, address string) *http.Response {
 // TestCutAtOnce revokes what is being downloaded by devices that read nothing:
 // the server must not wait for them.
 func TestCutAtOnce(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	const size = 16 << 20
 	_, key := d.image(size)
-	ways := map[string]func(fleet.FirmwareLink){
-		"deployment": func(l fleet.FirmwareLink) {
+	ways := map[string]func(firmware.Link){
+		"deployment": func(l firmware.Link) {
 			d.links.revoke(l.Deployment)
 			d.downloads.Revoke(uuid.New(), l.Deployment)
 		},
-		"image": func(l fleet.FirmwareLink) {
+		"image": func(l firmware.Link) {
 			d.links.revoke(l.Deployment)
 			d.downloads.RevokeImages([]string{l.Image})
 		},
@@ -259,7 +266,7 @@ func TestCutAtOnce(t *testing.T) {
 
 // TestDeviceLeaves closes the socket in the middle, and resumes from there.
 func TestDeviceLeavesAndResumes(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	const size = 16 << 20
 	content, key := d.image(size)
 	l, address := d.link(key, size, time.Minute)
@@ -270,11 +277,13 @@ func TestDeviceLeavesAndResumes(t *testing.T) {
 	}
 	resp.Body.Close()
 	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
-	if resp, rest := get(t, address, "Range", fmt.Sprintf("bytes=%d-", len(got)), "If-Range", resp.Header.Get("ETag")); resp.StatusCode != 206 || !bytes.Equal(append(got, rest...), content) {
+	if resp, rest := get(t, address, "Range", fmt.Sprintf("bytes=%d-", len(got)), "If-Range",
+		resp.Header.Get("ETag")); resp.StatusCode != 206 || !bytes.Equal(append(got, rest...), content) {
 		t.Errorf("%s, %d bytes", resp.Status, len(rest))
 	}
-	story := d.story(l.Deployment)
-	if len(story) != 4 || !strings.HasPrefix(story[1], "cut@") || story[2] != fmt.Sprintf("get@%d", len(got)) || story[3] != fmt.Sprintf("downloaded@%d", size) {
+	story := d.downloaded(l.Deployment)
+	if len(story) != 4 || !strings.HasPrefix(story[1], "cut@") || story[2] != fmt.Sprintf("get@%d", len(got)) ||
+		story[3] != fmt.Sprintf("downloaded@%d", size) {
 		t.Errorf("observed %v", story)
 	}
 }
@@ -282,7 +291,7 @@ func TestDeviceLeavesAndResumes(t *testing.T) {
 // TestNewestGetWins: a device that restarts asks again while its old connection
 // still seems to stand. The old one's end is no evidence of anything.
 func TestNewestGetWins(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	content, key := d.image(size)
 	l, address := d.link(key, size, time.Minute)
@@ -290,13 +299,14 @@ func TestNewestGetWins(t *testing.T) {
 	if resp, body := get(t, address); resp.StatusCode != 200 || !bytes.Equal(body, content) {
 		t.Errorf("%s, %d bytes", resp.Status, len(body))
 	}
-	if diff := cmp.Diff([]string{"get@0", "get@0", fmt.Sprintf("downloaded@%d", size)}, d.story(l.Deployment)); diff != "" {
+	if diff := cmp.Diff([]string{"get@0", "get@0", fmt.Sprintf("downloaded@%d", size)},
+		d.downloaded(l.Deployment)); diff != "" {
 		t.Errorf("observed (-want +got)\n%s", diff)
 	}
 }
 
 func TestDownloadsWaitForAPlace(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	content, key := d.image(size)
 	_, first := d.link(key, size, time.Minute)
@@ -321,14 +331,15 @@ func TestDownloadsWaitForAPlace(t *testing.T) {
 }
 
 func TestNoPlaceInTime(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	_, key := d.image(size)
 	_, first := d.link(key, size, time.Minute)
 	slow(t, first)
 	l, second := d.link(key, size, time.Minute)
 	d.handler.SetPatience(50*time.Millisecond, time.Minute)
-	if resp, body := get(t, second); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || len(d.story(l.Deployment)) > 0 {
+	if resp, body := get(t, second); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" ||
+		len(d.story(l.Deployment)) > 0 {
 		t.Errorf("no place: %s, %v, %s", resp.Status, resp.Header, body)
 	}
 	if len(d.downloads.Active()) != 1 {
@@ -338,7 +349,7 @@ func TestNoPlaceInTime(t *testing.T) {
 
 // TestStalledDeviceLosesItsPlace has a device that reads nothing, and says so.
 func TestStalledDeviceLosesItsPlace(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{MaxConcurrent: 1})
+	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	_, key := d.image(size)
 	d.handler.SetPatience(time.Second, 300*time.Millisecond)
@@ -355,7 +366,7 @@ func TestStalledDeviceLosesItsPlace(t *testing.T) {
 }
 
 func TestDamagedImageIsNotServed(t *testing.T) {
-	d := newDepot(t, fleet.DownloadsOptions{})
+	d := newDepot(t, firmware.DownloadsOptions{})
 	missing := hex.EncodeToString(sha256.New().Sum(nil))
 	l, address := d.link(missing, 1000, time.Minute)
 	if resp, _ := get(t, address); resp.StatusCode != 503 || len(d.story(l.Deployment)) > 0 {

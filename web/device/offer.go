@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // offerPatience is what the campaigns may take of a poll's time. The device
@@ -15,7 +16,7 @@ const offerPatience = 2 * time.Second
 // offer asks the campaigns what the device shall install now. Whatever goes
 // wrong there, the device gets its answer: without one a new image of it would
 // be rolled back.
-func (h *Handler) offer(ctx context.Context, p fleet.BootPoll, firstBoot bool) (offer *fleet.FirmwareOffer) {
+func (h *Handler) offer(ctx context.Context, p enrolment.BootPoll, firstBoot bool) (offer *fleet.FirmwareOffer) {
 	if h.o.Firmware == nil {
 		return nil
 	}

@@ -13,25 +13,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/device"
 )
 
 // campaigns plays the engine.
-type campaigns func(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer
+type campaigns func(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer
 
-func (f campaigns) Poll(ctx context.Context, p fleet.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
+func (f campaigns) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
 	return f(ctx, p, firstBoot)
 }
 
 // pollWith sends one boot poll to a site with the campaigns given.
 func pollWith(t *testing.T, s *site, c campaigns, headers map[string]string, body string) (section string) {
 	t.Helper()
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers, Firmware: c}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers,
+		Firmware: c}).Routes(router)
 	req := httptest.NewRequest(http.MethodPost, "/xiaozhi/ota/", strings.NewReader(body))
 	for k, v := range headers {
 		req.Header.Set(k, v)
@@ -39,7 +41,8 @@ func pollWith(t *testing.T, s *site, c campaigns, headers map[string]string, bod
 	w := httptest.NewRecorder()
 	router.ServeHTTP(w, req)
 	var answer struct{ MQTT, Firmware json.RawMessage }
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != 200 || fleet.CheckPollAnswer(w.Body.Bytes()) != nil {
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != 200 || enrolment.CheckPollAnswer(
+		w.Body.Bytes()) != nil {
 		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 	}
 	if answer.MQTT == nil {
@@ -53,7 +56,7 @@ func TestOffers(t *testing.T) {
 	poll := func(elf string) string { return `{"application":{"version":"2.4.2","elf_sha256":"` + elf + `"}}` }
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
 	offer := func(o fleet.FirmwareOffer) campaigns {
-		return func(context.Context, fleet.BootPoll, bool) *fleet.FirmwareOffer { return &o }
+		return func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer { return &o }
 	}
 	const link = "http://h/d/token/firmware.bin"
 	tests := []struct {
@@ -61,13 +64,15 @@ func TestOffers(t *testing.T) {
 		c    campaigns
 		want string
 	}{
-		{"none", func(context.Context, fleet.BootPoll, bool) *fleet.FirmwareOffer { return nil }, ""},
-		{"newer", offer(fleet.FirmwareOffer{Version: "2.4.3", URL: link}), `{"version":"2.4.3","url":"` + link + `","force":0}`},
-		{"forced", offer(fleet.FirmwareOffer{Version: "2.4.1", URL: link, Force: true}), `{"version":"2.4.1","url":"` + link + `","force":1}`},
+		{"none", func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer { return nil }, ""},
+		{"newer", offer(fleet.FirmwareOffer{Version: "2.4.3", URL: link}), `{"version":"2.4.3","url":"` + link +
+			`","force":0}`},
+		{"forced", offer(fleet.FirmwareOffer{Version: "2.4.1", URL: link, Force: true}), `{"version":"2.4.1","url":"` + link +
+			`","force":1}`},
 		{"a version that crashes devices", offer(fleet.FirmwareOffer{Version: "v2.4.3", URL: link}), ""},
 		{"no address", offer(fleet.FirmwareOffer{Version: "2.4.3"}), ""},
-		{"panic", func(context.Context, fleet.BootPoll, bool) *fleet.FirmwareOffer { panic("no campaign") }, ""},
-		{"too slow", func(ctx context.Context, _ fleet.BootPoll, _ bool) *fleet.FirmwareOffer {
+		{"panic", func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer { panic("no campaign") }, ""},
+		{"too slow", func(ctx context.Context, _ enrolment.BootPoll, _ bool) *fleet.FirmwareOffer {
 			until, ok := ctx.Deadline()
 			if !ok || time.Until(until) > 2*time.Second {
 				t.Errorf("the deadline is %v", until)
@@ -86,7 +91,7 @@ func TestOffers(t *testing.T) {
 	t.Run("first boots", func(t *testing.T) {
 		s := newSite(t, fleet.EnrolOpen)
 		var firsts []bool
-		watch := func(_ context.Context, p fleet.BootPoll, first bool) *fleet.FirmwareOffer {
+		watch := func(_ context.Context, p enrolment.BootPoll, first bool) *fleet.FirmwareOffer {
 			firsts = append(firsts, first)
 			return nil
 		}
@@ -103,19 +108,20 @@ func TestOffers(t *testing.T) {
 
 	t.Run("a stranger changes nothing", func(t *testing.T) {
 		s := newSite(t, fleet.EnrolByApproval)
-		first := func(answer fleet.PollAnswer, err error) bool {
+		first := func(answer enrolment.PollAnswer, err error) bool {
 			if err != nil || answer.Session == nil {
 				t.Fatalf("%+v, %v", answer, err)
 			}
 			return answer.FirstBoot
 		}
-		polled := func(client, elf string) fleet.BootPoll {
-			return fleet.BootPoll{Device: unit, ClientID: client, Version: "2.4.2", ELFSHA256: elf, At: time.Now()}
+		polled := func(client, elf string) enrolment.BootPoll {
+			return enrolment.BootPoll{Device: unit, ClientID: client, Version: "2.4.2", ELFSHA256: elf, At: time.Now()}
 		}
 		if _, err := s.enrolments.Poll(polled(uuid1, a)); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.enrolments.Approve(t.Context(), fleet.Actor{Kind: fleet.ActorOperator, Name: "ann", Role: fleet.RoleOperator}, unit, ""); err != nil {
+		if err := s.enrolments.Approve(t.Context(), fleet.Actor{Kind: fleet.ActorOperator, Name: "ann",
+			Role: fleet.RoleOperator}, unit, ""); err != nil {
 			t.Fatal(err)
 		}
 		first(s.enrolments.Poll(polled(uuid1, a)))
@@ -137,13 +143,13 @@ func TestOffers(t *testing.T) {
 	t.Run("strangers", func(t *testing.T) {
 		s := newSite(t, fleet.EnrolByCode)
 		asked := false
-		answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
+		answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		router := chi.NewRouter()
 		device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers,
-			Firmware: campaigns(func(context.Context, fleet.BootPoll, bool) *fleet.FirmwareOffer {
+			Firmware: campaigns(func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer {
 				asked = true
 				return &fleet.FirmwareOffer{Version: "9", URL: link}
 			})}).Routes(router)
@@ -173,7 +179,8 @@ func TestLayouts(t *testing.T) {
 		{"stock", `{"flash_size":16777216,"minimum_free_heap_size":"8213412","chip_info":{"revision":102},"partition_table":[
 			{"label":"nvs","type":1,"subtype":2,"size":16384},{"label":"ota_0","type":0,"subtype":16,"size":4128768},
 			{"label":"ota_1","type":0,"subtype":17,"size":4063232},{"label":"assets","type":1,"subtype":130,"size":8388608}]}`,
-			&fleet.FlashLayout{SlotSize: 4063232, Labels: []string{"nvs", "ota_0", "ota_1", "assets"}, ChipRev: 102, FreeHeap: 8213412, FlashBytes: 16777216}},
+			&fleet.FlashLayout{SlotSize: 4063232, Labels: []string{"nvs", "ota_0", "ota_1", "assets"}, ChipRev: 102,
+				FreeHeap: 8213412, FlashBytes: 16777216}},
 		{"no slot", `{"partition_table":[{"label":"factory","type":0,"subtype":0,"size":3145728}]}`,
 			&fleet.FlashLayout{Labels: []string{"factory"}}},
 		{"no table", `{"flash_size":16777216}`, nil},
@@ -181,14 +188,15 @@ func TestLayouts(t *testing.T) {
 		{"table of a wrong type", `{"partition_table":{"label":"ota_0"}}`, nil},
 		{"broken", `{"partition_table":[`, nil},
 		{"hostile", `{"flash_size":-1,"minimum_free_heap_size":1e99,"chip_info":[],"partition_table":[null,1,"x",[],{"label":7,"type":"0","subtype":16.5,"size":5},
-			{"label":"a\u0000\u001bb` + strings.Repeat("z", 99) + `","type":0,"subtype":16,"size":-4},{"type":0,"subtype":31,"size":99999999999999999999},
+			{"label":"a\u0000\u001bb` + strings.Repeat("z",
+			99) + `","type":0,"subtype":16,"size":-4},{"type":0,"subtype":31,"size":99999999999999999999},
 			{"subtype":16,"size":4},{"label":"ok","type":0,"subtype":18,"size":100},{"label":"too high","type":0,"subtype":32,"size":1}]}`,
 			&fleet.FlashLayout{SlotSize: 100, Labels: []string{"abzzzzzzzzzzzzzz", "ok", "too high"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var seen fleet.BootPoll
-			pollWith(t, newSite(t, fleet.EnrolOpen), func(_ context.Context, p fleet.BootPoll, _ bool) *fleet.FirmwareOffer {
+			var seen enrolment.BootPoll
+			pollWith(t, newSite(t, fleet.EnrolOpen), func(_ context.Context, p enrolment.BootPoll, _ bool) *fleet.FirmwareOffer {
 				seen = p
 				return nil
 			}, headers, tt.body)
@@ -198,8 +206,9 @@ func TestLayouts(t *testing.T) {
 		})
 	}
 	for name, body := range map[string]string{"vector": vector, "many": many} {
-		pollWith(t, newSite(t, fleet.EnrolOpen), func(_ context.Context, p fleet.BootPoll, _ bool) *fleet.FirmwareOffer {
-			if name == "vector" && (p.Layout == nil || p.Layout.SlotSize == 0 || len(p.Layout.Labels) < 4) || p.Layout != nil && len(p.Layout.Labels) > 64 {
+		pollWith(t, newSite(t, fleet.EnrolOpen), func(_ context.Context, p enrolment.BootPoll, _ bool) *fleet.FirmwareOffer {
+			if name == "vector" && (p.Layout == nil || p.Layout.SlotSize == 0 || len(p.Layout.Labels) < 4) || p.Layout != nil &&
+				len(p.Layout.Labels) > 64 {
 				t.Errorf("%s: %+v", name, p.Layout)
 			}
 			return nil

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // poll answers the boot poll. A known device is answered 200 whatever its body
@@ -18,7 +19,8 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 	}
 	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
 	if err != nil {
-		sendError(w, http.StatusBadRequest, "Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")
+		sendError(w, http.StatusBadRequest,
+			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")
 		return
 	}
 	addr := remoteAddr(r)
@@ -52,7 +54,7 @@ Enter the address of this page in the Wi-Fi setup page of a xiaozhi-esp32 device
 
 // doubt logs polls whose body names another device than their header. The
 // header counts: it is what the device uses everywhere else.
-func (h *Handler) doubt(r *http.Request, p *fleet.BootPoll) {
+func (h *Handler) doubt(r *http.Request, p *enrolment.BootPoll) {
 	if p.BodyMAC == "" {
 		return
 	}
@@ -60,7 +62,8 @@ func (h *Handler) doubt(r *http.Request, p *fleet.BootPoll) {
 		return
 	}
 	if !h.doubts.OnLimit(discard{}, r, "suspicious") {
-		h.o.Log.Warn("suspicious boot poll: the body names another device", "device", p.Device, "body_mac", p.BodyMAC, "remote", p.RemoteAddr)
+		h.o.Log.Warn("suspicious boot poll: the body names another device", "device", p.Device, "body_mac", p.BodyMAC,
+			"remote", p.RemoteAddr)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/device"
 )
 
@@ -57,7 +58,8 @@ func pollVectors(t testing.TB) []pollVector {
 }
 
 // send posts as a device does and returns status, headers and body.
-func (s *site) send(t testing.TB, method, path string, headers map[string]string, body io.Reader) (*http.Response, string) {
+func (s *site) send(t testing.TB, method, path string, headers map[string]string, body io.Reader) (*http.Response,
+	string) {
 	t.Helper()
 	r, err := http.NewRequest(method, s.URL+path, body)
 	if err != nil {
@@ -82,9 +84,10 @@ func (s *site) send(t testing.TB, method, path string, headers map[string]string
 func checkBearable(t testing.TB, resp *http.Response, body string) {
 	t.Helper()
 	if resp.StatusCode != 200 || resp.ContentLength != int64(len(body)) || len(resp.TransferEncoding) != 0 {
-		t.Errorf("status %d, length %d of %d, coding %v: %s", resp.StatusCode, resp.ContentLength, len(body), resp.TransferEncoding, body)
+		t.Errorf("status %d, length %d of %d, coding %v: %s", resp.StatusCode, resp.ContentLength, len(body),
+			resp.TransferEncoding, body)
 	}
-	if err := fleet.CheckPollAnswer([]byte(body)); err != nil {
+	if err := enrolment.CheckPollAnswer([]byte(body)); err != nil {
 		t.Errorf("%v in %s", err, body)
 	}
 }
@@ -232,8 +235,9 @@ func TestOddPolls(t *testing.T) {
 }
 
 // checkCleaned fails on text that PostgreSQL could not take.
-func checkCleaned(t interface{ Errorf(string, ...any) }, p fleet.BootPoll) {
-	for _, s := range []string{p.Board, p.BoardType, p.Chip, p.Version, p.ELFSHA256, p.Slot, p.IDFVersion, p.UserAgent, p.Language,
+func checkCleaned(t interface{ Errorf(string, ...any) }, p enrolment.BootPoll) {
+	for _, s := range []string{p.Board, p.BoardType, p.Chip, p.Version, p.ELFSHA256, p.Slot, p.IDFVersion, p.UserAgent,
+		p.Language,
 		p.SerialNumber, p.BodyMAC, p.ClientID} {
 		if len(s) > 200 || fleet.CleanText(s, 200) != s {
 			t.Errorf("stored text %q", s)
@@ -250,7 +254,8 @@ func TestAnyPollIsBearable(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ -~]{0,300}`), rapid.Just(strings.Repeat("x", 4096)))
 	rapid.Check(t, func(rt *rapid.T) {
 		r := httptest.NewRequest("POST", "/xiaozhi/ota/", strings.NewReader(text.Draw(rt, "body")))
-		r.Header.Set("Device-Id", rapid.OneOf(text, rapid.StringMatching(`[0-9A-F]{2}([:-][0-9a-f]{2}){5}`)).Draw(rt, "device"))
+		r.Header.Set("Device-Id", rapid.OneOf(text, rapid.StringMatching(`[0-9A-F]{2}([:-][0-9a-f]{2}){5}`)).Draw(rt,
+			"device"))
 		for _, h := range []string{"Client-Id", "User-Agent", "Serial-Number", "Accept-Language", "Activation-Version"} {
 			r.Header.Set(h, text.Draw(rt, h))
 		}
@@ -262,7 +267,7 @@ func TestAnyPollIsBearable(t *testing.T) {
 			}
 			return
 		}
-		if err := fleet.CheckPollAnswer(w.Body.Bytes()); err != nil || w.Code != 200 {
+		if err := enrolment.CheckPollAnswer(w.Body.Bytes()); err != nil || w.Code != 200 {
 			rt.Errorf("status %d, %v: %s", w.Code, err, w.Body)
 		}
 	})
@@ -275,7 +280,8 @@ func TestAnyPollIsBearable(t *testing.T) {
 func TestBrowserAtTheOTAAddress(t *testing.T) {
 	s := newSite(t, fleet.EnrolByCode)
 	resp, body := s.send(t, "GET", "/xiaozhi/ota/", nil, nil)
-	if resp.StatusCode != 200 || !strings.Contains(body, "xiaozhi-esp32") || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+	if resp.StatusCode != 200 || !strings.Contains(body, "xiaozhi-esp32") ||
+		!strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("status %d: %s", resp.StatusCode, body)
 	}
 	resp, body = s.send(t, "GET", "/xiaozhi/ota/", map[string]string{"Device-Id": unit.MAC(), "Client-Id": uuid1}, nil)
@@ -284,7 +290,7 @@ func TestBrowserAtTheOTAAddress(t *testing.T) {
 
 func TestUnknownDevicesAreLimitedPerAddress(t *testing.T) {
 	s := newSite(t, fleet.EnrolByCode)
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "h:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/device"
 )
 
@@ -70,7 +71,8 @@ func (s *site) uploadURL(t *testing.T, ttl time.Duration) (url string, call uuid
 }
 
 func TestSnapshotUpload(t *testing.T) {
-	for name, picture := range map[string][]byte{"image/jpeg": jpegOf(drawing(320, 240)), "image/png": pngOf(drawing(320, 240))} {
+	for name, picture := range map[string][]byte{"image/jpeg": jpegOf(drawing(320, 240)),
+		"image/png": pngOf(drawing(320, 240))} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, fleet.EnrolOpen)
 			events := s.events.Subscribe(4, nil)
@@ -190,7 +192,8 @@ func TestHostileUploads(t *testing.T) {
 		{"scan bomb", form("file", scanBomb()), 415},
 		{"5 MB", form("file", append(bytes.Clone(good), make([]byte, 5<<20)...)), 413},
 		{"5 MB before the file", append(form("other", make([]byte, 5<<20))[:5<<20], form("file", good)...), 413},
-		{"a hundred parts", bytes.Repeat([]byte("--"+screenBoundary+"\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\nx\r\n"), 100), 400},
+		{"a hundred parts", bytes.Repeat([]byte("--"+screenBoundary+
+			"\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\nx\r\n"), 100), 400},
 	}
 	s := newSite(t, fleet.EnrolOpen)
 	for _, tt := range tests {
@@ -250,7 +253,8 @@ func TestPreview(t *testing.T) {
 	}
 	path := strings.TrimPrefix(url, s.URL)
 	resp, body := s.send(t, "GET", path, nil, nil)
-	if resp.StatusCode != 200 || resp.ContentLength != int64(len(body)) || resp.Header.Get("Content-Type") != "image/jpeg" {
+	if resp.StatusCode != 200 || resp.ContentLength != int64(len(body)) ||
+		resp.Header.Get("Content-Type") != "image/jpeg" {
 		t.Fatalf("status %d, length %d of %d", resp.StatusCode, resp.ContentLength, len(body))
 	}
 	img, err := jpeg.Decode(strings.NewReader(body))
@@ -290,12 +294,13 @@ func TestUploadWhileBlobsAreAway(t *testing.T) {
 // own deadline, and holds nothing up meanwhile.
 func TestSlowUploadIsBounded(t *testing.T) {
 	s := newSite(t, fleet.EnrolOpen)
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "h:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
+		Answers: answers}).Routes(router)
 	slow := httptest.NewUnstartedServer(router)
 	slow.Config.ReadTimeout = 300 * time.Millisecond
 	slow.Start()

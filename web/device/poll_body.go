@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // Limits of a boot poll's body. A stock device sends some 2 KB.
@@ -22,9 +23,9 @@ const (
 
 // readPoll gathers what the device says of itself. It has no error: where the
 // body says nothing readable, the headers must do.
-func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fleet.BootPoll {
+func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enrolment.BootPoll {
 	h := r.Header
-	p := fleet.BootPoll{Device: id, RemoteAddr: addr, At: at,
+	p := enrolment.BootPoll{Device: id, RemoteAddr: addr, At: at,
 		ClientID:     strings.TrimSpace(h.Get("Client-Id")),
 		SerialNumber: short(h.Get("Serial-Number")),
 		UserAgent:    fleet.CleanText(h.Get("User-Agent"), 200),
@@ -48,13 +49,14 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) fle
 }
 
 // salvaged lists what a body that broke off said of the device.
-func salvaged(p *fleet.BootPoll) (fields []fleet.PollField) {
+func salvaged(p *enrolment.BootPoll) (fields []fleet.PollField) {
 	for _, f := range []struct {
 		field fleet.PollField
 		found bool
 	}{
-		{fleet.PollChip, p.Chip != ""}, {fleet.PollVersion, p.Version != ""}, {fleet.PollBuild, p.ELFSHA256 != ""},
-		{fleet.PollPartitions, p.Layout != nil}, {fleet.PollSlot, p.Slot != ""}, {fleet.PollBoard, p.Board != ""},
+		{enrolment.PollChip, p.Chip != ""}, {enrolment.PollVersion, p.Version != ""},
+		{enrolment.PollBuild, p.ELFSHA256 != ""},
+		{enrolment.PollPartitions, p.Layout != nil}, {enrolment.PollSlot, p.Slot != ""}, {enrolment.PollBoard, p.Board != ""},
 	} {
 		if f.found {
 			fields = append(fields, f.field)
@@ -64,7 +66,7 @@ func salvaged(p *fleet.BootPoll) (fields []fleet.PollField) {
 }
 
 // fromUserAgent fills in board and version, which are "<board>/<version>" there.
-func fromUserAgent(p *fleet.BootPoll) {
+func fromUserAgent(p *enrolment.BootPoll) {
 	i := strings.LastIndexByte(p.UserAgent, '/')
 	if i < 0 {
 		return

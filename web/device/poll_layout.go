@@ -20,7 +20,8 @@ func (f facts) layout() *fleet.FlashLayout {
 	if len(table) == 0 {
 		return nil
 	}
-	l := &fleet.FlashLayout{FlashBytes: between(f["flash_size"], maxFlash), FreeHeap: between(f["minimum_free_heap_size"], maxFlash)}
+	l := &fleet.FlashLayout{FlashBytes: between(f["flash_size"], maxFlash), FreeHeap: between(f["minimum_free_heap_size"],
+		maxFlash)}
 	if chip, ok := f["chip_info"].(map[string]any); ok {
 		l.ChipRev = int(between(chip["revision"], 65535))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // stockBodies are the bodies of the protocol's polls that parse and name a
@@ -71,7 +72,7 @@ func TestHostileNetworkNames(t *testing.T) {
 		Chip, Version, ELF, Slot, Board, BoardType, MAC, IDF string
 		Layout                                               *fleet.FlashLayout
 	}
-	read := func(body string) (fleet.BootPoll, known) {
+	read := func(body string) (enrolment.BootPoll, known) {
 		r := &http.Request{Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
 		p := readPoll(r, "a085e3112233", "192.0.2.1", time.Now())
 		return p, known{p.Chip, p.Version, p.ELFSHA256, p.Slot, p.Board, p.BoardType, p.BodyMAC, p.IDFVersion, p.Layout}

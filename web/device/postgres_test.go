@@ -16,6 +16,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/migrations"
 	"fleetd/web/device"
@@ -65,18 +66,21 @@ func newStoredSite(t testing.TB, store *postgres.Store, mode fleet.EnrolmentMode
 		}
 	}
 	var err error
-	s.enrolments, err = fleet.NewEnrolments(fleet.EnrolmentOptions{Store: store, Mode: mode, Key: make([]byte, fleet.KeySize), Events: &s.events})
+	s.enrolments, err = enrolment.New(enrolment.Options{Store: store, Mode: mode, Key: make([]byte, enrolment.KeySize),
+		Events: &s.events})
 	check(err)
 	check(s.enrolments.Load(t.Context()))
 	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: store, Node: "n1"})
 	s.blobs, err = blobs.OpenDir(t.TempDir())
 	check(err)
-	answers, err := fleet.NewPollAnswers(fleet.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})
 	check(err)
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: s.blobs, PublicURL: s.URL, Events: &s.events})
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers}).Routes(router)
+	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: s.blobs, PublicURL: s.URL,
+		Events: &s.events})
+	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
+		Answers: answers}).Routes(router)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- s.enrolments.Run(ctx) }()
@@ -96,7 +100,8 @@ func TestDeviceLifeInPostgreSQL(t *testing.T) {
 	store := testStore(t)
 	v := pollVectors(t)[0]
 	ann := fleet.Actor{Kind: fleet.ActorOperator, Name: "ann", Role: fleet.RoleOperator}
-	connection := fleet.Connection{Device: unit, Node: "n1", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7", At: time.Now()}
+	connection := fleet.Connection{Device: unit, Node: "n1", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7",
+		At: time.Now()}
 	t.Run("first life", func(t *testing.T) {
 		s := newStoredSite(t, store, fleet.EnrolByCode)
 		s.send(t, "POST", "/xiaozhi/ota/", v.Headers, strings.NewReader(v.Body))
@@ -120,7 +125,8 @@ func TestDeviceLifeInPostgreSQL(t *testing.T) {
 	})
 	d, err := store.Device(t.Context(), unit)
 	if err != nil || d.Enrolment != fleet.EnrolmentEnrolled || d.ClaimCode != "" || d.Presence != fleet.PresenceOnline ||
-		d.Board != "bread-compact-wifi" || d.Version != "2.4.2" || d.Slot != "ota_0" || d.Transport != "mqtt" || d.ClientID != uuid1 {
+		d.Board != "bread-compact-wifi" || d.Version != "2.4.2" || d.Slot != "ota_0" || d.Transport != "mqtt" ||
+		d.ClientID != uuid1 {
 		t.Errorf("stored %+v: %v", d, err)
 	}
 	t.Run("second life", func(t *testing.T) {
@@ -138,9 +144,9 @@ func TestDeviceLifeInPostgreSQL(t *testing.T) {
 
 func TestWaitingDevicesAreForgottenInPostgreSQL(t *testing.T) {
 	store := testStore(t)
-	record := fleet.PollRecord{Poll: fleet.BootPoll{Device: unit, At: time.Now().Add(-48 * time.Hour)},
-		Admission: fleet.Admission{Device: unit, Enrolment: fleet.EnrolmentWaiting, ClaimCode: "123456", Challenge: "x"}}
-	if err := store.SavePolls(t.Context(), []fleet.PollRecord{record}); err != nil {
+	record := enrolment.PollRecord{Poll: enrolment.BootPoll{Device: unit, At: time.Now().Add(-48 * time.Hour)},
+		Admission: enrolment.Admission{Device: unit, Enrolment: fleet.EnrolmentWaiting, ClaimCode: "123456", Challenge: "x"}}
+	if err := store.SavePolls(t.Context(), []enrolment.PollRecord{record}); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := store.ForgetWaiting(t.Context(), time.Now().Add(-24*time.Hour))

@@ -3,7 +3,7 @@ package device
 import (
 	"sync/atomic"
 
-	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // Stats are a [Handler]'s numbers since its start.
@@ -14,7 +14,7 @@ type Stats struct {
 
 type stats struct{ salvaged, unreadable atomic.Int64 }
 
-func (s *stats) count(p *fleet.BootPoll) {
+func (s *stats) count(p *enrolment.BootPoll) {
 	switch {
 	case len(p.Salvaged) > 0:
 		s.salvaged.Add(1)

@@ -12,7 +12,8 @@ import (
 var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
 
 // same are the texts that are rightly equal in both languages: names and signs.
-var same = []string{"app.name", "firmware.idf", "firmware.sha256", "call.after", "campaign.unit.percent", "campaign.from_to", "campaign.wave_named"}
+var same = []string{"app.name", "firmware.idf", "firmware.sha256", "call.after", "campaign.unit.percent",
+	"campaign.from_to", "campaign.wave_named"}
 
 func TestBothLanguagesAreWhole(t *testing.T) {
 	for key, m := range catalogue {

@@ -14,15 +14,17 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // A CampaignBoard is one campaign as it goes: GET [CampaignPath]. A live
 // stream sends those of its parts that changed; see [CampaignBoard.Parts].
 type CampaignBoard struct {
-	Campaign  fleet.Campaign
-	Release   *fleet.Release // nil for a rollback
-	Waves     []fleet.Wave
-	Progress  fleet.CampaignProgress
+	Campaign  campaign.Campaign
+	Release   *firmware.Release // nil for a rollback
+	Waves     []campaign.Wave
+	Progress  campaign.Progress
 	Downloads []Download // some of those under way
 	Viewer    fleet.Actor
 	CanAct    bool
@@ -73,8 +75,9 @@ func (b CampaignBoard) Parts() map[string]templ.Component {
 // Shape changes when parts come or go: then the whole body has to be shown anew.
 func (b CampaignBoard) Shape() string {
 	c := b.Campaign
-	waits := c.State == fleet.CampaignAwaitingApproval
-	return strings.Join([]string{strconv.FormatBool(b.started()), strconv.FormatBool(waits), c.Digest, c.EditedAt.String(), strconv.Itoa(len(b.Waves))}, " ")
+	waits := c.State == campaign.AwaitingApproval
+	return strings.Join([]string{strconv.FormatBool(b.started()), strconv.FormatBool(waits), c.Digest, c.EditedAt.String(),
+		strconv.Itoa(len(b.Waves))}, " ")
 }
 
 // acts says which acts are offered, by the state.
@@ -86,23 +89,23 @@ func (b CampaignBoard) acts() (a acts) {
 	c, tally := b.Campaign, b.tally()
 	a.edit = c.RollbackOf == uuid.Nil
 	switch c.State {
-	case fleet.CampaignDraft:
+	case campaign.Draft:
 		a.start, a.discard = true, true
-	case fleet.CampaignDenied:
+	case campaign.Denied:
 		a.discard = true
-	case fleet.CampaignAwaitingApproval:
+	case campaign.AwaitingApproval:
 		a.approve, a.discard = true, true
-	case fleet.CampaignScheduled:
+	case campaign.Scheduled:
 		a.abort = true
-	case fleet.CampaignRunning:
+	case campaign.Running:
 		a.pause, a.abort = true, true
-		a.pullNow = c.Plan.Mode != fleet.ModePush && !c.Plan.PullNow
+		a.pullNow = c.Plan.Mode != firmware.ModePush && !c.Plan.PullNow
 		a.advance = c.Wave+1 < len(b.Waves)
-	case fleet.CampaignPaused:
+	case campaign.Paused:
 		a.abort = true
-		a.pause = c.PauseReason == fleet.PausedByWindow // it would go on by itself
-		a.advance = c.PauseReason == fleet.PausedByGate && c.Wave+1 < len(b.Waves)
-		a.resume = c.PauseReason != fleet.PausedByGate // the way on is past the gate
+		a.pause = c.PauseReason == campaign.PausedByWindow // it would go on by itself
+		a.advance = c.PauseReason == campaign.PausedByGate && c.Wave+1 < len(b.Waves)
+		a.resume = c.PauseReason != campaign.PausedByGate // the way on is past the gate
 	default:
 		a.edit = false
 	}
@@ -113,12 +116,13 @@ func (b CampaignBoard) acts() (a acts) {
 // after offers what can follow on the first outcomes.
 func (b CampaignBoard) after(a *acts, tally CampaignTally) {
 	switch b.Campaign.State {
-	case fleet.CampaignRunning, fleet.CampaignPaused, fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors:
+	case campaign.Running, campaign.Paused, campaign.Completed, campaign.CompletedWithErrors:
 		a.retry = b.started() && tally.Failed > 0
 	}
 	c := b.Campaign
-	still := c.State == fleet.CampaignPaused || c.State.Final()
-	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight > 0 && c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
+	still := c.State == campaign.Paused || c.State.Final()
+	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight > 0 && c.RollbackWith == uuid.Nil &&
+		c.RollbackOf == uuid.Nil
 }
 
 // own reports whether the reader made the plan what it is, and so cannot be
@@ -132,11 +136,11 @@ func (b CampaignBoard) own() bool {
 func (b CampaignBoard) saying(ctx context.Context) string {
 	c := b.Campaign
 	switch {
-	case c.State == fleet.CampaignPaused && c.PauseReason != "":
+	case c.State == campaign.Paused && c.PauseReason != "":
 		return t(ctx, "campaign.say.paused."+string(c.PauseReason), "i", c.Wave+1, "n", len(b.Waves))
-	case c.State == fleet.CampaignScheduled && c.Plan.StartAt != nil:
+	case c.State == campaign.Scheduled && c.Plan.StartAt != nil:
 		return t(ctx, "campaign.say.scheduled_at", "at", *c.Plan.StartAt)
-	case c.State == fleet.CampaignRunning:
+	case c.State == campaign.Running:
 		return t(ctx, "campaign.say.running", "i", c.Wave+1, "n", len(b.Waves))
 	}
 	return t(ctx, "campaign.say."+string(c.State), "n", c.Targets)
@@ -144,7 +148,7 @@ func (b CampaignBoard) saying(ctx context.Context) string {
 
 // A funnelStep is one bar of the funnel.
 type funnelStep struct {
-	step  fleet.FunnelStep
+	step  campaign.FunnelStep
 	count int     // that came so far, or further
 	here  int     // of those, under way at this step
 	lost  int     // of those, neither here nor further
@@ -152,27 +156,31 @@ type funnelStep struct {
 }
 
 // stepOf is the step that a deployment under way has reached.
-var stepOf = map[fleet.DeploymentState]fleet.FunnelStep{
-	fleet.DeploymentDispatching: fleet.FunnelPlanned, fleet.DeploymentPending: fleet.FunnelPlanned, fleet.DeploymentQueued: fleet.FunnelPlanned,
-	fleet.DeploymentSent: fleet.FunnelTold, fleet.DeploymentOffered: fleet.FunnelTold, fleet.DeploymentAmbiguous: fleet.FunnelTold,
-	fleet.DeploymentDownloading: fleet.FunnelGet, fleet.DeploymentDownloaded: fleet.FunnelDownloaded, fleet.DeploymentRebooting: fleet.FunnelGoodbye,
-	fleet.DeploymentBooted: fleet.FunnelBootPoll, fleet.DeploymentVerifying: fleet.FunnelInitialize,
+var stepOf = map[campaign.DeploymentState]campaign.FunnelStep{
+	campaign.DeploymentDispatching: campaign.FunnelPlanned, campaign.DeploymentPending: campaign.FunnelPlanned,
+	campaign.DeploymentQueued: campaign.FunnelPlanned,
+	campaign.DeploymentSent:   campaign.FunnelTold, campaign.DeploymentOffered: campaign.FunnelTold,
+	campaign.DeploymentAmbiguous:   campaign.FunnelTold,
+	campaign.DeploymentDownloading: campaign.FunnelGet, campaign.DeploymentDownloaded: campaign.FunnelDownloaded,
+	campaign.DeploymentRebooting: campaign.FunnelGoodbye,
+	campaign.DeploymentBooted:    campaign.FunnelBootPoll, campaign.DeploymentVerifying: campaign.FunnelInitialize,
 }
 
 // funnel counts how far the deployments came by evidence. Steps can be
 // skipped: whoever polls with the new build has downloaded it.
 func (b CampaignBoard) funnel() []funnelStep {
-	here := map[fleet.FunnelStep]int{}
+	here := map[campaign.FunnelStep]int{}
 	for s, n := range b.Progress.ByState {
 		if step, ok := stepOf[s]; ok {
 			here[step] += n
 		}
 	}
 	var steps []funnelStep
-	for i, step := range fleet.FunnelSteps {
-		s := funnelStep{step: step, count: b.Progress.Reached[step], share: ratio(b.Progress.Reached[step], b.Progress.Reached[fleet.FunnelPlanned])}
-		if i+1 < len(fleet.FunnelSteps) { // at the last step is where they belong
-			at := max(0, s.count-b.Progress.Reached[fleet.FunnelSteps[i+1]])
+	for i, step := range campaign.FunnelSteps {
+		s := funnelStep{step: step, count: b.Progress.Reached[step], share: ratio(b.Progress.Reached[step],
+			b.Progress.Reached[campaign.FunnelPlanned])}
+		if i+1 < len(campaign.FunnelSteps) { // at the last step is where they belong
+			at := max(0, s.count-b.Progress.Reached[campaign.FunnelSteps[i+1]])
 			s.here = min(here[step], at)
 			s.lost = at - s.here
 		}
@@ -232,13 +240,13 @@ func (b CampaignBoard) shares() []boardShare {
 
 // A skipCount is the devices left out for one reason.
 type skipCount struct {
-	reason fleet.SkipReason
+	reason firmware.SkipReason
 	count  int
 }
 
 func (b CampaignBoard) skips() []skipCount {
 	var all []skipCount
-	for _, r := range fleet.SkipReasons {
+	for _, r := range firmware.SkipReasons {
 		if n := b.Progress.Skipped[r]; n > 0 {
 			all = append(all, skipCount{r, n})
 		}
@@ -275,7 +283,7 @@ func (b CampaignBoard) rateChart(ctx context.Context) chart {
 		{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
 		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
 	}}
-	known := make(map[int64]fleet.RateBucket, len(b.Progress.Rate))
+	known := make(map[int64]campaign.RateBucket, len(b.Progress.Rate))
 	for _, r := range b.Progress.Rate {
 		known[r.At.Unix()] = r
 	}
@@ -298,9 +306,9 @@ func finePercent(share float64) string {
 
 // verdict is what the engine had to say of a wave where its numbers do not
 // speak for themselves.
-func (b CampaignBoard) verdict(w fleet.Wave) string {
+func (b CampaignBoard) verdict(w campaign.Wave) string {
 	c := b.waveTally(w.Number)
-	over := w.State == fleet.WaveFailed || w.State == fleet.WaveFinished
+	over := w.State == campaign.WaveFailed || w.State == campaign.WaveFinished
 	if over && 100*ratio(c.Succeeded, c.verdicts()) < w.Plan.SuccessPercent {
 		return w.Verdict
 	}
@@ -316,26 +324,27 @@ func (b CampaignBoard) waveTally(number int) CampaignTally {
 }
 
 // waveSaying is what there is to say of a wave, in a sentence.
-func (b CampaignBoard) waveSaying(ctx context.Context, w fleet.Wave) string {
+func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 	c := b.waveTally(w.Number)
 	need := trimFloat(w.Plan.SuccessPercent)
 	switch w.State {
-	case fleet.WavePending:
+	case campaign.WavePending:
 		return b.waveOpens(ctx, w)
-	case fleet.WaveRunning:
-		return t(ctx, "campaign.wave_say.running", "v", c.verdicts(), "n", w.Size, "need", need, "sample", min(w.Plan.MinSample, w.Size))
-	case fleet.WaveSoaking:
+	case campaign.WaveRunning:
+		return t(ctx, "campaign.wave_say.running", "v", c.verdicts(), "n", w.Size, "need", need, "sample",
+			min(w.Plan.MinSample, w.Size))
+	case campaign.WaveSoaking:
 		return t(ctx, "campaign.wave_say.soaking", "n", c.InFlight, "d", w.Plan.Soak)
 	}
 	return t(ctx, "campaign.wave_say."+string(w.State), "ok", c.Succeeded, "n", c.verdicts(), "need", need)
 }
 
 // waveOpens says what has to happen before a wave opens.
-func (b CampaignBoard) waveOpens(ctx context.Context, w fleet.Wave) string {
+func (b CampaignBoard) waveOpens(ctx context.Context, w campaign.Wave) string {
 	switch {
 	case w.Number == 0:
 		return t(ctx, "campaign.wave_say.first")
-	case w.Number <= len(b.Waves) && b.Waves[w.Number-1].Plan.Gate == fleet.GateManual:
+	case w.Number <= len(b.Waves) && b.Waves[w.Number-1].Plan.Gate == campaign.GateManual:
 		return t(ctx, "campaign.wave_say.after_gate", "i", w.Number)
 	}
 	return t(ctx, "campaign.wave_say.after", "i", w.Number)
@@ -343,7 +352,7 @@ func (b CampaignBoard) waveOpens(ctx context.Context, w fleet.Wave) string {
 
 // A ruleState is an abort rule with what it counts now.
 type ruleState struct {
-	rule        fleet.AbortRule
+	rule        campaign.AbortRule
 	count, of   int    // failures of its class, verdicts: where it is nearest to firing
 	where       string // board or wave of those numbers; "" for the whole campaign
 	armed, hits bool   // has enough verdicts; would fire
@@ -358,9 +367,9 @@ func (b CampaignBoard) rules(ctx context.Context) []ruleState {
 	return all
 }
 
-func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleState {
+func (b CampaignBoard) ruleState(ctx context.Context, r campaign.AbortRule) ruleState {
 	worst := ruleState{rule: r}
-	look := func(where string, states map[fleet.DeploymentState]int) {
+	look := func(where string, states map[campaign.DeploymentState]int) {
 		s := judge(r, states)
 		s.where = where
 		if worst.of == 0 || ratio(s.count, s.of) > ratio(worst.count, worst.of) {
@@ -372,11 +381,11 @@ func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleSta
 		if r.Wave <= len(b.Progress.ByWave) {
 			look(t(ctx, "campaign.wave_n", "i", r.Wave), b.Progress.ByWave[r.Wave-1])
 		}
-	case r.Scope == fleet.ScopeWave:
+	case r.Scope == campaign.ScopeWave:
 		for i, states := range b.Progress.ByWave {
 			look(t(ctx, "campaign.wave_n", "i", i+1), states)
 		}
-	case r.Scope == fleet.ScopeBoard:
+	case r.Scope == campaign.ScopeBoard:
 		for _, board := range BoardNames(b.Progress) {
 			look(board, b.Progress.ByBoard[board])
 		}
@@ -387,16 +396,16 @@ func (b CampaignBoard) ruleState(ctx context.Context, r fleet.AbortRule) ruleSta
 }
 
 // BoardNames are the boards of a campaign, by name.
-func BoardNames(p fleet.CampaignProgress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
+func BoardNames(p campaign.Progress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
 
 // judge counts what an abort rule counts.
-func judge(r fleet.AbortRule, states map[fleet.DeploymentState]int) ruleState {
+func judge(r campaign.AbortRule, states map[campaign.DeploymentState]int) ruleState {
 	s := ruleState{rule: r}
 	for state, n := range states {
 		if state.Verdict() {
 			s.of += n
 		}
-		if state.Failed() && (r.Class == fleet.ClassAny || r.Class == string(state)) {
+		if state.Failed() && (r.Class == campaign.ClassAny || r.Class == string(state)) {
 			s.count += n
 		}
 	}
@@ -406,16 +415,17 @@ func judge(r fleet.AbortRule, states map[fleet.DeploymentState]int) ruleState {
 }
 
 // ruleText says what a rule is, in a sentence.
-func ruleText(ctx context.Context, r fleet.AbortRule) string {
+func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	what := t(ctx, "campaign.class.any")
-	if r.Class != fleet.ClassAny {
+	if r.Class != campaign.ClassAny {
 		what = t(ctx, "campaign.dep."+r.Class)
 	}
 	where := t(ctx, "campaign.scope."+string(r.Scope))
 	if r.Wave > 0 {
 		where = t(ctx, "campaign.wave_n", "i", r.Wave)
 	}
-	args := []any{"what", what, "p", trimFloat(r.Percent), "min", r.MinExecuted, "where", where, "do", t(ctx, "campaign.action."+string(r.Action))}
+	args := []any{"what", what, "p", trimFloat(r.Percent), "min", r.MinExecuted, "where", where, "do",
+		t(ctx, "campaign.action."+string(r.Action))}
 	if r.Percent == 0 {
 		return t(ctx, "campaign.rule.say_any", args...)
 	}

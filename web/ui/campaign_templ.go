@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"github.com/google/uuid"
 	"strconv"
 )
@@ -113,7 +113,7 @@ func (b CampaignBoard) Body() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if b.Campaign.State == fleet.CampaignAwaitingApproval {
+		if b.Campaign.State == campaign.AwaitingApproval {
 			templ_7745c5c3_Err = b.approval().Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -831,7 +831,7 @@ func (b CampaignBoard) WaveRow(i int) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if w.State != fleet.WavePending {
+		if w.State != campaign.WavePending {
 			templ_7745c5c3_Err = c.bar(w.Size).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -1799,7 +1799,7 @@ func (b CampaignBoard) DownloadList() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if n := b.Progress.ByState[fleet.DeploymentDownloading]; n > len(b.Downloads) {
+			if n := b.Progress.ByState[campaign.DeploymentDownloading]; n > len(b.Downloads) {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 150, "<p class=\"more\"><a href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -14,7 +15,8 @@ func TestWilson(t *testing.T) {
 		ok, of int
 		want   string
 	}{
-		{0, 0, "0.000 1.000"}, {0, 10, "0.000 0.278"}, {10, 10, "0.722 1.000"}, {1, 1, "0.207 1.000"}, {5, 10, "0.237 0.763"}, {98, 100, "0.930 0.994"}, {9_800, 10_000, "0.977 0.983"},
+		{0, 0, "0.000 1.000"}, {0, 10, "0.000 0.278"}, {10, 10, "0.722 1.000"}, {1, 1, "0.207 1.000"}, {5, 10, "0.237 0.763"},
+		{98, 100, "0.930 0.994"}, {9_800, 10_000, "0.977 0.983"},
 	} {
 		lo, hi := wilson(tt.ok, tt.of)
 		if got := fmt.Sprintf("%.3f %.3f", lo, hi); got != tt.want {
@@ -24,10 +26,12 @@ func TestWilson(t *testing.T) {
 }
 
 func TestFunnel(t *testing.T) {
-	b := CampaignBoard{Progress: fleet.CampaignProgress{
-		ByState: map[fleet.DeploymentState]int{fleet.DeploymentQueued: 4, fleet.DeploymentDownloading: 3, fleet.DeploymentFailed: 2, fleet.DeploymentSucceeded: 1},
-		Reached: map[fleet.FunnelStep]int{fleet.FunnelPlanned: 10, fleet.FunnelTold: 6, fleet.FunnelGet: 6, fleet.FunnelDownloaded: 1, fleet.FunnelGoodbye: 1,
-			fleet.FunnelBootPoll: 1, fleet.FunnelInitialize: 1, fleet.FunnelSucceeded: 1},
+	b := CampaignBoard{Progress: campaign.Progress{
+		ByState: map[campaign.DeploymentState]int{campaign.DeploymentQueued: 4, campaign.DeploymentDownloading: 3,
+			campaign.DeploymentFailed: 2, campaign.DeploymentSucceeded: 1},
+		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelTold: 6, campaign.FunnelGet: 6,
+			campaign.FunnelDownloaded: 1, campaign.FunnelGoodbye: 1,
+			campaign.FunnelBootPoll: 1, campaign.FunnelInitialize: 1, campaign.FunnelSucceeded: 1},
 	}}
 	got := ""
 	for _, s := range b.funnel() {
@@ -42,32 +46,33 @@ func TestFunnel(t *testing.T) {
 // A rule is shown where it is nearest to firing, and as fired only when it
 // has enough verdicts.
 func TestRuleState(t *testing.T) {
-	ok, bad := fleet.DeploymentSucceeded, fleet.DeploymentRolledBack
-	b := CampaignBoard{Progress: fleet.CampaignProgress{
-		ByState: map[fleet.DeploymentState]int{ok: 18, bad: 2, fleet.DeploymentQueued: 80},
-		ByWave:  []map[fleet.DeploymentState]int{{ok: 2, bad: 2}, {ok: 16}},
-		ByBoard: map[string]map[fleet.DeploymentState]int{"a": {ok: 9}, "b": {ok: 9, bad: 2}},
+	ok, bad := campaign.DeploymentSucceeded, campaign.DeploymentRolledBack
+	b := CampaignBoard{Progress: campaign.Progress{
+		ByState: map[campaign.DeploymentState]int{ok: 18, bad: 2, campaign.DeploymentQueued: 80},
+		ByWave:  []map[campaign.DeploymentState]int{{ok: 2, bad: 2}, {ok: 16}},
+		ByBoard: map[string]map[campaign.DeploymentState]int{"a": {ok: 9}, "b": {ok: 9, bad: 2}},
 	}}
-	rule := fleet.AbortRule{Class: fleet.ClassAny, MinExecuted: 5, Percent: 10}
+	rule := campaign.AbortRule{Class: campaign.ClassAny, MinExecuted: 5, Percent: 10}
 	for _, tt := range []struct {
-		scope       fleet.AbortScope
+		scope       campaign.AbortScope
 		class       string
 		wave        int
 		count, of   int
 		armed, hits bool
 	}{
-		{fleet.ScopeCampaign, fleet.ClassAny, 0, 2, 20, true, true},
-		{fleet.ScopeCampaign, "timed_out", 0, 0, 20, true, false},
-		{fleet.ScopeWave, fleet.ClassAny, 0, 2, 4, false, false},
-		{fleet.ScopeWave, fleet.ClassAny, 2, 0, 16, true, false},
-		{fleet.ScopeWave, fleet.ClassAny, 9, 0, 0, false, false},
-		{fleet.ScopeBoard, "rolled_back", 0, 2, 11, true, true},
+		{campaign.ScopeCampaign, campaign.ClassAny, 0, 2, 20, true, true},
+		{campaign.ScopeCampaign, "timed_out", 0, 0, 20, true, false},
+		{campaign.ScopeWave, campaign.ClassAny, 0, 2, 4, false, false},
+		{campaign.ScopeWave, campaign.ClassAny, 2, 0, 16, true, false},
+		{campaign.ScopeWave, campaign.ClassAny, 9, 0, 0, false, false},
+		{campaign.ScopeBoard, "rolled_back", 0, 2, 11, true, true},
 	} {
 		r := rule
 		r.Scope, r.Class, r.Wave = tt.scope, tt.class, tt.wave
 		s := b.ruleState(t.Context(), r)
 		if s.count != tt.count || s.of != tt.of || s.armed != tt.armed || s.hits != tt.hits {
-			t.Errorf("%s in any one %s, wave %d: %d of %d, armed %v, fires %v; want %+v", tt.class, tt.scope, tt.wave, s.count, s.of, s.armed, s.hits, tt)
+			t.Errorf("%s in any one %s, wave %d: %d of %d, armed %v, fires %v; want %+v", tt.class, tt.scope, tt.wave, s.count,
+				s.of, s.armed, s.hits, tt)
 		}
 	}
 }
@@ -75,25 +80,27 @@ func TestRuleState(t *testing.T) {
 // Whatever the domain can say has words in both languages.
 func TestCampaignWords(t *testing.T) {
 	var keys []string
-	for _, s := range fleet.CampaignStates {
+	for _, s := range campaign.States {
 		keys = append(keys, "campaign.state."+string(s), "campaign.say."+string(s))
 	}
-	for _, r := range []fleet.PauseReason{fleet.PausedByOperator, fleet.PausedByWindow, fleet.PausedByThreshold, fleet.PausedByGate, fleet.PausedBySystem} {
+	for _, r := range []campaign.PauseReason{campaign.PausedByOperator, campaign.PausedByWindow,
+		campaign.PausedByThreshold, campaign.PausedByGate, campaign.PausedBySystem} {
 		keys = append(keys, "campaign.paused."+string(r), "campaign.say.paused."+string(r))
 	}
-	for _, s := range fleet.DeploymentStates {
+	for _, s := range campaign.DeploymentStates {
 		keys = append(keys, "campaign.dep."+string(s), "campaign.verdict."+string(s))
 	}
-	for _, c := range fleet.FailureClasses {
+	for _, c := range campaign.FailureClasses {
 		keys = append(keys, "campaign.fail."+string(c), "campaign.verdict.class."+string(c))
 	}
-	for _, r := range fleet.SkipReasons {
+	for _, r := range firmware.SkipReasons {
 		keys = append(keys, "campaign.skip."+string(r))
 	}
-	for _, s := range fleet.FunnelSteps {
+	for _, s := range campaign.FunnelSteps {
 		keys = append(keys, "campaign.step_name."+string(s))
 	}
-	for _, s := range []fleet.WaveState{fleet.WavePending, fleet.WaveRunning, fleet.WaveSoaking, fleet.WaveGated, fleet.WaveFinished, fleet.WaveFailed} {
+	for _, s := range []campaign.WaveState{campaign.WavePending, campaign.WaveRunning, campaign.WaveSoaking,
+		campaign.WaveGated, campaign.WaveFinished, campaign.WaveFailed} {
 		keys = append(keys, "campaign.wavestate."+string(s))
 	}
 	for _, key := range keys {

@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"github.com/google/uuid"
 	"strconv"
 )
@@ -220,7 +220,7 @@ func (b CampaignBoard) mainActs(a acts) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if a.advance && b.Campaign.PauseReason == fleet.PausedByGate {
+		if a.advance && b.Campaign.PauseReason == campaign.PausedByGate {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<form method=\"post\" action=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -353,7 +353,7 @@ func (b CampaignBoard) moreActs(a acts) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if a.advance && b.Campaign.PauseReason != fleet.PausedByGate {
+		if a.advance && b.Campaign.PauseReason != campaign.PausedByGate {
 			templ_7745c5c3_Err = b.simpleAct("advance", t(ctx, "campaign.act.advance", "i", b.Campaign.Wave+2), t(ctx, "campaign.act.advance_hint")).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -893,7 +893,7 @@ func (b CampaignBoard) plan() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if !b.started() && b.Campaign.State != fleet.CampaignAwaitingApproval {
+		if !b.started() && b.Campaign.State != campaign.AwaitingApproval {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 69, " open")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -916,7 +916,7 @@ func (b CampaignBoard) plan() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if b.Campaign.State != fleet.CampaignAwaitingApproval {
+		if b.Campaign.State != campaign.AwaitingApproval {
 			templ_7745c5c3_Err = b.contents().Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // A PlanForm is the plan of a campaign as fields of a form. The fields are the
@@ -75,7 +76,8 @@ type planTable struct {
 }
 
 var planTables = map[string]planTable{
-	"wave":  {[]string{"wave.name", "wave.unit", "wave.size", "wave.success", "wave.sample", "wave.soak", "wave.gate"}, 20},
+	"wave": {[]string{"wave.name", "wave.unit", "wave.size", "wave.success", "wave.sample", "wave.soak", "wave.gate"},
+		20},
 	"rule":  {[]string{"rule.class", "rule.min", "rule.percent", "rule.scope", "rule.wave", "rule.action"}, 10},
 	"check": {[]string{"check.tool", "check.args", "check.path", "check.op", "check.value", "check.retries"}, 20},
 	"win":   {[]string{"win.cron", "win.for", "win.zone"}, 10},
@@ -104,17 +106,18 @@ func (f PlanForm) dropRow(table string, row int) {
 // rowDefaults are what a row that is added starts with.
 var rowDefaults = map[string][]string{
 	"wave":    {"", "percent", "", "95", "5", "2m", "auto"},
-	"rule":    {fleet.ClassAny, "5", "10", string(fleet.ScopeCampaign), "", string(fleet.AbortPause)},
+	"rule":    {campaign.ClassAny, "5", "10", string(campaign.ScopeCampaign), "", string(campaign.AbortPause)},
 	"check":   {"", "", "", "eq", "", "2"},
-	"win":     {"", "3h", fleet.DeviceZone},
-	"night":   {"0 2 * * *", "3h", fleet.DeviceZone},
-	"weekday": {"0 12 * * 1-5", "1h", fleet.DeviceZone},
-	"weekend": {"0 8 * * 6,0", "10h", fleet.DeviceZone},
+	"win":     {"", "3h", campaign.DeviceZone},
+	"night":   {"0 2 * * *", "3h", campaign.DeviceZone},
+	"weekday": {"0 12 * * 1-5", "1h", campaign.DeviceZone},
+	"weekend": {"0 8 * * 6,0", "10h", campaign.DeviceZone},
 }
 
 // windowPresets are the buttons that add a window.
 var windowPresets = []struct{ name, key string }{
-	{"night", "campaign.win.night"}, {"weekday", "campaign.win.weekday"}, {"weekend", "campaign.win.weekend"}, {"win", "campaign.win.own"},
+	{"night", "campaign.win.night"}, {"weekday", "campaign.win.weekday"}, {"weekend", "campaign.win.weekend"},
+	{"win", "campaign.win.own"},
 }
 
 // Command carries out a button that changes the form itself: preset=NAME,
@@ -176,15 +179,16 @@ func NewPlanForm(ctx context.Context, v url.Values, zone *time.Location) PlanFor
 		return f
 	}
 	f.Values.Set(filled, "1")
-	for name, value := range map[string]string{"mode": string(fleet.ModeAuto), "in_flight": "10", "attempts": "3",
-		"heap": "50", "reconnects": "3", "end_behavior": string(fleet.EndStopRollout)} {
+	for name, value := range map[string]string{"mode": string(firmware.ModeAuto), "in_flight": "10", "attempts": "3",
+		"heap": "50", "reconnects": "3", "end_behavior": string(campaign.EndStopRollout)} {
 		if !f.Values.Has(name) {
 			f.Values.Set(name, value)
 		}
 	}
 	f.preset(ctx, "canary")
-	f.addRow("rule", string(fleet.DeploymentRolledBack), "1", "0", string(fleet.ScopeWave), "1", string(fleet.AbortPause))
-	f.addRow("rule", fleet.ClassAny, "5", "10", string(fleet.ScopeCampaign), "", string(fleet.AbortPause))
+	f.addRow("rule", string(campaign.DeploymentRolledBack), "1", "0", string(campaign.ScopeWave), "1",
+		string(campaign.AbortPause))
+	f.addRow("rule", campaign.ClassAny, "5", "10", string(campaign.ScopeCampaign), "", string(campaign.AbortPause))
 	return f
 }
 

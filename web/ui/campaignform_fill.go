@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // FillPlan is the form of a plan that is there already; [PlanForm.Plan] reads
 // the same plan back.
-func FillPlan(p fleet.CampaignPlan, zone *time.Location) PlanForm {
+func FillPlan(p campaign.Plan, zone *time.Location) PlanForm {
 	f := PlanForm{Values: url.Values{filled: {"1"}}, Zone: zone}
 	f.set("name", p.Name)
 	f.set("q", p.Query)
@@ -33,8 +33,9 @@ func FillPlan(p fleet.CampaignPlan, zone *time.Location) PlanForm {
 			f.set(name, "1")
 		}
 	}
-	for name, n := range map[string]int{"max_devices": p.MaxDevices, "in_flight": p.MaxInFlight, "per_minute": p.MaxPerMinute,
-		"heap": p.MinHeapPercent, "reconnects": p.MaxReconnects, "attempts": p.MaxAttempts} {
+	for name, n := range map[string]int{"max_devices": p.MaxDevices, "in_flight": p.MaxInFlight,
+		"per_minute": p.MaxPerMinute,
+		"heap":       p.MinHeapPercent, "reconnects": p.MaxReconnects, "attempts": p.MaxAttempts} {
 		if n != 0 || name == "heap" || name == "reconnects" {
 			f.set(name, strconv.Itoa(n))
 		}
@@ -61,10 +62,11 @@ func (f PlanForm) setTime(name string, at *time.Time) {
 	}
 }
 
-func (f PlanForm) fillTables(p fleet.CampaignPlan) {
+func (f PlanForm) fillTables(p campaign.Plan) {
 	for _, w := range p.Waves {
 		unit, size := waveSize(w)
-		f.addRow("wave", w.Name, unit, size, trimFloat(w.SuccessPercent), strconv.Itoa(w.MinSample), SpanText(w.Soak), string(w.Gate))
+		f.addRow("wave", w.Name, unit, size, trimFloat(w.SuccessPercent), strconv.Itoa(w.MinSample), SpanText(w.Soak),
+			string(w.Gate))
 	}
 	for _, r := range p.AbortRules {
 		wave := ""
@@ -86,7 +88,7 @@ func (f PlanForm) fillTables(p fleet.CampaignPlan) {
 	}
 }
 
-func waveSize(w fleet.WavePlan) (unit, size string) {
+func waveSize(w campaign.WavePlan) (unit, size string) {
 	switch {
 	case len(w.Devices) > 0:
 		ids := make([]string, len(w.Devices))
@@ -104,7 +106,8 @@ func waveSize(w fleet.WavePlan) (unit, size string) {
 // without its quotes, unless it would then be something else.
 func valueText(raw json.RawMessage) string {
 	var s string
-	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) && strings.TrimSpace(s) == s {
+	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) &&
+		strings.TrimSpace(s) == s {
 		return s
 	}
 	return string(raw)

@@ -9,14 +9,16 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // Plan reads the form. What cannot be read is a problem of its field, and in
 // the plan as if it had been left empty.
-func (f *PlanForm) Plan() fleet.CampaignPlan {
-	p := fleet.CampaignPlan{
+func (f *PlanForm) Plan() campaign.Plan {
+	p := campaign.Plan{
 		Name: strings.TrimSpace(f.val("name")), Query: strings.TrimSpace(f.val("q")),
-		Mode: fleet.DispatchMode(f.val("mode")), PullNow: f.on("pull_now"), Supersede: f.on("supersede"),
+		Mode: firmware.DispatchMode(f.val("mode")), PullNow: f.on("pull_now"), Supersede: f.on("supersede"),
 		AllowDowngrade: f.on("downgrade"), Continuous: f.on("continuous"), ApprovalRequired: f.on("approval"),
 	}
 	p.Release, _ = uuid.Parse(f.val("release")) // none is the domain's to complain about
@@ -31,21 +33,25 @@ func (f *PlanForm) Plan() fleet.CampaignPlan {
 	p.Waves = f.waves()
 	f.Steer(&p)
 	p.HealthChecks = f.checks()
-	if tools := strings.FieldsFunc(f.val("forbid"), func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\r' }); len(tools) > 0 {
+	if tools := strings.FieldsFunc(f.val("forbid"), func(r rune) bool {
+		return r == ',' || r == ' ' || r == '\n' ||
+			r == '\r'
+	}); len(tools) > 0 {
 		p.ForbidRemoved = tools
 	}
-	p.MinHeapPercent, p.MaxReconnects, p.MaxAttempts = f.number("heap", 0), f.number("reconnects", 0), f.number("attempts", 0)
+	p.MinHeapPercent, p.MaxReconnects, p.MaxAttempts = f.number("heap", 0), f.number("reconnects", 0),
+		f.number("attempts", 0)
 	p.StartAt = f.moment("start")
 	return p
 }
 
 // Steer reads what may change of a campaign that runs: pace, thresholds,
 // windows and the end.
-func (f *PlanForm) Steer(p *fleet.CampaignPlan) {
+func (f *PlanForm) Steer(p *campaign.Plan) {
 	p.MaxInFlight, p.MaxPerMinute = f.number("in_flight", 0), f.number("per_minute", 0)
 	p.AbortRules, p.Windows = f.rules(), f.windows()
 	p.Jitter = f.span("jitter", 0)
-	p.EndAt, p.EndBehavior = f.moment("end"), fleet.EndBehavior(f.val("end_behavior"))
+	p.EndAt, p.EndBehavior = f.moment("end"), campaign.EndBehavior(f.val("end_behavior"))
 }
 
 func (f *PlanForm) problem(field string, row int, key string) {
@@ -113,13 +119,13 @@ func (f PlanForm) zone() *time.Location {
 	return f.Zone
 }
 
-func (f *PlanForm) waves() (all []fleet.WavePlan) {
+func (f *PlanForm) waves() (all []campaign.WavePlan) {
 	for i := range f.Values["wave.size"] {
 		if strings.TrimSpace(f.at("wave.size", i)+f.at("wave.name", i)) == "" {
 			continue // a row that was never filled in
 		}
-		w := fleet.WavePlan{Name: strings.TrimSpace(f.at("wave.name", i)), SuccessPercent: f.percent("wave.success", i),
-			MinSample: f.number("wave.sample", i), Soak: f.span("wave.soak", i), Gate: fleet.WaveGate(f.at("wave.gate", i))}
+		w := campaign.WavePlan{Name: strings.TrimSpace(f.at("wave.name", i)), SuccessPercent: f.percent("wave.success", i),
+			MinSample: f.number("wave.sample", i), Soak: f.span("wave.soak", i), Gate: campaign.WaveGate(f.at("wave.gate", i))}
 		switch f.at("wave.unit", i) {
 		case "count":
 			w.Count = f.number("wave.size", i)
@@ -145,38 +151,42 @@ func (f *PlanForm) devices(name string, row int) (ids []fleet.DeviceID) {
 	return ids
 }
 
-func (f *PlanForm) rules() []fleet.AbortRule {
-	rules := []fleet.AbortRule{} // none was chosen, which is no reason for the usual ones
+func (f *PlanForm) rules() []campaign.AbortRule {
+	rules := []campaign.AbortRule{} // none was chosen, which is no reason for the usual ones
 	for i := range f.Values["rule.class"] {
-		rules = append(rules, fleet.AbortRule{Class: f.at("rule.class", i), MinExecuted: f.number("rule.min", i), Percent: f.percent("rule.percent", i),
-			Scope: fleet.AbortScope(f.at("rule.scope", i)), Wave: f.number("rule.wave", i), Action: fleet.AbortAction(f.at("rule.action", i))})
+		rules = append(rules, campaign.AbortRule{Class: f.at("rule.class", i), MinExecuted: f.number("rule.min", i),
+			Percent: f.percent("rule.percent", i),
+			Scope:   campaign.AbortScope(f.at("rule.scope", i)), Wave: f.number("rule.wave", i), Action: campaign.AbortAction(
+				f.at("rule.action", i))})
 	}
 	return rules
 }
 
-func (f *PlanForm) windows() (all []fleet.Window) {
+func (f *PlanForm) windows() (all []campaign.Window) {
 	for i := range f.Values["win.cron"] {
 		cron := strings.Join(strings.Fields(f.at("win.cron", i)), " ")
 		if cron == "" {
 			continue
 		}
-		all = append(all, fleet.Window{Cron: cron, Duration: f.span("win.for", i), TimeZone: f.at("win.zone", i)})
+		all = append(all, campaign.Window{Cron: cron, Duration: f.span("win.for", i), TimeZone: f.at("win.zone", i)})
 	}
 	return all
 }
 
 // checks joins rows that follow one another and call the same tool alike:
 // each is one assertion about its answer.
-func (f *PlanForm) checks() (all []fleet.HealthCheck) {
+func (f *PlanForm) checks() (all []campaign.HealthCheck) {
 	for i := range f.Values["check.tool"] {
-		c := fleet.HealthCheck{Tool: strings.TrimSpace(f.at("check.tool", i)), Retries: f.number("check.retries", i), Arguments: f.json("check.args", i)}
+		c := campaign.HealthCheck{Tool: strings.TrimSpace(f.at("check.tool", i)), Retries: f.number("check.retries", i),
+			Arguments: f.json("check.args", i)}
 		if c.Tool == "" {
 			continue
 		}
 		if a, ok := f.assertion(i); ok {
-			c.Assert = []fleet.Assertion{a}
+			c.Assert = []campaign.Assertion{a}
 		}
-		if n := len(all) - 1; n >= 0 && all[n].Tool == c.Tool && string(all[n].Arguments) == string(c.Arguments) && all[n].Retries == c.Retries {
+		if n := len(all) - 1; n >= 0 && all[n].Tool == c.Tool && string(all[n].Arguments) == string(c.Arguments) &&
+			all[n].Retries == c.Retries {
 			all[n].Assert = append(all[n].Assert, c.Assert...)
 			continue
 		}
@@ -185,8 +195,8 @@ func (f *PlanForm) checks() (all []fleet.HealthCheck) {
 	return all
 }
 
-func (f *PlanForm) assertion(i int) (fleet.Assertion, bool) {
-	a := fleet.Assertion{Path: strings.TrimSpace(f.at("check.path", i)), Op: f.at("check.op", i)}
+func (f *PlanForm) assertion(i int) (campaign.Assertion, bool) {
+	a := campaign.Assertion{Path: strings.TrimSpace(f.at("check.path", i)), Op: f.at("check.op", i)}
 	if a.Path == "" {
 		return a, false
 	}

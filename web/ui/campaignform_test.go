@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
@@ -23,14 +24,19 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 	start, end := time.Date(2026, 12, 1, 18, 30, 0, 0, time.UTC), time.Date(2026, 12, 9, 0, 0, 0, 0, time.UTC)
 	full.StartAt, full.EndAt, full.Jitter = &start, &end, 90*time.Minute
 	full.Devices = []fleet.DeviceID{"a085e3112233", "a085e3112244"}
-	full.Waves[0] = fleet.WavePlan{Name: "By hand", Devices: full.Devices, SuccessPercent: 99.5, MinSample: 1, Soak: 36 * time.Hour, Gate: fleet.GateManual}
+	full.Waves[0] = campaign.WavePlan{Name: "By hand", Devices: full.Devices, SuccessPercent: 99.5, MinSample: 1,
+		Soak: 36 * time.Hour, Gate: campaign.GateManual}
 	full.Waves[1].Percent, full.Waves[1].Count = 0, 25
-	full.Continuous, full.MaxDevices, full.Supersede, full.AllowDowngrade, full.ApprovalRequired, full.PullNow = true, 500, true, true, true, true
-	full.HealthChecks = append(full.HealthChecks, fleet.HealthCheck{Tool: "self.get_device_status", Arguments: schema(`{"deep":true}`)},
-		fleet.HealthCheck{Tool: "self.get_device_status", Assert: []fleet.Assertion{{Path: "$.a", Op: "eq", Value: schema(`"12"`)}, {Path: "$.b", Op: "eq", Value: schema(`12`)},
-			{Path: "$.c", Op: "matches", Value: schema(`"^a b$"`)}, {Path: "$.d", Op: "exists"}, {Path: "$.e", Op: "ne", Value: schema(`" x"`)}, {Path: "$.f", Op: "ne", Value: schema(`null`)}}})
-	bare := fleet.CampaignPlan{Name: "bare", Release: full.Release, AbortRules: []fleet.AbortRule{}}
-	for _, plan := range []fleet.CampaignPlan{full, samplePlan("plain"), bare} {
+	full.Continuous, full.MaxDevices, full.Supersede, full.AllowDowngrade, full.ApprovalRequired, full.PullNow = true, 500,
+		true, true, true, true
+	full.HealthChecks = append(full.HealthChecks, campaign.HealthCheck{Tool: "self.get_device_status",
+		Arguments: schema(`{"deep":true}`)},
+		campaign.HealthCheck{Tool: "self.get_device_status", Assert: []campaign.Assertion{{Path: "$.a", Op: "eq",
+			Value: schema(`"12"`)}, {Path: "$.b", Op: "eq", Value: schema(`12`)},
+			{Path: "$.c", Op: "matches", Value: schema(`"^a b$"`)}, {Path: "$.d", Op: "exists"}, {Path: "$.e", Op: "ne",
+				Value: schema(`" x"`)}, {Path: "$.f", Op: "ne", Value: schema(`null`)}}})
+	bare := campaign.Plan{Name: "bare", Release: full.Release, AbortRules: []campaign.AbortRule{}}
+	for _, plan := range []campaign.Plan{full, samplePlan("plain"), bare} {
 		form := ui.FillPlan(plan, shanghai)
 		// As it comes back from a browser, in the address.
 		sent, err := url.ParseQuery(form.Values.Encode())
@@ -46,7 +52,8 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 }
 
 func TestSpans(t *testing.T) {
-	for text, want := range map[string]time.Duration{"": 0, "0": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute, " 2h ": 2 * time.Hour, "1d": 24 * time.Hour,
+	for text, want := range map[string]time.Duration{"": 0, "0": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute,
+		" 2h ": 2 * time.Hour, "1d": 24 * time.Hour,
 		"1d12h": 36 * time.Hour, "1h30m": 90 * time.Minute, "90m": 90 * time.Minute, "1h0m5s": time.Hour + 5*time.Second} {
 		got, ok := ui.ParseSpan(text)
 		if !ok || got != want {
@@ -68,7 +75,7 @@ func TestFormCommands(t *testing.T) {
 	if n := len(f.Plan().Waves); n != 3 {
 		t.Fatalf("a new form has %d waves, want the canary's 3", n)
 	}
-	do := func(name, value string) fleet.CampaignPlan {
+	do := func(name, value string) campaign.Plan {
 		t.Helper()
 		f.Values.Set(name, value)
 		if !f.Command(context.Background()) || f.Values.Has(name) {
@@ -79,10 +86,11 @@ func TestFormCommands(t *testing.T) {
 	if p := do("preset", "small"); len(p.Waves) != 2 || p.Waves[0].Count != 1 {
 		t.Errorf("small fleet: %+v", p.Waves)
 	}
-	if p := do("add", "night"); len(p.Windows) != 1 || p.Windows[0] != (fleet.Window{Cron: "0 2 * * *", Duration: 3 * time.Hour, TimeZone: fleet.DeviceZone}) {
+	if p := do("add", "night"); len(p.Windows) != 1 || p.Windows[0] != (campaign.Window{Cron: "0 2 * * *",
+		Duration: 3 * time.Hour, TimeZone: campaign.DeviceZone}) {
 		t.Errorf("every night: %+v", p.Windows)
 	}
-	if p := do("drop", "rule.0"); len(p.AbortRules) != 1 || p.AbortRules[0].Class != fleet.ClassAny {
+	if p := do("drop", "rule.0"); len(p.AbortRules) != 1 || p.AbortRules[0].Class != campaign.ClassAny {
 		t.Errorf("without the first rule: %+v", p.AbortRules)
 	}
 	for _, bad := range []string{"rule.9", "rule.-1", "nope.0", "rule.x", "wave."} {

@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -21,17 +23,17 @@ import (
 // it is its "edit".
 type CampaignNewPage struct {
 	Form     PlanForm
-	Campaign *fleet.Campaign // that is edited; nil for a new one
-	Releases []fleet.Release // that may be chosen, newest first
-	Tools    []fleet.Tool    // of the audience, for the health checks
-	Run      *fleet.DryRun   // nil until there is something to plan
-	Problem  string          // why there is none, in the page's language
-	Zones    []string        // offered for windows
+	Campaign *campaign.Campaign // that is edited; nil for a new one
+	Releases []firmware.Release // that may be chosen, newest first
+	Tools    []fleet.Tool       // of the audience, for the health checks
+	Run      *campaign.DryRun   // nil until there is something to plan
+	Problem  string             // why there is none, in the page's language
+	Zones    []string           // offered for windows
 }
 
 // Steers reports whether only what steers a campaign under way can change.
 func (v CampaignNewPage) Steers() bool {
-	return v.Campaign != nil && (v.Campaign.State == fleet.CampaignRunning || v.Campaign.State == fleet.CampaignPaused)
+	return v.Campaign != nil && (v.Campaign.State == campaign.Running || v.Campaign.State == campaign.Paused)
 }
 
 func (v CampaignNewPage) path() string {
@@ -58,9 +60,9 @@ func (v CampaignNewPage) head(ctx context.Context) head {
 }
 
 // release is the chosen one.
-func (v CampaignNewPage) release() *fleet.Release {
+func (v CampaignNewPage) release() *firmware.Release {
 	id, err := uuid.Parse(v.Form.val("release"))
-	if i := slices.IndexFunc(v.Releases, func(r fleet.Release) bool { return r.ID == id }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(v.Releases, func(r firmware.Release) bool { return r.ID == id }); err == nil && i >= 0 {
 		return &v.Releases[i]
 	}
 	return nil
@@ -78,9 +80,10 @@ func options[T ~string](ctx context.Context, prefix string, values ...T) []optio
 }
 
 func ruleClasses(ctx context.Context) []option {
-	all := options(ctx, "campaign.dep.", fleet.DeploymentFailed, fleet.DeploymentTimedOut, fleet.DeploymentRolledBack,
-		fleet.DeploymentWrongBuild, fleet.DeploymentUnhealthy, fleet.DeploymentRejected)
-	return append([]option{{fleet.ClassAny, t(ctx, "campaign.class.any")}}, all...)
+	all := options(ctx, "campaign.dep.", campaign.DeploymentFailed, campaign.DeploymentTimedOut,
+		campaign.DeploymentRolledBack,
+		campaign.DeploymentWrongBuild, campaign.DeploymentUnhealthy, campaign.DeploymentRejected)
+	return append([]option{{campaign.ClassAny, t(ctx, "campaign.class.any")}}, all...)
 }
 
 func checkOps(ctx context.Context) []option {
@@ -88,16 +91,17 @@ func checkOps(ctx context.Context) []option {
 }
 
 func waveUnits(ctx context.Context) []option {
-	return []option{{"percent", t(ctx, "campaign.unit.percent")}, {"count", t(ctx, "campaign.unit.count")}, {"devices", t(ctx, "campaign.unit.devices")}}
+	return []option{{"percent", t(ctx, "campaign.unit.percent")}, {"count", t(ctx, "campaign.unit.count")},
+		{"devices", t(ctx, "campaign.unit.devices")}}
 }
 
 // zones are the choices for a window: each device's own, then by name.
 func (v CampaignNewPage) zones(ctx context.Context, chosen string) []option {
-	out := []option{{fleet.DeviceZone, t(ctx, "campaign.zone.device")}}
+	out := []option{{campaign.DeviceZone, t(ctx, "campaign.zone.device")}}
 	for _, z := range v.Zones {
 		out = append(out, option{z, z})
 	}
-	if chosen != "" && !slices.Contains(v.Zones, chosen) && chosen != fleet.DeviceZone {
+	if chosen != "" && !slices.Contains(v.Zones, chosen) && chosen != campaign.DeviceZone {
 		out = append(out, option{chosen, chosen})
 	}
 	return out
@@ -105,15 +109,16 @@ func (v CampaignNewPage) zones(ctx context.Context, chosen string) []option {
 
 // windowText reads a window's cron line back in words where it says no more
 // than days and an hour.
-func windowText(ctx context.Context, w fleet.Window) string {
+func windowText(ctx context.Context, w campaign.Window) string {
 	zone := w.TimeZone
-	if zone == fleet.DeviceZone || zone == "" {
+	if zone == campaign.DeviceZone || zone == "" {
 		zone = t(ctx, "campaign.zone.device")
 	}
 	f := strings.Fields(w.Cron)
 	days := ""
 	if len(f) == 5 && f[2] == "*" && f[3] == "*" {
-		days = map[string]string{"*": "campaign.days.all", "1-5": "campaign.days.work", "6,0": "campaign.days.weekend", "0,6": "campaign.days.weekend"}[f[4]]
+		days = map[string]string{"*": "campaign.days.all", "1-5": "campaign.days.work", "6,0": "campaign.days.weekend",
+			"0,6": "campaign.days.weekend"}[f[4]]
 	}
 	if days == "" {
 		return t(ctx, "campaign.win.cron", "cron", w.Cron, "d", w.Duration, "zone", zone)
@@ -124,11 +129,12 @@ func windowText(ctx context.Context, w fleet.Window) string {
 		return t(ctx, "campaign.win.cron", "cron", w.Cron, "d", w.Duration, "zone", zone)
 	}
 	from := time.Date(2000, 1, 1, hour, minute, 0, 0, time.UTC)
-	return t(ctx, "campaign.win.say", "days", t(ctx, days), "from", from.Format("15:04"), "to", from.Add(w.Duration).Format("15:04"), "zone", zone)
+	return t(ctx, "campaign.win.say", "days", t(ctx, days), "from", from.Format("15:04"), "to",
+		from.Add(w.Duration).Format("15:04"), "zone", zone)
 }
 
 // left is how many devices of the audience are left out.
-func left(r fleet.DryRun) (n int) {
+func left(r campaign.DryRun) (n int) {
 	for _, m := range r.Skipped {
 		n += m.Count
 	}
@@ -136,14 +142,14 @@ func left(r fleet.DryRun) (n int) {
 }
 
 // skipText says why devices are left out.
-func skipText(ctx context.Context, reason fleet.SkipReason) string {
-	if reason == fleet.SkipNone {
+func skipText(ctx context.Context, reason firmware.SkipReason) string {
+	if reason == firmware.SkipNone {
 		return ""
 	}
 	return t(ctx, "campaign.skip."+string(reason))
 }
 
-func warningText(ctx context.Context, w fleet.PlanWarning) string {
+func warningText(ctx context.Context, w campaign.PlanWarning) string {
 	if key := "campaign.warn." + w.Code; i18n.Has(key) {
 		return t(ctx, key, "detail", w.Detail)
 	}

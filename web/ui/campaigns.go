@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // PathCampaigns lists campaigns; PathCampaignNew is the wizard.
@@ -36,7 +37,7 @@ type CampaignsPage struct {
 
 // A CampaignRow is one campaign in a list. A live stream sends it as a patch.
 type CampaignRow struct {
-	Campaign fleet.Campaign
+	Campaign campaign.Campaign
 	Version  string // of the release; "" for a rollback
 	Waves    int
 	Tally    CampaignTally
@@ -48,28 +49,29 @@ func (r CampaignRow) id() string { return r.Campaign.ID.String() }
 // parameter names them.
 var campaignFilters = []struct {
 	name, key string
-	states    []fleet.CampaignState
+	states    []campaign.State
 }{
 	{"", "campaign.filter.all", nil},
-	{"open", "campaign.filter.open", []fleet.CampaignState{fleet.CampaignScheduled, fleet.CampaignRunning, fleet.CampaignPaused, fleet.CampaignStopping}},
-	{"awaiting_approval", "campaign.filter.awaiting_approval", []fleet.CampaignState{fleet.CampaignAwaitingApproval}},
-	{"paused", "campaign.filter.paused", []fleet.CampaignState{fleet.CampaignPaused}},
-	{"draft", "campaign.filter.draft", []fleet.CampaignState{fleet.CampaignDraft, fleet.CampaignDenied}},
-	{"done", "campaign.filter.done", []fleet.CampaignState{fleet.CampaignCompleted, fleet.CampaignCompletedWithErrors,
-		fleet.CampaignAborted, fleet.CampaignExpired, fleet.CampaignDiscarded}},
+	{"open", "campaign.filter.open", []campaign.State{campaign.Scheduled, campaign.Running, campaign.Paused,
+		campaign.Stopping}},
+	{"awaiting_approval", "campaign.filter.awaiting_approval", []campaign.State{campaign.AwaitingApproval}},
+	{"paused", "campaign.filter.paused", []campaign.State{campaign.Paused}},
+	{"draft", "campaign.filter.draft", []campaign.State{campaign.Draft, campaign.Denied}},
+	{"done", "campaign.filter.done", []campaign.State{campaign.Completed, campaign.CompletedWithErrors,
+		campaign.Aborted, campaign.Expired, campaign.Discarded}},
 }
 
 // CampaignStates reads the state parameter of the list: the name of a group,
 // or states with commas between them. Others are no filter.
-func CampaignStates(param string) []fleet.CampaignState {
+func CampaignStates(param string) []campaign.State {
 	for _, f := range campaignFilters {
 		if f.name == param {
 			return f.states
 		}
 	}
-	var states []fleet.CampaignState
+	var states []campaign.State
 	for _, name := range strings.Split(param, ",") {
-		for _, s := range fleet.CampaignStates {
+		for _, s := range campaign.States {
 			if string(s) == name {
 				states = append(states, s)
 			}
@@ -81,7 +83,8 @@ func CampaignStates(param string) []fleet.CampaignState {
 func (v CampaignsPage) filters(ctx context.Context) []filterChip {
 	var chips []filterChip
 	for _, f := range campaignFilters {
-		chips = append(chips, filterChip{Text: t(ctx, f.key), URL: v.List.With("state", f.name), On: v.List.Get("state") == f.name})
+		chips = append(chips, filterChip{Text: t(ctx, f.key), URL: v.List.With("state", f.name),
+			On: v.List.Get("state") == f.name})
 	}
 	return chips
 }
@@ -96,11 +99,11 @@ type CampaignTally struct {
 }
 
 // NewCampaignTally sums deployments up. Skipped ones had no part in it.
-func NewCampaignTally(byState map[fleet.DeploymentState]int) (c CampaignTally) {
+func NewCampaignTally(byState map[campaign.DeploymentState]int) (c CampaignTally) {
 	for s, n := range byState {
 		switch {
-		case s == fleet.DeploymentSkipped:
-		case s == fleet.DeploymentSucceeded:
+		case s == campaign.DeploymentSkipped:
+		case s == campaign.DeploymentSucceeded:
 			c.Succeeded += n
 		case s.Failed():
 			c.Failed += n
@@ -161,14 +164,14 @@ func (c CampaignTally) entries() []tallyEntry {
 	return all
 }
 
-var campaignTones = map[fleet.CampaignState]tone{
-	fleet.CampaignAwaitingApproval: toneWarn, fleet.CampaignDenied: toneBad, fleet.CampaignScheduled: toneBusy,
-	fleet.CampaignRunning: toneBusy, fleet.CampaignPaused: toneWarn, fleet.CampaignStopping: toneWarn,
-	fleet.CampaignCompleted: toneGood, fleet.CampaignCompletedWithErrors: toneBad, fleet.CampaignAborted: toneBad,
-	fleet.CampaignExpired: toneWarn,
+var campaignTones = map[campaign.State]tone{
+	campaign.AwaitingApproval: toneWarn, campaign.Denied: toneBad, campaign.Scheduled: toneBusy,
+	campaign.Running: toneBusy, campaign.Paused: toneWarn, campaign.Stopping: toneWarn,
+	campaign.Completed: toneGood, campaign.CompletedWithErrors: toneBad, campaign.Aborted: toneBad,
+	campaign.Expired: toneWarn,
 }
 
-func campaignTone(s fleet.CampaignState) tone {
+func campaignTone(s campaign.State) tone {
 	if tn, ok := campaignTones[s]; ok {
 		return tn
 	}
@@ -176,13 +179,13 @@ func campaignTone(s fleet.CampaignState) tone {
 }
 
 // deploymentTone says what a deployment's state means to a person on call.
-func deploymentTone(s fleet.DeploymentState) tone {
+func deploymentTone(s campaign.DeploymentState) tone {
 	switch {
-	case s == fleet.DeploymentSucceeded:
+	case s == campaign.DeploymentSucceeded:
 		return toneGood
 	case s.Failed():
 		return toneBad
-	case s == fleet.DeploymentAmbiguous:
+	case s == campaign.DeploymentAmbiguous:
 		return toneWarn
 	case s.Active():
 		return toneBusy
@@ -190,14 +193,14 @@ func deploymentTone(s fleet.DeploymentState) tone {
 	return toneNone
 }
 
-var waveTones = map[fleet.WaveState]tone{
-	fleet.WaveRunning: toneBusy, fleet.WaveSoaking: toneBusy, fleet.WaveGated: toneWarn,
-	fleet.WaveFinished: toneGood, fleet.WaveFailed: toneBad, fleet.WavePending: toneNone,
+var waveTones = map[campaign.WaveState]tone{
+	campaign.WaveRunning: toneBusy, campaign.WaveSoaking: toneBusy, campaign.WaveGated: toneWarn,
+	campaign.WaveFinished: toneGood, campaign.WaveFailed: toneBad, campaign.WavePending: toneNone,
 }
 
 // versionText names what a campaign brings: a version, or each device's own
 // earlier build.
-func versionText(ctx context.Context, c fleet.Campaign, version string) string {
+func versionText(ctx context.Context, c campaign.Campaign, version string) string {
 	if version == "" {
 		return t(ctx, "campaign.earlier_build")
 	}

@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"strconv"
 )
 
@@ -713,7 +713,7 @@ func (r CampaignRow) started() templ.Component {
 }
 
 // campaignChip shows the state, and with it who paused the campaign.
-func campaignChip(c fleet.Campaign) templ.Component {
+func campaignChip(c campaign.Campaign) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -738,8 +738,8 @@ func campaignChip(c fleet.Campaign) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if c.State == fleet.CampaignPaused && c.PauseReason != "" {
-			var templ_7745c5c3_Var39 = []any{"mark", templ.KV("mark-hold", c.PauseReason != fleet.PausedByWindow)}
+		if c.State == campaign.Paused && c.PauseReason != "" {
+			var templ_7745c5c3_Var39 = []any{"mark", templ.KV("mark-hold", c.PauseReason != campaign.PausedByWindow)}
 			templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var39...)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -764,7 +764,7 @@ func campaignChip(c fleet.Campaign) templ.Component {
 			var templ_7745c5c3_Var41 string
 			templ_7745c5c3_Var41, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "campaign.paused."+string(c.PauseReason)))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/campaigns.templ`, Line: 120, Col: 137}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/campaigns.templ`, Line: 120, Col: 140}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var41))
 			if templ_7745c5c3_Err != nil {
@@ -779,7 +779,7 @@ func campaignChip(c fleet.Campaign) templ.Component {
 	})
 }
 
-func deploymentChip(s fleet.DeploymentState) templ.Component {
+func deploymentChip(s campaign.DeploymentState) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -808,7 +808,7 @@ func deploymentChip(s fleet.DeploymentState) templ.Component {
 	})
 }
 
-func waveChip(s fleet.WaveState) templ.Component {
+func waveChip(s campaign.WaveState) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

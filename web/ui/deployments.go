@@ -9,58 +9,60 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
 // A DeploymentsPage lists the devices of a campaign: GET the campaign's
 // "devices" with state, class, board, wave, skip, device.
 type DeploymentsPage struct {
-	Campaign fleet.Campaign
+	Campaign campaign.Campaign
 	List     ListURL
 	Rows     []DeploymentRow
 	Next     string
-	Waves    []fleet.Wave
+	Waves    []campaign.Wave
 	Boards   []string
 	CanAct   bool
 }
 
 // A DeploymentRow is one device's part in a list. A live stream sends it as a patch.
 type DeploymentRow struct {
-	Deployment fleet.Deployment
+	Deployment campaign.Deployment
 	Name       string // of the device
 }
 
 // A deploymentGroup is a choice of the state filter that stands for several states.
 type deploymentGroup struct {
 	name, key string
-	in        func(fleet.DeploymentState) bool
+	in        func(campaign.DeploymentState) bool
 }
 
 var deploymentGroups = []deploymentGroup{
-	{"active", "campaign.group.active", fleet.DeploymentState.Active},
-	{"waiting", "campaign.group.waiting", fleet.DeploymentState.Waiting},
-	{"failed_any", "campaign.group.failed_any", fleet.DeploymentState.Failed},
-	{"other", "campaign.group.other", func(s fleet.DeploymentState) bool {
-		return s.Final() && !s.Verdict() && s != fleet.DeploymentSkipped
+	{"active", "campaign.group.active", campaign.DeploymentState.Active},
+	{"waiting", "campaign.group.waiting", campaign.DeploymentState.Waiting},
+	{"failed_any", "campaign.group.failed_any", campaign.DeploymentState.Failed},
+	{"other", "campaign.group.other", func(s campaign.DeploymentState) bool {
+		return s.Final() && !s.Verdict() && s != campaign.DeploymentSkipped
 	}},
 }
 
 // DeploymentStates reads the state parameter: a group, or one state.
-func DeploymentStates(param string) (states []fleet.DeploymentState) {
+func DeploymentStates(param string) (states []campaign.DeploymentState) {
 	for _, g := range deploymentGroups {
 		if g.name != param {
 			continue
 		}
-		for _, s := range fleet.DeploymentStates {
+		for _, s := range campaign.DeploymentStates {
 			if g.in(s) {
 				states = append(states, s)
 			}
 		}
 		return states
 	}
-	for _, s := range fleet.DeploymentStates {
+	for _, s := range campaign.DeploymentStates {
 		if string(s) == param {
-			return []fleet.DeploymentState{s}
+			return []campaign.DeploymentState{s}
 		}
 	}
 	return nil
@@ -71,11 +73,11 @@ func stateOptions(ctx context.Context) []option {
 	for _, g := range deploymentGroups {
 		out = append(out, option{g.name, t(ctx, g.key)})
 	}
-	return append(out, options(ctx, "campaign.dep.", fleet.DeploymentStates...)...)
+	return append(out, options(ctx, "campaign.dep.", campaign.DeploymentStates...)...)
 }
 
 func classOptions(ctx context.Context) []option {
-	return append([]option{{"", t(ctx, "campaign.any")}}, options(ctx, "campaign.fail.", fleet.FailureClasses...)...)
+	return append([]option{{"", t(ctx, "campaign.any")}}, options(ctx, "campaign.fail.", campaign.FailureClasses...)...)
 }
 
 func (v DeploymentsPage) boardOptions(ctx context.Context) []option {
@@ -91,7 +93,8 @@ func (v DeploymentsPage) boardOptions(ctx context.Context) []option {
 func (v DeploymentsPage) waveOptions(ctx context.Context) []option {
 	out := []option{{"", t(ctx, "campaign.any")}}
 	for _, w := range v.Waves {
-		out = append(out, option{strconv.Itoa(w.Number + 1), t(ctx, "campaign.wave_named", "i", w.Number+1, "name", w.Plan.Name)})
+		out = append(out, option{strconv.Itoa(w.Number + 1), t(ctx, "campaign.wave_named", "i", w.Number+1, "name",
+			w.Plan.Name)})
 	}
 	return out
 }
@@ -112,11 +115,11 @@ func (r DeploymentRow) path() string {
 func (r DeploymentRow) detail(ctx context.Context) string {
 	d := r.Deployment
 	switch {
-	case d.State == fleet.DeploymentSkipped:
+	case d.State == campaign.DeploymentSkipped:
 		return skipText(ctx, d.Skip)
-	case d.State == fleet.DeploymentDownloading:
+	case d.State == campaign.DeploymentDownloading:
 		return downloadText(ctx, d.BytesSent, d.ImageSize, d.Percent)
-	case d.State == fleet.DeploymentSucceeded:
+	case d.State == campaign.DeploymentSucceeded:
 		return ""
 	case d.Class != "" && d.Reason == "":
 		return t(ctx, "campaign.fail."+string(d.Class))
@@ -127,7 +130,8 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 // downloadText says how much was sent, and how much of it the device says that
 // it has, if it says anything.
 func downloadText(ctx context.Context, sent, total int64, percent *int) string {
-	text := t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, sent), "total", bytesText(ctx, total), "p", percentText(ctx, ratio(int(sent), int(total))))
+	text := t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, sent), "total", bytesText(ctx, total), "p",
+		percentText(ctx, ratio(int(sent), int(total))))
 	if percent == nil {
 		return text
 	}
@@ -151,13 +155,13 @@ type DeploymentPage struct {
 
 // A DeploymentView is the moving part of the page; a live stream sends it as a patch.
 type DeploymentView struct {
-	Campaign   fleet.Campaign
-	Deployment fleet.Deployment
+	Campaign   campaign.Campaign
+	Deployment campaign.Deployment
 	Name       string // of the device
-	Events     []fleet.DeploymentEvent
-	Hindrance  fleet.Hindrance // why it is not dispatched now
-	Until      *time.Time      // when that ends by itself
-	Quarantine *fleet.Quarantine
+	Events     []campaign.DeploymentEvent
+	Hindrance  campaign.Hindrance // why it is not dispatched now
+	Until      *time.Time         // when that ends by itself
+	Quarantine *campaign.Quarantine
 	CanAct     bool
 }
 
@@ -175,13 +179,13 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 	d := v.Deployment
 	args := []any{"version", d.ToVersion, "from", d.FromVersion, "n", d.Attempt, "i", d.Wave + 1}
 	switch {
-	case d.Late && d.State == fleet.DeploymentSucceeded:
+	case d.Late && d.State == campaign.DeploymentSucceeded:
 		return t(ctx, "campaign.verdict.late", args...)
-	case d.State == fleet.DeploymentSkipped:
+	case d.State == campaign.DeploymentSkipped:
 		return t(ctx, "campaign.verdict.skipped", "why", skipText(ctx, d.Skip))
-	case d.State == fleet.DeploymentQueued && d.Attempt > 0:
+	case d.State == campaign.DeploymentQueued && d.Attempt > 0:
 		return t(ctx, "campaign.verdict.retry", args...)
-	case d.State == fleet.DeploymentFailed && d.Class != "":
+	case d.State == campaign.DeploymentFailed && d.Class != "":
 		return t(ctx, "campaign.verdict.class."+string(d.Class), args...)
 	}
 	return t(ctx, "campaign.verdict."+string(d.State), args...)
@@ -197,7 +201,7 @@ func (v DeploymentView) waits(ctx context.Context) string {
 
 // A deploymentStep is one line of the time line.
 type deploymentStep struct {
-	event   fleet.DeploymentEvent
+	event   campaign.DeploymentEvent
 	after   time.Duration // since the line before
 	attempt bool          // the first of its attempt
 	day     bool          // the first of its day
@@ -220,8 +224,8 @@ func (v DeploymentView) steps(zone *time.Location) []deploymentStep {
 
 // evidenceText says what was observed. The time that a device has to stay well
 // runs out, too, and that is good.
-func evidenceText(ctx context.Context, e fleet.DeploymentEvent) string {
-	if e.Kind == fleet.EvidenceTimer && e.To == fleet.DeploymentSucceeded {
+func evidenceText(ctx context.Context, e campaign.DeploymentEvent) string {
+	if e.Kind == fleet.EvidenceTimer && e.To == campaign.DeploymentSucceeded {
 		return t(ctx, "campaign.ev_soaked")
 	}
 	if key := "campaign.ev." + string(e.Kind); i18n.Has(key) {
@@ -231,9 +235,9 @@ func evidenceText(ctx context.Context, e fleet.DeploymentEvent) string {
 }
 
 // detailOf is what an event says beside its kind; a skip reason in words.
-func detailOf(ctx context.Context, e fleet.DeploymentEvent) string {
+func detailOf(ctx context.Context, e campaign.DeploymentEvent) string {
 	if e.Kind == fleet.EvidenceUnfit && i18n.Has("campaign.skip."+e.Detail) {
-		return skipText(ctx, fleet.SkipReason(e.Detail))
+		return skipText(ctx, firmware.SkipReason(e.Detail))
 	}
 	if e.Kind == fleet.EvidenceJob {
 		return jobText(ctx, e.Detail)
@@ -260,5 +264,6 @@ func jobText(ctx context.Context, detail string) string {
 
 // callsURL lists the calls that told the device.
 func (v DeploymentView) callsURL() string {
-	return PathCalls + "?" + url.Values{"device": {string(v.Deployment.Device)}, "tool": {fleet.ToolUpgradeFirmware}}.Encode()
+	return PathCalls + "?" + url.Values{"device": {string(v.Deployment.Device)},
+		"tool": {fleet.ToolUpgradeFirmware}}.Encode()
 }

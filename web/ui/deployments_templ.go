@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/i18n"
 	"strconv"
 )
@@ -948,7 +948,7 @@ func (v DeploymentView) View() templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if d.State == fleet.DeploymentDownloading {
+		if d.State == campaign.DeploymentDownloading {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 79, "<svg class=\"progress\" viewBox=\"0 0 100 1\" preserveAspectRatio=\"none\" role=\"progressbar\" aria-label=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -1671,7 +1671,7 @@ func (v DeploymentView) about() templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if d.NotBefore != nil && d.State == fleet.DeploymentQueued {
+		if d.NotBefore != nil && d.State == campaign.DeploymentQueued {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 142, "<dt>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

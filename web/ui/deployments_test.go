@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/i18n"
 )
 
@@ -12,7 +13,8 @@ import (
 // and never taken for fleetd's.
 func TestDeviceWords(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.Chinese})
-	told := fleet.Deployment{State: fleet.DeploymentFailed, Class: fleet.FailureImage, Reason: "the device says: not sound"}
+	told := campaign.Deployment{State: campaign.DeploymentFailed, Class: campaign.FailureImage,
+		Reason: "the device says: not sound"}
 	if got := (DeploymentRow{Deployment: told}).detail(ctx); got != "设备报告：“not sound”" {
 		t.Errorf("the row says %q", got)
 	}
@@ -31,7 +33,7 @@ func TestReportsInTheTimeLine(t *testing.T) {
 		"failed new_in_3: nobody knows":              "a failure: new_in_3 “nobody knows”",
 		"something new":                              "something new",
 	} {
-		got := detailOf(ctx, fleet.DeploymentEvent{Kind: fleet.EvidenceJob, Detail: detail})
+		got := detailOf(ctx, campaign.DeploymentEvent{Kind: fleet.EvidenceJob, Detail: detail})
 		if strings.ReplaceAll(got, " %", "%") != want {
 			t.Errorf("%q reads %q, want %q", detail, got, want)
 		}
@@ -41,10 +43,11 @@ func TestReportsInTheTimeLine(t *testing.T) {
 func TestPercentOfTheDevice(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.English})
 	percent := 40
-	d := fleet.Deployment{State: fleet.DeploymentDownloading, BytesSent: 1 << 20, ImageSize: 2 << 20}
+	d := campaign.Deployment{State: campaign.DeploymentDownloading, BytesSent: 1 << 20, ImageSize: 2 << 20}
 	stock := DeploymentRow{Deployment: d}.detail(ctx)
 	d.Percent = &percent
-	if got := (DeploymentRow{Deployment: d}).detail(ctx); !strings.HasPrefix(got, stock) || !strings.Contains(got, "the device has 40") || strings.Contains(stock, "the device has") {
+	if got := (DeploymentRow{Deployment: d}).detail(ctx); !strings.HasPrefix(got, stock) || !strings.Contains(got,
+		"the device has 40") || strings.Contains(stock, "the device has") {
 		t.Errorf("stock: %q, reporting: %q", stock, got)
 	}
 	if downloaded(1, 2, nil) != 0.5 || downloaded(1, 2, &percent) != 0.4 {
@@ -54,7 +57,8 @@ func TestPercentOfTheDevice(t *testing.T) {
 
 // TestAcceptedOnCallPage: the step has words of its own.
 func TestAcceptedOnCallPage(t *testing.T) {
-	v := CallView{Call: fleet.Call{Evidence: []fleet.Evidence{{Kind: fleet.EvidenceSent}, {Kind: fleet.EvidenceJob, Detail: "accepted"}, {Kind: fleet.EvidenceConnect}}}}
+	v := CallView{Call: fleet.Call{Evidence: []fleet.Evidence{{Kind: fleet.EvidenceSent}, {Kind: fleet.EvidenceJob,
+		Detail: "accepted"}, {Kind: fleet.EvidenceConnect}}}}
 	for _, s := range v.steps() {
 		if !i18n.Has(s.key) {
 			t.Errorf("no words for the step %q", s.key)

@@ -65,8 +65,10 @@ func (h DeviceHead) offersCall() bool {
 }
 
 var deviceTabs = []struct{ tab, key string }{
-	{"", "device.tab.overview"}, {"health", "device.tab.health"}, {"tools", "device.tab.tools"}, {"activity", "device.tab.activity"},
-	{"firmware", "device.tab.firmware"}, {"logs", "device.tab.logs"}, {"screen", "device.tab.screen"}, {"facts", "device.tab.facts"},
+	{"", "device.tab.overview"}, {"health", "device.tab.health"}, {"tools", "device.tab.tools"},
+	{"activity", "device.tab.activity"},
+	{"firmware", "device.tab.firmware"}, {"logs", "device.tab.logs"}, {"screen", "device.tab.screen"},
+	{"facts", "device.tab.facts"},
 }
 
 // tabShown hides the tab of what stock firmware does not have, but for those

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // configTrial is how long the included firmware keeps a configuration on trial.
@@ -17,7 +18,7 @@ const configTrial = 2 * time.Minute
 // device for what it has.
 type DeviceConfigView struct {
 	Device  fleet.DeviceID
-	Config  *fleet.DeviceConfig // nil if it never told one
+	Config  *telemetry.Config // nil if it never told one
 	Fields  []ConfigField
 	Running *int64 // the version that a later heartbeat names, if it is another
 	Offers  bool   // the device has the tools

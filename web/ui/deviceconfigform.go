@@ -67,7 +67,8 @@ func ConfigFields(values json.RawMessage) []ConfigField {
 	}
 	var all []ConfigField
 	for _, key := range objectKeys(values) {
-		if key != "" && len(all) < maxConfigFields && !slices.ContainsFunc(all, func(f ConfigField) bool { return f.Key == key }) {
+		if key != "" && len(all) < maxConfigFields && !slices.ContainsFunc(all,
+			func(f ConfigField) bool { return f.Key == key }) {
 			all = append(all, newConfigField(key, raw[key]))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // DeviceCrashes are the core dumps that a device left. A live stream replaces
@@ -18,7 +19,7 @@ type DeviceCrashes struct {
 
 // A Crash is one core dump.
 type Crash struct {
-	fleet.CoreDump
+	telemetry.CoreDump
 	Image  *ImageRef // of the build that crashed; nil if fleetd has none
 	CanAct bool
 }

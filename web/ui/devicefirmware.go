@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // DeviceUpdates answers on a device's firmware tab why it is, or is not, being
@@ -11,7 +12,7 @@ import (
 // "quarantine") lets a device back into campaigns.
 type DeviceUpdates struct {
 	Device      fleet.DeviceID
-	Outlook     fleet.FirmwareOutlook
+	Outlook     campaign.Outlook
 	Deployments []DeploymentView // newest first
 	More        bool             // there are older ones than are shown
 	CanAct      bool
@@ -22,7 +23,8 @@ func (v DeviceUpdates) latest() (DeploymentView, bool) {
 	if v.Outlook.Deployment == nil || v.Outlook.Campaign == nil {
 		return DeploymentView{}, false
 	}
-	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment, Hindrance: v.Outlook.Hindrance, Until: v.Outlook.Until}, true
+	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment, Hindrance: v.Outlook.Hindrance,
+		Until: v.Outlook.Until}, true
 }
 
 // sayings are the answer: what became of its latest part in a campaign, and

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/i18n"
 )
 
@@ -21,8 +22,8 @@ type HealthPage struct {
 // DeviceVitals is what a device told last; a live stream sends it as a patch.
 type DeviceVitals struct {
 	Device    fleet.DeviceID
-	Vitals    *fleet.Vitals // nil if it never told any
-	Reports   bool          // its firmware is one that reports
+	Vitals    *telemetry.Vitals // nil if it never told any
+	Reports   bool              // its firmware is one that reports
 	Online    bool
 	Collected bool          // the core dump that it tells of was fetched since
 	Muted     bool          // its configuration turns heartbeats off

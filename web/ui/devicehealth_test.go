@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/html"
 
-	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -41,15 +41,17 @@ func withClass(doc *html.Node, class string) (found []*html.Node) {
 	return found
 }
 
-func trendsOf(points []fleet.VitalsPoint, r string) ui.HealthTrends {
-	return ui.HealthTrends{Device: "a085e3112233", Shown: true, Range: ui.ParseHealthRange(r, 24*time.Hour), To: now, Heartbeat: time.Minute, Points: points}
+func trendsOf(points []telemetry.VitalsPoint, r string) ui.HealthTrends {
+	return ui.HealthTrends{Device: "a085e3112233", Shown: true, Range: ui.ParseHealthRange(r, 24*time.Hour), To: now,
+		Heartbeat: time.Minute, Points: points}
 }
 
 func TestTrendBreaksWhereNothingWasTold(t *testing.T) {
-	at := func(minutes int) fleet.VitalsPoint {
-		return fleet.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1000 << 10, HeapMin: 900 << 10, HeapLargest: 500 << 10}
+	at := func(minutes int) telemetry.VitalsPoint {
+		return telemetry.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1000 << 10,
+			HeapMin: 900 << 10, HeapLargest: 500 << 10}
 	}
-	_, doc := rendered(t, trendsOf([]fleet.VitalsPoint{at(55), at(50), at(45), at(20), at(10), at(5)}, "1h").View())
+	_, doc := rendered(t, trendsOf([]telemetry.VitalsPoint{at(55), at(50), at(45), at(20), at(10), at(5)}, "1h").View())
 	lines := withClass(doc, "trend-line")
 	if len(lines) != 3 {
 		t.Fatalf("%d lines, want those of memory alone: nothing else was told", len(lines))
@@ -88,15 +90,18 @@ func TestTrendStaysWithinItsBox(t *testing.T) {
 }
 
 func TestTrendMarksRestartsAndCountsLostConnections(t *testing.T) {
-	point := func(minutes int, reconnects int64, restarted bool) fleet.VitalsPoint {
-		return fleet.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1, Reconnects: reconnects, Restarted: restarted}
+	point := func(minutes int, reconnects int64, restarted bool) telemetry.VitalsPoint {
+		return telemetry.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1, Reconnects: reconnects,
+			Restarted: restarted}
 	}
-	text, doc := rendered(t, trendsOf([]fleet.VitalsPoint{point(40, 7, false), point(35, 9, false), point(30, 1, true), point(25, 1, false), point(20, 0, false)}, "1h").View())
+	text, doc := rendered(t, trendsOf([]telemetry.VitalsPoint{point(40, 7, false), point(35, 9, false), point(30, 1, true),
+		point(25, 1, false), point(20, 0, false)}, "1h").View())
 	if got := len(withClass(doc, "trend-mark")); got != 2 {
 		t.Errorf("%d marks, want one on each of two charts", got)
 	}
 	// 2 more, then 1 since the restart, none, and a count that went back without one.
-	for _, want := range []string{"2 lost connections", "1 lost connection\nrestarted", "0 lost connections", "<strong class=\"num\">3</strong>"} {
+	for _, want := range []string{"2 lost connections", "1 lost connection\nrestarted", "0 lost connections",
+		"<strong class=\"num\">3</strong>"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the charts do not say %q", want)
 		}
@@ -118,10 +123,12 @@ func TestTrendHasATableOfTheSameFigures(t *testing.T) {
 }
 
 func TestConfigFieldsFollowTheValues(t *testing.T) {
-	got := ui.ConfigFields(json.RawMessage(`{"zeta":-3,"allow_http":true,"note":"a\nb","heartbeat_s":60,"telemetry":"yes","list":[1],"ratio":1.5,"none":null,"zeta":4}`))
+	got := ui.ConfigFields(json.RawMessage(
+		`{"zeta":-3,"allow_http":true,"note":"a\nb","heartbeat_s":60,"telemetry":"yes","list":[1],"ratio":1.5,"none":null,"zeta":4}`))
 	want := []ui.ConfigField{
 		{Key: "heartbeat_s", Kind: "integer", Value: "60"}, {Key: "allow_http", Kind: "boolean", Value: "true"},
-		{Key: "zeta", Kind: "integer", Value: "4"}, {Key: "note", Kind: "string", Value: "ab"}, {Key: "telemetry", Kind: "string", Value: "yes"},
+		{Key: "zeta", Kind: "integer", Value: "4"}, {Key: "note", Kind: "string", Value: "ab"},
+		{Key: "telemetry", Kind: "string", Value: "yes"},
 		{Key: "list", Kind: "other", Value: "[1]"}, {Key: "ratio", Kind: "other", Value: "1.5"}, {Key: "none", Kind: "other"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -136,7 +143,8 @@ func TestConfigFieldsFollowTheValues(t *testing.T) {
 
 func TestConfigFormSendsOnlyWhatChanged(t *testing.T) {
 	const values = `{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"a.example","allow_http":false,"zeta":5,"name":"x"}`
-	unchanged := url.Values{"v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"}, "v.log_level": {"info"}, "v.url_hosts": {"a.example"},
+	unchanged := url.Values{"v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"},
+		"v.log_level": {"info"}, "v.url_hosts": {"a.example"},
 		"has.allow_http": {"1"}, "v.zeta": {"5"}, "v.name": {"x"}}
 	tests := []struct {
 		name   string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // A HealthRange is a time that the health page can look back on, in steps that
@@ -18,8 +19,8 @@ type HealthRange struct {
 
 // HealthRanges are all of them, the shortest first.
 var HealthRanges = []HealthRange{
-	{"1h", time.Hour, fleet.VitalsStep},
-	{"24h", 24 * time.Hour, 2 * fleet.VitalsStep},
+	{"1h", time.Hour, telemetry.VitalsStep},
+	{"24h", 24 * time.Hour, 2 * telemetry.VitalsStep},
 	{"7d", 7 * 24 * time.Hour, time.Hour},
 	{"30d", 30 * 24 * time.Hour, 6 * time.Hour},
 }
@@ -45,7 +46,7 @@ type HealthTrends struct {
 	Range     HealthRange
 	To        time.Time
 	Heartbeat time.Duration
-	Points    []fleet.VitalsPoint // oldest first
+	Points    []telemetry.VitalsPoint // oldest first
 }
 
 func (v HealthTrends) rangeURL(r HealthRange) string {
@@ -104,14 +105,17 @@ func (v HealthTrends) memory(ctx context.Context) trend {
 		return []float64{positive(p.HeapFree) / size, positive(p.HeapMin) / size, positive(p.HeapLargest) / size}
 	}, func(i int) string {
 		p := v.Points[i]
-		return v.say(ctx, i, t(ctx, "health.trend.heap_say", "free", memory(ctx, p.HeapFree), "min", memory(ctx, p.HeapMin), "largest", memory(ctx, p.HeapLargest)))
+		return v.say(ctx, i, t(ctx, "health.trend.heap_say", "free", memory(ctx, p.HeapFree), "min", memory(ctx, p.HeapMin),
+			"largest", memory(ctx, p.HeapLargest)))
 	})
 	c.lines = []trendLine{
-		{"line-1", t(ctx, "health.heap"), ""}, {"line-2", t(ctx, "health.heap_min"), ""}, {"line-3", t(ctx, "health.heap_largest"), ""},
+		{"line-1", t(ctx, "health.heap"), ""}, {"line-2", t(ctx, "health.heap_min"), ""},
+		{"line-3", t(ctx, "health.heap_largest"), ""},
 	}
 	if n := len(v.Points); n > 0 {
 		p := v.Points[n-1]
-		c.lines[0].last, c.lines[1].last, c.lines[2].last = memory(ctx, p.HeapFree), memory(ctx, p.HeapMin), memory(ctx, p.HeapLargest)
+		c.lines[0].last, c.lines[1].last, c.lines[2].last = memory(ctx, p.HeapFree), memory(ctx, p.HeapMin),
+			memory(ctx, p.HeapLargest)
 	}
 	_, hi := c.bounds()
 	c.axis = niceAxis(0, max(hi, 1), 4)
@@ -119,7 +123,7 @@ func (v HealthTrends) memory(ctx context.Context) trend {
 }
 
 // memoryUnit is the unit in which the axis has short figures.
-func memoryUnit(points []fleet.VitalsPoint) (name string, size float64) {
+func memoryUnit(points []telemetry.VitalsPoint) (name string, size float64) {
 	for _, p := range points {
 		if p.HeapFree > 4<<20 {
 			return "MiB", 1 << 20
@@ -191,7 +195,8 @@ func (v HealthTrends) temperature(ctx context.Context) trend {
 // reconnects are shown by step: the device counts from its start.
 func (v HealthTrends) reconnects(ctx context.Context) trend {
 	lost := v.lostConnections()
-	c := v.trend("reconnects", t(ctx, "health.trend.reconnects"), "", func(i int) []float64 { return []float64{float64(lost[i])} },
+	c := v.trend("reconnects", t(ctx, "health.trend.reconnects"), "",
+		func(i int) []float64 { return []float64{float64(lost[i])} },
 		func(i int) string { return v.say(ctx, i, t(ctx, "health.trend.reconnects_say", "n", lost[i])) })
 	c.bars = true
 	total := int64(0)
@@ -233,6 +238,7 @@ func (c trend) bounds() (lo, hi float64) {
 // told says what the chart shows.
 func (c trend) told(ctx context.Context) trend {
 	lo, hi := c.bounds()
-	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi), "unit", c.unit)
+	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi),
+		"unit", c.unit)
 	return c
 }

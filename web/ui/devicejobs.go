@@ -7,13 +7,14 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // DeviceJobs are a device's own reports on work that outlasts a call; a live
 // stream sends them as a patch.
 type DeviceJobs struct {
 	Device    fleet.DeviceID
-	Jobs      []fleet.DeviceJob       // newest first
+	Jobs      []telemetry.Job         // newest first
 	Campaigns map[uuid.UUID]uuid.UUID // by deployment, of those that belong to one
 	Always    bool                    // say so if there are none
 }
@@ -23,7 +24,7 @@ var jobTones = map[fleet.JobState]tone{
 }
 
 // deploymentURL leads to the job's part in a campaign, "" if it has none.
-func (v DeviceJobs) deploymentURL(j fleet.DeviceJob) string {
+func (v DeviceJobs) deploymentURL(j telemetry.Job) string {
 	campaign, ok := v.Campaigns[j.Deployment]
 	if !ok {
 		return ""
@@ -38,4 +39,4 @@ func why(ctx context.Context, code string) string {
 	return text
 }
 
-func percentOf(j fleet.DeviceJob) string { return strconv.Itoa(min(max(j.Percent, 0), 100)) }
+func percentOf(j telemetry.Job) string { return strconv.Itoa(min(max(j.Percent, 0), 100)) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // A LogsPage is a device's log and what its crashes left:
@@ -42,7 +43,7 @@ type LogFilter struct{ Level, Text string }
 // NewLogFilter reads the filter in an address. An unknown level is none.
 func NewLogFilter(q url.Values) LogFilter {
 	f := LogFilter{Level: q.Get("level"), Text: strings.TrimSpace(q.Get("q"))}
-	if !slices.Contains(fleet.LogLevels, f.Level) {
+	if !slices.Contains(telemetry.LogLevels, f.Level) {
 		f.Level = ""
 	}
 	return f
@@ -61,14 +62,14 @@ func (f LogFilter) Values() url.Values {
 }
 
 // Pick returns the lines that pass.
-func (f LogFilter) Pick(lines []fleet.LogLine) []fleet.LogLine {
+func (f LogFilter) Pick(lines []telemetry.LogLine) []telemetry.LogLine {
 	if f == (LogFilter{}) {
 		return lines
 	}
-	most, text := slices.Index(fleet.LogLevels, f.Level), strings.ToLower(f.Text)
-	var picked []fleet.LogLine
+	most, text := slices.Index(telemetry.LogLevels, f.Level), strings.ToLower(f.Text)
+	var picked []telemetry.LogLine
 	for _, l := range lines {
-		if (most < 0 || slices.Index(fleet.LogLevels, l.Level) <= most) &&
+		if (most < 0 || slices.Index(telemetry.LogLevels, l.Level) <= most) &&
 			(strings.Contains(strings.ToLower(l.Text), text) || strings.Contains(strings.ToLower(l.Tag), text)) {
 			picked = append(picked, l)
 		}
@@ -83,15 +84,15 @@ type DeviceLog struct {
 	Offers  Offers
 	CanAct  bool
 	Filter  LogFilter
-	Lines   []fleet.LogLine // that pass the filter
-	All     int             // with those that do not
+	Lines   []telemetry.LogLine // that pass the filter
+	All     int                 // with those that do not
 	Dropped int64
-	Follow  fleet.Following
+	Follow  telemetry.Following
 	Now     time.Time
 }
 
 // NewDeviceLog shows what is there of the log.
-func NewDeviceLog(id fleet.DeviceID, v fleet.LogView, f LogFilter, o Offers, canAct bool, now time.Time) DeviceLog {
+func NewDeviceLog(id fleet.DeviceID, v telemetry.LogView, f LogFilter, o Offers, canAct bool, now time.Time) DeviceLog {
 	return DeviceLog{Device: id, Offers: o, CanAct: canAct, Filter: f, Lines: f.Pick(v.Lines), All: len(v.Lines),
 		Dropped: v.Dropped, Follow: v.Following, Now: now}
 }
@@ -112,7 +113,7 @@ func (v DeviceLog) textURL() string {
 }
 
 // LogNews are lines that came since the last ones were shown.
-type LogNews []fleet.LogLine
+type LogNews []telemetry.LogLine
 
 // logClock is the device's own time of a line: since it started.
 func logClock(d time.Duration) string {
@@ -129,6 +130,6 @@ func logLetter(level string) string {
 }
 
 // LogText writes a line for a file.
-func LogText(l fleet.LogLine) string {
+func LogText(l telemetry.LogLine) string {
 	return fmt.Sprintf("%s %-7s %s: %s\n", logClock(l.Uptime), l.Level, l.Tag, l.Text)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // A DevicesPage is the list of devices: GET [PathDevices].
@@ -40,7 +41,7 @@ type DeviceRow struct {
 	Hold     string // reason
 	Waiting  bool   // not enrolled yet
 	Retired  bool
-	Unsteady *fleet.Vitals // in safe mode, or crashed of late; nil if not
+	Unsteady *telemetry.Vitals // in safe mode, or crashed of late; nil if not
 	CanAct   bool
 }
 

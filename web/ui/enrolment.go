@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // PathRules is the list of enrolment rules: GET list, POST create. Below it,
@@ -23,7 +24,7 @@ func RulePath(id string, parts ...string) string {
 // A RulesPage shows the rules by which devices join without an operator.
 type RulesPage struct {
 	Mode  string // enrolment mode
-	Rules []fleet.RuleRow
+	Rules []enrolment.RuleRow
 	Admin bool
 	Form  RuleForm // for the rule to be added
 	// WouldMatch counts, by rule, the waiting devices that it would decide about.
@@ -32,11 +33,11 @@ type RulesPage struct {
 
 // A RulePage shows one rule: GET RulePath(id).
 type RulePage struct {
-	Rule    fleet.RuleRow
+	Rule    enrolment.RuleRow
 	Place   int // in the list, from 1
 	Admin   bool
 	Form    RuleForm
-	Matches []fleet.RuleMatch // of devices that wait now
+	Matches []enrolment.RuleMatch // of devices that wait now
 }
 
 // A RuleForm holds a rule as it is typed: name, action, boards, networks,
@@ -51,7 +52,7 @@ type RuleForm struct {
 const formTime = "2006-01-02T15:04"
 
 // NewRuleForm shows a rule in its form, its times in the zone of the viewer.
-func NewRuleForm(r fleet.EnrolmentRule, zone *time.Location) RuleForm {
+func NewRuleForm(r enrolment.Rule, zone *time.Location) RuleForm {
 	f := RuleForm{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "), Tags: strings.Join(r.Tags,
 		", "), Enabled: r.Enabled}
 	lines := make([]string, 0, len(r.Devices))
@@ -77,13 +78,13 @@ func NewRuleForm(r fleet.EnrolmentRule, zone *time.Location) RuleForm {
 }
 
 // Rule reads the form.
-func (f RuleForm) Rule(zone *time.Location) (r fleet.EnrolmentRule, err error) {
-	r = fleet.EnrolmentRule{Name: f.Name, Action: fleet.RuleAction(f.Action), Enabled: f.Enabled,
+func (f RuleForm) Rule(zone *time.Location) (r enrolment.Rule, err error) {
+	r = enrolment.Rule{Name: f.Name, Action: enrolment.RuleAction(f.Action), Enabled: f.Enabled,
 		Boards: fieldsOf(f.Boards), Tags: fieldsOf(f.Tags)}
-	if r.Networks, err = fleet.ParseNetworks(f.Networks); err != nil {
+	if r.Networks, err = enrolment.ParseNetworks(f.Networks); err != nil {
 		return r, err
 	}
-	if r.Devices, err = fleet.ParseDeviceList(f.Devices); err != nil {
+	if r.Devices, err = enrolment.ParseDeviceList(f.Devices); err != nil {
 		return r, err
 	}
 	for text, to := range map[string]**time.Time{f.From: &r.From, f.Until: &r.Until} {
@@ -112,7 +113,7 @@ func fieldsOf(s string) []string {
 }
 
 // conditions are the lines that say what a rule looks at.
-func conditions(ctx context.Context, r fleet.RuleRow) (all []string) {
+func conditions(ctx context.Context, r enrolment.RuleRow) (all []string) {
 	if len(r.Boards) > 0 {
 		all = append(all, t(ctx, "rules.if_board", "list", shorten(strings.Join(r.Boards, ", "), 80)))
 	}
@@ -142,7 +143,7 @@ func conditions(ctx context.Context, r fleet.RuleRow) (all []string) {
 }
 
 // refuseURL opens the form of a rule that refuses a network.
-func refuseURL(u fleet.UnlistedNetwork) string {
+func refuseURL(u enrolment.UnlistedNetwork) string {
 	return PathRules + "?" + url.Values{"action": {"refuse"}, "networks": {u.Network.String()},
 		"name": {u.Network.String()}}.Encode() + "#add"
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // The addresses of images and releases.
@@ -67,7 +68,7 @@ type ReleaseRow struct {
 	ID        string
 	Version   string
 	Notes     string
-	State     fleet.ReleaseState
+	State     firmware.ReleaseState
 	Images    []ImageRef
 	Running   Running
 	Campaigns int
@@ -86,13 +87,13 @@ type ImageRef struct {
 }
 
 // Ref is how an image is named in other pages.
-func Ref(i fleet.Image) ImageRef {
+func Ref(i firmware.Image) ImageRef {
 	return ImageRef{SHA256: i.SHA256, Chip: i.Chip, Board: i.Board, Version: i.Version, Size: i.Size,
 		Signed: signedOf(i), Revoked: i.RevokedAt != nil}
 }
 
 // NewReleaseRow shows a release as a row.
-func NewReleaseRow(r fleet.Release, running Running, campaigns int) ReleaseRow {
+func NewReleaseRow(r firmware.Release, running Running, campaigns int) ReleaseRow {
 	row := ReleaseRow{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Running: running,
 		Campaigns: campaigns, CreatedAt: r.CreatedAt, By: r.CreatedBy}
 	for _, img := range r.Images {
@@ -129,7 +130,7 @@ type ImageRow struct {
 }
 
 // NewImageRow shows an image as a row.
-func NewImageRow(i fleet.Image, running Running, canAct bool) ImageRow {
+func NewImageRow(i firmware.Image, running Running, canAct bool) ImageRow {
 	return ImageRow{ImageRef: Ref(i), Project: i.Project, FileName: i.FileName, ELFSHA256: i.ELFSHA256,
 		Running: running, CreatedAt: i.CreatedAt, CanAct: canAct}
 }
@@ -145,7 +146,7 @@ const (
 	SignedTrusted Signed = "trusted" // by a key that it was
 )
 
-func signedOf(i fleet.Image) Signed {
+func signedOf(i firmware.Image) Signed {
 	best := Unsigned
 	for _, s := range i.Signatures {
 		switch {
@@ -160,17 +161,20 @@ func signedOf(i fleet.Image) Signed {
 	return best
 }
 
-var signedTones = map[Signed]tone{SignedTrusted: toneGood, SignedUnknown: toneBusy, SignedBroken: toneBad, Unsigned: toneNone}
+var signedTones = map[Signed]tone{SignedTrusted: toneGood, SignedUnknown: toneBusy, SignedBroken: toneBad,
+	Unsigned: toneNone}
 
-var releaseTones = map[fleet.ReleaseState]tone{
-	fleet.ReleaseDraft: toneNone, fleet.ReleaseReleased: toneGood, fleet.ReleaseDeprecated: toneWarn, fleet.ReleaseRevoked: toneBad,
+var releaseTones = map[firmware.ReleaseState]tone{
+	firmware.ReleaseDraft: toneNone, firmware.ReleaseReleased: toneGood, firmware.ReleaseDeprecated: toneWarn,
+	firmware.ReleaseRevoked: toneBad,
 }
 
 // releaseFilters are the states that a click shows.
 func (v ReleasesPage) filters(ctx context.Context) []filterChip {
 	chips := []filterChip{{Text: t(ctx, "firmware.all"), URL: v.List.With("state", ""), On: v.List.Get("state") == ""}}
-	for _, s := range fleet.ReleaseStates {
-		chips = append(chips, filterChip{Text: t(ctx, "firmware.release."+string(s)), URL: v.List.With("state", string(s)), On: v.List.Get("state") == string(s)})
+	for _, s := range firmware.ReleaseStates {
+		chips = append(chips, filterChip{Text: t(ctx, "firmware.release."+string(s)), URL: v.List.With("state", string(s)),
+			On: v.List.Get("state") == string(s)})
 	}
 	return chips
 }

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // A FitView says which devices an image or a release fits, which it does not,
@@ -9,15 +10,15 @@ import (
 type FitView struct {
 	Path      string // of the page
 	Query     string // as written
-	Mode      fleet.DispatchMode
+	Mode      firmware.DispatchMode
 	Downgrade bool
 	BadQuery  string // why the query cannot be read; "" if it can
-	Report    *fleet.FitReport
+	Report    *firmware.FitReport
 	Chip      string // of the image; "" for a release
 	ELF       []string
 }
 
-var fitModes = []fleet.DispatchMode{fleet.ModeAuto, fleet.ModePush, fleet.ModePull}
+var fitModes = []firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}
 
 // Installed is how many of the matched devices run it already.
 func (v FitView) Installed() int {
@@ -25,7 +26,7 @@ func (v FitView) Installed() int {
 		return 0
 	}
 	for _, m := range v.Report.Misfits {
-		if m.Reason == fleet.SkipInstalled {
+		if m.Reason == firmware.SkipInstalled {
 			return m.Count
 		}
 	}
@@ -42,9 +43,9 @@ func (v FitView) refresh() string {
 }
 
 // misfits are those that do not fit; that a device runs it already is no misfit.
-func (v FitView) misfits() (all []fleet.Misfits) {
+func (v FitView) misfits() (all []firmware.Misfits) {
 	for _, m := range v.Report.Misfits {
-		if m.Reason != fleet.SkipInstalled {
+		if m.Reason != firmware.SkipInstalled {
 			all = append(all, m)
 		}
 	}
@@ -60,19 +61,19 @@ func (v FitView) misfitCount() (n int) {
 
 // listURL leads to the devices with a reason, where the query language can say
 // it; "" where it cannot.
-func (v FitView) listURL(r fleet.SkipReason) string {
+func (v FitView) listURL(r firmware.SkipReason) string {
 	switch r {
-	case fleet.SkipHeld:
+	case firmware.SkipHeld:
 		return QueryPath(v.and("hold"))
-	case fleet.SkipNotEnrolled:
+	case firmware.SkipNotEnrolled:
 		return QueryPath(v.and("-enrolment:enrolled"))
-	case fleet.SkipChip:
+	case firmware.SkipChip:
 		if v.Chip != "" {
 			return QueryPath(v.and("-" + Term("chip", v.Chip)))
 		}
-	case fleet.SkipNoTool:
+	case firmware.SkipNoTool:
 		return QueryPath(v.and("-" + Term("tool", fleet.ToolUpgradeFirmware)))
-	case fleet.SkipInstalled:
+	case firmware.SkipInstalled:
 		if len(v.ELF) == 1 {
 			return QueryPath(v.and(Term("elf", v.ELF[0])))
 		}

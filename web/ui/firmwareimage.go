@@ -4,7 +4,7 @@ import (
 	"context"
 	"strconv"
 
-	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -12,7 +12,7 @@ import (
 // "edit" with board and notes, "revoke" with reason and confirm = its version,
 // and "delete".
 type FirmwareImagePage struct {
-	Image     fleet.Image
+	Image     firmware.Image
 	Releases  []ReleaseRef
 	Adoption  Adoption
 	Boards    []string // of devices with the image's chip, offered for the board
@@ -28,7 +28,7 @@ type FirmwareImagePage struct {
 // A ReleaseRef names a release.
 type ReleaseRef struct {
 	ID, Version string
-	State       fleet.ReleaseState
+	State       firmware.ReleaseState
 }
 
 // title is what the image is called: its version and what it is for.

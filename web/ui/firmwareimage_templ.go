@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"strconv"
 )
 
@@ -938,7 +938,7 @@ func (v FirmwareImagePage) signatures() templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = signedChip(signedOf(fleet.Image{Signatures: []fleet.ImageSignature{s}})).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = signedChip(signedOf(firmware.Image{Signatures: []firmware.ImageSignature{s}})).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1532,7 +1532,7 @@ func adoptionCard(a Adoption, fit FitView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if url := fit.listURL(fleet.SkipInstalled); url != "" && a.Running > 0 {
+			if url := fit.listURL(firmware.SkipInstalled); url != "" && a.Running > 0 {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 122, "<p class=\"small\"><a href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -1575,7 +1575,7 @@ func adoptionCard(a Adoption, fit FitView) templ.Component {
 
 // versionNote says what stock firmware makes of an image's version, if that is
 // odd. Version and texts of it are foreign.
-func versionNote(i fleet.Image) templ.Component {
+func versionNote(i firmware.Image) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1654,7 +1654,7 @@ func versionNote(i fleet.Image) templ.Component {
 	})
 }
 
-func versionList(warnings []fleet.VersionWarning) templ.Component {
+func versionList(warnings []firmware.VersionWarning) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

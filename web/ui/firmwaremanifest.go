@@ -3,7 +3,8 @@ package ui
 import (
 	"context"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // A manifestState says whose word stands behind an image's manifest.
@@ -15,7 +16,7 @@ const (
 	manifestChecked   manifestState = "checked"   // with a key that the server was given
 )
 
-func manifestOf(i fleet.Image) manifestState {
+func manifestOf(i firmware.Image) manifestState {
 	switch {
 	case i.Manifest == "":
 		return manifestNone
@@ -25,12 +26,13 @@ func manifestOf(i fleet.Image) manifestState {
 	return manifestUnchecked
 }
 
-var manifestTones = map[manifestState]tone{manifestNone: toneNone, manifestUnchecked: toneBusy, manifestChecked: toneGood}
+var manifestTones = map[manifestState]tone{manifestNone: toneNone, manifestUnchecked: toneBusy,
+	manifestChecked: toneGood}
 
 // reasonText says why a deployment failed or what it waits for. The device's
 // own sentence is marked as such.
 func reasonText(ctx context.Context, reason string) string {
-	if words, ok := fleet.DeviceWords(reason); ok {
+	if words, ok := campaign.DeviceWords(reason); ok {
 		return t(ctx, "campaign.device_says", "words", words)
 	}
 	return said(ctx, reason)

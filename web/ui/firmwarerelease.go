@@ -3,15 +3,16 @@ package ui
 import (
 	"slices"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // A FirmwareReleasePage is one release: GET [ReleasePath]. Its forms post to
 // "state" with to and reason, and to "revoke" with reason and confirm = the version.
 type FirmwareReleasePage struct {
-	Release   fleet.Release
-	Running   map[string]int   // devices by the build they run
-	Campaigns []fleet.Campaign // that used it, newest first
+	Release   firmware.Release
+	Running   map[string]int      // devices by the build they run
+	Campaigns []campaign.Campaign // that used it, newest first
 	Adoption  Adoption
 	Fit       FitView
 	CanAct    bool
@@ -23,7 +24,7 @@ func (v FirmwareReleasePage) id() string { return v.Release.ID.String() }
 func (v FirmwareReleasePage) path(parts ...string) string { return ReleasePath(v.id(), parts...) }
 
 // open reports whether the release can still be withdrawn.
-func (v FirmwareReleasePage) open() bool { return v.Release.State != fleet.ReleaseRevoked }
+func (v FirmwareReleasePage) open() bool { return v.Release.State != firmware.ReleaseRevoked }
 
 // A ReleaseFormPage makes a release, or changes a draft: GET [PathReleaseNew]
 // with image (repeated), POST [PathReleases]; GET and POST ReleasePath(id,
@@ -68,9 +69,9 @@ func (v ReleaseFormPage) of(version string) (rows []ImageRow) {
 
 // oddVersions are images of the release whose version boards read differently,
 // one for each version.
-func (v FirmwareReleasePage) oddVersions() (odd []fleet.Image) {
+func (v FirmwareReleasePage) oddVersions() (odd []firmware.Image) {
 	for _, i := range v.Release.Images {
-		known := slices.ContainsFunc(odd, func(o fleet.Image) bool { return o.Version == i.Version })
+		known := slices.ContainsFunc(odd, func(o firmware.Image) bool { return o.Version == i.Version })
 		if !known && len(i.VersionWarnings()) > 0 {
 			odd = append(odd, i)
 		}

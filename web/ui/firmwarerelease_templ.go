@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-import "fleetd/fleet"
+import "fleetd/fleet/firmware"
 
 func (v FirmwareReleasePage) Page() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
@@ -137,7 +137,7 @@ func (v FirmwareReleasePage) Head() templ.Component {
 		}
 		if v.CanAct {
 			switch v.Release.State {
-			case fleet.ReleaseDraft:
+			case firmware.ReleaseDraft:
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<a class=\"btn\" href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -194,7 +194,7 @@ func (v FirmwareReleasePage) Head() templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-			case fleet.ReleaseReleased:
+			case firmware.ReleaseReleased:
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<a class=\"btn\" href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -251,7 +251,7 @@ func (v FirmwareReleasePage) Head() templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-			case fleet.ReleaseDeprecated:
+			case firmware.ReleaseDeprecated:
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<form method=\"post\" action=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -317,7 +317,7 @@ func (v FirmwareReleasePage) Head() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if v.Release.Reason != "" && v.Release.State != fleet.ReleaseReleased {
+		if v.Release.Reason != "" && v.Release.State != firmware.ReleaseReleased {
 			var templ_7745c5c3_Var16 = []any{"note", templ.KV("note-bad", !v.open()), templ.KV("note-warn", v.open())}
 			templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var16...)
 			if templ_7745c5c3_Err != nil {
@@ -887,7 +887,7 @@ func (v FirmwareReleasePage) stateForms() templ.Component {
 			templ_7745c5c3_Var47 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		if v.Release.State == fleet.ReleaseReleased {
+		if v.Release.State == firmware.ReleaseReleased {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 68, "<details class=\"card fold\"><summary>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

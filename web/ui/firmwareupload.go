@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -21,7 +21,7 @@ type UploadBox struct {
 // An UploadResult is what became of one file.
 type UploadResult struct {
 	FileName string // foreign text
-	Image    *fleet.Image
+	Image    *firmware.Image
 	New      bool  // the bytes were not here before
 	Manifest bool  // it was the .manifest file of the image
 	Fault    Fault // what is wrong with it

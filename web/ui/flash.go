@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -54,7 +55,7 @@ type FlashChoice struct {
 }
 
 // NewFlashChoice shows an installable image in a list.
-func NewFlashChoice(i fleet.Installable) FlashChoice {
+func NewFlashChoice(i firmware.Installable) FlashChoice {
 	c := FlashChoice{Ref: Ref(i.Image), Project: i.Image.Project, Release: i.ReleaseVersion}
 	if i.Layout != nil {
 		c.Why = i.Layout.Problem
@@ -64,7 +65,7 @@ func NewFlashChoice(i fleet.Installable) FlashChoice {
 
 // A FlashTarget is the image that is to be installed, with its parts.
 type FlashTarget struct {
-	fleet.Installable
+	firmware.Installable
 	Browser bool // the installer in the browser knows the chip
 }
 
@@ -146,12 +147,12 @@ func (f FlashTarget) partPath(n int) string { return f.path("parts", strconv.Ito
 func (f FlashTarget) ours() bool { return SpeaksImprov(f.Image) }
 
 // SpeaksImprov tells by the project: what the descriptor says of the build.
-func SpeaksImprov(i fleet.Image) bool { return i.Project == "fleet_unit" }
+func SpeaksImprov(i firmware.Image) bool { return i.Project == "fleet_unit" }
 
 func hexOffset(n int64) string { return "0x" + strconv.FormatInt(n, 16) }
 
 // PartFile is what a part's file is called.
-func PartFile(p fleet.ImagePart) string {
+func PartFile(p firmware.ImagePart) string {
 	switch p.Kind {
 	case espimage.PartBootloader:
 		return "bootloader.bin"
@@ -166,7 +167,7 @@ func PartFile(p fleet.ImagePart) string {
 }
 
 // FlashArgs are the arguments of write-flash, as ESP-IDF's flash_args has them.
-func FlashArgs(parts []fleet.ImagePart) string {
+func FlashArgs(parts []firmware.ImagePart) string {
 	var args []string
 	for _, p := range parts {
 		args = append(args, hexOffset(p.Offset)+" "+PartFile(p))
@@ -188,10 +189,10 @@ func (f FlashTarget) mergedCommand() string {
 }
 
 // MergedFile is what the file with all parts is called.
-func MergedFile(i fleet.Image) string { return "merged-" + i.SHA256[:8] + ".bin" }
+func MergedFile(i firmware.Image) string { return "merged-" + i.SHA256[:8] + ".bin" }
 
 // PartsFile is what the archive with all parts is called.
-func PartsFile(i fleet.Image) string { return "parts-" + i.SHA256[:8] + ".zip" }
+func PartsFile(i firmware.Image) string { return "parts-" + i.SHA256[:8] + ".zip" }
 
 // pushLayoutCommand uploads a build with its layout.
 const pushLayoutCommand = "fleetd image push --layout build/ --board BOARD"
@@ -199,9 +200,9 @@ const pushLayoutCommand = "fleetd image push --layout build/ --board BOARD"
 // A LayoutCard is the part of an image's page about blank boards. Files of its
 // build are posted to [FlashPath] of the image and "layout".
 type LayoutCard struct {
-	Image    fleet.Image
-	Layout   fleet.ImageLayout // empty if there is none
-	Released bool              // part of a release that is released
+	Image    firmware.Image
+	Layout   firmware.ImageLayout // empty if there is none
+	Released bool                 // part of a release that is released
 	CanAct   bool
 	Fault    Fault // why files were not taken
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/html"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/i18n"
 	"fleetd/web/static"
 	"fleetd/web/ui"
@@ -67,21 +68,28 @@ var samples = []sample{
 	{"tool-preview", "/devices/a/tools/x", toolPage(8, nil, true), false},
 	{"tool-viewer", "/devices/a/tools/x", toolPage(1, nil, false), false},
 	{"tool-result", "/devices/a/tools/x", toolPage(0, ptr(callView(0, status)), true), false},
-	{"activity", "/devices/a/activity", ui.ActivityPage{Head: head("activity"), List: list("/devices/a/activity", ""), Rows: callRows(20), Next: "n"}.Page(), false},
+	{"activity", "/devices/a/activity", ui.ActivityPage{Head: head("activity"), List: list("/devices/a/activity", ""),
+		Rows: callRows(20), Next: "n"}.Page(), false},
 	{"firmware", "/devices/a/firmware", firmwarePage(), false},
-	{"screen", "/devices/a/screen", ui.ScreenPage{Head: head("screen"), Snapshots: []ui.Snapshot{*picture, *picture, *picture}}.Page(), false},
+	{"screen", "/devices/a/screen", ui.ScreenPage{Head: head("screen"), Snapshots: []ui.Snapshot{*picture, *picture,
+		*picture}}.Page(), false},
 	{"screen-0", "/devices/a/screen", ui.ScreenPage{Head: head("screen")}.Page(), false},
-	{"facts", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now.Add(-time.Hour), Body: json.RawMessage(status)}.Page(), false},
-	{"facts-broken", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now, Problem: fleet.FactsUnreadable}.Page(), false},
+	{"facts", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now.Add(-time.Hour),
+		Body: json.RawMessage(status)}.Page(), false},
+	{"facts-broken", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now,
+		Problem: fleet.FactsUnreadable}.Page(), false},
 	{"facts-salvaged", "/devices/a/facts", ui.FactsPage{Head: head("facts"), PolledAt: now, Problem: fleet.FactsSalvaged,
-		Salvaged: []fleet.PollField{fleet.PollChip, fleet.PollBuild}, Body: []byte(`{"chip_model_name":"esp32s3"}`)}.Page(), false},
+		Salvaged: []fleet.PollField{enrolment.PollChip, enrolment.PollBuild},
+		Body:     []byte(`{"chip_model_name":"esp32s3"}`)}.Page(), false},
 	{"call-json", "/calls/x", ui.CallPage{Call: callView(1, status)}.Page(), false},
 	{"call-kept-not", "/calls/x", ui.CallPage{Call: keptNot()}.Page(), false},
 	{"tool-leave", "/devices/a/tools/x", toolPage(9, nil, true), false},
 	{"call-error", "/calls/x", ui.CallPage{Call: callView(2, "")}.Page(), false},
 	{"call-reboot", "/calls/x", ui.CallPage{Call: rebootView()}.Page(), false},
 	{"fanouts-0", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true}.Page(), false},
-	{"fanouts", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true, Rows: []ui.FanOutRow{fanOutRow(fleet.FanOutRunning), fanOutRow(fleet.FanOutCompleted), fanOutRow(fleet.FanOutCanceled)}}.Page(), false},
+	{"fanouts", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true,
+		Rows: []ui.FanOutRow{fanOutRow(fleet.FanOutRunning), fanOutRow(fleet.FanOutCompleted),
+			fanOutRow(fleet.FanOutCanceled)}}.Page(), false},
 	{"fanout", "/fanouts/x", fanOutPage(fleet.FanOutRunning), false},
 	{"fanout-canceled", "/fanouts/x", fanOutPage(fleet.FanOutCanceled), false},
 	{"fanout-new", "/fanouts/new", fanOutNew(0), false},
@@ -91,7 +99,10 @@ var samples = []sample{
 	{"claim", "/claim", claimPage(), false},
 	{"settings", "/settings", settingsPage(), false},
 	{"not-found", "/nope", late(func(ctx context.Context) templ.Component { return ui.NotFound(ctx).Page() }), false},
-	{"forbidden", "/settings", late(func(ctx context.Context) templ.Component { return ui.Forbidden(ctx, hostile[0]).Page() }), false},
+	{"forbidden", "/settings", late(func(ctx context.Context) templ.Component {
+		return ui.Forbidden(ctx,
+			hostile[0]).Page()
+	}), false},
 	{"failure", "/calls", late(func(ctx context.Context) templ.Component {
 		return ui.Failure(ctx, 503, "database_unavailable", "The database does not answer.").Page()
 	}), false},
@@ -132,7 +143,8 @@ func conflictPage(shared bool) templ.Component {
 		Evidence: []fleet.ConflictEvidence{fleet.EvidenceClientIDsAlternate, fleet.EvidenceBothAlive},
 		Sides: []fleet.ConflictSide{
 			{Client: fleet.ClientTag("A"), RemoteAddr: "192.0.2.17", FirstSeen: at, LastSeen: now.Add(-2 * time.Minute)},
-			{Client: fleet.ClientTag("B"), RemoteAddr: "2001:db8::a085:e3ff:fe11:2233", Board: `<b>xmini-c3`, Chip: "esp32c3", Version: "2.4.2",
+			{Client: fleet.ClientTag("B"), RemoteAddr: "2001:db8::a085:e3ff:fe11:2233", Board: `<b>xmini-c3`, Chip: "esp32c3",
+				Version:   "2.4.2",
 				ELFSHA256: strings.Repeat("9f2c", 16), FirstSeen: at, LastSeen: now.Add(-time.Minute)}}}
 	if shared {
 		c.Evidence = []fleet.ConflictEvidence{fleet.EvidenceTakeoversAlternate}

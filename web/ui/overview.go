@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // An Overview is the first page: is the fleet well, and does it need anybody?
@@ -58,12 +59,13 @@ type CampaignNeed struct {
 }
 
 // NewCampaignNeed says what a campaign waits for; ok is false if for nobody.
-func NewCampaignNeed(c fleet.Campaign) (n CampaignNeed, ok bool) {
+func NewCampaignNeed(c campaign.Campaign) (n CampaignNeed, ok bool) {
 	n = CampaignNeed{ID: c.ID.String(), Name: c.Plan.Name}
 	switch {
-	case c.State == fleet.CampaignAwaitingApproval:
+	case c.State == campaign.AwaitingApproval:
 		n.Why = "approval"
-	case c.State == fleet.CampaignPaused && c.PauseReason != fleet.PausedByWindow && c.PauseReason != fleet.PausedByOperator:
+	case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow &&
+		c.PauseReason != campaign.PausedByOperator:
 		n.Why = string(c.PauseReason)
 	}
 	return n, n.Why != ""
@@ -100,7 +102,8 @@ func bars(counts []fleet.DeviceCount, field string) []bar {
 	}
 	out := make([]bar, len(counts))
 	for i, c := range counts {
-		out[i] = bar{label: c.Value, count: c.Count, width: strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1, 64)}
+		out[i] = bar{label: c.Value, count: c.Count, width: strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1,
+			64)}
 		if c.Value != "" {
 			out[i].url = QueryPath(Term(field, c.Value))
 		}
@@ -150,10 +153,11 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 
 func (v Overview) callChart(ctx context.Context) chart {
 	whole := v.To.Truncate(v.Step).Add(v.Step) // the bar of now is not cut off
-	c := chart{Time: t(ctx, "chart.time"), From: v.From.Truncate(v.Step).Unix(), To: whole.Unix(), Step: int64(v.Step.Seconds()), Series: []series{
-		{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
-		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
-	}}
+	c := chart{Time: t(ctx, "chart.time"), From: v.From.Truncate(v.Step).Unix(), To: whole.Unix(),
+		Step: int64(v.Step.Seconds()), Series: []series{
+			{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
+			{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
+		}}
 	for _, b := range v.Calls {
 		c.X = append(c.X, b.At.Unix())
 		c.Links = append(c.Links, v.bucketURL(ctx, b))

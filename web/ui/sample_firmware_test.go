@@ -9,51 +9,62 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/ui"
 )
 
 var firmwareSamples = []sample{
-	{"firmware-releases-0", "/firmware", ui.ReleasesPage{List: list("/firmware", ""), Empty: true, CanAct: true, Upload: uploadBox()}.Page(), false},
+	{"firmware-releases-0", "/firmware", ui.ReleasesPage{List: list("/firmware", ""), Empty: true, CanAct: true,
+		Upload: uploadBox()}.Page(), false},
 	{"firmware-releases", "/firmware", releasesPage(), false},
-	{"firmware-releases-none", "/firmware?state=revoked", ui.ReleasesPage{List: list("/firmware", "state=revoked"), CanAct: true}.Page(), false},
-	{"firmware-images-0", "/firmware/images", ui.ImagesPage{List: list("/firmware/images", ""), Empty: true, Upload: uploadBox()}.Page(), false},
+	{"firmware-releases-none", "/firmware?state=revoked", ui.ReleasesPage{List: list("/firmware", "state=revoked"),
+		CanAct: true}.Page(), false},
+	{"firmware-images-0", "/firmware/images", ui.ImagesPage{List: list("/firmware/images", ""), Empty: true,
+		Upload: uploadBox()}.Page(), false},
 	{"firmware-images", "/firmware/images", imagesPage(), false},
 	{"firmware-uploaded", "/firmware/images", uploadedPage(), false},
 	{"firmware-image", "/firmware/images/x", imagePage(0), false},
 	{"firmware-image-revoked", "/firmware/images/x", imagePage(3), false},
 	{"firmware-image-hostile", "/firmware/images/x", imagePage(4), false},
-	{"firmware-release", "/firmware/releases/x", releasePage(fleet.ReleaseReleased), false},
-	{"firmware-release-draft", "/firmware/releases/x", releasePage(fleet.ReleaseDraft), false},
-	{"firmware-release-revoked", "/firmware/releases/x", releasePage(fleet.ReleaseRevoked), false},
+	{"firmware-release", "/firmware/releases/x", releasePage(firmware.ReleaseReleased), false},
+	{"firmware-release-draft", "/firmware/releases/x", releasePage(firmware.ReleaseDraft), false},
+	{"firmware-release-revoked", "/firmware/releases/x", releasePage(firmware.ReleaseRevoked), false},
 	{"firmware-new", "/firmware/releases/new", releaseForm(""), false},
 	{"firmware-new-none", "/firmware/releases/new", ui.ReleaseFormPage{}.Page(), false},
-	{"firmware-edit", "/firmware/releases/x/edit", releaseForm("The version 2.4.3 differs from that of an image, 2.4.2."), false},
+	{"firmware-edit", "/firmware/releases/x/edit", releaseForm("The version 2.4.3 differs from that of an image, 2.4.2."),
+		false},
 }
 
 func init() { samples = append(samples, firmwareSamples...) }
 
 // image is one of a few images: of a board, of a chip, merged, revoked, hostile.
-func image(i int) fleet.Image {
-	img := fleet.Image{
+func image(i int) firmware.Image {
+	img := firmware.Image{
 		SHA256: fmt.Sprintf("%064x", 0xa1b2c3d4e5+i*7919), Size: 2_612_344 + int64(i)*70_001, FileName: "xiaozhi.bin",
 		Board: []string{"bread-compact-wifi", "esp-box-3", "", "m5stack-core-s3", hostile[3]}[i%5],
-		Chip:  []string{"esp32s3", "esp32s3", "esp32c3", "esp32s3", "esp32p4"}[i%5], Version: []string{"2.4.3", "2.4.3", "2.4.3", "2.4.2", "2.4.3-rc1"}[i%5],
-		Project: "xiaozhi", IDFVersion: "v6.0.2", ELFSHA256: strings.Repeat("9f2c41", 10) + fmt.Sprintf("%04x", i), CompiledAt: "Aug  8 2026 08:33:45",
-		MinChipRev: 2, MaxChipRev: 199, FlashSize: 16 << 20, UploadedBy: anna, CreatedAt: now.Add(-time.Duration(i*i+1) * time.Hour),
+		Chip:  []string{"esp32s3", "esp32s3", "esp32c3", "esp32s3", "esp32p4"}[i%5], Version: []string{"2.4.3", "2.4.3",
+			"2.4.3", "2.4.2", "2.4.3-rc1"}[i%5],
+		Project: "xiaozhi", IDFVersion: "v6.0.2", ELFSHA256: strings.Repeat("9f2c41", 10) + fmt.Sprintf("%04x", i),
+		CompiledAt: "Aug  8 2026 08:33:45",
+		MinChipRev: 2, MaxChipRev: 199, FlashSize: 16 << 20, UploadedBy: anna,
+		CreatedAt: now.Add(-time.Duration(i*i+1) * time.Hour),
 	}
 	switch i % 5 {
 	case 0:
 		img.Notes = "Built on the release machine.\nMicrophone gain lowered."
-		img.Signatures = []fleet.ImageSignature{{KeyDigest: strings.Repeat("7e", 32), Scheme: "rsa3072", Valid: true, Trusted: true}, {KeyDigest: strings.Repeat("0c", 32), Scheme: "rsa3072", Valid: true}}
+		img.Signatures = []firmware.ImageSignature{{KeyDigest: strings.Repeat("7e", 32), Scheme: "rsa3072", Valid: true,
+			Trusted: true}, {KeyDigest: strings.Repeat("0c", 32), Scheme: "rsa3072", Valid: true}}
 	case 1:
-		img.Signatures = []fleet.ImageSignature{{KeyDigest: strings.Repeat("0c", 32), Scheme: "ecdsa256", Valid: true}}
+		img.Signatures = []firmware.ImageSignature{{KeyDigest: strings.Repeat("0c", 32), Scheme: "ecdsa256", Valid: true}}
 		img.MergedBinary, img.FileName, img.MaxChipRev = true, "merged-binary.bin", 65535
 	case 3:
-		img.RevokedAt, img.RevokedBy, img.RevokeReason = ago(30*time.Minute), "anna", "bricks boards with the old touch controller"
+		img.RevokedAt, img.RevokedBy, img.RevokeReason = ago(30*time.Minute), "anna",
+			"bricks boards with the old touch controller"
 	case 4:
 		img.Project, img.FileName, img.CompiledAt = hostile[2], hostile[0]+".bin", hostile[4]
 		img.Version, img.NotOfferable = "2.4.3-rc1", "the version would make devices crash"
-		img.Signatures = []fleet.ImageSignature{{KeyDigest: strings.Repeat("ff", 32), Scheme: "rsa3072"}}
+		img.Signatures = []firmware.ImageSignature{{KeyDigest: strings.Repeat("ff", 32), Scheme: "rsa3072"}}
 	}
 	return img
 }
@@ -61,7 +72,8 @@ func image(i int) fleet.Image {
 func uploadBox() ui.UploadBox { return ui.UploadBox{Boards: boards} }
 
 func imagesPage() templ.Component {
-	v := ui.ImagesPage{List: list("/firmware/images", "chip=esp32s3"), Chips: []string{"esp32s3", "esp32c3", "esp32p4"}, Upload: uploadBox(), CanAct: true, Next: "n"}
+	v := ui.ImagesPage{List: list("/firmware/images", "chip=esp32s3"), Chips: []string{"esp32s3", "esp32c3", "esp32p4"},
+		Upload: uploadBox(), CanAct: true, Next: "n"}
 	for i := range 9 {
 		v.Rows = append(v.Rows, ui.NewImageRow(image(i), ui.Running{Count: i * i * 53, Fleet: 4312}, true))
 	}
@@ -73,16 +85,19 @@ func uploadedPage() templ.Component {
 	first, other := image(0), image(4)
 	v.Upload.Results = []ui.UploadResult{
 		{FileName: "xiaozhi.bin", Image: &first, New: true}, {FileName: hostile[0], Image: &other},
-		{FileName: "partition-table.bin", Fault: ui.Fault{Title: "Not an app image.", Detail: "this is a partition table; upload xiaozhi.bin or merged-binary.bin"}},
+		{FileName: "partition-table.bin", Fault: ui.Fault{Title: "Not an app image.",
+			Detail: "this is a partition table; upload xiaozhi.bin or merged-binary.bin"}},
 	}
 	v.Rows = []ui.ImageRow{ui.NewImageRow(first, ui.Running{Fleet: 4312}, true)}
 	return v.Page()
 }
 
-func release(state fleet.ReleaseState) fleet.Release {
-	r := fleet.Release{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Version: "2.4.3", Notes: "Quieter microphone.\nFaster start.", State: state,
-		Images: []fleet.Image{image(0), image(1), image(2), image(4)}, CreatedBy: anna, CreatedAt: now.Add(-26 * time.Hour), ChangedAt: now.Add(-3 * time.Hour)}
-	if state == fleet.ReleaseRevoked || state == fleet.ReleaseDeprecated {
+func release(state firmware.ReleaseState) firmware.Release {
+	r := firmware.Release{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Version: "2.4.3",
+		Notes: "Quieter microphone.\nFaster start.", State: state,
+		Images: []firmware.Image{image(0), image(1), image(2), image(4)}, CreatedBy: anna,
+		CreatedAt: now.Add(-26 * time.Hour), ChangedAt: now.Add(-3 * time.Hour)}
+	if state == firmware.ReleaseRevoked || state == firmware.ReleaseDeprecated {
 		r.Reason = "bricks boards with the old touch controller"
 	}
 	return r
@@ -90,7 +105,7 @@ func release(state fleet.ReleaseState) fleet.Release {
 
 func releasesPage() templ.Component {
 	v := ui.ReleasesPage{List: list("/firmware", ""), CanAct: true, Next: "n"}
-	for i, s := range fleet.ReleaseStates {
+	for i, s := range firmware.ReleaseStates {
 		v.Rows = append(v.Rows, ui.NewReleaseRow(release(s), ui.Running{Count: i * 611, Fleet: 4312}, i))
 	}
 	return v.Page()
@@ -98,41 +113,48 @@ func releasesPage() templ.Component {
 
 func fitView(path string) ui.FitView {
 	ids := []fleet.DeviceID{device(0).ID, device(1).ID, device(2).ID, device(3).ID, device(4).ID}
-	return ui.FitView{Path: path, Query: "tag:lab", Mode: fleet.ModeAuto, Chip: "esp32s3", ELF: []string{image(0).ELFSHA256}, Report: &fleet.FitReport{
-		Matched: 4312, Fit: 3011, Sample: ids, Misfits: []fleet.Misfits{
-			{Reason: fleet.SkipInstalled, Count: 1120, Sample: ids},
-			{Reason: fleet.SkipTooLarge, Detail: "slot of 1,536 KiB, image of 2,551 KiB", Count: 98, Sample: ids},
-			{Reason: fleet.SkipHeld, Count: 80, Sample: ids[:2]}, {Reason: fleet.SkipPartitions, Detail: "no partition assets", Count: 3, Sample: ids[:3]},
-		}}}
+	return ui.FitView{Path: path, Query: "tag:lab", Mode: firmware.ModeAuto, Chip: "esp32s3",
+		ELF: []string{image(0).ELFSHA256}, Report: &firmware.FitReport{
+			Matched: 4312, Fit: 3011, Sample: ids, Misfits: []firmware.Misfits{
+				{Reason: firmware.SkipInstalled, Count: 1120, Sample: ids},
+				{Reason: firmware.SkipTooLarge, Detail: "slot of 1,536 KiB, image of 2,551 KiB", Count: 98, Sample: ids},
+				{Reason: firmware.SkipHeld, Count: 80, Sample: ids[:2]}, {Reason: firmware.SkipPartitions,
+					Detail: "no partition assets", Count: 3, Sample: ids[:3]},
+			}}}
 }
 
 func imagePage(i int) templ.Component {
-	v := ui.FirmwareImagePage{Image: image(i), Boards: boards, CanAct: true, CanRevoke: true, Adoption: ui.Adoption{Running: 1120, Fit: 3011}, Fit: fitView("/firmware/images/x")}
+	v := ui.FirmwareImagePage{Image: image(i), Boards: boards, CanAct: true, CanRevoke: true,
+		Adoption: ui.Adoption{Running: 1120, Fit: 3011}, Fit: fitView("/firmware/images/x")}
 	if i == 0 {
-		v.Releases = []ui.ReleaseRef{{ID: "r1", Version: "2.4.3", State: fleet.ReleaseReleased}, {ID: "r2", Version: "2.4.3", State: fleet.ReleaseDeprecated}}
+		v.Releases = []ui.ReleaseRef{{ID: "r1", Version: "2.4.3", State: firmware.ReleaseReleased},
+			{ID: "r2", Version: "2.4.3", State: firmware.ReleaseDeprecated}}
 	}
 	if i == 4 {
-		v.Fit = ui.FitView{Path: "/firmware/images/x", Query: "nope:x", BadQuery: "there is no field nope", Mode: fleet.ModePull}
+		v.Fit = ui.FitView{Path: "/firmware/images/x", Query: "nope:x", BadQuery: "there is no field nope",
+			Mode: firmware.ModePull}
 		v.Adoption = ui.Adoption{}
 	}
 	return v.Page()
 }
 
-func releasePage(state fleet.ReleaseState) templ.Component {
-	v := ui.FirmwareReleasePage{Release: release(state), Running: map[string]int{image(0).ELFSHA256: 1100, image(1).ELFSHA256: 20}, CanAct: true, CanRevoke: true,
+func releasePage(state firmware.ReleaseState) templ.Component {
+	v := ui.FirmwareReleasePage{Release: release(state), Running: map[string]int{image(0).ELFSHA256: 1100,
+		image(1).ELFSHA256: 20}, CanAct: true, CanRevoke: true,
 		Adoption: ui.Adoption{Running: 1120, Fit: 3011}, Fit: fitView("/firmware/releases/x")}
 	v.Fit.Chip, v.Fit.ELF = "", []string{"a", "b"}
-	if state == fleet.ReleaseReleased {
-		v.Campaigns = []fleet.Campaign{
-			{ID: uuid.Max, Plan: fleet.CampaignPlan{Name: "2.4.3 to the lab"}, State: fleet.CampaignCompleted, Targets: 31},
-			{ID: uuid.Nil, Plan: fleet.CampaignPlan{Name: hostile[0]}, State: fleet.CampaignRunning, Targets: 4101},
+	if state == firmware.ReleaseReleased {
+		v.Campaigns = []campaign.Campaign{
+			{ID: uuid.Max, Plan: campaign.Plan{Name: "2.4.3 to the lab"}, State: campaign.Completed, Targets: 31},
+			{ID: uuid.Nil, Plan: campaign.Plan{Name: hostile[0]}, State: campaign.Running, Targets: 4101},
 		}
 	}
 	return v.Page()
 }
 
 func releaseForm(problem string) templ.Component {
-	v := ui.ReleaseFormPage{Chosen: []string{image(0).SHA256, image(1).SHA256}, Version: "2.4.3", Fault: ui.Fault{Detail: problem}, More: true}
+	v := ui.ReleaseFormPage{Chosen: []string{image(0).SHA256, image(1).SHA256}, Version: "2.4.3",
+		Fault: ui.Fault{Detail: problem}, More: true}
 	if problem != "" {
 		v.ID, v.Notes = "r1", "Quieter microphone."
 	}
@@ -144,29 +166,40 @@ func releaseForm(problem string) templ.Component {
 
 // deviceUpdates are a deployment that waits, one that failed and one that went well.
 func deviceUpdates() ui.DeviceUpdates {
-	campaign := fleet.Campaign{ID: uuid.Max, Plan: fleet.CampaignPlan{Name: "2.4.3 to the lab"}, State: fleet.CampaignRunning}
+	toLab := campaign.Campaign{ID: uuid.Max, Plan: campaign.Plan{Name: "2.4.3 to the lab"}, State: campaign.Running}
 	id := device(0).ID
-	waiting := fleet.Deployment{ID: uuid.NewSHA1(uuid.Nil, []byte("w")), Campaign: campaign.ID, Device: id, State: fleet.DeploymentQueued, FromVersion: "2.4.2", ToVersion: "2.4.3", UpdatedAt: now.Add(-time.Hour)}
+	waiting := campaign.Deployment{ID: uuid.NewSHA1(uuid.Nil, []byte("w")), Campaign: toLab.ID, Device: id,
+		State: campaign.DeploymentQueued, FromVersion: "2.4.2", ToVersion: "2.4.3", UpdatedAt: now.Add(-time.Hour)}
 	failed, done := waiting, waiting
-	failed.State, failed.Class, failed.Attempt = fleet.DeploymentRolledBack, fleet.FailureRolledBack, 1
+	failed.State, failed.Class, failed.Attempt = campaign.DeploymentRolledBack, campaign.FailureRolledBack, 1
 	failed.Reason = "it booted the new build, then came back with the old one after 41 s"
-	done.State, done.FromVersion, done.ToVersion, done.UpdatedAt = fleet.DeploymentSucceeded, "2.4.1", "2.4.2", now.AddDate(0, 0, -3)
-	event := func(at time.Duration, kind fleet.EvidenceKind, detail string, from, to fleet.DeploymentState) fleet.DeploymentEvent {
-		return fleet.DeploymentEvent{At: now.Add(-time.Hour + at), Attempt: 1, Kind: kind, Detail: detail, From: from, To: to}
+	done.State, done.FromVersion, done.ToVersion, done.UpdatedAt = campaign.DeploymentSucceeded, "2.4.1", "2.4.2",
+		now.AddDate(0, 0, -3)
+	event := func(at time.Duration, kind fleet.EvidenceKind, detail string, from,
+		to campaign.DeploymentState) campaign.DeploymentEvent {
+		return campaign.DeploymentEvent{At: now.Add(-time.Hour + at), Attempt: 1, Kind: kind, Detail: detail, From: from,
+			To: to}
 	}
 	until := now.Add(5 * time.Hour)
 	return ui.DeviceUpdates{Device: id, CanAct: true, More: true,
-		Outlook: fleet.FirmwareOutlook{Deployment: &waiting, Campaign: &campaign, Hindrance: fleet.HinderWindow, Until: &until,
-			Quarantine: &fleet.Quarantine{Device: id, Reason: "three attempts failed: download stalled", Since: now, Until: now.Add(20 * time.Hour)},
-			Newer:      []fleet.Release{release(fleet.ReleaseReleased)}},
+		Outlook: campaign.Outlook{Deployment: &waiting, Campaign: &toLab, Hindrance: campaign.HinderWindow, Until: &until,
+			Quarantine: &campaign.Quarantine{Device: id, Reason: "three attempts failed: download stalled", Since: now,
+				Until: now.Add(20 * time.Hour)},
+			Newer: []firmware.Release{release(firmware.ReleaseReleased)}},
 		Deployments: []ui.DeploymentView{
-			{Campaign: campaign, Deployment: waiting, Events: []fleet.DeploymentEvent{event(0, fleet.EvidencePlanned, "", "", fleet.DeploymentPending)}},
-			{Campaign: campaign, Deployment: failed, Events: []fleet.DeploymentEvent{
-				event(0, fleet.EvidencePlanned, "", "", fleet.DeploymentPending), event(time.Second, fleet.EvidenceDispatched, "", fleet.DeploymentQueued, fleet.DeploymentDispatching),
-				event(2*time.Second, fleet.EvidenceSent, "", fleet.DeploymentDispatching, fleet.DeploymentSent), event(6*time.Second, fleet.EvidenceGet, "", fleet.DeploymentSent, fleet.DeploymentDownloading),
-				event(70*time.Second, fleet.EvidenceDownloaded, "2,612,344 bytes", fleet.DeploymentDownloading, fleet.DeploymentDownloaded),
-				event(72*time.Second, fleet.EvidenceDisconnect, hostile[0], fleet.DeploymentDownloaded, fleet.DeploymentRebooting),
-				event(113*time.Second, fleet.EvidenceBootPoll, "2.4.2, ota_0", fleet.DeploymentRebooting, fleet.DeploymentRolledBack)}},
-			{Campaign: campaign, Deployment: done},
+			{Campaign: toLab, Deployment: waiting, Events: []campaign.DeploymentEvent{event(0, fleet.EvidencePlanned, "", "",
+				campaign.DeploymentPending)}},
+			{Campaign: toLab, Deployment: failed, Events: []campaign.DeploymentEvent{
+				event(0, fleet.EvidencePlanned, "", "", campaign.DeploymentPending), event(time.Second, fleet.EvidenceDispatched,
+					"", campaign.DeploymentQueued, campaign.DeploymentDispatching),
+				event(2*time.Second, fleet.EvidenceSent, "", campaign.DeploymentDispatching, campaign.DeploymentSent),
+				event(6*time.Second, fleet.EvidenceGet, "", campaign.DeploymentSent, campaign.DeploymentDownloading),
+				event(70*time.Second, fleet.EvidenceDownloaded, "2,612,344 bytes", campaign.DeploymentDownloading,
+					campaign.DeploymentDownloaded),
+				event(72*time.Second, fleet.EvidenceDisconnect, hostile[0], campaign.DeploymentDownloaded,
+					campaign.DeploymentRebooting),
+				event(113*time.Second, fleet.EvidenceBootPoll, "2.4.2, ota_0", campaign.DeploymentRebooting,
+					campaign.DeploymentRolledBack)}},
+			{Campaign: toLab, Deployment: done},
 		}}
 }

@@ -11,21 +11,25 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
 
 // vitals of a device that is well.
-func vitals() fleet.Vitals {
-	return fleet.Vitals{At: now.Add(-20 * time.Second), Uptime: 76*time.Hour + 12*time.Minute, Version: "2.4.2", ResetReason: "software",
-		Boots: 41, Reconnects: 3, ConfigVersion: 7, HeapFree: 148 << 10, HeapMin: 96 << 10, HeapLargest: 110 << 10, IP: "192.168.4.27",
+func vitals() telemetry.Vitals {
+	return telemetry.Vitals{At: now.Add(-20 * time.Second), Uptime: 76*time.Hour + 12*time.Minute, Version: "2.4.2",
+		ResetReason: "software",
+		Boots:       41, Reconnects: 3, ConfigVersion: 7, HeapFree: 148 << 10, HeapMin: 96 << 10, HeapLargest: 110 << 10,
+		IP:   "192.168.4.27",
 		SSID: "workshop-2F", RSSI: ptr(-63), Channel: 6, SlotLabel: "ota_1", SlotState: "valid", Temperature: ptr(41.5)}
 }
 
 // vitalsPoints are a device's last days: with silence, restarts and a leak.
-func vitalsPoints(r ui.HealthRange) (all []fleet.VitalsPoint) {
+func vitalsPoints(r ui.HealthRange) (all []telemetry.VitalsPoint) {
 	up := 0
 	for i := range int(r.Span / r.Step) {
-		p := fleet.VitalsPoint{At: now.Add(-r.Span).Truncate(r.Step).Add(time.Duration(i) * r.Step), Beats: 5, Restarted: i%61 == 40}
+		p := telemetry.VitalsPoint{At: now.Add(-r.Span).Truncate(r.Step).Add(time.Duration(i) * r.Step), Beats: 5,
+			Restarted: i%61 == 40}
 		if i%97 > 70 && i%97 < 79 {
 			continue
 		}
@@ -42,19 +46,25 @@ func vitalsPoints(r ui.HealthRange) (all []fleet.VitalsPoint) {
 	return all
 }
 
-func configValues(object string) fleet.DeviceConfig {
-	return fleet.DeviceConfig{Version: 7, Values: json.RawMessage(object), At: now.Add(-40 * time.Second)}
+func configValues(object string) telemetry.Config {
+	return telemetry.Config{Version: 7, Values: json.RawMessage(object), At: now.Add(-40 * time.Second)}
 }
 
 const usualConfig = `{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}`
 
 func deviceJobs() ui.DeviceJobs {
 	deployment := uuid.NewSHA1(uuid.Nil, []byte("deployment"))
-	return ui.DeviceJobs{Device: device(0).ID, Always: true, Campaigns: map[uuid.UUID]uuid.UUID{deployment: uuid.NewSHA1(uuid.Nil, []byte("campaign"))}, Jobs: []fleet.DeviceJob{
-		{ID: deployment.String() + ".2", Kind: "upgrade", State: fleet.JobProgress, Percent: 45, Deployment: deployment, StartedAt: now.Add(-70 * time.Second), UpdatedAt: now.Add(-3 * time.Second)},
-		{ID: deployment.String() + ".1", Kind: "upgrade", State: fleet.JobFailed, Code: "rolled_back", Reason: "no message through the broker within five minutes", StartedAt: now.Add(-90 * time.Minute), UpdatedAt: now.Add(-80 * time.Minute), FinishedAt: ago(80 * time.Minute), Deployment: deployment},
-		{ID: "4711", Kind: "rollback", State: fleet.JobDone, StartedAt: now.Add(-50 * time.Hour), UpdatedAt: now.Add(-50 * time.Hour), FinishedAt: ago(50 * time.Hour)},
-		{ID: hostile[2], Kind: hostile[0], State: fleet.JobFailed, Code: hostile[3], Reason: hostile[1] + hostile[2], StartedAt: now.Add(-60 * time.Hour), UpdatedAt: now.Add(-60 * time.Hour)},
+	return ui.DeviceJobs{Device: device(0).ID, Always: true, Campaigns: map[uuid.UUID]uuid.UUID{deployment: uuid.NewSHA1(
+		uuid.Nil, []byte("campaign"))}, Jobs: []telemetry.Job{
+		{ID: deployment.String() + ".2", Kind: "upgrade", State: fleet.JobProgress, Percent: 45, Deployment: deployment,
+			StartedAt: now.Add(-70 * time.Second), UpdatedAt: now.Add(-3 * time.Second)},
+		{ID: deployment.String() + ".1", Kind: "upgrade", State: fleet.JobFailed, Code: "rolled_back",
+			Reason: "no message through the broker within five minutes", StartedAt: now.Add(-90 * time.Minute),
+			UpdatedAt: now.Add(-80 * time.Minute), FinishedAt: ago(80 * time.Minute), Deployment: deployment},
+		{ID: "4711", Kind: "rollback", State: fleet.JobDone, StartedAt: now.Add(-50 * time.Hour),
+			UpdatedAt: now.Add(-50 * time.Hour), FinishedAt: ago(50 * time.Hour)},
+		{ID: hostile[2], Kind: hostile[0], State: fleet.JobFailed, Code: hostile[3], Reason: hostile[1] + hostile[2],
+			StartedAt: now.Add(-60 * time.Hour), UpdatedAt: now.Add(-60 * time.Hour)},
 	}}
 }
 
@@ -65,7 +75,8 @@ func healthView(r string) ui.HealthPage {
 	return ui.HealthPage{
 		Head:   head("health"),
 		Vitals: ui.DeviceVitals{Device: id, Vitals: &v, Reports: true, Online: true, Heartbeat: time.Minute},
-		Trends: ui.HealthTrends{Device: id, Shown: true, Range: shown, To: now, Heartbeat: time.Minute, Points: vitalsPoints(shown)},
+		Trends: ui.HealthTrends{Device: id, Shown: true, Range: shown, To: now, Heartbeat: time.Minute,
+			Points: vitalsPoints(shown)},
 		Jobs:   deviceJobs(),
 		Config: ui.DeviceConfigView{Device: id, Config: &c, Fields: ui.ConfigFields(c.Values), Offers: true, CanAct: true},
 	}
@@ -80,7 +91,8 @@ func healthSample(change func(*ui.HealthPage)) templ.Component {
 }
 
 func stockHealth(v *ui.HealthPage) {
-	*v = ui.HealthPage{Head: v.Head, Vitals: ui.DeviceVitals{Device: v.Vitals.Device}, Jobs: ui.DeviceJobs{Device: v.Vitals.Device}}
+	*v = ui.HealthPage{Head: v.Head, Vitals: ui.DeviceVitals{Device: v.Vitals.Device},
+		Jobs: ui.DeviceJobs{Device: v.Vitals.Device}}
 }
 
 func safeMode(v *ui.HealthPage) {
@@ -94,15 +106,18 @@ func unfriendly(v *ui.HealthPage) {
 	told := v.Vitals.Vitals
 	told.Version, told.ResetReason, told.SSID, told.IP = hostile[0], hostile[3], hostile[1], hostile[4]
 	told.SlotLabel, told.SlotState = hostile[3], hostile[2]
-	c := configValues(fmt.Sprintf(`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
+	c := configValues(fmt.Sprintf(
+		`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
 	c.OnTrial, c.Reverted = true, math.MaxInt64
 	v.Config.Config, v.Config.Fields = &c, ui.ConfigFields(c.Values)
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError}, Refusal: hostile[0] + hostile[2]}
+	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError},
+		Refusal: hostile[0] + hostile[2]}
 }
 
 func refusedConfig(v *ui.HealthPage) {
 	v.Config.Config.Reverted = 9
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError}, Refusal: "heartbeat_s: at least 10"}
+	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError},
+		Refusal: "heartbeat_s: at least 10"}
 }
 
 func onTrial(v *ui.HealthPage) {
@@ -125,12 +140,13 @@ var healthSamples = []sample{
 	{"health-hostile", "/devices/a/health", healthSample(unfriendly), false},
 	{"health-refused", "/devices/a/health", healthSample(refusedConfig), false},
 	{"health-trial", "/devices/a/health", healthSample(onTrial), false},
-	{"health-stale", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.Running = ptr(int64(6)) }), false},
+	{"health-stale", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.Running = ptr(int64(6)) }),
+		false},
 	{"health-viewer", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.CanAct = false }), false},
 	{"health-bare", "/devices/a/health", healthSample(func(v *ui.HealthPage) {
-		v.Vitals.Vitals = &fleet.Vitals{At: now.Add(-time.Hour), Version: "1"}
+		v.Vitals.Vitals = &telemetry.Vitals{At: now.Add(-time.Hour), Version: "1"}
 		v.Vitals.Muted = true
-		v.Trends.Points = []fleet.VitalsPoint{{At: now.Add(-time.Hour), HeapFree: 5 << 20}}
+		v.Trends.Points = []telemetry.VitalsPoint{{At: now.Add(-time.Hour), HeapFree: 5 << 20}}
 	}), false},
 }
 

@@ -5,17 +5,18 @@ import (
 
 	"github.com/a-h/templ"
 
-	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
 func serialsPage() templ.Component {
 	at := now.Add(-time.Hour)
-	return ui.SerialsPage{List: list(ui.PathSerials, ""), Admin: true, Counts: fleet.SerialCounts{Total: 4200,
+	return ui.SerialsPage{List: list(ui.PathSerials, ""), Admin: true, Counts: enrolment.SerialCounts{Total: 4200,
 		Unused: 4198, Bound: 1, Conflicts: 1, Refused: 1},
 		Problem: "Nothing was loaded. These lines are wrong:", More: 7,
-		Problems: []fleet.LineProblem{{Line: 7, Code: fleet.LineKey}, {Line: 9, Code: fleet.LineDuplicate, Other: 2}},
-		Rows: []fleet.SerialKey{
+		Problems: []enrolment.LineProblem{{Line: 7, Code: enrolment.LineKey}, {Line: 9, Code: enrolment.LineDuplicate,
+			Other: 2}},
+		Rows: []enrolment.SerialKey{
 			{Serial: "SN-0123456789ABCDEF0123456789AB-", LoadedAt: at, LoadedBy: "anna", Device: "a085e3112233", BoundAt: &at},
 			{Serial: "SN-0123456789ABCDEF0123456789AC-", LoadedAt: at, LoadedBy: "anna", Device: "a085e3112244", BoundAt: &at,
 				ConflictDevice: "a085e3112255", ConflictAt: &at, WrongProofs: 12, WrongAt: &at},
@@ -25,11 +26,12 @@ func serialsPage() templ.Component {
 
 func keysPage() templ.Component {
 	at := now.Add(-time.Hour)
-	return ui.KeysPage{List: list(ui.PathKeys, ""), Admin: true, Generation: 1, Counts: fleet.RotationCounts{New: 4100,
+	return ui.KeysPage{List: list(ui.PathKeys, ""), Admin: true, Generation: 1, Counts: enrolment.RotationCounts{New: 4100,
 		Old: 90, NotSeen: 10},
-		Rotation: fleet.KeyRotation{ID: 1, ToGeneration: 1, State: fleet.RotationRunning, StartedAt: at, StartedBy: "anna"},
-		Rows: []fleet.RotationDevice{
-			{Device: "a085e3112233", Name: hostile[0], Group: fleet.RotationOld, LastSeen: &at},
-			{Device: "a085e3112244", Name: "Kitchen", Group: fleet.RotationNotSeen},
+		Rotation: enrolment.KeyRotation{ID: 1, ToGeneration: 1, State: enrolment.RotationRunning, StartedAt: at,
+			StartedBy: "anna"},
+		Rows: []enrolment.RotationDevice{
+			{Device: "a085e3112233", Name: hostile[0], Group: enrolment.RotationOld, LastSeen: &at},
+			{Device: "a085e3112244", Name: "Kitchen", Group: enrolment.RotationNotSeen},
 		}}.Page()
 }

@@ -11,22 +11,35 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
 
 func schema(s string) json.RawMessage { return json.RawMessage(s) }
 
 var tools = []fleet.Tool{
-	{Name: "self.get_device_status", Description: "Provides the real-time information of the device, including the current status of the audio speaker, screen, battery and network.", InputSchema: schema(`{"type":"object","properties":{}}`)},
-	{Name: "self.audio_speaker.set_volume", Description: "Set the volume of the audio speaker. If the current volume is unknown, call `self.get_device_status` first.", InputSchema: schema(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
-	{Name: "self.screen.set_theme", Description: "Set the theme of the screen. The theme can be `light` or `dark`.", InputSchema: schema(`{"type":"object","properties":{"theme":{"type":"string"}},"required":["theme"]}`)},
-	{Name: "self.lamp.set", Description: "Made-up board tool. 灯光", InputSchema: schema(`{"type":"object","properties":{"on":{"type":"boolean","default":true},"level":{"type":"integer","default":10,"minimum":0,"maximum":255},"label":{"type":"string","default":"a"}}}`)},
-	{Name: "self.demo." + strings.Repeat("x", 60), Description: hostile[0] + hostile[2], InputSchema: schema(`{"type":"object","properties":{"` + strings.Repeat("y", 50) + `":{"type":"string"}}}`)},
-	{Name: fleet.ToolReboot, Description: "Reboot the system", InputSchema: schema(`{"type":"object","properties":{}}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolUpgradeFirmware, Description: "Upgrade firmware from a specific URL.", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolSnapshot, Description: "Snapshot the screen and upload it to a specific URL", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolPreviewImage, Description: "Preview an image on the screen", InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`), Audience: fleet.AudienceUser},
-	{Name: fleet.ToolReconfigureWiFi, Description: "End this conversation and enter WiFi configuration mode.\n**CAUTION** You must ask the user to confirm this action.", InputSchema: schema(`{"type":"object","properties":{}}`)},
+	{Name: "self.get_device_status",
+		Description: "Provides the real-time information of the device, including the current status of the audio speaker, screen, battery and network.", InputSchema: schema(`{"type":"object","properties":{}}`)},
+	{Name: "self.audio_speaker.set_volume",
+		Description: "Set the volume of the audio speaker. If the current volume is unknown, call `self.get_device_status` first.", InputSchema: schema(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
+	{Name: "self.screen.set_theme", Description: "Set the theme of the screen. The theme can be `light` or `dark`.",
+		InputSchema: schema(`{"type":"object","properties":{"theme":{"type":"string"}},"required":["theme"]}`)},
+	{Name: "self.lamp.set", Description: "Made-up board tool. 灯光",
+		InputSchema: schema(`{"type":"object","properties":{"on":{"type":"boolean","default":true},"level":{"type":"integer","default":10,"minimum":0,"maximum":255},"label":{"type":"string","default":"a"}}}`)},
+	{Name: "self.demo." + strings.Repeat("x", 60), Description: hostile[0] + hostile[2],
+		InputSchema: schema(`{"type":"object","properties":{"` + strings.Repeat("y", 50) + `":{"type":"string"}}}`)},
+	{Name: fleet.ToolReboot, Description: "Reboot the system", InputSchema: schema(`{"type":"object","properties":{}}`),
+		Audience: fleet.AudienceUser},
+	{Name: fleet.ToolUpgradeFirmware, Description: "Upgrade firmware from a specific URL.",
+		InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`),
+		Audience:    fleet.AudienceUser},
+	{Name: fleet.ToolSnapshot, Description: "Snapshot the screen and upload it to a specific URL",
+		InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"},"quality":{"type":"integer","default":80,"minimum":1,"maximum":100}},"required":["url"]}`), Audience: fleet.AudienceUser},
+	{Name: fleet.ToolPreviewImage, Description: "Preview an image on the screen",
+		InputSchema: schema(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`),
+		Audience:    fleet.AudienceUser},
+	{Name: fleet.ToolReconfigureWiFi,
+		Description: "End this conversation and enter WiFi configuration mode.\n**CAUTION** You must ask the user to confirm this action.", InputSchema: schema(`{"type":"object","properties":{}}`)},
 }
 
 const status = `{"audio_speaker":{"volume":70},"screen":{"brightness":75,"theme":"light"},"battery":{"level":88,"charging":false},"network":{"type":"wifi","ssid":"<b>lab</b>","signal":"strong"},"chip":{"temperature":41.5}}`
@@ -39,7 +52,8 @@ func textResult(s string) json.RawMessage {
 	return b
 }
 
-var picture = &ui.Snapshot{ID: "s1", URL: "/snapshots/s1.png", At: now.Add(-3 * time.Minute), Width: 320, Height: 240, Bytes: 18234, CallID: "c1", Actor: anna}
+var picture = &ui.Snapshot{ID: "s1", URL: "/snapshots/s1.png", At: now.Add(-3 * time.Minute), Width: 320, Height: 240,
+	Bytes: 18234, CallID: "c1", Actor: anna}
 
 func callView(i int, result string) ui.CallView {
 	c := call(i)
@@ -53,11 +67,13 @@ func rebootView() ui.CallView {
 	c := call(0)
 	sent := now.Add(-40 * time.Second)
 	finished := now.Add(-22 * time.Second)
-	c.Tool, c.Arguments, c.State, c.CreatedAt, c.SentAt, c.FinishedAt, c.Timeout = fleet.ToolReboot, schema("{}"), fleet.CallSucceeded, sent.Add(-2*time.Millisecond), &sent, &finished, 2*time.Minute
+	c.Tool, c.Arguments, c.State, c.CreatedAt, c.SentAt, c.FinishedAt, c.Timeout = fleet.ToolReboot, schema("{}"),
+		fleet.CallSucceeded, sent.Add(-2*time.Millisecond), &sent, &finished, 2*time.Minute
 	c.FanOut = uuid.Max
 	c.Evidence = []fleet.Evidence{
 		{At: sent, Kind: fleet.EvidenceSent}, {At: sent.Add(1042 * time.Millisecond), Kind: fleet.EvidenceDisconnect},
-		{At: sent.Add(12 * time.Second), Kind: fleet.EvidenceBootPoll, Detail: "2.4.2, ota_0"}, {At: finished, Kind: fleet.EvidenceConnect, Detail: "mqtt"},
+		{At: sent.Add(12 * time.Second), Kind: fleet.EvidenceBootPoll, Detail: "2.4.2, ota_0"},
+		{At: finished, Kind: fleet.EvidenceConnect, Detail: "mqtt"},
 	}
 	c.Late = &fleet.LateAnswer{At: now.Add(-10 * time.Second), Result: textResult("true")}
 	return ui.CallView{Call: c, DeviceName: "Front door"}
@@ -66,7 +82,8 @@ func rebootView() ui.CallView {
 func keptNot() ui.CallView {
 	v := callView(1, "")
 	v.Call.State, v.Call.Result = fleet.CallSucceeded, nil
-	v.Call.Error = &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large", Params: map[string]any{"bytes": 300_211, "limit": 262_144}}
+	v.Call.Error = &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large",
+		Params: map[string]any{"bytes": 300_211, "limit": 262_144}}
 	return v
 }
 
@@ -92,16 +109,21 @@ func firmwarePage() templ.Component {
 		Head:    head("firmware"),
 		Updates: deviceUpdates(),
 		Firmware: []fleet.FirmwareRecord{
-			{Version: "2.4.2", Slot: "ota_1", ELFSHA256: strings.Repeat("9f2c41", 10) + "01ab", IDFVersion: "v6.0.2", FirstSeen: now.AddDate(0, 0, -3), LastSeen: now},
-			{Version: "2.4.1", Slot: "ota_0", ELFSHA256: strings.Repeat("77aa00", 10) + "01ab", IDFVersion: "v6.0.1", FirstSeen: now.AddDate(0, -2, 0), LastSeen: now.AddDate(0, 0, -3)},
+			{Version: "2.4.2", Slot: "ota_1", ELFSHA256: strings.Repeat("9f2c41", 10) + "01ab", IDFVersion: "v6.0.2",
+				FirstSeen: now.AddDate(0, 0, -3), LastSeen: now},
+			{Version: "2.4.1", Slot: "ota_0", ELFSHA256: strings.Repeat("77aa00", 10) + "01ab", IDFVersion: "v6.0.1",
+				FirstSeen: now.AddDate(0, -2, 0), LastSeen: now.AddDate(0, 0, -3)},
 		},
 		Inventories: []fleet.InventoryRecord{
-			{InventoryID: strings.Repeat("ab12", 16), Version: "2.4.2", ToolsCount: 11, FirstSeen: now.AddDate(0, 0, -3), LastSeen: now},
-			{InventoryID: strings.Repeat("cd34", 16), Version: "2.4.1", ToolsCount: 10, Partial: true, FirstSeen: now.AddDate(0, -2, 0), LastSeen: now.AddDate(0, 0, -3)},
+			{InventoryID: strings.Repeat("ab12", 16), Version: "2.4.2", ToolsCount: 11, FirstSeen: now.AddDate(0, 0, -3),
+				LastSeen: now},
+			{InventoryID: strings.Repeat("cd34", 16), Version: "2.4.1", ToolsCount: 10, Partial: true, FirstSeen: now.AddDate(0,
+				-2, 0), LastSeen: now.AddDate(0, 0, -3)},
 		},
 		Diff: &fleet.InventoryDiff{
 			Added: tools[3:4], Removed: tools[4:5],
-			Changed: []fleet.ToolChange{{Before: fleet.Tool{Name: tools[1].Name, Description: "Set the volume.", InputSchema: tools[0].InputSchema}, After: tools[1]}},
+			Changed: []fleet.ToolChange{{Before: fleet.Tool{Name: tools[1].Name, Description: "Set the volume.",
+				InputSchema: tools[0].InputSchema}, After: tools[1]}},
 		},
 	}.Page()
 }
@@ -114,20 +136,26 @@ func overview(n int) templ.Component {
 	v.Now = ui.PresenceNow{Online: n - 6, Unresponsive: 2, Offline: 3, Pending: 1}
 	for i := range 288 {
 		at := now.Add(time.Duration(i-288) * 5 * time.Minute)
-		v.Presence = append(v.Presence, fleet.PresenceSample{At: at, Online: n - 6 - i%17, Unresponsive: i % 5, Offline: 3 + i%13})
+		v.Presence = append(v.Presence, fleet.PresenceSample{At: at, Online: n - 6 - i%17, Unresponsive: i % 5, Offline: 3 +
+			i%13})
 	}
 	for i := range 24 {
-		v.Calls = append(v.Calls, fleet.CallBucket{At: now.Truncate(time.Hour).Add(time.Duration(i-24) * time.Hour), Succeeded: 40 + i*i%37, Failed: i * 7 % 11})
+		v.Calls = append(v.Calls, fleet.CallBucket{At: now.Truncate(time.Hour).Add(time.Duration(i-24) * time.Hour),
+			Succeeded: 40 + i*i%37, Failed: i * 7 % 11})
 	}
-	v.Versions = []fleet.DeviceCount{{Value: "2.4.2", Count: n - 60}, {Value: "2.4.1", Count: 41}, {Value: "2.3.0", Count: 18}, {Value: "", Count: 1}}
-	v.Boards = []fleet.DeviceCount{{Value: boards[0], Count: n / 2}, {Value: boards[1], Count: n / 3}, {Value: boards[2], Count: n / 6}}
+	v.Versions = []fleet.DeviceCount{{Value: "2.4.2", Count: n - 60}, {Value: "2.4.1", Count: 41},
+		{Value: "2.3.0", Count: 18}, {Value: "", Count: 1}}
+	v.Boards = []fleet.DeviceCount{{Value: boards[0], Count: n / 2}, {Value: boards[1], Count: n / 3},
+		{Value: boards[2], Count: n / 6}}
 	v.Needs = ui.Attention{Claims: 1, Approvals: 3, Holds: 2}
 	v.Failures = callRows(6)[1:]
 	v.Running = []ui.FanOutRow{fanOutRow(fleet.FanOutRunning)}
-	running, gated := sampleBoard(fleet.CampaignRunning, "Echo fix for the lobby 🦊", 412), sampleBoard(fleet.CampaignPaused, hostile[2], 43)
+	running, gated := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412), sampleBoard(campaign.Paused,
+		hostile[2], 43)
 	for _, b := range []ui.CampaignBoard{running, gated} {
 		b.Campaign.ID = uuid.NewSHA1(uuid.Nil, []byte(b.Campaign.State))
-		v.Campaigns = append(v.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3, Tally: ui.NewCampaignTally(b.Progress.ByState)})
+		v.Campaigns = append(v.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3,
+			Tally: ui.NewCampaignTally(b.Progress.ByState)})
 		if n, ok := ui.NewCampaignNeed(b.Campaign); ok {
 			v.Needs.Campaigns = append(v.Needs.Campaigns, n)
 		}
@@ -136,9 +164,12 @@ func overview(n int) templ.Component {
 }
 
 func fanOut(state fleet.FanOutState) (fleet.FanOut, fleet.FanOutProgress) {
-	f := fleet.FanOut{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Actor: anna, Query: "board:esp-box-3 -hold", Tool: "self.audio_speaker.set_volume",
-		Arguments: schema(`{"volume":40}`), MaxInFlight: 64, State: state, Targets: 4312, Skipped: 41, CreatedAt: now.Add(-75 * time.Second)}
-	p := fleet.FanOutProgress{Waiting: 1206, ByState: map[fleet.CallState]int{fleet.CallSent: 64, fleet.CallSucceeded: 2941, fleet.CallTimedOut: 30, fleet.CallOffline: 71}}
+	f := fleet.FanOut{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Actor: anna, Query: "board:esp-box-3 -hold",
+		Tool:      "self.audio_speaker.set_volume",
+		Arguments: schema(`{"volume":40}`), MaxInFlight: 64, State: state, Targets: 4312, Skipped: 41,
+		CreatedAt: now.Add(-75 * time.Second)}
+	p := fleet.FanOutProgress{Waiting: 1206, ByState: map[fleet.CallState]int{fleet.CallSent: 64,
+		fleet.CallSucceeded: 2941, fleet.CallTimedOut: 30, fleet.CallOffline: 71}}
 	if state == fleet.FanOutRunning {
 		f.OfflineWait, p.AwaitOnline = 6*time.Hour, 120
 		p.Blocked = &fleet.FanOutBlock{Code: fleet.BlockDatabase, Since: now.Add(-20 * time.Second)}
@@ -158,10 +189,12 @@ func fanOutPage(state fleet.FanOutState) templ.Component {
 	f, p := fanOut(state)
 	ids := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
 	calls := []uuid.UUID{uuid.Max, uuid.Max, uuid.Max}
-	return ui.FanOutPage{FanOut: f, CanAct: true, Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38}, {Value: "unknown_tool", Count: 3}},
+	return ui.FanOutPage{FanOut: f, CanAct: true, Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38},
+		{Value: "unknown_tool", Count: 3}},
 		Progress: ui.FanOutProgress{FanOut: f, Counts: p, CanAct: true, Answers: []fleet.FanOutAnswer{
 			{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},
-			{State: fleet.CallOffline, Text: "The device is not connected. Nothing was sent.", Count: 71, Sample: ids, CallIDs: calls},
+			{State: fleet.CallOffline, Text: "The device is not connected. Nothing was sent.", Count: 71, Sample: ids,
+				CallIDs: calls},
 			{State: fleet.CallToolError, Text: hostile[2], Count: 1, Sample: ids[:1], CallIDs: calls[:1]},
 		}}}.Page()
 }
@@ -174,8 +207,10 @@ func fanOutNew(step int) templ.Component {
 	if step > 1 {
 		v.Form = ui.NewToolForm(tools[5], nil)
 		v.Arguments = schema(`{}`)
-		v.Preview = &fleet.FanOutPreview{Matched: 4353, Targets: 4312, Offline: 120, UserOnly: true, Skipped: []fleet.SkippedDevices{
-			{Reason: "device_held", Count: 38, Sample: []fleet.DeviceID{device(1).ID, device(2).ID}}, {Reason: "unknown_tool", Count: 3}}}
+		v.Preview = &fleet.FanOutPreview{Matched: 4353, Targets: 4312, Offline: 120, UserOnly: true,
+			Skipped: []fleet.SkippedDevices{
+				{Reason: "device_held", Count: 38, Sample: []fleet.DeviceID{device(1).ID, device(2).ID}}, {Reason: "unknown_tool",
+					Count: 3}}}
 	}
 	if step > 2 {
 		v.Form = ui.NewToolForm(tools[9], nil)
@@ -186,17 +221,24 @@ func fanOutNew(step int) templ.Component {
 
 func settingsPage() templ.Component {
 	return ui.SettingsPage{
-		Operators: []ui.OperatorRow{{ID: "1", Name: "anna", Role: fleet.RoleAdmin, Self: true}, {ID: "2", Name: "李雷", Role: fleet.RoleOperator}, {ID: "3", Name: "guest", Role: fleet.RoleViewer, Disabled: true}},
-		Tokens:    []ui.TokenRow{{ID: "1", Name: "nightly-volume-check", Role: fleet.RoleOperator, Hint: "x7Qa", By: "anna", Created: now.AddDate(0, -1, 0), LastUsed: ago(2 * time.Hour)}, {ID: "2", Name: "old", Role: fleet.RoleViewer, Hint: "90Zz", By: "anna", Created: now.AddDate(0, -6, 0), Expires: ago(-24 * time.Hour), Revoked: true}},
-		NewToken:  "flt_4yTq0a8Zr1mX9cVb7Nn2Kp5Ls3Wd6Ef", Mode: "code", Admin: true,
-		System: []ui.SystemFact{{Key: "version", Value: "0.1.0"}, {Key: "node", Value: "fleet-1"}, {Key: "started", Value: "21 Nov 2026"}, {Key: "ota", Value: "http://fleet.example.org:8080/xiaozhi/ota/"}, {Key: "mqtt", Value: "fleet.example.org:1883"}, {Key: "database", Value: "PostgreSQL 15.14"}, {Key: "data_dir", Value: "/var/lib/fleetd"}, {Key: "devices", Value: "4,306"}},
+		Operators: []ui.OperatorRow{{ID: "1", Name: "anna", Role: fleet.RoleAdmin, Self: true},
+			{ID: "2", Name: "李雷", Role: fleet.RoleOperator}, {ID: "3", Name: "guest", Role: fleet.RoleViewer, Disabled: true}},
+		Tokens: []ui.TokenRow{{ID: "1", Name: "nightly-volume-check", Role: fleet.RoleOperator, Hint: "x7Qa", By: "anna",
+			Created: now.AddDate(0, -1, 0), LastUsed: ago(2 * time.Hour)}, {ID: "2", Name: "old", Role: fleet.RoleViewer,
+			Hint: "90Zz", By: "anna", Created: now.AddDate(0, -6, 0), Expires: ago(-24 * time.Hour), Revoked: true}},
+		NewToken: "flt_4yTq0a8Zr1mX9cVb7Nn2Kp5Ls3Wd6Ef", Mode: "code", Admin: true,
+		System: []ui.SystemFact{{Key: "version", Value: "0.1.0"}, {Key: "node", Value: "fleet-1"},
+			{Key: "started", Value: "21 Nov 2026"}, {Key: "ota", Value: "http://fleet.example.org:8080/xiaozhi/ota/"},
+			{Key: "mqtt", Value: "fleet.example.org:1883"}, {Key: "database", Value: "PostgreSQL 15.14"},
+			{Key: "data_dir", Value: "/var/lib/fleetd"}, {Key: "devices", Value: "4,306"}},
 	}.Page()
 }
 
 func claimPage() templ.Component {
 	return ui.ClaimPage{Mode: "approve", CanAct: true, Setup: setup("approve"), Waiting: []ui.WaitingDevice{
 		{ID: device(5).ID, Board: boards[0], Version: "2.4.2", RemoteAddr: "192.168.4.31", LastPoll: ago(20 * time.Second)},
-		{ID: device(6).ID, Board: hostile[2], Version: hostile[0], RemoteAddr: "192.168.4.32", LastPoll: ago(time.Minute), NewClient: true},
+		{ID: device(6).ID, Board: hostile[2], Version: hostile[0], RemoteAddr: "192.168.4.32",
+			LastPoll: ago(time.Minute), NewClient: true},
 	}}.Page()
 }
 

@@ -46,9 +46,11 @@ func device(i int) fleet.Device {
 		Board: boards[i%len(boards)], Chip: "esp32s3", Version: []string{"2.4.2", "2.4.1", "2.3.0"}[i%3],
 		ELFSHA256: strings.Repeat("9f2c41", 10) + "01ab", Slot: "ota_0", Language: "zh-CN",
 		Presence: presences[i%len(presences)], PresenceSince: now.Add(-time.Duration(i+1) * 37 * time.Minute),
-		PresenceEvidence: "answered a probe", LastSeen: ago(time.Duration(i*i+3) * time.Second), LastPoll: ago(26 * time.Hour),
+		PresenceEvidence: "answered a probe", LastSeen: ago(time.Duration(i*i+3) * time.Second),
+		LastPoll:  ago(26 * time.Hour),
 		Transport: "mqtt", RemoteAddr: "192.168.4.27", Enrolment: fleet.EnrolmentEnrolled, EnrolledAt: ago(900 * time.Hour),
-		Tags: []string{"lab", "2F", "厨房"}[:i%4%3], ToolsCount: 11, InventoryAt: ago(26 * time.Hour), CreatedAt: now.AddDate(0, -2, -i),
+		Tags: []string{"lab", "2F", "厨房"}[:i%4%3], ToolsCount: 11, InventoryAt: ago(26 * time.Hour), CreatedAt: now.AddDate(0,
+			-2, -i),
 	}
 	switch i % len(presences) {
 	case 5:
@@ -66,14 +68,16 @@ var (
 )
 
 func call(i int) fleet.Call {
-	tools := []string{"self.audio_speaker.set_volume", "self.get_device_status", "self.screen.set_theme", "self.reboot", "self.demo." + hostile[i%len(hostile)]}
+	tools := []string{"self.audio_speaker.set_volume", "self.get_device_status", "self.screen.set_theme", "self.reboot",
+		"self.demo." + hostile[i%len(hostile)]}
 	args := []string{`{"volume":60}`, `{}`, `{"theme":"dark"}`, `{}`, `{"text":"` + strings.Repeat("long ", 40) + `"}`}
 	sent := now.Add(-time.Duration(i*i*7+12) * time.Second)
 	finished := sent.Add(time.Duration(i*131+84) * time.Millisecond)
 	c := fleet.Call{
 		ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, i)), Device: device(i).ID, Tool: tools[i%len(tools)],
 		Arguments: json.RawMessage(args[i%len(args)]), Actor: []fleet.Actor{anna, script, model}[i%3],
-		State: fleet.CallStates[(i+2)%len(fleet.CallStates)], RPCID: int32(1200 + i), Timeout: 10 * time.Second, CreatedAt: sent.Add(-3 * time.Millisecond),
+		State: fleet.CallStates[(i+2)%len(fleet.CallStates)], RPCID: int32(1200 + i), Timeout: 10 * time.Second,
+		CreatedAt: sent.Add(-3 * time.Millisecond),
 	}
 	switch c.State {
 	case fleet.CallRefused, fleet.CallInvalid, fleet.CallOffline, fleet.CallCanceled:

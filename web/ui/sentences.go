@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/i18n"
 )
 
@@ -63,7 +63,7 @@ func (s sentence) in(ctx context.Context, found []string) string {
 	for i, name := range s.names {
 		v := found[i]
 		switch {
-		case name == "outcome" && slices.Contains(fleet.DeploymentStates, fleet.DeploymentState(v)):
+		case name == "outcome" && slices.Contains(campaign.DeploymentStates, campaign.DeploymentState(v)):
 			v = t(ctx, "campaign.dep."+v)
 		case name == "outcome", name == "scope", name == "limit":
 			v = said(ctx, v)

@@ -7,23 +7,25 @@ import (
 	"strings"
 	"testing"
 
-	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/web/i18n"
 )
 
 // What fleetd puts on record in English reads in the language of the page.
 func TestSentencesOfRecord(t *testing.T) {
-	verdict := fleet.JudgeAbort(fleet.DefaultAbortRules(), fleet.AbortTallies{
-		ByState: map[fleet.DeploymentState]int{fleet.DeploymentRolledBack: 1},
-		ByWave:  []map[fleet.DeploymentState]int{{fleet.DeploymentRolledBack: 1}}, WaveNames: []string{"canary"},
+	verdict := campaign.JudgeAbort(campaign.DefaultAbortRules(), campaign.AbortTallies{
+		ByState: map[campaign.DeploymentState]int{campaign.DeploymentRolledBack: 1},
+		ByWave:  []map[campaign.DeploymentState]int{{campaign.DeploymentRolledBack: 1}}, WaveNames: []string{"canary"},
 	})
 	tests := []struct {
 		lang         i18n.Lang
 		reason, want string
 	}{
 		{i18n.Chinese, verdict.Sentence, "第 1 批（canary）中，1 台设备有 1 台已回滚（100%）；规则：首次出现即停止，样本至少 1 台"},
-		{i18n.English, verdict.Sentence, "1 of 1 devices in wave 1 (canary) ended rolled back (100 %); the rule stops at the first of at least 1"},
-		{i18n.Chinese, "the download broke off; 12 of 586 KiB were sent: write: broken pipe", "下载中断；已发送 12 / 586 KiB：write: broken pipe"},
+		{i18n.English, verdict.Sentence,
+			"1 of 1 devices in wave 1 (canary) ended rolled back (100 %); the rule stops at the first of at least 1"},
+		{i18n.Chinese, "the download broke off; 12 of 586 KiB were sent: write: broken pipe",
+			"下载中断；已发送 12 / 586 KiB：write: broken pipe"},
 		{i18n.Chinese, "the download broke off; 12 of 586 KiB were sent", "下载中断；已发送 12 / 586 KiB"},
 		{i18n.Chinese, "power was lost", "power was lost"},
 		{i18n.Chinese, "the device says: the device was retired", "设备报告：“the device was retired”"},
@@ -43,7 +45,7 @@ var foreignPart = regexp.MustCompile(`\{[a-z]+\}|; |: | \(|\) |%|waits for |no `
 // writes: its longest part of its own stands in no source.
 func TestSentencesAreStillSaid(t *testing.T) {
 	var source strings.Builder
-	for _, dir := range []string{"../../fleet", "../../fleet/rollout"} {
+	for _, dir := range []string{"../../fleet", "../../fleet/firmware", "../../fleet/campaign", "../../fleet/rollout"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) < 10 {
 			t.Fatalf("found %d files in %s: %v", len(files), dir, err)

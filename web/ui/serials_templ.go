@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"strconv"
 )
 
@@ -18,31 +18,31 @@ import (
 // text), and to SerialPath(serial, "release" or "delete").
 type SerialsPage struct {
 	List     ListURL
-	Rows     []fleet.SerialKey
+	Rows     []enrolment.SerialKey
 	Next     string
-	Counts   fleet.SerialCounts
+	Counts   enrolment.SerialCounts
 	Unknown  int64 // proofs of serial numbers that are not on record, since the start of the process
 	Mark     bool  // a proof marks a request, and does not let in
 	Admin    bool
-	Problem  string              // why the last change was not made, in the page's language
-	Problems []fleet.LineProblem // lines of the list that was refused
-	More     int                 // further lines that are wrong
+	Problem  string                  // why the last change was not made, in the page's language
+	Problems []enrolment.LineProblem // lines of the list that was refused
+	More     int                     // further lines that are wrong
 }
 
-var serialStates = []fleet.SerialState{"", fleet.SerialUnused, fleet.SerialBound, fleet.SerialConflict, fleet.SerialRefused}
+var serialStates = []enrolment.SerialState{"", enrolment.SerialUnused, enrolment.SerialBound, enrolment.SerialConflict, enrolment.SerialRefused}
 
-func serialStateKey(s fleet.SerialState) string {
+func serialStateKey(s enrolment.SerialState) string {
 	if s == "" {
 		return "serials.state.all"
 	}
 	return "serials.state." + string(s)
 }
 
-func serialTone(s fleet.SerialState) tone {
+func serialTone(s enrolment.SerialState) tone {
 	switch s {
-	case fleet.SerialConflict:
+	case enrolment.SerialConflict:
 		return toneBad
-	case fleet.SerialBound:
+	case enrolment.SerialBound:
 		return toneGood
 	}
 	return toneNone
@@ -586,7 +586,7 @@ func (v SerialsPage) Page() templ.Component {
 	})
 }
 
-func (v SerialsPage) row(k fleet.SerialKey) templ.Component {
+func (v SerialsPage) row(k enrolment.SerialKey) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -980,11 +980,11 @@ func (w WaitingDevice) serialsMark() templ.Component {
 // [PathKeys] with group, limit, cursor. Administrators post confirm to
 // PathKeys + "/start", "/finish" and "/abort", and to "/restart".
 type KeysPage struct {
-	Rotation   fleet.KeyRotation
+	Rotation   enrolment.KeyRotation
 	Generation int32 // signs now
-	Counts     fleet.RotationCounts
+	Counts     enrolment.RotationCounts
 	List       ListURL
-	Rows       []fleet.RotationDevice
+	Rows       []enrolment.RotationDevice
 	Next       string
 	Admin      bool
 	Problem    string
@@ -1326,11 +1326,11 @@ func (v KeysPage) Page() templ.Component {
 	})
 }
 
-func rotationTone(s fleet.RotationState) tone {
+func rotationTone(s enrolment.RotationState) tone {
 	switch s {
-	case fleet.RotationFinished:
+	case enrolment.RotationFinished:
 		return toneGood
-	case fleet.RotationRunning, fleet.RotationAborting:
+	case enrolment.RotationRunning, enrolment.RotationAborting:
 		return toneWarn
 	}
 	return toneNone
@@ -1433,7 +1433,7 @@ func (v KeysPage) acts() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if v.Rotation.State == fleet.RotationRunning {
+			if v.Rotation.State == enrolment.RotationRunning {
 				templ_7745c5c3_Err = confirmForm(PathKeys+"/abort", "keys.abort", t(ctx, "keys.abort_hint"), "abort").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -1539,9 +1539,9 @@ func confirmForm(action, key, hint, want string) templ.Component {
 	})
 }
 
-var rotationGroups = []fleet.RotationGroup{"", fleet.RotationOld, fleet.RotationNotSeen, fleet.RotationNew}
+var rotationGroups = []enrolment.RotationGroup{"", enrolment.RotationOld, enrolment.RotationNotSeen, enrolment.RotationNew}
 
-func rotationGroupKey(g fleet.RotationGroup) string {
+func rotationGroupKey(g enrolment.RotationGroup) string {
 	if g == "" {
 		return "keys.group.left"
 	}

@@ -150,14 +150,18 @@ func objectKeys(raw json.RawMessage) []string {
 }
 
 var (
-	alternatives = regexp.MustCompile("`[^`\\s]{1,40}`(?:(?:\\s*[,，、/|]\\s*|\\s*,?\\s*(?:or|and|或|或者|和)\\s*)`[^`\\s]{1,40}`)+")
-	backticked   = regexp.MustCompile("`([^`]+)`")
+	alternatives = regexp.MustCompile(
+		"`[^`\\s]{1,40}`(?:(?:\\s*[,，、/|]\\s*|\\s*,?\\s*(?:or|and|或|或者|和)\\s*)`[^`\\s]{1,40}`)+")
+	backticked = regexp.MustCompile("`([^`]+)`")
 )
 
 // choices are the values that a description names for an argument: two or
 // more words in backticks side by side, in a sentence that speaks of it.
 func choices(description, argument string) []string {
-	for _, sentence := range strings.FieldsFunc(description, func(r rune) bool { return strings.ContainsRune(".。\n;；", r) }) {
+	for _, sentence := range strings.FieldsFunc(description, func(r rune) bool {
+		return strings.ContainsRune(".。\n;；",
+			r)
+	}) {
 		if !strings.Contains(strings.ToLower(sentence), strings.ToLower(argument)) {
 			continue
 		}

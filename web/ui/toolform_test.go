@@ -15,7 +15,8 @@ func TestChoices(t *testing.T) {
 		name, description, argument string
 		want                        []string
 	}{
-		{"stock theme", "Set the theme of the screen. The theme can be `light` or `dark`.", "theme", []string{"light", "dark"}},
+		{"stock theme", "Set the theme of the screen. The theme can be `light` or `dark`.", "theme",
+			[]string{"light", "dark"}},
 		{"list", "Mode: one of `a`, `b`, or `c`", "mode", []string{"a", "b", "c"}},
 		{"Chinese", "设置灯效，effect 可为 `rainbow`、`breath` 或 `off`。", "effect", []string{"rainbow", "breath", "off"}},
 		{"argument names only", "Take a photo.\nArgs:\n  `question`: what to ask.", "question", nil},
@@ -50,7 +51,8 @@ func TestFormRoundTrip(t *testing.T) {
 	}{
 		{"all given", "arg.level=40&arg.on=on&arg.mode=a&arg.label=z", `{"label":"z","level":40,"mode":"a","on":true}`, nil},
 		{"switch off, label left empty", "arg.level=40&arg.mode=b&arg.label=", `{"level":40,"mode":"b","on":false}`, nil},
-		{"something else", "arg.level=1&arg.mode=" + url.QueryEscape(otherChoice) + "&arg.mode.other=c", `{"level":1,"mode":"c","on":false}`, nil},
+		{"something else", "arg.level=1&arg.mode=" + url.QueryEscape(otherChoice) + "&arg.mode.other=c",
+			`{"level":1,"mode":"c","on":false}`, nil},
 		{"above the range", "arg.level=256&arg.mode=a", "", map[string]string{"level": "field.out_of_range"}},
 		{"no number", "arg.level=ten&arg.mode=a", "", map[string]string{"level": "field.not_whole"}},
 		{"required text may be empty", "arg.level=1&arg.mode=", `{"level":1,"mode":"","on":false}`, nil},

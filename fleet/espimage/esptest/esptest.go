@@ -30,7 +30,8 @@ type App struct {
 }
 
 var chipIDs = map[string]uint16{"esp32": 0, "esp32s2": 2, "esp32c3": 5, "esp32s3": 9, "esp32c2": 0xC, "esp32c6": 0xD,
-	"esp32h2": 0x10, "esp32p4": 0x12, "esp32c61": 0x14, "esp32c5": 0x17, "esp32h21": 0x19, "esp32h4": 0x1C, "esp32s31": 0x20}
+	"esp32h2": 0x10, "esp32p4": 0x12, "esp32c61": 0x14, "esp32c5": 0x17, "esp32h21": 0x19, "esp32h4": 0x1C,
+	"esp32s31": 0x20}
 
 // ELFSHA256 returns the app_elf_sha256 that the image will hold.
 func (a App) ELFSHA256() [32]byte {

@@ -101,7 +101,8 @@ func errNoBinaries(binDir string, want int, cluster string, found []int) error {
 		return fmt.Errorf("%s was made by PostgreSQL %d, and fleetd needs %d or newer: bring it to a newer version with pg_upgrade, or move it away to begin with an empty database",
 			cluster, want, oldestMajor)
 	case binDir != "":
-		return fmt.Errorf("no PostgreSQL %d or newer in %s: name the directory that holds postgres and initdb", oldestMajor, binDir)
+		return fmt.Errorf("no PostgreSQL %d or newer in %s: name the directory that holds postgres and initdb", oldestMajor,
+			binDir)
 	case len(found) > 0:
 		return fmt.Errorf("this machine has PostgreSQL %s, and fleetd needs %d or newer: install one (apt-get install postgresql-%d), or name a server with --database-url",
 			here, oldestMajor, oldestMajor)

@@ -77,7 +77,8 @@ func (d dataDir) major() (int, error) {
 	}
 	b, err := os.ReadFile(filepath.Join(d.cluster(), "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%s holds files but no PostgreSQL cluster: move it away, or choose another --data-dir", d.cluster())
+		return 0, fmt.Errorf("%s holds files but no PostgreSQL cluster: move it away, or choose another --data-dir",
+			d.cluster())
 	}
 	if err != nil {
 		return 0, d.unreadable(err)

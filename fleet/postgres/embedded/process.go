@@ -134,7 +134,8 @@ func (p *process) stop(ctx context.Context) error {
 		p.cmd.Process.Signal(sig)
 		select {
 		case <-p.exited:
-			return fmt.Errorf("embedded PostgreSQL was cut short while shutting down (%w): its next start takes a recovery", ctx.Err())
+			return fmt.Errorf("embedded PostgreSQL was cut short while shutting down (%w): its next start takes a recovery",
+				ctx.Err())
 		case <-time.After(5 * time.Second): // PostgreSQL allows its own children as long
 		}
 	}

@@ -18,11 +18,14 @@ func TestRefusals(t *testing.T) {
 		prepare func(t *testing.T, dir string)
 		want    []string
 	}{
-		{"another major", "", files("postgres/PG_VERSION", "99\n"), []string{"PostgreSQL 99", "this machine has PostgreSQL", "apt-get install postgresql-99"}},
-		{"too old a major", "", files("postgres/PG_VERSION", "14\n"), []string{"PostgreSQL 14", "needs 15 or newer", "pg_upgrade"}},
+		{"another major", "", files("postgres/PG_VERSION", "99\n"), []string{"PostgreSQL 99", "this machine has PostgreSQL",
+			"apt-get install postgresql-99"}},
+		{"too old a major", "", files("postgres/PG_VERSION", "14\n"), []string{"PostgreSQL 14", "needs 15 or newer",
+			"pg_upgrade"}},
 		{"ancient major", "", files("postgres/PG_VERSION", "9.6\n"), []string{"9.6", "move the directory away"}},
 		{"foreign files", "", files("postgres/thesis.txt", "all my work"), []string{"no PostgreSQL cluster", "move it away"}},
-		{"a cluster itself", "", files("PG_VERSION", "15\n"), []string{"is itself a PostgreSQL data directory", "--database-url"}},
+		{"a cluster itself", "", files("PG_VERSION", "15\n"), []string{"is itself a PostgreSQL data directory",
+			"--database-url"}},
 		{"no binaries", "/nonexistent", files("some/file", ""), []string{"no PostgreSQL 15 or newer in /nonexistent"}},
 		{"a root's cluster", "", func(t *testing.T, dir string) {
 			needRoot(t)

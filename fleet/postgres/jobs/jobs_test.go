@@ -41,7 +41,8 @@ func TestUpkeepAtStart(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was tidied within a minute")
 		}
-		err := db.QueryRow(t.Context(), `SELECT to_regclass('calls_`+month+`') IS NOT NULL AND NOT EXISTS (SELECT FROM sessions)`).Scan(&tidy)
+		err := db.QueryRow(t.Context(), `SELECT to_regclass('calls_`+month+
+			`') IS NOT NULL AND NOT EXISTS (SELECT FROM sessions)`).Scan(&tidy)
 		if err != nil {
 			t.Fatal(err)
 		}

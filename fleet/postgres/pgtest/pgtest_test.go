@@ -59,7 +59,8 @@ func TestEmpty(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	var n int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").Scan(&n); err != nil || n != 0 {
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").Scan(
+		&n); err != nil || n != 0 {
 		t.Errorf("an empty database has %d tables (%v)", n, err)
 	}
 }
@@ -72,7 +73,8 @@ func TestDropped(t *testing.T) {
 		}
 	})
 	var exists bool
-	err := pgtest.New(t).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", gone).Scan(&exists)
+	err := pgtest.New(t).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", gone).Scan(
+		&exists)
 	if err != nil || exists {
 		t.Errorf("database %s exists after its test (%v)", gone, err)
 	}

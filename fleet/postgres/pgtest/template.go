@@ -56,7 +56,8 @@ func (s *dbServer) template(ctx context.Context) (string, error) {
 // never found.
 func (s *dbServer) migrate(ctx context.Context, name string) error {
 	unborn := name + "_new"
-	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+unborn+" WITH (FORCE)", "CREATE DATABASE "+unborn+" TEMPLATE template0"); err != nil {
+	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+unborn+" WITH (FORCE)", "CREATE DATABASE "+unborn+
+		" TEMPLATE template0"); err != nil {
 		return err
 	}
 	pool, err := pgxpool.New(ctx, s.database(unborn))

@@ -1,0 +1,293 @@
+package campaign
+
+import (
+	"context"
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+
+	"github.com/google/uuid"
+)
+
+// Start starts a draft, or asks for its approval if it needs one.
+func (s *Service) Start(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.start", func(c *Campaign) error {
+		if c.State != Draft {
+			return errState(*c, "started")
+		}
+		c.StartedBy = &by
+		return s.begin(ctx, c)
+	})
+}
+
+// begin takes a campaign that somebody asked to start as far as it may go.
+func (s *Service) begin(ctx context.Context, c *Campaign) error {
+	if err := s.startable(ctx, c); err != nil {
+		return err
+	}
+	now := s.o.Now()
+	c.Reason = ""
+	switch {
+	case c.Plan.ApprovalRequired && (c.Approval == nil || c.Approval.Digest != c.Digest):
+		c.State = AwaitingApproval
+	case c.Plan.StartAt != nil && c.Plan.StartAt.After(now):
+		c.State = Scheduled
+	default:
+		c.State, c.StartedAt = Running, &now
+	}
+	return nil
+}
+
+// startable refuses what changed for the worse since the plan was made.
+func (s *Service) startable(ctx context.Context, c *Campaign) error {
+	if end := c.Plan.EndAt; end != nil && !end.After(s.o.Now()) {
+		return fleet.Errorf(fleet.ErrConflict, "end_has_passed", "the end of %s, %s, has passed: give it a later one",
+			c.Plan.Name, end.Format("2006-01-02 15:04 MST"))
+	}
+	if c.Plan.Release == uuid.Nil {
+		return nil // a rollback
+	}
+	r, err := s.o.Firmware.Release(ctx, c.Plan.Release)
+	if err != nil {
+		return err
+	}
+	if r.State != firmware.ReleaseReleased {
+		return errReleaseState(r)
+	}
+	return nil
+}
+
+func errReleaseState(r firmware.Release) error {
+	switch r.State {
+	case firmware.ReleaseDraft:
+		return fleet.Errorf(fleet.ErrConflict, "release_is_draft", "release %s is a draft: release it first", r.Version)
+	case firmware.ReleaseRevoked:
+		return fleet.Errorf(fleet.ErrConflict, "release_revoked", "release %s was revoked: %s", r.Version, r.Reason)
+	}
+	return fleet.Errorf(fleet.ErrConflict, "release_deprecated",
+		"release %s is deprecated: no new campaigns start with it", r.Version)
+}
+
+// Approve gives a second person's word for the plan with this digest. A
+// campaign that waits for it starts.
+func (s *Service) Approve(ctx context.Context, by fleet.Actor, id uuid.UUID, digest string) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.approve", func(c *Campaign) error {
+		switch {
+		case c.State != Draft && c.State != AwaitingApproval:
+			return errState(*c, "approved")
+		case by.Same(c.CreatedBy) || by.Same(c.EditedBy):
+			return fleet.Errorf(fleet.ErrForbidden, "second_person_needed", "%s made this plan; somebody else has to approve it",
+				by.Name)
+		case digest != c.Digest:
+			return fleet.Errorf(fleet.ErrConflict, "approval_is_stale",
+				"the plan is not the one with digest %.12s any more: look at it again", digest)
+		}
+		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest}
+		if c.State == Draft {
+			return nil
+		}
+		return s.begin(ctx, c)
+	})
+}
+
+// Deny refuses to approve, with a reason.
+func (s *Service) Deny(ctx context.Context, by fleet.Actor, id uuid.UUID, reason string) (Campaign, error) {
+	reason, err := needReason(reason)
+	if err != nil {
+		return Campaign{}, err
+	}
+	return s.change(ctx, by, id, "campaign.deny", func(c *Campaign) error {
+		if c.State != AwaitingApproval {
+			return errState(*c, "denied")
+		}
+		c.State, c.Reason, c.Approval = Denied, reason, nil
+		return nil
+	})
+}
+
+func needReason(reason string) (string, error) {
+	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
+	if err == nil && reason == "" {
+		err = &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_reason", Field: "reason", Message: "say why"}
+	}
+	return reason, err
+}
+
+// Discard ends a campaign that was not started.
+func (s *Service) Discard(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.discard", func(c *Campaign) error {
+		switch c.State {
+		case Draft, AwaitingApproval, Denied:
+			now := s.o.Now()
+			c.State, c.FinishedAt = Discarded, &now
+			return nil
+		}
+		return errState(*c, "discarded")
+	})
+}
+
+// Pause stops dispatching; what is in flight goes on.
+func (s *Service) Pause(ctx context.Context, by fleet.Actor, id uuid.UUID, reason string) (Campaign, error) {
+	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
+	if err != nil {
+		return Campaign{}, err
+	}
+	return s.change(ctx, by, id, "campaign.pause", func(c *Campaign) error {
+		// A campaign that waits for its window would go on by itself.
+		if c.State != Running && (c.State != Paused || c.PauseReason != PausedByWindow) {
+			return errState(*c, "paused")
+		}
+		c.State, c.PauseReason, c.Reason = Paused, PausedByOperator, reason
+		return nil
+	})
+}
+
+// Resume goes on with a paused campaign, in spite of the failures so far. One
+// that waits at a gate is advanced instead.
+func (s *Service) Resume(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+	progress, err := s.CampaignProgress(ctx, id)
+	if err != nil {
+		return Campaign{}, err
+	}
+	return s.change(ctx, by, id, "campaign.resume", func(c *Campaign) error {
+		switch {
+		case c.State != Paused:
+			return errState(*c, "resumed")
+		case c.PauseReason == PausedByGate:
+			return fleet.Errorf(fleet.ErrConflict, "at_a_gate", "%s waits at a gate: look at its wave, then advance it",
+				c.Plan.Name)
+		}
+		if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
+			return err
+		}
+		c.State, c.PauseReason, c.Reason, c.Overruled = Running, "", "", progress.Failed()
+		return nil
+	})
+}
+
+// isDeprecated: a campaign that runs goes on with a release that was deprecated.
+func isDeprecated(err error) bool {
+	e, ok := err.(*fleet.Error)
+	return ok && e.Code == "release_deprecated"
+}
+
+// Advance opens the next wave: past a gate, or without waiting for the rest of
+// the open wave.
+func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.advance", func(c *Campaign) error {
+		atGate := c.State == Paused && c.PauseReason == PausedByGate
+		switch {
+		case c.State != Running && !atGate:
+			return errState(*c, "advanced")
+		case c.Wave >= len(c.Plan.Waves)-1:
+			return fleet.Errorf(fleet.ErrConflict, "last_wave", "the last wave of %s is open already", c.Plan.Name)
+		}
+		c.Advance = true
+		c.State, c.PauseReason, c.Reason = Running, "", ""
+		return nil
+	})
+}
+
+// Abort ends a campaign: links of attempts under way are revoked; devices that
+// have downloaded run to their natural end. rollback then takes the devices
+// that were updated back.
+func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollback bool) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
+		switch c.State {
+		case Scheduled, Running, Paused:
+			c.State, c.PauseReason, c.Reason = Stopping, "", "aborted by "+by.Name
+			c.RollbackWanted = rollback
+			return nil
+		case Draft, AwaitingApproval, Denied:
+			return fleet.Errorf(fleet.ErrConflict, "not_started", "%s was not started; discard it", c.Plan.Name)
+		}
+		return errState(*c, "aborted")
+	})
+}
+
+// Retry queues devices again that failed; no states means all failures, no
+// devices means all of them. It returns how many.
+func (s *Service) Retry(ctx context.Context, by fleet.Actor, id uuid.UUID, states []DeploymentState,
+	devices []fleet.DeviceID) (Campaign, int, error) {
+	states, err := retryStates(states)
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	if err := by.May(fleet.RoleOperator, "retrying devices"); err != nil {
+		return Campaign{}, 0, err
+	}
+	c, err := s.Campaign(ctx, id)
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	if err := s.retriable(ctx, &c); err != nil {
+		return Campaign{}, 0, err
+	}
+	n, err := s.o.Requeue(ctx, by, id, states, devices, s.o.Now())
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	if n == 0 {
+		return Campaign{}, 0, fleet.Errorf(fleet.ErrConflict, "nothing_to_retry", "no device of %s is to be retried",
+			c.Plan.Name)
+	}
+	c, err = s.change(ctx, by, id, "campaign.reopen", func(c *Campaign) error { s.reopen(c); return nil })
+	return c, n, err
+}
+
+// retryStates are the outcomes that a retry may be asked for.
+func retryStates(states []DeploymentState) ([]DeploymentState, error) {
+	if len(states) == 0 {
+		for _, st := range DeploymentStates {
+			if st.Failed() {
+				states = append(states, st)
+			}
+		}
+		return states, nil
+	}
+	for _, st := range states {
+		if !st.Failed() && st != DeploymentAborted && st != DeploymentCanceled && st != DeploymentSkipped {
+			return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_state", Field: "states",
+				Message: "devices that are " + string(st) + " cannot be retried"}
+		}
+	}
+	return states, nil
+}
+
+func (s *Service) retriable(ctx context.Context, c *Campaign) error {
+	switch c.State {
+	case Running, Paused, CompletedWithErrors, Completed:
+	default:
+		return errState(*c, "retried")
+	}
+	if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
+		return err
+	}
+	return nil
+}
+
+// reopen lets a campaign that was done go on with what is to be retried.
+func (s *Service) reopen(c *Campaign) {
+	if !c.State.Final() {
+		return
+	}
+	now := s.o.Now()
+	if end, ok := c.Ends(); ok && !end.After(now) {
+		later := now.Add(planLife)
+		c.Plan.EndAt = &later
+	}
+	c.State, c.PauseReason, c.Reason, c.FinishedAt = Running, "", "", nil
+}
+
+// PullNow reboots the online devices that wait for a boot poll.
+func (s *Service) PullNow(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+	return s.change(ctx, by, id, "campaign.pull_now", func(c *Campaign) error {
+		switch {
+		case c.State != Running:
+			return errState(*c, "hurried")
+		case c.Plan.Mode == firmware.ModePush:
+			return fleet.Errorf(fleet.ErrConflict, "push_only", "%s pushes; no device waits for a boot poll", c.Plan.Name)
+		}
+		c.Plan.PullNow = true
+		return nil
+	})
+}

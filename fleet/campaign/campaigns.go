@@ -1,0 +1,193 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Options configures [Service]. Store, Firmware, Devices,
+// Inventories and Quarantines are required.
+type Options struct {
+	Store       Store
+	Firmware    firmware.Store
+	Devices     fleet.DeviceStore
+	Inventories fleet.InventoryStore
+	Quarantines QuarantineStore
+	// Requeue queues ended deployments again; see [RolloutStore].
+	Requeue func(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []DeploymentState,
+		devices []fleet.DeviceID, at time.Time) (int, error)
+	// RequireApproval makes every campaign but a rollback need a second person.
+	RequireApproval bool
+
+	Events *fleet.Events
+	Wake   func()         // tells the engine that a row changed
+	Zone   *time.Location // of devices that have none of their own. Default: UTC
+	Log    *slog.Logger
+	Now    func() time.Time
+}
+
+// Service is what operators do with campaigns: plan, approve, start, steer
+// and stop them. The engine in package rollout carries them out; the two meet
+// in the rows.
+type Service struct {
+	Store
+	QuarantineStore
+	o Options
+}
+
+// New returns the service.
+func New(o Options) *Service {
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Wake == nil {
+		o.Wake = func() {}
+	}
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	return &Service{Store: o.Store, QuarantineStore: o.Quarantines, o: o}
+}
+
+// DryRun plans without keeping anything.
+func (s *Service) DryRun(ctx context.Context, by fleet.Actor, p Plan) (DryRun, error) {
+	if err := by.May(fleet.RoleViewer, "planning a campaign"); err != nil {
+		return DryRun{}, err
+	}
+	made, err := s.plan(ctx, uuid.Must(uuid.NewV7()), p)
+	return made.dry, err
+}
+
+// Create keeps a plan, with the audience as it is now, as a draft.
+func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign, error) {
+	if err := by.May(fleet.RoleOperator, "a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	now := s.o.Now()
+	c := Campaign{ID: uuid.Must(uuid.NewV7()), State: Draft, CreatedBy: by, CreatedAt: now, EditedBy: by, EditedAt: now}
+	made, err := s.plan(ctx, c.ID, p)
+	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.fill(&c); err != nil {
+		return Campaign{}, err
+	}
+	if err := s.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+		return Campaign{}, err
+	}
+	s.announce(c.ID)
+	return c, nil
+}
+
+// Edit replaces the plan of a campaign that was not started, and resolves its
+// audience again; an approval ends. Of one that runs, only pace, windows,
+// thresholds and the end can change, and if it needed approval, only be tightened.
+func (s *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, p Plan) (Campaign, error) {
+	if err := by.May(fleet.RoleOperator, "changing a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	c, err := s.Campaign(ctx, id)
+	if err != nil {
+		return Campaign{}, err
+	}
+	switch c.State {
+	case Draft, AwaitingApproval, Denied, Scheduled:
+		return s.replan(ctx, by, c, p)
+	case Running, Paused:
+		return s.editRunning(ctx, by, c, p)
+	}
+	return Campaign{}, errState(c, "changed")
+}
+
+func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan) (Campaign, error) {
+	if c.RollbackOf != uuid.Nil {
+		return Campaign{}, fleet.Errorf(fleet.ErrConflict, "rollback_is_fixed",
+			"a rollback is what it is; discard it and make another")
+	}
+	made, err := s.plan(ctx, c.ID, p)
+	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.fill(&c); err != nil {
+		return Campaign{}, err
+	}
+	c.State, c.Reason, c.Approval, c.StartedBy = Draft, "", nil, nil
+	c.EditedBy, c.EditedAt = by, s.o.Now()
+	if err := s.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+		return Campaign{}, err
+	}
+	s.announce(c.ID)
+	return c, nil
+}
+
+// editRunning leaves the digest as it was approved: what may change while a
+// campaign runs only makes it more careful, or needed no approval.
+func (s *Service) editRunning(ctx context.Context, by fleet.Actor, c Campaign, p Plan) (Campaign, error) {
+	if err := p.Normalize(s.o.Now()); err != nil {
+		return Campaign{}, err
+	}
+	if err := RunningEdit(c.Plan, p); err != nil {
+		return Campaign{}, err
+	}
+	if c.Plan.ApprovalRequired && Loosens(c.Plan, p) {
+		return Campaign{}, fleet.Errorf(fleet.ErrConflict, "loosening_needs_approval",
+			"%s was approved as it is: while it runs its limits can only be made stricter; for looser ones abort it and make another", c.Plan.Name)
+	}
+	return s.change(ctx, by, c.ID, "campaign.edit", func(c *Campaign) error {
+		if c.State != Running && c.State != Paused {
+			return errState(*c, "changed")
+		}
+		c.Plan = p
+		return nil
+	})
+}
+
+// changeTries is how often a change is tried again because the engine was
+// faster.
+const changeTries = 5
+
+// change reads a campaign, changes it and stores it.
+func (s *Service) change(ctx context.Context, by fleet.Actor, id uuid.UUID, action string, f func(*Campaign) error) (
+	Campaign, error) {
+	if err := by.May(fleet.RoleOperator, "steering a campaign"); err != nil {
+		return Campaign{}, err
+	}
+	for try := 1; ; try++ {
+		c, err := s.Campaign(ctx, id)
+		if err != nil {
+			return Campaign{}, err
+		}
+		if err := f(&c); err != nil {
+			return Campaign{}, err
+		}
+		err = s.ChangeCampaign(ctx, by, action, &c)
+		if err == nil {
+			s.announce(id)
+			return c, nil
+		}
+		if !errors.Is(err, fleet.ErrConflict) || try == changeTries {
+			return Campaign{}, err
+		}
+	}
+}
+
+func (s *Service) announce(id uuid.UUID) {
+	s.o.Wake()
+	s.o.Events.Publish(fleet.Event{Kind: fleet.EventCampaign, At: s.o.Now(), Subject: id.String()})
+}
+
+func errState(c Campaign, verb string) error {
+	return fleet.Errorf(fleet.ErrConflict, "wrong_state", "%s is %s; it cannot be %s", c.Plan.Name, c.State, verb)
+}

@@ -1,0 +1,194 @@
+package campaign
+
+import (
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DeploymentState is where one device's part in a campaign stands.
+//
+// pending -> queued -> dispatching -> sent -> downloading -> downloaded -> rebooting ->
+// booted -> verifying -> succeeded
+//
+//	queued -> offered (pull) -> downloading ...
+//
+// Evidence may skip states forward. A failed attempt that may be repeated goes
+// back to queued, with [Deployment.NotBefore] set.
+type DeploymentState string
+
+const (
+	DeploymentPending DeploymentState = "pending" // its wave has not opened
+	// waits for its turn, its window, the device, or the end of a back-off
+	DeploymentQueued      DeploymentState = "queued"
+	DeploymentDispatching DeploymentState = "dispatching" // link and intent on record; the call is about to be written
+	DeploymentSent        DeploymentState = "sent"        // the call was written
+	DeploymentOffered     DeploymentState = "offered"     // told in the answer to a boot poll
+	DeploymentAmbiguous   DeploymentState = "ambiguous"   // told, but nothing was fetched: it may still be
+	DeploymentDownloading DeploymentState = "downloading"
+	DeploymentDownloaded  DeploymentState = "downloaded" // every byte was sent
+	DeploymentRebooting   DeploymentState = "rebooting"  // said a clean goodbye after the last byte
+	DeploymentBooted      DeploymentState = "booted"     // its boot poll names the image
+	DeploymentVerifying   DeploymentState = "verifying"  // connected and listed its tools; checks and soak
+
+	DeploymentSucceeded  DeploymentState = "succeeded"
+	DeploymentFailed     DeploymentState = "failed"      // download broke, image refused, device stayed on its old build
+	DeploymentTimedOut   DeploymentState = "timed_out"   // a step took too long; Reason names it
+	DeploymentRolledBack DeploymentState = "rolled_back" // took the image, and came back with the old build
+	DeploymentWrongBuild DeploymentState = "wrong_build" // came back with a build that is neither
+	DeploymentUnhealthy  DeploymentState = "unhealthy"   // runs the image and fails its checks
+	DeploymentRejected   DeploymentState = "rejected"    // the device said no
+	DeploymentSkipped    DeploymentState = "skipped"     // never dispatched: it did not fit; Skip says why
+	DeploymentCanceled   DeploymentState = "canceled"    // withdrawn before it was dispatched
+	DeploymentExpired    DeploymentState = "expired"     // the campaign ended before its turn
+	DeploymentAborted    DeploymentState = "aborted"     // its link was revoked in flight
+	DeploymentRemoved    DeploymentState = "removed"     // the device was retired meanwhile
+)
+
+// DeploymentStates lists every state, in the order of the funnel, outcomes last.
+var DeploymentStates = []DeploymentState{DeploymentPending, DeploymentQueued, DeploymentOffered, DeploymentDispatching,
+	DeploymentSent, DeploymentAmbiguous, DeploymentDownloading, DeploymentDownloaded, DeploymentRebooting,
+	DeploymentBooted,
+	DeploymentVerifying, DeploymentSucceeded, DeploymentFailed, DeploymentTimedOut, DeploymentRolledBack,
+	DeploymentWrongBuild, DeploymentUnhealthy, DeploymentRejected, DeploymentSkipped, DeploymentCanceled,
+	DeploymentExpired, DeploymentAborted, DeploymentRemoved}
+
+// Final reports whether the state is an outcome.
+func (s DeploymentState) Final() bool { return !s.Waiting() && !s.Active() }
+
+// Waiting reports whether the device has not been told of the image yet.
+func (s DeploymentState) Waiting() bool { return s == DeploymentPending || s == DeploymentQueued }
+
+// Active reports whether an attempt is under way. A device has at most one
+// active deployment at any time, over all campaigns.
+func (s DeploymentState) Active() bool {
+	switch s {
+	case DeploymentDispatching, DeploymentSent, DeploymentOffered, DeploymentAmbiguous, DeploymentDownloading,
+		DeploymentDownloaded, DeploymentRebooting, DeploymentBooted, DeploymentVerifying:
+		return true
+	}
+	return false
+}
+
+// InFlight reports whether the deployment counts against a campaign's
+// max_in_flight: the device may be away or busy because of us.
+func (s DeploymentState) InFlight() bool { return s.Active() && s != DeploymentVerifying }
+
+// Failed reports whether the state is an outcome that counts against the
+// campaign. Devices that were skipped, canceled, expired, aborted or removed
+// say nothing about the image.
+func (s DeploymentState) Failed() bool {
+	switch s {
+	case DeploymentFailed, DeploymentTimedOut, DeploymentRolledBack, DeploymentWrongBuild, DeploymentUnhealthy,
+		DeploymentRejected:
+		return true
+	}
+	return false
+}
+
+// Verdict reports whether the state says something about the image: success or
+// failure. Rates are of verdicts.
+func (s DeploymentState) Verdict() bool { return s == DeploymentSucceeded || s.Failed() }
+
+// FailureClass groups failures by what to do about them.
+type FailureClass string
+
+const (
+	FailureDownload   FailureClass = "download"    // retried: the transfer broke or stalled
+	FailureTimeout    FailureClass = "timeout"     // retried: a step took too long
+	FailureBusy       FailureClass = "busy"        // retried: the device had no time for the call
+	FailureImage      FailureClass = "image"       // the device refused the image after the last byte
+	FailureRejected   FailureClass = "rejected"    // the device answered the call with an error
+	FailureRolledBack FailureClass = "rolled_back" // the new build did not last
+	FailureWrongBuild FailureClass = "wrong_build"
+	FailureUnhealthy  FailureClass = "unhealthy"
+)
+
+// FailureClasses lists every class, in the order they are shown.
+var FailureClasses = []FailureClass{FailureDownload, FailureTimeout, FailureBusy, FailureImage, FailureRejected,
+	FailureRolledBack, FailureWrongBuild, FailureUnhealthy}
+
+// Retried reports whether an attempt that failed so may be repeated by itself.
+func (c FailureClass) Retried() bool {
+	return c == FailureDownload || c == FailureTimeout || c == FailureBusy
+}
+
+// A Deployment is one device's part in a campaign.
+type Deployment struct {
+	ID       uuid.UUID
+	Campaign uuid.UUID
+	Device   fleet.DeviceID
+	Board    string // at planning, for rates per board
+	Wave     int    // 0-based; -1 if skipped at planning
+	State    DeploymentState
+	Skip     firmware.SkipReason // if skipped
+	Late     bool                // succeeded after it had been given up
+
+	Image       string // SHA-256 of the image it is to get; "" if skipped for want of one
+	ImageSize   int64
+	TargetELF   string
+	ToVersion   string
+	FromELF     string // build at planning, renewed at dispatch
+	FromVersion string
+	Force       bool // a boot poll must offer it with force: the version is not newer
+
+	Attempt int // attempts begun; the one under way has this number
+	// attempts that were made and failed, the last included; [Plan.MaxAttempts] bounds these, not attempts that never left
+	Failures   int
+	Offers     int // made in answers to boot polls, over all attempts
+	Class      FailureClass
+	Reason     string     // a sentence: why it failed, or what it waits for
+	NotBefore  *time.Time // queued: back-off or jitter
+	Deadline   *time.Time // active: when the step under way is judged by time
+	GetAt      *time.Time // of the attempt under way: its link was first used
+	BytesSent  int64      // of the attempt under way
+	Percent    *int       // of the attempt under way, as the device tells it; nil if it tells nothing
+	Booted     bool       // a boot poll named the image: it took hold
+	Baseline   Baseline
+	Reconnects int  // verifying: connections lost and found since
+	Away       bool // verifying: not connected
+	Checked    bool // verifying: every health check passed
+	Probed     bool // the step's cheap request was made
+
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+	SentAt     *time.Time // of the attempt under way
+	FinishedAt *time.Time
+	Revision   int64 // of the row
+}
+
+// Link is the link of the attempt that the deployment is in, without its token.
+func (d Deployment) Link() firmware.Link {
+	return firmware.Link{Deployment: d.ID, Campaign: d.Campaign, Device: d.Device, Attempt: d.Attempt, Image: d.Image,
+		Size: d.ImageSize}
+}
+
+// A Baseline is what was known of a device before its upgrade.
+type Baseline struct {
+	Inventory string            `json:"inventory,omitempty"`
+	FreeHeap  int64             `json:"free_heap,omitempty"` // minimum_free_heap_size of the boot poll; 0 if unknown
+	Slot      string            `json:"slot,omitempty"`
+	Answers   map[string]string `json:"answers,omitempty"` // by index of the health check: its answer's text
+}
+
+// A DeploymentEvent is one observation about a deployment, and the transition
+// it led to, if any.
+type DeploymentEvent struct {
+	ID         uuid.UUID
+	Deployment uuid.UUID
+	At         time.Time
+	Attempt    int
+	Kind       fleet.EvidenceKind
+	Detail     string
+	From, To   DeploymentState // equal if it changed nothing
+}
+
+// A Quarantine keeps a device out of all campaigns for a while.
+type Quarantine struct {
+	Device fleet.DeviceID
+	Reason string
+	Since  time.Time
+	Until  time.Time
+}

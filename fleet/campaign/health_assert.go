@@ -1,0 +1,185 @@
+package campaign
+
+import (
+	"cmp"
+	"encoding/json"
+	"fleetd/fleet"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ohler55/ojg/jp"
+)
+
+// AssertionOps lists what an [Assertion] can demand.
+var AssertionOps = []string{"eq", "ne", "lt", "le", "gt", "ge", "exists", "matches", "unchanged"}
+
+var opPhrases = map[string]string{"eq": "be", "ne": "not be", "lt": "be below", "le": "be at most", "gt": "be above",
+	"ge": "be at least", "matches": "match"}
+
+// CheckAssertions holds the text of a tool's answer against assertions; the
+// first that fails is the error. baseline is the text of the answer before the
+// upgrade, "" if there is none. Both are foreign text.
+func CheckAssertions(as []Assertion, answerText, baseline string) error {
+	answer := answerValue(answerText)
+	for _, a := range as {
+		if err := a.check(answer, baseline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Each ".." of a path finds a value once for every value above it, so what a
+// path can find grows with the power of its descents and the answer's depth.
+const (
+	maxDescents    = 2
+	maxAnswerDepth = 64
+)
+
+// answerValue is the JSON in a text, or the text itself.
+func answerValue(text string) any {
+	var v any
+	if json.Unmarshal([]byte(text), &v) != nil || deeper(v, maxAnswerDepth) {
+		return text
+	}
+	return v
+}
+
+// deeper reports whether a value is nested more than so many levels deep.
+func deeper(v any, levels int) bool {
+	if levels < 0 {
+		return true
+	}
+	below := func(v any) bool { return deeper(v, levels-1) }
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, below)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), below)
+	}
+	return false
+}
+
+// check holds every value at the path against the assertion.
+func (a Assertion) check(answer any, baseline string) error {
+	path, err := jp.ParseString(a.Path)
+	if err != nil {
+		return fmt.Errorf("%s is not a JSON path: %w", a.Path, err)
+	}
+	found := path.Get(answer)
+	switch {
+	case len(found) == 0:
+		return fmt.Errorf("%s is not in the answer", a.Path)
+	case a.Op == "exists":
+		return nil
+	case a.Op == "unchanged":
+		return a.unchanged(found, path, baseline)
+	}
+	var want any
+	if err := json.Unmarshal(a.Value, &want); err != nil {
+		return fmt.Errorf("%s %s has no value to compare with", a.Path, a.Op)
+	}
+	for _, got := range found {
+		if err := a.holds(got, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a Assertion) unchanged(found []any, path jp.Expr, baseline string) error {
+	if baseline == "" {
+		return fmt.Errorf("%s cannot be compared: there is no answer from before the upgrade", a.Path)
+	}
+	if before := path.Get(answerValue(baseline)); !reflect.DeepEqual(before, found) {
+		return fmt.Errorf("%s was %s before the upgrade and is %s now", a.Path, shown(before...), shown(found...))
+	}
+	return nil
+}
+
+// holds compares one value.
+func (a Assertion) holds(got, want any) error {
+	ok := false
+	switch a.Op {
+	case "eq":
+		ok = reflect.DeepEqual(got, want)
+	case "ne":
+		ok = !reflect.DeepEqual(got, want)
+	case "matches":
+		pattern, _ := want.(string)
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return fmt.Errorf("%s matches no pattern: %w", a.Path, err)
+		}
+		ok = re.MatchString(textOf(got))
+	case "lt", "le", "gt", "ge":
+		order, comparable := compareValues(got, want)
+		if !comparable {
+			return fmt.Errorf("%s is %s, which cannot be compared with %s", a.Path, shown(got), shown(want))
+		}
+		ok = a.ordered(order)
+	default:
+		return fmt.Errorf("%s: %.20q is not a comparison", a.Path, a.Op)
+	}
+	if !ok {
+		return fmt.Errorf("%s is %s, must %s %s", a.Path, shown(got), opPhrases[a.Op], shown(want))
+	}
+	return nil
+}
+
+func (a Assertion) ordered(order int) bool {
+	switch a.Op {
+	case "lt":
+		return order < 0
+	case "le":
+		return order <= 0
+	case "gt":
+		return order > 0
+	}
+	return order >= 0
+}
+
+// compareValues compares numbers; devices write some of them as text.
+func compareValues(got, want any) (order int, ok bool) {
+	x, okX := number(got)
+	y, okY := number(want)
+	return cmp.Compare(x, y), okX && okY
+}
+
+func number(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case string:
+		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+		return f, err == nil && f == f
+	}
+	return 0, false
+}
+
+func textOf(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+// shown is values as a sentence can bear them.
+func shown(vs ...any) string {
+	const longest = 80
+	texts := make([]string, 0, len(vs))
+	for _, v := range vs[:min(len(vs), 3)] {
+		text, _ := json.Marshal(v)
+		texts = append(texts, fleet.CleanText(string(text), longest))
+	}
+	if len(vs) > len(texts) {
+		texts = append(texts, "…")
+	}
+	return strings.Join(slices.Clip(texts), ", ")
+}

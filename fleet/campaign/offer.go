@@ -1,0 +1,55 @@
+package campaign
+
+import "fleetd/fleet/firmware"
+
+// An OfferSituation is all that [DecideOffer] looks at.
+type OfferSituation struct {
+	Bound      bool // enrolled, and asks with the Client-Id on record
+	Held       bool
+	Mode       firmware.DispatchMode // of the campaign
+	State      DeploymentState       // of the device's deployment; "" if it has none
+	Running    bool                  // the campaign is: not paused, not over
+	WindowOpen bool                  // in the device's time zone, long enough for the download
+	Due        bool                  // back-off, jitter and pace let it go now
+	Fits       firmware.SkipReason   // [firmware.SkipNone] if the image still fits
+	// this poll names another build than the one before: the image waits to be confirmed
+	FirstBoot     bool
+	OffersInHour  int // made to the device in the last hour
+	DeviceVersion string
+	ImageVersion  string
+	SameBuild     bool // the device runs the image already
+	AllowOlder    bool // the plan was made, and approved if need be, for a downgrade
+	ForcedBefore  bool // force was given for this deployment already
+}
+
+// OfferReason says why a boot poll offers no firmware.
+type OfferReason string
+
+const (
+	OfferMade         OfferReason = ""
+	OfferNone         OfferReason = "no_deployment"
+	OfferUnbound      OfferReason = "not_bound"
+	OfferHeld         OfferReason = "held"
+	OfferPushOnly     OfferReason = "push_only"
+	OfferUnderWay     OfferReason = "under_way" // an attempt is: its evidence decides
+	OfferNotRunning   OfferReason = "campaign_not_running"
+	OfferWindowClosed OfferReason = "window_closed"
+	OfferNotDue       OfferReason = "not_due"
+	OfferUnfit        OfferReason = "does_not_fit"
+	OfferFirstBoot    OfferReason = "first_boot" // an offer would leave the new build unconfirmed
+	OfferTooOften     OfferReason = "too_often"  // two in an hour
+	OfferSameBuild    OfferReason = "same_build"
+	OfferVersion      OfferReason = "unparsable_version" // of the device or the image: comparing would crash the device
+	OfferNotNewer     OfferReason = "not_newer"          // and no downgrade was approved
+	OfferForceUsed    OfferReason = "force_used"         // force is for one recorded boot
+)
+
+// MaxOffersPerHour bounds the offers to one device.
+const MaxOffersPerHour = 2
+
+// OfferDecision is the word of the poll-reply policy.
+type OfferDecision struct {
+	Offer  bool
+	Force  bool
+	Reason OfferReason
+}

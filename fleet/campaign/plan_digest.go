@@ -1,0 +1,106 @@
+package campaign
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Digest names exactly what a plan does: its every field, and which device
+// gets which image in which wave. Skipped devices get none and do not count.
+// It survives a plan's way through the database, which orders the keys of JSON.
+func Digest(p Plan, targets []Deployment) string {
+	h := sha256.New()
+	h.Write(canonicalPlan(p))
+	sorted := make([]*Deployment, 0, len(targets))
+	for i := range targets {
+		if targets[i].Wave >= 0 && targets[i].State != DeploymentSkipped {
+			sorted = append(sorted, &targets[i])
+		}
+	}
+	slices.SortFunc(sorted, func(x, y *Deployment) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Wave, y.Wave), cmp.Compare(x.Image, y.Image))
+	})
+	for _, d := range sorted {
+		fmt.Fprintf(h, "\n%s %d %s", d.Device, d.Wave, d.Image)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// canonicalPlan is a plan as JSON with sorted keys, numbers in one spelling,
+// and times in UTC.
+func canonicalPlan(p Plan) []byte {
+	p.StartAt, p.EndAt = inUTC(p.StartAt), inUTC(p.EndAt)
+	text, err := json.Marshal(p)
+	if err != nil { // Normalize refuses plans with broken JSON in them
+		return fmt.Appendf(nil, "%+v", p)
+	}
+	return onlySpelling(text)
+}
+
+// onlySpelling is valid JSON in one spelling.
+func onlySpelling(text []byte) []byte {
+	v, err := decodeNumbers(text)
+	if err != nil {
+		return text
+	}
+	out, err := json.Marshal(oneSpelling(v))
+	if err != nil {
+		return text
+	}
+	return out
+}
+
+func oneSpelling(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, member := range v {
+			v[key] = oneSpelling(member)
+		}
+	case []any:
+		for i, item := range v {
+			v[i] = oneSpelling(item)
+		}
+	case json.Number:
+		return spellNumber(v)
+	}
+	return v
+}
+
+// spellNumber writes 1, 1.0 and 1e0 alike.
+func spellNumber(n json.Number) any {
+	const exact = 1 << 53
+	if _, err := strconv.ParseInt(string(n), 10, 64); err == nil && n != "-0" {
+		return n
+	}
+	f, err := n.Float64()
+	if err != nil {
+		return n
+	}
+	if f == float64(int64(f)) && f > -exact && f < exact {
+		return int64(f)
+	}
+	return f
+}
+
+func decodeNumbers(text []byte) (any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	err := d.Decode(&v)
+	return v, err
+}
+
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
+}

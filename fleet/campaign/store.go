@@ -1,0 +1,208 @@
+package campaign
+
+import (
+	"context"
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Filter narrows a list of campaigns. Zero fields do not filter.
+type Filter struct {
+	States  []State
+	Release uuid.UUID
+	Limit   int
+	Cursor  string
+}
+
+// A DeploymentFilter picks deployments of one campaign. Zero fields do not filter.
+type DeploymentFilter struct {
+	Campaign uuid.UUID
+	States   []DeploymentState
+	Class    FailureClass
+	Skip     firmware.SkipReason
+	Board    string
+	Wave     *int
+	Device   fleet.DeviceID
+	Limit    int
+	Cursor   string // lists are in device order
+}
+
+// Progress is where the deployments of a campaign stand, in numbers.
+type Progress struct {
+	ByState map[DeploymentState]int
+	ByWave  []map[DeploymentState]int // by wave number
+	ByBoard map[string]map[DeploymentState]int
+	// Reached counts for each step the deployments whose latest attempt has
+	// evidence of it or of a later one: planned (all but those skipped at
+	// planning), told, get, downloaded, goodbye, boot_poll, initialize, succeeded.
+	Reached  map[FunnelStep]int
+	Skipped  map[firmware.SkipReason]int
+	Failures []FailureGroup // most first
+	Late     int            // successes after the deployment had been given up
+	// Rate is deployments by minute of their outcome, the last hour.
+	Rate []RateBucket
+}
+
+// Failed is how many deployments ended in a failure.
+func (p Progress) Failed() int {
+	n := 0
+	for s, count := range p.ByState {
+		if s.Failed() {
+			n += count
+		}
+	}
+	return n
+}
+
+// A FunnelStep is a stretch of the way that evidence proves.
+type FunnelStep string
+
+// FunnelSteps, in order. A deployment counts in every step up to the furthest.
+const (
+	FunnelPlanned    FunnelStep = "planned"
+	FunnelTold       FunnelStep = "told"
+	FunnelGet        FunnelStep = "get"
+	FunnelDownloaded FunnelStep = "downloaded"
+	FunnelGoodbye    FunnelStep = "goodbye"
+	FunnelBootPoll   FunnelStep = "boot_poll"
+	FunnelInitialize FunnelStep = "initialize"
+	FunnelSucceeded  FunnelStep = "succeeded"
+)
+
+// FunnelSteps lists the steps in order.
+var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelTold, FunnelGet, FunnelDownloaded, FunnelGoodbye, FunnelBootPoll,
+	FunnelInitialize, FunnelSucceeded}
+
+// A FailureGroup is the devices that failed in the same way.
+type FailureGroup struct {
+	State  DeploymentState
+	Class  FailureClass
+	Reason string // of one of them
+	Count  int
+	Sample []fleet.DeviceID
+}
+
+// A RateBucket counts the outcomes of one minute.
+type RateBucket struct {
+	At                time.Time
+	Succeeded, Failed int
+}
+
+// A DeploymentConflict says that a device waits or works in another campaign.
+type DeploymentConflict struct {
+	Device   fleet.DeviceID
+	Campaign uuid.UUID
+	Name     string // of the campaign
+	State    DeploymentState
+}
+
+// A DeploymentChange is a deployment as it shall be stored, with the events
+// that made it so. Its Revision is the one it was read with; the stored row has
+// the next one.
+type DeploymentChange struct {
+	Deployment Deployment
+	Events     []DeploymentEvent
+}
+
+// A Dispatch begins an attempt: the deployment as it shall be (dispatching or
+// offered, with its new attempt) and the link that goes with it.
+type Dispatch struct {
+	DeploymentChange
+	Link firmware.Link
+}
+
+// Store keeps campaigns, their waves and deployments. Every write is
+// refused with [fleet.ErrConflict] (campaign_changed) if the row moved on meanwhile.
+type Store interface {
+	// CreateCampaign puts a campaign on record with its waves and deployments.
+	CreateCampaign(ctx context.Context, by fleet.Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	// ReplanCampaign replaces plan, digest, waves and deployments of one that was
+	// not started.
+	ReplanCampaign(ctx context.Context, by fleet.Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	// ChangeCampaign stores everything of c but its targets and their counts, with an audit entry
+	// for the action ("campaign.start"; "" writes none), and raises c.Revision.
+	ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *Campaign) error
+	Campaign(ctx context.Context, id uuid.UUID) (Campaign, error)
+	Campaigns(ctx context.Context, f Filter) (fleet.Page[Campaign], error) // newest first
+	OpenCampaigns(ctx context.Context) ([]Campaign, error)                 // [State.Open], oldest first
+	Waves(ctx context.Context, campaign uuid.UUID) ([]Wave, error)
+	SaveWave(ctx context.Context, w Wave) error
+	CampaignProgress(ctx context.Context, campaign uuid.UUID) (Progress, error)
+
+	Deployments(ctx context.Context, f DeploymentFilter) (fleet.Page[Deployment], error)
+	Deployment(ctx context.Context, campaign uuid.UUID, device fleet.DeviceID) (Deployment, error)
+	DeploymentByID(ctx context.Context, id uuid.UUID) (Deployment, error)
+	DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]DeploymentEvent, error) // oldest first
+	// EventsOf returns the latest events of several deployments, oldest first.
+	EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]DeploymentEvent, error)
+	DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]Deployment, error) // newest first
+	// Conflicts returns which of the devices have a deployment that is active,
+	// or waits in an open campaign other than the given one.
+	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
+	// Rollbacks returns for each device of a campaign the build it had before,
+	// from its deployments that took hold (booted or later).
+	Rollbacks(ctx context.Context, campaign uuid.UUID) ([]Deployment, error)
+}
+
+// RolloutStore is what the campaign engine needs beside [Store].
+type RolloutStore interface {
+	Store
+	firmware.Store
+	DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error)
+	DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error)
+
+	// LiveDeployments returns those that are queued or active in open campaigns.
+	LiveDeployments(ctx context.Context) ([]Deployment, error)
+	// OpenWave turns the pending deployments of a wave to queued, and returns
+	// them. Those whose device is active or queued in another open campaign
+	// become skipped (busy); if the plan supersedes, those that wait in other
+	// open campaigns, queued or pending, become canceled instead (superseded).
+	OpenWave(ctx context.Context, c *Campaign, wave int, at time.Time) ([]Deployment, error)
+	// SaveDeployments stores changes, each with its events or not at all, and
+	// returns the ids of those that moved on meanwhile and were not stored. Image
+	// and target of a deployment never change. A row that is refused takes no
+	// other with it, and the error is about that one: [fleet.ErrConflict]
+	// (device_active) if it would be active while its device is active in another
+	// campaign.
+	SaveDeployments(ctx context.Context, changes []DeploymentChange) (stale []uuid.UUID, err error)
+	// DispatchDeployments stores dispatches and their links in one transaction.
+	// It leaves out, and returns, those that moved on meanwhile, whose campaign is
+	// not running, or whose device is active in another campaign.
+	DispatchDeployments(ctx context.Context, all []Dispatch) (refused []uuid.UUID, err error)
+	// EndWaiting turns all pending and queued deployments of a campaign to a
+	// final state, with one event each, and returns how many. untriedOnly spares
+	// those that were dispatched before and wait for another attempt.
+	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind fleet.EvidenceKind, reason string,
+		at time.Time, untriedOnly bool) (int, error)
+	// AddTargets adds deployments to a running continuous campaign; devices that
+	// have one in it already are left out.
+	AddTargets(ctx context.Context, campaign uuid.UUID, targets []Deployment) (int, error)
+	// Requeue puts final deployments of a campaign back to queued, for a retry; no
+	// states means all failures, no devices all of them. Those that succeeded or
+	// were skipped at planning stay.
+	Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []DeploymentState, devices []fleet.DeviceID,
+		at time.Time) (int, error)
+	// RevokeLinks ends the links of deployments; no GET is served after it returned.
+	RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error
+	// FailedAttempts counts a device's failed attempts since the given time, in all campaigns.
+	FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (int, error)
+	Quarantine(ctx context.Context, q Quarantine) error
+	// OffersSince counts the offers made to devices since the given time.
+	OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error)
+
+	// Lead waits until this process may run the engine, alone in the database,
+	// and calls run; ctx of run ends when that right is lost, and Lead waits for
+	// its turn again. It returns when run returned by itself or ctx ended.
+	Lead(ctx context.Context, run func(ctx context.Context) error) error
+}
+
+// QuarantineStore keeps the devices that failed too often.
+type QuarantineStore interface {
+	Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) // standing, latest first
+	QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*Quarantine, error)
+	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
+	ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error
+}

@@ -1,0 +1,197 @@
+package enrolment
+
+import (
+	"context"
+	"fleetd/fleet"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// unboundClientID is the Client-Id of an enrolled device that no unit is bound
+// to. No unit can have it: see [cleanClientID].
+const unboundClientID = "!"
+
+// Connected notes a connection of a device.
+func (e *Service) Connected(c fleet.Connection) { e.duplicates.connected(c) }
+
+// Heard notes a packet on the connection of a device.
+func (e *Service) Heard(id fleet.DeviceID) {
+	if !e.duplicates.quiet() {
+		e.duplicates.heard(id, e.o.Now())
+	}
+}
+
+// Conflicts returns how many devices two units seem to use.
+func (e *Service) Conflicts() int { return e.duplicates.count(e.o.Now()) }
+
+// Conflict returns the conflict of a device, if one stands. The store has it a
+// moment later.
+func (e *Service) Conflict(id fleet.DeviceID) *fleet.DeviceConflict {
+	c, ok := e.duplicates.conflict(id)
+	if !ok || !c.Active(e.o.Now()) {
+		return nil
+	}
+	c.Sides = slices.Clone(c.Sides)
+	return &c
+}
+
+func (e *Service) loadConflicts(ctx context.Context) error {
+	if e.o.Conflicts == nil {
+		return nil
+	}
+	list, err := e.o.Conflicts.DeviceConflicts(ctx, e.o.Now().Add(-fleet.ConflictTTL).UTC())
+	if err != nil {
+		return fmt.Errorf("loading conflicts of devices: %w", err)
+	}
+	for _, r := range list {
+		e.duplicates.restore(r)
+	}
+	return nil
+}
+
+func (e *Service) foundConflict(id fleet.DeviceID) {
+	e.o.Log.Warn("two units seem to use one Device-Id", "device", id)
+	if e.o.Conflicts != nil {
+		e.conflicts.Put(id, struct{}{})
+	}
+}
+
+// saveConflicts stores the conflicts as they are now: one that was ended
+// meanwhile is not.
+func (e *Service) saveConflicts(ctx context.Context, batch map[fleet.DeviceID]struct{}) error {
+	var records []ConflictRecord
+	for id := range batch {
+		if c, ok := e.duplicates.conflict(id); ok {
+			records = append(records, ConflictRecord{id, c})
+		}
+	}
+	if err := e.o.Conflicts.SaveConflicts(ctx, records); err != nil {
+		return err
+	}
+	for _, r := range records {
+		e.changed(r.Device)
+	}
+	return nil
+}
+
+// StoredConflicts returns when the conflicts found so far are in the store.
+func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflicts.Flush(ctx) }
+
+// ResolveConflict ends a device's conflict. What the units do afterwards counts
+// again, but for polls of the unit that was not kept.
+func (e *Service) ResolveConflict(ctx context.Context, by fleet.Actor, id fleet.DeviceID, r ConflictResolution) error {
+	if err := by.May(fleet.RoleOperator, "resolving a conflict"); err != nil {
+		return err
+	}
+	if e.Conflict(id) == nil || e.o.Conflicts == nil {
+		if _, ok := e.admission(id); !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "unknown_device", "there is no device %s", id)
+		}
+		return fleet.Errorf(fleet.ErrConflict, "no_conflict", "the device %s has no conflict", id)
+	}
+	if err := e.conflicts.Lock(ctx); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	defer e.conflicts.Unlock()
+	refused := ""
+	err := e.decideBy(ctx, id, func(a *Admission) (err error) {
+		refused, err = e.resolve(r, a)
+		return err
+	}, func(a Admission) error {
+		return e.o.Conflicts.ResolveConflict(ctx, by, r, a, e.o.Now().UTC())
+	})
+	if err != nil {
+		return err
+	}
+	e.duplicates.forget(id)
+	if r.Act == ConflictKeep {
+		e.with(id, func(st *standing) { st.refused = refused })
+	}
+	return nil
+}
+
+// resolve changes the standing as the act says, and returns the Client-Id that
+// is refused from now on.
+func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, err error) {
+	if a.Enrolment != fleet.EnrolmentEnrolled {
+		return "", errNotEnrolled(a.Device)
+	}
+	switch r.Act {
+	case ConflictDismiss:
+		return "", nil
+	case ConflictReenrol:
+		a.ClientID, a.NewClientID, a.ClaimCode, a.Challenge = unboundClientID, "", "", ""
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		return "", nil
+	case ConflictKeep:
+	default:
+		e := fleet.Errorf(fleet.ErrInvalid, "invalid_act", "a conflict is ended by keep, reenrol or dismiss, not %.20q",
+			r.Act)
+		e.Field = "act"
+		return "", e
+	}
+	known := append(e.duplicates.clientIDs(a.Device), a.ClientID, a.NewClientID)
+	c, _ := e.duplicates.conflict(a.Device)
+	i := slices.IndexFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client == r.Client })
+	if i < 0 {
+		e := fleet.Errorf(fleet.ErrInvalid, "unknown_side", "no unit of the conflict is named %.20q; look at it again",
+			r.Client)
+		e.Field = "client"
+		return "", e
+	}
+	if !slices.ContainsFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client != r.Client }) {
+		return "", fleet.Errorf(fleet.ErrConflict, "sides_share_client",
+			"both units have one Client-Id: erase the flash of one of them, then decide")
+	}
+	keep := slices.IndexFunc(known, func(id string) bool { return id != "" && fleet.ClientTag(id) == r.Client })
+	if keep < 0 {
+		return "", fleet.Errorf(fleet.ErrConflict, "side_silent",
+			"the unit %s has not been heard since fleetd started; restart it, then decide", r.Client)
+	}
+	for _, s := range c.Sides {
+		for _, id := range known {
+			if s.Client != r.Client && fleet.ClientTag(id) == s.Client {
+				refused = id
+			}
+		}
+	}
+	if kept := known[keep]; kept != a.ClientID {
+		a.ClientID = kept
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+	}
+	a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
+	return refused, nil
+}
+
+// A ConflictRecord is a conflict to be stored.
+type ConflictRecord struct {
+	Device   fleet.DeviceID
+	Conflict fleet.DeviceConflict
+}
+
+// ConflictStore keeps conflicts for pages, filters and the next start.
+type ConflictStore interface {
+	// DeviceConflicts returns the conflicts with evidence since the given time.
+	DeviceConflicts(ctx context.Context, since time.Time) ([]ConflictRecord, error)
+	SaveConflicts(ctx context.Context, conflicts []ConflictRecord) error
+	// ResolveConflict removes a device's conflict and stores the admission that
+	// the act led to, with its audit entry.
+	ResolveConflict(ctx context.Context, by fleet.Actor, r ConflictResolution, a Admission, at time.Time) error
+}
+
+// A ConflictAct is how an operator ends a conflict.
+type ConflictAct string
+
+// The acts.
+const (
+	ConflictKeep    ConflictAct = "keep"    // one side has the device's credentials; the other is refused
+	ConflictReenrol ConflictAct = "reenrol" // no side has: who starts next asks to join
+	ConflictDismiss ConflictAct = "dismiss" // nothing but the mark is removed
+)
+
+// A ConflictResolution is an act with the side it is about.
+type ConflictResolution struct {
+	Act    ConflictAct
+	Client string // of [ConflictKeep]: the side's Client
+}

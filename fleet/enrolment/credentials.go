@@ -1,0 +1,168 @@
+package enrolment
+
+import (
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fleetd/fleet"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+)
+
+// A CredentialsError says why credentials were refused. Its text is short and
+// constant: fit for a counter's label.
+type CredentialsError string
+
+func (e CredentialsError) Error() string { return "credentials refused: " + string(e) }
+
+// The reasons to refuse credentials.
+const (
+	CredentialsMalformed CredentialsError = "malformed" // not in the form fleetd issues
+	CredentialsForged    CredentialsError = "forged"    // the password does not fit
+	// genuine, of a device not on record: see [Service.Authenticate]
+	CredentialsUnknown     CredentialsError = "unknown"
+	CredentialsNotEnrolled CredentialsError = "not_enrolled" // the device waits, was rejected or is retired
+	CredentialsOtherClient CredentialsError = "other_client" // the device is bound to another Client-Id by now
+	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones
+	CredentialsOldKey      CredentialsError = "old_key"      // signed with a key that a rotation has ended
+	// signed with a key that this database does not know, as after a restore
+	CredentialsUnknownKey CredentialsError = "unknown_key"
+)
+
+// LogValue keeps the password out of logs.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.ClientID) }
+
+// String keeps the password out of errors.
+func (c Credentials) String() string { return c.ClientID }
+
+// signer issues and checks credentials. Nothing about them is stored: the
+// password is a MAC of client id and username.
+type signer struct{ key []byte }
+
+// KeySize is the length in bytes of the secret that credentials are made from.
+const KeySize = 32
+
+func newSigner(secret []byte) (signer, error) {
+	if len(secret) != KeySize {
+		return signer{}, fmt.Errorf("the key of device credentials has %d bytes, want %d", len(secret), KeySize)
+	}
+	key, err := hkdf.Key(sha256.New, secret, nil, "fleetd mqtt credentials v1", sha256.Size)
+	return signer{key}, err
+}
+
+// clientIDPrefix is the vendor's form of client ids (protocol 2), which foreign
+// tools know how to read.
+const clientIDPrefix = "GID_default@@@"
+
+// issue makes the credentials of a device: 145 bytes more than its ids at most,
+// where a CONNECT has room for 900 (protocol 2).
+// key is the generation of the signer; 0 is left out, as before there were more.
+func (s signer) issue(id fleet.DeviceID, clientID string, generation, key int32) *Credentials {
+	claim := fmt.Appendf(nil, `{"v":1,"n":%d}`, generation)
+	if key != 0 {
+		claim = fmt.Appendf(nil, `{"v":1,"n":%d,"k":%d}`, generation, key)
+	}
+	c := Credentials{
+		ClientID:     mqttClientID(id, clientID),
+		Username:     base64.RawURLEncoding.EncodeToString(claim),
+		PublishTopic: "fleet/" + string(id) + "/up",
+	}
+	c.Password = s.password(c.ClientID, c.Username)
+	return &c
+}
+
+func (s signer) password(clientID, username string) string {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(clientID + "|" + username))
+	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// verify checks the password and returns what the credentials say.
+func (s signer) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, generation int32,
+	err error) {
+	id, client, ok := parseMQTTClientID(clientID)
+	if !ok {
+		return "", "", 0, CredentialsMalformed
+	}
+	if !hmac.Equal([]byte(s.password(clientID, username)), password) {
+		return "", "", 0, CredentialsForged
+	}
+	claim := readClaim(username)
+	if claim.V != 1 {
+		return "", "", 0, CredentialsMalformed
+	}
+	return id, client, claim.N, nil
+}
+
+// A credentialClaim is what a username says: generations of the device's
+// credentials and of the key that signed them.
+type credentialClaim struct {
+	V int   `json:"v"`
+	N int32 `json:"n"`
+	K int32 `json:"k"`
+}
+
+// readClaim returns the zero value for a username that fleetd did not make.
+func readClaim(username string) credentialClaim {
+	var c credentialClaim
+	text, err := base64.RawURLEncoding.DecodeString(username)
+	if err != nil || json.Unmarshal(text, &c) != nil {
+		return credentialClaim{}
+	}
+	return c
+}
+
+func mqttClientID(id fleet.DeviceID, clientID string) string {
+	name := string(id)
+	if mac := id.MAC(); mac != "" {
+		name = strings.ReplaceAll(mac, ":", "_")
+	}
+	return clientIDPrefix + name + "@@@" + clientID
+}
+
+func parseMQTTClientID(s string) (id fleet.DeviceID, clientID string, ok bool) {
+	rest, ok := strings.CutPrefix(s, clientIDPrefix)
+	if !ok || len(s) > 200 {
+		return "", "", false
+	}
+	name, clientID, ok := strings.Cut(rest, "@@@")
+	if !ok {
+		return "", "", false
+	}
+	id, err := fleet.ParseDeviceID(name)
+	// One device has one form of its id: no second name for the same connection.
+	return id, clientID, err == nil && mqttClientID(id, clientID) == s
+}
+
+var clientIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// cleanClientID returns the Client-Id header if credentials can be bound to
+// it, else "".
+func cleanClientID(s string) string {
+	if !clientIDPattern.MatchString(s) {
+		return ""
+	}
+	return s
+}
+
+// A credentialSerial is an [Admission]'s Serial: the generation of credentials
+// to be issued, and in its lowest bit whether the generation before it is
+// still good. It is, after a rotation, until the device has used the new ones:
+// a device learns of new credentials only when it starts.
+type credentialSerial int32
+
+func (s credentialSerial) generation() int32 { return int32(s >> 1) }
+func (s credentialSerial) overlaps() bool    { return s&1 == 1 }
+
+// accepts reports whether credentials of the generation are good.
+func (s credentialSerial) accepts(generation int32) bool {
+	return generation == s.generation() || s.overlaps() && generation == s.generation()-1
+}
+
+func (s credentialSerial) revoked() credentialSerial { return credentialSerial(s.generation()+1) << 1 }
+func (s credentialSerial) rotated() credentialSerial { return s.revoked() | 1 }
+func (s credentialSerial) settled() credentialSerial { return s &^ 1 }

@@ -1,0 +1,259 @@
+package enrolment
+
+import (
+	"cmp"
+	"context"
+	"fleetd/fleet"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Claim lets in the device that shows the code, and returns it.
+func (e *Service) Claim(ctx context.Context, by fleet.Actor, code string) (fleet.DeviceID, error) {
+	id, err := e.ByCode(by, code)
+	if err != nil {
+		return "", err
+	}
+	digits, _ := cleanCode(code)
+	return id, e.decide(ctx, by, "device.claim", id, func(a *Admission) error {
+		if a.ClaimCode != digits {
+			return errNoSuchCode() // it asked with another Client-Id meanwhile
+		}
+		return letIn(a)
+	})
+}
+
+// ByCode returns the device that shows the code, without a decision. Wrong
+// codes count as for [Service.Claim].
+func (e *Service) ByCode(by fleet.Actor, code string) (fleet.DeviceID, error) {
+	if err := by.May(fleet.RoleOperator, "claiming a device"); err != nil {
+		return "", err
+	}
+	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
+	if !e.claims.allowed(who, now) {
+		return "", fleet.Errorf(fleet.ErrTooMany, "too_many_attempts",
+			"too many wrong codes; wait a minute before the next try")
+	}
+	digits, ok := cleanCode(code)
+	if !ok {
+		return "", fleet.Errorf(fleet.ErrInvalid, "invalid_code", "a code has six digits, as the device shows them")
+	}
+	id, ok := e.codes.device(digits)
+	if !ok {
+		e.claims.failed(who, now)
+		return "", errNoSuchCode()
+	}
+	return id, nil
+}
+
+// Approve lets in a device that waits, that asks again with a new Client-Id,
+// or that was rejected. code is the one the operator saw it show; with it,
+// another unit that has asked under the same id meanwhile is not let in by
+// mistake. "" approves whoever asks.
+func (e *Service) Approve(ctx context.Context, by fleet.Actor, id fleet.DeviceID, code string) error {
+	return e.decide(ctx, by, "device.approve", id, func(a *Admission) error {
+		if code != "" && code != a.ClaimCode {
+			return fleet.Errorf(fleet.ErrConflict, "request_changed",
+				"the device %s asks with another code by now; look at it again", id)
+		}
+		return letIn(a)
+	})
+}
+
+// Reject refuses a request: of a device that waits, or of a new Client-Id, and
+// then the device keeps the one it has. A device without a request is put out.
+func (e *Service) Reject(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+	refused := ""
+	err := e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
+		switch {
+		case a.Enrolment == fleet.EnrolmentRejected:
+			return fleet.Errorf(fleet.ErrConflict, "already_rejected", "the device %s is rejected already", id)
+		case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
+			refused = a.NewClientID
+		default:
+			a.Enrolment = fleet.EnrolmentRejected
+			a.Serial = int32(credentialSerial(a.Serial).revoked())
+		}
+		a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
+		return nil
+	})
+	if err == nil && refused != "" {
+		e.with(id, func(st *standing) { st.refused = refused })
+	}
+	return err
+}
+
+// Revoke makes the device's credentials worthless at once and ends its
+// connection. It gets new ones when it next starts.
+func (e *Service) Revoke(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
+		if a.Enrolment != fleet.EnrolmentEnrolled {
+			return errNotEnrolled(id)
+		}
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		return nil
+	})
+}
+
+// Rotate gives the device new credentials when it next starts. The present
+// ones stay good until it has used the new ones.
+func (e *Service) Rotate(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+	return e.decide(ctx, by, "device.rotate", id, func(a *Admission) error {
+		serial := credentialSerial(a.Serial)
+		switch {
+		case a.Enrolment != fleet.EnrolmentEnrolled:
+			return errNotEnrolled(id)
+		case serial.overlaps():
+			return fleet.Errorf(fleet.ErrConflict, "rotation_pending",
+				"the device %s has not used the credentials of the last rotation yet; restart it first", id)
+		}
+		a.Serial = int32(serial.rotated())
+		return nil
+	})
+}
+
+// Retired notes that the device has been retired: it is let in no more.
+func (e *Service) Retired(id fleet.DeviceID) {
+	e.with(id, func(st *standing) {
+		e.endRequest(st)
+		st.retired, st.newClientID = true, ""
+	})
+	e.duplicates.forget(id)
+}
+
+// letIn is the decision for a request.
+func letIn(a *Admission) error {
+	switch {
+	case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
+		a.ClientID, a.NewClientID = a.NewClientID, ""
+		// Or the old credentials would be good again after a return to the old Client-Id.
+		a.Serial = int32(credentialSerial(a.Serial).revoked())
+	case a.Enrolment == fleet.EnrolmentEnrolled:
+		return fleet.Errorf(fleet.ErrConflict, "already_enrolled", "the device %s is enrolled already", a.Device)
+	default:
+		a.Enrolment = fleet.EnrolmentEnrolled
+	}
+	a.ClaimCode, a.Challenge = "", ""
+	return nil
+}
+
+// decide changes a device's standing, in the store with its audit entry first
+// and then in memory. No poll is written meanwhile, or it could undo the change.
+func (e *Service) decide(ctx context.Context, by fleet.Actor, action string, id fleet.DeviceID,
+	change func(*Admission) error) error {
+	if err := by.May(fleet.RoleOperator, "deciding on a device"); err != nil {
+		return err
+	}
+	return e.decideBy(ctx, id, change, func(a Admission) error {
+		return e.o.Store.SaveAdmission(ctx, by, action, a, e.o.Now().UTC())
+	})
+}
+
+// decideBy is decide, with the way to store the change.
+func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*Admission) error,
+	save func(Admission) error) error {
+	if err := e.polls.Lock(ctx); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	defer e.polls.Unlock()
+	before, ok := e.admission(id)
+	switch {
+	case !ok:
+		return fleet.Errorf(fleet.ErrNotFound, "unknown_device", "there is no device %s", id)
+	case before.Retired:
+		return fleet.Errorf(fleet.ErrConflict, "device_retired", "the device %s is retired", id)
+	}
+	after := before
+	if err := change(&after); err != nil {
+		return err
+	}
+	e.storeRequest(id)
+	if err := e.polls.FlushKey(ctx, id); err != nil { // a new device's row
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	if err := save(after); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	e.apply(before, after)
+	return nil
+}
+
+// apply brings a stored decision into memory.
+func (e *Service) apply(before, after Admission) {
+	e.with(after.Device, func(st *standing) {
+		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
+		st.serial = credentialSerial(after.Serial)
+		if after.ClaimCode == "" {
+			e.endRequest(st)
+		}
+	})
+	dead := before.Enrolment == fleet.EnrolmentEnrolled &&
+		credentialSerial(before.Serial).generation() != credentialSerial(after.Serial).generation() &&
+		!credentialSerial(after.Serial).overlaps()
+	if dead {
+		e.o.Kick(after.Device, "credentials revoked")
+	}
+	e.changed(after.Device)
+}
+
+// with runs f on the device's standing, if it has one, under its lock.
+func (e *Service) with(id fleet.DeviceID, f func(*standing)) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[id]; st != nil {
+		f(st)
+	}
+}
+
+func errNoSuchCode() error {
+	return fleet.Errorf(fleet.ErrNotFound, "unknown_code",
+		"no waiting device shows this code; read it again from its display")
+}
+
+func errNotEnrolled(id fleet.DeviceID) error {
+	return fleet.Errorf(fleet.ErrConflict, "not_enrolled", "the device %s is not enrolled", id)
+}
+
+// A WaitingDevice is one that asks to be let in.
+type WaitingDevice struct {
+	Device     fleet.DeviceID
+	Code       string // as the device shows it
+	ClientID   string // the Client-Id it asks with
+	Again      bool   // enrolled before, under another Client-Id: its memory was erased, or another device poses as it
+	Board      string // as last polled; "" if not since the start of the process
+	Version    string
+	RemoteAddr string
+	Since      time.Time // first poll; zero if before the start of the process
+	LastPoll   time.Time
+
+	Serial   string         // claimed, and on record; "" if none
+	Proved   bool           // the device proved that it carries Serial
+	Conflict fleet.DeviceID // proved Serial before; "" if none did
+}
+
+// Waiting returns the devices that ask to be let in, longest first.
+func (e *Service) Waiting() []WaitingDevice {
+	var all []WaitingDevice
+	for _, id := range e.codes.devices() {
+		e.with(id, func(st *standing) {
+			if r := st.request; r != nil {
+				again := st.enrolment == fleet.EnrolmentEnrolled
+				w := WaitingDevice{Device: id, Code: r.code, ClientID: st.clientID, Again: again, Board: r.board,
+					Version: st.version.Value(), RemoteAddr: r.remoteAddr, Since: r.since, LastPoll: r.lastPoll}
+				if again {
+					w.ClientID = st.newClientID
+				}
+				if c := r.claim; c != nil {
+					w.Serial, w.Proved, w.Conflict = c.serial, c.proved, c.conflict
+				}
+				all = append(all, w)
+			}
+		})
+	}
+	slices.SortFunc(all, func(a, b WaitingDevice) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Device, b.Device))
+	})
+	return all
+}

@@ -1,0 +1,102 @@
+package enrolment
+
+import (
+	"context"
+	"encoding/json"
+	"fleetd/fleet"
+	"time"
+)
+
+// A BootPoll is what a device says when it starts: the headers and body of its
+// OTA check. Everything in it is a claim.
+type BootPoll struct {
+	Device       fleet.DeviceID
+	ClientID     string // Client-Id header: a UUID kept in the device's NVS
+	SerialNumber string
+	UserAgent    string
+	Language     string
+	RemoteAddr   string
+	At           time.Time
+
+	Board, BoardType, Chip               string
+	Version, ELFSHA256, Slot, IDFVersion string
+	Facts                                json.RawMessage    // the body, or what is left of a broken one; may be nil
+	Broken                               bool               // the body did not parse, or not in one way alone
+	Salvaged                             []fleet.PollField  // what a broken body said before it broke
+	BodyMAC                              string             // mac_address of the body, to compare with Device
+	Layout                               *fleet.FlashLayout // nil if the body told none
+}
+
+// What can be read of a boot poll whose body is broken.
+const (
+	PollChip       fleet.PollField = "chip"
+	PollVersion    fleet.PollField = "version"
+	PollBuild      fleet.PollField = "build"
+	PollPartitions fleet.PollField = "partitions"
+	PollSlot       fleet.PollField = "slot"
+	PollBoard      fleet.PollField = "board"
+)
+
+// A PollAnswer is what the device is told. The zero value tells it nothing.
+type PollAnswer struct {
+	Activation *Activation  // set while the device waits to be enrolled
+	Session    *Credentials // set for an enrolled device
+	// FirstBoot says that the poll names another build than the one before:
+	// the image waits for this very answer to be confirmed.
+	FirstBoot bool
+	Offer     *fleet.FirmwareOffer // set if the device shall install firmware now
+}
+
+// An Activation makes the device show a code and ask again.
+type Activation struct {
+	Code, Message, Challenge string
+}
+
+// Credentials let one device, with one Client-Id, connect to the broker.
+type Credentials struct {
+	ClientID, Username, Password, PublishTopic string
+}
+
+// An Admission is what enrolment must know of a device without asking the
+// database. All of them are held in memory.
+type Admission struct {
+	Device       fleet.DeviceID
+	Enrolment    fleet.Enrolment
+	ClientID     string // bound Client-Id; "" before the first poll
+	NewClientID  string // another Client-Id that asked and awaits an operator's word
+	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
+	ClaimCode    string
+	Challenge    string
+	RemoteAddr   string // of a device with a code, as it last polled; "" of others
+	Retired      bool
+	Software     bool   // see [Running]; the store knows it from the latest poll
+	ELFSHA256    string // running build of the latest poll
+	Version      string
+	InventoryELF string
+	InventoryAt  time.Time
+}
+
+// A PollRecord is a boot poll to be stored, with the admission it led to.
+// Records are coalesced: only the newest of a device is written.
+type PollRecord struct {
+	Poll      BootPoll
+	Admission Admission
+	Accepted  *RuleAcceptance // set until it is stored that a rule let the device in
+}
+
+// Store keeps admissions and the facts of polls.
+type Store interface {
+	Admissions(ctx context.Context) ([]Admission, error)
+	// SavePolls creates or updates the polled devices: facts, firmware
+	// history, last poll, and their standing as the admission has it
+	// (enrolment, both Client-Ids, serial, code, challenge).
+	SavePolls(ctx context.Context, polls []PollRecord) error
+	// ForgetWaiting deletes devices that wait, were never enrolled and have not
+	// polled since before, and returns them.
+	ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.DeviceID, error)
+	// DropWaiting deletes those of the devices that wait and were never enrolled.
+	DropWaiting(ctx context.Context, ids []fleet.DeviceID) error
+	// SaveAdmission stores an operator's decision about a device with its
+	// audit entry. action is "device.claim", "device.approve", "device.reject", ...
+	SaveAdmission(ctx context.Context, by fleet.Actor, action string, a Admission, at time.Time) error
+}

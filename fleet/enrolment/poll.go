@@ -1,0 +1,295 @@
+package enrolment
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fleetd/fleet"
+	"strings"
+	"unique"
+
+	"github.com/google/uuid"
+)
+
+// keptFacts is how many polls are kept with their bodies while the store is
+// away; more are kept without, to bound memory.
+const keptFacts = 20_000
+
+// Poll answers a boot poll. An error of kind [fleet.ErrUnavailable] means that there
+// is no room for a further unknown device; every known one gets an answer.
+func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
+	p.ClientID = cleanClientID(p.ClientID)
+	d, err := e.decidePoll(p)
+	if d.evicted != nil {
+		e.displace(d.evicted)
+	}
+	if err != nil {
+		return PollAnswer{}, err
+	}
+	if d.bound != "" {
+		e.duplicates.polled(p, d.bound, e.o.Connection)
+	}
+	if d.unlisted || d.refused {
+		return d.answer, nil
+	}
+	if e.polls.Pending() > keptFacts {
+		p.Facts = nil
+	}
+	if d.answer.Session == nil && e.Known(p.Device) {
+		p = withoutClaims(p)
+	}
+	e.polls.Put(p.Device, p)
+	if d.changed {
+		e.changed(p.Device)
+	}
+	return d.answer, nil
+}
+
+// A pollDecision is what came of a poll.
+type pollDecision struct {
+	answer   PollAnswer
+	changed  bool     // views of the device need to know
+	unlisted bool     // nothing of it goes to the store, at least not yet
+	refused  bool     // by a rule
+	evicted  *request // lost its place to this one
+	bound    string   // Client-Id of the enrolled device before the poll; "" if another was refused by an operator
+}
+
+// withoutClaims is the poll of somebody who is not known to be the enrolled
+// device: what it says to be and to run must not pass for what the device is.
+// Its board and chip pick the image that a campaign sends.
+func withoutClaims(p BootPoll) BootPoll {
+	return BootPoll{Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber, UserAgent: p.UserAgent,
+		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
+}
+
+func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
+	s := e.shard(p.Device)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, known := s.devices[p.Device]
+	if !known {
+		if len(s.devices) >= max(1, e.o.MaxDevices/enrolmentShards) {
+			return d, errCrowded()
+		}
+		st = newStanding(p.ClientID)
+	}
+	asked, enrolment, bound := st.request, st.enrolment, st.clientID
+	first := st.firstBoot(p)
+	if st.enrolled() && p.ClientID != st.refused {
+		d.bound = bound
+	}
+	if err = e.admit(st, p, &d); err != nil {
+		return d, err
+	}
+	if d.refused {
+		if known {
+			delete(s.devices, p.Device)
+			e.waiting.forgotten(p.Device)
+		}
+		return d, nil
+	}
+	if !known {
+		s.devices[fleet.DeviceID(strings.Clone(string(p.Device)))] = st
+	}
+	d.answer.FirstBoot = first && d.answer.Session != nil
+	d.changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
+	if d.answer.Session != nil || !st.enrolled() {
+		d.changed = st.learn(p) || d.changed
+	}
+	return d, nil
+}
+
+func newStanding(clientID string) *standing {
+	none := unique.Make("")
+	return &standing{enrolment: fleet.EnrolmentWaiting, clientID: strings.Clone(clientID),
+		elf: none, version: none, inventoryELF: none}
+}
+
+// firstBoot reports whether the poll names another build than the one before.
+// Where that one is not known, it might: what is not confirmed yet must not be
+// offered anything.
+func (st *standing) firstBoot(p BootPoll) bool {
+	if p.ELFSHA256 == "" {
+		return st.elf.Value() == "" || p.Version != st.version.Value()
+	}
+	return p.ELFSHA256 != st.elf.Value()
+}
+
+// learn takes the build from a poll, and reports whether it is another one. A
+// poll whose body did not parse names no build; if its version is the one
+// known, so is the build.
+func (st *standing) learn(p BootPoll) bool {
+	if !p.Broken {
+		st.software = p.Chip == "" && p.Layout == nil
+	}
+	elf, version := unique.Make(p.ELFSHA256), unique.Make(p.Version)
+	if p.ELFSHA256 == "" && (p.Version == "" || version == st.version) {
+		return false
+	}
+	changed := elf != st.elf || version != st.version
+	st.elf, st.version = elf, version
+	return changed
+}
+
+// admit gives the device credentials, a code, or nothing.
+func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
+	switch {
+	case st.retired || st.enrolment == fleet.EnrolmentRejected:
+		return nil
+	case st.enrolment == fleet.EnrolmentWaiting:
+		return e.admitWaiting(st, p, d)
+	case p.ClientID == st.clientID:
+		d.answer = e.session(st, p.Device)
+		return nil
+	case p.ClientID == "" || p.ClientID == st.refused:
+		return nil
+	case e.o.Mode == fleet.EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device):
+		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
+		e.endRequest(st)
+		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
+		st.serial = st.serial.revoked()
+		d.answer = e.session(st, p.Device)
+		return nil
+	}
+	if p.ClientID != st.newClientID {
+		e.endRequest(st)
+	}
+	err := e.ask(st, p, d)
+	if err == nil {
+		st.newClientID = strings.Clone(p.ClientID)
+	}
+	return err
+}
+
+// admitWaiting lets a device in if all are let in, and otherwise has it show
+// its code. The code belongs to the Client-Id that asked: who claims it lets in
+// the device it was read from, not another that polled under the same id since.
+func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error {
+	if p.ClientID != st.clientID {
+		e.endRequest(st)
+		st.clientID = strings.Clone(p.ClientID)
+	}
+	if e.o.Mode == fleet.EnrolOpen && !e.o.ByCode(p.Device) && !e.mustProve(p) {
+		e.endRequest(st)
+		st.enrolment = fleet.EnrolmentEnrolled
+		d.answer = e.session(st, p.Device)
+		return nil
+	}
+	if e.o.Mode != fleet.EnrolOpen {
+		// A device with a key to prove its serial number with does so, whoever
+		// else a rule would let in.
+		if rule := e.o.Rules.match(p); rule != nil && (rule.Action == RuleRefuse || !e.mustProve(p)) {
+			e.applyRule(rule, st, p, d)
+			return nil
+		}
+	}
+	return e.ask(st, p, d)
+}
+
+// applyRule does with a device that waits what a rule says. What a rule refuses
+// is forgotten, and so never known.
+func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollDecision) {
+	e.endRequest(st)
+	if rule.Action == RuleRefuse {
+		d.refused = true
+		return
+	}
+	st.enrolment = fleet.EnrolmentEnrolled
+	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags,
+		At: p.At.UTC()}
+	d.answer = e.session(st, p.Device)
+	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
+}
+
+func (e *Service) session(st *standing, id fleet.DeviceID) PollAnswer {
+	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation())}
+}
+
+// ask makes the device show its code, a new one if it has none yet.
+func (e *Service) ask(st *standing, p BootPoll, d *pollDecision) error {
+	r := st.request
+	if r != nil && !e.waiting.listed(r) {
+		r = nil // another device has its place by now
+	}
+	if r == nil {
+		var err error
+		if r, err = e.list(st, p, d); err != nil {
+			return err
+		}
+		st.request = r
+	} else {
+		e.waiting.touch(r, p.At)
+		e.waiting.saved(r)
+	}
+	e.claim(r, p)
+	if r.since.IsZero() {
+		r.since = p.At
+	}
+	r.lastPoll, r.board, r.remoteAddr = p.At, strings.Clone(p.Board), strings.Clone(p.RemoteAddr)
+	message := r.code
+	if e.o.PublicName != "" {
+		message = e.o.PublicName + "\n" + r.code
+	}
+	d.answer = PollAnswer{Activation: &Activation{Code: r.code, Message: message, Challenge: r.challenge}}
+	return nil
+}
+
+// list finds a place and a code for a device that has none. While places are
+// scarce a device goes to the store when it asks a second time: most that are
+// made up never do.
+func (e *Service) list(st *standing, p BootPoll, d *pollDecision) (*request, error) {
+	r := &request{device: fleet.DeviceID(strings.Clone(string(p.Device))), challenge: newChallenge(),
+		pinned: st.enrolment == fleet.EnrolmentEnrolled}
+	evicted, crowded, ok := e.waiting.enter(r, p.RemoteAddr, p.At)
+	if evicted != nil {
+		e.codes.release(evicted.code)
+		d.evicted = evicted
+	}
+	if ok {
+		r.code, ok = e.codes.take(r.device)
+	}
+	if !ok {
+		e.waiting.leave(r)
+		select {
+		case e.crowded <- struct{}{}:
+		default:
+		}
+		return nil, errCrowded()
+	}
+	if crowded && !r.pinned {
+		p.Facts, p.Layout = nil, nil
+		r.unsaved, d.unlisted = &p, true
+	} else {
+		e.waiting.saved(r)
+	}
+	return r, nil
+}
+
+func (e *Service) endRequest(st *standing) {
+	if st.request != nil {
+		if e.waiting.leave(st.request) {
+			e.codes.release(st.request.code)
+		}
+		st.request = nil
+	}
+}
+
+// displace forgets the device that lost its place, unless it has asked since.
+func (e *Service) displace(r *request) {
+	s := e.shard(r.device)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[r.device]; st != nil && st.request == r && st.enrolment == fleet.EnrolmentWaiting {
+		delete(s.devices, r.device)
+	}
+}
+
+func errCrowded() error {
+	return fleet.Errorf(fleet.ErrUnavailable, "too_many_waiting", "too many devices wait to be enrolled; try again later")
+}
+
+func newChallenge() string {
+	b := make([]byte, 16)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

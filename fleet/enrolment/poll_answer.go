@@ -1,0 +1,154 @@
+package enrolment
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// PollAnswerOptions are what every answer to a boot poll shares.
+type PollAnswerOptions struct {
+	Endpoint  string         // host:port of the broker as devices reach it; see [CheckEndpoint]
+	Location  *time.Location // the devices' time zone: their clocks hold local time. Default: UTC
+	Keepalive time.Duration  // of MQTT connections. Default: 60s
+}
+
+// PollAnswers builds the bodies of answers to boot polls. A stock device
+// crashes on some answers and starts again, asks again, crashes again (protocol
+// 1.6), so nothing leaves here that [CheckPollAnswer] would not pass.
+type PollAnswers struct {
+	endpoint  string
+	location  *time.Location
+	keepalive int
+}
+
+// NewPollAnswers refuses an endpoint that devices could not bear.
+func NewPollAnswers(o PollAnswerOptions) (*PollAnswers, error) {
+	if err := CheckEndpoint(o.Endpoint); err != nil {
+		return nil, err
+	}
+	if o.Location == nil {
+		o.Location = time.UTC
+	}
+	if o.Keepalive == 0 {
+		o.Keepalive = time.Minute
+	}
+	seconds := int(o.Keepalive / time.Second)
+	if seconds < 10 || seconds > 3600 {
+		return nil, fmt.Errorf("a keepalive of %v does not suit devices; choose 10s to 1h", o.Keepalive)
+	}
+	return &PollAnswers{endpoint: o.Endpoint, location: o.Location, keepalive: seconds}, nil
+}
+
+var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
+
+// CheckEndpoint says what is wrong with a broker address for devices: they cut
+// it at the first colon and read a number after it, so a scheme, a path or an
+// IPv6 address makes them crash.
+func CheckEndpoint(endpoint string) error {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil || !hostPattern.MatchString(host) {
+		return fmt.Errorf("%.80q is no broker address for devices: write host:port, with a name or an IPv4 address, such as fleet.example.org:1883", endpoint)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.HasPrefix(port, "+") {
+		return fmt.Errorf("the port of the broker address %.80q must be a number from 1 to 65535", endpoint)
+	}
+	return nil
+}
+
+type pollAnswerBody struct {
+	Activation *activationSection `json:"activation,omitempty"`
+	MQTT       *mqttSection       `json:"mqtt,omitempty"`
+	ServerTime serverTimeSection  `json:"server_time"`
+	Firmware   *firmwareSection   `json:"firmware,omitempty"`
+}
+
+type activationSection struct {
+	Code      string `json:"code"`
+	Message   string `json:"message"`
+	Challenge string `json:"challenge"`
+	TimeoutMS int    `json:"timeout_ms"`
+}
+
+// mqttSection's keys become NVS keys on the device: 15 characters at most.
+type mqttSection struct {
+	Endpoint       string `json:"endpoint"`
+	ClientID       string `json:"client_id"`
+	Username       string `json:"username"`
+	Password       string `json:"password"`
+	PublishTopic   string `json:"publish_topic"`
+	SubscribeTopic string `json:"subscribe_topic"` // old firmware needs the key
+	Keepalive      int    `json:"keepalive"`
+}
+
+type serverTimeSection struct {
+	Timestamp      int64 `json:"timestamp"`       // Unix milliseconds
+	TimezoneOffset int   `json:"timezone_offset"` // minutes
+}
+
+// firmwareSection must be left out unless an upgrade is due: a device compares
+// every version that it is told, and installs what is newer.
+type firmwareSection struct {
+	Version string `json:"version"`
+	URL     string `json:"url"`
+	Force   int    `json:"force"` // a number: true is ignored
+	// Stock firmware looks members up by name, so it passes over these.
+	SHA256    string `json:"sha256,omitempty"`
+	Size      int64  `json:"size,omitempty"`
+	Job       string `json:"job,omitempty"`
+	Manifest  string `json:"manifest,omitempty"`
+	Signature string `json:"signature,omitempty"`
+}
+
+// Body returns the JSON to send at the given time. On error there is still a
+// body, without the offer or with nothing but the time: a known device must be
+// answered 200, or a new image of it is rolled back.
+func (o *PollAnswers) Body(a PollAnswer, now time.Time) ([]byte, error) {
+	body := o.body(a, now)
+	text, err := checked(body)
+	if err != nil && body.Firmware != nil {
+		body.Firmware = nil
+		if text, rest := checked(body); rest == nil {
+			return text, fmt.Errorf("no firmware offered: %w", err)
+		}
+	}
+	if err != nil {
+		text, _ = json.Marshal(pollAnswerBody{ServerTime: body.ServerTime}) // numbers only
+	}
+	return text, err
+}
+
+func checked(body pollAnswerBody) ([]byte, error) {
+	text, err := json.Marshal(body)
+	if err == nil {
+		err = CheckPollAnswer(text)
+	}
+	return text, err
+}
+
+func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
+	body := pollAnswerBody{ServerTime: o.serverTime(now)}
+	if act := a.Activation; act != nil {
+		body.Activation = &activationSection{act.Code, act.Message, act.Challenge, 30_000}
+	}
+	if c := a.Session; c != nil {
+		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
+	}
+	if f := a.Offer; f != nil && a.Session != nil {
+		body.Firmware = &firmwareSection{Version: f.Version, URL: f.URL, SHA256: f.SHA256, Size: f.Size, Job: f.Job,
+			Manifest: f.Manifest, Signature: f.Signature}
+		if f.Force {
+			body.Firmware.Force = 1
+		}
+	}
+	return body
+}
+
+func (o *PollAnswers) serverTime(now time.Time) serverTimeSection {
+	_, seconds := now.In(o.location).Zone()
+	return serverTimeSection{now.UnixMilli(), seconds / 60}
+}

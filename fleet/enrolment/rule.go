@@ -1,0 +1,291 @@
+package enrolment
+
+import (
+	"context"
+	"fleetd/fleet"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// An Rule lets unknown devices in, or keeps them out, without an
+// operator. All of its conditions must hold; an empty one holds for every
+// device. What a rule looks at are claims of the device, but for its address.
+type Rule struct {
+	ID       uuid.UUID
+	Position int // the first rule that fits decides
+	Name     string
+	Enabled  bool
+	Action   RuleAction
+
+	Boards     []string // in lower case; a trailing * matches any ending
+	Networks   []netip.Prefix
+	Devices    []fleet.DeviceID // MAC addresses, sorted
+	From       *time.Time
+	Until      *time.Time
+	MaxDevices int      // how many it lets in at most; 0 is any number
+	Tags       []string // set on a device that it lets in
+
+	Accepted  int // devices it has let in
+	CreatedBy string
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// RuleAction is what a rule does with a device that fits.
+type RuleAction string
+
+const (
+	RuleAccept RuleAction = "accept"
+	// RuleRefuse keeps a device out: it gets neither credentials nor a code, and
+	// is not listed.
+	RuleRefuse RuleAction = "refuse"
+)
+
+// A RuleAcceptance says that a rule let a device in.
+type RuleAcceptance struct {
+	ID   uuid.UUID
+	Rule uuid.UUID
+	Name string // of the rule
+	Tags []string
+	At   time.Time
+}
+
+// RuleActor is the principal of what a rule does.
+func RuleActor(a RuleAcceptance) fleet.Actor {
+	return fleet.Actor{Kind: fleet.ActorSystem, ID: a.Rule.String(), Name: "rule " + a.Name, Role: fleet.RoleAdmin}
+}
+
+// Limits of enrolment rules.
+const (
+	MaxEnrolmentRules = 200
+	MaxRuleDevices    = 20_000
+	maxRuleBoards     = 100
+	maxRuleNetworks   = 200
+)
+
+// RuleStore keeps enrolment rules. Each change is stored with its
+// audit entry.
+type RuleStore interface {
+	EnrolmentRules(ctx context.Context) ([]Rule, error) // by position
+	CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r Rule) error
+	UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r Rule) error
+	DeleteEnrolmentRule(ctx context.Context, by fleet.Actor, id uuid.UUID) error
+	// OrderEnrolmentRules gives the rules their positions, in the order of ids.
+	// moved is the one that an operator moved.
+	OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []uuid.UUID, moved uuid.UUID) error
+}
+
+// clean brings a rule into the form in which it is stored and matched.
+func (r *Rule) clean() (err error) {
+	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameBytes); err != nil {
+		return err
+	}
+	if r.Name == "" {
+		return invalidRule("name_missing", "name", "give the rule a name: audit entries quote it")
+	}
+	if r.Action != RuleAccept && r.Action != RuleRefuse {
+		return invalidRule("invalid_rule_action", "action", "a rule accepts or refuses")
+	}
+	if r.Tags, err = fleet.CleanTags(r.Tags); err != nil {
+		return err
+	}
+	if err := r.cleanBoards(); err != nil {
+		return err
+	}
+	if len(r.Networks) > maxRuleNetworks {
+		return invalidRule("too_many_networks", "networks", "a rule names at most %d networks", maxRuleNetworks)
+	}
+	for i, p := range r.Networks {
+		r.Networks[i] = p.Masked()
+	}
+	slices.Sort(r.Devices)
+	r.Devices = slices.Compact(r.Devices)
+	if len(r.Devices) > MaxRuleDevices {
+		return invalidRule("too_many_devices", "devices", "a rule lists at most %d addresses", MaxRuleDevices).
+			With("n", len(r.Devices)).With("max", MaxRuleDevices)
+	}
+	if r.From != nil && r.Until != nil && !r.From.Before(*r.Until) {
+		return invalidRule("invalid_window", "until", "the end of the time lies before its start")
+	}
+	if r.MaxDevices < 0 || r.MaxDevices > 1_000_000 {
+		return invalidRule("invalid_max_devices", "max_devices", "at most 0 (any number) to 1000000 devices")
+	}
+	if r.Action == RuleAccept && len(r.Boards)+len(r.Networks)+len(r.Devices) == 0 && r.Until == nil {
+		return invalidRule("rule_too_wide", "action",
+			"a rule that accepts every device for ever is the mode open; name boards, networks, addresses or an end")
+	}
+	return nil
+}
+
+func (r *Rule) cleanBoards() error {
+	var boards []string
+	for _, b := range r.Boards {
+		if b = strings.ToLower(strings.TrimSpace(b)); b == "" {
+			continue
+		}
+		if _, err := fleet.CleanLine("board", b, fleet.MaxNameBytes); err != nil ||
+			strings.Contains(strings.TrimSuffix(b, "*"), "*") {
+			return invalidRule("invalid_board", "boards", "%.80q is not a board; a * stands at its end only", b).With("value", b)
+		}
+		boards = append(boards, b)
+	}
+	slices.Sort(boards)
+	if r.Boards = slices.Compact(boards); len(r.Boards) > maxRuleBoards {
+		return invalidRule("too_many_boards", "boards", "a rule names at most %d boards", maxRuleBoards)
+	}
+	return nil
+}
+
+func invalidRule(code, field, format string, args ...any) *fleet.Error {
+	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
+	e.Field = field
+	return e
+}
+
+// ParseNetworks reads networks as people write them: 10.1.0.0/16, or a single
+// address, with blanks or commas between them.
+func ParseNetworks(text string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;，", r) }) {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			var ip netip.Addr
+			if ip, err = netip.ParseAddr(s); err == nil && ip.Zone() == "" {
+				p, err = ip.Prefix(ip.BitLen())
+			}
+		}
+		if err != nil || !p.IsValid() || p.Addr().Is4In6() {
+			s = fleet.CleanText(s, 60)
+			return nil, invalidRule("invalid_network", "networks",
+				"%q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+// listHeaders name the column of addresses, the surest name first.
+var listHeaders = []string{"mac", "macaddress", "macaddr", "deviceid", "device", "address", "id"}
+
+// ParseDeviceList reads MAC addresses from lines of text or CSV, of which the
+// first column counts, or the one that a first line calls "mac". Empty lines
+// and lines from # on are skipped. An error names the first line at fault.
+func ParseDeviceList(text string) ([]fleet.DeviceID, error) {
+	var all []fleet.DeviceID
+	column, first := 0, true
+	number := 0
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		cells := strings.FieldsFunc(line+" ", func(r rune) bool { return r == ',' || r == ';' || r == '\t' })
+		if first {
+			first = false
+			if at := headerColumn(cells); at >= 0 {
+				column = at
+				continue
+			}
+		}
+		cell := ""
+		if column < len(cells) {
+			cell = strings.Trim(strings.TrimSpace(cells[column]), `"'`)
+		}
+		id, err := fleet.ParseDeviceID(cell)
+		if err != nil || id.MAC() == "" {
+			return nil, InvalidListLine(number, cell)
+		}
+		if all = append(all, id); len(all) > 2*MaxRuleDevices {
+			return nil, invalidRule("too_many_devices", "devices", "a rule lists at most %d addresses", MaxRuleDevices).
+				With("n", len(all)).With("max", MaxRuleDevices)
+		}
+	}
+	return all, nil
+}
+
+// InvalidListLine is the error of a line of a list, counted from 1.
+func InvalidListLine(line int, value string) *fleet.Error {
+	value = fleet.CleanText(value, 60)
+	return invalidRule("invalid_device_list", "devices", "line %d: %q is not a MAC address; write it as a0:85:e3:11:22:33",
+		line, value).
+		With("line", line).With("value", value)
+}
+
+// headerColumn returns which column of a first line holds the addresses, -1 if
+// the line is no header.
+func headerColumn(cells []string) int {
+	plain := strings.NewReplacer(" ", "", "_", "", "-", "", `"`, "")
+	for _, name := range listHeaders {
+		if at := slices.IndexFunc(cells, func(c string) bool { return plain.Replace(strings.ToLower(c)) == name }); at >= 0 {
+			return at
+		}
+	}
+	return -1
+}
+
+// Matches reports whether the conditions of the rule hold for a poll, whether
+// or not the rule is enabled or has let in all it may.
+func (r *Rule) Matches(p BootPoll) bool {
+	switch {
+	case r.From != nil && p.At.Before(*r.From), r.Until != nil && !p.At.Before(*r.Until):
+		return false
+	case len(r.Boards) > 0 && !slices.ContainsFunc(r.Boards, boardIs(p.Board)):
+		return false
+	case len(r.Networks) > 0 && !inNetworks(r.Networks, p.RemoteAddr):
+		return false
+	}
+	if len(r.Devices) == 0 {
+		return true
+	}
+	_, listed := slices.BinarySearch(r.Devices, p.Device)
+	return listed
+}
+
+func boardIs(board string) func(string) bool {
+	board = strings.ToLower(board)
+	return func(want string) bool {
+		prefix, open := strings.CutSuffix(want, "*")
+		return board == want || open && strings.HasPrefix(board, prefix)
+	}
+}
+
+func inNetworks(networks []netip.Prefix, addr string) bool {
+	ip, err := netip.ParseAddr(addr)
+	if err != nil {
+		return false
+	}
+	ip = ip.Unmap().WithZone("")
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// Detail is what an audit entry keeps of a rule: of a long list its length.
+func (r Rule) Detail() map[string]any {
+	d := map[string]any{"name": r.Name, "enabled": r.Enabled, "action": string(r.Action), "position": r.Position}
+	if len(r.Boards) > 0 {
+		d["boards"] = r.Boards
+	}
+	if len(r.Networks) > 0 {
+		d["networks"] = r.Networks
+	}
+	if len(r.Devices) > 0 {
+		d["devices"] = len(r.Devices)
+	}
+	if r.From != nil {
+		d["from"] = r.From.UTC()
+	}
+	if r.Until != nil {
+		d["until"] = r.Until.UTC()
+	}
+	if r.MaxDevices > 0 {
+		d["max_devices"] = r.MaxDevices
+	}
+	if len(r.Tags) > 0 {
+		d["tags"] = r.Tags
+	}
+	return d
+}

@@ -1,0 +1,56 @@
+package enrolment
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+)
+
+// A Sealer encrypts keys that are kept in the database, with the server's
+// secret: a copy of the database alone holds none of them.
+type Sealer struct{ aead cipher.AEAD }
+
+// ErrSealed means that a key in the database was sealed with another secret.
+var ErrSealed = errors.New("sealed with another secret key: restore the secret.key (or FLEETD_SECRET_KEY) that belongs to this database")
+
+// NewSealer makes a sealer from the server's secret of [KeySize] bytes.
+func NewSealer(secret []byte) (*Sealer, error) {
+	if len(secret) != KeySize {
+		return nil, fmt.Errorf("the secret key has %d bytes, want %d", len(secret), KeySize)
+	}
+	key, err := hkdf.Key(sha256.New, secret, nil, "fleetd sealed keys v1", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return &Sealer{aead}, err
+}
+
+// seal encrypts a key for one place, which name says: moved elsewhere in the
+// database it does not open.
+func (s *Sealer) seal(name string, key []byte) []byte {
+	return s.aead.Seal(nil, nil, key, []byte(name))
+}
+
+func (s *Sealer) open(name string, sealed []byte) ([]byte, error) {
+	key, err := s.aead.Open(nil, nil, sealed, []byte(name))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, ErrSealed)
+	}
+	return key, nil
+}
+
+// randomKey makes a key of [KeySize] bytes.
+func randomKey() []byte {
+	key := make([]byte, KeySize)
+	rand.Read(key) // never fails
+	return key
+}

@@ -1,0 +1,175 @@
+package enrolment
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fleetd/fleet"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// Bounds of a list of serial numbers.
+const (
+	MaxSerials       = 200_000  // loaded at all
+	MaxSerialFile    = 16 << 20 // bytes of one file
+	maxSerialLine    = 400      // bytes
+	maxLineProblems  = 20       // named of one file
+	serialKeyBytes   = 32       // an HMAC key in eFuse
+	serialFileHeader = "serial,key"
+)
+
+var serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// A serialRow is one line of a list: a serial number and its HMAC key.
+type serialRow struct {
+	line   int
+	serial string
+	key    []byte
+}
+
+// A LineCode says what is wrong with a line of a list of serial numbers.
+type LineCode string
+
+// What can be wrong with a line.
+const (
+	LineFields      LineCode = "serial_line_fields"        // not two fields
+	LineTooLong     LineCode = "serial_line_too_long"      // more than any line has
+	LineSerial      LineCode = "serial_line_serial"        // no serial number
+	LineKey         LineCode = "serial_line_key"           // not 64 hex digits
+	LineDuplicate   LineCode = "serial_line_duplicate"     // the serial number of Other, again
+	LineOtherKey    LineCode = "serial_line_other_key"     // loaded before, with another key
+	LineUnreadable  LineCode = "serial_line_unreadable"    // its key on record cannot be opened, so not compared
+	LineTooManyRows LineCode = "serial_line_too_many_rows" // more than MaxSerials
+)
+
+// A LineProblem is one line that cannot be loaded. It never quotes the line:
+// half of it is a secret.
+type LineProblem struct {
+	Line  int // from 1
+	Code  LineCode
+	Other int // the line of the same serial number, of a LineDuplicate
+}
+
+// A SerialFileError refuses a whole list: nothing of it was loaded.
+type SerialFileError struct {
+	Problems []LineProblem // the first ones
+	More     int           // how many lines more are wrong
+	refusal  *fleet.Error
+}
+
+var lineTexts = map[LineCode]string{
+	LineFields:      "write the serial number, a comma and the key",
+	LineTooLong:     "the line is too long",
+	LineSerial:      "a serial number has 1 to 64 letters, digits, dots, dashes or underscores",
+	LineKey:         "the key is not 64 hex digits",
+	LineDuplicate:   "the serial number stands in another line of the file too",
+	LineOtherKey:    "the serial number is loaded already, with another key; delete it first",
+	LineUnreadable:  "the serial number is loaded already, and its key was sealed with another secret key; delete it first",
+	LineTooManyRows: "too many serial numbers; 200000 can be loaded",
+}
+
+func newSerialFileError(problems []LineProblem) *SerialFileError {
+	e := &SerialFileError{Problems: problems[:min(len(problems), maxLineProblems)]}
+	e.More = len(problems) - len(e.Problems)
+	first := problems[0]
+	e.refusal = fleet.Errorf(fleet.ErrInvalid, "invalid_serial_file", "line %d: %s; nothing was loaded", first.Line,
+		lineTexts[first.Code])
+	e.refusal.Field = fmt.Sprintf("line %d", first.Line)
+	return e
+}
+
+func (e *SerialFileError) Error() string { return e.refusal.Message }
+func (e *SerialFileError) Unwrap() error { return e.refusal }
+
+// Text is the problem in English, for programs; pages have their own.
+func (p LineProblem) Text() string { return lineTexts[p.Code] }
+
+// readSerials reads a list: a serial number, a comma and 64 hex digits on each
+// line. The first line can be a heading; blank lines and those that begin with
+// # are passed over. Fields can be quoted, as spreadsheets write them.
+func readSerials(r io.Reader) ([]serialRow, []LineProblem, error) {
+	var rows []serialRow
+	var problems []LineProblem
+	seen := make(map[string]int)
+	in := bufio.NewReaderSize(io.LimitReader(r, MaxSerialFile+1), 64<<10)
+	for line, size := 1, 0; ; line++ {
+		text, long, err := readLine(in)
+		if size += len(text); size > MaxSerialFile {
+			return nil, nil, fleet.Errorf(fleet.ErrInvalid, "serial_file_too_large",
+				"the list has more than 16 MiB; load it in parts")
+		}
+		end := errors.Is(err, io.EOF)
+		if err != nil && !end {
+			return nil, nil, err
+		}
+		if line == 1 {
+			text = strings.TrimPrefix(text, "\ufeff") // a byte order mark, as spreadsheets write
+		}
+		text = strings.TrimSpace(text)
+		heading := line == 1 && strings.EqualFold(strings.ReplaceAll(text, " ", ""), serialFileHeader)
+		switch {
+		case long:
+			problems = append(problems, LineProblem{Line: line, Code: LineTooLong})
+		case text == "" || heading || text[0] == '#':
+		case len(rows) == MaxSerials:
+			return nil, append(problems, LineProblem{Line: line, Code: LineTooManyRows}), nil
+		default:
+			row, code := parseSerialLine(text)
+			row.line = line
+			switch other := seen[row.serial]; {
+			case code != "":
+				problems = append(problems, LineProblem{Line: line, Code: code})
+			case other != 0:
+				problems = append(problems, LineProblem{Line: line, Code: LineDuplicate, Other: other})
+			default:
+				seen[row.serial] = line
+				rows = append(rows, row)
+			}
+		}
+		if end {
+			return rows, problems, nil
+		}
+	}
+}
+
+// readLine returns the next line, of a long one no more than is needed to see
+// that it is.
+func readLine(in *bufio.Reader) (line string, long bool, err error) {
+	var text []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		if room := maxSerialLine + 1 - len(text); room > 0 {
+			text = append(text, part[:min(room, len(part))]...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(text), len(text) > maxSerialLine, err
+		}
+	}
+}
+
+func parseSerialLine(text string) (serialRow, LineCode) {
+	serial, key, ok := strings.Cut(text, ",")
+	if !ok || strings.Contains(key, ",") {
+		return serialRow{}, LineFields
+	}
+	row := serialRow{serial: unquoted(serial)}
+	if !serialPattern.MatchString(row.serial) {
+		return serialRow{}, LineSerial
+	}
+	var err error
+	if row.key, err = hex.DecodeString(unquoted(key)); err != nil || len(row.key) != serialKeyBytes {
+		return serialRow{}, LineKey
+	}
+	return row, ""
+}
+
+func unquoted(field string) string {
+	field = strings.TrimSpace(field)
+	if len(field) >= 2 && field[0] == '"' && field[len(field)-1] == '"' {
+		return strings.TrimSpace(field[1 : len(field)-1])
+	}
+	return field
+}

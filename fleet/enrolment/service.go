@@ -1,0 +1,455 @@
+package enrolment
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"fleetd/fleet"
+	"fleetd/fleet/internal/writebehind"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unique"
+)
+
+// Options configures [Service]. Store, Mode, and Key or Keys, are
+// required.
+type Options struct {
+	Store Store
+	Mode  fleet.EnrolmentMode
+	// ByCode names devices that show their code even in open mode. nil: none.
+	ByCode func(fleet.DeviceID) bool
+	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
+	Log    *slog.Logger
+
+	Rules *Rules // by which devices join without an operator; nil: none
+	// Keys are the generations of the key that signs credentials, loaded. nil:
+	// the one derived from Key.
+	Keys *SigningKeys
+	// Serials are the serial numbers that devices can prove to carry. nil: none.
+	Serials *Serials
+	// MarkProofs leaves it to an operator to let in a device that proved its
+	// serial number. By default the proof is enough.
+	MarkProofs bool
+
+	PublicName string        // shown on the display above the code: the host of the console
+	Events     *fleet.Events // nil: nobody is told
+
+	// Connected reports whether a device is connected: in open mode, one that is
+	// keeps its Client-Id. nil: none is.
+	Connected func(fleet.DeviceID) bool
+	// Connection returns a device's connection. nil: none is known.
+	Connection func(fleet.DeviceID) (fleet.Connection, bool)
+	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
+	Conflicts ConflictStore
+	// Kick ends a device's connection when its credentials die. May be nil.
+	Kick func(id fleet.DeviceID, reason string)
+
+	MaxWaiting int // devices that wait at one time. Default: 10,000; at most 100,000
+	// MaxWaitingPerNetwork bounds those of one network; this machine's own is
+	// not bounded, since a proxy may speak from it. Default: 500.
+	MaxWaitingPerNetwork int
+	NetworkBits4         int // of an IPv4 address, that name its network. Default: 24
+	NetworkBits6         int // of an IPv6 address. Default: 64
+
+	MaxDevices int           // devices known at all. Default: 1,000,000
+	WaitingTTL time.Duration // a waiting device is forgotten so long after its last poll. Default: 24h
+	WriteEvery time.Duration // how long polls are gathered. Default: 200ms
+	Now        func() time.Time
+}
+
+// Enrolments decides which devices belong to the fleet. It answers boot polls
+// and checks credentials from memory alone, so that a fleet that starts
+// together waits for nothing and a database that is away stops no known
+// device; it writes what it learns behind.
+//
+// Device-Id and Client-Id are claims, not proof. What the pair buys is limited:
+// credentials are bound to both, and a Client-Id that differs from the one on
+// record needs an operator's word.
+type Service struct {
+	o       Options
+	keys    *SigningKeys
+	polls   *writebehind.Buffer[fleet.DeviceID, BootPoll]
+	codes   *claimCodes
+	waiting *waitingList
+	claims  attemptLimiter
+	proofs  attemptLimiter // of serial numbers, by device and address
+	crowded chan struct{}  // asks Run to forget stale waiting devices early
+
+	duplicates *duplicates
+	conflicts  *writebehind.Buffer[fleet.DeviceID, struct{}]
+
+	seed   maphash.Seed
+	shards [enrolmentShards]enrolmentShard
+}
+
+const enrolmentShards = 64
+
+type enrolmentShard struct {
+	mu      sync.Mutex
+	devices map[fleet.DeviceID]*standing
+}
+
+// standing is an [Admission] as memory holds it, for every device there is.
+// Builds are interned: a fleet runs few of them.
+type standing struct {
+	enrolment    fleet.Enrolment
+	clientID     string
+	newClientID  string
+	refused      string // Client-Id whose request an operator refused
+	serial       credentialSerial
+	retired      bool
+	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
+	request      *request        // nil unless a code is shown
+	software     bool            // see Running
+	elf, version unique.Handle[string]
+	inventoryELF unique.Handle[string]
+	inventoryAt  int64 // Unix seconds
+	noted        keyNote
+}
+
+// A keyNote is the generation of the signing key that a device last connected
+// with, as noted for a rotation.
+type keyNote struct{ rotation, generation int32 }
+
+// request is a device's wish to be let in, under the Client-Id it asked with.
+type request struct {
+	device            fleet.DeviceID
+	code, challenge   string
+	since, lastPoll   time.Time // zero if before the start of the process
+	board, remoteAddr string
+	pinned            bool      // of an enrolled device
+	unsaved           *BootPoll // made room for and not stored yet: most such never ask again
+
+	// The waiting list's, under its lock.
+	network *waitingNetwork // nil: not listed, or no longer
+	element *list.Element   // nil if pinned
+	contact time.Time       // latest
+	steady  bool            // asked more than once
+	stored  bool
+	claim   *serialClaim // nil unless the device claims a serial number on record
+}
+
+// New makes the service. Load it before the first poll.
+func New(o Options) (*Service, error) {
+	switch o.Mode {
+	case fleet.EnrolByCode, fleet.EnrolByApproval, fleet.EnrolOpen:
+	default:
+		return nil, fmt.Errorf("%q is no way to enrol; choose code, approve or open", o.Mode)
+	}
+	if o.Keys == nil {
+		keys, err := NewSigningKeys(nil, o.Key, o.Log)
+		if err != nil {
+			return nil, err
+		}
+		o.Keys = keys
+	}
+	o = enrolmentDefaults(o)
+	if o.NetworkBits4 < 1 || o.NetworkBits4 > 32 || o.NetworkBits6 < 1 || o.NetworkBits6 > 128 {
+		return nil,
+			fmt.Errorf("a network has 1 to 32 bits of an IPv4 address and 1 to 128 of an IPv6 address, not %d and %d",
+				o.NetworkBits4, o.NetworkBits6)
+	}
+	e := &Service{o: o, keys: o.Keys, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
+		claims: attemptLimiter{burst: 10, every: 6 * time.Second},
+		proofs: attemptLimiter{burst: 30, every: 3 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+	for i := range e.shards {
+		e.shards[i].devices = make(map[fleet.DeviceID]*standing)
+	}
+	e.polls = writebehind.New(&writebehind.Buffer[fleet.DeviceID, BootPoll]{Away: fleet.ErrUnavailable,
+		What: "boot polls", Write: e.savePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000, Log: o.Log})
+	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
+	e.conflicts = writebehind.New(&writebehind.Buffer[fleet.DeviceID, struct{}]{Away: fleet.ErrUnavailable,
+		What: "conflicts of devices", Write: e.saveConflicts, Every: o.WriteEvery, Batch: 500, Limit: maxSuspects,
+		Log: o.Log})
+	return e, nil
+}
+
+func enrolmentDefaults(o Options) Options {
+	o.PublicName = fleet.CleanText(o.PublicName, 60)
+	o.MaxWaiting = cmp.Or(o.MaxWaiting, 10_000)
+	o.MaxWaitingPerNetwork = cmp.Or(o.MaxWaitingPerNetwork, 500)
+	o.NetworkBits4 = cmp.Or(o.NetworkBits4, 24)
+	o.NetworkBits6 = cmp.Or(o.NetworkBits6, 64)
+	o.MaxDevices = cmp.Or(o.MaxDevices, 1_000_000)
+	o.WaitingTTL = cmp.Or(o.WaitingTTL, 24*time.Hour)
+	o.WriteEvery = cmp.Or(o.WriteEvery, 200*time.Millisecond)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Connected == nil {
+		o.Connected = func(fleet.DeviceID) bool { return false }
+	}
+	if o.Connection == nil {
+		o.Connection = func(fleet.DeviceID) (fleet.Connection, bool) { return fleet.Connection{}, false }
+	}
+	if o.ByCode == nil {
+		o.ByCode = func(fleet.DeviceID) bool { return false }
+	}
+	if o.Kick == nil {
+		o.Kick = func(fleet.DeviceID, string) {}
+	}
+	return o
+}
+
+// Load reads the standing of every device into memory.
+func (e *Service) Load(ctx context.Context) error {
+	all, err := e.o.Store.Admissions(ctx)
+	if err != nil {
+		return fmt.Errorf("loading enrolments: %w", err)
+	}
+	rotation := e.keys.Rotation().ID
+	uses, err := e.keys.loadUses(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
+			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software,
+			inventoryELF: unique.Make(a.InventoryELF),
+			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
+		if !a.InventoryAt.IsZero() {
+			st.inventoryAt = a.InventoryAt.Unix()
+		}
+		if a.ClaimCode != "" && !a.Retired && e.codes.restore(a.ClaimCode, a.Device) {
+			r := &request{device: a.Device, code: a.ClaimCode, challenge: a.Challenge, remoteAddr: a.RemoteAddr,
+				pinned: a.Enrolment == fleet.EnrolmentEnrolled, stored: true}
+			evicted, _, ok := e.waiting.enter(r, a.RemoteAddr, time.Time{})
+			if evicted != nil { // the limits were lowered
+				e.codes.release(evicted.code)
+				e.displace(evicted)
+			}
+			if ok {
+				st.request = r
+			} else {
+				e.codes.release(a.ClaimCode)
+			}
+		}
+		if generation, ok := uses[a.Device]; ok {
+			st.noted = keyNote{rotation, generation}
+		}
+		s := e.shard(a.Device)
+		s.mu.Lock()
+		s.devices[a.Device] = st
+		s.mu.Unlock()
+	}
+	return e.loadConflicts(ctx)
+}
+
+// Run writes polls behind and forgets devices that no longer wait, until ctx
+// ends; then it writes what is left.
+func (e *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { e.polls.Run(ctx) })
+	wg.Go(func() { e.conflicts.Run(ctx) })
+	wg.Go(func() { e.forgetStale(ctx) })
+	wg.Wait()
+	return nil
+}
+
+// A Running is what is known of the build a device runs.
+type Running struct {
+	ELFSHA256, Version string
+	// InventoryFresh says that the stored inventory was taken from this very
+	// build, not long ago: the device need not be asked for its tools again.
+	InventoryFresh bool
+	// Software says that the latest poll, read in full, named neither a chip nor
+	// partitions: no board polls like that.
+	Software bool
+}
+
+// inventoryTTL is how long an inventory stands in for asking the device again.
+const inventoryTTL = 24 * time.Hour
+
+// Running returns the build of the device's latest boot poll.
+func (e *Service) Running(id fleet.DeviceID) Running {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil {
+		return Running{}
+	}
+	r := Running{ELFSHA256: st.elf.Value(), Version: st.version.Value(), Software: st.software}
+	age := e.o.Now().Sub(time.Unix(st.inventoryAt, 0))
+	r.InventoryFresh = r.ELFSHA256 != "" && st.elf == st.inventoryELF && age < inventoryTTL
+	return r
+}
+
+// Listed notes that the device's tools were listed completely and stored.
+func (e *Service) Listed(id fleet.DeviceID, elfSHA256 string, at time.Time) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.devices[id]; st != nil {
+		st.inventoryELF, st.inventoryAt = unique.Make(elfSHA256), at.Unix()
+	}
+}
+
+// Stored returns when the polls answered so far are in the store: a new device
+// connects, and can have listed its tools, before its first poll was written.
+func (e *Service) Stored(ctx context.Context) error {
+	if err := e.polls.Flush(ctx); err != nil {
+		return err
+	}
+	if err := e.polls.Lock(ctx); err != nil { // a write that began before
+		return err
+	}
+	e.polls.Unlock()
+	return nil
+}
+
+// Known reports whether the device is enrolled, whatever its Client-Id.
+func (e *Service) Known(id fleet.DeviceID) bool {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	return st != nil && st.enrolled()
+}
+
+// Activate reports whether a device that shows a code has been let in.
+func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil {
+		return false
+	}
+	clientID = cleanClientID(clientID)
+	if r := st.request; r != nil && (r.pinned && clientID == st.newClientID || !r.pinned && clientID == st.clientID) {
+		e.waiting.touch(r, e.o.Now())
+	}
+	return st.enrolled() && st.clientID == clientID
+}
+
+// Authenticate checks the credentials of a CONNECT against memory alone. Its
+// errors are [CredentialsError]s.
+//
+// Genuine credentials of a device that is not on record are refused: after the
+// database was restored from a backup, such a device has to be started again,
+// and joins as a new one.
+func (e *Service) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
+	ring := e.keys.ring.Load()
+	id, client, generation, key, err := ring.verify(clientID, username, password)
+	if err != nil {
+		return "", err
+	}
+	bound, err := e.accept(id, client, generation, keyNote{ring.rotation.ID, key})
+	if err == CredentialsOtherClient && bound != "" {
+		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
+	}
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+// accept checks genuine credentials against the device's standing. It returns
+// the Client-Id that is bound, "" if what the other does is of no interest.
+func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote) (bound string,
+	err error) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	switch {
+	case st == nil:
+		return "", CredentialsUnknown
+	case !st.enrolled():
+		return "", CredentialsNotEnrolled
+	case st.clientID != client && client == st.refused:
+		return "", CredentialsOtherClient
+	case st.clientID != client:
+		return st.clientID, CredentialsOtherClient
+	case !st.serial.accepts(generation):
+		return "", CredentialsRevoked
+	}
+	if generation == st.serial.generation() {
+		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
+	}
+	if note.rotation != 0 && note != st.noted {
+		st.noted = note
+		e.keys.used(id, note)
+	}
+	return st.clientID, nil
+}
+
+func (st *standing) enrolled() bool { return st.enrolment == fleet.EnrolmentEnrolled && !st.retired }
+
+func (e *Service) shard(id fleet.DeviceID) *enrolmentShard {
+	return &e.shards[maphash.String(e.seed, string(id))%enrolmentShards]
+}
+
+// admission returns a device's standing as the store takes it.
+func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
+	s := e.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.devices[id]
+	if st == nil {
+		return Admission{}, false
+	}
+	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
+		Serial: int32(st.serial), Retired: st.retired,
+		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
+		InventoryELF: st.inventoryELF.Value()}
+	if st.inventoryAt != 0 {
+		a.InventoryAt = time.Unix(st.inventoryAt, 0).UTC()
+	}
+	if st.request != nil {
+		a.ClaimCode, a.Challenge = st.request.code, st.request.challenge
+	}
+	return a, true
+}
+
+// savePolls stores polls with the standing the devices have by now: a decision
+// made since must not be undone.
+func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPoll) error {
+	records := make([]PollRecord, 0, len(batch))
+	for id, p := range batch {
+		if a, ok := e.admission(id); ok {
+			records = append(records, PollRecord{Poll: p, Admission: a, Accepted: e.acceptance(id)})
+		}
+	}
+	if err := e.o.Store.SavePolls(ctx, records); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.Accepted != nil {
+			e.with(r.Poll.Device, func(st *standing) { st.accepted = nil })
+		}
+	}
+	return nil
+}
+
+func (e *Service) acceptance(id fleet.DeviceID) (a *RuleAcceptance) {
+	e.with(id, func(st *standing) { a = st.accepted })
+	return a
+}
+
+// storeRequest hands the poll of a device that was made room for to the store,
+// for a decision about it.
+func (e *Service) storeRequest(id fleet.DeviceID) {
+	e.with(id, func(st *standing) {
+		if r := st.request; r != nil && r.unsaved != nil {
+			e.polls.Put(id, *r.unsaved)
+			e.waiting.saved(r)
+		}
+	})
+}
+
+func (e *Service) changed(id fleet.DeviceID) {
+	e.o.Events.Publish(fleet.Event{Kind: fleet.EventDevice, At: e.o.Now().UTC(),
+		Device: fleet.DeviceID(strings.Clone(string(id)))})
+}

@@ -1,0 +1,548 @@
+package enrolment
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"fleetd/fleet/internal/writebehind"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A RotationState is how far a change of the key that signs device credentials
+// has come.
+type RotationState string
+
+// The states of a rotation.
+const (
+	RotationRunning  RotationState = "running"  // the new key signs, both are accepted
+	RotationAborting RotationState = "aborting" // the old key signs again, both are accepted
+	RotationFinished RotationState = "finished" // the old key is refused
+	RotationAborted  RotationState = "aborted"  // the new key is refused
+)
+
+// rotationRules says what holds in each state, and which state an act leads to.
+var rotationRules = map[RotationState]struct {
+	signsNew, acceptsOld, acceptsNew bool
+	finish, abort                    RotationState // "": the act is not possible
+}{
+	RotationRunning:  {true, true, true, RotationFinished, RotationAborting},
+	RotationAborting: {false, true, true, RotationAborted, ""},
+	RotationFinished: {true, false, true, "", ""},
+	RotationAborted:  {false, true, false, "", ""},
+}
+
+// A KeyRotation brings a fleet from one generation of the signing key to
+// another. Each device gets new credentials when it next starts: only then
+// does it ask for them (protocol 2).
+type KeyRotation struct {
+	ID             int32
+	FromGeneration int32
+	ToGeneration   int32
+	State          RotationState
+	StartedAt      time.Time
+	StartedBy      string
+	EndedAt        *time.Time
+	EndedBy        string
+	LeftBehind     int64 // devices that were still to come when it ended
+}
+
+// Open reports whether both keys are accepted.
+func (r KeyRotation) Open() bool { return r.State == RotationRunning || r.State == RotationAborting }
+
+// Refuses is the generation that the end of the rotation makes worthless.
+func (r KeyRotation) Refuses() int32 {
+	if r.State == RotationAborting || r.State == RotationAborted {
+		return r.ToGeneration
+	}
+	return r.FromGeneration
+}
+
+// A SigningKey is one generation of the key, sealed.
+type SigningKey struct {
+	Generation int32
+	SealedKey  []byte
+	CreatedAt  time.Time
+}
+
+// A KeyUse is the generation that a device last connected with.
+type KeyUse struct {
+	Rotation   int32
+	Generation int32
+	At         time.Time
+}
+
+// RotationCounts says how far a rotation has come, in enrolled devices.
+type RotationCounts struct {
+	New     int64 // last connected with the new key
+	Old     int64 // seen since the start, not with the new key
+	NotSeen int64 // not seen since the start
+}
+
+// Left is how many devices the end of the rotation would refuse, or has
+// refused: until they are restarted.
+func (c RotationCounts) Left(r KeyRotation) int64 {
+	if r.Refuses() == r.ToGeneration {
+		return c.New
+	}
+	return c.Old + c.NotSeen
+}
+
+// A RotationGroup is one of the groups that [RotationCounts] counts.
+type RotationGroup string
+
+// The groups of devices in a rotation.
+const (
+	RotationNew     RotationGroup = "new"
+	RotationOld     RotationGroup = "old"
+	RotationNotSeen RotationGroup = "not_seen"
+)
+
+// LeftGroups are the groups of devices that the end of the rotation refuses.
+func (r KeyRotation) LeftGroups() []RotationGroup {
+	if r.Refuses() == r.ToGeneration {
+		return []RotationGroup{RotationNew}
+	}
+	return []RotationGroup{RotationOld, RotationNotSeen}
+}
+
+// A RotationDevice is a device and its place in a rotation.
+type RotationDevice struct {
+	Device   fleet.DeviceID
+	Name     string
+	Group    RotationGroup
+	Presence fleet.Presence
+	LastSeen *time.Time
+}
+
+// A RotationFilter picks devices of a rotation.
+type RotationFilter struct {
+	Groups []RotationGroup // none: all
+	Limit  int
+	Cursor string
+}
+
+// KeyStore keeps signing keys and rotations. Each change is one transaction
+// with its audit entry: a process that dies leaves one state or the next.
+type KeyStore interface {
+	// LatestRotation returns the latest rotation and the keys on record, or
+	// [fleet.ErrNotFound] if there never was one.
+	LatestRotation(ctx context.Context) (KeyRotation, []SigningKey, error)
+	// StartRotation puts a rotation and its new key on record; [fleet.ErrConflict] if
+	// one is open, or the generation was taken meanwhile.
+	StartRotation(ctx context.Context, by fleet.Actor, r KeyRotation, key SigningKey) error
+	// MoveRotation brings a rotation from one state to the next; [fleet.ErrConflict]
+	// if it is in another by now. The end deletes the key that it refuses.
+	MoveRotation(ctx context.Context, by fleet.Actor, r KeyRotation, from RotationState) error
+	// ResetKeys ends whatever rotation is open and replaces all keys by one.
+	ResetKeys(ctx context.Context, by fleet.Actor, r KeyRotation, key SigningKey) error
+	SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]KeyUse) error
+	KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID]int32, error)
+	RotationCounts(ctx context.Context, r KeyRotation) (RotationCounts, error)
+	RotationDevices(ctx context.Context, r KeyRotation, f RotationFilter) (fleet.Page[RotationDevice], error)
+}
+
+// keyRing is which keys sign and are accepted, at one moment.
+type keyRing struct {
+	rotation KeyRotation // the latest; the zero value if there never was one
+	signs    int32
+	keys     map[int32]signer // accepted, by generation
+}
+
+func (r *keyRing) issue(id fleet.DeviceID, clientID string, generation int32) *Credentials {
+	return r.keys[r.signs].issue(id, clientID, generation, r.signs)
+}
+
+// verify checks a password and returns what the credentials say, key being the
+// generation that signed them.
+func (r *keyRing) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, generation,
+	key int32,
+	err error) {
+	claim := readClaim(username)
+	s, ok := r.keys[claim.K]
+	switch {
+	case claim.V != 1:
+		return "", "", 0, 0, notIssued(clientID)
+	case ok:
+	case claim.K > max(r.signs, r.rotation.ToGeneration):
+		return "", "", 0, 0, CredentialsUnknownKey
+	default:
+		return "", "", 0, 0, CredentialsOldKey
+	}
+	id, client, generation, err = s.verify(clientID, username, password)
+	return id, client, generation, claim.K, err
+}
+
+// notIssued is why credentials whose username fleetd never made are refused.
+func notIssued(clientID string) CredentialsError {
+	if _, _, ok := parseMQTTClientID(clientID); !ok {
+		return CredentialsMalformed
+	}
+	return CredentialsForged
+}
+
+// SigningKeys are the generations of the key that signs device credentials.
+//
+// Generation 0 is derived from the server's secret. Later ones are random, and
+// stand in the database, sealed with that secret: a backup of the two together
+// is whole, and no file changes while fleetd runs.
+type SigningKeys struct {
+	store  KeyStore // nil: generation 0 alone
+	sealer *Sealer
+	first  signer
+	log    *slog.Logger
+	now    func() time.Time
+	ring   atomic.Pointer[keyRing]
+	uses   *writebehind.Buffer[fleet.DeviceID, KeyUse]
+}
+
+// keysRefresh is how often the keys are read again: another process may have
+// begun or ended a rotation.
+const keysRefresh = 2 * time.Second
+
+// NewSigningKeys makes the service from the server's secret. Without a store
+// there is generation 0 alone.
+func NewSigningKeys(store KeyStore, secret []byte, log *slog.Logger) (*SigningKeys, error) {
+	first, err := newSigner(secret)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := NewSealer(secret)
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	k := &SigningKeys{store: store, sealer: sealer, first: first, log: log,
+		now: func() time.Time { return time.Now().UTC() }}
+	k.ring.Store(&keyRing{keys: map[int32]signer{0: first}})
+	if store != nil {
+		k.uses = writebehind.New(&writebehind.Buffer[fleet.DeviceID, KeyUse]{Away: fleet.ErrUnavailable,
+			What: "keys that devices use", Write: store.SaveKeyUses,
+			Every: 500 * time.Millisecond, Batch: 1000, Limit: 1_000_000, Log: log})
+	}
+	return k, nil
+}
+
+// Load reads the keys. An error that is [ErrSealed] means that the server's
+// secret is not the one they were sealed with.
+func (k *SigningKeys) Load(ctx context.Context) error {
+	if k.store == nil {
+		return nil
+	}
+	r, keys, err := k.store.LatestRotation(ctx)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("loading signing keys: %w", err)
+	}
+	if at := k.ring.Load().rotation; at.ID == r.ID && at.State == r.State {
+		return nil
+	}
+	ring, err := k.newRing(r, keys)
+	if err != nil {
+		return err
+	}
+	k.ring.Store(ring)
+	return nil
+}
+
+func (k *SigningKeys) newRing(r KeyRotation, sealed []SigningKey) (*keyRing, error) {
+	rules := rotationRules[r.State]
+	ring := &keyRing{rotation: r, signs: r.FromGeneration, keys: make(map[int32]signer, 2)}
+	if rules.signsNew {
+		ring.signs = r.ToGeneration
+	}
+	for generation, accepted := range map[int32]bool{r.FromGeneration: rules.acceptsOld,
+		r.ToGeneration: rules.acceptsNew} {
+		if !accepted {
+			continue
+		}
+		s, err := k.signer(generation, sealed)
+		if err != nil {
+			return nil, err
+		}
+		ring.keys[generation] = s
+	}
+	return ring, nil
+}
+
+func (k *SigningKeys) signer(generation int32, sealed []SigningKey) (signer, error) {
+	if generation == 0 {
+		return k.first, nil
+	}
+	for _, s := range sealed {
+		if s.Generation == generation {
+			key, err := k.sealer.open(sealedGeneration(generation), s.SealedKey)
+			if err != nil {
+				return signer{}, err
+			}
+			return newSigner(key)
+		}
+	}
+	return signer{}, fmt.Errorf("generation %d of the signing key is not in the database", generation)
+}
+
+func sealedGeneration(n int32) string { return "signing key generation " + strconv.Itoa(int(n)) }
+
+// Run keeps the keys up to date and stores what devices use, until ctx ends.
+func (k *SigningKeys) Run(ctx context.Context) error {
+	if k.store == nil {
+		<-ctx.Done()
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.uses.Run(ctx)
+	}()
+	failing := false
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(keysRefresh):
+			err := k.Load(ctx)
+			if err != nil && !failing && ctx.Err() == nil {
+				k.log.Error("signing keys not read; going on with those known", "err", err)
+			}
+			failing = err != nil
+		}
+	}
+	<-done
+	return nil
+}
+
+// used notes the generation that a device connected with.
+func (k *SigningKeys) used(id fleet.DeviceID, use keyNote) {
+	k.uses.Put(fleet.DeviceID(strings.Clone(string(id))), KeyUse{Rotation: use.rotation, Generation: use.generation,
+		At: k.now()})
+}
+
+// Rotation returns the latest rotation, as the credentials are judged by now;
+// its ID is 0 if there never was one.
+func (k *SigningKeys) Rotation() KeyRotation { return k.ring.Load().rotation }
+
+// SigningGeneration is the generation that signs now.
+func (k *SigningKeys) SigningGeneration() int32 { return k.ring.Load().signs }
+
+// Start makes a new key. From now on it signs, and both are accepted. confirm
+// must read "rotate".
+func (k *SigningKeys) Start(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+	if err := k.may(ctx, by); err != nil {
+		return KeyRotation{}, err
+	}
+	if strings.TrimSpace(confirm) != "rotate" {
+		return KeyRotation{}, errConfirm("rotate")
+	}
+	now := k.ring.Load()
+	if now.rotation.Open() {
+		return KeyRotation{}, fleet.Errorf(fleet.ErrConflict, "rotation_open",
+			"a rotation of the signing key is under way; finish or abort it first")
+	}
+	r, key := k.next(now, by, RotationRunning)
+	if err := k.store.StartRotation(ctx, by, r, key); err != nil {
+		return KeyRotation{}, err
+	}
+	return k.reloaded(ctx)
+}
+
+// next is the rotation to a new key, sealed.
+func (k *SigningKeys) next(now *keyRing, by fleet.Actor, state RotationState) (KeyRotation, SigningKey) {
+	at := k.now()
+	generation := max(now.signs, now.rotation.ToGeneration) + 1
+	return KeyRotation{FromGeneration: now.signs, ToGeneration: generation, State: state, StartedAt: at,
+			StartedBy: by.Name},
+		SigningKey{Generation: generation, SealedKey: k.sealer.seal(sealedGeneration(generation), randomKey()), CreatedAt: at}
+}
+
+// Finish ends the rotation: of the two keys, the one that does not sign is
+// refused from now on, and deleted. confirm is how many devices are left then,
+// as a number: if there are more by now, nothing is done.
+func (k *SigningKeys) Finish(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+	return k.move(ctx, by, func(r *KeyRotation, c RotationCounts) error {
+		next := rotationRules[r.State].finish
+		typed, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(confirm), ",", ""), 10, 64)
+		left := c.Left(*r)
+		switch {
+		case next == "":
+			return errNoRotation()
+		case err != nil || typed < 0:
+			return errConfirm(strconv.FormatInt(left, 10))
+		case typed < left:
+			return fleet.Errorf(fleet.ErrConflict, "devices_left",
+				"%d devices are left by now, and would be refused until they are restarted; "+
+					"look at them, and confirm with that number", left)
+		}
+		now := k.now()
+		r.State, r.EndedAt, r.EndedBy, r.LeftBehind = next, &now, by.Name, left
+		return nil
+	})
+}
+
+// Abort has the old key sign again. Devices that came with the new one keep
+// being accepted until [SigningKeys.Finish]. confirm must read "abort".
+func (k *SigningKeys) Abort(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+	return k.move(ctx, by, func(r *KeyRotation, _ RotationCounts) error {
+		next := rotationRules[r.State].abort
+		switch {
+		case next == "":
+			return errNoRotation()
+		case strings.TrimSpace(confirm) != "abort":
+			return errConfirm("abort")
+		}
+		r.State = next
+		return nil
+	})
+}
+
+func (k *SigningKeys) move(ctx context.Context, by fleet.Actor, change func(*KeyRotation, RotationCounts) error) (
+	KeyRotation,
+	error) {
+	if err := k.may(ctx, by); err != nil {
+		return KeyRotation{}, err
+	}
+	r := k.Rotation()
+	if !r.Open() {
+		return KeyRotation{}, errNoRotation()
+	}
+	c, err := k.Counts(ctx)
+	if err != nil {
+		return KeyRotation{}, err
+	}
+	from := r.State
+	if err := change(&r, c); err != nil {
+		return KeyRotation{}, err
+	}
+	if err := k.store.MoveRotation(ctx, by, r, from); err != nil {
+		return KeyRotation{}, err
+	}
+	return k.reloaded(ctx)
+}
+
+// Reset is for when the server's secret was lost: it makes a new key, sealed
+// with the present secret, and refuses every other. confirm must read "reset".
+func (k *SigningKeys) Reset(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+	if err := by.May(fleet.RoleAdmin, "resetting the signing key"); err != nil {
+		return KeyRotation{}, err
+	}
+	if strings.TrimSpace(confirm) != "reset" {
+		return KeyRotation{}, errConfirm("reset")
+	}
+	at, _, err := k.store.LatestRotation(ctx)
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		return KeyRotation{}, err
+	}
+	now := &keyRing{rotation: at, signs: at.FromGeneration}
+	if rotationRules[at.State].signsNew {
+		now.signs = at.ToGeneration
+	}
+	r, key := k.next(now, by, RotationFinished)
+	r.EndedAt, r.EndedBy = &r.StartedAt, by.Name
+	if err := k.store.ResetKeys(ctx, by, r, key); err != nil {
+		return KeyRotation{}, err
+	}
+	return k.reloaded(ctx)
+}
+
+// may checks the role, and reads what another process may have changed.
+func (k *SigningKeys) may(ctx context.Context, by fleet.Actor) error {
+	if err := by.May(fleet.RoleAdmin, "rotating the signing key"); err != nil {
+		return err
+	}
+	return k.Load(ctx)
+}
+
+// reloaded brings a change that is stored into memory. If that fails, [Run]
+// does it within seconds.
+func (k *SigningKeys) reloaded(ctx context.Context) (KeyRotation, error) {
+	if err := k.Load(ctx); err != nil {
+		return KeyRotation{}, err
+	}
+	r := k.Rotation()
+	k.log.Info("signing key", "state", r.State, "from", r.FromGeneration, "to", r.ToGeneration)
+	return r, nil
+}
+
+// Counts says how far the latest rotation has come.
+func (k *SigningKeys) Counts(ctx context.Context) (RotationCounts, error) {
+	r := k.Rotation()
+	if r.ID == 0 {
+		return RotationCounts{}, nil
+	}
+	if err := k.uses.Flush(ctx); err != nil {
+		return RotationCounts{}, err
+	}
+	return k.store.RotationCounts(ctx, r)
+}
+
+// Devices lists devices of the latest rotation.
+func (k *SigningKeys) Devices(ctx context.Context, f RotationFilter) (fleet.Page[RotationDevice], error) {
+	r := k.Rotation()
+	if r.ID == 0 {
+		return fleet.Page[RotationDevice]{}, nil
+	}
+	return k.store.RotationDevices(ctx, r, f)
+}
+
+// Restart asks, for a fan-out, which connected devices a restart would bring to
+// the key that signs.
+func (k *SigningKeys) Restart(ctx context.Context, by fleet.Actor, connected func(fleet.DeviceID) bool) (
+	fleet.FanOutRequest, error) {
+	if err := by.May(fleet.RoleAdmin, "restarting devices for a new key"); err != nil {
+		return fleet.FanOutRequest{}, err
+	}
+	r := k.Rotation()
+	if r.ID == 0 {
+		return fleet.FanOutRequest{}, errNoRotation()
+	}
+	f := RotationFilter{Groups: r.LeftGroups(), Limit: fleet.MaxLimit}
+	req := fleet.FanOutRequest{Actor: by, Tool: fleet.ToolReboot, MaxInFlight: restartsInFlight}
+	for {
+		page, err := k.store.RotationDevices(ctx, r, f)
+		if err != nil {
+			return fleet.FanOutRequest{}, err
+		}
+		for _, d := range page.Items {
+			if connected(d.Device) {
+				req.Devices = append(req.Devices, d.Device)
+			}
+		}
+		if f.Cursor = page.Next; f.Cursor == "" || len(req.Devices)+fleet.MaxLimit > fleet.MaxFanOutDevices {
+			break
+		}
+	}
+	if len(req.Devices) == 0 {
+		return fleet.FanOutRequest{}, fleet.Errorf(fleet.ErrInvalid, "empty_audience",
+			"no connected device is left with the other key")
+	}
+	return req, nil
+}
+
+// restartsInFlight keeps most of a fleet connected while it restarts.
+const restartsInFlight = 5
+
+func errConfirm(want string) error {
+	e := fleet.Errorf(fleet.ErrInvalid, "not_confirmed", "to confirm, give %q; nothing was done", want)
+	e.Field = "confirm"
+	return e
+}
+
+func errNoRotation() error {
+	return fleet.Errorf(fleet.ErrConflict, "no_rotation",
+		"no rotation of the signing key is under way that this could be done to")
+}
+
+// loadUses reads what devices used since the latest rotation began.
+func (k *SigningKeys) loadUses(ctx context.Context) (map[fleet.DeviceID]int32, error) {
+	r := k.Rotation()
+	if r.ID == 0 {
+		return nil, nil
+	}
+	return k.store.KeyUses(ctx, r.ID)
+}

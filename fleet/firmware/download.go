@@ -1,0 +1,201 @@
+package firmware
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	downloadBuffer = 32 << 10
+	progressEvery  = 500 * time.Millisecond
+)
+
+// Why downloads end before their last byte, in words for the evidence.
+var (
+	errAskedAgain = errors.New("the device asked again over another connection")
+	errRevoked    = errors.New("the link was revoked")
+	errUnreadable = errors.New("fleetd could not read the image")
+)
+
+var downloadBuffers = sync.Pool{New: func() any { return new([downloadBuffer]byte) }}
+
+// A Download is one GET of a link: from [Downloads.Begin] to [Download.End].
+type Download struct {
+	Link Link
+
+	downloads *Downloads
+	key       linkKey
+	ctx       context.Context // ends when the download is cut
+	cancel    context.CancelCauseFunc
+	placed    bool
+	older     *Download     // over the same link, when this one began
+	ended     chan struct{} // closed by End
+
+	offset   int64 // of the first byte that was asked for
+	end      int64 // offset behind the last byte that was asked for
+	began    atomic.Bool
+	sent     atomic.Int64 // offset behind the last byte that was sent
+	complete atomic.Bool  // the image's last byte was sent
+}
+
+// Context ends when the download is cut, by a revocation or a newer GET.
+func (t *Download) Context() context.Context { return t.ctx }
+
+// Open opens the part of the image to be sent, and notes the GET. Errors mean
+// that nothing was noted.
+func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
+	r, err := t.downloads.open(ctx, t.Link, offset, length)
+	if err != nil {
+		return nil, err
+	}
+	if t.end = offset + length; length < 0 {
+		t.end = t.Link.Size
+	}
+	t.sent.Store(offset)
+	t.offset = offset
+	t.began.Store(true)
+	detail := ""
+	if offset > 0 {
+		detail = fmt.Sprintf("from byte %d on", offset)
+	}
+	t.observe(fleet.EvidenceGet, detail)
+	return r, nil
+}
+
+// Send copies what Open opened to the device, and says how that ended: evidence
+// of the last byte, or that the transfer was cut. What w has taken counts as
+// sent; no piece is larger than 32 KiB.
+func (t *Download) Send(w io.Writer, r io.Reader) error {
+	err := t.stream(w, r)
+	if cause := context.Cause(t.ctx); cause != nil && err != nil {
+		err = cause
+	}
+	switch {
+	case errors.Is(err, errAskedAgain): // what becomes of the newer one counts
+		t.reached()
+	case err != nil:
+		t.reached()
+		t.observe(fleet.EvidenceCut, cutReason(err))
+	case t.reached() >= t.Link.Size:
+		t.finish()
+	default: // a part was asked for, and others are missing
+		t.observe(fleet.EvidenceBytes, "")
+	}
+	return err
+}
+
+// maxReached bounds what is remembered of links that were left in the middle.
+const maxReached = 10_000
+
+// reached notes how far this download came, and returns how much of the image
+// its link has sent without a gap.
+func (t *Download) reached() int64 {
+	d := t.downloads
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.reached[t.key]
+	if t.offset <= n {
+		n = max(n, t.sent.Load())
+	}
+	if n >= t.Link.Size {
+		delete(d.reached, t.key)
+		return n
+	}
+	if len(d.reached) >= maxReached {
+		clear(d.reached) // whoever resumes then starts over, or is believed at its boot poll
+	}
+	d.reached[t.key] = n
+	return n
+}
+
+func cutReason(err error) string {
+	switch {
+	case errors.Is(err, errRevoked), errors.Is(err, errUnreadable):
+		return err.Error()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "the device took no more bytes"
+	}
+	return "the connection ended"
+}
+
+func (t *Download) stream(w io.Writer, r io.Reader) error {
+	buffer := downloadBuffers.Get().(*[downloadBuffer]byte)
+	defer downloadBuffers.Put(buffer)
+	told := t.downloads.o.Now()
+	for {
+		n, err := r.Read(buffer[:t.downloads.chunk])
+		if n > 0 {
+			if err := t.write(w, buffer[:n]); err != nil {
+				return err
+			}
+			if now := t.downloads.o.Now(); now.Sub(told) >= progressEvery {
+				told = now
+				t.observe(fleet.EvidenceBytes, "")
+			}
+		}
+		if err == io.EOF && t.sent.Load() == t.end {
+			return nil
+		}
+		if err != nil {
+			t.downloads.o.Log.Error("image not read to its end", "image", t.Link.Image, "device", t.Link.Device, "err", err)
+			return errUnreadable
+		}
+	}
+}
+
+// write waits until the shared rate allows the piece, and writes it.
+func (t *Download) write(w io.Writer, piece []byte) error {
+	if pace := t.downloads.pace; pace != nil {
+		if err := pace.WaitN(t.ctx, len(piece)); err != nil {
+			return err
+		}
+	}
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	n, err := w.Write(piece)
+	t.sent.Add(int64(n))
+	return err
+}
+
+// finish notes that the whole image was sent. The store hears of it after
+// those who watch: the link is dead here already, and a device restarts soon.
+func (t *Download) finish() {
+	t.complete.Store(true)
+	t.observe(fleet.EvidenceDownloaded, "")
+	ctx, cancel := context.WithTimeout(context.Background(), fleet.DefaultCallTimeout)
+	defer cancel()
+	if err := t.downloads.o.Links.FinishFirmwareLink(ctx, t.Link.TokenHash, t.downloads.o.Now().UTC()); err != nil {
+		t.downloads.o.Log.Error("used link not marked so", "device", t.Link.Device, "deployment", t.Link.Deployment, "err",
+			err)
+	}
+}
+
+// End gives the download's place to another.
+func (t *Download) End() { t.leave() }
+
+func (t *Download) leave() {
+	d := t.downloads
+	d.mu.Lock()
+	if d.active[t.key] == t {
+		delete(d.active, t.key)
+	}
+	d.mu.Unlock()
+	t.cancel(nil)
+	if t.placed {
+		<-d.places
+	}
+	close(t.ended)
+}
+
+func (t *Download) observe(kind fleet.EvidenceKind, detail string) {
+	t.downloads.o.Observe(Transfer{Deployment: t.Link.Deployment, Attempt: t.Link.Attempt, At: t.downloads.o.Now().UTC(),
+		Kind: kind, Detail: detail, Sent: t.sent.Load()})
+}

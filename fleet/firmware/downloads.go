@@ -1,0 +1,209 @@
+package firmware
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"fleetd/fleet/internal/token"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/time/rate"
+)
+
+// DownloadsOptions configures [Downloads]. Links and Blobs are required.
+type DownloadsOptions struct {
+	Links LinkStore
+	Blobs fleet.BlobFiles
+	// Observe is told what happens to downloads: get, bytes (twice a second at
+	// most), cut, downloaded. It must not block.
+	Observe        func(Transfer)
+	MaxConcurrent  int   // downloads at once. Default: 500
+	BytesPerSecond int64 // of all downloads together; 0 does not limit
+	Log            *slog.Logger
+	Now            func() time.Time // default: time.Now
+}
+
+// Downloads hands firmware images out over one-time links, and knows who is
+// downloading what, and how far each has come.
+//
+// A stock device sends nothing with its GET that says who it is: the link is
+// made for one attempt of one device, so the GET and every byte are evidence
+// about that attempt. Images are streamed; a download costs one small buffer.
+type Downloads struct {
+	o      DownloadsOptions
+	places chan struct{}
+	pace   *rate.Limiter // nil: unlimited
+	chunk  int
+
+	mu     sync.Mutex
+	active map[linkKey]*Download
+	// reached is how much of its image each unfinished link has sent without a
+	// gap. A device may fetch in pieces; the last one alone is no download.
+	reached map[linkKey]int64
+}
+
+// linkKey is the SHA-256 of a link's token.
+type linkKey [32]byte
+
+// NewDownloads returns the service.
+func NewDownloads(o DownloadsOptions) *Downloads {
+	o.MaxConcurrent = cmp.Or(max(o.MaxConcurrent, 0), 500)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Observe == nil {
+		o.Observe = func(Transfer) {}
+	}
+	d := &Downloads{o: o, places: make(chan struct{}, o.MaxConcurrent), chunk: downloadBuffer,
+		active:  make(map[linkKey]*Download),
+		reached: make(map[linkKey]int64)}
+	if o.BytesPerSecond > 0 {
+		d.chunk = pacedChunk(o.BytesPerSecond, o.MaxConcurrent)
+		d.pace = rate.NewLimiter(rate.Limit(o.BytesPerSecond), d.chunk)
+	}
+	return d
+}
+
+// pacedChunk is how much one download sends at a time when all share a rate. It
+// is small enough that each gets its turn before its device gives up waiting.
+func pacedChunk(bytesPerSecond int64, downloads int) int {
+	const turnEvery = 5 // seconds
+	return int(min(max(bytesPerSecond*turnEvery/int64(downloads), 1<<10), downloadBuffer))
+}
+
+// Link returns the link of a token, if it may be used now: [fleet.ErrNotFound] if it
+// is unknown, used, expired or revoked.
+func (d *Downloads) Link(ctx context.Context, text string) (Link, error) {
+	if !token.WellFormed(text) {
+		return Link{}, errDeadFirmwareLink()
+	}
+	l, err := d.o.Links.FirmwareLink(ctx, token.Hash(text), d.o.Now().UTC())
+	if errors.Is(err, fleet.ErrNotFound) || err == nil && d.usedUp(l) {
+		return Link{}, errDeadFirmwareLink()
+	}
+	return l, err
+}
+
+func errDeadFirmwareLink() error {
+	return fleet.Errorf(fleet.ErrNotFound, "dead_link", "this link is unknown, used, expired or revoked")
+}
+
+// Begin starts a download of the link's image. It waits for a place until ctx
+// ends, which is [fleet.ErrUnavailable] (downloads_full). An older download over the
+// same link ends: a device that asks again has lost it. The caller owes End.
+func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) {
+	l, err := d.Link(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	t := d.enter(l)
+	if err := d.admit(ctx, t, token); err != nil {
+		t.leave()
+		return nil, err
+	}
+	return t, nil
+}
+
+// enter puts the download among those under way, in place of an older one.
+func (d *Downloads) enter(l Link) *Download {
+	t := &Download{Link: l, downloads: d, key: linkKey(l.TokenHash), ended: make(chan struct{})}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.older = d.active[t.key]; t.older != nil {
+		t.older.cancel(errAskedAgain)
+	}
+	d.active[t.key] = t
+	return t
+}
+
+// admit waits for the older download's end and for a place, and looks at the
+// link once more: the older one may have used it up, and a revocation before
+// enter was not told to this one; a later one cancels it.
+func (d *Downloads) admit(ctx context.Context, t *Download, token string) error {
+	if t.older != nil {
+		<-t.older.ended // soon: it was cut
+		t.older = nil
+	}
+	select {
+	case d.places <- struct{}{}:
+		t.placed = true
+	case <-t.ctx.Done():
+		return errDeadFirmwareLink()
+	case <-ctx.Done():
+		return fleet.Errorf(fleet.ErrUnavailable, "downloads_full",
+			"%d downloads are under way, as many as fleetd serves at once; try again later", cap(d.places))
+	}
+	_, err := d.Link(ctx, token)
+	if err == nil && t.ctx.Err() != nil {
+		err = errDeadFirmwareLink()
+	}
+	return err
+}
+
+// usedUp reports whether the last byte of the link's image was sent by a
+// download that has yet to put that on record.
+func (d *Downloads) usedUp(l Link) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.active[linkKey(l.TokenHash)]
+	return t != nil && t.complete.Load()
+}
+
+// Revoke cuts the downloads of deployments at once. Revoke their links in the
+// store before: what begins after that finds them revoked.
+func (d *Downloads) Revoke(deployments ...uuid.UUID) {
+	d.cut(func(l *Link) bool { return slices.Contains(deployments, l.Deployment) })
+}
+
+// RevokeImages cuts the downloads of images at once, after they were revoked in
+// the store.
+func (d *Downloads) RevokeImages(sha256 []string) {
+	d.cut(func(l *Link) bool { return slices.Contains(sha256, l.Image) })
+}
+
+func (d *Downloads) cut(which func(*Link) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.active {
+		if which(&t.Link) {
+			t.cancel(errRevoked)
+		}
+	}
+}
+
+// Room returns how many more downloads can begin now.
+func (d *Downloads) Room() int { return cap(d.places) - len(d.places) }
+
+// Active returns how far each deployment that is downloading has come, in
+// bytes of its image.
+func (d *Downloads) Active() map[uuid.UUID]int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make(map[uuid.UUID]int64, len(d.active))
+	for _, t := range d.active {
+		if t.began.Load() {
+			all[t.Link.Deployment] = t.sent.Load()
+		}
+	}
+	return all
+}
+
+// open opens an image from the offset on.
+func (d *Downloads) open(ctx context.Context, l Link, offset, length int64) (io.ReadCloser, error) {
+	r, err := d.o.Blobs.OpenRange(ctx, l.Image, offset, length)
+	if err != nil {
+		return nil, fmt.Errorf("image %s for device %s: %w", l.Image, l.Device, err)
+	}
+	return r, nil
+}

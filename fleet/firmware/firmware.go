@@ -1,0 +1,120 @@
+package firmware
+
+import (
+	"context"
+	"crypto/ed25519"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+)
+
+// Limits of firmware and what is said about it.
+const (
+	MaxImageBytes     = 64 << 20 // of an upload: a merged binary holds a whole flash
+	maxReleaseImages  = 500
+	maxFirmwareNotes  = 32 << 10
+	maxFirmwareReason = 500
+	maxBoardBytes     = 100
+	maxFileNameBytes  = 200
+)
+
+// Options configures [Service]. Store, Blobs and Devices are required.
+type Options struct {
+	Store   Store
+	Blobs   fleet.BlobFiles
+	Devices fleet.DeviceStore
+	// Taken says which of the devices cannot have firmware for now, whatever the
+	// image: they are quarantined, or have a part in a campaign. May be nil.
+	Taken func(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Misfits, error)
+	// Layouts keeps what blank boards need beside an image. Without it, none is kept.
+	Layouts LayoutStore
+	Events  *fleet.Events
+	// Revoked is told of images that must not be served from now on.
+	Revoked func(sha256 []string)
+	// Keys are those that signatures of images are trusted of.
+	Keys []espimage.Key
+	// ManifestKeys are those that manifests of images must be signed with one
+	// of. None takes any manifest that agrees with its image.
+	ManifestKeys []ed25519.PublicKey
+	// RequireSigned refuses images without a good signature of one of the keys.
+	RequireSigned bool
+	// TempDir is where uploads wait while they are read. Default: the system's.
+	TempDir string
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Firmware keeps images and releases: what may go to devices at all.
+type Service struct {
+	Store
+	o Options
+	// stored keeps a blob from being deleted between the upload of its bytes
+	// and their going on record.
+	stored sync.RWMutex
+}
+
+// New returns the service.
+func New(o Options) *Service {
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Revoked == nil {
+		o.Revoked = func([]string) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	return &Service{Store: o.Store, o: o}
+}
+
+func (f *Service) announce(subject string) {
+	f.o.Events.Publish(fleet.Event{Kind: fleet.EventRelease, At: f.o.Now(), Subject: subject})
+}
+
+var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
+
+// cleanBoard takes a board as boot polls name it, or "" for any.
+func cleanBoard(board string) (string, error) {
+	board = strings.TrimSpace(board)
+	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
+		e := fleet.Errorf(fleet.ErrInvalid, "invalid_board",
+			"%.60q is no name of a board: devices write it in small letters, digits, dots and dashes, such as bread-compact-wifi", board)
+		e.Field = "board"
+		return "", e
+	}
+	return board, nil
+}
+
+// cleanFirmwareNotes keeps lines and tabs, and nothing that a page cannot show.
+func cleanFirmwareNotes(notes string) (string, error) {
+	if len(notes) > maxFirmwareNotes {
+		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_notes", Field: "notes",
+			Message: "notes are text of at most 32 KiB"}
+	}
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return -1
+		}
+		return r
+	}, notes)), nil
+}
+
+// cleanReason takes an operator's reason, which revoking must have.
+func cleanReason(reason string) (string, error) {
+	reason, err := fleet.CleanLine("reason", reason, maxFirmwareReason)
+	if err == nil && reason == "" {
+		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_reason", Field: "reason",
+			Message: "say why it is revoked; whoever looks for it will ask"}
+	}
+	return reason, err
+}

@@ -1,0 +1,158 @@
+package firmware
+
+import (
+	"context"
+	"fleetd/fleet"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+const (
+	fitPage       = 1000
+	fitSampleSize = 5
+)
+
+// A FitQuery asks which devices an image or release fits.
+type FitQuery struct {
+	Release uuid.UUID // or
+	Image   string    // SHA-256
+	Query   string
+	Options FitOptions
+}
+
+// A FitReport says which devices fit, which do not, and why.
+type FitReport struct {
+	Matched, Fit int
+	Sample       []fleet.DeviceID // of those that fit
+	Misfits      []Misfits        // most first
+}
+
+// Misfits are the devices that do not fit for one reason.
+type Misfits struct {
+	Reason SkipReason
+	Detail string // of one of them: "slot of 1,536 KiB, image of 2,600 KiB"
+	Count  int
+	Sample []fleet.DeviceID
+}
+
+// Fit says which devices an image or release fits. It changes nothing.
+func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
+	j, err := f.judge(ctx, q)
+	if err != nil {
+		return FitReport{}, err
+	}
+	query, err := fleet.ParseQuery(q.Query)
+	if err != nil {
+		return FitReport{}, err
+	}
+	ids, err := f.o.Devices.DeviceIDs(ctx, query)
+	if err != nil {
+		return FitReport{}, err
+	}
+	if j.tool, err = f.withTool(ctx, q); err != nil {
+		return FitReport{}, err
+	}
+	var report FitReport
+	for page := range slices.Chunk(ids, fitPage) {
+		if err := j.add(ctx, &report, page); err != nil {
+			return FitReport{}, err
+		}
+	}
+	slices.SortStableFunc(report.Misfits, func(a, b Misfits) int { return b.Count - a.Count })
+	return report, nil
+}
+
+// A fitJudge judges one device after the other.
+type fitJudge struct {
+	f    *Service
+	fits func(fleet.Device) (SkipReason, string)
+	tool map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
+}
+
+func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
+	now := f.o.Now()
+	switch q.Options.Mode {
+	case "", ModeAuto, ModePush, ModePull:
+	default:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_mode", "%.20q is no mode; the modes are auto, push and pull",
+			string(q.Options.Mode))
+	}
+	if (q.Image == "") == (q.Release == uuid.Nil) {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_fit", "name either an image or a release")
+	}
+	if q.Image != "" {
+		img, err := f.Image(ctx, strings.ToLower(q.Image))
+		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, string) { return FitImage(d, img, q.Options, now) }},
+			err
+	}
+	r, err := f.Release(ctx, q.Release)
+	return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, string) {
+		_, reason, detail := FitDevice(d, r, q.Options, now)
+		return reason, detail
+	}}, err
+}
+
+// withTool returns which devices of the query offer the tool that a push
+// needs. The store knows; a device itself only names its inventory.
+func (f *Service) withTool(ctx context.Context, q FitQuery) (map[fleet.DeviceID]bool, error) {
+	if q.Options.Mode != ModePush {
+		return nil, nil
+	}
+	query, err := fleet.ParseQuery(q.Query + " tool:" + fleet.ToolUpgradeFirmware)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := f.o.Devices.DeviceIDs(ctx, query)
+	offers := make(map[fleet.DeviceID]bool, len(ids))
+	for _, id := range ids {
+		offers[id] = true
+	}
+	return offers, err
+}
+
+// add judges a page of devices.
+func (j *fitJudge) add(ctx context.Context, report *FitReport, page []fleet.DeviceID) error {
+	devices, err := j.f.o.Devices.DevicesByID(ctx, page)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(devices, func(a, b fleet.Device) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	var taken map[fleet.DeviceID]Misfits
+	if j.f.o.Taken != nil {
+		if taken, err = j.f.o.Taken(ctx, page, j.f.o.Now()); err != nil {
+			return err
+		}
+	}
+	for _, d := range devices {
+		reason, detail := j.fits(d)
+		if t, ok := taken[d.ID]; reason == SkipNone && ok {
+			reason, detail = t.Reason, t.Detail
+		}
+		if reason == SkipNone && j.tool != nil && !j.tool[d.ID] {
+			reason, detail = SkipNoTool, "offers no "+fleet.ToolUpgradeFirmware
+		}
+		report.count(d.ID, reason, detail)
+	}
+	return nil
+}
+
+func (r *FitReport) count(id fleet.DeviceID, reason SkipReason, detail string) {
+	r.Matched++
+	if reason == SkipNone {
+		if r.Fit++; len(r.Sample) < fitSampleSize {
+			r.Sample = append(r.Sample, id)
+		}
+		return
+	}
+	i := slices.IndexFunc(r.Misfits, func(m Misfits) bool { return m.Reason == reason })
+	if i < 0 {
+		i = len(r.Misfits)
+		r.Misfits = append(r.Misfits, Misfits{Reason: reason, Detail: detail})
+	}
+	m := &r.Misfits[i]
+	if m.Count++; len(m.Sample) < fitSampleSize {
+		m.Sample = append(m.Sample, id)
+	}
+}

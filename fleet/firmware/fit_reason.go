@@ -1,0 +1,46 @@
+package firmware
+
+// SkipReason says why a device does not fit, as a stable code.
+type SkipReason string
+
+const (
+	SkipNone             SkipReason = ""
+	SkipInstalled        SkipReason = "already_installed" // runs this very build
+	SkipNoImage          SkipReason = "no_image"          // the release has none for its board and chip
+	SkipChip             SkipReason = "wrong_chip"        // of an image chosen by hand
+	SkipChipRevision     SkipReason = "wrong_chip_rev"    // its silicon is older or newer than the image takes
+	SkipNoSlot           SkipReason = "no_ota_slot"       // 4 MB boards with a single app
+	SkipTooLarge         SkipReason = "too_large"         // for its smallest OTA slot
+	SkipPartitions       SkipReason = "partitions_differ" // a 2.x image on a 1.x flash layout
+	SkipHeld             SkipReason = "held"
+	SkipNotEnrolled      SkipReason = "not_enrolled"
+	SkipRetired          SkipReason = "retired"
+	SkipBusy             SkipReason = "busy"               // has a part in another campaign
+	SkipVersion          SkipReason = "unparsable_version" // pull only: its own or the image's version would crash it
+	SkipNewer            SkipReason = "newer_installed"    // and the plan allows no downgrade
+	SkipUnknown          SkipReason = "no_facts"           // never said what it is
+	SkipQuarantined      SkipReason = "quarantined"        // failed too often lately
+	SkipNoTool           SkipReason = "no_upgrade_tool"    // push only: offers no self.upgrade_firmware
+	SkipNoEarlier        SkipReason = "no_earlier_image"   // rollback: its earlier build is not stored here
+	SkipUnhealthy        SkipReason = "unhealthy_before"   // failed the health checks before the upgrade
+	SkipRevoked          SkipReason = "image_revoked"
+	SkipSecureVersion    SkipReason = "secure_version"   // older than its anti-rollback fuse allows
+	SkipSuperseded       SkipReason = "superseded"       // another campaign took the device over
+	SkipAudienceTooLarge SkipReason = "over_max_devices" // continuous: the cap was reached
+)
+
+// SkipReasons lists every reason, in the order they are shown.
+var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRevision, SkipNoSlot, SkipTooLarge,
+	SkipPartitions,
+	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
+	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipSecureVersion, SkipSuperseded, SkipAudienceTooLarge}
+
+// Passes reports whether the reason is one of the moment: the image would fit
+// the device as it is.
+func (r SkipReason) Passes() bool {
+	switch r {
+	case SkipHeld, SkipBusy, SkipQuarantined, SkipUnhealthy, SkipSuperseded, SkipAudienceTooLarge:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,156 @@
+package firmware_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/espimage/esptest"
+	"fleetd/fleet/firmware"
+)
+
+// polls puts enrolled devices on record, as their boot polls tell.
+func (b *firmwareBench) polls(n int, change func(i int, p *enrolment.PollRecord)) []fleet.DeviceID {
+	b.t.Helper()
+	var all []enrolment.PollRecord
+	var ids []fleet.DeviceID
+	for i := range n {
+		id := fleet.DeviceID(fmt.Sprintf("a085e3%06x", i))
+		p := enrolment.PollRecord{
+			Poll: enrolment.BootPoll{Device: id, ClientID: "c1", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.0",
+				ELFSHA256: "9f2c",
+				Slot:      "ota_0", At: time.Now().UTC().Truncate(time.Microsecond), Facts: []byte(`{}`),
+				Layout: &fleet.FlashLayout{SlotSize: 4128768, Labels: []string{"ota_0", "ota_1", "assets"}, ChipRev: 2}},
+			Admission: enrolment.Admission{Device: id, Enrolment: fleet.EnrolmentEnrolled, ClientID: "c1"},
+		}
+		change(i, &p)
+		all, ids = append(all, p), append(ids, id)
+	}
+	if err := b.store.SavePolls(b.t.Context(), all); err != nil {
+		b.t.Fatal(err)
+	}
+	return ids
+}
+
+func TestFitReport(t *testing.T) {
+	var busy, quarantined fleet.DeviceID
+	b := newFirmware(t, func(o *firmware.Options) {
+		o.Taken = campaign.Taken(takers{busy: &busy, quarantined: &quarantined})
+	})
+	img := b.image(esptest.App{Size: 100_000}, "")
+	ids := b.polls(2000, func(i int, p *enrolment.PollRecord) {
+		switch {
+		case i < 3:
+			p.Poll.Chip = "esp32c3"
+		case i < 5:
+			p.Poll.Layout.SlotSize = 64 << 10
+		case i == 5:
+			p.Poll.ELFSHA256 = img.ELFSHA256
+		case i == 6:
+			p.Poll.Layout = nil
+		case i == 7:
+			p.Admission.Enrolment = fleet.EnrolmentWaiting
+		case i == 8:
+			p.Poll.Version = "2.5.0"
+		}
+	})
+	busy, quarantined = ids[1500], ids[1501]
+	if err := b.store.SetHold(t.Context(), anOperator, ids[9], &fleet.Hold{Reason: "loan", By: anOperator,
+		Since: time.Now().UTC()}); err != nil {
+		t.Fatal(err)
+	}
+	want := firmware.FitReport{Matched: 2000, Fit: 1988, Sample: ids[10:15], Misfits: []firmware.Misfits{
+		{Reason: firmware.SkipChip, Detail: "the image is for esp32s3, the device has esp32c3", Count: 3, Sample: ids[:3]},
+		{Reason: firmware.SkipTooLarge, Detail: "slot of 64 KiB, image of 98 KiB", Count: 2, Sample: ids[3:5]},
+		{Reason: firmware.SkipInstalled, Detail: "runs 2.4.0", Count: 1, Sample: ids[5:6]},
+		{Reason: firmware.SkipUnknown, Detail: "no boot poll told its chip and partitions", Count: 1, Sample: ids[6:7]},
+		{Reason: firmware.SkipNotEnrolled, Count: 1, Sample: ids[7:8]},
+		{Reason: firmware.SkipNewer, Detail: "runs 2.5.0, newer than 2.4.3", Count: 1, Sample: ids[8:9]},
+		{Reason: firmware.SkipHeld, Detail: "held by bo: loan", Count: 1, Sample: ids[9:10]},
+		{Reason: firmware.SkipBusy, Detail: "has a part in the campaign spring", Count: 1, Sample: ids[1500:1501]},
+		{Reason: firmware.SkipQuarantined, Detail: "fails", Count: 1, Sample: ids[1501:1502]},
+	}}
+	got, err := b.Fit(t.Context(), firmware.FitQuery{Image: img.SHA256})
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	r, err := b.Create(t.Context(), anOperator, firmware.ReleaseRequest{Images: []string{img.SHA256}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Misfits[0] = firmware.Misfits{Reason: firmware.SkipNoImage,
+		Detail: "release 2.4.3 has no image for bread-compact-wifi with esp32c3", Count: 3, Sample: ids[:3]}
+	got, err = b.Fit(t.Context(), firmware.FitQuery{Release: r.ID})
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	got, err = b.Fit(t.Context(), firmware.FitQuery{Release: r.ID, Query: "chip:esp32c3"})
+	if err != nil || got.Matched != 3 || got.Fit != 0 {
+		t.Errorf("of a query: %+v, %v", got, err)
+	}
+}
+
+// takers keep one device each.
+type takers struct{ busy, quarantined *fleet.DeviceID }
+
+func (t takers) Conflicts(context.Context, uuid.UUID, []fleet.DeviceID) ([]campaign.DeploymentConflict, error) {
+	return []campaign.DeploymentConflict{{Device: *t.busy, Name: "spring"}}, nil
+}
+
+func (t takers) QuarantinesOf(context.Context, []fleet.DeviceID, time.Time) (map[fleet.DeviceID]campaign.Quarantine,
+	error) {
+	return map[fleet.DeviceID]campaign.Quarantine{*t.quarantined: {Device: *t.quarantined, Reason: "fails"}}, nil
+}
+
+// TestFitByPush: a device can only be pushed to if it listed the tool.
+func TestFitByPush(t *testing.T) {
+	b := newFirmware(t)
+	img := b.image(esptest.App{}, "")
+	ids := b.polls(3, func(int, *enrolment.PollRecord) {})
+	for i, tool := range []string{fleet.ToolUpgradeFirmware, "self.get_device_status"} {
+		inventory := fleet.Inventory{ID: tool, Tools: []fleet.Tool{{Name: tool, InputSchema: []byte(`{}`)}}}
+		if err := b.store.SaveListing(t.Context(), fleet.ToolListing{Device: ids[i], Inventory: inventory,
+			At: time.Now().UTC()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for mode, want := range map[firmware.DispatchMode]int{firmware.ModePush: 1, firmware.ModePull: 3, firmware.ModeAuto: 3,
+		"": 3} {
+		got, err := b.Fit(t.Context(), firmware.FitQuery{Image: img.SHA256, Options: firmware.FitOptions{Mode: mode}})
+		if err != nil || got.Fit != want || got.Matched != 3 {
+			t.Errorf("mode %q: %+v, %v", mode, got, err)
+		}
+		if want == 1 && (len(got.Misfits) != 1 || got.Misfits[0].Reason != firmware.SkipNoTool) {
+			t.Errorf("mode %q: %+v", mode, got.Misfits)
+		}
+	}
+}
+
+func TestFitRefuses(t *testing.T) {
+	b := newFirmware(t)
+	img := b.image(esptest.App{}, "")
+	for name, tt := range map[string]struct {
+		q    firmware.FitQuery
+		code string
+	}{
+		"neither": {firmware.FitQuery{}, "invalid_fit"},
+		"both":    {firmware.FitQuery{Image: img.SHA256, Release: uuid.Must(uuid.NewV7())}, "invalid_fit"},
+		"mode":    {firmware.FitQuery{Image: img.SHA256, Options: firmware.FitOptions{Mode: "shove"}}, "invalid_mode"},
+		"query":   {firmware.FitQuery{Image: img.SHA256, Query: "colour:red"}, "unknown_field"},
+	} {
+		_, err := b.Fit(t.Context(), tt.q)
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		wantCode(t, err, fleet.ErrInvalid, tt.code)
+	}
+}

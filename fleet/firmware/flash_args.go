@@ -1,0 +1,97 @@
+package firmware
+
+import (
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fleetd/fleet/espimage"
+)
+
+// flasherArgsName is the file in which ESP-IDF's build says what goes where.
+const flasherArgsName = "flasher_args.json"
+
+// flasherArgs is what is needed of it. A nil one says nothing.
+type flasherArgs struct {
+	Files map[string]string `json:"flash_files"` // offset to path
+	App   flasherFile       `json:"app"`
+	OTA   flasherFile       `json:"otadata"`
+}
+
+type flasherFile struct{ Offset, File string }
+
+func parseFlasherArgs(text []byte) (*flasherArgs, error) {
+	var a flasherArgs
+	if len(text) > maxArgsBytes || json.Unmarshal(text, &a) != nil || len(a.Files) == 0 || len(a.Files) > maxBuildFiles {
+		return nil, buildError("flasher_args", "%s cannot be read: take it as the build left it, with its flash_files",
+			flasherArgsName)
+	}
+	for offset, name := range a.Files {
+		if _, err := strconv.ParseUint(offset, 0, 32); err != nil {
+			return nil, buildError("flasher_args", "%s puts %.60q at %.20q, which is no address", flasherArgsName, name, offset)
+		}
+	}
+	return &a, nil
+}
+
+// offsetOf finds a file by its path, or by its last element: browsers send no
+// more of it. A name that two files have is that of neither.
+func (a *flasherArgs) offsetOf(name string) (offset int64, found bool) {
+	if a == nil {
+		return 0, false
+	}
+	for at, named := range a.Files {
+		if !samePath(named, name) {
+			continue
+		}
+		if found {
+			return 0, false
+		}
+		n, _ := strconv.ParseUint(at, 0, 32) // parsed before
+		offset, found = int64(n), true
+	}
+	return offset, found
+}
+
+func samePath(named, sent string) bool {
+	named = path.Clean(strings.ReplaceAll(named, `\`, "/"))
+	return sent == named || strings.HasSuffix(sent, "/"+named) || !strings.Contains(sent, "/") && sent == path.Base(named)
+}
+
+func (a *flasherArgs) isOTAData(name string) bool {
+	return a != nil && a.OTA.File != "" && samePath(a.OTA.File, name)
+}
+
+// complete reports a file that the build wants flashed and that is not there.
+// The application may be here already.
+func (a *flasherArgs) complete(files []buildFile) error {
+	if a == nil {
+		return nil
+	}
+	for _, named := range a.Files {
+		there := slices.ContainsFunc(files, func(f buildFile) bool { return samePath(named, f.name) })
+		if !there && named != a.App.File {
+			return buildError("file_missing", "%s names %.60q, which is not among the files", flasherArgsName, named)
+		}
+	}
+	return nil
+}
+
+// check holds a layout against the addresses of the build: a difference means
+// that files of two builds were mixed.
+func (a *flasherArgs) check(l *espimage.Layout) error {
+	if a == nil {
+		return nil
+	}
+	for offset, name := range a.Files {
+		at, _ := strconv.ParseUint(offset, 0, 32) // parsed before
+		if !slices.ContainsFunc(l.Parts, func(p espimage.Part) bool { return p.Offset == int64(at) }) {
+			return buildError("flasher_args",
+				"%s puts %.60q at %#x, where by the partition table nothing begins; take all files of one build", flasherArgsName,
+				name, at)
+		}
+	}
+	return nil
+}

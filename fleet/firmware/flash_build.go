@@ -1,0 +1,156 @@
+package firmware
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+)
+
+// Bounds of a build's files.
+const (
+	maxBuildFiles = 40
+	maxArgsBytes  = 64 << 10 // of flasher_args.json
+)
+
+// A Build gathers the files that a build leaves for a blank board: bootloader,
+// partition table, initial otadata, application, and flasher_args.json, which
+// says where they go. The files wait on disk. The caller owes Close.
+type Build struct {
+	firmware *Service
+	by       fleet.Actor
+	files    []buildFile
+	args     *flasherArgs
+	size     int64
+}
+
+type buildFile struct {
+	name string // as sent, with slashes; foreign text
+	file *os.File
+	size int64
+}
+
+// NewBuild starts an empty build.
+func (f *Service) NewBuild(by fleet.Actor) (*Build, error) {
+	if err := by.May(fleet.RoleOperator, "uploading firmware"); err != nil {
+		return nil, err
+	}
+	if f.o.Layouts == nil {
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "no_layouts", "this fleetd keeps no layouts")
+	}
+	return &Build{firmware: f, by: by}, nil
+}
+
+// Close forgets the files.
+func (b *Build) Close() {
+	for _, f := range b.files {
+		f.file.Close()
+	}
+}
+
+// Empty reports whether no file was added.
+func (b *Build) Empty() bool { return len(b.files) == 0 && b.args == nil }
+
+// Add takes one file.
+func (b *Build) Add(name string, body io.Reader) error {
+	name = fleet.CleanText(strings.TrimPrefix(path.Clean("/"+strings.ReplaceAll(name, `\`, "/")), "/"), maxFileNameBytes)
+	if len(b.files) == maxBuildFiles {
+		return buildError("too_many_files", "a build has at most %d files", maxBuildFiles)
+	}
+	if path.Base(name) == flasherArgsName {
+		return b.addArgs(body)
+	}
+	file, size, err := b.firmware.spool(body)
+	if err != nil {
+		return err
+	}
+	b.files = append(b.files, buildFile{name, file, size})
+	if b.size += size; b.size > MaxImageBytes {
+		return buildError("image_too_large",
+			"the files have more than %d MiB together, more than the flash of any board holds", MaxImageBytes>>20)
+	}
+	return nil
+}
+
+func (b *Build) addArgs(body io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(body, maxArgsBytes+1))
+	if err != nil {
+		return fmt.Errorf("the upload broke off: %w", err)
+	}
+	b.args, err = parseFlasherArgs(text)
+	return err
+}
+
+func buildError(code, format string, args ...any) *fleet.Error {
+	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
+	e.Field = "file"
+	return e
+}
+
+// Keep stores the application and what stands beside it.
+func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, error) {
+	pieces, err := b.sort()
+	if err != nil {
+		return Image{}, false, err
+	}
+	if pieces.app == nil {
+		return Image{}, false, buildError("no_application",
+			"there is no application among the files; add the .bin of the build that bears the project's name")
+	}
+	u := ImageUpload{FileName: pieces.appName, Board: board, Notes: notes}
+	if err := u.clean(); err != nil {
+		return Image{}, false, err
+	}
+	if err := b.firmware.signed(pieces.app.Signatures); err != nil {
+		return Image{}, false, err
+	}
+	layout, err := b.layout(pieces)
+	if err != nil {
+		return Image{}, false, err
+	}
+	img, created, err := b.firmware.keep(ctx, b.by, newImage(pieces.app, b.by, u), io.NewSectionReader(pieces.App, 0,
+		pieces.App.Size()))
+	if err != nil {
+		return Image{}, false, err
+	}
+	_, err = b.firmware.keepLayout(ctx, b.by, img.SHA256, layout)
+	return img, created, err
+}
+
+// KeepFor stores what stands beside an image that is here already. The
+// application may be among the files, but no other one.
+func (b *Build) KeepFor(ctx context.Context, sha256 string) (ImageLayout, error) {
+	img, err := b.firmware.Image(ctx, sha256)
+	if err != nil {
+		return ImageLayout{}, err
+	}
+	if img.RevokedAt != nil {
+		return ImageLayout{}, fleet.Errorf(fleet.ErrConflict, "image_revoked", "the image %.12s was revoked: %s", img.SHA256,
+			img.RevokeReason)
+	}
+	pieces, err := b.sort()
+	if err != nil {
+		return ImageLayout{}, err
+	}
+	if err := b.isImage(pieces, img); err != nil {
+		return ImageLayout{}, err
+	}
+	layout, err := b.layout(pieces)
+	if err != nil {
+		return ImageLayout{}, err
+	}
+	return b.firmware.keepLayout(ctx, b.by, img.SHA256, layout)
+}
+
+func (b *Build) layout(p *buildPieces) (*espimage.Layout, error) {
+	layout, err := p.Layout()
+	if err != nil {
+		return nil, imageError(err)
+	}
+	return layout, b.args.check(layout)
+}

@@ -1,0 +1,72 @@
+package firmware
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"io"
+)
+
+// maxInstallable bounds the list that a page offers.
+const maxInstallable = 500
+
+// Installable lists the images that operators may put on blank boards, and
+// those that lack only their layout.
+func (f *Service) Installable(ctx context.Context, by fleet.Actor, chip string) ([]Installable, error) {
+	if err := mayInstall(by); err != nil || f.o.Layouts == nil {
+		return nil, err
+	}
+	return f.o.Layouts.Installable(ctx, InstallFilter{Chip: chip, Limit: maxInstallable})
+}
+
+// mayInstall: the parts are firmware, which viewers do not get to see either.
+func mayInstall(by fleet.Actor) error {
+	return by.May(fleet.RoleOperator, "installing firmware on a board")
+}
+
+// Install returns an image with its layout if it may be put on a blank board,
+// or says why not.
+func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (Installable, error) {
+	if err := mayInstall(by); err != nil {
+		return Installable{}, err
+	}
+	img, err := f.Image(ctx, sha256)
+	if err != nil {
+		return Installable{}, err
+	}
+	if img.RevokedAt != nil {
+		return Installable{}, fleet.Errorf(fleet.ErrConflict, "image_revoked", "the image %.12s was revoked: %s", img.SHA256,
+			img.RevokeReason)
+	}
+	layout, err := f.Layout(ctx, img.SHA256)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return Installable{}, fleet.Errorf(fleet.ErrConflict, "no_layout",
+			"for the image %.12s there is neither bootloader nor partition table, which a blank board needs; add them on the image's page", img.SHA256)
+	case err != nil:
+		return Installable{}, err
+	case !layout.Complete():
+		return Installable{}, fleet.Errorf(fleet.ErrConflict, "no_layout",
+			"the image %.12s came in a merged binary whose other parts cannot be used: %s", img.SHA256, layout.Problem)
+	}
+	found, err := f.o.Layouts.Installable(ctx, InstallFilter{Image: img.SHA256, Limit: 1})
+	if err != nil {
+		return Installable{}, err
+	}
+	if len(found) == 0 || !found[0].Ready() { // revoked or replaced just now
+		return Installable{}, fleet.Errorf(fleet.ErrConflict, "not_released",
+			"the image %.12s is part of no release that is released; release it first", img.SHA256)
+	}
+	return found[0], nil
+}
+
+// OpenPart reads the bytes of a part that belong to it by its number in the
+// layout. [fleet.ErrNotFound] if there is none.
+func (f *Service) OpenPart(ctx context.Context, i Installable, n int) (io.ReadCloser, ImagePart, error) {
+	if i.Layout == nil || n < 0 || n >= len(i.Layout.Parts) {
+		return nil, ImagePart{}, fleet.Errorf(fleet.ErrNotFound, "no_part", "the image has no part %d", n)
+	}
+	part := i.Layout.Parts[n]
+	r, err := f.o.Blobs.OpenRange(ctx, part.SHA256, 0, part.Size)
+	return r, part, err
+}

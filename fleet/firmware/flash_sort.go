@@ -1,0 +1,157 @@
+package firmware
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+
+	"fleetd/fleet/espimage"
+)
+
+// buildPieces are the files of a build, each with what it is.
+type buildPieces struct {
+	espimage.Pieces
+	app     *espimage.Image // nil if the application is not among them
+	appName string
+}
+
+// sort tells the files apart by what is in them, and where the others go by
+// flasher_args.json.
+func (b *Build) sort() (*buildPieces, error) {
+	p := &buildPieces{}
+	if err := b.args.complete(b.files); err != nil {
+		return nil, err
+	}
+	for _, f := range b.files {
+		if err := b.place(p, f); err != nil {
+			return nil, err
+		}
+	}
+	if p.Table != nil && p.TableOffset == 0 {
+		p.TableOffset = guessTableOffset(p.Table)
+	}
+	return p, nil
+}
+
+// place finds the place of one file.
+func (b *Build) place(p *buildPieces, f buildFile) error {
+	data := io.NewSectionReader(f.file, 0, f.size)
+	start := make([]byte, min(f.size, 64))
+	if _, err := data.ReadAt(start, 0); err != nil && err != io.EOF {
+		return fmt.Errorf("the upload cannot be read back from disk: %w", err)
+	}
+	offset, placed := b.args.offsetOf(f.name)
+	switch kind := b.kind(f, start, placed); kind {
+	case espimage.PartTable:
+		p.TableOffset = offset
+		return p.take(&p.Table, data, kind)
+	case espimage.PartOTAData:
+		return p.take(&p.OTAData, data, kind)
+	case espimage.PartBootloader:
+		return b.placeImage(p, f, data)
+	}
+	if !placed {
+		return buildError("unknown_file",
+			"fleetd cannot tell what %.60q is, nor where it goes; add the build's flasher_args.json, or leave the file out",
+			f.name)
+	}
+	p.Data = append(p.Data, espimage.Piece{Offset: offset, Data: data})
+	return nil
+}
+
+// placeImage tells the application from the bootloader.
+func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) error {
+	img, err := espimage.Parse(f.file, f.size, b.firmware.o.Keys...)
+	if err == nil && img.Merged != nil {
+		return buildError("merged_binary",
+			"%.60q is a merged binary, which holds all parts: upload it by itself, as an image", f.name)
+	}
+	if err == nil {
+		p.app, p.appName, p.Chip = img, path.Base(f.name), img.Chip
+		return p.take(&p.App, data, espimage.PartApp)
+	}
+	if _, loaderErr := espimage.ParseBootloader(f.file, f.size); loaderErr != nil && isAppError(err) {
+		return imageError(err) // it is an application, and that is what is wrong with it
+	}
+	return p.take(&p.Bootloader, data, espimage.PartBootloader)
+}
+
+// isAppError tells a damaged application from what is none.
+func isAppError(err error) bool {
+	f, ok := err.(*espimage.Fault)
+	return ok && f.Reason != espimage.ReasonDescriptor && f.Reason != espimage.ReasonMagic &&
+		f.Reason != espimage.ReasonSize
+}
+
+func (p *buildPieces) take(place **io.SectionReader, data *io.SectionReader, kind espimage.PartKind) error {
+	if *place != nil {
+		return buildError("twice", "two of the files are a %s; a board takes one", kindNames[kind])
+	}
+	*place = data
+	return nil
+}
+
+var kindNames = map[espimage.PartKind]string{espimage.PartBootloader: "bootloader",
+	espimage.PartTable:   "partition table",
+	espimage.PartOTAData: "initial otadata", espimage.PartApp: "application"}
+
+// kind judges a file by how it begins. A bootloader and an application begin
+// alike.
+func (b *Build) kind(f buildFile, start []byte, placed bool) espimage.PartKind {
+	const otaData = 0x2000
+	erased := len(start) > 0 && len(bytes.TrimRight(start, "\xff")) == 0
+	switch {
+	case bytes.HasPrefix(start, []byte{0xAA, 0x50}):
+		return espimage.PartTable
+	case bytes.HasPrefix(start, []byte{0xE9}):
+		return espimage.PartBootloader
+	case b.args.isOTAData(f.name), path.Base(f.name) == "ota_data_initial.bin", erased && !placed && f.size <= otaData:
+		return espimage.PartOTAData
+	}
+	return espimage.PartData
+}
+
+// guessTableOffset: in a table that was laid out by itself, the first partition
+// follows the table. A release build, whose bootloader is larger, moves it.
+func guessTableOffset(table *io.SectionReader) int64 {
+	const usual, release, sector = 0x8000, 0x10000, 0x1000
+	b := make([]byte, min(table.Size(), sector))
+	if _, err := table.ReadAt(b, 0); err != nil && err != io.EOF {
+		return usual
+	}
+	entries, err := espimage.ParseTable(b, release)
+	follows := func(p espimage.Partition) bool { return p.Offset == release+sector }
+	if err == nil && slices.ContainsFunc(entries, follows) {
+		return release
+	}
+	return usual
+}
+
+// isImage holds the application among the files against the image that they
+// are for; without one, the image itself is the application.
+func (b *Build) isImage(p *buildPieces, img Image) error {
+	if p.app == nil {
+		p.Chip, p.App = img.Chip, io.NewSectionReader(unread{}, 0, img.Size)
+		return nil
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, io.NewSectionReader(p.App, 0, p.App.Size())); err != nil {
+		return fmt.Errorf("the upload cannot be read back from disk: %w", err)
+	}
+	if hex.EncodeToString(hash.Sum(nil)) != img.SHA256 {
+		return buildError("other_application",
+			"%.60q is another application than the image %.12s; leave it out, or upload the build as an image of its own",
+			p.appName, img.SHA256)
+	}
+	return nil
+}
+
+// unread stands for bytes that are in the blob store already: of the image,
+// a layout needs only the size.
+type unread struct{}
+
+func (unread) ReadAt([]byte, int64) (int, error) { return 0, io.ErrUnexpectedEOF }

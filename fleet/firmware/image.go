@@ -1,0 +1,147 @@
+package firmware
+
+import (
+	"context"
+	"fleetd/fleet"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// An Image is the firmware for one kind of board: the app image that a device
+// writes to an OTA slot. Everything but Board, FileName and Notes was parsed
+// from its bytes.
+type Image struct {
+	SHA256   string // of the bytes as served, hex: its name everywhere, and its key in the blob store
+	Size     int64  // bytes, as served
+	FileName string // as uploaded; foreign text
+	Board    string // exact board variant it was built for, stated by an operator; "" fits every board with its chip
+	Notes    string
+
+	Chip          string // "esp32s3", as devices name their chip
+	Version       string // as the device will report it
+	Project       string
+	IDFVersion    string
+	ELFSHA256     string // what a device reports that runs it
+	CompiledAt    string // "Aug  8 2026 08:33:45", as the build wrote it
+	SecureVersion uint32
+	MinChipRev    uint16 // major*100+minor
+	MaxChipRev    uint16 // 65535: no limit
+	FlashSize     int64  // bytes, as the header says; 0 if unknown
+	MergedBinary  bool   // was cut out of a merged-binary.bin
+	Signatures    []ImageSignature
+	// Manifest is what the holder of a release key signed of the image, for
+	// firmware that takes nothing else; "" if nobody did.
+	Manifest          string
+	ManifestSignature string // Ed25519, base64
+	ManifestKey       string // public key that the signature holds with, hex; "" if nobody knows
+	ManifestChecked   bool   // that key is one of those that fleetd was given
+	// NotOfferable says why no boot poll may offer the image: its version would
+	// make devices crash (protocol 1.6). It can still be pushed. "" if it may.
+	NotOfferable string
+
+	UploadedBy   fleet.Actor
+	CreatedAt    time.Time
+	RevokedAt    *time.Time // from then on it is never served
+	RevokedBy    string
+	RevokeReason string
+}
+
+// VersionWarnings says what stock firmware makes of the image's version.
+func (i Image) VersionWarnings() []VersionWarning { return VersionWarnings(i.Version) }
+
+// An ImageSignature is one Secure Boot v2 signature block of an image.
+type ImageSignature struct {
+	KeyDigest string `json:"key_digest"` // SHA-256 of the public key as the chip's fuses hold it, hex
+	Scheme    string `json:"scheme"`     // "rsa3072", "ecdsa256", "ecdsa192"
+	Valid     bool   `json:"valid"`      // the block's own checks and its signature hold
+	Trusted   bool   `json:"trusted"`    // made with a key that was loaded into fleetd
+}
+
+// ReleaseState is where a release stands.
+type ReleaseState string
+
+const (
+	ReleaseDraft      ReleaseState = "draft"      // being put together; no campaign can start with it
+	ReleaseReleased   ReleaseState = "released"   // may go to devices
+	ReleaseDeprecated ReleaseState = "deprecated" // no new campaigns; running ones go on
+	ReleaseRevoked    ReleaseState = "revoked"    // its images are never served again
+)
+
+// ReleaseStates lists every state, in the order of a release's life.
+var ReleaseStates = []ReleaseState{ReleaseDraft, ReleaseReleased, ReleaseDeprecated, ReleaseRevoked}
+
+// A Release is a version: one image per board, with notes.
+type Release struct {
+	ID        uuid.UUID
+	Version   string
+	Notes     string
+	State     ReleaseState
+	Images    []Image // by board, then chip
+	CreatedBy fleet.Actor
+	CreatedAt time.Time
+	ChangedAt time.Time // of the state
+	Reason    string    // why it was deprecated or revoked
+}
+
+// ImageFor returns the image that a device of this board and chip gets: the
+// one built for its very board, else one for any board with its chip.
+func (r Release) ImageFor(board, chip string) (Image, bool) {
+	var general *Image
+	for i, img := range r.Images {
+		switch {
+		case img.Chip != chip:
+		case img.Board != "" && img.Board == board:
+			return img, true
+		case img.Board == "":
+			general = &r.Images[i]
+		}
+	}
+	if general == nil {
+		return Image{}, false
+	}
+	return *general, true
+}
+
+// An ImageFilter narrows a list of images. Zero fields do not filter.
+type ImageFilter struct {
+	Chip, Board, Version string
+	Limit                int
+	Cursor               string
+}
+
+// A ReleaseFilter narrows a list of releases. Zero fields do not filter.
+type ReleaseFilter struct {
+	State  ReleaseState
+	Limit  int
+	Cursor string
+}
+
+// Store keeps images and releases; the bytes are in the blob store.
+type Store interface {
+	// CreateImage puts an image on record. If there is one of that SHA-256, it
+	// returns that one and false.
+	CreateImage(ctx context.Context, by fleet.Actor, img Image) (stored Image, created bool, err error)
+	Image(ctx context.Context, sha256 string) (Image, error)
+	ImagesByELF(ctx context.Context, elfSHA256 []string) ([]Image, error) // not revoked, newest first
+	Images(ctx context.Context, f ImageFilter) (fleet.Page[Image], error) // newest first
+	UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) error
+	// SetImageManifest stores the manifest of img, with its signature and key.
+	SetImageManifest(ctx context.Context, by fleet.Actor, img Image) error
+	// RevokeImages revokes those that are not yet.
+	RevokeImages(ctx context.Context, by fleet.Actor, sha256 []string, reason string, at time.Time) error
+	// DeleteImage forgets an image that no release and no deployment names, else [fleet.ErrConflict] (image_in_use).
+	DeleteImage(ctx context.Context, by fleet.Actor, sha256 string) error
+	// RunningByELF counts devices in service by the build they run, for the given builds.
+	RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error)
+
+	CreateRelease(ctx context.Context, by fleet.Actor, r Release) error
+	Release(ctx context.Context, id uuid.UUID) (Release, error)
+	Releases(ctx context.Context, f ReleaseFilter) (fleet.Page[Release], error) // newest first
+	// UpdateRelease changes a draft's notes, version and images.
+	UpdateRelease(ctx context.Context, by fleet.Actor, r Release) error
+	// SetReleaseState moves a release from one state to another; [fleet.ErrConflict]
+	// (release_changed) if it is not in from any more. Revoking revokes its images.
+	SetReleaseState(ctx context.Context, by fleet.Actor, id uuid.UUID, from, to ReleaseState, reason string,
+		at time.Time) error
+}

@@ -1,0 +1,123 @@
+package firmware
+
+import (
+	"context"
+	"fleetd/fleet"
+	"slices"
+)
+
+// Update changes what operators say about an image; nil stays. The board of an
+// image that is released stays, too: it decides who gets it.
+func (f *Service) Update(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) (Image, error) {
+	if err := by.May(fleet.RoleOperator, "changing an image"); err != nil {
+		return Image{}, err
+	}
+	img, err := f.Image(ctx, sha256)
+	if err != nil {
+		return Image{}, err
+	}
+	if board, notes, err = cleanImagePatch(board, notes); err != nil {
+		return Image{}, err
+	}
+	if board != nil && *board != img.Board {
+		if err := f.notReleased(ctx, img); err != nil {
+			return Image{}, err
+		}
+	}
+	if err := f.UpdateImage(ctx, by, img.SHA256, board, notes); err != nil {
+		return Image{}, err
+	}
+	f.announce(img.SHA256)
+	return f.Image(ctx, img.SHA256)
+}
+
+func cleanImagePatch(board, notes *string) (*string, *string, error) {
+	if board != nil {
+		b, err := cleanBoard(*board)
+		if err != nil {
+			return nil, nil, err
+		}
+		board = &b
+	}
+	if notes != nil {
+		n, err := cleanFirmwareNotes(*notes)
+		if err != nil {
+			return nil, nil, err
+		}
+		notes = &n
+	}
+	return board, notes, nil
+}
+
+// notReleased refuses if a release that devices may get holds the image.
+func (f *Service) notReleased(ctx context.Context, img Image) error {
+	filter := ReleaseFilter{State: ReleaseReleased, Limit: fleet.MaxLimit}
+	for {
+		page, err := f.Releases(ctx, filter)
+		if err != nil {
+			return err
+		}
+		for _, r := range page.Items {
+			if slices.Contains(r.hashes(), img.SHA256) {
+				e := fleet.Errorf(fleet.ErrConflict, "image_released",
+					"the image is part of release %s, so its board decides who gets it; deprecate the release before you change it",
+					r.Version)
+				e.Field = "board"
+				return e
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		filter.Cursor = page.Next
+	}
+}
+
+// Revoke withdraws an image: it is never served again, not even to a link in
+// use. It cannot be undone.
+func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason string) (Image, error) {
+	if err := by.May(fleet.RoleAdmin, "revoking an image"); err != nil {
+		return Image{}, err
+	}
+	reason, err := cleanReason(reason)
+	if err != nil {
+		return Image{}, err
+	}
+	img, err := f.Image(ctx, sha256)
+	if err != nil {
+		return Image{}, err
+	}
+	if err := f.RevokeImages(ctx, by, []string{img.SHA256}, reason, f.o.Now()); err != nil {
+		return Image{}, err
+	}
+	f.o.Revoked([]string{img.SHA256})
+	f.o.Log.Warn("image revoked", "image", img.SHA256, "version", img.Version, "reason", reason, "operator", by.Name)
+	f.announce(img.SHA256)
+	return f.Image(ctx, img.SHA256)
+}
+
+// Delete forgets an image that nothing names, and its bytes.
+func (f *Service) Delete(ctx context.Context, by fleet.Actor, sha256 string) error {
+	if err := by.May(fleet.RoleOperator, "deleting an image"); err != nil {
+		return err
+	}
+	f.stored.Lock()
+	defer f.stored.Unlock()
+	img, err := f.Image(ctx, sha256)
+	if err != nil {
+		return err
+	}
+	layout, _ := f.Layout(ctx, img.SHA256) // whose parts stay, if it cannot be read
+	if err := f.DeleteImage(ctx, by, img.SHA256); err != nil {
+		return err
+	}
+	f.announce(img.SHA256)
+	// The record is gone, so bytes that stay do no harm but take room.
+	if err := f.o.Blobs.DeleteFile(context.WithoutCancel(ctx), img.SHA256); err != nil {
+		f.o.Log.Error("bytes of a deleted image not deleted", "image", img.SHA256, "err", err)
+	}
+	if len(layout.Parts) > 0 {
+		f.dropPartsLocked(context.WithoutCancel(ctx), layout)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package firmware
+
+import (
+	"context"
+	"fleetd/fleet"
+	"fleetd/fleet/internal/token"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Link is the one-time address of an attempt's image. It is good for
+// one whole download, from any offset, until it expires or is revoked.
+type Link struct {
+	TokenHash  []byte // SHA-256 of the token
+	Deployment uuid.UUID
+	Campaign   uuid.UUID
+	Device     fleet.DeviceID
+	Attempt    int
+	Image      string
+	Size       int64
+	ExpiresAt  time.Time
+}
+
+// NewLink completes the link of an attempt, and returns its address
+// too. The link is good once it is stored.
+func NewLink(publicURL string, l Link, ttl time.Duration, now time.Time) (Link, string) {
+	text := token.New()
+	l.TokenHash, l.ExpiresAt = token.Hash(text), now.Add(ttl).UTC()
+	return l, strings.TrimSuffix(publicURL, "/") + "/d/" + text + "/firmware.bin"
+}
+
+// A Transfer is evidence of what became of a download: get, bytes, cut or
+// downloaded.
+type Transfer struct {
+	Deployment uuid.UUID
+	Attempt    int
+	At         time.Time
+	Kind       fleet.EvidenceKind
+	Detail     string
+	Sent       int64 // bytes so far
+}
+
+// LinkStore serves the downloads.
+type LinkStore interface {
+	// Link returns a link that may be used at the given time: not
+	// expired, not revoked, not used up, its image not revoked. [fleet.ErrNotFound]
+	// covers all others.
+	FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (Link, error)
+	// FinishFirmwareLink uses a link up: every byte was sent.
+	FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error
+}

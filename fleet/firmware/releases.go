@@ -1,0 +1,143 @@
+package firmware
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// A ReleaseRequest asks for a release.
+type ReleaseRequest struct {
+	Version string // "" takes the images'
+	Notes   string
+	Images  []string // SHA-256
+	Draft   bool
+}
+
+// Create makes a release of images.
+func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest) (Release, error) {
+	if err := by.May(fleet.RoleOperator, "making a release"); err != nil {
+		return Release{}, err
+	}
+	now := f.o.Now()
+	r := Release{ID: uuid.Must(uuid.NewV7()), State: ReleaseReleased, CreatedBy: by, CreatedAt: now, ChangedAt: now}
+	if req.Draft {
+		r.State = ReleaseDraft
+	}
+	if err := f.fill(ctx, &r, req); err != nil {
+		return Release{}, err
+	}
+	if err := f.CreateRelease(ctx, by, r); err != nil {
+		return Release{}, err
+	}
+	f.announce(r.ID.String())
+	return f.Release(ctx, r.ID)
+}
+
+// Edit changes a draft. What was released stays as it is: devices run it.
+func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req ReleaseRequest) (Release, error) {
+	if err := by.May(fleet.RoleOperator, "changing a release"); err != nil {
+		return Release{}, err
+	}
+	r, err := f.Release(ctx, id)
+	if err != nil {
+		return Release{}, err
+	}
+	if r.State != ReleaseDraft {
+		return Release{}, fleet.Errorf(fleet.ErrConflict, "not_a_draft",
+			"release %s is %s, and only drafts change; make a new release instead", r.Version, r.State)
+	}
+	if err := f.fill(ctx, &r, req); err != nil {
+		return Release{}, err
+	}
+	if err := f.UpdateRelease(ctx, by, r); err != nil {
+		return Release{}, err
+	}
+	f.announce(id.String())
+	return f.Release(ctx, id)
+}
+
+// fill takes version, notes and images from a request.
+func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err error) {
+	if r.Images, err = f.releaseImages(ctx, req.Images); err != nil {
+		return err
+	}
+	if len(r.Images) == 0 && r.State != ReleaseDraft {
+		return invalidImages("no_images", "a release has at least one image; choose some, or keep it as a draft")
+	}
+	if r.Notes, err = cleanFirmwareNotes(req.Notes); err != nil {
+		return err
+	}
+	if r.Version, err = fleet.CleanLine("version", req.Version, fleet.MaxNameBytes); err != nil || r.Version != "" {
+		return err
+	}
+	r.Version, err = commonVersion(r.Images)
+	return err
+}
+
+func invalidImages(code, format string, args ...any) *fleet.Error {
+	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
+	e.Field = "images"
+	return e
+}
+
+func commonVersion(images []Image) (string, error) {
+	version := ""
+	for _, img := range images {
+		if version != "" && img.Version != version {
+			e := fleet.Errorf(fleet.ErrInvalid, "versions_differ",
+				"the images have the versions %s and %s; leave one out, or say which version the release has", version, img.Version)
+			e.Field = "version"
+			return "", e
+		}
+		version = img.Version
+	}
+	if version == "" {
+		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_version", Field: "version",
+			Message: "say which version the release has; no image tells"}
+	}
+	return version, nil
+}
+
+// releaseImages looks the images up: all there, none revoked, one for each
+// chip and board.
+func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, error) {
+	if len(sha256) > maxReleaseImages {
+		return nil, invalidImages("too_many_images", "a release takes at most %d images", maxReleaseImages)
+	}
+	var images []Image
+	for _, sha := range sha256 {
+		img, err := f.Image(ctx, strings.ToLower(strings.TrimSpace(sha)))
+		if errors.Is(err, fleet.ErrNotFound) {
+			return nil, invalidImages("unknown_image", "there is no image %.12q; upload it first", sha)
+		}
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, img)
+	}
+	slices.SortFunc(images, func(a, b Image) int {
+		return cmp.Or(cmp.Compare(a.Board, b.Board), cmp.Compare(a.Chip, b.Chip), cmp.Compare(a.SHA256, b.SHA256))
+	})
+	return images, checkImages(images)
+}
+
+// checkImages takes images in order of board and chip.
+func checkImages(images []Image) error {
+	for i, img := range images {
+		if img.RevokedAt != nil {
+			return invalidImages("image_revoked", "the image %.12s (%s, %s) was revoked: %s", img.SHA256, img.Version, img.Chip,
+				img.RevokeReason)
+		}
+		if i > 0 && images[i-1].Board == img.Board && images[i-1].Chip == img.Chip {
+			return invalidImages("board_taken", "two images are for %s with %s: %.12s and %.12s; a release has one for each",
+				cmp.Or(img.Board, "any board"), img.Chip, images[i-1].SHA256, img.SHA256)
+		}
+	}
+	return nil
+}

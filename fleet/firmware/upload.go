@@ -1,0 +1,211 @@
+package firmware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"fleetd/fleet"
+	"fleetd/fleet/espimage"
+)
+
+// An ImageUpload is a file that somebody hands in as firmware.
+type ImageUpload struct {
+	Body     io.Reader // at most [MaxImageBytes]
+	FileName string
+	Board    string // "" if not stated
+	Notes    string
+	Manifest []byte // content of the .manifest file that goes with it; nil if there is none
+}
+
+// Upload reads, checks and stores an image, or the application of a merged
+// binary. An upload of bytes that are there already returns that image and
+// false. The file waits on disk while it is read: memory stays flat.
+func (f *Service) Upload(ctx context.Context, by fleet.Actor, u ImageUpload) (Image, bool, error) {
+	if err := by.May(fleet.RoleOperator, "uploading firmware"); err != nil {
+		return Image{}, false, err
+	}
+	if err := u.clean(); err != nil {
+		return Image{}, false, err
+	}
+	file, size, err := f.spool(u.Body)
+	if err != nil {
+		return Image{}, false, err
+	}
+	defer file.Close()
+	parsed, err := espimage.Parse(file, size, f.o.Keys...)
+	if err != nil {
+		return Image{}, false, imageError(err)
+	}
+	if err := f.signed(parsed.Signatures); err != nil {
+		return Image{}, false, err
+	}
+	img, created, err := f.keepSigned(ctx, by, newImage(parsed, by, u), u.Manifest, io.NewSectionReader(file,
+		parsed.Offset, parsed.Size))
+	if err != nil {
+		return Image{}, false, err
+	}
+	return img, created, f.keepMerged(ctx, by, img, file, size, parsed)
+}
+
+func (u *ImageUpload) clean() (err error) {
+	if u.Board, err = cleanBoard(u.Board); err != nil {
+		return err
+	}
+	u.FileName = fleet.CleanText(path.Base(strings.ReplaceAll(u.FileName, `\`, "/")), maxFileNameBytes)
+	if u.FileName == "." || u.FileName == "/" {
+		u.FileName = ""
+	}
+	u.Notes, err = cleanFirmwareNotes(u.Notes)
+	return err
+}
+
+// spool writes an upload to a file that has no name any more: it is gone when
+// it is closed, and when the process dies.
+func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
+	file, err := os.CreateTemp(f.o.TempDir, "fleetd-upload-*")
+	if err != nil {
+		return nil, 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", err)
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		file.Close()
+		return nil, 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", err)
+	}
+	size, err := copyUpload(file, body)
+	if err != nil {
+		file.Close()
+		return nil, 0, err
+	}
+	return file, size, nil
+}
+
+// copyUpload stops one byte after the limit, whatever the sender announced.
+func copyUpload(file *os.File, body io.Reader) (int64, error) {
+	disk := &writeErr{w: file}
+	size, err := io.Copy(disk, io.LimitReader(body, MaxImageBytes+1))
+	switch {
+	case disk.err != nil:
+		return 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", disk.err)
+	case err != nil:
+		return 0, fmt.Errorf("the upload broke off after %d bytes: %w", size, err)
+	case size > MaxImageBytes:
+		e := fleet.Errorf(fleet.ErrInvalid, "image_too_large",
+			"the file is larger than %d MiB, more than the flash of any board holds; upload the app image that the build left, or its merged-binary.bin", MaxImageBytes>>20)
+		e.Field = "file"
+		return 0, e
+	}
+	return size, nil
+}
+
+// writeErr tells an error of writing from one of reading.
+type writeErr struct {
+	w   io.Writer
+	err error
+}
+
+func (w *writeErr) Write(p []byte) (n int, err error) {
+	n, err = w.w.Write(p)
+	if err != nil {
+		w.err = err
+	}
+	return n, err
+}
+
+// imageError turns what is wrong with a file into an error with a code such as
+// "image_sha256" or "image_segment_bounds".
+func imageError(err error) error {
+	var fault *espimage.Fault
+	if !errors.As(err, &fault) {
+		return fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be read back from disk: %v", err)
+	}
+	code := string(fault.Reason)
+	if fault.Reason == espimage.ReasonDescriptor {
+		code = "no_app_descriptor"
+	}
+	return &fleet.Error{Kind: fleet.ErrInvalid, Code: "image_" + strings.ReplaceAll(code, " ", "_"), Field: "file",
+		Message: fleet.CleanText(fault.Message, 500)}
+}
+
+// signed refuses what is not signed as it must be.
+func (f *Service) signed(all []espimage.Signature) error {
+	if !f.o.RequireSigned {
+		return nil
+	}
+	why := "it has no Secure Boot v2 signature"
+	for _, s := range all {
+		switch {
+		case s.Trusted:
+			return nil
+		case s.Valid:
+			why = fmt.Sprintf("it is signed with the key %.16s..., which is not among the %d keys that fleetd was given",
+				s.KeyDigest, len(f.o.Keys))
+		default:
+			why = s.Problem
+		}
+	}
+	return &fleet.Error{Kind: fleet.ErrInvalid, Code: "image_unsigned", Field: "file",
+		Message: "only images with a trusted signature are taken here, and of this one: " + why}
+}
+
+// keep stores the bytes and puts the image on record.
+func (f *Service) keep(ctx context.Context, by fleet.Actor, img Image, data *io.SectionReader) (Image, bool, error) {
+	return f.keepSigned(ctx, by, img, nil, data)
+}
+
+// keepSigned is keep with the .manifest file of the image, if there is one.
+func (f *Service) keepSigned(ctx context.Context, by fleet.Actor, img Image, manifest []byte, data *io.SectionReader) (
+	Image, bool, error) {
+	f.stored.RLock()
+	defer f.stored.RUnlock()
+	img.CreatedAt = f.o.Now()
+	var err error
+	if img.SHA256, err = f.o.Blobs.PutFile(ctx, data, data.Size()); err != nil {
+		return Image{}, false, err
+	}
+	if err := f.takeManifest(&img, manifest); err != nil {
+		return Image{}, false, err // its bytes do no harm, and a better manifest may follow
+	}
+	stored, created, err := f.CreateImage(ctx, by, img)
+	switch {
+	case err != nil:
+		return Image{}, false, err // the bytes stay: they may be on record after all
+	case stored.RevokedAt != nil:
+		return Image{}, false, fleet.Errorf(fleet.ErrConflict, "image_revoked", "this very image was revoked by %s: %s",
+			stored.RevokedBy, stored.RevokeReason)
+	case created:
+		f.o.Log.Info("image uploaded", "image", stored.SHA256, "version", stored.Version, "chip", stored.Chip, "board",
+			stored.Board, "operator", by.Name)
+		f.announce(stored.SHA256)
+	case img.Manifest != "" && img.Manifest != stored.Manifest: // the same image once more, signed now
+		stored, err = f.storeManifest(ctx, by, img)
+	}
+	return stored, created, err
+}
+
+// newImage is what the bytes and their uploader say. Texts of the build are
+// foreign.
+func newImage(p *espimage.Image, by fleet.Actor, u ImageUpload) Image {
+	d := p.Descriptor
+	img := Image{Size: p.Size, FileName: u.FileName, Board: u.Board, Notes: u.Notes,
+		Chip: p.Chip, Version: fleet.CleanText(d.Version, 32), Project: fleet.CleanText(d.Project, 32),
+		IDFVersion: fleet.CleanText(d.IDFVersion, 32),
+		ELFSHA256:  d.ELFSHA256, CompiledAt: fleet.CleanText(strings.TrimSpace(d.Date+" "+d.Time), 40),
+		SecureVersion: d.SecureVersion,
+		MinChipRev:    p.Header.MinChipRev, MaxChipRev: p.Header.MaxChipRev, FlashSize: p.Header.FlashSize,
+		MergedBinary: p.Merged != nil, UploadedBy: by}
+	if d.BuiltWithoutID {
+		img.ELFSHA256 = "" // zeros would take every such build for the same
+	}
+	for _, s := range p.Signatures {
+		img.Signatures = append(img.Signatures, ImageSignature{KeyDigest: s.KeyDigest, Scheme: s.Scheme, Valid: s.Valid,
+			Trusted: s.Trusted})
+	}
+	if err := espimage.LintVersion(d.Version); err != nil {
+		img.NotOfferable = fleet.CleanText(err.Error(), 300)
+	}
+	return img
+}

@@ -1,0 +1,16 @@
+package fleettest
+
+import "runtime"
+
+// HeapPer returns how many bytes of heap one of n things takes that add makes.
+func HeapPer(n int, add func(int)) int64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range n {
+		add(i)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(n)
+}

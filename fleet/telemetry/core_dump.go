@@ -1,0 +1,63 @@
+package telemetry
+
+import (
+	"context"
+	"fleetd/fleet"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// MaxCoreDumpBytes bounds an upload; the partition of the included firmware has 64 KiB.
+const MaxCoreDumpBytes = 1 << 20
+
+// A CoreDump is what a crash left in a device's flash, uploaded for a call of
+// [fleet.ToolCoreDumpUpload]. The bytes are in the blob store. They are a piece of
+// the device's memory: keys and passwords may be in them.
+type CoreDump struct {
+	ID          uuid.UUID
+	Device      fleet.DeviceID
+	Call        uuid.UUID
+	Blob        string // SHA-256, hex
+	Size        int64
+	Summary     string      // the device's own words: task, program counter, backtrace
+	ELFSHA256   string      // of the build that crashed, as far as known: what to decode it with
+	Version     string      // of that build; "" if unknown
+	BuildFrom   BuildSource // how the build is known
+	ResetReason string      // of the restart that followed, as the device told; "" if it did not
+	Boots       int64       // the device's count of starts when the dump was fetched; 0 if unknown
+	CreatedAt   time.Time
+}
+
+// FileName is what the core dump is called as a file: device and time, which
+// are fleetd's own words.
+func (c CoreDump) FileName() string {
+	return "coredump-" + string(c.Device) + "-" + c.CreatedAt.UTC().Format("20060102T150405Z") + ".bin"
+}
+
+// A BuildSource says how the build that crashed is known.
+type BuildSource string
+
+const (
+	BuildUnknown  BuildSource = ""
+	BuildFromDump BuildSource = "core_dump" // the core dump itself names it
+	// the one the device ran when it was fetched: another, if it was rolled back meanwhile
+	BuildFromDevice BuildSource = "device"
+)
+
+// CoreDumpStore keeps what is known of core dumps.
+type CoreDumpStore interface {
+	// CreateCoreDump puts a core dump on record. [fleet.ErrConflict] if the device
+	// sent the same bytes before, since it started.
+	CreateCoreDump(ctx context.Context, c CoreDump) error
+	CoreDump(ctx context.Context, id uuid.UUID) (CoreDump, error)
+	CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]CoreDump, error) // newest first
+	// DeleteCoreDump forgets a core dump, with an audit entry. unused says that
+	// nothing names its blob any more.
+	DeleteCoreDump(ctx context.Context, by fleet.Actor, id uuid.UUID) (unused bool, err error)
+	// DeleteCoreDumpsBefore forgets what came before the given time, and returns
+	// the blobs that nothing names any more.
+	DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (deleted int, unused []string, err error)
+	// BuildsOf returns up to limit builds of known images whose hash begins with prefix.
+	BuildsOf(ctx context.Context, prefix string, limit int) ([]string, error)
+}

@@ -1,0 +1,294 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fleetd/fleet"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// VitalsReader knows what devices last told of themselves.
+type VitalsReader interface {
+	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never told any
+}
+
+// CoreDumpsOptions configures [CoreDumps]. Links, Store, Blobs, Calls, Devices
+// and Inventories are required.
+type CoreDumpsOptions struct {
+	Links       fleet.URLLinkStore
+	Store       CoreDumpStore
+	Blobs       CoreDumpBlobs
+	Calls       *fleet.Calls
+	Devices     fleet.DeviceStore
+	Inventories fleet.InventoryStore
+	Vitals      VitalsReader     // nil: no device tells any, and none is asked by itself
+	Presences   *fleet.Presences // told of uploads as evidence; may be nil
+	Events      *fleet.Events    // nil: nobody is told
+	Collect     bool             // fetch what Told saw; otherwise only operators do
+	Keep        time.Duration    // 0 keeps core dumps for ever
+	Log         *slog.Logger
+	Now         func() time.Time // default: time.Now
+}
+
+// CoreDumpBlobs keeps the bytes.
+type CoreDumpBlobs interface {
+	fleet.Blobs
+	DeleteFile(ctx context.Context, key string) error
+}
+
+// CoreDumps fetches what crashes left in devices' flash: for an operator, and
+// by itself once per crash ([CoreDumps.Run]).
+type CoreDumps struct {
+	CoreDumpStore
+	o     CoreDumpsOptions
+	links *fleet.URLLinks
+
+	mu    sync.Mutex
+	tries map[fleet.DeviceID]*coreDumpTry
+}
+
+// NewCoreDumps makes the service.
+func NewCoreDumps(o CoreDumpsOptions) *CoreDumps {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &CoreDumps{CoreDumpStore: o.Store, o: o, links: fleet.NewURLLinks(o.Links, "", o.Now),
+		tries: make(map[fleet.DeviceID]*coreDumpTry)}
+}
+
+// A CoreDumpInfo is what a device says of the core dump it holds.
+type CoreDumpInfo struct {
+	Present bool   `json:"present"`
+	Size    int64  `json:"size"`
+	Summary string `json:"summary"`
+}
+
+// maxSummary bounds the device's words on its crash.
+const maxSummary = 2000
+
+func readCoreDumpInfo(result json.RawMessage) (info CoreDumpInfo, ok bool) {
+	ok = json.Unmarshal([]byte(fleet.ResultText(result)), &info) == nil
+	info.Summary = fleet.CleanText(info.Summary, maxSummary)
+	return info, ok
+}
+
+// Ask asks the device what core dump it holds. It fails with [fleet.ErrConflict]
+// (no_core_dump) if there is none. A device that does not offer the question
+// is not asked.
+func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.DeviceID) error {
+	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
+		return err
+	}
+	c, err := s.o.Calls.Call(ctx, fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpInfo})
+	if err != nil {
+		return err
+	}
+	if info, ok := readCoreDumpInfo(c.Result); c.State == fleet.CallSucceeded && ok && !info.Present {
+		return fleet.Errorf(fleet.ErrConflict, "no_core_dump",
+			"the device holds no core dump: it has not crashed since the last one was fetched")
+	}
+	return nil // what hinders the question hinders the upload, too, and is told by its record
+}
+
+// UploadRequest is the call that makes the device send its core dump.
+func (s *CoreDumps) UploadRequest(actor fleet.Actor, device fleet.DeviceID, erase bool) fleet.CallRequest {
+	return fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpUpload,
+		Arguments: json.RawMessage(fmt.Sprintf(`{"erase":%t}`, erase))}
+}
+
+// Fetch makes the device send its core dump, and erase it once it arrived if
+// so asked. It returns the call of the upload.
+func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Actor, device fleet.DeviceID, erase bool) (fleet.Call,
+	error) {
+	if err := s.Ask(ctx, actor, device); err != nil {
+		return fleet.Call{}, err
+	}
+	return s.o.Calls.Call(ctx, s.UploadRequest(actor, device, erase))
+}
+
+func (s *CoreDumps) offers(ctx context.Context, device fleet.DeviceID, tool string) (bool, error) {
+	d, err := s.o.Devices.Device(ctx, device)
+	if err != nil || d.InventoryID == "" {
+		return false, err
+	}
+	inv, err := s.o.Inventories.Inventory(ctx, d.InventoryID)
+	if err != nil {
+		return false, err
+	}
+	_, ok := inv.Tool(tool)
+	return ok, nil
+}
+
+// Receive stores the core dump that a device uploads under the token. body is
+// asked for the bytes only after the token was found good, which uses it up.
+func (s *CoreDumps) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (CoreDump, error) {
+	l, err := s.links.Use(ctx, token, fleet.LinkCoreDump)
+	if err != nil {
+		return CoreDump{}, err
+	}
+	r, err := body()
+	if err != nil {
+		return CoreDump{}, err
+	}
+	data, err := readCoreDump(r)
+	if err != nil {
+		return CoreDump{}, err
+	}
+	return s.keep(ctx, l, data)
+}
+
+func readCoreDump(r io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, MaxCoreDumpBytes+1))
+	var refused *fleet.Error
+	switch {
+	case len(data) > MaxCoreDumpBytes:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "too_large", "the core dump is larger than %d KiB", MaxCoreDumpBytes>>10)
+	case errors.As(err, &refused):
+		return nil, err
+	case err != nil:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "broken_upload", "the upload broke off after %d bytes", len(data))
+	case len(data) == 0:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "empty_upload", "the core dump is empty")
+	}
+	return data, nil
+}
+
+func (s *CoreDumps) keep(ctx context.Context, l fleet.URLLink, data []byte) (CoreDump, error) {
+	key, err := s.o.Blobs.Put(ctx, data)
+	if err != nil {
+		return CoreDump{}, fmt.Errorf("core dump of device %s: %w", l.Device, err)
+	}
+	c := CoreDump{ID: uuid.Must(uuid.NewV7()), Device: l.Device, Call: l.Call, Blob: key, Size: int64(len(data)),
+		CreatedAt: s.o.Now().UTC()}
+	if err := s.describe(ctx, &c, data); err != nil {
+		return CoreDump{}, err
+	}
+	err = s.o.Store.CreateCoreDump(ctx, c)
+	if err != nil && !errors.Is(err, fleet.ErrConflict) { // what came before arrived, too: the device may erase it
+		return CoreDump{}, err
+	}
+	if s.o.Presences != nil {
+		s.o.Presences.Observed(l.Device, fleet.Evidence{At: c.CreatedAt, Kind: fleet.EvidenceUpload,
+			Detail: fmt.Sprintf("core dump, %d bytes", len(data))})
+	}
+	if err == nil {
+		s.o.Events.Publish(fleet.Event{Kind: fleet.EventCoreDump, At: c.CreatedAt, Device: l.Device, Subject: c.ID.String()})
+	}
+	return c, nil
+}
+
+// describe adds what is known of the crash beside its bytes.
+func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) error {
+	if err := s.describeBuild(ctx, c, buildInDump(data)); err != nil {
+		return err
+	}
+	if s.o.Vitals != nil {
+		v, err := s.o.Vitals.Vitals(ctx, c.Device)
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return err
+		}
+		c.ResetReason, c.Boots = v.ResetReason, v.Boots
+	}
+	return s.describeWords(ctx, c)
+}
+
+// summaryTTL is how long the device's words on its core dump are taken for the
+// one that it uploads.
+const summaryTTL = 15 * time.Minute
+
+func (s *CoreDumps) describeWords(ctx context.Context, c *CoreDump) error {
+	asked, err := s.o.Calls.Calls(ctx, fleet.CallFilter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
+		States: []fleet.CallState{fleet.CallSucceeded},
+		Since:  c.CreatedAt.Add(-summaryTTL), Limit: 1})
+	if err != nil {
+		return err
+	}
+	for _, call := range asked.Items {
+		if info, ok := readCoreDumpInfo(call.Result); ok && info.Present && info.Size == c.Size {
+			c.Summary = info.Summary
+		}
+	}
+	return nil
+}
+
+// describeBuild says which build crashed. named is what the core dump says,
+// often only the beginning of the hash.
+func (s *CoreDumps) describeBuild(ctx context.Context, c *CoreDump, named string) error {
+	d, err := s.o.Devices.Device(ctx, c.Device)
+	if err != nil {
+		return err
+	}
+	if named == "" {
+		if c.ELFSHA256, c.Version = d.ELFSHA256, d.Version; d.ELFSHA256 != "" {
+			c.BuildFrom = BuildFromDevice
+		}
+		return nil
+	}
+	c.ELFSHA256, c.BuildFrom = named, BuildFromDump
+	ran, err := s.o.Devices.FirmwareHistory(ctx, c.Device)
+	if err != nil {
+		return err
+	}
+	for _, f := range append([]fleet.FirmwareRecord{{ELFSHA256: d.ELFSHA256, Version: d.Version}}, ran...) {
+		if strings.HasPrefix(f.ELFSHA256, named) {
+			c.ELFSHA256, c.Version = f.ELFSHA256, f.Version
+			return nil
+		}
+	}
+	// A build that crashes at its start never polls: only its image is known.
+	builds, err := s.o.Store.BuildsOf(ctx, named, 2)
+	if len(builds) == 1 {
+		c.ELFSHA256 = builds[0]
+	}
+	return err
+}
+
+// Content returns a core dump with its bytes.
+func (s *CoreDumps) Content(ctx context.Context, id uuid.UUID) (CoreDump, []byte, error) {
+	c, err := s.o.Store.CoreDump(ctx, id)
+	if err != nil {
+		return CoreDump{}, nil, err
+	}
+	data, err := s.o.Blobs.Get(ctx, c.Blob)
+	return c, data, err
+}
+
+// Delete forgets a core dump, and its bytes unless another record needs them.
+func (s *CoreDumps) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
+	if err := by.May(fleet.RoleOperator, "deleting a core dump"); err != nil {
+		return err
+	}
+	c, err := s.o.Store.CoreDump(ctx, id)
+	if err != nil {
+		return err
+	}
+	unused, err := s.o.Store.DeleteCoreDump(ctx, by, id)
+	if err != nil {
+		return err
+	}
+	if unused {
+		s.forgetBlob(ctx, c.Blob)
+	}
+	s.o.Events.Publish(fleet.Event{Kind: fleet.EventCoreDump, At: s.o.Now().UTC(), Device: c.Device, Subject: id.String()})
+	return nil
+}
+
+func (s *CoreDumps) forgetBlob(ctx context.Context, blob string) {
+	if err := s.o.Blobs.DeleteFile(ctx, blob); err != nil {
+		s.o.Log.Warn("bytes of a deleted core dump stay", "blob", blob, "err", err)
+	}
+}

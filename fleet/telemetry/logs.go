@@ -1,0 +1,255 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"fleetd/fleet"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Times and bounds of following a log.
+const (
+	FollowStep   = 60 * time.Second // what the device is asked to stream at a time
+	FollowLimit  = 10 * time.Minute // then an operator has to ask again
+	renewBefore  = 15 * time.Second
+	logsIdle     = time.Hour // then the lines of a device are forgotten
+	maxLogged    = 64        // devices whose lines are kept
+	tailLines    = 100       // of one call; the device sends fewer if they are long
+	maxTailCalls = 6
+)
+
+// LogsOptions configures [Logs]. Calls is required.
+type LogsOptions struct {
+	Calls  *fleet.Calls
+	Events *fleet.Events // nil: nobody is told
+	Log    *slog.Logger
+	Now    func() time.Time // default: time.Now
+}
+
+// Logs fetches and follows the logs of devices with the included
+// firmware. Lines are kept in memory alone, [MaxLogLines] of each device, of
+// the few devices that somebody looks at: a log may hold what should not
+// outlive the hour.
+type Logs struct {
+	o LogsOptions
+
+	mu       sync.Mutex
+	devices  map[fleet.DeviceID]*deviceLog
+	watchers map[fleet.DeviceID]int
+}
+
+type deviceLog struct {
+	logBuffer
+	follow  Following
+	dropped int64
+	touched time.Time
+}
+
+// Following says that a device streams its log.
+type Following struct {
+	By      fleet.Actor // who started it, and in whose name it is renewed
+	Level   string
+	Since   time.Time
+	Until   time.Time // what the device was asked for
+	renewal bool      // under way
+}
+
+// Active reports whether the device streams.
+func (f Following) Active(now time.Time) bool { return now.Before(f.Until) }
+
+// end is when an operator has to ask again.
+func (f Following) end() time.Time { return f.Since.Add(FollowLimit) }
+
+// NewLogs makes the service.
+func NewLogs(o LogsOptions) *Logs {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Logs{o: o, devices: make(map[fleet.DeviceID]*deviceLog), watchers: make(map[fleet.DeviceID]int)}
+}
+
+// A LogView is what is there of a device's log.
+type LogView struct {
+	Lines      []LogLine
+	Generation uint64 // when it changes, earlier lines have changed
+	Last       uint64 // Seq of the newest line
+	Dropped    int64  // lines that the device could not send while it was followed
+	Following  Following
+}
+
+// View returns the lines that came after seq; 0 is all of them.
+func (s *Logs) View(id fleet.DeviceID, seq uint64) LogView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.devices[id]
+	if d == nil {
+		return LogView{}
+	}
+	d.touched = s.o.Now()
+	return LogView{Lines: d.after(seq), Generation: d.generation, Last: d.seq, Dropped: d.dropped, Following: d.follow}
+}
+
+// Fetch asks the device for the newest lines of its log and adds them to what
+// is there. It returns the last call that was made: each is on record. If it
+// failed, the lines that came before it are there nevertheless.
+func (s *Logs) Fetch(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) (last fleet.Call, err error) {
+	var lines []LogLine
+	var from uint32
+	for range maxTailCalls {
+		last, err = s.o.Calls.Call(ctx, fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsTail,
+			Arguments: json.RawMessage(fmt.Sprintf(`{"from":%d,"lines":%d}`, from, tailLines))})
+		if err != nil || last.State != fleet.CallSucceeded {
+			break
+		}
+		report, ok := readLogReport(json.RawMessage(fleet.ResultText(last.Result)))
+		if !ok {
+			break
+		}
+		lines = append(lines, report.Lines...)
+		whole := len(report.Lines) == 0 || len(report.Lines) >= tailLines || report.Next <= from
+		from = report.Next
+		if whole || len(lines) >= tailLines {
+			break
+		}
+	}
+	if len(lines) > 0 {
+		s.add(id, lines, from, 0)
+	}
+	return last, err
+}
+
+// followRequest is the call that makes the device stream its log for step; 0
+// stops it.
+func (s *Logs) followRequest(actor fleet.Actor, id fleet.DeviceID, level string, step time.Duration) fleet.CallRequest {
+	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsStream,
+		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step.Round(time.Second)/time.Second), level))}
+}
+
+// LevelRequest is the call that sets how much the device logs, of one part or
+// ("") of all.
+func (s *Logs) LevelRequest(actor fleet.Actor, id fleet.DeviceID, level, tag string) fleet.CallRequest {
+	args, _ := json.Marshal(map[string]string{"level": level, "tag": tag}) // strings marshal
+	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsLevel, Arguments: args}
+}
+
+// Follow makes the device stream its log for [FollowStep]. While somebody
+// watches ([Logs.Watch]) it is renewed in the actor's name, until
+// [FollowLimit].
+func (s *Logs) Follow(ctx context.Context, actor fleet.Actor, id fleet.DeviceID, level string) (fleet.Call, error) {
+	now := s.o.Now()
+	if err := s.startFollowing(id, Following{By: actor, Level: level, Since: now,
+		Until: now.Add(FollowStep)}); err != nil {
+		return fleet.Call{}, err
+	}
+	c, err := s.o.Calls.Call(ctx, s.followRequest(actor, id, level, FollowStep))
+	if err != nil || c.State != fleet.CallSucceeded {
+		s.endFollowing(id)
+	}
+	return c, err
+}
+
+// Stop makes the device end its stream.
+func (s *Logs) Stop(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) (fleet.Call, error) {
+	c, err := s.o.Calls.Call(ctx, s.followRequest(actor, id, LogLevels[0], 0))
+	if err == nil && c.State == fleet.CallSucceeded {
+		s.endFollowing(id)
+	}
+	return c, err
+}
+
+// startFollowing opens the door before the device is asked: its first lines
+// may be faster than its answer.
+func (s *Logs) startFollowing(id fleet.DeviceID, f Following) error {
+	s.mu.Lock()
+	d, err := s.open(id)
+	if err == nil {
+		d.follow, d.dropped = f, 0
+	}
+	s.mu.Unlock()
+	if err == nil {
+		s.tell(id)
+	}
+	return err
+}
+
+func (s *Logs) endFollowing(id fleet.DeviceID) {
+	s.mu.Lock()
+	if d := s.devices[id]; d != nil {
+		d.follow = Following{}
+	}
+	s.mu.Unlock()
+	s.tell(id)
+}
+
+// OnLog takes the params of notifications/log. What nobody asked for is
+// dropped: a device must not fill memory by itself. It does not block.
+func (s *Logs) OnLog(id fleet.DeviceID, params json.RawMessage) {
+	s.mu.Lock()
+	d := s.devices[id]
+	wanted := d != nil && d.follow.Active(s.o.Now())
+	s.mu.Unlock()
+	if !wanted {
+		return
+	}
+	if report, ok := readLogReport(params); ok {
+		s.add(id, report.Lines, report.Next, report.Dropped)
+	}
+}
+
+func (s *Logs) add(id fleet.DeviceID, lines []LogLine, end uint32, dropped int64) {
+	s.mu.Lock()
+	d, err := s.open(id)
+	added := false
+	if err == nil {
+		added = d.add(lines, end)
+		d.dropped += dropped
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.o.Log.Info("lines of a device's log dropped", "device", id, "err", err)
+	case added:
+		s.tell(id)
+	}
+}
+
+func (s *Logs) tell(id fleet.DeviceID) {
+	s.o.Events.Publish(fleet.Event{Kind: fleet.EventLog, At: s.o.Now().UTC(), Device: id, Subject: string(id)})
+}
+
+// open returns the device's log, in the place of the one that nobody has
+// looked at for longest if there are too many. s.mu is held.
+func (s *Logs) open(id fleet.DeviceID) (*deviceLog, error) {
+	now := s.o.Now()
+	if d := s.devices[id]; d != nil {
+		d.touched = now
+		return d, nil
+	}
+	if len(s.devices) >= maxLogged && !s.makeRoom(now) {
+		return nil, fleet.Errorf(fleet.ErrTooMany, "too_many_logs",
+			"the logs of %d devices are followed already; stop one, or wait", maxLogged)
+	}
+	d := &deviceLog{touched: now}
+	s.devices[id] = d
+	return d, nil
+}
+
+func (s *Logs) makeRoom(now time.Time) bool {
+	var oldest fleet.DeviceID
+	for id, d := range s.devices {
+		if !d.follow.Active(now) && (oldest == "" || d.touched.Before(s.devices[oldest].touched)) {
+			oldest = id
+		}
+	}
+	delete(s.devices, oldest)
+	return oldest != ""
+}

@@ -1,0 +1,76 @@
+package telemetry
+
+import (
+	"encoding/json"
+	"fleetd/fleet"
+	"math"
+	"strconv"
+	"time"
+)
+
+// reportFields are the members of an object that a device sent. Each is read
+// for itself: one of a wrong type counts as missing, the others stand.
+type reportFields map[string]json.RawMessage
+
+// readFields reports false if raw is no object.
+func readFields(raw json.RawMessage) (reportFields, bool) {
+	var f reportFields
+	err := json.Unmarshal(raw, &f)
+	return f, err == nil && f != nil
+}
+
+// object returns the members of a member; none if it is no object.
+func (f reportFields) object(name string) reportFields {
+	inner, _ := readFields(f[name])
+	return inner
+}
+
+func (f reportFields) text(name string, limit int) string {
+	var s string
+	if json.Unmarshal(f[name], &s) != nil {
+		return ""
+	}
+	return fleet.CleanText(s, limit)
+}
+
+func (f reportFields) flag(name string) bool { return string(f[name]) == "true" }
+
+// number returns an integer between least and most. A fraction is cut off: not
+// every firmware counts in integers.
+func (f reportFields) number(name string, least, most int64) (int64, bool) {
+	raw := string(f[name])
+	if raw == "" || (raw[0] != '-' && (raw[0] < '0' || raw[0] > '9')) {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(raw, 10, 64)
+	if err != nil {
+		x, err := strconv.ParseFloat(raw, 64)
+		if err != nil || math.Abs(x) > 1<<53 {
+			return 0, false
+		}
+		n = int64(x)
+	}
+	return n, n >= least && n <= most
+}
+
+// count is a number that starts at 0; what is none of these is 0.
+func (f reportFields) count(name string, most int64) int64 {
+	n, ok := f.number(name, 0, most)
+	if !ok {
+		return 0
+	}
+	return n
+}
+
+// reportMemory is how long a device may keep a report that it cannot send.
+const reportMemory = 24 * time.Hour
+
+// moment is when the report's content was so: as the device says if that can be
+// true, or it would claim a place in another time, else now.
+func (f reportFields) moment(now time.Time) time.Time {
+	ms, ok := f.number("at", now.Add(-reportMemory).UnixMilli(), now.UnixMilli())
+	if !ok {
+		return now
+	}
+	return time.UnixMilli(ms).UTC()
+}

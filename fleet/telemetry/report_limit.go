@@ -1,0 +1,109 @@
+package telemetry
+
+import (
+	"fleetd/fleet"
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+// reportLimits is how much of each kind a device may report: what goes beyond is
+// dropped. A burst of heartbeats is what a device kept while it was offline.
+var reportLimits = [reportKinds]struct {
+	every time.Duration // earns one report
+	burst float32
+}{
+	ReportTelemetry: {5 * time.Second, 32},
+	ReportJob:       {200 * time.Millisecond, 20},
+	ReportConfig:    {time.Second, 5},
+	ReportLog:       {500 * time.Millisecond, 10},
+}
+
+// A reporter is what memory holds per device that reports: some 100 bytes.
+type reporter struct {
+	heard  time.Time
+	kinds  [reportKinds]bucket
+	beat   int64 // Unix milliseconds of the latest heartbeat, 0 before the first
+	uptime time.Duration
+	boots  int64
+}
+
+// A bucket holds what a device may still report of one kind.
+type bucket struct {
+	spent float32 // of the burst
+	at    int64   // Unix milliseconds of spent
+}
+
+func (b *bucket) take(kind ReportKind, now int64) bool {
+	limit := reportLimits[kind]
+	earned := float32(now-b.at) / float32(limit.every.Milliseconds())
+	b.spent, b.at = max(0, b.spent-max(0, earned)), now
+	if b.spent+1 > limit.burst {
+		return false
+	}
+	b.spent++
+	return true
+}
+
+// restarted notes a heartbeat and reports whether the device has started anew
+// since the one before it. One that was kept while offline says nothing.
+func (r *reporter) restarted(v Vitals) bool {
+	at := v.At.UnixMilli()
+	if r.beat > at {
+		return false
+	}
+	anew := r.beat > 0 && (v.Uptime < r.uptime || v.Boots > r.boots && r.boots > 0)
+	r.beat, r.uptime, r.boots = at, v.Uptime, v.Boots
+	return anew
+}
+
+const (
+	reporterShards = 64
+	reporterIdle   = time.Hour // then what is known of it is forgotten
+)
+
+// reporters are the devices that report, in shards: each reports on the
+// goroutine of its own connection.
+type reporters struct {
+	seed   maphash.Seed
+	shards [reporterShards]struct {
+		mu      sync.Mutex
+		devices map[fleet.DeviceID]*reporter
+	}
+}
+
+func newReporters() *reporters {
+	r := &reporters{seed: maphash.MakeSeed()}
+	for i := range r.shards {
+		r.shards[i].devices = make(map[fleet.DeviceID]*reporter)
+	}
+	return r
+}
+
+// with runs f on the device's state under a lock: f must not block.
+func (r *reporters) with(id fleet.DeviceID, now time.Time, f func(*reporter)) {
+	s := &r.shards[maphash.String(r.seed, string(id))%reporterShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.devices[id]
+	if d == nil {
+		d = new(reporter)
+		s.devices[id] = d
+	}
+	d.heard = now
+	f(d)
+}
+
+// forget drops what is known of devices that have been silent for long.
+func (r *reporters) forget(now time.Time) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		for id, d := range s.devices {
+			if now.Sub(d.heard) > reporterIdle {
+				delete(s.devices, id)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
