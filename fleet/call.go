@@ -71,9 +71,9 @@ func (c Call) Duration() time.Duration {
 // A CallError says why a call did not succeed or, of a call that did, why its
 // answer is not on record.
 type CallError struct {
-	Code    string         `json:"code"`             // stable, snake_case; "tool_error" carries the device's own words
-	Message string         `json:"message"`          // for people; foreign text if the device wrote it
-	Params  map[string]any `json:"params,omitempty"` // of the code: text and whole numbers; nil for most
+	Code    string `json:"code"`             // stable, snake_case; "tool_error" carries the device's own words
+	Message string `json:"message"`          // for people; foreign text if the device wrote it
+	Params  Params `json:"params,omitempty"` // of the code: text and whole numbers; nil for most
 }
 
 func callError(code, message string) *CallError { return &CallError{Code: code, Message: message} }

@@ -102,7 +102,7 @@ func (a *attempt) missingDeparture(effect ToolEffect) {
 		a.close(CallUnknown, callError(CodeLost, "the connection broke just before the deadline; the device may be gone"))
 	case effect == EffectLeaves:
 		e := callError(CodeStayed, "the device stayed connected: it did not leave the network")
-		e.Params = map[string]any{"timeout_ms": a.call.Timeout.Milliseconds()}
+		e.Params = Params{"timeout_ms": a.call.Timeout.Milliseconds()}
 		a.close(CallTimedOut, e)
 	case ended:
 		a.close(CallUnknown, callError("not_back", "the device disconnected and was not seen to start again in time"))

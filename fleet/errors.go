@@ -37,14 +37,14 @@ type Error struct {
 	Kind    error  // one of the Err values above
 	Code    string // stable, snake_case: "unknown_tool", "device_held", ...
 	Message string
-	Field   string         // the argument or form field at fault; "" if none
-	Params  map[string]any // of the code: text and whole numbers; nil for most
+	Field   string // the argument or form field at fault; "" if none
+	Params  Params // of the code: text and whole numbers; nil for most
 }
 
 // With adds a parameter of the code, and returns the error.
 func (e *Error) With(name string, value any) *Error {
 	if e.Params == nil {
-		e.Params = make(map[string]any)
+		e.Params = make(Params)
 	}
 	e.Params[name] = value
 	return e

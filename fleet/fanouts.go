@@ -164,7 +164,7 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		return FanOut{}, &Error{Kind: ErrInvalid, Code: "confirmation_required", Field: "confirm",
 			Message: fmt.Sprintf("%s takes each device off the network until a person sets up its Wi-Fi; confirm %d devices",
 				r.Tool, p.Targets),
-			Params: map[string]any{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
+			Params: Params{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
 	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,

@@ -1,0 +1,100 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// A Reason says why something is so: a code, and what belongs to it. It holds
+// no text; text is made where it is shown, from the message catalogue. The zero
+// Reason is none.
+type Reason struct {
+	Code   string `json:"code"` // stable, snake_case: "download_stalled"
+	Params Params `json:"params,omitempty"`
+}
+
+// Params are the parameters of a code, by name. A value is a string, an int64,
+// or a [Reason] that explains further. The end of a name says what a value is:
+//
+//	_ms     a duration, in milliseconds
+//	_bytes  a size, in bytes
+//	_at     a time, RFC 3339 in UTC
+//
+// Foreign text is cleaned and bounded before it becomes a parameter.
+type Params map[string]any
+
+// Because makes a reason. params alternates names and values.
+func Because(code string, params ...any) Reason {
+	r := Reason{Code: code}
+	for i := 0; i+1 < len(params); i += 2 {
+		r = r.With(params[i].(string), params[i+1])
+	}
+	return r
+}
+
+// With returns the reason with one more parameter. A value of another
+// type becomes one of those that [Params] holds: a duration milliseconds, a time text.
+func (r Reason) With(name string, value any) Reason {
+	all := make(Params, len(r.Params)+1)
+	for k, v := range r.Params {
+		all[k] = v
+	}
+	switch v := value.(type) {
+	case string, int64, Reason:
+	case time.Duration:
+		value = v.Milliseconds()
+	case time.Time:
+		value = v.UTC().Format(time.RFC3339)
+	default:
+		switch v := reflect.ValueOf(value); {
+		case v.CanInt():
+			value = v.Int()
+		case v.Kind() == reflect.String:
+			value = v.String()
+		default:
+			value = fmt.Sprint(value)
+		}
+	}
+	all[name] = value
+	r.Params = all
+	return r
+}
+
+// Is reports whether the reason has the given code.
+func (r Reason) Is(code string) bool { return r.Code == code }
+
+// UnmarshalJSON reads whole numbers as int64 and objects as reasons.
+func (p *Params) UnmarshalJSON(text []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(text, &raw); err != nil || raw == nil {
+		*p = nil
+		return err
+	}
+	*p = make(Params, len(raw))
+	for name, value := range raw {
+		v, err := paramOf(value)
+		if err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+		(*p)[name] = v
+	}
+	return nil
+}
+
+func paramOf(text json.RawMessage) (any, error) {
+	switch text[0] {
+	case '"':
+		var s string
+		err := json.Unmarshal(text, &s)
+		return s, err
+	case '{':
+		var r Reason
+		err := json.Unmarshal(text, &r)
+		return r, err
+	}
+	var n int64
+	err := json.Unmarshal(text, &n)
+	return n, err
+}
