@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 )
 
 // brokerDevices shows the domain to the broker.
@@ -68,4 +71,77 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 // firmware sends nothing.
 func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
 	d.reports.Notified(id, method, params)
+}
+
+// kick ends a device's connection. The broker starts after those who ask.
+func (s *Server) kick(id fleet.DeviceID, reason string) {
+	s.targets.Forget(id)
+	if s.broker != nil {
+		s.broker.Kick(id, reason)
+	}
+}
+
+// connection is the one that the device has now.
+func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
+	if s.broker == nil {
+		return fleet.Connection{}, false
+	}
+	return s.broker.Connection(id)
+}
+
+// evidence passes what is observed of devices to the campaigns. The engine
+// starts after the broker, whose first connections it finds in the records.
+func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
+	if engine := s.engine.Load(); engine != nil {
+		engine.Evidence(id, e)
+	}
+}
+
+func (s *Server) retiring(id fleet.DeviceID) {
+	s.enrolments.Retired(id)
+	if engine := s.engine.Load(); engine != nil {
+		engine.Retired(id)
+	}
+}
+
+func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, attempt int, j telemetry.Job) {
+	if engine := s.engine.Load(); engine != nil {
+		engine.Reported(device, deployment, attempt, j)
+	}
+}
+
+// rollBack is what an abort rule or an operator asked for when a campaign
+// stopped.
+func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
+	_, err := s.campaigns.Rollback(ctx, by, campaign)
+	return err
+}
+
+// observed sees every outcome of a call.
+func (s *Server) observed(c *fleet.Call) {
+	s.metrics.observe(c)
+	s.reports.Called(c)
+}
+
+// crashWatch shows vitals to those who look for crashes, as they are stored.
+type crashWatch struct {
+	telemetry.ReportStore
+	server *Server
+}
+
+func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
+	if err := w.ReportStore.SaveVitals(ctx, latest); err != nil {
+		return err
+	}
+	if dumps := w.server.coreDumps.Load(); dumps != nil {
+		dumps.Told(latest)
+	}
+	return nil
+}
+
+func (s *Server) logged(id fleet.DeviceID, params json.RawMessage) {
+	if logs := s.logs.Load(); logs != nil {
+		logs.OnLog(id, params)
+	}
 }

@@ -114,3 +114,19 @@ func (c *certificate) follow(now time.Time) {
 	c.current.Store(cert)
 	c.log.Info("the certificate was changed", "file", c.certFile, "expires", cert.Leaf.NotAfter)
 }
+
+// followCertificate follows the files' changes and shows when they expire. It
+// returns nil without a certificate.
+func (s *Server) followCertificate(cert *certificate) *tls.Config {
+	if cert == nil {
+		return nil
+	}
+	s.stages.run("certificate", cert.run)
+	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
+		"When the certificate in use expires, in seconds since 1970.",
+		nil, func() float64 { return float64(cert.expiry().Unix()) })
+	s.metrics.gauge("fleetd_tls_certificate_files_bad",
+		"1 while the certificate's files are not used since they do not work.",
+		nil, cert.filesBad)
+	return &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}
+}

@@ -17,9 +17,9 @@ var demoVersions = []string{"2.4.2", "2.5.0"}
 
 const demoImageSize = 1_200_000
 
-// runDemo adds simulated and virtual devices, which reach fleetd as real ones
+// startDemo adds simulated and virtual devices, which reach fleetd as real ones
 // do, and firmware to try campaigns with.
-func (s *Server) runDemo(ctx context.Context) error {
+func (s *Server) startDemo(ctx context.Context) error {
 	if s.cfg.Demo > 0 {
 		if err := s.demoFirmware(ctx); err != nil {
 			return fmt.Errorf("firmware of the demo fleet: %w", err)

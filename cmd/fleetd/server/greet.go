@@ -1,10 +1,8 @@
 package server
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"net"
 )
 
 // Greet says where people and devices reach the server. A generated password is
@@ -27,13 +25,4 @@ func (s *Server) Greet(w io.Writer) {
 	if s.virtual != nil {
 		s.virtual.greet(w)
 	}
-}
-
-// URL is where this machine reaches the console, REST and the device endpoints.
-func (s *Server) URL() string {
-	host, port, _ := net.SplitHostPort(s.httpListener.Addr().String())
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return "http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
 }

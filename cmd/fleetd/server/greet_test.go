@@ -18,7 +18,7 @@ func TestGreetShowsOnlyAGeneratedPassword(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			(&Server{cfg: &Config{AdminPassword: tt.given}, firstPassword: tt.first}).Greet(&out)
+			(&Server{cfg: Config{AdminPassword: tt.given}, firstPassword: tt.first}).Greet(&out)
 			if shown := strings.Contains(out.String(), "sekret"); shown != tt.shown {
 				t.Errorf("shown: %v, want %v:\n%s", shown, tt.shown, &out)
 			}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"fleetd/fleet/enrolment"
 	"fleetd/web"
@@ -11,16 +12,16 @@ import (
 	"fleetd/web/ui"
 )
 
-// serveHTTP opens the console, REST and the device endpoints.
-func (s *Server) serveHTTP(ctx context.Context) error {
+// console makes the HTTP server: pages, REST and the device endpoints.
+func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
 	s.metrics.countPolls(devices.Stats)
-	console, err := web.New(web.Options{
+	return web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules,
 		Presences: s.presences,
 		Operators: s.operators, Serials: s.serials, Keys: s.keys, MarkProofs: s.cfg.SerialProof == "mark",
@@ -30,17 +31,6 @@ func (s *Server) serveHTTP(ctx context.Context) error {
 		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Log: s.log,
 	})
-	if err != nil {
-		return err
-	}
-	lingerer := device.NewLingerer(device.LingerOptions{})
-	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
-		func() float64 { return float64(lingerer.Waiting()) })
-	s.stages.run("http", func(ctx context.Context) error {
-		context.AfterFunc(ctx, lingerer.Stop)
-		return console.Run(ctx, lingerer.Listener(s.httpListener))
-	})
-	return nil
 }
 
 // systemFacts are what the settings page says about this process.
@@ -64,4 +54,9 @@ func (s *Server) rest() http.Handler {
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.reports,
 		Audit:       s.store,
 		Idempotency: s.store, Events: s.events, Version: s.cfg.Version, Log: s.log})
+}
+
+func (s *Server) publicHost() string {
+	u, _ := url.Parse(s.cfg.PublicURL) // check has parsed it
+	return u.Host
 }

@@ -8,6 +8,7 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/telemetry"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -38,7 +39,7 @@ func (s *Server) watchParts() {
 	}
 	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
 		func() float64 { return float64(s.keys.SigningGeneration()) })
-	m.registry.MustRegister(brokerMetrics{s.broker}, &rotationMetrics{keys: s.keys})
+	m.registry.MustRegister(reportMetrics{s.reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.keys})
 }
 
 // brokerMetrics shows the broker's numbers, all from one reading.
@@ -157,5 +158,33 @@ func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
 		enrolment.RotationOld:     r.counts.Old,
 		enrolment.RotationNotSeen: r.counts.NotSeen} {
 		metrics <- prometheus.MustNewConstMetric(rotationDesc, prometheus.GaugeValue, float64(n), string(group))
+	}
+}
+
+// reportMetrics shows what became of the reports.
+type reportMetrics struct{ reports *telemetry.Reports }
+
+var (
+	reportsDesc = prometheus.NewDesc("fleetd_reports_total",
+		"Reports that devices sent unasked and that were taken, by kind.", []string{"kind"}, nil)
+	reportsDroppedDesc = prometheus.NewDesc("fleetd_reports_dropped_total",
+		"Reports of devices that were dropped, by kind and reason.", []string{"kind", "reason"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (reportMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- reportsDesc
+	descs <- reportsDroppedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (r reportMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, kind := range telemetry.ReportKinds {
+		c := r.reports.Count(kind)
+		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Taken), kind.String())
+		for reason, n := range map[string]int64{"too_many": c.TooMany, "malformed": c.Malformed, "no_room": c.NoRoom} {
+			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(),
+				reason)
+		}
 	}
 }

@@ -23,7 +23,7 @@ func TestBehindProxies(t *testing.T) {
 	expires := time.Now().Add(time.Hour).Truncate(time.Second)
 	files.writePair(1, expires)
 	d := startTestServer(t, func(c *Config) {
-		c.MQTTSAddr, c.TLSCert, c.TLSKey = freeAddr(t), files.cert, files.key
+		c.MQTTSAddr, c.TLSCert, c.TLSKey = "127.0.0.1:0", files.cert, files.key
 		c.ProxyProtocol, c.TrustedProxies = []string{"127.0.0.1", "10.0.0.0/8"}, []string{"10.0.0.0/8"}
 	})
 

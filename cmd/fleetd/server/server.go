@@ -1,18 +1,18 @@
 // Package server is fleetd's server: [Start] opens the database, puts the parts
-// together and listens; several servers can run in one process. The commands
-// that work straight on the server's database are here, too: they open it as
-// Start does.
+// together and listens. It keeps no state in the package, so that several
+// servers can run in one process.
+//
+// The commands that work straight on a server's database are here, too: they
+// open it as Start does.
 package server
 
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
@@ -29,15 +29,15 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/device"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A Server is fleetd's parts, put together: started in the order of the
-// methods below, stopped in the opposite order.
+// A Server is fleetd's parts, running.
 type Server struct {
-	cfg     *Config
+	cfg     Config
 	log     *slog.Logger
 	stages  *stages
 	metrics *metrics
@@ -65,46 +65,236 @@ type Server struct {
 	firmware   *firmware.Service
 	campaigns  *campaign.Service
 	downloads  *firmware.Downloads
-	engine     atomic.Pointer[rollout.Engine] // set while the broker runs already
 
-	coreDumps atomic.Pointer[telemetry.CoreDumps] // as is the next
+	// These start after the broker, whose connections use them.
+	engine    atomic.Pointer[rollout.Engine]
+	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
 
 	zone          *time.Location // of devices that have none of their own
-	virtual       *virtualFleet  // nil without --demo-virtual
+	virtual       *virtualFleet  // nil without DemoVirtual
 	firstPassword string         // of the operator made at the first start; "" later
 }
 
-// Start brings all parts up. On an error nothing is left running, and
-// if the error is a [UsageError], nothing was changed on disk.
+// Start starts a server and returns when all its parts run. The server stops
+// with [Server.Close]; the end of ctx only interrupts Start. On an error nothing
+// is left running. If the error is a [UsageError], or about a file or an address
+// that the configuration names, nothing was changed on disk.
+//
+// The parts start in the order in which they are written here, and stop in the
+// opposite order, each before the next: what a part needs outlives it.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, UsageError{err}
 	}
 	log := cfg.logger()
-	s := &Server{cfg: &cfg, log: log, stages: newStages(log), metrics: newMetrics(), events: &fleet.Events{}}
+	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), events: &fleet.Events{}}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	steps := []func(context.Context) error{
-		s.listen, s.openStore, s.openDomain, s.openReports, s.openBroker, s.openCalls, s.openFirmware, s.firstOperator,
-		s.serveHTTP,
+
+	// What the configuration names, before anything is made on disk.
+	imageKeys, err := imageKeys(cfg.ImageKeys)
+	if err != nil {
+		return nil, err
 	}
-	for _, step := range steps {
-		if err := step(ctx); err != nil {
+	manifestKeys, err := manifestKeys(cfg.ManifestKeys)
+	if err != nil {
+		return nil, err
+	}
+	if s.zone, err = time.LoadLocation(cfg.TimeZone); err != nil {
+		return nil, fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai",
+			cfg.TimeZone)
+	}
+	var cert *certificate // nil without TLS
+	if cfg.TLSCert != "" {
+		if cert, err = openCertificate(cfg.TLSCert, cfg.TLSKey, log); err != nil {
 			return nil, err
 		}
 	}
+	if s.httpListener, err = listenOn(ctx, cfg.HTTPAddr, "--http-addr"); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
+	s.cfg.boundHTTP(s.httpListener.Addr())
+	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
+		return nil, err
+	}
+	s.admin = &adminServer{reg: s.metrics.registry, probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
+	if err := tryAddrs(ctx, map[string]string{"--mqtt-addr": cfg.MQTTAddr, "--mqtts-addr": cfg.MQTTSAddr}); err != nil {
+		return nil, err
+	}
+
+	// What outlives the process: PostgreSQL, blobs, the secret.
+	databaseURL := cfg.DatabaseURL
+	if databaseURL == "" {
+		pg, err := embedded.Start(ctx, embedded.Options{DataDir: cfg.DataDir, Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		s.stages.run("embedded PostgreSQL", func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return pg.Stop(context.WithoutCancel(ctx))
+			case <-pg.Done():
+				return pg.Err()
+			}
+		})
+		databaseURL = pg.URL()
+	}
+	if s.pool, err = openMigrated(ctx, databaseURL); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("database connections", s.pool.Close)
+	s.store = postgres.New(s.pool, postgres.Options{Logger: log})
+	s.stages.run("call records", s.store.Run)
+	blobURL := cmp.Or(cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(cfg.DataDir, "blobs")))
+	if s.blobs, err = blobs.Open(blobURL); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
+	if err := s.closeOldCalls(ctx); err != nil {
+		return nil, err
+	}
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("jobs", work.Run)
+	secret, err := secretKey(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := enrolment.NewSealer(secret)
+	if err != nil {
+		return nil, err
+	}
+
+	// What knows devices without a connection.
+	s.serials = enrolment.NewSerials(s.store, sealer, log)
+	if err := s.serials.Load(ctx); err != nil {
+		return nil, err
+	}
+	if s.keys, err = openKeys(ctx, s.store, secret, log); err != nil {
+		return nil, err
+	}
+	s.operators = fleet.NewOperators(s.store)
+	s.targets = fleet.NewTargets(s.store, s.store)
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.events,
+		Node: cfg.NodeName, Tap: s.evidence})
+	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
+		return nil, err
+	}
+	s.rules = enrolment.NewRules(s.store, nil)
+	if err := s.rules.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.keys,
+		Serials: s.serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.rules, Log: log,
+		PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Connection: s.connection,
+		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.enrolments.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences,
+		Events: s.events, Kick: s.kick, Retiring: s.retiring, Log: log, Approve: s.enrolments.Approve,
+		Busy: campaign.PartsOf(s.store)})
+	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
+	s.stages.run("presence", s.presences.Run)
+	s.stages.run("serial numbers", s.serials.Run)
+	s.stages.run("signing keys", s.keys.Run)
+	s.stages.run("enrolment", s.enrolments.Run)
+	s.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events,
+		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
+	s.stages.run("reports of devices", s.reports.Run)
+
+	// Devices connect from here on.
+	tlsConfig := s.followCertificate(cert)
+	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("broker", s.broker.Run)
+	s.cfg.boundMQTT(s.broker.Addr())
+
+	// What calls them.
+	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: log})
+	s.stages.run("one-time links", s.snapshots.Run)
+	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
+		URLs: s.snapshots, Events: s.events, Log: log, Observe: s.observed})
+	// These two stop after the calls: they wait for those that they make.
+	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		Calls: s.calls, Devices: s.store, Inventories: s.store, Vitals: s.reports, Presences: s.presences,
+		Events: s.events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
+	s.coreDumps.Store(dumps)
+	s.stages.run("core dumps", dumps.Run)
+	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.calls, Events: s.events, Log: log})
+	s.logs.Store(logs)
+	s.stages.run("logs of devices", logs.Run)
+	s.stages.onStop("calls", s.calls.Shutdown)
+	s.stages.run("stray calls", s.calls.Run)
+	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls,
+		Presence: s.presences, Events: s.events, Log: log})
+	s.stages.run("fan-outs", s.fanOuts.Run)
+
+	// What brings them firmware.
+	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
+		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
+		Observe: func(t firmware.Transfer) { s.engine.Load().Transferred(t) }})
+	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls,
+		Link: s.broker, Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
+		Events: s.events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
+	s.firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
+		Taken: campaign.Taken(s.store), Events: s.events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
+		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
+	s.campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.events,
+		Wake: engine.Wake, Zone: s.zone, Log: log})
+	s.engine.Store(engine)
+	s.stages.run("campaigns", engine.Run)
+
+	// People, programs and boot polls.
+	if err := s.firstOperator(ctx); err != nil {
+		return nil, err
+	}
+	s.watchParts()
+	console, err := s.console(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
+		func() float64 { return float64(lingerer.Waiting()) })
+	s.stages.run("http", func(ctx context.Context) error {
+		context.AfterFunc(ctx, lingerer.Stop)
+		return console.Run(ctx, lingerer.Listener(s.httpListener))
+	})
 	s.admin.ready.Store(true)
-	if err := s.runDemo(ctx); err != nil {
+	if err := s.startDemo(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Close stops all parts, the latest first.
+// Wait returns when ctx ends, or with the error of a part that ended before.
+func (s *Server) Wait(ctx context.Context) error {
+	err := s.stages.wait(ctx)
+	s.log.Info("stopping")
+	return err
+}
+
+// Close stops all parts, the last one first, and returns within closeTimeout.
+// A part that does not stop in time is logged.
 func (s *Server) Close() {
 	if s.admin != nil {
 		s.admin.ready.Store(false)
@@ -112,28 +302,25 @@ func (s *Server) Close() {
 	s.stages.stop()
 }
 
-// listen takes the addresses before anything touches the disk.
-func (s *Server) listen(ctx context.Context) (err error) {
-	if s.httpListener, err = listenOn(ctx, s.cfg.HTTPAddr, "--http-addr"); err != nil {
-		return err
+// HTTPAddr is where the console, REST and the device endpoints listen.
+func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
+
+// MQTTAddr is where the broker listens without TLS.
+func (s *Server) MQTTAddr() net.Addr { return s.broker.Addr() }
+
+// MQTTSAddr is where the broker listens with TLS; nil if it does not.
+func (s *Server) MQTTSAddr() net.Addr { return s.broker.TLSAddr() }
+
+// AdminAddr is where metrics and profiles are served.
+func (s *Server) AdminAddr() net.Addr { return s.adminListener.Addr() }
+
+// URL is where this machine reaches the HTTP address.
+func (s *Server) URL() string {
+	addr := s.HTTPAddr().(*net.TCPAddr)
+	if addr.IP.IsUnspecified() {
+		return "http://" + net.JoinHostPort("127.0.0.1", portOf(addr))
 	}
-	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
-	if s.adminListener, err = listenOn(ctx, s.cfg.AdminAddr, "--admin-addr"); err != nil {
-		return err
-	}
-	s.admin = &adminServer{reg: s.metrics.registry, probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
-	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
-	for flag, addr := range map[string]string{"--mqtt-addr": s.cfg.MQTTAddr, "--mqtts-addr": s.cfg.MQTTSAddr} {
-		if addr == "" {
-			continue
-		}
-		ln, err := listenOn(ctx, addr, flag) // the broker opens its own, later
-		if err != nil {
-			return err
-		}
-		_ = ln.Close()
-	}
-	return nil
+	return "http://" + addr.String()
 }
 
 func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
@@ -150,58 +337,23 @@ func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
 	return ln, nil
 }
 
-// openStore starts the embedded PostgreSQL if no other is named, and opens
-// what outlives the process.
-func (s *Server) openStore(ctx context.Context) error {
-	url := s.cfg.DatabaseURL
-	if url == "" {
-		pg, err := embedded.Start(ctx, embedded.Options{DataDir: s.cfg.DataDir, Logger: s.log})
+// tryAddrs reports which address cannot be had. The broker opens its own later.
+func tryAddrs(ctx context.Context, byFlag map[string]string) error {
+	for flag, addr := range byFlag {
+		if addr == "" {
+			continue
+		}
+		ln, err := listenOn(ctx, addr, flag)
 		if err != nil {
 			return err
 		}
-		url = pg.URL()
-		s.stages.run("embedded PostgreSQL", func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return pg.Stop(context.WithoutCancel(ctx))
-			case <-pg.Done():
-				return pg.Err()
-			}
-		})
+		_ = ln.Close()
 	}
-	pool, err := openMigrated(ctx, url)
-	if err != nil {
-		return err
-	}
-	s.pool = pool
-	s.stages.onStop("database connections", pool.Close)
-	s.store = postgres.New(pool, postgres.Options{Logger: s.log})
-	s.stages.run("call records", s.store.Run)
-	blobURL := cmp.Or(s.cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(s.cfg.DataDir, "blobs")))
-	if s.blobs, err = blobs.Open(blobURL); err != nil {
-		return err
-	}
-	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
-	if err := s.recover(ctx); err != nil {
-		return err
-	}
-	return s.openJobs()
-}
-
-// openJobs starts the hourly work in the database: partitions and retention.
-func (s *Server) openJobs() error {
-	keep := s.cfg.Retention
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: keep, Audit: keep,
-		Snapshots: keep, Vitals: s.cfg.vitalsKept()}, Logger: s.log})
-	if err != nil {
-		return err
-	}
-	s.stages.run("jobs", work.Run)
 	return nil
 }
 
-// recover closes what a process that died left open.
-func (s *Server) recover(ctx context.Context) error {
+// closeOldCalls closes what a process that died left open.
+func (s *Server) closeOldCalls(ctx context.Context) error {
 	// This process has made no call yet: all that are open are of the last one,
 	// also those whose ids lie ahead since the clock was set back.
 	canceled, unknown, err := s.store.RecoverCalls(ctx, uuid.Max)
@@ -214,146 +366,7 @@ func (s *Server) recover(ctx context.Context) error {
 	return nil
 }
 
-// openDomain starts the services that know devices without a connection.
-func (s *Server) openDomain(ctx context.Context) error {
-	key, err := secretKey(s.cfg.DataDir)
-	if err != nil {
-		return err
-	}
-	sealer, err := enrolment.NewSealer(key)
-	if err != nil {
-		return err
-	}
-	s.serials = enrolment.NewSerials(s.store, sealer, s.log)
-	if err := s.serials.Load(ctx); err != nil {
-		return err
-	}
-	if s.keys, err = openKeys(ctx, s.store, key, s.log); err != nil {
-		return err
-	}
-	s.operators = fleet.NewOperators(s.store)
-	s.targets = fleet.NewTargets(s.store, s.store)
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: s.log, Events: s.events,
-		Node: s.cfg.NodeName,
-		Tap:  s.evidence})
-	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
-		return err
-	}
-	s.rules = enrolment.NewRules(s.store, nil)
-	if err := s.rules.Load(ctx); err != nil {
-		return err
-	}
-	s.enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: s.cfg.enrolmentMode(),
-		Keys:    s.keys,
-		Serials: s.serials, MarkProofs: s.cfg.SerialProof == "mark",
-		ByCode: s.cfg.claimedByHand, Rules: s.rules, Log: s.log, PublicName: s.publicHost(), Events: s.events,
-		Connected: s.presences.IsConnected, Connection: s.connection, Conflicts: s.store, Kick: s.kick,
-		MaxWaiting: s.cfg.MaxWaiting, MaxWaitingPerNetwork: s.cfg.MaxWaitingNet, NetworkBits4: s.cfg.WaitingBits4,
-		NetworkBits6: s.cfg.WaitingBits6})
-	if err != nil {
-		return err
-	}
-	if err := s.enrolments.Load(ctx); err != nil {
-		return err
-	}
-	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences,
-		Events: s.events,
-		Kick:   s.kick, Retiring: s.retiring, Log: s.log, Approve: s.enrolments.Approve,
-		Busy: campaign.PartsOf(s.store)})
-	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
-	s.stages.run("presence", s.presences.Run)
-	s.stages.run("serial numbers", s.serials.Run)
-	s.stages.run("signing keys", s.keys.Run)
-	s.stages.run("enrolment", s.enrolments.Run)
-	return nil
-}
-
-// kick ends a device's connection. The broker comes up after those who ask.
-func (s *Server) kick(id fleet.DeviceID, reason string) {
-	s.targets.Forget(id)
-	if s.broker != nil {
-		s.broker.Kick(id, reason)
-	}
-}
-
-// connection is the one that the device has now.
-func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
-	if s.broker == nil {
-		return fleet.Connection{}, false
-	}
-	return s.broker.Connection(id)
-}
-
-// evidence passes what is observed of devices to the campaigns. The engine
-// comes up after the broker, whose first connections it finds in the records.
-func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
-	if engine := s.engine.Load(); engine != nil {
-		engine.Evidence(id, e)
-	}
-}
-
-func (s *Server) retiring(id fleet.DeviceID) {
-	s.enrolments.Retired(id)
-	if engine := s.engine.Load(); engine != nil {
-		engine.Retired(id)
-	}
-}
-
-func (s *Server) publicHost() string {
-	u, _ := url.Parse(s.cfg.PublicURL) // config.check has parsed it
-	return u.Host
-}
-
-func (s *Server) openBroker(ctx context.Context) error {
-	tlsConfig, err := s.tlsConfig()
-	if err != nil {
-		return err
-	}
-	s.broker, err = broker.New(broker.Options{Addr: s.cfg.MQTTAddr, TLSAddr: s.cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: s.cfg.proxyProtocol, Devices: brokerDevices{s}, Node: s.cfg.NodeName, Version: s.cfg.Version,
-		Logger: s.log})
-	if err != nil {
-		return err
-	}
-	s.stages.run("broker", s.broker.Run)
-	return nil
-}
-
-func (s *Server) tlsConfig() (*tls.Config, error) {
-	if s.cfg.TLSCert == "" {
-		return nil, nil
-	}
-	cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
-	if err != nil {
-		return nil, err
-	}
-	s.stages.run("certificate", cert.run)
-	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
-		"When the certificate in use expires, in seconds since 1970.",
-		nil, func() float64 { return float64(cert.expiry().Unix()) })
-	s.metrics.gauge("fleetd_tls_certificate_files_bad",
-		"1 while the certificate's files are not used since they do not work.",
-		nil, cert.filesBad)
-	return &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}, nil
-}
-
-func (s *Server) openCalls(context.Context) error {
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
-		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: s.log})
-	s.stages.run("one-time links", s.snapshots.Run)
-	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
-		URLs: s.snapshots, Events: s.events, Log: s.log, Observe: s.observed})
-	s.openCrashes() // stops after the calls: it waits for those that it makes
-	s.stages.onStop("calls", s.calls.Shutdown)
-	s.stages.run("stray calls", s.calls.Run)
-	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls,
-		Presence: s.presences, Events: s.events, Log: s.log})
-	s.stages.run("fan-outs", s.fanOuts.Run)
-	s.watchParts()
-	return nil
-}
-
-// firstOperator makes the operator admin if there is nobody who could sign in.
+// firstOperator makes the operator admin if no operator exists.
 func (s *Server) firstOperator(ctx context.Context) error {
 	operators, err := s.store.Operators(ctx)
 	if err != nil || len(operators) > 0 {
@@ -366,10 +379,4 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	s.firstPassword = password
 	return nil
-}
-
-// Wait returns when ctx ends, or with the error of a part that died.
-func (s *Server) Wait(ctx context.Context) error {
-	defer s.log.Info("stopping")
-	return s.stages.wait(ctx)
 }

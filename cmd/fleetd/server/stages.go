@@ -9,12 +9,11 @@ import (
 )
 
 // stages are the parts of the server in the order they were started. They stop
-// in the opposite order, each before the next is told: what a part leans on
-// outlives it.
+// in the opposite order, each before the next: what a part needs outlives it.
 type stages struct {
 	log   *slog.Logger
 	parts []stage
-	died  chan error // the first part that ended by itself
+	died  chan error // from the first part that ended early
 }
 
 type stage struct {
@@ -22,8 +21,12 @@ type stage struct {
 	stop func()
 }
 
-// stageTimeout bounds how long one part may take to stop.
-const stageTimeout = 15 * time.Second
+// stageTimeout bounds how long one part may take to stop, closeTimeout how long
+// all of them may. Docker and systemd are configured to wait longer.
+const (
+	stageTimeout = 15 * time.Second
+	closeTimeout = 45 * time.Second
+)
 
 func newStages(log *slog.Logger) *stages { return &stages{log: log, died: make(chan error, 1)} }
 
@@ -66,8 +69,10 @@ func (s *stages) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends all parts, the latest first.
+// stop ends all parts, the latest first. One that takes too long is left behind.
 func (s *stages) stop() {
+	all, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
 	for i := len(s.parts) - 1; i >= 0; i-- {
 		p := s.parts[i]
 		begin := time.Now()
@@ -76,12 +81,14 @@ func (s *stages) stop() {
 			p.stop()
 			close(done)
 		}()
+		inTime, cancel := context.WithTimeout(all, stageTimeout)
 		select {
 		case <-done:
 			s.log.Debug("part stopped", "part", p.name, "took", time.Since(begin))
-		case <-time.After(stageTimeout):
-			s.log.Error("part did not stop in time", "part", p.name, "waited", stageTimeout)
+		case <-inTime.Done():
+			s.log.Error("part did not stop in time", "part", p.name, "waited", time.Since(begin))
 		}
+		cancel()
 	}
 	s.parts = nil
 }

@@ -2,15 +2,17 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"testing"
 	"time"
 
+	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -33,10 +35,9 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	if testing.Short() {
 		t.Skip("starts a whole server")
 	}
-	d := &testServer{t: t, http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
-	cfg := Config{HTTPAddr: d.http, MQTTAddr: d.mqtt, AdminAddr: d.admin, Enrolment: "open", NodeName: "test",
-		MaxWaiting: 10_000, MaxWaitingNet: 500, WaitingBits4: 24, WaitingBits6: 64, SerialProof: "accept",
-		Log: slog.New(slog.DiscardHandler)}
+	d := &testServer{t: t}
+	cfg := Config{HTTPAddr: "127.0.0.1:0", MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: "open",
+		NodeName: "test", Log: slog.New(slog.DiscardHandler)}
 	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
 	if os.Getenv("FLEETD_TEST_LOG") != "" {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -49,20 +50,11 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
+	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
 	if _, d.token, err = d.operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
 		t.Fatal(err)
 	}
 	return d
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 type list[T any] struct {
@@ -105,4 +97,40 @@ func (d *testServer) rest(method, path string, body, answer any) int {
 func (d *testServer) eventually(what string, ok func() bool) {
 	d.t.Helper()
 	waitFor(d.t, time.Minute, what, ok)
+}
+
+// simulate runs devices against the server until the test ends.
+func (d *testServer) simulate(o sim.Options) *sim.Fleet {
+	d.t.Helper()
+	o.OTAURL = d.URL() + "/xiaozhi/ota/"
+	f, err := sim.New(o)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	d.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return f
+}
+
+// listed waits until n devices are online with their tools listed.
+func (d *testServer) listed(n int) []deviceView {
+	d.t.Helper()
+	var devices list[deviceView]
+	ready := 0
+	d.eventually(fmt.Sprintf("%d devices online with their tools", n), func() bool {
+		d.rest("GET", "/devices?q=presence:online&limit=500", nil, &devices)
+		ready = 0
+		for _, v := range devices.Items {
+			if v.ToolsCount > 0 {
+				ready++
+			}
+		}
+		return ready >= n
+	})
+	return devices.Items
 }
