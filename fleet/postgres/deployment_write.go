@@ -22,8 +22,8 @@ var _ campaign.RolloutStore = (*Store)(nil)
 const changeChunk = 1000
 
 // u are the changes of a batch: each names the row it was made from by id and
-// revision. A new attempt begins the funnel anew; within one, reached only
-// rises. A baseline that stays is not written again: it may lie outside the row.
+// revision. A new attempt restarts the funnel; within one, reached only rises.
+// An unchanged baseline is not written again: it may be stored outside the row.
 var saveStart = `
 	WITH u AS (SELECT * FROM ` + unnest(append([]deploymentField{revisionField, idField}, changeFields...), 1) + `),
 	saved AS (

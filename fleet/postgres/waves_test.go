@@ -228,7 +228,7 @@ func TestCampaignProgress(t *testing.T) {
 	}
 	same(t, p, want)
 
-	// A new attempt begins the funnel anew.
+	// A new attempt restarts the funnel.
 	r.dispatch(1, dispatch(&all[2]))
 	p, err = r.CampaignProgress(ctx, c.ID)
 	check(t, err)
