@@ -20,8 +20,8 @@ type Envelope struct {
 	Type      string // "mcp", "hello", "goodbye", "listen", "abort", …; empty if the device sent no string
 	SessionID string // of the audio channel, often empty or stale: never route by it
 
-	// Payload is the part of the parsed bytes under "payload", nil if there is
-	// none. It is valid JSON of any kind.
+	// Payload is the part of the parsed bytes under "payload", nil without that
+	// member. It is valid JSON of any kind.
 	Payload json.RawMessage
 }
 

@@ -134,8 +134,8 @@ func distinctChunks(all []campaign.Dispatch) (chunks [][]campaign.Dispatch) {
 	return chunks
 }
 
-// saveChunk stores changes in one statement; if one of them cannot be, each by
-// itself.
+// saveChunk stores changes in one statement; if the database refuses one of
+// them, each in its own statement.
 func (s *Store) saveChunk(ctx context.Context, chunk []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
 	err error) {
 	if len(chunk) == 0 {

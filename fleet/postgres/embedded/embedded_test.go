@@ -134,7 +134,7 @@ func TestKillNine(t *testing.T) {
 	}
 }
 
-func TestServerDiesByItself(t *testing.T) {
+func TestServerDiesUnexpectedly(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	if s.Err() != nil {
