@@ -15,51 +15,51 @@ import (
 type brokerDevices struct{ *Server }
 
 func (d brokerDevices) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
-	return d.enrolments.Authenticate(clientID, username, password)
+	return d.Enrolments.Authenticate(clientID, username, password)
 }
 
 func (d brokerDevices) Connected(c fleet.Connection) {
-	d.presences.Connected(c)
-	d.enrolments.Connected(c)
+	d.Presences.Connected(c)
+	d.Enrolments.Connected(c)
 }
 
 func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, reason string) {
-	d.presences.Disconnected(c, clean, reason)
+	d.Presences.Disconnected(c, clean, reason)
 }
 
 func (d brokerDevices) Seen(id fleet.DeviceID) {
-	d.presences.Seen(id)
-	d.enrolments.Heard(id)
+	d.Presences.Seen(id)
+	d.Enrolments.Heard(id)
 }
 
-func (d brokerDevices) Responded(id fleet.DeviceID) { d.presences.Responded(id) }
+func (d brokerDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
 func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
-	d.presences.Unresponsive(c, why)
+	d.Presences.Unresponsive(c, why)
 }
 
-func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.enrolments.Running(id).Software }
+func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.Enrolments.Running(id).Software }
 
 func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
-	return !d.enrolments.Running(id).InventoryFresh
+	return !d.Enrolments.Running(id).InventoryFresh
 }
 
 // SaveListing adds the build that the device said it runs, so that the same
 // build need not be listed again.
 func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
-	running := d.enrolments.Running(l.Device)
+	running := d.Enrolments.Running(l.Device)
 	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
-	err := d.devices.Listed(ctx, l)
+	err := d.Devices.Listed(ctx, l)
 	if errors.Is(err, fleet.ErrNotFound) { // a device that joined a moment ago
-		if err = d.enrolments.Stored(ctx); err == nil {
-			err = d.devices.Listed(ctx, l)
+		if err = d.Enrolments.Stored(ctx); err == nil {
+			err = d.Devices.Listed(ctx, l)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	if !l.Partial {
-		d.enrolments.Listed(l.Device, l.ELFSHA256, l.At)
+		d.Enrolments.Listed(l.Device, l.ELFSHA256, l.At)
 	}
 	if engine := d.engine.Load(); engine != nil {
 		engine.Listed(l.Device, l)
@@ -70,7 +70,7 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 // Notified is what the included firmware and custom boards say unasked; stock
 // firmware sends nothing.
 func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
-	d.reports.Notified(id, method, params)
+	d.Reports.Notified(id, method, params)
 }
 
 // kick ends a device's connection. The broker starts after those who ask.
@@ -98,7 +98,7 @@ func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
 }
 
 func (s *Server) retiring(id fleet.DeviceID) {
-	s.enrolments.Retired(id)
+	s.Enrolments.Retired(id)
 	if engine := s.engine.Load(); engine != nil {
 		engine.Retired(id)
 	}
@@ -114,14 +114,14 @@ func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, at
 // stopped.
 func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
 	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
-	_, err := s.campaigns.Rollback(ctx, by, campaign)
+	_, err := s.Campaigns.Rollback(ctx, by, campaign)
 	return err
 }
 
 // observed sees every outcome of a call.
 func (s *Server) observed(c *fleet.Call) {
 	s.metrics.observe(c)
-	s.reports.Called(c)
+	s.Reports.Called(c)
 }
 
 // crashWatch shows vitals to those who look for crashes, as they are stored.

@@ -64,16 +64,16 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 		AbortRules: []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 100, Percent: 20,
 			Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}}
 	ctx := t.Context()
-	c, err := s.campaigns.Create(ctx, testOperator, plan)
+	c, err := s.Campaigns.Create(ctx, testOperator, plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if c, err = s.campaigns.Start(ctx, testOperator, c.ID); err != nil {
+	if c, err = s.Campaigns.Start(ctx, testOperator, c.ID); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, 8*time.Minute, "the end of the campaign", func() bool {
-		c, err = s.campaigns.Campaign(ctx, c.ID)
+		c, err = s.Campaigns.Campaign(ctx, c.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func checkVerdicts(t *testing.T, s *testServer, c campaign.Campaign, fleetOf *si
 		tally[dep.State]++
 		if want, ok := expected(d); ok && dep.State != want {
 			if wrong++; wrong <= 20 {
-				events, _ := s.campaigns.DeploymentEvents(t.Context(), dep.ID)
+				events, _ := s.Campaigns.DeploymentEvents(t.Context(), dep.ID)
 				t.Errorf("%s with %v: %s (%s: %s), want %s; %v", id, d.Faults(), dep.State, dep.Class, dep.Reason, want, events)
 			}
 		}
@@ -119,7 +119,7 @@ func deploymentsOf(t *testing.T, s *testServer, c campaign.Campaign) map[fleet.D
 	t.Helper()
 	got := map[fleet.DeviceID]campaign.Deployment{}
 	for cursor := ""; ; {
-		page, err := s.campaigns.Deployments(t.Context(), campaign.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit,
+		page, err := s.Campaigns.Deployments(t.Context(), campaign.DeploymentFilter{Campaign: c.ID, Limit: fleet.MaxLimit,
 			Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func startSim(t *testing.T, s *testServer, devices int, rate string, more ...str
 	waitFor(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
 		q, _ := fleet.ParseQuery("presence:online tool:self.upgrade_firmware")
 		var err error
-		if online, err = s.devices.CountDevices(t.Context(), q); err != nil {
+		if online, err = s.Devices.CountDevices(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 		return online == devices
@@ -214,14 +214,14 @@ func releaseForSim(t *testing.T, s *testServer, version string) firmware.Release
 		if err != nil {
 			t.Fatal(err)
 		}
-		img, _, err := s.firmware.Upload(t.Context(), testOperator, firmware.ImageUpload{Body: bytes.NewReader(data),
+		img, _, err := s.Firmware.Upload(t.Context(), testOperator, firmware.ImageUpload{Body: bytes.NewReader(data),
 			Board: board})
 		if err != nil {
 			t.Fatal(err)
 		}
 		images = append(images, img.SHA256)
 	}
-	r, err := s.firmware.Create(t.Context(), testOperator, firmware.ReleaseRequest{Images: images})
+	r, err := s.Firmware.Create(t.Context(), testOperator, firmware.ReleaseRequest{Images: images})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 		AbortRules: []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 90, Percent: 100,
 			Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}})
 	words := func(id fleet.DeviceID) (campaign.Deployment, string) {
-		d, err := s.campaigns.Deployment(t.Context(), c.ID, id)
+		d, err := s.Campaigns.Deployment(t.Context(), c.ID, id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 				})
 			}
 			if d.State != want.state || !strings.HasPrefix(said, want.words) || want.words != "" && said == "" {
-				events, _ := s.campaigns.DeploymentEvents(t.Context(), d.ID)
+				events, _ := s.Campaigns.DeploymentEvents(t.Context(), d.ID)
 				t.Errorf("%s with %v: %s (%s), want %s and %q; %v", id, faults, d.State, d.Reason, want.state, want.words, events)
 			}
 		}
@@ -96,15 +96,15 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 func runCampaign(t *testing.T, s *testServer, plan campaign.Plan) campaign.Campaign {
 	t.Helper()
 	ctx := t.Context()
-	c, err := s.campaigns.Create(ctx, testOperator, plan)
+	c, err := s.Campaigns.Create(ctx, testOperator, plan)
 	if err == nil {
-		c, err = s.campaigns.Start(ctx, testOperator, c.ID)
+		c, err = s.Campaigns.Start(ctx, testOperator, c.ID)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, 5*time.Minute, "the end of the campaign", func() bool {
-		if c, err = s.campaigns.Campaign(ctx, c.ID); err != nil {
+		if c, err = s.Campaigns.Campaign(ctx, c.ID); err != nil {
 			t.Fatal(err)
 		}
 		if c.State == campaign.Paused {

@@ -75,17 +75,17 @@ func (s *Server) demoRelease(ctx context.Context, version, notes string, images 
 	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
 	r := firmware.ReleaseRequest{Notes: notes}
 	for _, i := range images {
-		page, err := s.firmware.Images(ctx, firmware.ImageFilter{Board: i.board, Version: version, Limit: 1})
+		page, err := s.Firmware.Images(ctx, firmware.ImageFilter{Board: i.board, Version: version, Limit: 1})
 		if err != nil || len(page.Items) > 0 {
 			return err
 		}
-		img, _, err := s.firmware.Upload(ctx, by, firmware.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
+		img, _, err := s.Firmware.Upload(ctx, by, firmware.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
 			FileName: i.board + "-" + version + ".bin"})
 		if err != nil {
 			return err
 		}
 		r.Images = append(r.Images, img.SHA256)
 	}
-	_, err := s.firmware.Create(ctx, by, r)
+	_, err := s.Firmware.Create(ctx, by, r)
 	return err
 }

@@ -87,7 +87,7 @@ func (v *virtualFleet) start(ctx context.Context) error {
 func (v *virtualFleet) greet(w io.Writer) {
 	fmt.Fprintf(w, "\n  Virtual    %d devices that run the firmware of firmware/; what they log and show is in %s\n",
 		len(demoUnits), filepath.Join(v.dir, "[1-3].log"))
-	if !v.server.enrolments.Known(demoClaimed) {
+	if !v.server.Enrolments.Known(demoClaimed) {
 		fmt.Fprintf(w, "             The third waits to be claimed: its screen shows a code, which is in %s\n"+
 			"             and in %s; type it at %s%s\n",
 			v.logFile(3), filepath.Join(v.flash(3), "screen.ppm"), v.server.cfg.PublicURL, ui.PathClaim)

@@ -18,15 +18,15 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
+	devices := device.New(device.Options{Enrolments: s.Enrolments, Presences: s.Presences, Snapshots: s.Snapshots,
 		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
-		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules,
-		Presences: s.presences,
-		Operators: s.operators, Serials: s.serials, Keys: s.keys, MarkProofs: s.cfg.SerialProof == "mark",
-		Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns, Pictures: s.store, Stats: s.store,
-		Samples: s.store, Reports: s.reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.events,
+		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
+		Presences: s.Presences,
+		Operators: s.Operators, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
+		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn,
 		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Log: s.log,
@@ -48,12 +48,12 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 }
 
 func (s *Server) rest() http.Handler {
-	return api.New(api.Options{Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolment: s.enrolments,
-		Rules: s.rules, Serials: s.serials, Keys: s.keys, Presence: s.presences,
-		Operators: s.operators, Snapshots: s.snapshots, Firmware: s.firmware, Campaigns: s.campaigns,
-		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.reports,
+	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
+		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
+		Operators: s.Operators, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
 		Audit:       s.store,
-		Idempotency: s.store, Events: s.events, Version: s.cfg.Version, Log: s.log})
+		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
 }
 
 func (s *Server) publicHost() string {

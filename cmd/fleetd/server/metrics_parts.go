@@ -19,27 +19,27 @@ func (s *Server) watchParts() {
 	m := s.metrics
 	m.gauge("fleetd_devices", "Connected devices by presence.",
 		prometheus.Labels{"presence": string(fleet.PresenceOnline)},
-		func() float64 { online, _ := s.presences.Counts(); return float64(online) })
+		func() float64 { online, _ := s.Presences.Counts(); return float64(online) })
 	m.gauge("fleetd_devices", "Connected devices by presence.",
 		prometheus.Labels{"presence": string(fleet.PresenceUnresponsive)},
-		func() float64 { _, unresponsive := s.presences.Counts(); return float64(unresponsive) })
+		func() float64 { _, unresponsive := s.Presences.Counts(); return float64(unresponsive) })
 	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
 		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
 	m.gauge("fleetd_enrolment_waiting", "Devices that wait to be enrolled.", nil,
-		func() float64 { return float64(s.enrolments.Stats().Waiting) })
+		func() float64 { return float64(s.Enrolments.Stats().Waiting) })
 	m.gauge("fleetd_device_conflicts", "Devices whose Device-Id two units seem to use.", nil,
-		func() float64 { return float64(s.enrolments.Conflicts()) })
+		func() float64 { return float64(s.Enrolments.Conflicts()) })
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_enrolment_unlisted_total",
 		Help: "Requests to be enrolled that were not listed, or lost their place: their network had too many."},
-		func() float64 { return float64(s.enrolments.Stats().Unlisted) }))
+		func() float64 { return float64(s.Enrolments.Stats().Unlisted) }))
 	for _, outcome := range enrolment.ProofOutcomes {
 		m.counter("fleetd_serial_proofs_total", "Activations with a serial number, by outcome.",
 			prometheus.Labels{"outcome": string(outcome)},
-			func() float64 { return float64(s.serials.Proofs(outcome)) })
+			func() float64 { return float64(s.Serials.Proofs(outcome)) })
 	}
 	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
-		func() float64 { return float64(s.keys.SigningGeneration()) })
-	m.registry.MustRegister(reportMetrics{s.reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.keys})
+		func() float64 { return float64(s.Keys.SigningGeneration()) })
+	m.registry.MustRegister(reportMetrics{s.Reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.Keys})
 }
 
 // brokerMetrics shows the broker's numbers, all from one reading.

@@ -35,8 +35,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A Server is fleetd's parts, running.
+// A Server is fleetd's parts, running. Its exported fields are the services of
+// the domain, for programs that embed the server: they check and audit as REST
+// does. They are set when Start returns, and not to be changed.
 type Server struct {
+	Devices    *fleet.Devices
+	Calls      *fleet.Calls
+	FanOuts    *fleet.FanOuts
+	Presences  *fleet.Presences
+	Snapshots  *fleet.Snapshots
+	Operators  *fleet.Operators
+	Enrolments *enrolment.Service
+	Rules      *enrolment.Rules
+	Serials    *enrolment.Serials
+	Keys       *enrolment.SigningKeys
+	Reports    *telemetry.Reports
+	Firmware   *firmware.Service
+	Campaigns  *campaign.Service
+	Events     *fleet.Events
+
 	cfg     Config
 	log     *slog.Logger
 	stages  *stages
@@ -45,26 +62,12 @@ type Server struct {
 
 	httpListener, adminListener net.Listener
 
-	pool       *pgxpool.Pool
-	store      *postgres.Store
-	blobs      *blobs.Store
-	events     *fleet.Events
-	targets    *fleet.Targets
-	devices    *fleet.Devices
-	operators  *fleet.Operators
-	presences  *fleet.Presences
-	enrolments *enrolment.Service
-	rules      *enrolment.Rules
-	serials    *enrolment.Serials
-	keys       *enrolment.SigningKeys
-	snapshots  *fleet.Snapshots
-	reports    *telemetry.Reports
-	broker     *broker.Broker
-	calls      *fleet.Calls
-	fanOuts    *fleet.FanOuts
-	firmware   *firmware.Service
-	campaigns  *campaign.Service
-	downloads  *firmware.Downloads
+	pool      *pgxpool.Pool
+	store     *postgres.Store
+	blobs     *blobs.Store
+	targets   *fleet.Targets
+	broker    *broker.Broker
+	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
 	engine    atomic.Pointer[rollout.Engine]
@@ -88,7 +91,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, UsageError{err}
 	}
 	log := cfg.logger()
-	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), events: &fleet.Events{}}
+	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{}}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -175,46 +178,46 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 
 	// What knows devices without a connection.
-	s.serials = enrolment.NewSerials(s.store, sealer, log)
-	if err := s.serials.Load(ctx); err != nil {
+	s.Serials = enrolment.NewSerials(s.store, sealer, log)
+	if err := s.Serials.Load(ctx); err != nil {
 		return nil, err
 	}
-	if s.keys, err = openKeys(ctx, s.store, secret, log); err != nil {
+	if s.Keys, err = openKeys(ctx, s.store, secret, log); err != nil {
 		return nil, err
 	}
-	s.operators = fleet.NewOperators(s.store)
+	s.Operators = fleet.NewOperators(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.events,
+	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})
-	if err := s.presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
+	if err := s.Presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
 		return nil, err
 	}
-	s.rules = enrolment.NewRules(s.store, nil)
-	if err := s.rules.Load(ctx); err != nil {
+	s.Rules = enrolment.NewRules(s.store, nil)
+	if err := s.Rules.Load(ctx); err != nil {
 		return nil, err
 	}
-	s.enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.keys,
-		Serials: s.serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.rules, Log: log,
-		PublicName: s.publicHost(), Events: s.events, Connected: s.presences.IsConnected, Connection: s.connection,
+	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
+		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
+		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
 		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
 		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.enrolments.Load(ctx); err != nil {
+	if err := s.Enrolments.Load(ctx); err != nil {
 		return nil, err
 	}
-	s.devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.presences,
-		Events: s.events, Kick: s.kick, Retiring: s.retiring, Log: log, Approve: s.enrolments.Approve,
+	s.Devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.Presences,
+		Events: s.Events, Kick: s.kick, Retiring: s.retiring, Log: log, Approve: s.Enrolments.Approve,
 		Busy: campaign.PartsOf(s.store)})
-	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.events) })
-	s.stages.run("presence", s.presences.Run)
-	s.stages.run("serial numbers", s.serials.Run)
-	s.stages.run("signing keys", s.keys.Run)
-	s.stages.run("enrolment", s.enrolments.Run)
-	s.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.events,
+	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.Events) })
+	s.stages.run("presence", s.Presences.Run)
+	s.stages.run("serial numbers", s.Serials.Run)
+	s.stages.run("signing keys", s.Keys.Run)
+	s.stages.run("enrolment", s.Enrolments.Run)
+	s.Reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.Events,
 		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
-	s.stages.run("reports of devices", s.reports.Run)
+	s.stages.run("reports of devices", s.Reports.Run)
 
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
@@ -227,38 +230,38 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.cfg.boundMQTT(s.broker.Addr())
 
 	// What calls them.
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
-		PublicURL: s.cfg.PublicURL, Presences: s.presences, Events: s.events, Log: log})
-	s.stages.run("one-time links", s.snapshots.Run)
-	s.calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.presences,
-		URLs: s.snapshots, Events: s.events, Log: log, Observe: s.observed})
+	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
+	s.stages.run("one-time links", s.Snapshots.Run)
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.Presences,
+		URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
-		Calls: s.calls, Devices: s.store, Inventories: s.store, Vitals: s.reports, Presences: s.presences,
-		Events: s.events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
+		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
+		Events: s.Events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
 	s.coreDumps.Store(dumps)
 	s.stages.run("core dumps", dumps.Run)
-	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.calls, Events: s.events, Log: log})
+	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.Calls, Events: s.Events, Log: log})
 	s.logs.Store(logs)
 	s.stages.run("logs of devices", logs.Run)
-	s.stages.onStop("calls", s.calls.Shutdown)
-	s.stages.run("stray calls", s.calls.Run)
-	s.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.devices, Calls: s.calls,
-		Presence: s.presences, Events: s.events, Log: log})
-	s.stages.run("fan-outs", s.fanOuts.Run)
+	s.stages.onStop("calls", s.Calls.Shutdown)
+	s.stages.run("stray calls", s.Calls.Run)
+	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
+		Presence: s.Presences, Events: s.Events, Log: log})
+	s.stages.run("fan-outs", s.FanOuts.Run)
 
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
 		Observe: func(t firmware.Transfer) { s.engine.Load().Transferred(t) }})
-	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.calls,
-		Link: s.broker, Presence: s.presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
-		Events: s.events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
-	s.firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
-		Taken: campaign.Taken(s.store), Events: s.events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
+	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
+		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
+		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
+	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
+		Taken: campaign.Taken(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
-	s.campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.events,
+	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.Events,
 		Wake: engine.Wake, Zone: s.zone, Log: log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
@@ -374,7 +377,7 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
 	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	if _, err := s.operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}
 	s.firstPassword = password

@@ -51,7 +51,7 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	}
 	t.Cleanup(d.Close)
 	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
-	if _, d.token, err = d.operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
+	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
 		t.Fatal(err)
 	}
 	return d
