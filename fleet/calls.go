@@ -57,7 +57,7 @@ type FirmwareOrder struct {
 	// Told sees that the call was sent, answered or not sent, as it happens; it
 	// must not block. Kinds: sent, answer, job (the device took the order for the
 	// named job), refused, late_answer, not_sent. Every
-	// order gets sent or not_sent, also if [Calls.Call] fails; the detail of
+	// order gets sent or not_sent, also if [Calls.Make] fails; the detail of
 	// not_sent and refused is "code: message".
 	Told func(Evidence)
 	// Patience is how long the call waits for its evidence.
@@ -99,7 +99,6 @@ type CallsOptions struct {
 // A call is made at most once. What fleetd cannot know it calls unknown or
 // timed_out, and never sends again by itself.
 type Calls struct {
-	CallStore
 	o       CallsOptions
 	gate    gate
 	settler *settler // completes records whose writes failed
@@ -126,17 +125,17 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Observe = func(*Call) {}
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{CallStore: o.Store, o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
+	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	return s
 }
 
-// Call makes a call and waits for its outcome. A refusal, a device that is
+// Make makes a call and waits for its outcome. A refusal, a device that is
 // offline, or one that does not answer is an outcome, not an error: an error
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
 // if ctx ends meanwhile.
-func (s *Calls) Call(ctx context.Context, r CallRequest) (Call, error) {
+func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) {
 	a, err := s.begin(ctx, r)
 	if err != nil {
 		return Call{}, err
@@ -161,6 +160,20 @@ func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
 		}
 	}()
 	return record, nil
+}
+
+// Get returns one call, or [ErrNotFound].
+func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) { return s.o.Store.Call(ctx, id) }
+
+// List returns a page of calls, newest first.
+func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
+	return s.o.Store.Calls(ctx, f)
+}
+
+// LastArguments returns the arguments that the actor last used for the tool on
+// any device, or nil.
+func (s *Calls) LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error) {
+	return s.o.Store.LastArguments(ctx, actor, tool)
 }
 
 // Shutdown refuses new calls, gives those in flight a moment to end, and

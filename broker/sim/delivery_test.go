@@ -268,7 +268,7 @@ func TestPushedUpgrade(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // nothing more may come
 			close(over)
 			eventually(t, "the outcome", func() bool {
-				c, err = d.calls.CallStore.Call(t.Context(), c.ID)
+				c, err = d.calls.Get(t.Context(), c.ID)
 				return err != nil || c.State.Final()
 			})
 			code := ""
