@@ -112,7 +112,7 @@ func (r *rig) open(ctx context.Context, dir string) error {
 	rest := api.New(api.Options{Devices: r.devices, Calls: r.calls, FanOuts: r.fanOuts, Enrolment: r.enrolments,
 		Operators: r.operators, Snapshots: snapshots, SnapshotStore: store, Stats: store, Samples: store, Audit: store,
 		Idempotency: store, Events: events})
-	return r.serve(rest, device.Options{Enrolments: r.enrolments, Presences: r.presences, Snapshots: snapshots})
+	return r.serve(rest, device.Options{Enrolments: r.enrolments, Snapshots: snapshots})
 }
 
 func (r *rig) serve(rest http.Handler, o device.Options) error {
@@ -120,7 +120,8 @@ func (r *rig) serve(rest http.Handler, o device.Options) error {
 	if err != nil {
 		return err
 	}
-	o.Answers = answers
+	o.BootPolls = enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: r.enrolments, Presences: r.presences,
+		Answers: answers})
 	mux := chi.NewRouter()
 	device.New(o).Routes(mux)
 	mux.Mount("/api/v1", rest)

@@ -16,7 +16,7 @@ func TestServicesEmbedNoStore(t *testing.T) {
 	for _, service := range []any{
 		fleet.Calls{}, fleet.Devices{}, fleet.FanOuts{}, fleet.Operators{}, fleet.Presences{}, fleet.Snapshots{},
 		fleet.Targets{}, fleet.URLLinks{},
-		enrolment.Service{}, enrolment.Rules{}, enrolment.Serials{}, enrolment.SigningKeys{},
+		enrolment.Service{}, enrolment.Rules{}, enrolment.Serials{}, enrolment.SigningKeys{}, enrolment.BootPolls{},
 		firmware.Service{}, firmware.Downloads{},
 		telemetry.CoreDumps{}, telemetry.Logs{}, telemetry.Reports{},
 	} {

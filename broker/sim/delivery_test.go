@@ -96,8 +96,9 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
 	must(err)
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d,
-		Downloads: d.downloads}).Routes(router)
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: d.enrolments, Presences: d.presences, Offers: d,
+		Answers: answers})
+	device.New(device.Options{Enrolments: d.enrolments, BootPolls: polls, Downloads: d.downloads}).Routes(router)
 	d.http = httptest.NewUnstartedServer(router)
 	d.http.Config.ConnContext = device.WithConn
 	d.http.Start()

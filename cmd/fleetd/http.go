@@ -17,8 +17,10 @@ func (s *server) serveHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	devices := device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
-		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.enrolments, Presences: s.presences,
+		Offers: s.engine.Load(), Answers: answers, Log: s.log})
+	devices := device.New(device.Options{Enrolments: s.enrolments, BootPolls: polls, Snapshots: s.snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
 	s.metrics.countPolls(devices.Stats)
 	console, err := web.New(web.Options{
 		Devices: s.devices, Calls: s.calls, FanOuts: s.fanOuts, Enrolments: s.enrolments, Rules: s.rules,
