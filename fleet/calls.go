@@ -197,8 +197,8 @@ func (s *Calls) enter() error {
 func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
 	a, err := s.record(ctx, r)
 	if err != nil {
-		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(),
-			maxToldDetail)})
+		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
+			Detail: CleanText(err.Error(), maxToldDetail)})
 	}
 	return a, err
 }

@@ -1,10 +1,10 @@
 package campaign
 
 import (
-	"cmp"
-	"fmt"
+	"fleetd/fleet"
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // AbortTallies are the outcomes that abort rules look at: deployments by state.
@@ -12,17 +12,17 @@ type AbortTallies struct {
 	ByState   map[DeploymentState]int
 	ByWave    []map[DeploymentState]int // by wave number
 	ByBoard   map[string]map[DeploymentState]int
-	WaveNames []string // for the sentence; may be shorter than ByWave
+	WaveNames []string // for the reason; may be shorter than ByWave
 }
 
 // An AbortVerdict says which rule fired, and over what.
 type AbortVerdict struct {
-	Rule     AbortRule
-	Index    int    // of the rule in the plan
-	Scope    string // "the campaign", "wave 1 (canary)", "board esp-box-3"
-	Counted  int    // outcomes of the rule's class
-	Of       int    // verdicts in the scope
-	Sentence string
+	Rule    AbortRule
+	Index   int          // of the rule in the plan
+	Scope   fleet.Reason // the campaign, a wave or a board
+	Counted int          // outcomes of the rule's class
+	Of      int          // verdicts in the scope
+	Reason  fleet.Reason
 }
 
 // DefaultAbortRules are those of a plan that names none.
@@ -67,7 +67,7 @@ func (r AbortRule) judge(t AbortTallies) *AbortVerdict {
 }
 
 type abortScope struct {
-	label   string
+	label   fleet.Reason
 	byState map[DeploymentState]int
 }
 
@@ -78,11 +78,15 @@ func (r AbortRule) scopes(t AbortTallies) []abortScope {
 	case ScopeBoard:
 		var all []abortScope
 		for _, board := range slices.Sorted(maps.Keys(t.ByBoard)) {
-			all = append(all, abortScope{"board " + cmp.Or(board, "(not stated)"), t.ByBoard[board]})
+			label := fleet.Because(ReasonScopeOfNoBoard)
+			if board != "" {
+				label = fleet.Because(ReasonScopeOfBoard, "name", board)
+			}
+			all = append(all, abortScope{label, t.ByBoard[board]})
 		}
 		return all
 	default:
-		return []abortScope{{"the campaign", t.ByState}}
+		return []abortScope{{fleet.Because(ReasonScopeOfAll), t.ByState}}
 	}
 }
 
@@ -92,9 +96,9 @@ func waveScopes(only int, t AbortTallies) []abortScope {
 		if only != 0 && only != i+1 {
 			continue
 		}
-		label := fmt.Sprintf("wave %d", i+1)
+		label := fleet.Because(ReasonScopeOfWave, "wave", i+1)
 		if i < len(t.WaveNames) && t.WaveNames[i] != "" {
-			label += " (" + t.WaveNames[i] + ")"
+			label = fleet.Because(ReasonScopeOfNamedWave, "wave", i+1, "name", t.WaveNames[i])
 		}
 		all = append(all, abortScope{label, byState})
 	}
@@ -114,22 +118,26 @@ func (r AbortRule) judgeScope(s abortScope) *AbortVerdict {
 	if counted == 0 || of < r.MinExecuted || float64(counted)*100 < r.Percent*float64(of) {
 		return nil
 	}
-	return &AbortVerdict{Rule: r, Scope: s.label, Counted: counted, Of: of, Sentence: r.sentence(s.label, counted, of)}
+	return &AbortVerdict{Rule: r, Scope: s.label, Counted: counted, Of: of, Reason: r.reason(s.label, counted, of)}
 }
 
 func (r AbortRule) counts(s DeploymentState) bool {
 	return s.Failed() && (r.Class == ClassAny || r.Class == string(s))
 }
 
-func (r AbortRule) sentence(scope string, counted, of int) string {
-	what := r.Class
-	if r.Class == ClassAny {
-		what = "failed"
-	}
-	limit := "the first"
+func (r AbortRule) reason(scope fleet.Reason, counted, of int) fleet.Reason {
+	limit := fleet.Because(ReasonLimitFirst)
 	if r.Percent > 0 {
-		limit = fmt.Sprintf("%g %%", r.Percent)
+		limit = fleet.Because(ReasonLimitShare, "share", percentText(r.Percent))
 	}
-	return fmt.Sprintf("%d of %d devices in %s ended %s (%.3g %%); the rule stops at %s of at least %d",
-		counted, of, scope, what, 100*float64(counted)/float64(of), limit, max(1, r.MinExecuted))
+	return fleet.Because(ReasonRuleFired, "counted", counted, "of", of, "scope", scope,
+		"outcome", fleet.Because(outcomeCode(r.Class)), "share", shareOf(counted, of), "limit", limit,
+		"sample", max(1, r.MinExecuted))
 }
+
+// shareOf is a share in percent, with three digits.
+func shareOf(n, of int) string {
+	return strconv.FormatFloat(100*float64(n)/float64(max(1, of)), 'g', 3, 64)
+}
+
+func percentText(percent float64) string { return strconv.FormatFloat(percent, 'g', -1, 64) }

@@ -1,13 +1,13 @@
 package campaign
 
-import "fmt"
+import "fleetd/fleet"
 
 // A WaveVerdict says where a wave stands, and why.
 type WaveVerdict struct {
 	// State is [WaveRunning], [WaveSoaking], [WaveFinished] (good) or
 	// [WaveFailed]. A manual gate is the caller's.
-	State    WaveState
-	Sentence string
+	State  WaveState
+	Reason fleet.Reason
 
 	Waiting   int // not told yet, those that cannot be reached included
 	Stuck     int // of these: cannot be reached now
@@ -28,7 +28,7 @@ func JudgeWave(w WavePlan, size int, byState map[DeploymentState]int, stuck int)
 	open := v.Waiting + v.Active
 	neutral := max(0, size-open-v.Verdicts())
 	v.Needed = max(1, min(w.MinSample, size-neutral))
-	v.State, v.Sentence = v.judge(w, size, open, neutral)
+	v.State, v.Reason = v.judge(w, size, open, neutral)
 	return v
 }
 
@@ -48,22 +48,23 @@ func tallyWave(byState map[DeploymentState]int, stuck int) WaveVerdict {
 	return v
 }
 
-func (v WaveVerdict) judge(w WavePlan, size, open, neutral int) (WaveState, string) {
+func (v WaveVerdict) judge(w WavePlan, size, open, neutral int) (WaveState, fleet.Reason) {
 	held := open - v.Stuck // devices that something will come of
 	switch {
 	case size == 0:
-		return WaveFinished, "the wave holds no device"
+		return WaveFinished, fleet.Because(ReasonWaveEmpty)
 	case open == 0 && v.Verdicts() == 0:
-		return WaveFailed, fmt.Sprintf(
-			"no device of the wave came to a verdict (%d skipped, canceled or removed): nothing speaks for the image", neutral)
+		return WaveFailed, fleet.Because(ReasonWaveNoVerdict, "left_out", neutral)
 	case v.Verdicts() >= v.Needed && v.hopeless(w, open):
-		return WaveFailed, fmt.Sprintf("%s; %g %% cannot be reached any more", v.rate(), w.SuccessPercent)
+		return WaveFailed, fleet.Because(ReasonWaveHopeless, "succeeded", v.Succeeded, "of", v.Verdicts(), "share", v.share(),
+			"needed", percentText(w.SuccessPercent))
 	case held > v.Soaking:
-		return WaveRunning, fmt.Sprintf("%d of %d devices are not done", open, size)
+		return WaveRunning, fleet.Because(ReasonWaveUnderWay, "open", open, "size", size)
 	case held > 0:
-		return WaveSoaking, fmt.Sprintf("%d devices have to stay well for %v", v.Soaking, w.Soak)
+		return WaveSoaking, fleet.Because(ReasonWaveStaysWell, "devices", v.Soaking, "soak_ms", w.Soak)
 	case v.Verdicts() < v.Needed:
-		return WaveRunning, fmt.Sprintf("%d of %d verdicts; %d devices cannot be reached", v.Verdicts(), v.Needed, v.Stuck)
+		return WaveRunning, fleet.Because(ReasonWaveUnreachable, "verdicts", v.Verdicts(), "needed", v.Needed,
+			"unreachable", v.Stuck)
 	default:
 		return v.passed(w)
 	}
@@ -76,17 +77,17 @@ func (v WaveVerdict) hopeless(w WavePlan, open int) bool {
 
 // passed states the success of a wave that is not hopeless. Devices that could
 // not be reached are not counted.
-func (v WaveVerdict) passed(w WavePlan) (WaveState, string) {
+func (v WaveVerdict) passed(w WavePlan) (WaveState, fleet.Reason) {
 	if float64(v.Succeeded)*100 < w.SuccessPercent*float64(v.Verdicts()) {
-		return WaveFailed, fmt.Sprintf("%s, of %g %% needed", v.rate(), w.SuccessPercent)
+		return WaveFailed, fleet.Because(ReasonWaveTooFew, "succeeded", v.Succeeded, "of", v.Verdicts(), "share", v.share(),
+			"needed", percentText(w.SuccessPercent))
 	}
 	if v.Stuck > 0 {
-		return WaveFinished, fmt.Sprintf("%s; %d could not be reached yet", v.rate(), v.Stuck)
+		return WaveFinished, fleet.Because(ReasonWaveSomeLeft, "succeeded", v.Succeeded, "of", v.Verdicts(),
+			"share", v.share(), "unreachable", v.Stuck)
 	}
-	return WaveFinished, v.rate()
+	return WaveFinished, fleet.Because(ReasonWaveRate, "succeeded", v.Succeeded, "of", v.Verdicts(), "share", v.share())
 }
 
-func (v WaveVerdict) rate() string {
-	return fmt.Sprintf("%d of %d devices succeeded (%.3g %%)", v.Succeeded, v.Verdicts(), 100*float64(v.Succeeded)/float64(
-		max(1, v.Verdicts())))
-}
+// share of the verdicts that are successes, in percent.
+func (v WaveVerdict) share() string { return shareOf(v.Succeeded, v.Verdicts()) }

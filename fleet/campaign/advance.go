@@ -15,20 +15,19 @@ import (
 // What observations must hold for it:
 //   - the ELF of initialize is what the latest boot poll named; that of a probe
 //     is what the device says when asked now
-//   - the Detail of not_sent begins with [fleet.CodeBusy] if the device had no room;
-//     every other reason uses up no attempt
-//   - the Detail of unfit is the [firmware.SkipReason]
+//   - the CallError of not_sent is [fleet.CodeBusy] if the device had no room;
+//     every other one uses up no attempt
 //   - a job is of the device that the deployment is of, and names its attempt
 //   - timers may come late, twice, or for a deadline that was moved meanwhile
 func Advance(d *Deployment, o Observation, p *Plan, soak time.Duration, t DeploymentTimers) Step {
-	a := advance{d: d, o: o, plan: p, soak: soak, timers: t, from: d.State, kind: o.Kind, detail: fleet.CleanText(o.Detail,
-		maxReason)}
+	o.Detail = fleet.CleanText(o.Detail, maxDetail)
+	a := advance{d: d, o: o, plan: p, soak: soak, timers: t, from: d.State, kind: o.Kind, reason: o.reason()}
 	a.observe()
 	return a.step()
 }
 
-// maxReason bounds sentences, which may hold foreign text. Bytes.
-const maxReason = 500
+// maxDetail bounds foreign text in a reason, in bytes.
+const maxDetail = 480
 
 // An advance is [Advance] at work.
 type advance struct {
@@ -40,7 +39,7 @@ type advance struct {
 	from   DeploymentState
 
 	kind    fleet.EvidenceKind // of the event row
-	detail  string
+	reason  fleet.Reason       // of the event row
 	act     Act
 	record  bool // the observation is worth a row
 	changed bool
@@ -59,7 +58,7 @@ func (a *advance) step() Step {
 		attempt = a.d.Attempt
 	}
 	s.Event = &DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: a.d.ID, At: a.o.At, Attempt: attempt,
-		Kind: a.kind, Detail: a.detail, From: a.from, To: a.d.State}
+		Kind: a.kind, Reason: a.reason, From: a.from, To: a.d.State}
 	return s
 }
 
@@ -89,7 +88,6 @@ func (a *advance) ofEarlierAttempt() {
 		fleet.EvidenceDownloaded:
 		a.record = true
 	case fleet.EvidenceJob:
-		a.detail = a.jobDetail()
 		a.record = a.o.Job.Final() && a.o.Attempt < a.d.Attempt
 	}
 }
@@ -128,7 +126,7 @@ func (a *advance) enter(s DeploymentState, patience time.Duration) {
 		a.d.Failures = max(0, a.d.Failures-1)
 	}
 	a.d.State, a.d.Probed = s, false
-	a.d.Class, a.d.Reason = "", ""
+	a.d.Class, a.d.Reason = "", fleet.Reason{}
 	a.d.NotBefore, a.d.FinishedAt = nil, nil
 	a.setDeadline(a.o.At.Add(patience))
 }
@@ -139,21 +137,21 @@ func (a *advance) setDeadline(at time.Time) {
 }
 
 // finish ends the deployment, and with it the attempt under way.
-func (a *advance) finish(s DeploymentState, class FailureClass, reason string) {
+func (a *advance) finish(s DeploymentState, class FailureClass, reason fleet.Reason) {
 	a.record, a.changed = true, true
 	if s.Failed() {
 		a.d.Failures++
 	}
 	at := a.o.At
-	a.d.State, a.d.Class, a.d.Reason = s, class, fleet.CleanText(reason, maxReason)
+	a.d.State, a.d.Class, a.d.Reason = s, class, reason
 	a.d.Deadline, a.d.NotBefore, a.d.FinishedAt = nil, nil, &at
 	a.d.Late = a.d.Late && s == DeploymentSucceeded
 }
 
 // explain says what the deployment waits for, without moving it.
-func (a *advance) explain(reason string) {
+func (a *advance) explain(reason fleet.Reason) {
 	a.record, a.changed = true, true
-	a.d.Reason = fleet.CleanText(reason, maxReason)
+	a.d.Reason = reason
 }
 
 // probe has the device asked which build it runs.

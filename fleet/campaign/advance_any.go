@@ -3,7 +3,6 @@ package campaign
 import (
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-	"strings"
 	"time"
 )
 
@@ -12,7 +11,7 @@ func (a *advance) anywhere() bool {
 	switch a.o.Kind {
 	case fleet.EvidenceRetired:
 		a.endLink()
-		a.finish(DeploymentRemoved, "", "the device was retired")
+		a.finish(DeploymentRemoved, "", fleet.Because(ReasonRetired))
 	case fleet.EvidenceQuarantined:
 		a.record = true
 	case fleet.EvidenceCanceled:
@@ -38,21 +37,20 @@ func (a *advance) endLink() {
 // canceled withdraws what was not told yet.
 func (a *advance) canceled() {
 	if a.d.State.Waiting() {
-		a.finish(DeploymentCanceled, "", a.detail)
+		a.finish(DeploymentCanceled, "", a.o.Reason)
 	}
 }
 
 // unfit takes the device out before it is told. A device that waits for
 // another attempt and is found to run the image did take it.
 func (a *advance) unfit() {
-	skip := firmware.SkipReason(a.detail)
 	switch s := a.d.State; {
-	case s == DeploymentQueued && skip == firmware.SkipInstalled && a.d.Attempt > 0:
+	case s == DeploymentQueued && a.o.Skip == firmware.SkipInstalled && a.d.Attempt > 0:
 		a.enterBooted()
 	case s.Waiting(), s == DeploymentDispatching:
 		a.endLink()
-		a.d.Skip = skip
-		a.finish(DeploymentSkipped, "", "the device does not fit any more")
+		a.d.Skip = a.o.Skip
+		a.finish(DeploymentSkipped, "", fleet.Because(ReasonMisfit))
 	}
 }
 
@@ -62,9 +60,9 @@ func (a *advance) revoked() {
 	switch a.d.State {
 	case DeploymentDispatching, DeploymentSent, DeploymentOffered, DeploymentAmbiguous, DeploymentDownloading:
 		a.act = ActRevoke
-		reason := a.detail
-		if reason == "" {
-			reason = "the link was revoked while the device was being updated"
+		reason := a.o.Reason
+		if reason.Is("") {
+			reason = fleet.Because(ReasonLinkRevoked)
 		}
 		a.finish(DeploymentAborted, "", reason)
 	default:
@@ -75,7 +73,7 @@ func (a *advance) revoked() {
 // restarted renews what fleetd could not observe while it was down. A call that
 // may have left is never repeated at once, and a download was cut by us.
 func (a *advance) restarted() {
-	if a.d.Reason == awaitsWord {
+	if a.d.Reason.Is(ReasonAwaitsReport) {
 		a.renew(a.timers.Connect)
 		return
 	}
@@ -84,12 +82,12 @@ func (a *advance) restarted() {
 		a.enter(DeploymentAmbiguous, a.resendPatience())
 		told := a.d.UpdatedAt
 		a.d.SentAt = &told
-		a.d.Reason = "fleetd stopped while the call was being sent: the device may have been told"
+		a.d.Reason = fleet.Because(ReasonStoppedWhileSending)
 	case DeploymentSent, DeploymentOffered, DeploymentAmbiguous:
 		a.renew(t.Get)
 	case DeploymentDownloading:
 		a.act = ActRevoke
-		a.requeue("", "fleetd restarted during the download", t.Backoff)
+		a.requeue("", fleet.Because(ReasonInterrupted), t.Backoff)
 	case DeploymentDownloaded:
 		a.renew(t.Goodbye)
 		if a.d.Probed {
@@ -130,10 +128,10 @@ func (a *advance) waiting() {
 // notSent puts a deployment back whose call did not leave. A device without
 // room for the call has had its attempt; one that is away has not.
 func (a *advance) notSent() {
-	if strings.HasPrefix(a.detail, fleet.CodeBusy) {
-		a.failAttempt(FailureBusy, "the device had no room for the call")
+	if a.o.CallError == fleet.CodeBusy {
+		a.failAttempt(FailureBusy, fleet.Because(ReasonNoRoom))
 		return
 	}
 	a.act = ActRevoke
-	a.requeue("", "the call was not sent: "+a.detail, a.timers.Backoff)
+	a.requeue("", fleet.Because(ReasonNotSent, "error", a.o.CallError, "detail", a.o.Detail), a.timers.Backoff)
 }

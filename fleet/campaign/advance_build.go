@@ -60,7 +60,7 @@ func (a *advance) provesImage() bool {
 		return false
 	case s.Waiting() && a.d.Attempt == 0: // not our doing
 		return false
-	case a.d.Booted && a.d.Reason == awaitsWord: // it did not last, whatever comes now
+	case a.d.Booted && a.d.Reason.Is(ReasonAwaitsReport): // it did not last, whatever comes now
 		return false
 	}
 	a.enterBooted()
@@ -106,19 +106,19 @@ func (a *advance) failedBuild() bool {
 		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
 	case a.build() == buildOther:
 		a.finish(DeploymentWrongBuild, FailureWrongBuild,
-			"the device came back with a build that is neither the image nor the one it had before: "+shortHash(a.o.ELF))
+			fleet.Because(ReasonOtherBuild, "build", shortHash(a.o.ELF)))
 	default:
 		return false
 	}
 	return true
 }
 
-// whyRolledBack is the device's own word, if it told before.
-func (a *advance) whyRolledBack() string {
-	if _, told := DeviceWords(a.d.Reason); told {
+// whyRolledBack is the device's own report, if it made one before.
+func (a *advance) whyRolledBack() fleet.Reason {
+	if ReportedByDevice(a.d.Reason) {
 		return a.d.Reason
 	}
-	return "the device took the image and came back with the build it had before: the new one did not last"
+	return fleet.Because(ReasonRolledBack)
 }
 
 func shortHash(s string) string { return fleet.CleanText(s, 12) }

@@ -15,7 +15,7 @@ const longestBackoff = 6 * time.Hour
 
 // failAttempt ends the attempt under way. It is repeated if the class allows
 // and attempts are left.
-func (a *advance) failAttempt(class FailureClass, reason string) {
+func (a *advance) failAttempt(class FailureClass, reason fleet.Reason) {
 	a.act = ActRevoke
 	if !class.Retried() || a.d.Failures+1 >= a.plan.MaxAttempts {
 		a.finish(stateOfFailure(class), class, reason)
@@ -24,15 +24,15 @@ func (a *advance) failAttempt(class FailureClass, reason string) {
 	a.d.Failures++
 	wait := backoff(a.timers.Backoff, a.d.Failures)
 	a.requeue(class, reason, wait)
-	a.kind, a.detail = fleet.EvidenceRetry, a.d.Reason
+	a.kind, a.reason = fleet.EvidenceRetry, reason
 }
 
 // requeue puts the deployment back to wait for its next attempt. The class is
 // that of the attempt that failed; "" if none did.
-func (a *advance) requeue(class FailureClass, reason string, wait time.Duration) {
+func (a *advance) requeue(class FailureClass, reason fleet.Reason, wait time.Duration) {
 	a.record, a.changed = true, true
 	at := a.o.At.Add(jittered(wait, a.d.ID, a.d.Attempt))
-	a.d.State, a.d.Class, a.d.Reason = DeploymentQueued, class, fleet.CleanText(reason, maxReason)
+	a.d.State, a.d.Class, a.d.Reason = DeploymentQueued, class, reason
 	a.d.NotBefore, a.d.Deadline = &at, nil
 	a.d.Probed = false
 }
@@ -78,7 +78,7 @@ func BeginAttempt(d *Deployment, mode firmware.DispatchMode, at time.Time, t Dep
 	}
 	deadline := at.Add(t.Get)
 	d.Deadline, d.NotBefore, d.GetAt, d.FinishedAt = &deadline, nil, nil, nil
-	d.Class, d.Reason, d.BytesSent, d.Percent, d.Reconnects = "", "", 0, nil, 0
+	d.Class, d.Reason, d.BytesSent, d.Percent, d.Reconnects = "", fleet.Reason{}, 0, nil, 0
 	d.Booted, d.Away, d.Checked, d.Probed = false, false, false, false
 	d.UpdatedAt = at
 	return DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind,

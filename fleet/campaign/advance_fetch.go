@@ -2,7 +2,6 @@ package campaign
 
 import (
 	"fleetd/fleet"
-	"fmt"
 	"time"
 )
 
@@ -62,7 +61,7 @@ func (a *advance) downloading() {
 		a.explainUnpolled()
 	case a.o.Kind == fleet.EvidenceBootPoll && a.o.At.After(*a.d.GetAt) && (a.build() == buildOld ||
 		a.build() == buildOther):
-		a.failAttempt(FailureDownload, "restarted during the download, and runs its old build")
+		a.failAttempt(FailureDownload, fleet.Because(ReasonRestartedEarly))
 	default:
 		a.connectivity()
 	}
@@ -97,23 +96,20 @@ func (a *advance) wholeDownload() time.Duration {
 	return max(a.timers.Download, 3*a.timers.atSlowest(a.d.ImageSize))
 }
 
-func (a *advance) stallReason() string {
+func (a *advance) stallReason() fleet.Reason {
+	sent, size := a.d.BytesSent, a.d.ImageSize
 	if !a.d.Deadline.Before(a.lastCall()) {
-		return fmt.Sprintf("the download took longer than %v; %s", a.wholeDownload(), a.progress())
+		return fleet.Because(ReasonTooSlow, "limit_ms", a.wholeDownload(), "sent_bytes", sent, "image_bytes", size)
 	}
-	return fmt.Sprintf("the download stalled for %v; %s", a.timers.Stall, a.progress())
+	return fleet.Because(ReasonStalled, "idle_ms", a.timers.Stall, "sent_bytes", sent, "image_bytes", size)
 }
 
-func (a *advance) cutReason() string {
-	reason := "the download broke off; " + a.progress()
-	if a.detail != "" {
-		reason += ": " + a.detail
+func (a *advance) cutReason() fleet.Reason {
+	sent, size := a.d.BytesSent, a.d.ImageSize
+	if a.o.Reason.Is("") {
+		return fleet.Because(ReasonBrokeOff, "sent_bytes", sent, "image_bytes", size)
 	}
-	return reason
-}
-
-func (a *advance) progress() string {
-	return fmt.Sprintf("%d of %d KiB were sent", a.d.BytesSent>>10, a.d.ImageSize>>10)
+	return fleet.Because(ReasonBrokeOffBecause, "sent_bytes", sent, "image_bytes", size, "why", a.o.Reason)
 }
 
 func (a *advance) enterDownloaded() {

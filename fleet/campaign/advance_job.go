@@ -2,7 +2,6 @@ package campaign
 
 import (
 	"fleetd/fleet"
-	"fmt"
 	"strings"
 	"time"
 )
@@ -13,7 +12,6 @@ import (
 // by its boot poll, its tools and its health checks what it runs, as those that
 // say nothing do: a build that is broken, or a forger, would say done, too.
 func (a *advance) job() {
-	a.detail = a.jobDetail()
 	switch s := a.d.State; {
 	case s.Waiting():
 		a.record = a.o.Job.Final() && a.d.Attempt > 0 // on an attempt that was given up
@@ -24,17 +22,6 @@ func (a *advance) job() {
 	case a.o.Job == fleet.JobAccepted, a.o.Job == fleet.JobProgress:
 		a.jobGoesOn()
 	}
-}
-
-// jobDetail is what the time line shows: the state, and what belongs to it.
-func (a *advance) jobDetail() string {
-	switch a.o.Job {
-	case fleet.JobProgress:
-		return fmt.Sprintf("%s %d", fleet.JobProgress, bounded(a.o.Percent))
-	case fleet.JobFailed:
-		return fleet.CleanText(fmt.Sprintf("%s %s: %s", fleet.JobFailed, a.o.Code, a.detail), maxReason)
-	}
-	return string(a.o.Job)
 }
 
 // jobGoesOn takes a sign of life. Rows are for the first, and each quarter.
@@ -95,11 +82,11 @@ func (a *advance) jobDone() {
 // jobFailed ends the attempt, unless the device has polled with the image: then
 // it is asked, since a poll is better evidence than a report that may be late.
 func (a *advance) jobFailed() {
-	class, words := jobFailure(a.o.Code), a.words()
+	class, words := jobFailure(a.o.Code), a.o.report()
 	switch {
 	case a.d.State == DeploymentBooted, a.d.State == DeploymentVerifying:
 		a.doubt(words)
-	case class == FailureRolledBack, a.d.Booted && a.d.Reason == awaitsWord:
+	case class == FailureRolledBack, a.d.Booted && a.d.Reason.Is(ReasonAwaitsReport):
 		a.act = ActRevoke
 		a.finish(DeploymentRolledBack, FailureRolledBack, words)
 	case class == FailureRejected:
@@ -110,9 +97,9 @@ func (a *advance) jobFailed() {
 	}
 }
 
-// doubt keeps the device's words for the case that they turn out to be true.
-func (a *advance) doubt(words string) {
-	if _, told := DeviceWords(a.d.Reason); told {
+// doubt keeps the device's report for the case that it turns out to be true.
+func (a *advance) doubt(words fleet.Reason) {
+	if ReportedByDevice(a.d.Reason) {
 		return
 	}
 	a.explain(words)
@@ -122,29 +109,19 @@ func (a *advance) doubt(words string) {
 // explains takes the words of a device whose attempt is judged already, if they
 // are about the same failure.
 func (a *advance) explains() {
-	a.detail = a.jobDetail()
-	_, told := DeviceWords(a.d.Reason)
 	switch {
-	case !a.o.Job.Final(), told && a.o.Job == fleet.JobFailed:
+	case !a.o.Job.Final(), ReportedByDevice(a.d.Reason) && a.o.Job == fleet.JobFailed:
 	case a.o.Job == fleet.JobFailed && a.d.State.Failed() && jobFailure(a.o.Code) == a.d.Class:
-		a.explain(a.words())
+		a.explain(a.o.report())
 	default:
 		a.record = true
 	}
 }
 
-// deviceSays marks a reason that is the device's.
-const deviceSays = "the device says: "
-
-// words are the device's reason, marked as such.
-func (a *advance) words() string {
-	sentence := fleet.CleanText(a.o.Detail, maxReason-len(deviceSays))
-	return deviceSays + orElse(sentence, orElse(a.o.Code, "it failed"))
+// ReportedByDevice reports whether a reason is what the device itself reported.
+func ReportedByDevice(r fleet.Reason) bool {
+	return r.Is(ReasonDeviceReported) || r.Is(ReasonDeviceFailed)
 }
-
-// DeviceWords returns what of a reason is the device's own sentence; false if
-// the reason is fleetd's.
-func DeviceWords(reason string) (string, bool) { return strings.CutPrefix(reason, deviceSays) }
 
 // jobFailure classes the codes of the included firmware by what to do about
 // them. What it calls corrupt arrived so: TCP does not let bytes change on the
@@ -163,27 +140,33 @@ func jobFailure(code string) FailureClass {
 	return FailureDownload // unavailable, timeout, io, no_memory, canceled
 }
 
-// saysNo takes the answer of a device that refused the order: stock firmware
-// gives a sentence, the included firmware "code: sentence".
+// saysNo takes the answer of a device that refused the order. One without a code
+// is stock firmware's.
 func (a *advance) saysNo() {
-	_, sentence, found := strings.Cut(a.detail, fleet.CodeToolError+": ")
-	if !found {
+	class := jobFailure(orElse(a.o.Code, "refused"))
+	switch {
+	case a.o.CallError != fleet.CodeToolError && a.reason.Is(""):
 		a.act = ActRevoke
-		a.finish(DeploymentRejected, FailureRejected, orElse(a.detail, "the device answered the call with an error"))
-		return
+		a.finish(DeploymentRejected, FailureRejected, fleet.Because(ReasonCallRefused))
+	case a.o.CallError != fleet.CodeToolError:
+		a.act = ActRevoke
+		a.finish(DeploymentRejected, FailureRejected, a.reason)
+	case class.Retried():
+		a.failAttempt(class, a.o.report())
+	default:
+		a.act = ActRevoke
+		a.finish(DeploymentRejected, FailureRejected, a.o.report())
 	}
-	code, rest, coded := strings.Cut(sentence, ": ")
+}
+
+// ParseRefusal reads the error text of a tool: the included firmware writes "code:
+// text" on the wire, stock firmware text alone, for which code is "".
+func ParseRefusal(message string) (code, text string) {
+	code, rest, coded := strings.Cut(message, ": ")
 	if coded && refusalCodes[code] {
-		a.o.Code, a.o.Detail = code, rest
-	} else {
-		a.o.Code, a.o.Detail = "refused", sentence
+		return code, rest
 	}
-	if class := jobFailure(a.o.Code); class.Retried() {
-		a.failAttempt(class, a.words())
-		return
-	}
-	a.act = ActRevoke
-	a.finish(DeploymentRejected, FailureRejected, a.words())
+	return "", message
 }
 
 // refusalCodes are those of the included firmware.

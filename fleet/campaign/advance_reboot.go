@@ -10,7 +10,7 @@ import (
 // was; it may be half way through.
 func (a *advance) fetched() {
 	switch {
-	case a.d.Reason == awaitsWord:
+	case a.d.Reason.Is(ReasonAwaitsReport):
 		a.awaiting()
 	case a.o.Kind == fleet.EvidenceTimer:
 		a.fetchedTimer()
@@ -58,9 +58,9 @@ func (a *advance) fetchedTimer() {
 	case a.d.State == DeploymentDownloaded && !a.d.Probed:
 		a.askWhichBuild()
 	case a.unpolled():
-		a.finish(DeploymentTimedOut, FailureTimeout, "boot poll: "+a.d.Reason)
+		a.finish(DeploymentTimedOut, FailureTimeout, fleet.Because(ReasonNoPollBecause, "why", a.d.Reason))
 	default:
-		a.finish(DeploymentTimedOut, FailureTimeout, "boot poll: the device has the whole image and did not poll since")
+		a.finish(DeploymentTimedOut, FailureTimeout, fleet.Because(ReasonNoPoll))
 	}
 }
 
@@ -78,10 +78,8 @@ func (a *advance) answered() {
 		a.record = true
 		return
 	}
-	a.finish(DeploymentFailed, FailureImage, refusedImage)
+	a.finish(DeploymentFailed, FailureImage, fleet.Because(ReasonImageRefused))
 }
-
-const refusedImage = "the device refused the image: it had every byte and went on with its old build"
 
 // probed takes the device's own word for its build.
 func (a *advance) probed() {
@@ -94,7 +92,7 @@ func (a *advance) probed() {
 		a.record = true // checks the image still; it says so if it refuses it
 	case a.awaitWord():
 	case a.d.State == DeploymentDownloaded && (a.o.SameConnection || a.build() == buildOld):
-		a.finish(DeploymentFailed, FailureImage, refusedImage)
+		a.finish(DeploymentFailed, FailureImage, fleet.Because(ReasonImageRefused))
 	case !a.failedBuild():
 		a.record = true
 	}

@@ -33,20 +33,17 @@ func (a *advance) told() {
 // What to say of a device that runs the image without having polled with it.
 // Stock firmware confirms its image by the poll (protocol 7.4); a device that
 // reports on its upgrade does not need it.
-const (
-	unconfirmed = "runs the new build, but its boot poll never arrived: it is unconfirmed and falls back at its next restart"
-	onlyUnseen  = "runs the new build and is connected, but its boot poll never arrived"
-)
-
 func (a *advance) explainUnpolled() {
 	if a.d.Percent != nil {
-		a.explain(onlyUnseen)
+		a.explain(fleet.Because(ReasonPollUnseen))
 		return
 	}
-	a.explain(unconfirmed)
+	a.explain(fleet.Because(ReasonUnconfirmed))
 }
 
-func (a *advance) unpolled() bool { return a.d.Reason == unconfirmed || a.d.Reason == onlyUnseen }
+func (a *advance) unpolled() bool {
+	return a.d.Reason.Is(ReasonUnconfirmed) || a.d.Reason.Is(ReasonPollUnseen)
+}
 
 func (a *advance) sent() {
 	if a.d.State != DeploymentDispatching {
@@ -62,7 +59,7 @@ func (a *advance) toldTimer() {
 	case !a.timeUp():
 	case a.d.State == DeploymentDispatching, a.d.State == DeploymentSent:
 		a.enter(DeploymentAmbiguous, a.resendPatience())
-		a.d.Reason = "was told of the image and has not fetched it: it still may"
+		a.d.Reason = fleet.Because(ReasonMayStillFetch)
 		if a.d.SentAt == nil {
 			told := a.d.UpdatedAt
 			a.d.SentAt = &told
@@ -87,11 +84,11 @@ func (a *advance) livesOn() bool {
 	return false
 }
 
-func (a *advance) notFetched() string {
+func (a *advance) notFetched() fleet.Reason {
 	if a.d.State == DeploymentOffered {
-		return "was offered the image and did not fetch it"
+		return fleet.Because(ReasonOfferIgnored)
 	}
-	return "was told to upgrade and did not fetch the image"
+	return fleet.Because(ReasonNotFetched)
 }
 
 // resendPatience is how long a call that may have been heard is left alone.

@@ -1,9 +1,6 @@
 package campaign
 
-import (
-	"fleetd/fleet"
-	"fmt"
-)
+import "fleetd/fleet"
 
 // booted waits for a device that polled with the image to connect.
 func (a *advance) booted() {
@@ -62,7 +59,7 @@ func (a *advance) bootedTimer() {
 		a.probe()
 		a.setDeadline(a.o.At.Add(a.timers.Connect))
 	default:
-		a.finish(DeploymentTimedOut, FailureTimeout, "connect: polled with the new build and never connected")
+		a.finish(DeploymentTimedOut, FailureTimeout, fleet.Because(ReasonNeverConnected))
 	}
 }
 
@@ -117,7 +114,7 @@ func (a *advance) healthy() {
 }
 
 func (a *advance) succeed() {
-	a.finish(DeploymentSucceeded, "", "")
+	a.finish(DeploymentSucceeded, "", fleet.Reason{})
 }
 
 // unhealthy ends it, unless the checks found nobody home: those are run again
@@ -127,7 +124,11 @@ func (a *advance) unhealthy() {
 		a.record = true
 		return
 	}
-	a.finish(DeploymentUnhealthy, FailureUnhealthy, orElse(a.detail, "a health check failed"))
+	reason := a.o.Reason
+	if reason.Is("") {
+		reason = fleet.Because(ReasonCheckFailed)
+	}
+	a.finish(DeploymentUnhealthy, FailureUnhealthy, reason)
 }
 
 // soakTimer ends the soak, or waits a last time for what is missing. Probed
@@ -138,19 +139,19 @@ func (a *advance) soakTimer() {
 	case a.d.Checked && !a.d.Away:
 		a.succeed()
 	case !a.d.Probed:
-		a.explain("the soak is over; waits for " + a.missing())
+		a.explain(a.missing(ReasonAwaitsConnection, ReasonAwaitsChecks))
 		a.d.Probed = true
 		a.setDeadline(a.o.At.Add(a.timers.Connect))
 	default:
-		a.finish(DeploymentTimedOut, FailureTimeout, "verifying: no "+a.missing())
+		a.finish(DeploymentTimedOut, FailureTimeout, a.missing(ReasonNoConnection, ReasonNoAnswer))
 	}
 }
 
-func (a *advance) missing() string {
+func (a *advance) missing(connection, checks string) fleet.Reason {
 	if a.d.Away {
-		return "connection: the device went away during the soak"
+		return fleet.Because(connection)
 	}
-	return "answer to the health checks"
+	return fleet.Because(checks)
 }
 
 func (a *advance) reconnected() {
@@ -186,7 +187,7 @@ func (a *advance) flapping() bool {
 	if a.d.Reconnects <= a.plan.MaxReconnects {
 		return false
 	}
-	a.finish(DeploymentUnhealthy, FailureUnhealthy, fmt.Sprintf("reconnected %d times in the soak, at most %d are allowed",
-		a.d.Reconnects, a.plan.MaxReconnects))
+	a.finish(DeploymentUnhealthy, FailureUnhealthy, fleet.Because(ReasonFlapping, "times", a.d.Reconnects,
+		"most", a.plan.MaxReconnects))
 	return true
 }

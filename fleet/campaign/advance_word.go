@@ -7,12 +7,9 @@ import "fleetd/fleet"
 // speaks against the image. It knows: the verdict waits for its report, which
 // follows the boot poll over MQTT.
 
-// awaitsWord is what the deployment waits for meanwhile.
-const awaitsWord = "came back with the build it had before; waits for the device to say why"
-
 // awaitWord holds back the verdict on such a device, if it has not said why.
 func (a *advance) awaitWord() bool {
-	if _, told := DeviceWords(a.d.Reason); told || a.d.Percent == nil || a.build() != buildOld {
+	if ReportedByDevice(a.d.Reason) || a.d.Percent == nil || a.build() != buildOld {
 		return false
 	}
 	a.record = true
@@ -23,7 +20,7 @@ func (a *advance) awaitWord() bool {
 		a.d.State = DeploymentRebooting
 	}
 	a.d.Probed = true
-	a.explain(awaitsWord)
+	a.explain(fleet.Because(ReasonAwaitsReport))
 	a.setDeadline(a.o.At.Add(a.timers.Connect))
 	return true
 }
@@ -33,7 +30,7 @@ func (a *advance) awaitWord() bool {
 func (a *advance) awaiting() {
 	switch {
 	case a.timeUp() && a.d.State == DeploymentDownloaded:
-		a.finish(DeploymentFailed, FailureImage, refusedImage)
+		a.finish(DeploymentFailed, FailureImage, fleet.Because(ReasonImageRefused))
 	case a.timeUp():
 		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
 	case a.o.Kind == fleet.EvidenceProbe && a.build() == buildTarget && !a.d.Booted:

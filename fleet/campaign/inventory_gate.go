@@ -2,8 +2,8 @@ package campaign
 
 import (
 	"fleetd/fleet"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -30,9 +30,9 @@ func InventoryGate(before, after *fleet.Inventory, forbid []string) error {
 	slices.Sort(lost)
 	const shown = 5
 	if more := len(lost) - shown; more > 0 {
-		lost = append(lost[:shown], fmt.Sprintf("%d more", more))
+		return failedCheck(ReasonCheckToolsLostAnd, "tools", strings.Join(lost[:shown], ", "), "more", more)
 	}
-	return fmt.Errorf("tools that must stay are gone: %s", strings.Join(lost, ", "))
+	return failedCheck(ReasonCheckToolsLost, "tools", strings.Join(lost, ", "))
 }
 
 func matchesEnding(pattern, name string) bool {
@@ -48,6 +48,6 @@ func HeapGate(before, after int64, percent int) error {
 	if percent <= 0 || before <= 0 || after <= 0 || float64(after)*100 >= float64(before)*float64(percent) {
 		return nil
 	}
-	return fmt.Errorf("%d KiB of heap were free at the least, %d before the upgrade: %.0f %%, at least %d %% must be",
-		after>>10, before>>10, 100*float64(after)/float64(before), percent)
+	return failedCheck(ReasonCheckHeap, "after_bytes", after, "before_bytes", before,
+		"share", strconv.FormatFloat(100*float64(after)/float64(before), 'f', 0, 64), "least", percent)
 }

@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"time"
 )
 
@@ -9,15 +10,19 @@ import (
 type Observation struct {
 	At      time.Time
 	Kind    fleet.EvidenceKind
-	Detail  string
-	Attempt int    // the attempt it belongs to; 0 if it is about the device, as polls and connections are
-	ELF     string // boot_poll, probe, initialize: the build the device runs; "" if unknown
-	Version string // boot_poll
-	Bytes   int64  // get, bytes, cut, downloaded: sent so far
-	// Of job, the device's own report on the attempt; Detail is its sentence.
-	Job     fleet.JobState
-	Percent int    // progress: 0 to 100
-	Code    string // failed: as the firmware names it, such as "corrupt"
+	Reason  fleet.Reason        // what belongs to the evidence, unless the fields below hold it
+	Attempt int                 // the attempt it belongs to; 0 if it is about the device, as polls and connections are
+	ELF     string              // boot_poll, probe, initialize: the build the device runs; "" if unknown
+	Version string              // boot_poll
+	Bytes   int64               // get, bytes, cut, downloaded: sent so far
+	Skip    firmware.SkipReason // unfit
+	Job     fleet.JobState      // job: the device's own report on the attempt
+	Percent int                 // job, progress: 0 to 100
+	// Code is the failure that the firmware names, such as "corrupt": of a job that
+	// failed, and of refused as far as [ParseRefusal] finds one.
+	Code      string
+	CallError string // not_sent, refused: code of the call's error
+	Detail    string // foreign text: of the device's report, answer or refusal, or of the call's error
 	// SameConnection: the probe was answered over the connection that stood
 	// when the last byte was sent.
 	SameConnection bool
@@ -62,4 +67,50 @@ type Step struct {
 	Act   Act
 	// Changed says that the deployment's row has to be written, event or not.
 	Changed bool
+}
+
+// reason is what an observation puts on record.
+func (o *Observation) reason() fleet.Reason {
+	switch o.Kind {
+	case fleet.EvidenceUnfit:
+		return fleet.Because(ReasonSkippedFor, "skip", o.Skip)
+	case fleet.EvidenceJob:
+		return o.jobReason()
+	case fleet.EvidenceAnswer, fleet.EvidenceLateAnswer:
+		if o.Detail != "" {
+			return fleet.Because(ReasonAnswered, "detail", o.Detail)
+		}
+	case fleet.EvidenceNotSent, fleet.EvidenceRefused:
+		switch {
+		case o.CallError == fleet.CodeToolError && o.Code != "":
+			return fleet.Because(ReasonToolRefused, "error", o.Code, "detail", o.Detail)
+		case o.CallError == fleet.CodeToolError:
+			return fleet.Because(ReasonToolRefusedText, "detail", o.Detail)
+		case o.CallError != "":
+			return fleet.Because(ReasonCallFailed, "error", o.CallError, "detail", o.Detail)
+		}
+	}
+	return o.Reason
+}
+
+func (o *Observation) jobReason() fleet.Reason {
+	switch o.Job {
+	case fleet.JobAccepted:
+		return fleet.Because(ReasonJobAccepted)
+	case fleet.JobProgress:
+		return fleet.Because(ReasonJobProgress, "percent", bounded(o.Percent))
+	case fleet.JobDone:
+		return fleet.Because(ReasonJobDone)
+	case fleet.JobFailed:
+		return fleet.Because(ReasonJobFailed, "error", o.Code, "detail", o.Detail)
+	}
+	return fleet.Reason{}
+}
+
+// report is the device's own account of a failure.
+func (o *Observation) report() fleet.Reason {
+	if text := orElse(o.Detail, o.Code); text != "" {
+		return fleet.Because(ReasonDeviceReported, "error", o.Code, "detail", text)
+	}
+	return fleet.Because(ReasonDeviceFailed)
 }
