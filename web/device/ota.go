@@ -36,7 +36,7 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if answer.Session != nil {
-		h.o.Presences.Polled(id, p.At, p.ELFSHA256) // of others it would be a stranger's word
+		h.o.Presences.Polled(id, p.At, p.ELFSHA256) // without a session, anyone may have sent the poll
 		answer.Offer = h.offer(r.Context(), p, answer.FirstBoot)
 	}
 	body, err := h.o.Answers.Body(answer, p.At)
@@ -67,7 +67,7 @@ func (h *Handler) doubt(r *http.Request, p *enrolment.BootPoll) {
 	}
 }
 
-// discard takes what a limiter would tell a client.
+// discard is an [http.ResponseWriter] that drops the answer of a limiter.
 type discard struct{}
 
 func (discard) Header() http.Header         { return http.Header{} }
