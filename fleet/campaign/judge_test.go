@@ -63,15 +63,15 @@ func TestJudgeAbort(t *testing.T) {
 				}
 				return
 			}
-			if got.Index != tt.index || got.Scope != tt.scope || got.Counted != tt.n || got.Of != tt.of ||
+			if got.Index != tt.index || said(got.Scope) != tt.scope || got.Counted != tt.n || got.Of != tt.of ||
 				got.Rule != tt.rules[got.Index] {
 				t.Errorf("%+v, want rule %d over %s, %d of %d", got, tt.index, tt.scope, tt.n, tt.of)
 			}
 		})
 	}
 	got := campaign.JudgeAbort(defaults, campaign.AbortTallies{ByState: tally{"failed": 2, "succeeded": 10}})
-	if want := "2 of 12 devices in the campaign ended failed (16.7 %); the rule stops at 10 % of at least 5"; got.Sentence != want {
-		t.Errorf("sentence %q, want %q", got.Sentence, want)
+	if want := "2 of 12 devices in the campaign ended failed (16.7 %); the rule stops at 10 % of at least 5"; said(got.Reason) != want {
+		t.Errorf("sentence %q, want %q", said(got.Reason), want)
 	}
 }
 
@@ -89,9 +89,9 @@ func TestJudgeWave(t *testing.T) {
 		{"all offline", 10, tally{"queued": 10}, 10, "running", "0 of 5 verdicts; 10 devices cannot be reached"},
 		{"under way", 10, tally{"queued": 2, "downloading": 3, "succeeded": 5}, 0, "running", "5 of 10 devices are not done"},
 		{"retries to come", 10, tally{"queued": 1, "succeeded": 9}, 0, "running", "1 of 10 devices are not done"},
-		{"soaking", 10, tally{"verifying": 3, "succeeded": 7}, 0, "soaking", "3 devices have to stay well for 0s"},
+		{"soaking", 10, tally{"verifying": 3, "succeeded": 7}, 0, "soaking", "3 devices have to stay well for 0 ms"},
 		{"soaking, the rest offline", 10, tally{"verifying": 3, "queued": 2, "succeeded": 5}, 2, "soaking",
-			"3 devices have to stay well for 0s"},
+			"3 devices have to stay well for 0 ms"},
 		{"one waits for its turn", 10, tally{"verifying": 3, "queued": 2, "succeeded": 5}, 1, "running",
 			"5 of 10 devices are not done"},
 		{"good", 10, tally{"succeeded": 9, "failed": 1}, 0, "finished", "9 of 10 devices succeeded (90 %)"},
@@ -117,8 +117,8 @@ func TestJudgeWave(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := campaign.JudgeWave(normal, tt.size, tt.states, tt.stuck)
-			if got.State != tt.want || got.Sentence != tt.sentence {
-				t.Errorf("%s: %q, want %s: %q", got.State, got.Sentence, tt.want, tt.sentence)
+			if got.State != tt.want || said(got.Reason) != tt.sentence {
+				t.Errorf("%s: %q, want %s: %q", got.State, said(got.Reason), tt.want, tt.sentence)
 			}
 		})
 	}

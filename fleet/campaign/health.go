@@ -3,8 +3,6 @@ package campaign
 import (
 	"cmp"
 	"encoding/json"
-	"fleetd/fleet"
-	"fmt"
 	"maps"
 	"reflect"
 	"regexp"
@@ -13,16 +11,28 @@ import (
 	"strings"
 
 	"github.com/ohler55/ojg/jp"
+
+	"fleetd/fleet"
 )
 
 // AssertionOps lists what an [Assertion] can demand.
 var AssertionOps = []string{"eq", "ne", "lt", "le", "gt", "ge", "exists", "matches", "unchanged"}
 
-var opPhrases = map[string]string{"eq": "be", "ne": "not be", "lt": "be below", "le": "be at most", "gt": "be above",
-	"ge": "be at least", "matches": "match"}
+// opReasons are the codes of values that do not hold.
+var opReasons = map[string]string{"eq": ReasonCheckEq, "ne": ReasonCheckNe, "lt": ReasonCheckLt, "le": ReasonCheckLe,
+	"gt": ReasonCheckGt, "ge": ReasonCheckGe, "matches": ReasonCheckMatches}
+
+// A CheckError says what a health check found.
+type CheckError struct{ Reason fleet.Reason }
+
+func (e *CheckError) Error() string { return e.Reason.Code }
+
+func failedCheck(code string, params ...any) error {
+	return &CheckError{fleet.Because(code, params...)}
+}
 
 // CheckAssertions holds the text of a tool's answer against assertions; the
-// first that fails is the error. baseline is the text of the answer before the
+// first that fails is the error, a [*CheckError]. baseline is the text of the answer before the
 // upgrade, "" if there is none. Both are foreign text.
 func CheckAssertions(as []Assertion, answerText, baseline string) error {
 	answer := answerValue(answerText)
@@ -69,12 +79,12 @@ func deeper(v any, levels int) bool {
 func (a Assertion) check(answer any, baseline string) error {
 	path, err := jp.ParseString(a.Path)
 	if err != nil {
-		return fmt.Errorf("%s is not a JSON path: %w", a.Path, err)
+		return failedCheck(ReasonCheckBadPath, "path", a.Path, "detail", err.Error())
 	}
 	found := path.Get(answer)
 	switch {
 	case len(found) == 0:
-		return fmt.Errorf("%s is not in the answer", a.Path)
+		return failedCheck(ReasonCheckNoPath, "path", a.Path)
 	case a.Op == "exists":
 		return nil
 	case a.Op == "unchanged":
@@ -82,7 +92,7 @@ func (a Assertion) check(answer any, baseline string) error {
 	}
 	var want any
 	if err := json.Unmarshal(a.Value, &want); err != nil {
-		return fmt.Errorf("%s %s has no value to compare with", a.Path, a.Op)
+		return failedCheck(ReasonCheckNoValue, "path", a.Path, "op", a.Op)
 	}
 	for _, got := range found {
 		if err := a.holds(got, want); err != nil {
@@ -94,10 +104,10 @@ func (a Assertion) check(answer any, baseline string) error {
 
 func (a Assertion) unchanged(found []any, path jp.Expr, baseline string) error {
 	if baseline == "" {
-		return fmt.Errorf("%s cannot be compared: there is no answer from before the upgrade", a.Path)
+		return failedCheck(ReasonCheckNoBaseline, "path", a.Path)
 	}
 	if before := path.Get(answerValue(baseline)); !reflect.DeepEqual(before, found) {
-		return fmt.Errorf("%s was %s before the upgrade and is %s now", a.Path, shown(before...), shown(found...))
+		return failedCheck(ReasonCheckChanged, "path", a.Path, "before", shown(before...), "value", shown(found...))
 	}
 	return nil
 }
@@ -114,20 +124,20 @@ func (a Assertion) holds(got, want any) error {
 		pattern, _ := want.(string)
 		re, err := regexp.Compile(pattern)
 		if err != nil {
-			return fmt.Errorf("%s matches no pattern: %w", a.Path, err)
+			return failedCheck(ReasonCheckBadPattern, "path", a.Path, "detail", err.Error())
 		}
 		ok = re.MatchString(textOf(got))
 	case "lt", "le", "gt", "ge":
 		order, comparable := compareValues(got, want)
 		if !comparable {
-			return fmt.Errorf("%s is %s, which cannot be compared with %s", a.Path, shown(got), shown(want))
+			return failedCheck(ReasonCheckIncomparable, "path", a.Path, "value", shown(got), "want", shown(want))
 		}
 		ok = a.ordered(order)
 	default:
-		return fmt.Errorf("%s: %.20q is not a comparison", a.Path, a.Op)
+		return failedCheck(ReasonCheckUnknownOp, "path", a.Path, "op", fleet.CleanText(a.Op, 20))
 	}
 	if !ok {
-		return fmt.Errorf("%s is %s, must %s %s", a.Path, shown(got), opPhrases[a.Op], shown(want))
+		return failedCheck(opReasons[a.Op], "path", a.Path, "value", shown(got), "want", shown(want))
 	}
 	return nil
 }
@@ -182,4 +192,49 @@ func shown(vs ...any) string {
 		texts = append(texts, "…")
 	}
 	return strings.Join(slices.Clip(texts), ", ")
+}
+
+// InventoryGate says which of the tools that a device must not lose were
+// offered before and are not any more. forbid lists names; "*" at the end
+// stands for any ending, so that "*" alone forbids every loss. An unknown
+// inventory before the upgrade lost nothing.
+func InventoryGate(before, after *fleet.Inventory, forbid []string) error {
+	if before == nil || len(forbid) == 0 {
+		return nil
+	}
+	if after == nil {
+		after = &fleet.Inventory{}
+	}
+	var lost []string
+	for _, t := range fleet.DiffInventories(before, after).Removed {
+		if slices.ContainsFunc(forbid, func(pattern string) bool { return matchesEnding(pattern, t.Name) }) {
+			lost = append(lost, t.Name)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	slices.Sort(lost)
+	const shown = 5
+	if more := len(lost) - shown; more > 0 {
+		return failedCheck(ReasonCheckToolsLostAnd, "tools", strings.Join(lost[:shown], ", "), "more", more)
+	}
+	return failedCheck(ReasonCheckToolsLost, "tools", strings.Join(lost, ", "))
+}
+
+func matchesEnding(pattern, name string) bool {
+	if start, any := strings.CutSuffix(pattern, "*"); any {
+		return strings.HasPrefix(name, start)
+	}
+	return pattern == name
+}
+
+// HeapGate says if the free heap after the upgrade is below percent of that
+// before. Bytes; 0 is unknown and passes, as percent 0 does.
+func HeapGate(before, after int64, percent int) error {
+	if percent <= 0 || before <= 0 || after <= 0 || float64(after)*100 >= float64(before)*float64(percent) {
+		return nil
+	}
+	return failedCheck(ReasonCheckHeap, "after_bytes", after, "before_bytes", before,
+		"share", strconv.FormatFloat(100*float64(after)/float64(before), 'f', 0, 64), "least", percent)
 }

@@ -46,7 +46,7 @@ func TestAdvanceAwaitsWord(t *testing.T) {
 					continue
 				}
 				p := reporter(t, from)
-				if step := p.sees(seen); step.Act != campaign.ActNone || step.Event == nil || !strings.Contains(p.d.Reason,
+				if step := p.sees(seen); step.Act != campaign.ActNone || step.Event == nil || !strings.Contains(said(p.d.Reason),
 					"waits for the device") {
 					t.Errorf("%s, %s: %+v, %q", from, name, step, p.d.Reason)
 				}
@@ -61,12 +61,12 @@ func TestAdvanceAwaitsWord(t *testing.T) {
 				default:
 					p.jobFails(tt.then, "so it is")
 				}
-				if p.d.State != tt.state || p.d.Class != tt.class || !strings.Contains(p.d.Reason, tt.reason) {
+				if p.d.State != tt.state || p.d.Class != tt.class || !strings.Contains(said(p.d.Reason), tt.reason) {
 					t.Errorf("%s, %s, %s: %s, %s, %q", from, name, tt.then, p.d.State, p.d.Class, p.d.Reason)
 				}
 				stock := walk(t, from)
 				if stock.sees(seen); tt.sameVerdict && (stock.d.State != p.d.State || stock.d.Class != p.d.Class ||
-					stock.d.Reason != p.d.Reason) {
+					!stock.d.Reason.Equal(p.d.Reason)) {
 					t.Errorf("%s, %s: a device that does not report gets %s, %q", from, name, stock.d.State, stock.d.Reason)
 				}
 			}
@@ -92,7 +92,8 @@ func TestAdvanceBootedAndBack(t *testing.T) {
 					p.expire()
 					want = "the device took the image and came back with the build it had before: the new one did not last"
 				}
-				if p.d.State != campaign.DeploymentRolledBack || p.d.Class != campaign.FailureRolledBack || p.d.Reason != want {
+				if p.d.State != campaign.DeploymentRolledBack || p.d.Class != campaign.FailureRolledBack ||
+					said(p.d.Reason) != want {
 					t.Errorf("%s, %s of the old build, %q: %s, %s, %q", from, kind, code, p.d.State, p.d.Class, p.d.Reason)
 				}
 			}
@@ -152,7 +153,7 @@ func TestAdvanceUnseenPoll(t *testing.T) {
 				p.jobSays(campaign.Observation{Job: fleet.JobDone})
 			}
 			p.sees(campaign.Observation{Kind: "probe", ELF: newELF})
-			if !strings.Contains(p.d.Reason, "never arrived") || reports == strings.Contains(p.d.Reason, "falls back") {
+			if !strings.Contains(said(p.d.Reason), "never arrived") || reports == strings.Contains(said(p.d.Reason), "falls back") {
 				t.Errorf("%s, reports %v: %q", from, reports, p.d.Reason)
 			}
 			if step := p.sees(campaign.Observation{Kind: "connect"}); step.Act != campaign.ActNone {
@@ -162,7 +163,7 @@ func TestAdvanceUnseenPoll(t *testing.T) {
 				p.expire()
 			}
 			p.mustBe(campaign.DeploymentTimedOut)
-			if !strings.HasPrefix(p.d.Reason, "boot poll: runs the new build") {
+			if !strings.HasPrefix(said(p.d.Reason), "boot poll: runs the new build") {
 				t.Errorf("%s, reports %v: %q", from, reports, p.d.Reason)
 			}
 		}
