@@ -35,7 +35,7 @@ func (r *Reports) Notified(id fleet.DeviceID, method string, params json.RawMess
 }
 
 func (r *Reports) may(id fleet.DeviceID, kind ReportKind, now time.Time) (ok bool) {
-	r.reporters.with(id, now, func(d *reporter) { ok = d.kinds[kind].take(kind, now.UnixMilli()) })
+	r.reporters.with(id, now, func(d *reporter) { ok = d.may(kind, now) })
 	return ok
 }
 

@@ -128,7 +128,8 @@ func (nobody) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSampl
 // bootPolls answers boot polls with what a site has.
 func bootPolls(e *enrolment.Service, p *fleet.Presences, answers *enrolment.PollAnswers,
 	offers enrolment.Offers) *enrolment.BootPolls {
-	return enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: e, Presences: p, Answers: answers, Offers: offers})
+	return enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: e, Presences: p, Answers: answers,
+		Offers: offers})
 }
 
 // site is the whole device-facing side over stores in memory, on a real server.
