@@ -10,7 +10,8 @@ import (
 	"fleetd/mcp"
 )
 
-// forever stands for "as long as the caller's context": mcp wants a limit.
+// forever is the timeout of calls that only the caller's context ends: mcp
+// requires one.
 const forever = 24 * time.Hour
 
 // Send writes the call and waits for the answer until ctx ends.
@@ -113,8 +114,8 @@ func omitted(e *mcp.LimitError) *fleet.CallError {
 		Message: "the device answered; its answer has too many items to be kept"}
 }
 
-// toToolError keeps the device's words. An answer that cannot be read counts as
-// a refusal too: the device is done with the call.
+// toToolError keeps the device's code and message. An answer that cannot be read
+// counts as a refusal too: the device is done with the call.
 func toToolError(tool string, err error) *fleet.ToolError {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return &fleet.ToolError{Tool: tool, Code: e.Code, Message: e.Message}

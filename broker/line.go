@@ -6,7 +6,7 @@ import (
 	"fleetd/fleet"
 )
 
-// maxWaiting is how many calls may wait for one device, beside the one in
+// maxWaiting is how many calls may wait for one device, besides the one in
 // flight.
 const maxWaiting = 16
 

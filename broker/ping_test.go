@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet"
 )
 
-// TestPing asks beside a call that the device works on, over each of two
-// connections, and while the device is silent.
+// TestPing pings while the device works on a call, over each of two connections,
+// and while the device is silent.
 func TestPing(t *testing.T) {
 	b, _ := start(t, nil)
 	if _, err := b.Ping(t.Context(), testID(1)); !errors.Is(err, fleet.ErrOffline) {

@@ -18,7 +18,7 @@ type InitializeParams struct {
 	VisionURL, VisionToken    string // no vision if the URL is empty
 }
 
-// An InitializeResult is what the device says of itself.
+// An InitializeResult identifies the device and its firmware.
 type InitializeResult struct {
 	ProtocolVersion string
 	ServerName      string // stock: the board's name

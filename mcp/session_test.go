@@ -116,7 +116,7 @@ func TestLateAnswer(t *testing.T) {
 }
 
 func TestUnmatchedAnswers(t *testing.T) {
-	deviceError := errors.New("the device's own") // stands for an *Error below
+	deviceError := errors.New("the device's own") // placeholder for an *Error below
 	tests := []struct {
 		name, payload string
 		id            int64

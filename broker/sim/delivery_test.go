@@ -53,13 +53,15 @@ func (d *delivery) note(kind fleet.EvidenceKind) {
 	}
 }
 
-func (d *delivery) told() []string {
+func (d *delivery) evidence() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.story)
 }
 
-func (d *delivery) saw(kind fleet.EvidenceKind) bool { return slices.Contains(d.told(), string(kind)) }
+func (d *delivery) saw(kind fleet.EvidenceKind) bool {
+	return slices.Contains(d.evidence(), string(kind))
+}
 
 // newDelivery runs it with a 300 KB image of version 2.9.0 for an S3 board.
 func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
@@ -265,7 +267,7 @@ func TestPushedUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := strings.Fields(tt.story)
-			eventually(t, tt.story, func() bool { return len(d.told()) >= len(want) })
+			eventually(t, tt.story, func() bool { return len(d.evidence()) >= len(want) })
 			time.Sleep(100 * time.Millisecond) // nothing more may come
 			close(over)
 			eventually(t, "the outcome", func() bool {
@@ -279,7 +281,7 @@ func TestPushedUpgrade(t *testing.T) {
 			if err != nil || c.State != tt.want || code != tt.code {
 				t.Errorf("%s %q, %v; want %s %q", c.State, code, err, tt.want, tt.code)
 			}
-			if diff := cmp.Diff(want, d.told()); diff != "" {
+			if diff := cmp.Diff(want, d.evidence()); diff != "" {
 				t.Errorf("observed (-want +got)\n%s", diff)
 			}
 		})
@@ -317,7 +319,7 @@ func TestOfferedDelivery(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "the device on MQTT again", func() bool { return d.saw(fleet.EvidenceConnect) })
-			if diff := cmp.Diff(strings.Fields(tt.story), d.told()); diff != "" {
+			if diff := cmp.Diff(strings.Fields(tt.story), d.evidence()); diff != "" {
 				t.Errorf("observed (-want +got)\n%s", diff)
 			}
 			if runs := d.device.Firmware(); (runs.ElfSHA256 == elf) != tt.installed || runs.Pending {

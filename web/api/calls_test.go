@@ -85,7 +85,7 @@ func TestCallWhoseAnswerIsNotKept(t *testing.T) {
 	r := w.post(t, callPath, volume50)
 	c := decode[callView](t, r, http.StatusOK)
 	if c.State != fleet.CallSucceeded || string(c.Result) != "null" || c.Error == nil ||
-		c.Error.Params["bytes"] != 300_000.0 {
+		c.Error.Params["bytes"] != int64(300_000) {
 		t.Errorf("answered %s", r.body)
 	}
 	if stored := w.get(t, "/calls/"+c.ID.String()); string(stored.body) != string(r.body) {

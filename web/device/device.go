@@ -118,7 +118,7 @@ func send(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	w.Write(body) // an error means that the device has gone: nobody is left to tell
+	w.Write(body) // an error means that the device has gone: there is no one to report it to
 }
 
 func remoteAddr(r *http.Request) string {
@@ -129,7 +129,8 @@ func remoteAddr(r *http.Request) string {
 	return host
 }
 
-// limited reports whether an unknown device has to wait, and tells it so.
+// limited reports whether an unknown device has to wait, and if so answers it
+// with 429.
 func (h *Handler) limited(w http.ResponseWriter, r *http.Request, addr string) bool {
 	if ip, err := netip.ParseAddr(addr); err == nil && ip.IsLoopback() {
 		return false

@@ -22,7 +22,7 @@ import (
 	"fleetd/web/device"
 )
 
-// testStore opens a database of its own on the server that
+// testStore opens a new database on the server that
 // FLEETD_TEST_DATABASE_URL names.
 func testStore(t testing.TB) *postgres.Store {
 	t.Helper()
