@@ -8,7 +8,7 @@ import (
 
 // NIST P-192. The standard library does not have it, and chips whose images are
 // served here verify Secure Boot v2 with it: the ESP32-C2 and C61 take ECDSA on
-// P-256 or P-192 and no RSA, the C5, C6, H2, H21 and P4 take it beside RSA-3072
+// P-256 or P-192 and no RSA, the C5, C6, H2, H21 and P4 take it as well as RSA-3072
 // (ESP-IDF, docs/en/security/secure-boot-v2.rst, IDF_TARGET_SBV2_KEY). Without
 // this file their signatures could not be checked.
 //
