@@ -21,20 +21,6 @@ const maxEvidence = 64
 // maxToldDetail bounds what an order is told about a call.
 const maxToldDetail = 200
 
-// done is nil, which never ends, for a call that is no upgrade.
-func (o *FirmwareOrder) done() <-chan struct{} {
-	if o == nil {
-		return nil
-	}
-	return o.Done
-}
-
-func (o *FirmwareOrder) tell(e Evidence) {
-	if o != nil && o.Told != nil {
-		o.Told(e)
-	}
-}
-
 // fillOrder gives an upgrade its arguments: the link, and what else of the
 // order the tool takes. They are returned as the gate shall see them, without
 // the secret.
