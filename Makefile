@@ -49,8 +49,8 @@ format: ## format Go and templ files
 	@go tool templ fmt -log-level error .
 
 .PHONY: generate
-generate: ## make the Go code of the templ pages
-	@go tool templ generate
+generate: ## make the Go code of the templ pages, and the client's types of REST
+	@scripts/generate
 
 .PHONY: bench
 bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS=5)

@@ -22,7 +22,7 @@ import (
 	"fleetd/fleet"
 )
 
-// The test binary stands in for fleetd where a test needs a process to kill.
+// The test binary runs as fleetd where a test needs a process to kill.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
 func TestMain(m *testing.M) {
@@ -159,14 +159,14 @@ func (d *daemon) eventually(what string, ok func() bool) {
 	d.within(time.Minute, what, ok)
 }
 
-func (d *daemon) within(patience time.Duration, what string, ok func() bool) {
+func (d *daemon) within(limit time.Duration, what string, ok func() bool) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	d.t.Fatalf("not %s after %v:\n%s", what, patience, d.out)
+	d.t.Fatalf("not %s after %v:\n%s", what, limit, d.out)
 }
 
 // simulate runs devices against the daemon until the test ends.

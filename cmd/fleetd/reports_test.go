@@ -17,7 +17,7 @@ import (
 )
 
 // An otherDevice is a device that is not of our making: it polls once, connects
-// with paho's MQTT client and says what it is told to say.
+// with paho's MQTT client and publishes what a test asks for.
 type otherDevice struct {
 	t      *testing.T
 	cm     *autopaho.ConnectionManager

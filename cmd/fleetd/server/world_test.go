@@ -20,7 +20,7 @@ import (
 var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
 
 // A testServer is a whole server in the test's process, on free ports of the
-// loopback interface and a database of its own.
+// loopback interface and a new database.
 type testServer struct {
 	*Server
 	t                 *testing.T
