@@ -1,4 +1,4 @@
-# Tools are pinned in go.mod and run as "go tool NAME".
+# Tools are pinned in go.mod, or in tools/go.mod, and run as "go tool NAME".
 
 .DEFAULT_GOAL := help
 
