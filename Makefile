@@ -66,4 +66,4 @@ chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEED
 
 .PHONY: clean
 clean: ## remove what was built, and the test databases; never the data directory
-	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)"
+	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)" "/dev/shm/fleetd-pgtest-$$(id -u)"

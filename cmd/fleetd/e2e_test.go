@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"fleetd/broker/sim"
+	"fleetd/fleet/postgres/pgtest"
 )
 
 // The test binary runs as fleetd where a test needs a process to kill.
@@ -49,7 +50,7 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	if testing.Short() {
 		t.Skip("starts a PostgreSQL cluster")
 	}
-	d := &daemon{t: t, dir: t.TempDir(), http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
+	d := &daemon{t: t, dir: pgtest.TempDir(t), http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
 	t.Cleanup(func() { d.stop() })
 	d.start(flags...)
 	var made struct{ Token string }
