@@ -28,9 +28,9 @@ func (a *attempt) queue(unlessOffline bool) error {
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
 	switch {
 	case errors.Is(err, ErrOffline) && !unlessOffline:
-		a.close(CallOffline, callError(CodeOffline, "the device is not connected; nothing was sent"))
+		a.close(CallOffline, NewCallError(CodeOffline+".not_connected"))
 	case errors.Is(err, ErrBusy):
-		a.close(CallRefused, callError(CodeBusy, "too many calls wait for this device already; nothing was sent"))
+		a.close(CallRefused, NewCallError(CodeBusy))
 	case err != nil:
 		return err
 	default:
@@ -92,14 +92,13 @@ func (a *attempt) await() error {
 		}
 		a.calls.announce(a.call)
 	case <-a.order.done():
-		a.close(CallCanceled, callError(codeAttemptOver,
-			"the campaign gave the attempt up before the device's turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(codeAttemptOver+".turn"))
 	case <-a.turn.Lost():
-		a.close(CallCanceled, callError(CodeOffline, "the device disconnected before its turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeOffline+".turn"))
 	case <-wait.C:
-		a.close(CallCanceled, callError(CodeQueueTimeout, "the device was busy for a minute; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
 	case <-a.calls.life.Done():
-		a.close(CallCanceled, callError(CodeStopped, "fleetd stopped before the device's turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeStopped+".turn"))
 	}
 	return nil
 }
@@ -110,8 +109,7 @@ func (a *attempt) send() {
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
-		a.close(CallCanceled, callError(CodeRecordLate,
-			fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))))
+		a.close(CallCanceled, NewCallError(CodeRecordLate, "waited_ms", waited.Round(time.Second)))
 		return
 	}
 	a.call.SentAt = &now
@@ -139,24 +137,21 @@ func (a *attempt) judge(answer Answer, err error) {
 	case err == nil:
 		a.answered(answer)
 	case errors.As(err, &refused):
-		a.close(CallToolError, callError(CodeToolError, refused.Message))
+		a.close(CallToolError, deviceError(refused.Message))
 	case errors.Is(err, ErrInvalid):
 		a.call.SentAt = nil
-		a.close(CallInvalid, callError("unsendable", err.Error()))
+		a.close(CallInvalid, NewCallError("unsendable.cause", "cause", CauseOf(err)))
 	case errors.Is(err, ErrOffline):
 		a.call.SentAt = nil
-		a.close(CallOffline, callError(CodeOffline, "the device disconnected; nothing was sent"))
+		a.close(CallOffline, NewCallError(CodeOffline+".disconnected"))
 	case a.calls.life.Err() != nil:
-		a.close(CallUnknown, callError(CodeStopped,
-			"fleetd stopped before the answer came; the device may have run the call"))
+		a.close(CallUnknown, NewCallError(CodeStopped+".answer"))
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
-		a.close(CallTimedOut, callError(CodeNoAnswer,
-			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)))
+		a.close(CallTimedOut, NewCallError(CodeNoAnswer+".answer", "timeout_ms", a.call.Timeout))
 	case errors.Is(err, ErrLost):
-		a.close(CallUnknown, callError(CodeLost,
-			"the connection ended before the answer came; the device may have run the call"))
+		a.close(CallUnknown, NewCallError(CodeLost+".answer"))
 	default:
-		a.close(CallUnknown, callError("send_failed", err.Error()))
+		a.close(CallUnknown, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
 	}
 }
 
@@ -170,9 +165,9 @@ func (a *attempt) answered(answer Answer) {
 	case answer.Omitted != nil:
 		a.close(CallSucceeded, answer.Omitted)
 	case answer.IsError:
-		a.close(CallToolError, callError(CodeToolError, answer.Text))
+		a.close(CallToolError, deviceError(answer.Text))
 	case answer.Text == "false":
-		a.close(CallToolError, callError("answered_false", "the device answered false: the tool ran and reported failure"))
+		a.close(CallToolError, NewCallError("answered_false"))
 	default:
 		a.close(CallSucceeded, nil)
 	}
@@ -224,8 +219,7 @@ func (a *attempt) notInserted(err error) error {
 // neverSent closes a call that is not sent for want of its record.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
-	a.close(CallCanceled, callError(CodeNotRecorded,
-		"the database did not confirm the record that must precede the sending; nothing was sent"))
+	a.close(CallCanceled, NewCallError(CodeNotRecorded))
 }
 
 // unsettled has the call's outcome stored as soon as the database allows.
@@ -233,10 +227,9 @@ func (a *attempt) unsettled(err error) error {
 	if errors.Is(err, ErrInvalid) {
 		return err // no database would take it
 	}
-	why := Errorf(ErrUnavailable, "outcome_not_recorded",
-		"the database did not take the outcome of the call; fleetd goes on trying to record it")
+	why := Refuse(ErrUnavailable, "outcome_not_recorded")
 	if a.call.SentAt == nil {
-		why = Errorf(ErrUnavailable, CodeNotRecorded, "the database did not confirm the record of the call; nothing was sent")
+		why = Refuse(ErrUnavailable, "not_recorded")
 	}
 	return &unsettledError{err: fmt.Errorf("%w: %w", why, err), settled: a.calls.settler.add(a.call)}
 }
@@ -246,7 +239,7 @@ func (a *attempt) late(answer Answer) {
 	a.tellLate(answer)
 	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
-		l.Error = callError(CodeToolError, answer.Err.Message)
+		l.Error = deviceError(answer.Err.Message)
 	}
 	ctx, cancel := context.WithTimeout(a.calls.life, DefaultCallTimeout)
 	defer cancel()

@@ -181,11 +181,10 @@ func (s *Calls) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return Errorf(ErrUnavailable, "stopping", "fleetd is stopping; the call was not made")
+		return Refuse(ErrUnavailable, "stopping")
 	}
 	if s.settler.full() {
-		return Errorf(ErrUnavailable, "database_unavailable",
-			"the database has been away for long, and as many calls as fleetd can hold wait to be recorded; the call was not made")
+		return Refuse(ErrUnavailable, "database_unavailable")
 	}
 	s.running.Add(1)
 	return nil
@@ -248,17 +247,15 @@ func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
 func checkRequest(r CallRequest) error {
 	switch {
 	case r.Tool == "" || len(r.Tool) > 200:
-		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
+		return Refuse(ErrInvalid, "invalid_tool.length", "limit", 200)
 	case len(r.Arguments) > MaxArgumentBytes:
-		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments),
-			MaxArgumentBytes)
+		return Refuse(ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
-		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
+		return Refuse(ErrInvalid, "invalid_arguments.not_json")
 	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
-		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
+		return Refuse(ErrInvalid, "invalid_order", "tool", ToolUpgradeFirmware)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
-		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v",
-			MaxCallTimeout)
+		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
 	}
 	return nil
 }
@@ -272,10 +269,10 @@ func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest)
 	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
 		given, err := decodeObject(r.Arguments)
 		if err != nil {
-			return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+			return invalid(notAnObject(err))
 		}
 		if _, set := given["url"]; set {
-			return invalid("url_is_ours", "leave url out: fleetd gives the device a one-time address of its own")
+			return invalid(NewCallError("url_is_ours"))
 		}
 		given["url"] = "http://fleetd.invalid/"
 		r.Arguments, _ = json.Marshal(given)
@@ -288,7 +285,7 @@ func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest)
 	}
 	if err := a.fillURL(ctx, r); err != nil {
 		s.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
-		return refuse("link_failed", "fleetd could not make the one-time link; see its log")
+		return refuse(NewCallError("link_failed"))
 	}
 	return nil
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
+	"strings"
 )
 
 // Codes of [CallError] for upgrades.
@@ -75,8 +75,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 		case e := <-seen:
 			a.upgradeSaw(e)
 		case <-a.order.done():
-			a.close(CallUnknown, callError(codeAttemptOver,
-				"the campaign judged the attempt by other evidence; its time line tells"))
+			a.close(CallUnknown, NewCallError(codeAttemptOver+".judged"))
 		case <-ctx.Done():
 			a.missingUpgrade()
 		}
@@ -138,7 +137,7 @@ func (a *attempt) upgradeSaw(e Evidence) {
 		a.close(CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
 		a.tellSent()
-		a.close(CallToolError, callError(codeNotInstalled, "the device restarted and runs another build than it was given"))
+		a.close(CallToolError, NewCallError(codeNotInstalled))
 	}
 }
 
@@ -149,11 +148,10 @@ func endsConnection(e Evidence) bool {
 // missingUpgrade closes an upgrade for which the evidence did not come in time.
 func (a *attempt) missingUpgrade() {
 	if a.calls.life.Err() != nil {
-		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"))
+		a.close(CallUnknown, NewCallError(CodeStopped+".upgrade"))
 		return
 	}
-	a.close(CallTimedOut, callError(CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v",
-		a.call.Timeout)))
+	a.close(CallTimedOut, NewCallError(CodeNoAnswer+".upgrade", "timeout_ms", a.call.Timeout))
 }
 
 // observed puts evidence on the call's record and tells the order.
@@ -196,5 +194,8 @@ func callErrorDetail(e *CallError) string {
 	if e == nil {
 		return "not_recorded: the database did not take the record"
 	}
-	return CleanText(e.Code+": "+e.Message, maxToldDetail)
+	if e.Message != "" {
+		return CleanText(e.Code+": "+e.Message, maxToldDetail)
+	}
+	return CleanText(e.Code+": "+strings.TrimLeft(strings.TrimPrefix(e.String(), e.Code), ". "), maxToldDetail)
 }

@@ -10,9 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // version is set at build time: -ldflags "-X main.version=1.2.3".
@@ -73,11 +77,21 @@ func exitCode(err error) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintln(os.Stderr, "fleetd:", err)
+		fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
 		return exitUsage
 	}
-	fmt.Fprintln(os.Stderr, "fleetd:", err)
+	fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
 	return exitFailed
+}
+
+// sentence writes an error for a terminal, with the text of a refusal instead
+// of its code.
+func sentence(err error) string {
+	refusal, ok := errors.AsType[*fleet.Error](err)
+	if !ok {
+		return err.Error()
+	}
+	return strings.Replace(err.Error(), refusal.Error(), i18n.ErrorDetail(refusal), 1)
 }
 
 // A usageError is a mistake on the command line that only the command itself

@@ -41,11 +41,6 @@ func (p *Plan) Normalize(now time.Time) error {
 	return nil
 }
 
-// planError refuses a field of a plan.
-func planError(code, field, format string, args ...any) error {
-	return &fleet.Error{Kind: fleet.ErrInvalid, Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
-}
-
 // An allowed range of a number, with the default that stands for zero.
 type allowed struct {
 	field            string
@@ -57,8 +52,8 @@ func (r allowed) check(n *int) error {
 		*n = r.def
 	}
 	if *n < r.least || *n > r.most {
-		return planError("invalid_"+lastPart(r.field), r.field, "%s is %d; it must be from %d to %d", r.field, *n, r.least,
-			r.most)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(r.field)+".range", "field", r.field, "value", *n,
+			"least", r.least, "most", r.most).At(r.field)
 	}
 	return nil
 }
@@ -70,14 +65,16 @@ func checkPercent(field string, percent float64) error {
 	if percent >= 0 && percent <= 100 && !math.IsNaN(percent) {
 		return nil
 	}
-	return planError("invalid_"+lastPart(field), field, "%s is %g; it must be from 0 to 100", field, percent)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(field)+".range", "field", field, "value", percent,
+		"least", 0, "most", 100).At(field)
 }
 
 func checkSpan(field string, d, least, most time.Duration) error {
 	if d >= least && d <= most {
 		return nil
 	}
-	return planError("invalid_"+lastPart(field), field, "%s is %v; it must be from %v to %v", field, d, least, most)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(field)+".span", "field", field, "given_ms", d,
+		"least_ms", least, "most_ms", most).At(field)
 }
 
 func (p *Plan) normalizeIdentity() error {
@@ -86,24 +83,25 @@ func (p *Plan) normalizeIdentity() error {
 		return err
 	}
 	if name == "" {
-		return planError("invalid_name", "name", "a campaign needs a name of 1 to %d bytes", maxPlanName)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.campaign", "limit", maxPlanName).At("name")
 	}
 	p.Name, p.Query = name, strings.TrimSpace(p.Query)
 	if _, err := fleet.ParseQuery(p.Query); err != nil {
-		return planError("invalid_query", "q", "%s", err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_query.cause", "cause", fleet.CauseOf(err)).At("q")
 	}
 	return nil
 }
 
 func (p *Plan) normalizeDevices() error {
 	if len(p.Devices) > maxPlanDevices {
-		return planError("too_many_devices", "devices", "the plan names %d devices, at most %d are taken; use a query",
-			len(p.Devices), maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_devices.plan", "n", len(p.Devices),
+			"max", maxPlanDevices).At("devices")
 	}
 	for i, id := range p.Devices {
 		parsed, err := fleet.ParseDeviceID(string(id))
 		if err != nil {
-			return planError("invalid_device_id", fmt.Sprintf("devices[%d]", i), "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_device_id.cause",
+				"cause", fleet.CauseOf(err)).At(fmt.Sprintf("devices[%d]", i))
 		}
 		p.Devices[i] = parsed
 	}
@@ -115,11 +113,11 @@ func (p *Plan) normalizeMode() error {
 		p.Mode = firmware.ModeAuto
 	}
 	if !slices.Contains([]firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}, p.Mode) {
-		return planError("invalid_mode", "mode", "%.40q is not a mode; write auto, push or pull", string(p.Mode))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_mode.campaign",
+			"value", fleet.CleanText(string(p.Mode), 40)).At("mode")
 	}
 	if p.PullNow && p.Mode == firmware.ModePush {
-		return planError("invalid_pull_now", "pull_now",
-			"pull now restarts devices so that they poll; it needs mode pull or auto")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_pull_now").At("pull_now")
 	}
 	return nil
 }

@@ -28,8 +28,7 @@ func RunningEdit(before, after Plan) error {
 		if slices.Contains(editableWhileRunning, name) || string(old[name]) == string(new[name]) {
 			continue
 		}
-		return &fleet.Error{Kind: fleet.ErrConflict, Code: "campaign_running", Field: name,
-			Message: name + " cannot change once a campaign has started; pace, windows, abort rules, jitter and end can"}
+		return fleet.Refuse(fleet.ErrConflict, "campaign_running.field", "field", name).At(name)
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ func (p *Plan) normalizeHealth() error {
 		return err
 	}
 	if len(p.ForbidRemoved) > maxPlanForbidden {
-		return planError("too_many_tools", "forbid_removed", "forbid_removed names %d tools, at most %d are taken",
-			len(p.ForbidRemoved), maxPlanForbidden)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_tools", "n", len(p.ForbidRemoved),
+			"max", maxPlanForbidden).At("forbid_removed")
 	}
 	for i, name := range p.ForbidRemoved {
 		if err := checkToolName(fmt.Sprintf("forbid_removed[%d]", i), name); err != nil {
@@ -37,8 +37,8 @@ func (p *Plan) normalizeHealth() error {
 		}
 	}
 	if len(p.HealthChecks) > maxHealthChecks {
-		return planError("too_many_checks", "health_checks", "the plan has %d health checks, at most %d are taken",
-			len(p.HealthChecks), maxHealthChecks)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_checks", "n", len(p.HealthChecks),
+			"max", maxHealthChecks).At("health_checks")
 	}
 	for i := range p.HealthChecks {
 		if err := p.HealthChecks[i].normalize(fmt.Sprintf("health_checks[%d]", i)); err != nil {
@@ -50,7 +50,7 @@ func (p *Plan) normalizeHealth() error {
 
 func checkToolName(field, name string) error {
 	if name == "" || len(name) > maxToolName || fleet.CleanText(name, maxToolName) != name {
-		return planError("invalid_tool", field, "%s is not the name of a tool: 1 to %d bytes on one line", field, maxToolName)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.name", "field", field, "limit", maxToolName).At(field)
 	}
 	return nil
 }
@@ -60,21 +60,21 @@ func (c *HealthCheck) normalize(field string) error {
 		return err
 	}
 	if fleet.EffectOf(c.Tool) != fleet.EffectNone {
-		return planError("invalid_tool", field+".tool", "%s takes the device away: that is no health check", c.Tool)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.leaves", "tool", c.Tool).At(field + ".tool")
 	}
 	if len(c.Arguments) > 0 {
 		var object map[string]any
 		if len(c.Arguments) > maxCheckArgs || json.Unmarshal(c.Arguments, &object) != nil || object == nil {
-			return planError("invalid_arguments", field+".arguments", "%s.arguments is not a JSON object of at most %d bytes",
-				field, maxCheckArgs)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.check", "field", field,
+				"limit", maxCheckArgs).At(field + ".arguments")
 		}
 	}
 	if err := (allowed{field + ".retries", 0, maxCheckRetries, 0}).check(&c.Retries); err != nil {
 		return err
 	}
 	if len(c.Assert) > maxAssertions {
-		return planError("too_many_assertions", field+".assert", "%s has %d assertions, at most %d are taken", field,
-			len(c.Assert), maxAssertions)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_assertions", "field", field, "n", len(c.Assert),
+			"max", maxAssertions).At(field + ".assert")
 	}
 	for i, a := range c.Assert {
 		if err := a.validate(fmt.Sprintf("%s.assert[%d]", field, i)); err != nil {
@@ -86,14 +86,15 @@ func (c *HealthCheck) normalize(field string) error {
 
 func (a Assertion) validate(field string) error {
 	if !slices.Contains(AssertionOps, a.Op) {
-		return planError("invalid_op", field+".op", "%.40q is not a comparison; write one of %v", a.Op, AssertionOps)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_op", "value", fleet.CleanText(string(a.Op), 40),
+			"choices", AssertionOps).At(field + ".op")
 	}
 	if err := checkPath(field+".path", a.Path); err != nil {
 		return err
 	}
 	if a.Op == "exists" || a.Op == "unchanged" {
 		if len(a.Value) > 0 && string(a.Value) != "null" {
-			return planError("unexpected_value", field+".value", "%s compares with nothing; leave value out", a.Op)
+			return fleet.Refuse(fleet.ErrInvalid, "unexpected_value", "op", a.Op).At(field + ".value")
 		}
 		return nil
 	}
@@ -102,14 +103,15 @@ func (a Assertion) validate(field string) error {
 
 func checkPath(field, path string) error {
 	if path == "" || len(path) > maxPath {
-		return planError("invalid_path", field, "%s is a JSON path of 1 to %d bytes, such as $.battery.level", field, maxPath)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.length", "field", field, "limit", maxPath).At(field)
 	}
 	if _, err := jp.ParseString(path); err != nil {
-		return planError("invalid_path", field, "%.80q is not a JSON path: %v", path, err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.syntax", "value", fleet.CleanText(path, 80),
+			"detail", fleet.CleanText(err.Error(), 300)).At(field)
 	}
 	if strings.Count(path, "..") > maxDescents {
-		return planError("invalid_path", field, "%.80q looks into everything below (..) more than %d times", path,
-			maxDescents)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.descents", "value", fleet.CleanText(path, 80),
+			"limit", maxDescents).At(field)
 	}
 	return nil
 }
@@ -117,18 +119,18 @@ func checkPath(field, path string) error {
 func (a Assertion) validateValue(field string) error {
 	var v any
 	if len(a.Value) == 0 || len(a.Value) > maxAssertedValue || json.Unmarshal(a.Value, &v) != nil {
-		return planError("value_required", field, "%s needs a JSON value of at most %d bytes to compare with", a.Op,
-			maxAssertedValue)
+		return fleet.Refuse(fleet.ErrInvalid, "value_required", "op", a.Op, "limit", maxAssertedValue).At(field)
 	}
 	switch a.Op {
 	case "matches":
 		pattern, ok := v.(string)
 		if _, err := regexp.Compile(pattern); err != nil || !ok {
-			return planError("invalid_pattern", field, "%.80s is not a regular expression in quotes", a.Value)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern", "value", fleet.CleanText(string(a.Value), 80)).At(field)
 		}
 	case "lt", "le", "gt", "ge":
 		if _, ok := v.(float64); !ok {
-			return planError("invalid_value", field, "%s compares with a number, not with %.80s", a.Op, a.Value)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_value", "op", a.Op,
+				"value", fleet.CleanText(string(a.Value), 80)).At(field)
 		}
 	}
 	return nil

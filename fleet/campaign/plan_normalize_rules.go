@@ -3,6 +3,8 @@ package campaign
 import (
 	"fmt"
 	"slices"
+
+	"fleetd/fleet"
 )
 
 const maxAbortRules = 20
@@ -19,8 +21,8 @@ func (p *Plan) normalizeRules() error {
 		p.AbortRules = DefaultAbortRules()
 	}
 	if len(p.AbortRules) > maxAbortRules {
-		return planError("too_many_rules", "abort_rules", "the plan has %d abort rules, at most %d are taken",
-			len(p.AbortRules), maxAbortRules)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_rules.abort", "n", len(p.AbortRules),
+			"max", maxAbortRules).At("abort_rules")
 	}
 	for i := range p.AbortRules {
 		if err := p.AbortRules[i].normalize(fmt.Sprintf("abort_rules[%d]", i), len(p.Waves)); err != nil {
@@ -34,16 +36,16 @@ func (r *AbortRule) normalize(field string, waves int) error {
 	r.Class, r.Scope, r.Action = orElse(r.Class, ClassAny), AbortScope(orElse(string(r.Scope), string(ScopeCampaign))),
 		AbortAction(orElse(string(r.Action), string(AbortPause)))
 	if !slices.Contains(AbortClasses, r.Class) {
-		return planError("invalid_class", field+".class", "%.40q is no outcome that a rule can count; write one of %v",
-			r.Class, AbortClasses)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_class", "value", fleet.CleanText(string(r.Class), 40),
+			"choices", AbortClasses).At(field + ".class")
 	}
 	if !slices.Contains([]AbortScope{ScopeWave, ScopeCampaign, ScopeBoard}, r.Scope) {
-		return planError("invalid_scope", field+".scope", "%.40q is not a scope; write wave, campaign or board",
-			string(r.Scope))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_scope",
+			"value", fleet.CleanText(string(r.Scope), 40)).At(field + ".scope")
 	}
 	if severity(r.Action) < 0 {
-		return planError("invalid_action", field+".action",
-			"%.40q is not an action; write pause, abort or abort_and_rollback", string(r.Action))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_action",
+			"value", fleet.CleanText(string(r.Action), 40)).At(field + ".action")
 	}
 	if err := checkPercent(field+".percent", r.Percent); err != nil {
 		return err
@@ -52,7 +54,7 @@ func (r *AbortRule) normalize(field string, waves int) error {
 		return err
 	}
 	if r.Wave != 0 && r.Scope != ScopeWave {
-		return planError("invalid_wave", field+".wave", "%s names a wave, but its scope is %s", field, r.Scope)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_wave.scope", "field", field, "scope", r.Scope).At(field + ".wave")
 	}
 	return allowed{field + ".wave", 0, waves, 0}.check(&r.Wave)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (
@@ -20,22 +22,19 @@ func (p *Plan) normalizeTimes(now time.Time) error {
 	p.StartAt, p.EndAt = inUTC(p.StartAt), inUTC(p.EndAt)
 	p.EndBehavior = EndBehavior(orElse(string(p.EndBehavior), string(EndStopRollout)))
 	if !slices.Contains(endBehaviors, p.EndBehavior) {
-		return planError("invalid_end_behavior", "end_behavior", "%.40q is not an end behaviour; write one of %v",
-			string(p.EndBehavior), endBehaviors)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_end_behavior", "value", fleet.CleanText(string(p.EndBehavior), 40),
+			"choices", endBehaviors).At("end_behavior")
 	}
 	start, end := p.span(now)
 	switch horizon := now.Add(maxPlanHorizon); {
 	case start.After(horizon):
-		return planError("start_too_far", "start_at", "the campaign would start at %s; plan at most 400 days ahead",
-			start.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "start_too_far", "start_at", start).At("start_at")
 	case p.EndAt != nil && !end.After(now):
-		return planError("end_in_past", "end_at", "the campaign would end at %s, which has passed", end.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_in_past", "end_at", end).At("end_at")
 	case !end.After(start):
-		return planError("end_before_start", "end_at", "the campaign would end at %s, before it starts at %s",
-			end.Format(time.RFC3339), start.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_before_start", "end_at", end, "start_at", start).At("end_at")
 	case end.After(horizon.Add(planLife)):
-		return planError("end_too_far", "end_at", "the campaign would end at %s; plan at most 400 days ahead",
-			end.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_too_far", "end_at", end).At("end_at")
 	}
 	return nil
 }
@@ -58,25 +57,22 @@ func (p *Plan) span(now time.Time) (start, end time.Time) {
 func (p *Plan) normalizeContinuous() error {
 	if !p.Continuous {
 		if p.MaxDevices != 0 {
-			return planError("invalid_max_devices", "max_devices",
-				"max_devices bounds a continuous campaign; this one takes the devices that match at its start")
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.fixed").At("max_devices")
 		}
 		return nil
 	}
 	if p.EndAt == nil {
-		return planError("end_required", "end_at", "a continuous campaign takes in devices until it ends; say when")
+		return fleet.Refuse(fleet.ErrInvalid, "end_required").At("end_at")
 	}
 	if p.MaxDevices < 1 || p.MaxDevices > maxPlanDevices {
-		return planError("max_devices_required", "max_devices", "a continuous campaign needs a cap: max_devices from 1 to %d",
-			maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "max_devices_required", "max", maxPlanDevices).At("max_devices")
 	}
 	return nil
 }
 
 func (p *Plan) normalizeWindows() error {
 	if len(p.Windows) > maxWindows {
-		return planError("too_many_windows", "windows", "the plan has %d windows, at most %d are taken", len(p.Windows),
-			maxWindows)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_windows", "n", len(p.Windows), "max", maxWindows).At("windows")
 	}
 	for i := range p.Windows {
 		if err := p.Windows[i].normalize(fmt.Sprintf("windows[%d]", i)); err != nil {
@@ -89,18 +85,19 @@ func (p *Plan) normalizeWindows() error {
 func (w *Window) normalize(field string) error {
 	w.Cron = strings.Join(strings.Fields(w.Cron), " ")
 	if len(w.Cron) > maxCronText || len(strings.Fields(w.Cron)) != 5 {
-		return planError("invalid_cron", field+".cron",
-			"%.100q is not a time table; write five fields, such as \"0 2 * * *\" for two at night", w.Cron)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.fields",
+			"value", fleet.CleanText(w.Cron, 100)).At(field + ".cron")
 	}
 	if _, err := parseCron(w.Cron); err != nil {
-		return planError("invalid_cron", field+".cron", "%.100q is not a time table: %v", w.Cron, err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.syntax", "value", fleet.CleanText(w.Cron, 100),
+			"detail", fleet.CleanText(err.Error(), 300)).At(field + ".cron")
 	}
 	if w.TimeZone == "" {
 		w.TimeZone = DeviceZone
 	}
 	if w.TimeZone != DeviceZone {
 		if _, err := loadZone(w.TimeZone); err != nil {
-			return planError("unknown_time_zone", field+".time_zone", "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "unknown_time_zone.cause", "cause", fleet.CauseOf(err)).At(field + ".time_zone")
 		}
 	}
 	return checkSpan(field+".duration_ms", w.Duration, minWindow, maxWindow)
@@ -122,10 +119,8 @@ func (p *Plan) checkOpening(now time.Time) error {
 	if len(p.Windows) == 0 {
 		return nil
 	}
-	hint := ""
 	if p.EndAt == nil {
-		hint = "; without end_at a campaign ends after a week"
+		return fleet.Refuse(fleet.ErrInvalid, "window_never_opens.week", "start_at", start, "end_at", end).At("windows")
 	}
-	return planError("window_never_opens", "windows", "no window opens between %s and %s%s", start.Format(time.RFC3339),
-		end.Format(time.RFC3339), hint)
+	return fleet.Refuse(fleet.ErrInvalid, "window_never_opens.end", "start_at", start, "end_at", end).At("windows")
 }

@@ -29,7 +29,7 @@ func (p *Plan) normalizeWaves() error {
 		p.Waves = DefaultWaves()
 	}
 	if len(p.Waves) > maxWaves {
-		return planError("too_many_waves", "waves", "the plan has %d waves, at most %d are taken", len(p.Waves), maxWaves)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_waves", "n", len(p.Waves), "max", maxWaves).At("waves")
 	}
 	for i := range p.Waves {
 		if err := p.Waves[i].normalize(i); err != nil {
@@ -46,7 +46,7 @@ func (w *WavePlan) normalize(number int) error {
 	field := fmt.Sprintf("waves[%d]", number)
 	name, err := fleet.CleanLine("name", w.Name, maxWaveName)
 	if err != nil {
-		return planError("invalid_name", field+".name", "%s", err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.cause", "cause", fleet.CauseOf(err)).At(field + ".name")
 	}
 	if w.Name = name; name == "" {
 		w.Name = fmt.Sprintf("wave %d", number+1)
@@ -58,7 +58,8 @@ func (w *WavePlan) normalize(number int) error {
 		w.Gate = GateAuto
 	}
 	if w.Gate != GateAuto && w.Gate != GateManual {
-		return planError("invalid_gate", field+".gate", "%.40q is not a gate; write auto or manual", string(w.Gate))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_gate",
+			"value", fleet.CleanText(string(w.Gate), 40)).At(field + ".gate")
 	}
 	if err := w.normalizeSize(field); err != nil {
 		return err
@@ -81,8 +82,7 @@ func (w *WavePlan) normalizeSize(field string) error {
 		}
 	}
 	if ways != 1 {
-		return planError("invalid_wave_size", field, "%s must say its size in exactly one way: percent, count or devices",
-			field)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_wave_size", "field", field).At(field)
 	}
 	if err := checkPercent(field+".percent", w.Percent); err != nil {
 		return err
@@ -91,13 +91,14 @@ func (w *WavePlan) normalizeSize(field string) error {
 		return err
 	}
 	if len(w.Devices) > maxPlanDevices {
-		return planError("too_many_devices", field+".devices", "%s names %d devices, at most %d are taken", field,
-			len(w.Devices), maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_devices.wave", "field", field, "n", len(w.Devices),
+			"max", maxPlanDevices).At(field + ".devices")
 	}
 	for i, id := range w.Devices {
 		parsed, err := fleet.ParseDeviceID(string(id))
 		if err != nil {
-			return planError("invalid_device_id", fmt.Sprintf("%s.devices[%d]", field, i), "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_device_id.cause",
+				"cause", fleet.CauseOf(err)).At(fmt.Sprintf("%s.devices[%d]", field, i))
 		}
 		w.Devices[i] = parsed
 	}
@@ -109,8 +110,8 @@ func (p *Plan) checkNamedOnce() error {
 	for number, w := range p.Waves {
 		for _, id := range w.Devices {
 			if other, twice := seen[id]; twice {
-				return planError("device_in_two_waves", fmt.Sprintf("waves[%d].devices", number),
-					"device %s is named in wave %d and again in wave %d", id, other+1, number+1)
+				return fleet.Refuse(fleet.ErrInvalid, "device_in_two_waves", "device", id, "wave", other+1,
+					"again", number+1).At(fmt.Sprintf("waves[%d].devices", number))
 			}
 			seen[id] = number
 		}
@@ -129,15 +130,14 @@ func (p *Plan) checkCover() error {
 		}
 		percents++
 		if w.Percent <= last {
-			return planError("invalid_waves", fmt.Sprintf("waves[%d].percent", i),
-				"wave %d ends at %g %% of the audience, which an earlier one reached (%g %%): percents count from the start of the campaign", i+1, w.Percent, last)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_waves.reached", "wave", i+1, "percent", w.Percent,
+				"last", last).At(fmt.Sprintf("waves[%d].percent", i))
 		}
 		last = w.Percent
 	}
 	counts := slices.ContainsFunc(p.Waves, func(w WavePlan) bool { return w.Count > 0 })
 	if percents > 0 && last < 100 && !counts {
-		return planError("waves_do_not_cover", "waves", "the waves end at %g %% of the audience; the last must end at 100",
-			last)
+		return fleet.Refuse(fleet.ErrInvalid, "waves_do_not_cover.percent", "percent", last).At("waves")
 	}
 	return nil
 }

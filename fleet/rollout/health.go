@@ -74,7 +74,7 @@ func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 	switch call.State {
 	case fleet.CallSucceeded:
 		if call.Error != nil && len(check.Assert) > 0 { // the answer is not kept
-			return "", errors.New(call.Error.Message)
+			return "", errors.New(call.Error.String())
 		}
 		return answerText(call.Result), nil
 	case fleet.CallOffline, fleet.CallUnknown, fleet.CallCanceled:
@@ -86,5 +86,5 @@ func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 	if call.Error.Code == fleet.CodeBusy {
 		return "", errAbsent
 	}
-	return "", errors.New(call.Error.Message)
+	return "", errors.New(call.Error.String())
 }

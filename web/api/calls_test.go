@@ -79,13 +79,12 @@ func TestCallOutcomes(t *testing.T) {
 func TestCallWhoseAnswerIsNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
-		return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large",
-			Params: map[string]any{"bytes": 300_000, "limit": 262_144}}}, nil
+		return fleet.Answer{Omitted: fleet.NewCallError(fleet.CodeTooLarge, "bytes", 300_000, "limit", 262_144)}, nil
 	})
 	r := w.post(t, callPath, volume50)
 	c := decode[callView](t, r, http.StatusOK)
 	if c.State != fleet.CallSucceeded || string(c.Result) != "null" || c.Error == nil ||
-		c.Error.Params["bytes"] != 300_000.0 {
+		c.Error.Params["bytes"] != int64(300_000) {
 		t.Errorf("answered %s", r.body)
 	}
 	if stored := w.get(t, "/calls/"+c.ID.String()); string(stored.body) != string(r.body) {
