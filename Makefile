@@ -62,7 +62,7 @@ bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS
 chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEEDS=1-50; MINUTES=5)
 	@scripts/setup test
 	@FLEETD_CHAOS_SEEDS=$(or $(SEED),$(SEEDS),1-50) FLEETD_CHAOS_MINUTES=$(or $(MINUTES),20) \
-		go test -vet=off -count=1 -timeout 25m -v -run 'TestChaos$$' ./cmd/fleetd
+		go test -vet=off -count=1 -timeout 25m -v -run 'TestChaos$$' ./cmd/fleetd/server
 
 .PHONY: clean
 clean: ## remove what was built, and the test databases; never the data directory

@@ -37,7 +37,7 @@ func (c *profileCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := child.connect(rig.broker.Addr().String(), 64, devices); err != nil {
+	if _, err := child.connect(rig.MQTTAddr().String(), 64, devices); err != nil {
 		return err
 	}
 	if err := rig.listed(ctx, fleetSize); err != nil {

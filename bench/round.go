@@ -83,7 +83,7 @@ func (s *suite) fleetd(ctx context.Context, dir string, r *round) error {
 		return err
 	}
 	before := rss()
-	addr := rig.broker.Addr().String()
+	addr := rig.MQTTAddr().String()
 	if _, err := s.child.connect(addr, 64, devices); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (s *suite) fleetd(ctx context.Context, dir string, r *round) error {
 		return err
 	}
 	r.IdleKiB = (settledRSS() - before) / float64(s.devices)
-	if r.Commits, err = singleRowCommits(ctx, rig.pool.Config().ConnString(), s.duration/2); err != nil {
+	if r.Commits, err = singleRowCommits(ctx, rig.postgres.URL(), s.duration/2); err != nil {
 		return err
 	}
 	s.calls(rig, r)

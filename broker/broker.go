@@ -93,10 +93,10 @@ func (b *Broker) listeners() (all []*listener) {
 	return all
 }
 
-// Addr returns the address of the plain listener, nil if there is none.
+// Addr returns the address of the plain listener, or nil without one.
 func (b *Broker) Addr() net.Addr { return b.tcp.addr() }
 
-// TLSAddr returns the address of the TLS listener, nil if there is none.
+// TLSAddr returns the address of the TLS listener, or nil without one.
 func (b *Broker) TLSAddr() net.Addr { return b.tls.addr() }
 
 // Run serves devices until ctx ends, then closes their connections within a few
@@ -133,8 +133,9 @@ func (b *Broker) shutdown() error {
 	if !ok {
 		return fmt.Errorf("broker: some connections did not end within %v", drainTimeout)
 	}
-	// Mochi's own close would send connections a DISCONNECT that MQTT 3.1.1
-	// does not know, and waits without end: by now there are none.
+	// Mochi's own close sends each connection a DISCONNECT, which MQTT 3.1.1 does
+	// not know, and waits for all of them without a limit. So it runs last, when
+	// no connection is left.
 	return b.server.Close()
 }
 

@@ -10,12 +10,9 @@ import (
 	"fleetd/mcp"
 )
 
-// forever stands for "as long as the caller's context": mcp wants a limit.
+// forever is the timeout of calls that only the caller's context ends: mcp
+// requires one.
 const forever = 24 * time.Hour
-
-// writtenKey is the context key of a channel to be closed once the message was
-// handed over for writing: the session knows no such moment.
-type writtenKey struct{}
 
 // Send writes the call and waits for the answer until ctx ends.
 func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
@@ -26,11 +23,8 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	c := t.c
 	call := &sentCall{id: t.id, tool: inv.Tool, late: late}
 	c.device.remember(call)
-	if t.written != nil {
-		ctx = context.WithValue(ctx, writtenKey{}, t.written)
-	}
 	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments,
-		Scope: scopeOf(inv), Timeout: forever})
+		Scope: scopeOf(inv), Timeout: forever, OnSent: inv.OnWritten})
 	if !gaveUp(err) {
 		c.device.settle(call)
 		return c.outcome(inv.Tool, result, err)
@@ -117,8 +111,8 @@ func omitted(e *mcp.LimitError) *fleet.CallError {
 	return fleet.NewCallError(fleet.CodeTooManyItems, "limit", e.Max)
 }
 
-// toToolError keeps the device's words. An answer that cannot be read counts as
-// a refusal too: the device is done with the call.
+// toToolError keeps the device's code and message. An answer that cannot be read
+// counts as a refusal too: the device is done with the call.
 func toToolError(tool string, err error) *fleet.ToolError {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return &fleet.ToolError{Tool: tool, Code: e.Code, Message: e.Message}

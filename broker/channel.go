@@ -12,8 +12,8 @@ import (
 // ending the conversation at once leaves no time to list their tools, nor to
 // call one. Their channel is kept open, without audio, until they leave.
 //
-// What tells them apart is how their connections end, and before the first has
-// ended, whether the boot poll named any hardware.
+// The two are distinguished by how their connections end and, until the first
+// has ended, by whether the boot poll named any hardware.
 
 const (
 	helloAtOnce = 5 * time.Second  // after CONNECT: the connection was made for the conversation

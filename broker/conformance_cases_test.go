@@ -710,7 +710,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v3: "3.8.4-4, 3.8.4-5, 3.9.3-1", v5: "3.8.4-5, 3.8.4-6, 3.9.3-1",
-		what:  "each filter has its code, in their order; refused ones have one of their own",
+		what:  "each filter has its own code, in order; refused filters have an error code",
 		suite: []string{"3.subscribe_failure", "5.subscribe_failure"},
 		test: func(w *wire) {
 			w.connect()

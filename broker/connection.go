@@ -183,7 +183,8 @@ func (c *connection) stop(cause error) {
 	}
 }
 
-// reason says in words why the connection ended.
+// reason returns, as text for people, why the connection ended; "" if the device
+// disconnected cleanly.
 func (c *connection) reason(err error) string {
 	c.mu.Lock()
 	cause := c.cause
@@ -220,8 +221,8 @@ func (c *connection) receive(payload []byte) {
 	e, err := mcp.ParseEnvelope(payload)
 	switch {
 	case errors.Is(err, mcp.ErrMalformed):
-		// A device in good health sends such texts: error messages are not
-		// escaped. The call they answer can often be told.
+		// A healthy device sends such texts: stock firmware does not escape error
+		// messages. The call they answer can often be determined.
 		if !c.session.ReceiveBroken(payload) {
 			c.broker.stats.unreadable.Add(1)
 		}

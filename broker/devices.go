@@ -7,13 +7,13 @@ import (
 	"fleetd/fleet"
 )
 
-// Devices is what the broker asks of the domain and tells it. All but
-// SaveListing answer from memory: they run on the goroutine that reads a
-// device's socket, and a storm of reconnects calls them thousands of times a
-// second.
+// Devices is the broker's interface to the domain: queries and notifications.
+// All methods but SaveListing answer from memory: they run on the goroutine that
+// reads a device's socket, and a storm of reconnects calls them thousands of
+// times a second.
 type Devices interface {
-	// Authenticate names the device that the credentials of a CONNECT belong
-	// to. A [enrolment.CredentialsError] says in a word why not.
+	// Authenticate returns the device that the credentials of a CONNECT belong
+	// to. An [enrolment.CredentialsError] says why they belong to none.
 	Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error)
 
 	Connected(c fleet.Connection)
@@ -21,12 +21,12 @@ type Devices interface {
 	// of the same device. clean means that the device sent DISCONNECT, as it
 	// does before it restarts.
 	Disconnected(c fleet.Connection, clean bool, reason string)
-	// Seen tells of any packet, at most every few seconds per connection.
+	// Seen reports that packets arrive, at most every few seconds per connection.
 	Seen(id fleet.DeviceID)
-	// Responded tells of an answer: the first on a connection, and the first
+	// Responded reports an answer: the first on a connection, and the first
 	// after Unresponsive.
 	Responded(id fleet.DeviceID)
-	// Unresponsive tells that a request went unanswered.
+	// Unresponsive reports that a request went unanswered.
 	Unresponsive(c fleet.Connection, why string)
 
 	// IsSoftware reports whether the device's boot poll, read in full, named no

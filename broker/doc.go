@@ -4,11 +4,11 @@
 // The MQTT protocol itself is mochi-mqtt's, unpatched. Around it stand a
 // listener that survives hostile sockets, a hook that says who may do what, and
 // a registry of devices that outlives their connections. Nothing is ever routed
-// by topic: a device publishes to the fleet alone, and what it is told is
+// by topic: a device publishes to the fleet alone, and messages to it are
 // written straight to its connection, so that no SUBSCRIBE is needed.
 //
-// The broker knows no SQL and no operators. It asks and tells a [Devices], and
-// is a [fleet.Link] to those who call.
+// The broker knows no SQL and no operators. It queries and notifies the domain
+// through [Devices]; callers reach devices through it as a [fleet.Link].
 //
 // # Locks
 //

@@ -31,7 +31,7 @@ func mosquitto(t *testing.T, b *Broker, n int, name string, args ...string) *exe
 	return exec.CommandContext(t.Context(), path, args...)
 }
 
-// A mosquitto client is told a call and, since it cannot answer on the same
+// A mosquitto client receives a call and, since it cannot answer on the same
 // connection, answers over a later one.
 func TestMosquittoDevice(t *testing.T) {
 	for _, version := range []string{"mqttv311", "mqttv5"} {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const deadline = 20 * time.Second
 
 // domain is the broker's Devices: it lets in everyone whose password is the
-// client id backwards, and keeps what it is told.
+// client id backwards, and records what the broker reports.
 type domain struct {
 	mu       sync.Mutex
 	events   []string
@@ -119,8 +119,8 @@ func (d *domain) happened() string {
 func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
 	t.Helper()
 	d := &domain{fresh: true}
-	// With a vision URL every device is told something at every connection, which
-	// is how these tests know that a connection is up.
+	// With a vision URL every device gets a request at every connection, which is
+	// how these tests know that a connection is up.
 	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }}
 	if change != nil {

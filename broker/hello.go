@@ -77,7 +77,8 @@ func newServerHello(host string, port int) serverHello {
 
 const discardPort = 9
 
-// voiceAddr is where the device is told to send its voice.
+// voiceAddr is the UDP address in the server hello, to which the device sends its
+// voice.
 func (c *connection) voiceAddr() (host string, port int) {
 	host, text, err := net.SplitHostPort(c.broker.o.VoiceAddr)
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// A hook tells mochi who may connect and what they may do. All of it runs on
-// the goroutine that reads the device's socket. Ends of connections are not
+// A hook decides for mochi who may connect and what they may do. All of it runs
+// on the goroutine that reads the device's socket. Ends of connections are not
 // handled here but in listener.serve, which also sees those that panic.
 type hook struct {
 	mqtt.HookBase
@@ -101,9 +101,10 @@ func malformedConnect(pk *packets.Packet) bool {
 	return false
 }
 
-// OnPacketEncode tells MQTT 5 clients what they must do without, which mochi
-// leaves out; what else was changed of a CONNECT, mochi says. It also runs
-// outside of listener.serve, where a panic would end the process.
+// OnPacketEncode adds to the CONNACK of MQTT 5 clients the limits and missing
+// features that mochi leaves out; mochi itself adds what else differs from the
+// CONNECT. It also runs outside of listener.serve, where a panic would end the
+// process.
 func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
 	if pk.FixedHeader.Type == packets.Connack && pk.ReasonCode == packets.CodeSuccess.Code {
 		p := &pk.Properties
@@ -143,13 +144,13 @@ func connectRefusal(cl *mqtt.Client, pk *packets.Packet) (code packets.Code, rea
 }
 
 const (
-	defaultKeepalive = 240   // what stock firmware uses by itself, in seconds
+	defaultKeepalive = 240   // seconds; the default of stock firmware
 	maxKeepalive     = 43690 // mochi multiplies by 1.5 in 16 bits: more wraps round
 )
 
-// clampKeepalive bounds the time after which a silent connection is given up.
-// MQTT 5 devices are told. One of MQTT 3.1.1 that wants none cannot be, and is
-// left to TCP's keepalive.
+// clampKeepalive bounds the time after which a silent connection is closed. The
+// CONNACK gives MQTT 5 devices the value. MQTT 3.1.1 has no such field: a device
+// without a keepalive is left to TCP's.
 func clampKeepalive(cl *mqtt.Client) {
 	v5 := cl.Properties.ProtocolVersion >= 5
 	switch {
@@ -203,8 +204,8 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	h.broker.established(linkOf(cl))
 }
 
-// OnACLCheck allows two topics: what the device publishes to, and, for foreign
-// clients that cannot do without SUBSCRIBE, what it is told by.
+// OnACLCheck allows two topics: the one that the device publishes to and, for
+// foreign clients that cannot do without SUBSCRIBE, the one of messages to it.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	c := linkOf(cl)
 	if c == nil {

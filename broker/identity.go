@@ -25,6 +25,7 @@ func deviceOfClientID(clientID string) fleet.DeviceID {
 	return id
 }
 
-// upTopic is where a device publishes, and downTopic what it is told by.
+// upTopic is the topic that a device publishes to, and downTopic the topic of
+// messages to it.
 func upTopic(id fleet.DeviceID) string   { return "fleet/" + string(id) + "/up" }
 func downTopic(id fleet.DeviceID) string { return "devices/p2p/" + string(id) }

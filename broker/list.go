@@ -18,7 +18,8 @@ func (c *connection) listTools(ctx context.Context) (tools []fleet.Tool, partial
 	if anyUserOnly(all) || len(all) == 0 {
 		return toTools(all, nil), partial, nil
 	}
-	// Older firmware tells the audience only by what it leaves out.
+	// Older firmware does not name the audience: it leaves user-only tools out of
+	// the public list.
 	public, publicPartial, err := c.list(ctx, false)
 	if err != nil {
 		return nil, false, err
@@ -37,9 +38,9 @@ func (c *connection) list(ctx context.Context, withUserTools bool) (tools []mcp.
 	return tools, false, err
 }
 
-// incomplete reports whether the device has told all that it ever will: asking
-// again brings the same. Stock firmware answers with an error when a tool is
-// too large for a page, and when there is no tool to show.
+// incomplete reports whether the list is partial and stays so: another request
+// would return the same. Stock firmware answers with an error when a tool is
+// too large for a page, and when it has no tool to list.
 func incomplete(err error, listed int) bool {
 	_, refused := errors.AsType[*mcp.Error](err)
 	limit := errors.Is(err, mcp.ErrTooLarge) || errors.Is(err, mcp.ErrMalformed)

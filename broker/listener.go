@@ -130,7 +130,7 @@ func (l *listener) backOff(last time.Duration, err error) time.Duration {
 	return wait
 }
 
-// start serves one socket on a goroutine of its own. It is counted before the
+// start serves one socket on its own goroutine. The socket is counted before the
 // goroutine runs, so that closeConnections misses none.
 func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.broker.o.WriteTimeout}

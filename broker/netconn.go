@@ -84,8 +84,8 @@ func (c *netConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetDeadline is how mochi enforces the keepalive, on what it reads. Writes
-// have a deadline of their own. Mochi cuts 1.5 times an odd keepalive to whole
+// SetDeadline is how mochi enforces the keepalive, on what it reads. Writes have
+// a separate deadline. Mochi truncates 1.5 times an odd keepalive to whole
 // seconds, which is too early by the half second added here.
 func (c *netConn) SetDeadline(t time.Time) error {
 	if !t.IsZero() {

@@ -15,8 +15,9 @@ const (
 	listingTimeout = 2 * time.Minute  // for all pages, and for storing them
 )
 
-// An onboarding is what is asked of a device on a new connection: who it is and
-// what it can do, unless that is known, and what it must be told.
+// An onboarding is the state of the first requests on a new connection. They
+// send the device its vision URL and, unless the fleet knows its tools, ask who
+// it is and what it can do.
 type onboarding struct { // under connection.mu
 	running bool
 	done    bool // nothing more to ask
@@ -74,8 +75,8 @@ func (c *connection) onboard() {
 	}
 }
 
-// end notes the end of a try. delay says when to try again, 0 for never; tell
-// says that it is time to log that nothing came of it.
+// end records the end of a try. delay is the time until the next, 0 for never;
+// the second result reports whether the failure is to be logged now.
 func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration, tell bool) {
 	o.running = false
 	if err == nil {
@@ -93,11 +94,11 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 var errListedOften = errors.New(
 	"the device's tools were listed several times in the last minutes; they will be again later")
 
-// introduce is one try. Each request has a turn of its own, so that calls get
+// introduce is one try. Each request waits for its own turn, so that calls get
 // in between.
 func (c *connection) introduce(ctx context.Context) error {
 	if c.broker.o.VisionURL == nil && !c.broker.devices.NeedsListing(c.Device) {
-		return nil // nothing to tell and nothing to ask: a fleet that comes back is let in without a word
+		return nil // nothing to send or ask: a returning fleet is let in without requests
 	}
 	var hello *mcp.InitializeResult
 	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
@@ -137,7 +138,7 @@ func (c *connection) initializeParams() mcp.InitializeParams {
 
 // inTurn runs f when the device's line has come to it.
 func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) error {
-	t, err := c.join(maxWaiting + 1) // beside the calls, not instead of one
+	t, err := c.join(maxWaiting + 1) // in addition to the calls, not instead of one
 	if err != nil {
 		return err
 	}

@@ -20,14 +20,14 @@ type Options struct {
 
 	Devices Devices
 	Node    string // this process, as its connections name it
-	Version string // of fleetd, told to devices
+	Version string // of fleetd, sent to devices
 	Logger  *slog.Logger
 
 	// VisionURL is where a device's camera sends pictures to be explained, ""
 	// for nowhere. Devices forget it at every start.
 	VisionURL func(id string) (url, token string)
 
-	// VoiceAddr is the UDP address told to a device whose user starts to talk.
+	// VoiceAddr is the UDP address sent to a device whose user starts to talk.
 	// Nothing need listen there: the conversation is ended at once.
 	// Default: the address the device connected to, port 9 (discard).
 	VoiceAddr string

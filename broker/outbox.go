@@ -17,9 +17,9 @@ const maxOutbox = 16
 
 var errOutboxFull = errors.New("the device does not read what it is sent")
 
-// An outbox holds what is to be written to one device. While there is
-// something, one goroutine writes it: a device that does not read blocks
-// nobody else, and an idle one costs no goroutine.
+// An outbox holds the messages to be written to one device. While it has any,
+// one goroutine writes them: a device that does not read blocks no other, and an
+// idle one costs no goroutine.
 type outbox struct {
 	waiting [][]byte
 	writing bool
@@ -28,16 +28,12 @@ type outbox struct {
 func (o *outbox) clear() { o.waiting = nil }
 
 // Send makes a connection the transport of its MCP session.
-func (c *connection) Send(ctx context.Context, msg []byte, scope mcp.Scope) error {
-	err := c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+64), msg, scope))
-	if written, ok := ctx.Value(writtenKey{}).(chan struct{}); ok && err == nil {
-		close(written)
-	}
-	return err
+func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
+	return c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+64), msg, scope))
 }
 
-// deliver queues a message to the device, or says that it was not sent. That it
-// was is no promise: only an answer tells.
+// deliver queues a message to the device, or returns an error if it was not
+// sent. A nil error does not prove delivery: only an answer does.
 func (c *connection) deliver(payload []byte) error {
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(payload)+len(c.down)+16 > int(limit) {
 		return fmt.Errorf("%w: the device takes packets of at most %d bytes", mcp.ErrNotSent, limit)
@@ -67,7 +63,7 @@ func (c *connection) write() {
 			return
 		}
 		c.broker.stats.publishesOut.Add(1)
-		// QoS 0: a device does not tell a repeated call from a new one.
+		// QoS 0: a device does not distinguish a repeated call from a new one.
 		err := c.client.WritePacket(packets.Packet{
 			FixedHeader: packets.FixedHeader{Type: packets.Publish},
 			TopicName:   c.down,

@@ -10,7 +10,7 @@ import (
 )
 
 // Ping asks the device for a sign of life over its connection, and returns that
-// connection's epoch with the answer: a device answers it beside a call, but
+// connection's epoch with the answer. A device answers it while a call runs, but
 // not while it installs firmware or restarts. Errors: [fleet.ErrOffline] if
 // there is no connection, [fleet.ErrNoAnswer] if no answer came over it.
 func (b *Broker) Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err error) {

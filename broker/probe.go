@@ -83,8 +83,8 @@ func (b *Broker) watch() {
 	}
 }
 
-// ping asks for a sign of life. It does not stand in line: a device answers a
-// ping beside a call, and a call must not wait for it.
+// ping asks for a sign of life. It does not queue in the line: a device answers a
+// ping while a call runs, and a call must not wait for it.
 func (c *connection) ping() {
 	ctx, cancel := context.WithTimeout(c.broker.life, c.broker.o.RequestTimeout)
 	defer cancel()

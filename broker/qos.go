@@ -100,7 +100,7 @@ func (c *connection) acknowledge(kind byte, id uint16, code packets.Code) {
 }
 
 // subscribing refuses subscription identifiers, which mochi would keep although
-// CONNACK says that there are none.
+// CONNACK says that the server does not support them.
 func (c *connection) subscribing(pk packets.Packet) (packets.Packet, error) {
 	if len(pk.Properties.SubscriptionIdentifier) == 0 || pk.SubscribeValidate() != packets.CodeSuccess {
 		return pk, nil

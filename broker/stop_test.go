@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// At a shutdown MQTT 5 devices are told; others just see the socket close, as
-// their protocol knows no DISCONNECT from the server.
+// At a shutdown MQTT 5 devices receive a DISCONNECT; for others the socket just
+// closes, as their protocol knows no DISCONNECT from the server.
 func TestShutdown(t *testing.T) {
 	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true},
 		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }})

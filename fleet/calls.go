@@ -57,7 +57,7 @@ type FirmwareOrder struct {
 	// Told sees that the call was sent, answered or not sent, as it happens; it
 	// must not block. Kinds: sent, answer, job (the device took the order for the
 	// named job), refused, late_answer, not_sent. Every
-	// order gets sent or not_sent, also if [Calls.Call] fails; the detail of
+	// order gets sent or not_sent, also if [Calls.Make] fails; the detail of
 	// not_sent and refused is "code: message".
 	Told func(Evidence)
 	// Patience is how long the call waits for its evidence.
@@ -99,7 +99,6 @@ type CallsOptions struct {
 // A call is made at most once. What fleetd cannot know it calls unknown or
 // timed_out, and never sends again by itself.
 type Calls struct {
-	CallStore
 	o       CallsOptions
 	gate    gate
 	settler *settler // completes records whose writes failed
@@ -126,41 +125,36 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Observe = func(*Call) {}
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{CallStore: o.Store, o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
+	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	return s
 }
 
-// Call makes a call and waits for its outcome. A refusal, a device that is
+// Make makes a call and waits for its outcome. A refusal, a device that is
 // offline, or one that does not answer is an outcome, not an error: an error
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
 // if ctx ends meanwhile.
-func (s *Calls) Call(ctx context.Context, r CallRequest) (Call, error) {
-	a, err := s.begin(ctx, r)
-	if err != nil {
-		return Call{}, err
-	}
-	defer s.running.Done()
-	err = a.run()
-	return *a.call, err
-}
+func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) { return s.carry(ctx, r, true) }
 
 // Start makes a call and returns its record at once, final only if it was not
 // sent. The outcome comes as an [EventCall] and in the record.
 func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
-	a, err := s.begin(ctx, r)
-	if err != nil {
-		return Call{}, err
-	}
-	record := *a.call
-	go func() {
-		defer s.running.Done()
-		if err := a.run(); err != nil {
-			s.o.Log.Error("outcome of a call not stored", "call", record.ID, "device", record.Device, "err", err)
-		}
-	}()
-	return record, nil
+	return s.carry(ctx, r, false)
+}
+
+// Get returns one call, or [ErrNotFound].
+func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) { return s.o.Store.Call(ctx, id) }
+
+// List returns a page of calls, newest first.
+func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
+	return s.o.Store.Calls(ctx, f)
+}
+
+// LastArguments returns the arguments that the actor last used for the tool on
+// any device, or nil.
+func (s *Calls) LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error) {
+	return s.o.Store.LastArguments(ctx, actor, tool)
 }
 
 // Shutdown refuses new calls, gives those in flight a moment to end, and
@@ -188,121 +182,6 @@ func (s *Calls) enter() error {
 	}
 	s.running.Add(1)
 	return nil
-}
-
-// begin judges a request and puts the call on record: final if it cannot be
-// made, sent if the device is idle, else pending. On success the caller owes
-// run and running.Done.
-func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
-	a, err := s.record(ctx, r)
-	if err != nil {
-		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(),
-			maxToldDetail)})
-	}
-	return a, err
-}
-
-func (s *Calls) record(ctx context.Context, r CallRequest) (*attempt, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	a, err := s.prepare(ctx, r)
-	if err == nil {
-		if err = s.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
-			err = a.notInserted(err)
-		}
-	}
-	if err != nil {
-		if a != nil && a.turn != nil {
-			a.turn.Done()
-		}
-		s.running.Done()
-		return nil, err
-	}
-	s.announce(a.call)
-	return a, nil
-}
-
-func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
-	if err := checkRequest(r); err != nil {
-		return nil, err
-	}
-	r.now = s.o.Now()
-	t, err := s.o.Targets.get(ctx, r.Device, r.now)
-	if err != nil {
-		return nil, err
-	}
-	a := &attempt{calls: s, call: s.newCall(r), wire: r.Arguments, order: r.Firmware, stalled: r.stalled}
-	if no := s.admit(ctx, a, t, r); no != nil {
-		a.close(no.state, &no.err)
-		return a, nil
-	}
-	if err := a.queue(r.UnlessOffline); err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
-// checkRequest refuses what is not worth a record: it cannot be stored.
-func checkRequest(r CallRequest) error {
-	switch {
-	case r.Tool == "" || len(r.Tool) > 200:
-		return Refuse(ErrInvalid, "invalid_tool.length", "limit", 200)
-	case len(r.Arguments) > MaxArgumentBytes:
-		return Refuse(ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
-	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
-		return Refuse(ErrInvalid, "invalid_arguments.not_json")
-	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
-		return Refuse(ErrInvalid, "invalid_order", "tool", ToolUpgradeFirmware)
-	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
-		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
-	}
-	return nil
-}
-
-// admit fills in the url argument that fleetd owns and asks the gate.
-func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest) *refusal {
-	if r.Firmware != nil {
-		tool, _ := t.inventory.Tool(r.Tool)
-		r.Arguments = a.fillOrder(tool.InputSchema)
-	}
-	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
-		given, err := decodeObject(r.Arguments)
-		if err != nil {
-			return invalid(notAnObject(err))
-		}
-		if _, set := given["url"]; set {
-			return invalid(NewCallError("url_is_ours"))
-		}
-		given["url"] = "http://fleetd.invalid/"
-		r.Arguments, _ = json.Marshal(given)
-	}
-	if no := s.gate.check(t, r); no != nil {
-		return no
-	}
-	if !OwnsURL(r.Tool) {
-		return nil
-	}
-	if err := a.fillURL(ctx, r); err != nil {
-		s.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
-		return refuse(NewCallError("link_failed"))
-	}
-	return nil
-}
-
-func (s *Calls) newCall(r CallRequest) *Call {
-	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
-		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
-	}
-	if r.Firmware != nil {
-		c.Timeout = r.Firmware.Patience
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout(r.Tool)
-	}
-	return c
 }
 
 // callIDSlack is how far the time in a call's id may lie from its creation.

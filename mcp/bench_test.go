@@ -86,7 +86,7 @@ func TestSessionIsSmall(t *testing.T) {
 	}
 }
 
-// The answer path runs beside a broker and a database on two cores.
+// The answer path shares two cores with a broker and a database.
 func TestCallAllocations(t *testing.T) {
 	link := &echo{tail: `,"result":{"content":[{"type":"text","text":"true"}],"isError":false}}}`}
 	link.session = mcp.NewSession(link, mcp.SessionOptions{})

@@ -20,8 +20,8 @@ type Envelope struct {
 	Type      string // "mcp", "hello", "goodbye", "listen", "abort", …; empty if the device sent no string
 	SessionID string // of the audio channel, often empty or stale: never route by it
 
-	// Payload is the part of the parsed bytes under "payload", nil if there is
-	// none. It is valid JSON of any kind.
+	// Payload is the part of the parsed bytes under "payload", nil without that
+	// member. It is valid JSON of any kind.
 	Payload json.RawMessage
 }
 
@@ -63,12 +63,13 @@ func envelopeType(value []byte) string {
 	return ""
 }
 
-// A Scope says on whose behalf a message is sent. Firmware that guards its
-// user-only tools reads it beside the payload; stock firmware ignores it.
+// A Scope says on whose behalf a message is sent. It is a member of the
+// envelope, next to the payload. Firmware that guards its user-only tools
+// reads it; stock firmware ignores it.
 type Scope string
 
 const (
-	ScopeNone     Scope = ""         // a language model, or nobody in particular
+	ScopeNone     Scope = ""         // a language model, or unspecified
 	ScopeOperator Scope = "operator" // a person, or what a person put to work
 )
 

@@ -16,13 +16,13 @@ var (
 	// drop it silently or answer it unreadably. It implies ErrNotSent.
 	ErrInvalid = fmt.Errorf("invalid request, %w", ErrNotSent)
 
-	// ErrTimeout means that no answer came in time. Without ErrNotSent beside it
-	// the device may have acted, or may still; a late answer goes to
+	// ErrTimeout means that no answer came in time. Unless the error also wraps
+	// ErrNotSent, the device may have acted, or may still; a late answer goes to
 	// [SessionOptions.OnUnmatched].
 	ErrTimeout = errors.New("no answer in time")
 
-	// ErrClosed means that the session ended before the answer came. Without
-	// ErrNotSent beside it the device may have acted.
+	// ErrClosed means that the session ended before the answer came. Unless the
+	// error also wraps ErrNotSent, the device may have acted.
 	ErrClosed = errors.New("session closed")
 
 	// ErrTooLarge means that a message, a list or a request passed its limit. Of

@@ -84,7 +84,7 @@ func (s *Session) receiveAnswer(m message) {
 		w = s.take(id)
 	}
 	if w == nil && s.o.OnUnmatched == nil {
-		return // nobody would see what decoding finds
+		return // the decoded answer would have no receiver
 	}
 	s.settle(w, m.answer(id, w != nil && w.raw))
 }
@@ -102,7 +102,7 @@ func (m message) answer(id int64, raw bool) Answer {
 	return a
 }
 
-// settle gives w its answer, or reports an answer that nobody waits for.
+// settle delivers the answer to w, or to OnUnmatched if no call waits for it.
 func (s *Session) settle(w *waiter, a Answer) {
 	switch {
 	case w != nil:

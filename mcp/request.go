@@ -9,7 +9,7 @@ import (
 // is asked for.
 const protocolVersion = "2024-11-05"
 
-// initialized tells the device that the client is ready; it never answers.
+// initialized notifies the device that the client is ready. It has no answer.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
 // The methods of stock firmware, and ping, which it answers with an error.
@@ -21,8 +21,8 @@ const (
 )
 
 // appendHead appends a request up to its parameters. All requests are built
-// here and below by appending text: the firmware drops without a word what has
-// another kind of id, version or params, so their form is not left to tags.
+// here and below by appending text, not from struct tags: the firmware silently
+// drops a request whose id, version or params have another type.
 func appendHead(dst []byte, id int32, method string) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = strconv.AppendInt(dst, int64(id), 10)

@@ -28,12 +28,12 @@ type CallToolResult struct {
 	IsError bool      `json:"isError"` // always false from stock firmware; see Failed
 }
 
-// Failed tells whether the result reports a failure: by isError, or in the way
-// of stock firmware, whose isError is always false and whose failed tools
-// answer the single text "false". A tool that answers a question may also mean
-// "no" by it, so the result itself is left as it came and the caller, who knows
-// the tool, decides. "true" is no proof of success either: a failed firmware
-// upgrade says it, late.
+// Failed reports whether the result is a failure: by isError, or in the way of
+// stock firmware, whose isError is always false and whose failed tools answer
+// the single text "false". A tool that answers a question may mean "no" by that
+// text, so the result is not changed and the caller, who knows the tool,
+// decides. "true" does not prove success: a failed firmware upgrade answers it
+// too, late.
 func (r *CallToolResult) Failed() bool {
 	return r.IsError || len(r.Content) == 1 && r.Content[0] == Content{Type: "text", Text: "false"}
 }
@@ -184,8 +184,8 @@ func (it item) binary(kind string) Content {
 	return c
 }
 
-// unreadable stands in for an item that would make MCP clients reject the
-// whole result.
+// unreadable replaces an item that would make MCP clients reject the whole
+// result.
 func unreadable(kind, why string) Content {
 	return Content{Type: "text", Text: "[unreadable " + kind + " from the device: " + why + "]"}
 }

@@ -184,9 +184,9 @@ func (s *scanner) more(closing byte) (bool, error) {
 	return false, s.unexpected()
 }
 
-func (s *scanner) literal(word string) error {
-	for i := range len(word) {
-		if s.pos >= len(s.data) || s.data[s.pos] != word[i] {
+func (s *scanner) literal(name string) error {
+	for i := range len(name) {
+		if s.pos >= len(s.data) || s.data[s.pos] != name[i] {
 			return s.unexpected()
 		}
 		s.pos++

@@ -1,6 +1,6 @@
 package mcp
 
-// plain marks the bytes that may stand in a string as they are.
+// plain marks the bytes that a string may hold unescaped.
 var plain = func() (t [256]bool) {
 	for c := 0x20; c < 256; c++ {
 		t[c] = c != '"' && c != '\\'

@@ -6,7 +6,7 @@ import (
 	"fleetd/mcp"
 )
 
-func TestScopeGoesBesideThePayload(t *testing.T) {
+func TestScopeIsOutsideThePayload(t *testing.T) {
 	const answer = `{"type":"mcp","payload":{"jsonrpc":"2.0","id":7,"result":{"content":[],"isError":false}}}`
 	for scope, want := range map[mcp.Scope]string{
 		mcp.ScopeNone:     `{"type":"mcp","payload":{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"self.a","arguments":{}}}}`,

@@ -40,12 +40,12 @@ type SessionOptions struct {
 	MaxTools     int // tools of one tools/list. Default: 512
 	MaxListBytes int // all pages of one tools/list together. Default: 512 KiB
 
-	// OnNotification is told what the device says unasked. params is cleaned
-	// JSON, nil if there was none, and may be kept. It runs within Receive: it
-	// must not block.
+	// OnNotification is called with each notification from the device. params is
+	// cleaned JSON, nil if the notification had none, and may be kept. It runs
+	// within Receive: it must not block.
 	OnNotification func(method string, params json.RawMessage)
 
-	// OnUnmatched gets each answer that no call waits for. It runs within
+	// OnUnmatched is called with each answer that no call waits for. It runs within
 	// Receive or ReceiveBroken: it must not block.
 	OnUnmatched func(Answer)
 
@@ -77,9 +77,9 @@ func positive[T int | time.Duration](v *T, otherwise T) {
 	}
 }
 
-// An Answer is an answer that nobody waited for: late, because its caller gave
-// up or its session ended, or to something never asked. The session remembers
-// no past ids, so telling the two apart is up to whoever stored the call.
+// An Answer is an answer that no call waits for. Either it is late, because its
+// caller gave up or its session ended, or no request had its id. The session
+// keeps no past ids: only the store of the calls can distinguish the two.
 type Answer struct {
 	ID     int64           // as the device sent it; 0 if that was not a number
 	Result *CallToolResult // nil if Err is set; empty when it answers no tools/call
@@ -152,7 +152,7 @@ func (s *Session) add(w *waiter) error {
 	return nil
 }
 
-// take removes the waiter for id and returns it, nil if there is none.
+// take removes and returns the waiter for id, or nil if no call waits for it.
 func (s *Session) take(id int64) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,6 +173,7 @@ type request struct {
 	scope   Scope
 	timeout time.Duration // 0: until the context's deadline
 	raw     bool
+	onSent  func() // may be nil
 }
 
 // exchange sends r and waits for its answer. Errors that are not the device's
@@ -193,6 +194,9 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	if err := s.transport.Send(ctx, r.msg, r.scope); err != nil {
 		return s.giveUp(w, r.method, fmt.Errorf("sending: %w", sendError(ctx, err)))
 	}
+	if r.onSent != nil {
+		r.onSent()
+	}
 	select {
 	case a := <-w.done:
 		return a, named(r.method, a.Err)
@@ -202,7 +206,7 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 }
 
 // giveUp stops waiting, unless the answer came at the same moment. If the
-// session closed at that moment, err still tells whether anything was sent.
+// session closed at that moment, err still reports whether anything was sent.
 func (s *Session) giveUp(w *waiter, method string, err error) (Answer, error) {
 	if s.take(int64(w.id)) != nil {
 		return Answer{}, named(method, err)
@@ -214,7 +218,8 @@ func (s *Session) giveUp(w *waiter, method string, err error) (Answer, error) {
 	return a, named(method, a.Err)
 }
 
-// named puts the method before an error, but not before the device's own words.
+// named prefixes an error with the method, but leaves the device's own error
+// message unchanged.
 func named(method string, err error) error {
 	if _, ok := err.(*Error); ok || err == nil {
 		return err

@@ -11,7 +11,7 @@ import (
 // length would not do: cleaning makes three bytes of an invalid one.)
 const unlimited = math.MaxInt
 
-// isString tells whether value, a checked JSON value, is a string.
+// isString reports whether value, a checked JSON value, is a string.
 func isString(value []byte) bool { return len(value) >= 2 && value[0] == '"' }
 
 // cleanText decodes the string literal lit and cleans it as [keepInText] says.
@@ -64,9 +64,9 @@ func keepInLine(r rune) bool {
 	return keepInText(r) && r >= 0x20 && !bidi && r != 0x2028 && r != 0x2029
 }
 
-// nextRune decodes the first character of the inside of a checked string
-// literal and tells how many bytes it took. ok is false for invalid UTF-8 and
-// lone surrogates, which decode to U+FFFD.
+// nextRune decodes the first character inside a checked string literal and
+// returns its length in bytes. ok is false for invalid UTF-8 and lone
+// surrogates, which decode to U+FFFD.
 func nextRune(b []byte) (r rune, n int, ok bool) {
 	if b[0] != '\\' {
 		r, n = utf8.DecodeRune(b)

@@ -32,8 +32,8 @@ type Tool struct {
 	Audience []string // annotations.audience; nil on stock tools meant for models too
 }
 
-// UserOnly tells whether the device means the tool for people and not for
-// models. Devices run it for anybody: it is for the caller to enforce.
+// UserOnly reports whether the device offers the tool to people and not to
+// models. Devices run it for any client: the caller has to enforce it.
 func (t Tool) UserOnly() bool {
 	return slices.Contains(t.Audience, "user") && !slices.Contains(t.Audience, "assistant")
 }

@@ -246,8 +246,8 @@ func (r refusal) reply() string {
 		id, r.Code, bytes.TrimSpace(message.Bytes()))
 }
 
-// What the firmware refuses mcp understands, with code and words; and a call
-// that mcp can build at all is the one that the firmware judged.
+// mcp decodes each refusal of the firmware, with its code and message. Where mcp
+// can build the call, it builds the same bytes that the firmware refused.
 func TestFirmwareRefusals(t *testing.T) {
 	var file struct {
 		About string

@@ -69,7 +69,7 @@ func TestToolsListVectors(t *testing.T) {
 	}
 }
 
-// A device that fails at a later page has still told of the tools before it.
+// The tools of earlier pages are kept when a later page fails.
 func TestToolsListKeepsEarlierPages(t *testing.T) {
 	const firstPage = `{"type":"mcp","payload":{"jsonrpc":"2.0","id":%d,"result":{"tools":[{"name":"self.a","inputSchema":{"type":"object"}}],"nextCursor":"%s"}}}`
 	var file listVectors

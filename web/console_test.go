@@ -108,7 +108,7 @@ func newConsole(t testing.TB, change ...func(*web.Options)) *console {
 	return c
 }
 
-// services wires the domain as cmd/fleetd does, around scripted devices.
+// services wires the domain as cmd/fleetd/server does, around scripted devices.
 func (c *console) services(log *slog.Logger) web.Options {
 	bytes, err := blobs.OpenDir(c.t.TempDir())
 	if err != nil {

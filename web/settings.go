@@ -43,7 +43,7 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	return page, err
 }
 
-// system are the facts about this fleetd; cmd/fleetd adds those it knows.
+// system are the facts about this fleetd; cmd/fleetd/server adds those it knows.
 func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
 	g, err := s.glance(ctx)
 	v := viewerOf(ctx)

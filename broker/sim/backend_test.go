@@ -19,8 +19,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// A backend is a foreign MQTT broker with an OTA server beside it: the least
-// that stock devices need.
+// A backend is a foreign MQTT broker and an OTA server: the least that stock
+// devices need.
 type backend struct {
 	t      *testing.T
 	broker *mqtt.Server

@@ -37,7 +37,7 @@ type partition struct {
 
 func (p partition) isSlot() bool { return p.kind == 0 && p.subtype >= 16 && p.subtype < 32 }
 
-// A screen is a board's display; the zero value stands for none.
+// A screen is a board's display; the zero value means no display.
 type screen struct {
 	width, height int
 	mono          bool

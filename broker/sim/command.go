@@ -17,7 +17,7 @@ type Command struct {
 	Seed        uint64        `default:"1" help:"The same seed gives the same devices again."`
 	Faults      string        `placeholder:"LIST" help:"Misbehaviour as name[=value][:rate], such as silent:2%,slow=2s:5%,cut=50:1%. Names: silent, slow, drop, badjson, flap, noconnect, error; for upgrades silent-accept, no-get, cut, wrong-build, rollback, late-true, poll-without-mqtt, mqtt-without-poll."`
 	ConnectRate float64       `default:"500" help:"Devices switched on in a second."`
-	Keepalive   time.Duration `help:"MQTT keepalive in place of what the server tells."`
+	Keepalive   time.Duration `help:"MQTT keepalive, in place of the one the server sends."`
 	BootDelay   time.Duration `default:"3s" help:"Time from a restart to the boot poll."`
 	TimeScale   float64       `default:"1" help:"Multiplies the firmware's own waits; 0.1 is ten times as fast."`
 	FirstMAC    string        `name:"first-mac" placeholder:"MAC" help:"Address of the first device; the others count up."`
@@ -73,19 +73,20 @@ func (c *Command) Run(ctx context.Context) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	told := make(chan struct{})
+	printed := make(chan struct{})
 	go func() {
-		defer close(told)
-		c.tell(ctx, f)
+		defer close(printed)
+		c.printProgress(ctx, f)
 	}()
 	err = f.Run(ctx)
 	stop()
-	<-told
+	<-printed
 	return err
 }
 
-// tell prints progress, as often as asked but only when something changed.
-func (c *Command) tell(ctx context.Context, f *Fleet) {
+// printProgress prints the fleet's counters every c.Progress, but only when one
+// has changed.
+func (c *Command) printProgress(ctx context.Context, f *Fleet) {
 	last := ""
 	for c.Progress > 0 && sleepFor(ctx, c.Progress) {
 		if line := f.Stats().String(); line != last {

@@ -53,13 +53,15 @@ func (d *delivery) note(kind fleet.EvidenceKind) {
 	}
 }
 
-func (d *delivery) told() []string {
+func (d *delivery) evidence() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.story)
 }
 
-func (d *delivery) saw(kind fleet.EvidenceKind) bool { return slices.Contains(d.told(), string(kind)) }
+func (d *delivery) saw(kind fleet.EvidenceKind) bool {
+	return slices.Contains(d.evidence(), string(kind))
+}
 
 // newDelivery runs it with a 300 KB image of version 2.9.0 for an S3 board.
 func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
@@ -96,8 +98,9 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
 	must(err)
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d,
-		Downloads: d.downloads}).Routes(router)
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: d.enrolments, Presences: d.presences, Offers: d,
+		Answers: answers})
+	device.New(device.Options{Enrolments: d.enrolments, BootPolls: polls, Downloads: d.downloads}).Routes(router)
 	d.http = httptest.NewUnstartedServer(router)
 	d.http.Config.ConnContext = device.WithConn
 	d.http.Start()
@@ -264,11 +267,11 @@ func TestPushedUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := strings.Fields(tt.story)
-			eventually(t, tt.story, func() bool { return len(d.told()) >= len(want) })
+			eventually(t, tt.story, func() bool { return len(d.evidence()) >= len(want) })
 			time.Sleep(100 * time.Millisecond) // nothing more may come
 			close(over)
 			eventually(t, "the outcome", func() bool {
-				c, err = d.calls.CallStore.Call(t.Context(), c.ID)
+				c, err = d.calls.Get(t.Context(), c.ID)
 				return err != nil || c.State.Final()
 			})
 			code := ""
@@ -278,7 +281,7 @@ func TestPushedUpgrade(t *testing.T) {
 			if err != nil || c.State != tt.want || code != tt.code {
 				t.Errorf("%s %q, %v; want %s %q", c.State, code, err, tt.want, tt.code)
 			}
-			if diff := cmp.Diff(want, d.told()); diff != "" {
+			if diff := cmp.Diff(want, d.evidence()); diff != "" {
 				t.Errorf("observed (-want +got)\n%s", diff)
 			}
 		})
@@ -316,7 +319,7 @@ func TestOfferedDelivery(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "the device on MQTT again", func() bool { return d.saw(fleet.EvidenceConnect) })
-			if diff := cmp.Diff(strings.Fields(tt.story), d.told()); diff != "" {
+			if diff := cmp.Diff(strings.Fields(tt.story), d.evidence()); diff != "" {
 				t.Errorf("observed (-want +got)\n%s", diff)
 			}
 			if runs := d.device.Firmware(); (runs.ElfSHA256 == elf) != tt.installed || runs.Pending {

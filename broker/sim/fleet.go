@@ -29,13 +29,13 @@ type Options struct {
 	Faults []Fault
 	// ConnectRate is how many devices are switched on in a second. Default: 500.
 	ConnectRate float64
-	// Keepalive, if set, is used in place of what the server tells.
+	// Keepalive, if set, replaces the keepalive that the server sends.
 	Keepalive time.Duration
 	// BootDelay is the time from a restart to the boot poll. Default: 3s.
 	BootDelay time.Duration
-	// TimeScale multiplies every wait that the firmware has of itself: 1 is
-	// real, 0.01 a hundred times as fast. Network time-outs and the keepalive
-	// stay as they are. Default: 1.
+	// TimeScale multiplies every wait built into the firmware: 1 is real time,
+	// 0.01 a hundred times as fast. It does not change network timeouts and the
+	// keepalive. Default: 1.
 	TimeScale float64
 	// FirstMAC is the address of device 0; the others count up from it.
 	// Default: a locally administered one that depends on the seed.

@@ -44,8 +44,8 @@ func TestMACsCountUp(t *testing.T) {
 	}
 }
 
-// TestCommand runs the command line that cmd/fleetd offers, from source
-// addresses of its own.
+// TestCommand runs the command line that cmd/fleetd offers, from given source
+// addresses.
 func TestCommand(t *testing.T) {
 	b := newBackend(t)
 	var c Command
@@ -89,7 +89,8 @@ func TestCommandRefusesFaults(t *testing.T) {
 	}
 }
 
-// TestHelpNamesEverything keeps the help text beside the catalogues it lists.
+// TestHelpNamesEverything keeps the help text in step with the catalogues it
+// lists.
 func TestHelpNamesEverything(t *testing.T) {
 	help := ""
 	for field := range reflect.TypeFor[Command]().Fields() {

@@ -13,7 +13,7 @@ import (
 // manufacturer, so that no real board is ever mistaken for a virtual one.
 var macPrefix = [3]byte{0x02, 0xf1, 0xee}
 
-// An identity is what a device knows of itself for life.
+// An identity is what names a device for life.
 type identity struct {
 	mac    string // a0:85:e3:11:22:33, the Device-Id header
 	uuid   string // the Client-Id header
@@ -62,17 +62,17 @@ func uuidFor(seed uint64, mac string) string {
 }
 
 // digest is the one source of everything that only looks random.
-func digest(seed uint64, words ...string) []byte {
+func digest(seed uint64, names ...string) []byte {
 	h := sha256.New()
 	_ = binary.Write(h, binary.BigEndian, seed)
-	for _, w := range words {
-		h.Write([]byte(w))
+	for _, name := range names {
+		h.Write([]byte(name))
 		h.Write([]byte{0})
 	}
 	return h.Sum(nil)
 }
 
-// chance is a number in [0,1) that depends on the seed and the words alone.
-func chance(seed uint64, words ...string) float64 {
-	return float64(binary.BigEndian.Uint64(digest(seed, words...))>>11) / (1 << 53)
+// chance is a number in [0,1) that depends on the seed and the names alone.
+func chance(seed uint64, names ...string) float64 {
+	return float64(binary.BigEndian.Uint64(digest(seed, names...))>>11) / (1 << 53)
 }

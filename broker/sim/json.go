@@ -10,7 +10,7 @@ import (
 )
 
 // A value is the text of one JSON value inside a message that json.Valid has
-// accepted; nil stands for "not there". It reads as the firmware's cJSON does:
+// accepted; nil means that the member is absent. It reads as the firmware's cJSON does:
 // keys match in any case and the first match wins, which encoding/json's own
 // decoding into structs would not do.
 type value []byte
@@ -109,7 +109,7 @@ func (v value) skipValue(i int) int {
 		case '{', '[':
 			depth++
 		case '}', ']':
-			if depth == 0 { // the end of the object around a bare number or word
+			if depth == 0 { // the end of the object around a bare number or literal
 				return i
 			}
 			if depth--; depth == 0 {

@@ -115,8 +115,8 @@ func TestTwoStartsAreTheSameFleet(t *testing.T) {
 	}
 }
 
-// A device told to set up its Wi-Fi says goodbye, answers nothing, and stays
-// away until a person has been there.
+// A device that is ordered to set up its Wi-Fi says goodbye, answers nothing, and
+// stays away until a person has been there.
 func TestReconfigureWiFiLeavesTheNetwork(t *testing.T) {
 	b := newBackend(t)
 	f := b.start(Options{Boards: []string{"lichuang-dev"}, TimeScale: 0.001})

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A mosquitto is a broker that nobody here has written, in its own process.
+// A mosquitto is an independent broker implementation, in its own process.
 type mosquitto struct {
 	port int
 	mu   sync.Mutex

@@ -140,8 +140,8 @@ func (c *mqttConn) fill() error {
 	return err
 }
 
-// read waits for bytes. The read deadline does the work of the keepalive
-// timer, so that an idle device needs no timer of its own.
+// read waits for bytes. The read deadline replaces a keepalive timer, so that an
+// idle device needs none.
 func (c *mqttConn) read(p []byte) (int, error) {
 	for {
 		if err := c.SetReadDeadline(c.nextDuty()); err != nil {

@@ -15,7 +15,7 @@ const (
 // restarts, and what an answer does not name stays.
 type nvs struct {
 	endpoint, clientID, username, password, topic string
-	keepalive                                     int // seconds; 0 if never told
+	keepalive                                     int // seconds; 0 until a server sent one
 	assetsURL                                     string
 }
 

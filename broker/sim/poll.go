@@ -17,8 +17,8 @@ const (
 	firstRetry   = 10 * time.Second
 )
 
-// An answer is what a device takes from one OTA check, beside what it wrote to
-// NVS.
+// An answer is what a device uses of the answer to one OTA check, apart from
+// what it writes to NVS.
 type answer struct {
 	mqtt, websocket bool // the section was there
 	code, challenge string

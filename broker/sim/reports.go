@@ -10,8 +10,8 @@ import (
 // that: "" for stock firmware, which reports nothing.
 type order struct{ url, job string }
 
-// An upgradeJob outlives the restart: the build that runs after it tells what
-// became of the upgrade.
+// An upgradeJob outlives the restart: the build that runs after it reports the
+// outcome of the upgrade.
 type upgradeJob struct{ name, elf string }
 
 // toolset is what the firmware registers. With [Options.Reports] the upgrade
@@ -80,7 +80,8 @@ func (d *Device) remember(o order, b *build) {
 	d.job = upgradeJob{o.job, b.elf}
 }
 
-// reportOutcome tells, on the broker again, what became of the upgrade.
+// reportOutcome reports the outcome of the upgrade, once the device is connected
+// to the broker again.
 func (d *Device) reportOutcome() {
 	d.mu.Lock()
 	job, elf := d.job, d.flash.slots[d.flash.current].build.elf
@@ -93,7 +94,7 @@ func (d *Device) reportOutcome() {
 	d.report(job.name, "failed", `,"code":"rolled_back","reason":"the new image restarted before it had proved itself"`)
 }
 
-// A progressReport tells of a download each time that another quarter is there.
+// A progressReport reports the progress of a download after each quarter.
 type progressReport struct {
 	d           *Device
 	job         string

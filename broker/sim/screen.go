@@ -114,7 +114,7 @@ func (c canvas) facts(d *Device, s State) {
 	}
 }
 
-// wide tells screens with room for two texts in a line.
+// wide reports whether the screen has room for two texts in a line.
 func (c canvas) wide() bool { return c.Rect.Dx() >= 240 }
 
 // drawable drops what the font lacks.

@@ -18,7 +18,7 @@ const (
 // startProtocol stays on MQTT until the device restarts: it reconnects every
 // ten seconds for ever, with the credentials it has (2).
 func (d *Device) startProtocol(ctx context.Context, saw answer) error {
-	webSocketOnly := saw.websocket && !saw.mqtt // opens when somebody speaks, which nobody does here
+	webSocketOnly := saw.websocket && !saw.mqtt // opens when a user speaks, which does not happen here
 	if webSocketOnly || d.nvs.endpoint == "" || d.faults.has(FaultNoConnect) || d.newBuildHas(FaultPollWithoutMQTT) {
 		<-ctx.Done()
 		return nil

@@ -130,7 +130,7 @@ func (t *tool) arguments(given value) ([]argument, error) {
 		a, ok := p.read(given.field(p.name))
 		if !ok {
 			if !p.optional {
-				return nil, fmt.Errorf("Missing valid argument: %s", p.name) //lint:ignore ST1005 the firmware's words
+				return nil, fmt.Errorf("Missing valid argument: %s", p.name) //lint:ignore ST1005 the firmware's text
 			}
 			a = p.def
 		}
@@ -157,10 +157,10 @@ func (p param) read(v value) (argument, bool) {
 
 func (p param) check(a argument) error {
 	if p.ranged && a.i < p.min {
-		return fmt.Errorf("Value is below minimum allowed: %d", p.min) //lint:ignore ST1005 the firmware's words
+		return fmt.Errorf("Value is below minimum allowed: %d", p.min) //lint:ignore ST1005 the firmware's text
 	}
 	if p.ranged && a.i > p.max {
-		return fmt.Errorf("Value exceeds maximum allowed: %d", p.max) //lint:ignore ST1005 the firmware's words
+		return fmt.Errorf("Value exceeds maximum allowed: %d", p.max) //lint:ignore ST1005 the firmware's text
 	}
 	return nil
 }

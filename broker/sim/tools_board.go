@@ -79,7 +79,7 @@ func pressToTalkTools() []*tool {
 		params:      []param{textParam("mode")},
 		run: func(_ context.Context, _ *Device, args []argument) (result, error) {
 			if mode := args[0].s; mode != "press_to_talk" && mode != "click_to_talk" {
-				return result{}, fmt.Errorf("Invalid mode: %s", mode) //lint:ignore ST1005 the firmware's words
+				return result{}, fmt.Errorf("Invalid mode: %s", mode) //lint:ignore ST1005 the firmware's text
 			}
 			return done(true)
 		},

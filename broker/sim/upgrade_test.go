@@ -129,8 +129,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestOfferedUpgrade lets the OTA answer offer an image: the device takes it
-// before MQTT, and the offer stands for one boot.
+// TestOfferedUpgrade lets the OTA answer offer an image: the device installs it
+// before it connects to MQTT, and the offer holds for one boot.
 func TestOfferedUpgrade(t *testing.T) {
 	tests := []struct {
 		name, version, force string

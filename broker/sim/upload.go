@@ -9,9 +9,9 @@ import (
 	"net/http"
 )
 
-// The errors below are the firmware's own words, which it answers unescaped.
+// The errors below are the firmware's own texts, which it answers unescaped.
 //
-//lint:file-ignore ST1005 the firmware's words start in upper case
+//lint:file-ignore ST1005 the firmware's texts start in upper case
 
 const (
 	snapshotBoundary = "----ESP32_SCREEN_SNAPSHOT_BOUNDARY"
@@ -48,8 +48,8 @@ func (d *Device) sendSnapshot(ctx context.Context, url string, picture []byte) (
 	return d.fleet.fetch(req)
 }
 
-// takePhoto sends a picture with a question, and answers with the server's
-// words as they are.
+// takePhoto sends a picture with a question, and returns the server's answer
+// unchanged.
 func takePhoto(ctx context.Context, d *Device, args []argument) (result, error) {
 	picture, err := d.photo(args[0].s)
 	if err != nil {

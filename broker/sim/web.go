@@ -31,7 +31,7 @@ func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, e
 	}
 }
 
-// request is a request without the headers that Go would add by itself.
+// request returns a request without the headers that Go adds by default.
 func (d *Device) request(ctx context.Context, method, url string, body io.Reader) (*http.Request, error) {
 	if addrs := d.fleet.local; len(addrs) > 0 {
 		ctx = context.WithValue(ctx, localKey{}, addrs[d.local])

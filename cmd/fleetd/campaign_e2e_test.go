@@ -67,7 +67,10 @@ func TestCampaignByCommand(t *testing.T) {
 	}
 	id := d.made("id", append(create, "--start")...)
 	seen := bytes.Split(bytes.TrimSpace(d.run("campaign", "show", id, "--watch", "--every", "200ms")), []byte("\n"))
-	var last campaignView
+	var last struct {
+		State  string
+		Counts map[string]int
+	}
 	if err := json.Unmarshal(seen[len(seen)-1], &last); err != nil || last.State != "completed" ||
 		last.Counts["succeeded"] != 3 {
 		t.Errorf("it ended %s", seen[len(seen)-1])

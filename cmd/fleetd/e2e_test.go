@@ -26,11 +26,7 @@ import (
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(beFleetd) {
-	case "":
-	case beQuick:
-		serveQuickly()
-	default:
+	if os.Getenv(beFleetd) != "" {
 		main()
 		return
 	}
@@ -194,6 +190,12 @@ func (d *daemon) simulate(o sim.Options) *sim.Fleet {
 type list[T any] struct {
 	Items      []T
 	NextCursor string `json:"next_cursor"`
+}
+
+// A deviceView is what tests look at of a device.
+type deviceView struct {
+	ID, Version, Slot, Presence string
+	ToolsCount                  int `json:"tools_count"`
 }
 
 type callJSON struct {

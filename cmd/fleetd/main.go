@@ -13,6 +13,10 @@ import (
 	"strings"
 	"syscall"
 
+	"fleetd/broker/sim"
+	"fleetd/cmd/fleetd/client"
+	"fleetd/cmd/fleetd/server"
+
 	"github.com/alecthomas/kong"
 
 	"fleetd/fleet"
@@ -29,19 +33,19 @@ const (
 )
 
 type cli struct {
-	Serve    serveCommand    `cmd:"" default:"withargs" help:"Run the server (the default command)."`
-	Sim      simCommand      `cmd:"" help:"Run simulated devices against a server."`
-	Migrate  migrateCommand  `cmd:"" help:"Bring the database to this version's schema and exit."`
-	User     userCommand     `cmd:"" help:"Manage operators, straight on the server's database."`
-	Token    tokenCommand    `cmd:"" help:"Manage API tokens, straight on the server's database."`
-	Key      keyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
-	Serial   serialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
-	Device   deviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
-	Image    imageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
-	Release  releaseCommand  `cmd:"" help:"Make and manage releases over REST."`
-	Campaign campaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
-	Config   configCommand   `cmd:"" help:"Check or print the server's configuration."`
-	Version  versionCommand  `cmd:"" help:"Print the version."`
+	Serve    serveCommand           `cmd:"" default:"withargs" help:"Run the server (the default command)."`
+	Sim      sim.Command            `cmd:"" help:"Run simulated devices against a server."`
+	Migrate  server.MigrateCommand  `cmd:"" help:"Bring the database to this version's schema and exit."`
+	User     server.UserCommand     `cmd:"" help:"Manage operators, straight on the server's database."`
+	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, straight on the server's database."`
+	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
+	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
+	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
+	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
+	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
+	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	Config   server.ConfigCommand   `cmd:"" help:"Check or print the server's configuration."`
+	Version  versionCommand         `cmd:"" help:"Print the version."`
 }
 
 func main() {
@@ -72,15 +76,15 @@ func run(ctx context.Context, args []string) int {
 }
 
 func exitCode(err error) int {
-	var usage usageError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &usage):
-		fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
-		return exitUsage
 	}
 	fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
+	var ofServer server.UsageError
+	var ofClient client.UsageError
+	if errors.As(err, &ofServer) || errors.As(err, &ofClient) {
+		return exitUsage
+	}
 	return exitFailed
 }
 
@@ -94,9 +98,19 @@ func sentence(err error) string {
 	return strings.Replace(err.Error(), refusal.Error(), i18n.ErrorDetail(refusal), 1)
 }
 
-// A usageError is a mistake on the command line that only the command itself
-// could find.
-type usageError struct{ error }
+type serveCommand struct{ server.Config }
+
+// Run serves until ctx ends or a part dies.
+func (c *serveCommand) Run(ctx context.Context) error {
+	c.Version = buildVersion()
+	s, err := server.Start(ctx, c.Config)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.Greet(os.Stdout)
+	return s.Wait(ctx)
+}
 
 type versionCommand struct{}
 

@@ -32,7 +32,7 @@ type Store struct {
 var _ fleet.Blobs = (*Store)(nil)
 
 // Open opens the store at a URL of the form file:///path, and creates the
-// directory if there is none.
+// directory unless it exists.
 func Open(address string) (*Store, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -47,7 +47,7 @@ func Open(address string) (*Store, error) {
 	return OpenDir(u.Path)
 }
 
-// OpenDir opens the store in a directory, and creates it if there is none.
+// OpenDir opens the store in a directory, and creates it unless it exists.
 func OpenDir(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("the blob directory cannot be made: %w; choose another with --blob-url", err)
@@ -58,7 +58,8 @@ func OpenDir(dir string) (*Store, error) {
 	}
 	probe.Close()
 	os.Remove(probe.Name())
-	// The temporary file must lie beside its blob: only then is the rename atomic.
+	// The temporary file must be in the directory of its blob: only then is the
+	// rename atomic.
 	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	if err != nil {
 		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)

@@ -103,7 +103,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for url, words := range map[string]string{
+	for url, want := range map[string]string{
 		"s3://bucket":             "S3",
 		"":                        "file:///",
 		"data/blobs":              "file:///",
@@ -116,8 +116,8 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			s.Close()
 			t.Errorf("%q was opened", url)
-		} else if !strings.Contains(err.Error(), words) {
-			t.Errorf("%q: %v; want a word of %s", url, err, words)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want text with %s", url, err, want)
 		}
 	}
 }

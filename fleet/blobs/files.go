@@ -73,7 +73,8 @@ func (s *Store) receive(ctx context.Context, draft string, r io.Reader, size int
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// reading tells an upload that breaks off from a disk that is full.
+// reading records errors of the upload, to distinguish an upload that breaks off
+// from a full disk.
 type reading struct {
 	r   io.Reader
 	err error
@@ -147,7 +148,8 @@ func (s *Store) check(ctx context.Context, key string) error {
 		if s.checks.known(key, now) {
 			return nil, nil
 		}
-		// Others wait for the result: it must not depend on this caller's patience.
+		// Other callers wait for the result too: it must not depend on this
+		// caller's context.
 		if err := s.checkContent(context.WithoutCancel(ctx), key); err != nil {
 			return nil, err
 		}

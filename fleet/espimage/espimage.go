@@ -1,6 +1,6 @@
 // Package espimage reads ESP32 application images, as esp_ota_end and the
 // bootloader of the device will read them, and says in one sentence what is
-// wrong with a file that is none.
+// wrong with any other file.
 //
 // It takes an [io.ReaderAt] and holds a few KiB at a time, whatever the size
 // of the file and whatever the file claims. It knows nothing of devices: which
@@ -33,7 +33,7 @@ const (
 // An Image is an application image that a device can take.
 type Image struct {
 	// Offset and Size say where in the file the image lies. An image that was
-	// uploaded by itself is the whole file, with whatever follows its end; one
+	// uploaded alone is the whole file, with whatever follows its end; one
 	// inside a merged binary ends with its hash or signature.
 	Offset, Size int64
 	// Length is the image's own, from its header to its checksum or hash.
@@ -46,7 +46,7 @@ type Image struct {
 	Chip       string // as devices name it: "esp32s3"
 	Segments   []Segment
 	Checksum   byte
-	SHA256     string // appended hash, hex; "" if there is none
+	SHA256     string // appended hash, hex; "" without one
 	Signatures []Signature
 }
 
@@ -57,8 +57,8 @@ type Segment struct {
 	Size     uint32
 }
 
-// Parse reads the image in the first size bytes of r: one by itself, or the
-// first application of a merged binary. Its signatures are held against the
+// Parse reads the image in the first size bytes of r: an image alone, or the
+// first application of a merged binary. Its signatures are checked against the
 // keys. The error is a [*Fault] unless r cannot be read.
 func Parse(r io.ReaderAt, size int64, keys ...Key) (*Image, error) {
 	start, err := readStart(r, size)
@@ -106,7 +106,7 @@ func parseApp(r io.ReaderAt, limit int64, keys []Key) (*Image, error) {
 	return img, err
 }
 
-// checkStart judges what stands in the header and the descriptor.
+// checkStart checks the header and the descriptor.
 func (img *Image) checkStart(start []byte) error {
 	if start[0] != appMagic {
 		return faultf(ReasonMagic, "the file begins with the byte %#02x; an app image begins with 0xe9", start[0])

@@ -103,7 +103,7 @@ func wantFault(t *testing.T, err error, reason espimage.Reason) *espimage.Fault 
 	return f
 }
 
-// TestEveryField sets each field of the format to a value of its own.
+// TestEveryField sets each field of the format to a distinct value.
 func TestEveryField(t *testing.T) {
 	b := esptest.App{Chip: "esp32p4", MinRev: 1, MaxRev: 199, SecureVersion: 7, NoHash: true, FlashSize: 7,
 		Version: strings.Repeat("9", 32), Time: "12:34:56", Date: "Jan  1 2027"}.Bytes()
@@ -157,7 +157,7 @@ func TestEveryByteCounts(t *testing.T) {
 		bad := bytes.Clone(good)
 		bad[i] ^= 0x10
 		if _, err := parse(bad); err == nil {
-			t.Errorf("byte %d changed and nobody saw it", i)
+			t.Errorf("byte %d changed, and Parse returned no error", i)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestFaultsOfSegments(t *testing.T) {
 
 func TestForeignFiles(t *testing.T) {
 	pad := strings.Repeat("x", 400)
-	for _, tt := range []struct{ name, file, found, words string }{
+	for _, tt := range []struct{ name, file, found, message string }{
 		{"elf", "\x7fELF\x01\x01\x01" + pad, "elf", "ELF"},
 		{"gzip", "\x1f\x8b\x08\x00", "gzip", "unpack"},
 		{"zip", "PK\x03\x04" + pad, "zip", "unpack"},
@@ -206,7 +206,7 @@ func TestForeignFiles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parse([]byte(tt.file))
 			f := wantFault(t, err, espimage.ReasonMagic)
-			if f.Found != tt.found || !strings.Contains(f.Message, tt.words) {
+			if f.Found != tt.found || !strings.Contains(f.Message, tt.message) {
 				t.Errorf("found %q: %s", f.Found, f.Message)
 			}
 		})

@@ -44,7 +44,7 @@ func FuzzParse(f *testing.F) {
 		if img.Offset < 0 || img.Size < img.Length || img.Offset+img.Size > int64(len(data)) || img.Chip == "" {
 			t.Fatalf("%+v of %d bytes", img, len(data))
 		}
-		if img.Merged != nil { // what is cut out is the same image by itself
+		if img.Merged != nil { // what is cut out parses as the same image
 			again, err := espimage.Parse(io.NewSectionReader(strict{t, data}, img.Offset, img.Size), img.Size)
 			if err != nil || again.Descriptor != img.Descriptor || len(again.Signatures) != len(img.Signatures) {
 				t.Fatalf("cut out: %+v, %v", again, err)

@@ -23,8 +23,8 @@ type Header struct {
 	HashAppended  bool
 }
 
-// A Descriptor is the application's description of itself, esp_app_desc_t. Its
-// texts are as the build wrote them: not checked, perhaps not even UTF-8.
+// A Descriptor is the application descriptor, esp_app_desc_t. Its texts are as the
+// build wrote them: not checked, perhaps not even UTF-8.
 type Descriptor struct {
 	SecureVersion  uint32
 	Version        string
@@ -36,7 +36,7 @@ type Descriptor struct {
 	MaxBlockRev    uint16
 	MMUPageSize    uint8 // log2; 0 in older builds
 	SPIFlashMode   uint8
-	BuiltWithoutID bool // ELFSHA256 is all zeros: the build cannot be told from others
+	BuiltWithoutID bool // ELFSHA256 is all zeros: the build cannot be identified
 }
 
 // noRevision in a revision field means that there is no limit, as does zero.

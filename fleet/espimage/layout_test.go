@@ -103,10 +103,10 @@ func TestLayoutFaults(t *testing.T) {
 	damagedLoader := esptest.App{FlashSize: 3}.Bootloader()
 	damagedLoader[500] ^= 1
 	for _, tt := range []struct {
-		name   string
-		change func(*espimage.Pieces)
-		reason espimage.Reason
-		words  string
+		name    string
+		change  func(*espimage.Pieces)
+		reason  espimage.Reason
+		message string
 	}{
 		{"no bootloader", func(p *espimage.Pieces) { p.Bootloader = nil }, espimage.ReasonBootloader, "bootloader.bin"},
 		{"no table", func(p *espimage.Pieces) { p.Table = nil }, espimage.ReasonPartitions, "partition-table.bin"},
@@ -149,8 +149,8 @@ func TestLayoutFaults(t *testing.T) {
 			p := pieces(t, "esp32s3", 0x8000)
 			tt.change(&p)
 			_, err := p.Layout()
-			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.words) {
-				t.Errorf("%s; want %s in it", f.Message, tt.words)
+			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.message) {
+				t.Errorf("%s; want %s in it", f.Message, tt.message)
 			}
 		})
 	}
@@ -243,7 +243,7 @@ func TestMergedLayoutFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := espimage.MergedLayout(bytes.NewReader(app), int64(len(app)), img); err == nil {
-		t.Error("an application by itself has a layout")
+		t.Error("an application image alone has a layout")
 	}
 }
 

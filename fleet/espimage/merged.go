@@ -30,7 +30,7 @@ var (
 )
 
 // findMerged returns the partition table of a file that holds a whole flash,
-// nil if the file is none: an application image by itself, or anything else.
+// nil for any other file, such as an application image alone.
 func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
 	table, _, err := findTable(r, size, start)
 	if table == nil || err != nil {
@@ -39,8 +39,8 @@ func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
 	return readTable(table)
 }
 
-// findTable returns the bytes of a whole flash's partition table, and where
-// they lie; nil if the file is none.
+// findTable returns the bytes of a whole flash's partition table and their
+// offset; nil for any other file.
 func findTable(r io.ReaderAt, size int64, start []byte) ([]byte, int64, error) {
 	if isApp(start) || !mayBeFlash(start) {
 		return nil, 0, nil

@@ -83,10 +83,10 @@ func TestMergedBinaryFaults(t *testing.T) {
 	good := func() []byte { return esptest.Merged(app, esptest.Partitions, 0) }
 	damage := func(at int) []byte { b := good(); b[at] ^= 1; return b }
 	for _, tt := range []struct {
-		name   string
-		file   []byte
-		reason espimage.Reason
-		words  string
+		name    string
+		file    []byte
+		reason  espimage.Reason
+		message string
 	}{
 		{"no application", withoutApps(app, data), espimage.ReasonPartitions, "merged"},
 		{"table damaged", damage(0x8000 + 20), espimage.ReasonPartitions, "MD5"},
@@ -99,8 +99,8 @@ func TestMergedBinaryFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parse(tt.file)
-			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.words) {
-				t.Errorf("%s; want %s in it", f.Message, tt.words)
+			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.message) {
+				t.Errorf("%s; want %s in it", f.Message, tt.message)
 			}
 		})
 	}

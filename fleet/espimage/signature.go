@@ -75,7 +75,7 @@ func readSignature(r io.ReaderAt, signed int64, block []byte, keys []Key) (Signa
 	case string(block[signatureDigest:][:len(sum)]) != string(sum):
 		s.Problem = "the signature block is of another image, or the image was changed after it was signed"
 	case !key.verify(sum, block):
-		s.Problem = "the signature does not match the image and the public key beside it"
+		s.Problem = "the signature does not match the image and the public key next to it"
 	default:
 		s.Valid, s.Trusted = true, trusted(keys, s.KeyDigest)
 	}

@@ -180,7 +180,7 @@ func TestParseKeysRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, text, words string }{
+	for _, tt := range []struct{ name, text, message string }{
 		{"nothing", "", "PEM"},
 		{"text", "hello", "PEM"},
 		{"private", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})), "private key"},
@@ -189,8 +189,8 @@ func TestParseKeysRefuses(t *testing.T) {
 		{"certificate", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}})), "CERTIFICATE"},
 		{"rubbish", string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: []byte{1, 2}})), "key 1"},
 	} {
-		if _, err := espimage.ParseKeys([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.words) {
-			t.Errorf("%s: %v; want a word of %s", tt.name, err, tt.words)
+		if _, err := espimage.ParseKeys([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.message) {
+			t.Errorf("%s: %v; want text with %s", tt.name, err, tt.message)
 		}
 	}
 }

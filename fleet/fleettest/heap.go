@@ -2,7 +2,7 @@ package fleettest
 
 import "runtime"
 
-// HeapPer returns how many bytes of heap one of n things takes that add makes.
+// HeapPer returns the bytes of heap that one call of add retains, averaged over n.
 func HeapPer(n int, add func(int)) int64 {
 	var before, after runtime.MemStats
 	runtime.GC()

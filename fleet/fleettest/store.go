@@ -1,5 +1,5 @@
 // Package fleettest has what tests of the domain need: a call store in memory
-// and devices that answer by script. It holds no rules of its own.
+// and devices that answer by script. It contains no domain rules.
 package fleettest
 
 import (

@@ -90,8 +90,8 @@ func copyTime(t *time.Time) *time.Time {
 	return &c
 }
 
-// hashAnswer is equal for devices of a fan-out that gave the same answer. A
-// result is in the one form that package mcp gives it, so its bytes tell.
+// hashAnswer is equal for devices of a fan-out that gave the same answer.
+// Package mcp encodes equal results to equal bytes, so the bytes are hashed.
 func hashAnswer(c *fleet.Call) []byte {
 	h := sha256.New()
 	h.Write([]byte(c.State))

@@ -20,8 +20,9 @@ import (
 // have; without it the test does not run.
 const scaleDeployments = "FLEETD_SCALE_DEPLOYMENTS"
 
-// TestCampaignScale takes a campaign through its states, beside others that are
-// over, and times what the engine and the pages ask meanwhile.
+// TestCampaignScale takes a campaign through its states, in a database that also
+// holds finished ones, and times the queries of the engine and the pages
+// meanwhile.
 func TestCampaignScale(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv(scaleDeployments))
 	if n < 1 {

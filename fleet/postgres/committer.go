@@ -66,7 +66,7 @@ func (c *committer) write(ctx context.Context, w *callWrite) error {
 	}
 }
 
-// enqueue puts w in line unless nobody serves it.
+// enqueue queues w, and returns false if no flusher runs.
 func (c *committer) enqueue(w *callWrite) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,11 +74,11 @@ func (c *committer) enqueue(w *callWrite) bool {
 		return false
 	}
 	c.line = append(c.line, w)
-	c.rouse()
+	c.wakeFlusher()
 	return true
 }
 
-func (c *committer) rouse() {
+func (c *committer) wakeFlusher() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // enough flushers are on their way
@@ -97,13 +97,13 @@ func (c *committer) take() []*callWrite {
 	batch := c.line[:n:n]
 	c.line = c.line[n:]
 	if len(c.line) > 0 {
-		c.rouse()
+		c.wakeFlusher()
 	}
 	return batch
 }
 
-// run flushes until ctx ends, then empties the line. Writes that come later
-// commit by themselves.
+// run flushes until ctx ends, then empties the line. Each later write commits
+// in its own transaction.
 func (c *committer) run(ctx context.Context) error {
 	db, err := writerPool(c.db)
 	if err != nil {
@@ -140,8 +140,8 @@ func (c *committer) flushUntil(ctx context.Context, db *pgxpool.Pool) {
 	}
 }
 
-// flush commits a batch and tells its waiters. One row that the database
-// refuses must not fail its neighbours: then each goes by itself.
+// flush commits a batch and sends each waiter its outcome. One row that the
+// database refuses must not fail the others: then each is committed alone.
 func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	if len(batch) == 0 {
 		return
@@ -179,9 +179,9 @@ func (c *committer) finish(w *callWrite, err error) {
 	w.done <- err
 }
 
-// writerPool gives the flushers connections of their own. Their statements
-// join a handful of keys to a large table: looking up each is right, and
-// planning it anew for every batch would cost as much as running it.
+// writerPool returns a pool that only the flushers use. Their statements join a
+// handful of keys to a large table. The right plan looks up each key, and
+// planning again for every batch would cost as much as running it.
 func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
 	config := db.Config().Copy()
 	config.MaxConns, config.MinConns, config.MinIdleConns = flushers, 0, 0

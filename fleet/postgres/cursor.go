@@ -41,7 +41,7 @@ func parseCursor(s, list string) (*cursor, error) {
 func (c *cursor) back() bool { return c != nil && c.Back }
 
 // makePage cuts rows, of which one more than limit was asked for, to a page.
-// place tells where in the list a row lies.
+// place returns the position of a row in the list.
 func makePage[T any](rows []T, limit int, at *cursor, place func(T) cursor) fleet.Page[T] {
 	more := len(rows) > limit
 	rows = rows[:min(len(rows), limit)]
@@ -63,7 +63,7 @@ func makePage[T any](rows []T, limit int, at *cursor, place func(T) cursor) flee
 	return p
 }
 
-// mapPage turns a page of rows into a page of what they stand for.
+// mapPage converts a page of rows to a page of domain values.
 func mapPage[R, T any](p fleet.Page[R], to func(R) T) fleet.Page[T] {
 	items := make([]T, len(p.Items))
 	for i, r := range p.Items {

@@ -22,8 +22,8 @@ var _ campaign.RolloutStore = (*Store)(nil)
 const changeChunk = 1000
 
 // u are the changes of a batch: each names the row it was made from by id and
-// revision. A new attempt begins the funnel anew; within one, reached only
-// rises. A baseline that stays is not written again: it may lie outside the row.
+// revision. A new attempt restarts the funnel; within one, reached only rises.
+// An unchanged baseline is not written again: it may be stored outside the row.
 var saveStart = `
 	WITH u AS (SELECT * FROM ` + unnest(append([]deploymentField{revisionField, idField}, changeFields...), 1) + `),
 	saved AS (
@@ -134,8 +134,8 @@ func distinctChunks(all []campaign.Dispatch) (chunks [][]campaign.Dispatch) {
 	return chunks
 }
 
-// saveChunk stores changes in one statement; if one of them cannot be, each by
-// itself.
+// saveChunk stores changes in one statement; if the database refuses one of
+// them, each in its own statement.
 func (s *Store) saveChunk(ctx context.Context, chunk []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
 	err error) {
 	if len(chunk) == 0 {

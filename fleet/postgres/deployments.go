@@ -179,7 +179,7 @@ func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet
 }
 
 // Rollbacks returns the deployments of a campaign that took hold: the device
-// booted the image, and did not leave it by itself.
+// booted the image, and did not roll back on its own.
 func (s *Store) Rollbacks(ctx context.Context, campaignID uuid.UUID) ([]campaign.Deployment, error) {
 	return s.collectDeployments(ctx, "devices updated by campaign "+campaignID.String(), `
 		WHERE d.campaign_id = $1 AND (d.booted OR d.reached >= $2) AND d.state NOT IN ('rolled_back',

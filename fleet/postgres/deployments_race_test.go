@@ -11,9 +11,9 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// However the engine, an abort and a retry meet, each deployment's events tell
-// one unbroken story that ends where the row stands, and no change is lost or
-// made twice.
+// Whatever the order of the engine, an abort and a retry, each deployment's
+// events form one unbroken chain that ends in the state of the row, and no change
+// is lost or made twice.
 func TestDeploymentsTogether(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	c, planned := r.campaign(devices(60)...)

@@ -83,7 +83,8 @@ func retire(ctx context.Context, tx pgx.Tx, id, successor fleet.DeviceID, at tim
 	return err
 }
 
-// whyNot tells an unknown device from a retired one.
+// whyNot returns why a device cannot be changed: it is unknown, retired or
+// replaced.
 func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	var successor string
 	if err := tx.QueryRow(ctx, `SELECT coalesce(replaced_by, '') FROM devices WHERE id = $1`, id).Scan(

@@ -17,9 +17,9 @@ import (
 
 var _ telemetry.JobStore = (*Store)(nil)
 
-// An outcome stays, unless the device began a job of the same name anew (see
-// [telemetry.Job.Restarts]); j is what is stored. A device may name any
-// deployment: only its own is noted.
+// An outcome stays, unless the device restarted a job of the same name (see
+// [telemetry.Job.Restarts]); j is the stored row. A device may name any
+// deployment: only one of that device is stored.
 const upsertDeviceJobs = `
 	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at,
 		accepted_at, updated_at, finished_at)

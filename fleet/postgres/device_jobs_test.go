@@ -76,9 +76,9 @@ func TestDeviceJobOfADeployment(t *testing.T) {
 		done := deviceJob(fleet.UpgradeJobName(deployment, 1), fleet.JobDone, 100, at)
 		done.Deployment = deployment
 		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{done}))
-		anew := deviceJob(done.ID, fleet.JobAccepted, 0, at.Add(time.Hour))
-		anew.Deployment = deployment
-		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{anew}))
+		restarted := deviceJob(done.ID, fleet.JobAccepted, 0, at.Add(time.Hour))
+		restarted.Deployment = deployment
+		check(t, s.SaveDeviceJobs(t.Context(), []telemetry.Job{restarted}))
 	}
 	list, err := s.DeviceJobs(t.Context(), unit, 10)
 	check(t, err)

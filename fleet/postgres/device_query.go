@@ -129,22 +129,22 @@ func (w *where) version(t fleet.Term) string {
 	return "(version_key IS NOT NULL AND version_key " + op + " " + w.arg(t.Version) + "::bigint[])"
 }
 
-// search finds a word in id, name, board and tags. The separators of a pasted
-// MAC address do not count.
-func (w *where) search(word string) string {
-	if id, ok := pastedMAC(word); ok {
+// search finds text in id, name, board and tags. The separators of a pasted MAC
+// address do not count.
+func (w *where) search(text string) string {
+	if id, ok := pastedMAC(text); ok {
 		return "(id = " + w.arg(id) + ")"
 	}
-	p := w.arg("%" + likeEscaper.Replace(strings.ToLower(word)) + "%")
+	p := w.arg("%" + likeEscaper.Replace(strings.ToLower(text)) + "%")
 	return "(id LIKE " + p + " OR name_key LIKE " + p + " OR board_key LIKE " + p + " OR tags_key LIKE " + p + ")"
 }
 
-// pastedMAC reports whether word is a MAC address with separators.
-func pastedMAC(word string) (fleet.DeviceID, bool) {
+// pastedMAC reports whether text is a MAC address with separators.
+func pastedMAC(text string) (fleet.DeviceID, bool) {
 	const separated = len("a0:85:e3:11:22:33")
-	if len(word) != separated || strings.TrimSpace(word) != word {
+	if len(text) != separated || strings.TrimSpace(text) != text {
 		return "", false
 	}
-	id, err := fleet.ParseDeviceID(word)
+	id, err := fleet.ParseDeviceID(text)
 	return id, err == nil && len(id) < separated && id.MAC() != ""
 }

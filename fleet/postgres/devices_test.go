@@ -50,7 +50,7 @@ func TestPollMakesDevice(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 }
 
-// A body that did not parse tells no board and no build.
+// A body that did not parse changes neither board nor build.
 func TestBrokenPollKeepsFacts(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
@@ -114,8 +114,8 @@ func TestFirmwareHistory(t *testing.T) {
 	}
 	start := at
 	step("1.0", "ota_0", "")
-	step("1.0", "ota_0", "aa") // now it tells its build
-	step("1.0", "", "")        // and now it does not
+	step("1.0", "ota_0", "aa") // the poll names its build
+	step("1.0", "", "")        // the poll names none
 	step("1.1", "ota_1", "bb")
 	step("1.0", "ota_0", "aa") // rolled back
 	got, err := s.FirmwareHistory(ctx, unit)

@@ -56,7 +56,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A device that waits, with a tag of its own, is let in when it asks again from the network.
+	// A device that waits, with its own tag, is let in when it asks again from the network.
 	poll := enrolment.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1",
 		At: time.Now().UTC()}
 	if a, err := e.Poll(poll); err != nil || a.Activation == nil {

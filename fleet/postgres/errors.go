@@ -64,8 +64,8 @@ func certainlyUndone(err error) bool {
 	return pgconn.SafeToRetry(err) || errors.As(err, &unconnected)
 }
 
-// rowIsBad reports whether the database refused the data, as against having
-// trouble of its own: other rows of the same batch may be fine.
+// rowIsBad reports whether the database refused the data, and was itself
+// available: other rows of the same batch may be fine.
 func rowIsBad(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && !errors.Is(domainError(err), fleet.ErrUnavailable)

@@ -125,7 +125,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 		t.Fatalf("all %d devices were called before the database stopped", n)
 	}
 	eventually(t, "completed", func() bool {
-		f, err := fanOuts.FanOut(t.Context(), f.ID)
+		f, err := fanOuts.Get(t.Context(), f.ID)
 		return err == nil && f.State == fleet.FanOutCompleted
 	})
 	p, err := fanOuts.Progress(t.Context(), f.ID)

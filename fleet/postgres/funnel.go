@@ -34,8 +34,8 @@ func stepOfState(s campaign.DeploymentState) campaign.FunnelStep {
 	return campaign.FunnelPlanned
 }
 
-// reached is the furthest step that a change gives proof of. Outcomes prove
-// nothing of themselves: what led to them counts.
+// reached is the furthest step that a change proves. An outcome alone proves no
+// step: the events that led to it count.
 func reached(c campaign.DeploymentChange) int16 {
 	far := stepNumber(stepOfState(c.Deployment.State))
 	if c.Deployment.Booted {

@@ -218,14 +218,14 @@ func TestRunningByELF(t *testing.T) {
 	same(t, got, map[string]int{"9f2c": 2})
 }
 
-// What a poll tells of the flash stays until another poll tells.
+// The flash layout of a poll stays until another poll reports one.
 func TestLayout(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "d")
 	d, err := s.Device(ctx, "d")
 	check(t, err)
 	if d.Layout != nil {
-		t.Errorf("layout %+v before any poll told", d.Layout)
+		t.Errorf("layout %+v before any poll", d.Layout)
 	}
 	p := poll("d", now().Add(time.Second))
 	p.Poll.Layout = &fleet.FlashLayout{SlotSize: 0, Labels: []string{"nvs", "ota_0", "assets\x00\xff"}, ChipRev: 101,

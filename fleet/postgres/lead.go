@@ -15,9 +15,9 @@ const engineLock int64 = 0x666c656574656e67 // "fleeteng"
 // How Lead waits, and how soon it notices that its connection is gone: at once
 // if the server says so or the socket closes, else by a missing answer.
 const (
-	leadRetry    = time.Second
-	leadCheck    = 5 * time.Second
-	leadPatience = 5 * time.Second
+	leadRetry   = time.Second
+	leadCheck   = 5 * time.Second
+	leadTimeout = 5 * time.Second
 )
 
 // errLeadLost ends the context of a run whose right was lost.
@@ -56,7 +56,7 @@ func (s *Store) Lead(ctx context.Context, run func(ctx context.Context) error) e
 // takeLead returns a connection that holds the lock, out of the pool; nil if
 // another process has it.
 func (s *Store) takeLead(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, leadPatience)
+	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()
 	pooled, err := s.db.Acquire(ctx)
 	if err != nil {
@@ -99,7 +99,8 @@ func (s *Store) lead(ctx context.Context, conn *pgx.Conn, run func(ctx context.C
 // more, nil when ctx ended.
 func watchLead(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		// Nobody listens on it, so this only waits, and sees the connection end.
+		// The connection listens on no channel: this only waits, and returns early
+		// when the connection ends.
 		wait, cancel := context.WithTimeout(ctx, leadCheck)
 		_, err := conn.WaitForNotification(wait)
 		cancel()
@@ -121,7 +122,7 @@ func watchLead(ctx context.Context, conn *pgx.Conn) error {
 // checkLead asks the server: a connection that a proxy or firewall forgot looks
 // alive from here.
 func checkLead(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, leadPatience)
+	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()
 	var held bool
 	err := conn.QueryRow(ctx, `
@@ -138,7 +139,7 @@ func closeLead(conn *pgx.Conn) {
 	if conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leadPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), leadTimeout)
 	defer cancel()
 	conn.Close(ctx)
 }

@@ -65,7 +65,7 @@ func TestLead(t *testing.T) {
 	defer second.end(t)
 	select {
 	case <-second.began:
-		t.Fatal("the second leads beside the first")
+		t.Fatal("the second leads while the first still does")
 	case <-time.After(1500 * time.Millisecond):
 	}
 	first.end(t)

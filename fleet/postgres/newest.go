@@ -6,8 +6,8 @@ import (
 )
 
 // newestFirst continues a list that runs from the newest row to the oldest,
-// and returns its order. id is the column that tells rows of one moment apart,
-// typ its type.
+// and returns its order. id is the column that distinguishes rows with the same
+// created_at, typ its type.
 func (w *where) newestFirst(at *cursor, id, typ string) (order string) {
 	direction, compare := " DESC", "<"
 	if at.back() {

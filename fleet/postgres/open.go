@@ -123,8 +123,8 @@ func explainRefusal(c *pgx.ConnConfig, server string, pg *pgconn.PgError) error 
 	return fmt.Errorf("the PostgreSQL server at %s refuses the connection (%s, SQLSTATE %s)", server, pg.Message, pg.Code)
 }
 
-// cause leaves out what pgx wraps around the operating system's word: the user
-// and every address tried, each on a line of its own.
+// cause returns the operating system's error without what pgx adds to it: the
+// user, and every address tried, one per line.
 func cause(err error) string {
 	var network *net.OpError
 	if errors.As(err, &network) {

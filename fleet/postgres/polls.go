@@ -185,8 +185,8 @@ func pollColumn[T any](polls []enrolment.PollRecord, of func(*enrolment.PollReco
 // array of arrays. No label has it: foreign text comes without control characters.
 const labelSeparator = "\x01"
 
-// layoutColumn is null for polls that told no layout; all of its columns are or
-// none.
+// layoutColumn is null for polls without a layout. Of one poll, either all layout
+// columns are null or none.
 func layoutColumn[T any](polls []enrolment.PollRecord, of func(*fleet.FlashLayout) T) []*T {
 	return pollColumn(polls, func(r *enrolment.PollRecord) *T {
 		if r.Poll.Layout == nil {

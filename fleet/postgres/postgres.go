@@ -1,5 +1,5 @@
 // Package postgres keeps the fleet in PostgreSQL: one file per subject, each
-// statement beside the method that runs it.
+// statement next to the method that runs it.
 //
 // Every change an operator makes shares a transaction with its audit entry.
 // Call records go through a group commit (see [Store.Run]): durable when the
@@ -49,5 +49,5 @@ func New(db *pgxpool.Pool, o Options) *Store {
 }
 
 // Run groups the commits of call records until ctx ends, then stores what is
-// still waiting. Without Run, and after it, each record commits by itself.
+// still waiting. Without Run, and after it, each record commits alone.
 func (s *Store) Run(ctx context.Context) error { return s.calls.run(ctx) }

@@ -155,7 +155,8 @@ func collect[S, T any](list []S, of func(S) T) []T {
 
 // keepOrphans remembers changes whose device is not stored, and forgets those
 // that have been overtaken. It then tries once more: the device may have been
-// stored just before it was remembered, and then nobody would adopt it.
+// stored just before the change was remembered, and then no later call would
+// store the change.
 func (s *Store) keepOrphans(ctx context.Context, changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) error {
 	orphans := s.sortOut(changes, stored)
 	if len(orphans) == 0 {

@@ -16,11 +16,11 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// failureSample is how many devices stand for a group of failures.
+// failureSample is how many devices are listed as examples of a group of failures.
 const failureSample = 5
 
 // countDeployments reads each deployment of a campaign once. Outcomes of the
-// hour before $3 are told apart by their minute.
+// hour before $3 are grouped by minute.
 const countDeployments = `
 	SELECT state, wave, board, reached, skip, class, late,
 		CASE WHEN finished_at > $2 AND finished_at <= $3 THEN date_bin('1 minute', finished_at, '2000-01-01') END

@@ -75,11 +75,11 @@ func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Actor, device flee
 }
 
 // FailedAttempts counts a device's failed attempts since the given time, in all
-// campaigns: those that ended as a failure, and those to be repeated. A call
-// that did not leave, and what fleetd or an operator withdrew, is none. Those
-// before the device's quarantine was cleared do not count, nor does one that
-// was given up and then succeeded late. Events are looked up
-// deployment by deployment (OFFSET 0): there are millions of them.
+// campaigns: those that ended as a failure, and those to be repeated. It does not
+// count calls that were not sent, attempts that fleetd or an operator withdrew,
+// attempts before the device's quarantine was cleared, and attempts that were
+// given up and then succeeded late. Events are looked up deployment by deployment
+// (OFFSET 0): there are millions of them.
 func (s *Store) FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (n int, err error) {
 	err = s.db.QueryRow(ctx, `
 		SELECT count(DISTINCT (d.id, e.attempt))

@@ -15,10 +15,10 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// The words that devices and queries are made of: alike enough to meet, and
-// with what SQL would read as wildcards.
+// The values that devices and queries are made of: alike enough to match, and
+// with characters that SQL would read as wildcards.
 var (
-	words    = []string{"a", "Ab", "ab_", "a%b", `a\b`, "Äb", "äb c", "lab", "b", "a.b"}
+	names    = []string{"a", "Ab", "ab_", "a%b", `a\b`, "Äb", "äb c", "lab", "b", "a.b"}
 	versions = []string{"", "1", "1.9", "1.10", "1.10.0", "2.0-rc", "x", "2.x"}
 	boards   = []string{"", "Board_A", "board-a", "boardXa"}
 )
@@ -28,7 +28,7 @@ var offered = map[string][]string{"inv1": {"self.reboot", "self.x"}, "inv2": {"s
 func offers(d fleet.Device, tool string) bool { return slices.Contains(offered[d.InventoryID], tool) }
 
 func genQuery(t *rapid.T) fleet.Query {
-	word := rapid.SampledFrom(words)
+	name := rapid.SampledFrom(names)
 	value := func(s string) string { return `"` + s + `"` + rapid.SampledFrom([]string{"", "*"}).Draw(t, "star") }
 	var terms []string
 	for range rapid.IntRange(0, 4).Draw(t, "terms") {
@@ -46,13 +46,13 @@ func genQuery(t *rapid.T) fleet.Query {
 			term = "tool:" + rapid.SampledFrom([]string{"self.reboot", "self.x,none", "none"}).Draw(t, "tool")
 		case 4:
 			term = rapid.SampledFrom([]string{"tag:", "name:", "tag:none,", "name:none,"}).Draw(t, "field") +
-				value(word.Draw(t, "w"))
+				value(name.Draw(t, "w"))
 		case 5:
 			term = rapid.SampledFrom([]string{"board:board_a", "board:BOARD*", "presence:online,pending", "enrolment:waiting",
 				"id:aa*", "id:d_*", "chip:ESP32*",
 				"slot:ota_0", "elf:9F*", "transport:mqtt"}).Draw(t, "text")
 		default:
-			term = `"` + word.Draw(t, "w") + `"`
+			term = `"` + name.Draw(t, "w") + `"`
 		}
 		if rapid.Bool().Draw(t, "not") {
 			term = "-" + term
@@ -83,9 +83,9 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 		p.Admission.Enrolment = []fleet.Enrolment{fleet.EnrolmentEnrolled, fleet.EnrolmentWaiting,
 			fleet.EnrolmentRejected}[i%3]
 		check(t, s.SavePolls(ctx, []enrolment.PollRecord{p}))
-		patch := fleet.DevicePatch{Name: ptr(words[i%len(words)])}
+		patch := fleet.DevicePatch{Name: ptr(names[i%len(names)])}
 		if i%5 != 0 {
-			patch.Tags = ptr([]string{words[(i+3)%len(words)], words[(i+5)%len(words)]})
+			patch.Tags = ptr([]string{names[(i+3)%len(names)], names[(i+5)%len(names)]})
 		}
 		check(t, s.UpdateDevice(ctx, admin, id, patch))
 		if i%3 != 0 {
@@ -154,6 +154,6 @@ func TestQueryAgreesWithMatch(t *testing.T) {
 		}
 	})
 	if matched*10 < queries {
-		t.Errorf("only %d of %d queries told devices apart; the test has lost its point", matched, queries)
+		t.Errorf("only %d of %d queries match some devices and not others; the test has lost its point", matched, queries)
 	}
 }

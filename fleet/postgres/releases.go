@@ -147,7 +147,8 @@ func (s *Store) UpdateRelease(ctx context.Context, by fleet.Actor, r firmware.Re
 	})
 }
 
-// whyNotRelease tells an unknown release from one that is in another state.
+// whyNotRelease returns why a release cannot be changed: it is unknown, or in
+// another state.
 func whyNotRelease(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	var now string
 	if err := tx.QueryRow(ctx, `SELECT state FROM releases WHERE id = $1`, id).Scan(&now); err != nil {

@@ -43,8 +43,8 @@ const endWaiting = `
 
 // Requeue puts final deployments of a campaign back to queued, for a retry. No
 // states means all failures, no devices means all of them. Attempts keep their
-// numbers, failures are counted anew. Those that succeeded or were skipped at
-// planning stay.
+// numbers, failures are counted from zero. Those that succeeded or were skipped
+// at planning stay.
 func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []campaign.DeploymentState,
 	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	from := texts(states)

@@ -11,7 +11,7 @@ type Retention struct {
 	Calls     time.Duration // with their fan-outs and presence samples
 	Audit     time.Duration
 	Snapshots time.Duration // the rows; the files in the blob store stay
-	Vitals    time.Duration // what devices told of themselves; the latest stays
+	Vitals    time.Duration // reported by devices; the latest stays
 }
 
 // idempotencyTTL is how long a repeated request is recognised.

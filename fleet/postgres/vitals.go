@@ -38,7 +38,7 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]teleme
 	return nil
 }
 
-// Vitals returns what the device told last, or [fleet.ErrNotFound].
+// Vitals returns the latest vitals of the device, or [fleet.ErrNotFound].
 func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v telemetry.Vitals, err error) {
 	var document []byte
 	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`, cleanText(string(id))).Scan(
@@ -104,8 +104,8 @@ type vitalsRow struct {
 	telemetry.VitalsPoint
 }
 
-// vitalsRows names each step of a device once, in the order of the table's
-// key: one statement cannot merge with a row of its own.
+// vitalsRows returns each step of a device once, in the order of the table's key:
+// an upsert cannot merge two rows of the same statement.
 func vitalsRows(points map[fleet.DeviceID][]telemetry.VitalsPoint) []vitalsRow {
 	var rows []vitalsRow
 	for _, id := range slices.Sorted(maps.Keys(points)) {

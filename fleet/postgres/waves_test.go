@@ -20,7 +20,7 @@ func TestOpenWave(t *testing.T) {
 	c, all := r.campaignOf(campaign.DeploymentPending, "d1", "d2", "d4", "d5")
 	opened, err := r.OpenWave(ctx, c, 1, now())
 	if err != nil || len(opened) != 0 {
-		t.Errorf("a wave of nobody: %d, %v", len(opened), err)
+		t.Errorf("a wave without devices: %d, %v", len(opened), err)
 	}
 	at := now()
 	opened, err = r.OpenWave(ctx, c, 0, at)
@@ -228,7 +228,7 @@ func TestCampaignProgress(t *testing.T) {
 	}
 	same(t, p, want)
 
-	// A new attempt begins the funnel anew.
+	// A new attempt restarts the funnel.
 	r.dispatch(1, dispatch(&all[2]))
 	p, err = r.CampaignProgress(ctx, c.ID)
 	check(t, err)

@@ -18,7 +18,7 @@ func (w *where) arg(v any) string {
 	return "$" + strconv.Itoa(len(w.args))
 }
 
-// and adds a condition, in which each ? stands for the next value.
+// and adds a condition, in which each ? is replaced by the next value.
 func (w *where) and(cond string, values ...any) {
 	for _, v := range values {
 		cond = strings.Replace(cond, "?", w.arg(v), 1)

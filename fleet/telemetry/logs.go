@@ -105,7 +105,7 @@ func (s *Logs) Fetch(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) 
 	var lines []LogLine
 	var from uint32
 	for range maxTailCalls {
-		last, err = s.o.Calls.Call(ctx, fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsTail,
+		last, err = s.o.Calls.Make(ctx, fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsTail,
 			Arguments: json.RawMessage(fmt.Sprintf(`{"from":%d,"lines":%d}`, from, tailLines))})
 		if err != nil || last.State != fleet.CallSucceeded {
 			break
@@ -150,7 +150,7 @@ func (s *Logs) Follow(ctx context.Context, actor fleet.Actor, id fleet.DeviceID,
 		Until: now.Add(FollowStep)}); err != nil {
 		return fleet.Call{}, err
 	}
-	c, err := s.o.Calls.Call(ctx, s.followRequest(actor, id, level, FollowStep))
+	c, err := s.o.Calls.Make(ctx, s.followRequest(actor, id, level, FollowStep))
 	if err != nil || c.State != fleet.CallSucceeded {
 		s.endFollowing(id)
 	}
@@ -159,7 +159,7 @@ func (s *Logs) Follow(ctx context.Context, actor fleet.Actor, id fleet.DeviceID,
 
 // Stop makes the device end its stream.
 func (s *Logs) Stop(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) (fleet.Call, error) {
-	c, err := s.o.Calls.Call(ctx, s.followRequest(actor, id, LogLevels[0], 0))
+	c, err := s.o.Calls.Make(ctx, s.followRequest(actor, id, LogLevels[0], 0))
 	if err == nil && c.State == fleet.CallSucceeded {
 		s.endFollowing(id)
 	}

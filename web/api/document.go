@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 )
@@ -42,26 +43,26 @@ func schemaName(t reflect.Type, hint string) string {
 	return strings.ReplaceAll(name, "View", "")
 }
 
-// serveDocument answers with the document to everyone.
+// serveDocument answers with the document to everyone. It is written when it is
+// first asked for: as YAML that takes longer than all else in a start.
 func (a *api) serveDocument() {
 	doc := a.huma.OpenAPI()
-	asJSON, err := json.Marshal(doc)
-	if err != nil {
-		panic(err) // an operation is declared wrongly
-	}
-	asYAML, err := doc.YAML()
-	if err != nil {
-		panic(err)
-	}
-	serve := func(mediaType string, data []byte) http.HandlerFunc {
+	serve := func(mediaType string, write func() ([]byte, error)) http.HandlerFunc {
+		text := sync.OnceValues(write)
 		return func(w http.ResponseWriter, _ *http.Request) {
+			data, err := text()
+			if err != nil {
+				a.Log.Error("the API's document cannot be written", "err", err)
+				internalProblem("").write(w)
+				return
+			}
 			w.Header().Set("Content-Type", mediaType)
 			w.Header().Set("Cache-Control", "no-cache")
 			_, _ = w.Write(data) // the client may be gone
 		}
 	}
-	a.router.Get("/openapi.json", serve("application/json", asJSON))
-	a.router.Get("/openapi.yaml", serve("application/yaml", asYAML))
+	a.router.Get("/openapi.json", serve("application/json", func() ([]byte, error) { return json.Marshal(doc) }))
+	a.router.Get("/openapi.yaml", serve("application/yaml", doc.YAML))
 }
 
 // orNull says in the document that a property which is an object may be null.

@@ -25,8 +25,8 @@ func (h *Handler) receiveCoreDump(w http.ResponseWriter, r *http.Request) error 
 	return err
 }
 
-// onlyFile reads a form of one part, named file. A core dump cannot be told
-// from other bytes: what comes in another form is not taken for one.
+// onlyFile reads a form of one part, named file. The bytes do not show whether
+// they are a core dump, so an upload of any other form is refused.
 func onlyFile(r *http.Request) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {

@@ -88,7 +88,8 @@ func (h *Handler) describeFirmware(w http.ResponseWriter, r *http.Request) {
 	whole(l).announce(w, l)
 }
 
-// refuseFirmware tells links that are unknown, used, expired and revoked alike.
+// refuseFirmware gives the same answer for unknown, used, expired and revoked
+// links.
 func (h *Handler) refuseFirmware(w http.ResponseWriter, err error) {
 	if errors.Is(err, fleet.ErrNotFound) {
 		sendText(w, http.StatusNotFound, "this link is not good, or not any more")

@@ -67,7 +67,7 @@ func partError(err error) error {
 	return fleet.Refuse(fleet.ErrInvalid, "broken_upload.no_file")
 }
 
-// uploadPart tells a body that is too large from one that breaks off.
+// uploadPart distinguishes a body that is too large from one that breaks off.
 type uploadPart struct{ part *multipart.Part }
 
 func (p uploadPart) Read(b []byte) (int, error) {
@@ -78,7 +78,7 @@ func (p uploadPart) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sendPreview gives the device the picture it was told to show.
+// sendPreview sends the device the picture it was ordered to show.
 func (h *Handler) sendPreview(w http.ResponseWriter, r *http.Request) {
 	picture, err := h.o.Snapshots.FetchPreview(r.Context(), chi.URLParam(r, "token"))
 	if err != nil {

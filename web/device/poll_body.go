@@ -21,8 +21,8 @@ const (
 	maxShortText = 64
 )
 
-// readPoll gathers what the device says of itself. It has no error: where the
-// body says nothing readable, the headers must do.
+// readPoll collects what the device reports in its boot poll. It returns no
+// error: where the body is unreadable, it uses the headers alone.
 func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enrolment.BootPoll {
 	h := r.Header
 	p := enrolment.BootPoll{Device: id, RemoteAddr: addr, At: at,
@@ -144,7 +144,7 @@ func cleanValue(v any, depth int) any {
 	return v
 }
 
-// text returns the string at the path, "" if there is none.
+// text returns the string at the path, "" without one.
 func (f facts) text(path ...string) string {
 	var v any = map[string]any(f)
 	for _, key := range path {

@@ -51,7 +51,7 @@ func addPartition(l *fleet.FlashLayout, p map[string]any) {
 	}
 }
 
-// between is a number from 0 to limit, 0 if v is none. Stock firmware writes
+// between returns v as a number from 0 to limit, or 0. Stock firmware writes
 // the heap's size as text.
 func between(v any, limit int64) int64 {
 	n, ok := number(v)

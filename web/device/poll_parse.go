@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Stock firmware puts its boot poll together without escaping (protocol 1.3). A
-// Wi-Fi name or carrier with a quote or a backslash breaks the text, or ends its
-// string and writes members of its own. encoding/json returns nothing of the
-// first and takes the last of members with the same name in the second, so
-// polls have a parser that does neither.
+// Stock firmware builds its boot poll without escaping (protocol 1.3). A Wi-Fi
+// name or carrier with a quote or a backslash makes the text invalid, or ends its
+// string and adds members. encoding/json returns nothing of the first, and in the
+// second uses the last of members with the same name, so polls have a parser that
+// does neither.
 
 // parseBody returns the members of the object that raw holds. If ok is false,
 // raw is no JSON object or repeats a member, and the members are those that it

@@ -161,7 +161,7 @@ func (s *source) value(e ast.Expr) string {
 	return "*"
 }
 
-// variants are the codes that a code of unknown parts stands for.
+// variants are the codes that a code with unknown parts can be.
 func (s *source) variants(code string) []string {
 	var of []string
 	prefix, _, _ := strings.Cut(code, "*")

@@ -48,8 +48,8 @@ func TestVendorSums(t *testing.T) {
 	}
 }
 
-// Modules of a folder find each other beside them, under names that change
-// with any of them.
+// Modules of a folder import each other from the same folder, under names that
+// change with any of them.
 func TestFolderOfModules(t *testing.T) {
 	seen := 0
 	for name, public := range names {
@@ -64,8 +64,8 @@ func TestFolderOfModules(t *testing.T) {
 			t.Errorf("%s answers %d as %q", name, w.Code, got)
 		}
 		for _, m := range modules.FindAllStringSubmatch(w.Body.String(), -1) {
-			if beside := path.Join(path.Dir(public), m[1]); assets[beside].plain == nil {
-				t.Errorf("%s imports %s, which is not served beside it", name, m[1])
+			if sibling := path.Join(path.Dir(public), m[1]); assets[sibling].plain == nil {
+				t.Errorf("%s imports %s, which is not served next to it", name, m[1])
 			}
 		}
 	}

@@ -83,8 +83,8 @@ func (w *Buffer[K, V]) Lock(ctx context.Context) error {
 // Unlock gives it back.
 func (w *Buffer[K, V]) Unlock() { <-w.writing }
 
-// Run writes until ctx ends, then once more. It has no error of its own: a
-// store that fails is logged and tried again.
+// Run writes until ctx ends, then once more. It returns no error: it logs a
+// failure of the store and tries again.
 func (w *Buffer[K, V]) Run(ctx context.Context) {
 	wait, failing := w.Every, false
 	for ctx.Err() == nil {

@@ -20,7 +20,7 @@ import (
 //go:embed settings.conf
 var settings string
 
-// ensureCluster makes the cluster if there is none. The caller holds the lock
+// ensureCluster makes the cluster unless it exists. The caller holds the lock
 // of the data directory.
 func (d dataDir) ensureCluster(ctx context.Context, bin binaries, who owner, log *slog.Logger) error {
 	major, err := d.major() // again: another fleetd may have made it meanwhile
@@ -31,8 +31,8 @@ func (d dataDir) ensureCluster(ctx context.Context, bin binaries, who owner, log
 	return d.createCluster(ctx, bin, who, log)
 }
 
-// createCluster makes the cluster beside its place and moves it there when it
-// is whole, so that one cut short is never taken for a cluster.
+// createCluster makes the cluster in a sibling directory and renames it when it
+// is complete, so that an incomplete one is never used as a cluster.
 func (d dataDir) createCluster(ctx context.Context, bin binaries, who owner, log *slog.Logger) error {
 	if err := d.clearUnborn(ctx, log); err != nil {
 		return err

@@ -61,7 +61,7 @@ func (d dataDir) examine(ctx context.Context, binDir string) (binaries, owner, e
 	return bin, user, d.checkSpace(need)
 }
 
-// major is the PostgreSQL version that made the cluster; 0 while there is none.
+// major is the PostgreSQL version that made the cluster; 0 before the cluster exists.
 func (d dataDir) major() (int, error) {
 	if _, err := os.Stat(filepath.Join(string(d), "PG_VERSION")); err == nil {
 		return 0, fmt.Errorf("%s is itself a PostgreSQL data directory: choose another --data-dir, or name that server with --database-url", d)
@@ -97,7 +97,7 @@ func (d dataDir) checkSpace(need uint64) error {
 	var st unix.Statfs_t
 	for unix.Statfs(path, &st) != nil {
 		if path == filepath.Dir(path) {
-			return nil // Nothing to judge by; making the directory will tell.
+			return nil // Unknown; making the directory will report the error.
 		}
 		path = filepath.Dir(path)
 	}

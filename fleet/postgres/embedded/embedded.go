@@ -4,12 +4,12 @@
 // The binaries are those installed on the machine. The cluster lies in the
 // data directory, listens on a unix socket in its own 0700 directory and on
 // nothing else, and is a child that the kernel stops when fleetd dies, be it by
-// kill -9. A cluster is made once; it is never made anew and never deleted.
+// kill -9. A cluster is made once; it is never replaced and never deleted.
 //
 // PostgreSQL refuses to run as root, so under root it runs as the user
 // "postgres" or "nobody". That user often cannot reach the data directory by
-// its path (a checkout below a 0700 home). So the server is never told the
-// path: it inherits the opened directory as file descriptor 3 and knows it as
+// its path (a checkout below a 0700 home). So the server never gets the path: it
+// inherits the opened directory as file descriptor 3 and opens it as
 // /proc/self/fd/3, which needs no right on the directories above. The same
 // descriptor carries the lock that says a server, or what is left of one, still
 // runs. Linux only, for both reasons and for the parent-death signal.
@@ -99,7 +99,7 @@ func (s *Server) start(ctx context.Context, bin binaries, who owner, settings ma
 		return fmt.Errorf("cannot run %s as user %s: %w", bin.path("postgres"), who.name, err)
 	}
 	if err := s.waitReady(ctx); err != nil {
-		giveUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		giveUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
 		s.proc.stop(giveUp) // err says more than how it ended
 		return err
@@ -112,7 +112,7 @@ func (s *Server) start(ctx context.Context, bin binaries, who owner, settings ma
 // URL is the connection string of the database, for pgx.
 func (s *Server) URL() string { return s.url }
 
-// Done is closed when the server has ended, by [Server.Stop] or by itself.
+// Done is closed when the server has ended, by [Server.Stop] or unexpectedly.
 func (s *Server) Done() <-chan struct{} { return s.proc.exited }
 
 // Err says why the server ended: nil while it runs and after [Server.Stop].
@@ -121,7 +121,7 @@ func (s *Server) Err() error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("embedded PostgreSQL ended by itself (%w): see %s", err, s.dir.logs())
+	return fmt.Errorf("embedded PostgreSQL ended unexpectedly (%w): see %s", err, s.dir.logs())
 }
 
 // Stop closes all connections, writes everything to disk and returns when the

@@ -134,7 +134,7 @@ func TestKillNine(t *testing.T) {
 	}
 }
 
-func TestServerDiesByItself(t *testing.T) {
+func TestServerDiesUnexpectedly(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
 	if s.Err() != nil {
@@ -144,7 +144,7 @@ func TestServerDiesByItself(t *testing.T) {
 	pids := family(t, s.proc.pid())
 	s.proc.cmd.Process.Kill()
 	<-s.Done()
-	if err := s.Err(); err == nil || !strings.Contains(err.Error(), "ended by itself") {
+	if err := s.Err(); err == nil || !strings.Contains(err.Error(), "ended unexpectedly") {
 		t.Errorf("Err = %v", err)
 	}
 	waitGone(t, pids)

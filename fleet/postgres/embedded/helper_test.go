@@ -196,8 +196,9 @@ func query(t *testing.T, url, sql string) string {
 	return *v
 }
 
-// family is pid and its live children. PostgreSQL's children found sessions of
-// their own, so only descent tells, and only while the parent lives.
+// family is pid and its live children. Each of PostgreSQL's children starts a new
+// session, so only the parent pid identifies them, and only while the parent
+// lives.
 func family(t *testing.T, pid int) []int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

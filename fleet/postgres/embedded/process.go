@@ -17,7 +17,7 @@ import (
 )
 
 // mountPath is how a child knows the cluster's directory: the first file
-// descriptor it inherits beside its standard three.
+// descriptor it inherits after its standard three.
 const mountPath = "/proc/self/fd/3"
 
 // A process is a running server.
@@ -100,7 +100,7 @@ func runBound(cmd *exec.Cmd, started chan<- error, exited func(error)) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// failure says how the process ended, if nobody asked it to.
+// failure says how the process ended, nil while it runs and after a stop.
 func (p *process) failure() error {
 	select {
 	case <-p.exited:

@@ -12,7 +12,8 @@ import (
 
 const (
 	pollInterval = 10 * time.Millisecond
-	patience     = 5 * time.Second // then a wait is worth a line in the log
+	slowStart    = 5 * time.Second // then the wait is logged
+	stopTimeout  = 5 * time.Second // for the shutdown after a failed start
 )
 
 // PostgreSQL's error codes.
@@ -26,7 +27,7 @@ const (
 // waitReady returns when the database accepts connections, or with the reason
 // why it never will.
 func (s *Server) waitReady(ctx context.Context) error {
-	slow := time.AfterFunc(patience, func() {
+	slow := time.AfterFunc(slowStart, func() {
 		s.log.Info("PostgreSQL is recovering from an abrupt end", "log", s.dir.logs())
 	})
 	defer slow.Stop()

@@ -1,7 +1,7 @@
-// Package jobs does the work that nobody waits for: once an hour, and at every
-// start, it makes the partitions of the months to come and removes what has
-// been kept long enough. The queue is in the database, so that of several
-// processes one does it, and a job cut short is taken up again.
+// Package jobs does the periodic work on the database. Once an hour, and at every
+// start, it creates the partitions of the coming months and deletes records that
+// are past their retention. The queue is in the database, so that only one of
+// several processes runs a job, and an interrupted job is resumed.
 package jobs
 
 import (

@@ -1,12 +1,12 @@
-// Package pgtest gives a test a PostgreSQL database of its own: real, migrated
-// and empty.
+// Package pgtest gives each test its own PostgreSQL database: real, migrated and
+// empty.
 //
 // The server is the one FLEETD_TEST_DATABASE_URL names (its user needs the
 // right to create databases) or, as a rule, a private one of the test binary.
 // Private servers keep their clusters below the temporary directory, one for
 // each binary that runs at the same time, and end with the binary; the next
 // run starts them in a tenth of a second. Databases are copies of a template,
-// made anew when migrations or modules change. Nothing here is durable.
+// made again when migrations or modules change. Nothing here is durable.
 package pgtest
 
 import (
@@ -29,8 +29,8 @@ import (
 // prefix marks databases that tests made, and any of them may be dropped.
 const prefix = "fleetd_test_"
 
-// patience bounds what a test waits for its database on a busy machine.
-const patience = 2 * time.Minute
+// timeout bounds how long a test waits for its database on a busy machine.
+const timeout = 2 * time.Minute
 
 // New returns a pool on a fresh database with all migrations applied. Pool and
 // database are gone after the test.
@@ -39,10 +39,10 @@ func New(t testing.TB) *pgxpool.Pool {
 	return open(t, URL(t))
 }
 
-// URL is like [New] for tests that connect by themselves.
+// URL is like [New] for tests that open their own connections.
 func URL(t testing.TB) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s, err := server()
 	if err != nil {
@@ -58,7 +58,7 @@ func URL(t testing.TB) string {
 // Empty is like [URL], without a single migration applied.
 func Empty(t testing.TB) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s, err := server()
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *dbServer) create(t testing.TB, ctx context.Context, template string) st
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
 			t.Errorf("pgtest: %v", err)
@@ -103,8 +103,8 @@ func (s *dbServer) create(t testing.TB, ctx context.Context, template string) st
 	return s.database(name)
 }
 
-// exec runs statements on a connection of their own. Between tests the server
-// has no client of ours, which a leak check would find.
+// exec runs statements on a new connection. Between tests the server has no
+// client of ours, which a leak check would find.
 func (s *dbServer) exec(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {

@@ -19,7 +19,7 @@ const serverVariable = "FLEETD_TEST_DATABASE_URL"
 // maxSlots is how many test binaries of one user run at the same time at most.
 const maxSlots = 64
 
-// fast trades all durability for speed: a cluster that breaks is made anew.
+// fast trades all durability for speed: a broken cluster is simply replaced.
 var fast = map[string]string{
 	"fsync":              "off",
 	"synchronous_commit": "off",
@@ -32,10 +32,10 @@ var fast = map[string]string{
 	"log_checkpoints":    "off",
 }
 
-// server is the server of this test binary. Nobody stops it: it ends when the
-// process does.
+// server is the server of this test binary. It is never stopped: it ends with
+// the process.
 var server = sync.OnceValues(func() (*dbServer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if given := os.Getenv(serverVariable); given != "" {
 		if u, err := url.Parse(given); err != nil || u.Scheme == "" {
@@ -63,7 +63,7 @@ func private(ctx context.Context) (*dbServer, error) {
 			return s, s.prepare(ctx)
 		}
 		if !embedded.Busy(dir) { // else another binary was faster
-			return nil, fmt.Errorf("%w (to begin anew: rm -r %s)", err, dir)
+			return nil, fmt.Errorf("%w (to start over: rm -r %s)", err, dir)
 		}
 	}
 	return nil, fmt.Errorf("all %d test servers in %s are in use", maxSlots, base)

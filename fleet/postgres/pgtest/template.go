@@ -84,8 +84,8 @@ func keep() string {
 }
 
 // schemaSum changes with everything that shapes the schema: our migrations,
-// and through go.mod the job queue's. It reads the sources, which tests stand
-// in, because the migrations a binary embeds are nobody else's business.
+// and through go.mod the job queue's. It reads the source files, as tests run in
+// the source tree and package migrations does not export what it embeds.
 var schemaSum = sync.OnceValues(func() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -68,7 +68,7 @@
   function replace(old, fresh, quietly) {
     const id = old.id
     const ticked = $('input[name="d"]', old)?.checked
-    const before = words(old)
+    const before = shownText(old)
     keepOpen(old, fresh)
     // What the script has drawn is not the server's to change.
     const beforeNodeMorphed = el => !el.classList?.contains('plot')
@@ -79,14 +79,14 @@
     if (!now) return
     htmx.process(now)
     enhance(now)
-    if (quietly || words(now) === before) return
+    if (quietly || shownText(now) === before) return
     now.classList.remove('moved')
     void now.offsetWidth // restarts the animation
     now.classList.add('moved')
   }
 
-  // words are what an element says, but for times that pass by themselves.
-  function words(el) {
+  // shownText is the text of an element without the times that the page updates.
+  function shownText(el) {
     const copy = el.cloneNode(true)
     for (const time of $$('time[data-relative]', copy)) time.remove()
     return copy.textContent.replace(/\s+/g, ' ')

@@ -108,7 +108,7 @@
     else job.state.textContent = fill(texts.checking, { size })
   }
 
-  // finish puts the server's own words in the place of the progress.
+  // finish replaces the progress with the text from the server.
   function finish(job, request) {
     const page = request.responseXML
     const item = page?.querySelector('#upload-results > li')

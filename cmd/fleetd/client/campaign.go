@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+)
+
+type CampaignCommand struct {
+	Create      campaignCreate      `cmd:"" help:"Plan a campaign, and start it if asked to."`
+	List        campaignList        `cmd:"" help:"List campaigns."`
+	Show        campaignShow        `cmd:"" help:"Show a campaign and how far it got."`
+	Deployments campaignDeployments `cmd:"" help:"List the devices of a campaign and where each stands."`
+	Start       campaignStart       `cmd:"" help:"Start a campaign, or ask for its approval."`
+	Approve     campaignApprove     `cmd:"" help:"Approve a campaign that somebody else planned."`
+	Deny        campaignDeny        `cmd:"" help:"Refuse to approve a campaign."`
+	Discard     campaignDiscard     `cmd:"" help:"Discard a campaign that was not started."`
+	Pause       campaignPause       `cmd:"" help:"Stop telling devices; what is under way goes on."`
+	Resume      campaignResume      `cmd:"" help:"Go on with a paused campaign."`
+	Advance     campaignAdvance     `cmd:"" help:"Open the next wave."`
+	PullNow     campaignPullNow     `cmd:"" help:"Restart online devices that wait for their next boot."`
+	Retry       campaignRetry       `cmd:"" help:"Try devices again that failed."`
+	Abort       campaignAbort       `cmd:"" help:"Abort a campaign; downloads under way are cut."`
+	Rollback    campaignRollback    `cmd:"" help:"Take the updated devices back to the image they had."`
+}
+
+// campaignFlags are of every command about one campaign.
+type campaignFlags struct {
+	clientFlags
+	ID string `arg:"" help:"Id of the campaign."`
+}
+
+// act does something with the campaign and prints what became of it.
+func (c *campaignFlags) act(ctx context.Context, verb string, body any) error {
+	answer, err := c.do(ctx, http.MethodPost, campaignPath(c.ID, "/"+verb), body)
+	return printCampaign(&c.clientFlags, answer, err)
+}
+
+func campaignPath(id, rest string) string { return "/campaigns/" + url.PathEscape(id) + rest }
+
+type campaignStart struct{ campaignFlags }
+
+func (c *campaignStart) Run(ctx context.Context) error { return c.act(ctx, "start", nil) }
+
+type campaignResume struct{ campaignFlags }
+
+func (c *campaignResume) Run(ctx context.Context) error { return c.act(ctx, "resume", nil) }
+
+type campaignAdvance struct{ campaignFlags }
+
+func (c *campaignAdvance) Run(ctx context.Context) error { return c.act(ctx, "advance", nil) }
+
+type campaignPullNow struct{ campaignFlags }
+
+func (c *campaignPullNow) Run(ctx context.Context) error { return c.act(ctx, "pull-now", nil) }
+
+type campaignRollback struct{ campaignFlags }
+
+func (c *campaignRollback) Run(ctx context.Context) error { return c.act(ctx, "rollback", nil) }
+
+type campaignDiscard struct{ campaignFlags }
+
+func (c *campaignDiscard) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodDelete, campaignPath(c.ID, ""), nil)
+	return printCampaign(&c.clientFlags, answer, err)
+}
+
+type campaignApprove struct {
+	campaignFlags
+	Digest string `arg:"" help:"Digest of the plan that you read: fleetd campaign show prints it."`
+}
+
+func (c *campaignApprove) Run(ctx context.Context) error {
+	return c.act(ctx, "approve", map[string]any{"digest": c.Digest})
+}
+
+type campaignDeny struct {
+	campaignFlags
+	Reason string `arg:"" help:"Why."`
+}
+
+func (c *campaignDeny) Run(ctx context.Context) error {
+	return c.act(ctx, "deny", map[string]any{"reason": c.Reason})
+}
+
+type campaignPause struct {
+	campaignFlags
+	Reason string `arg:"" optional:"" help:"Why."`
+}
+
+func (c *campaignPause) Run(ctx context.Context) error {
+	return c.act(ctx, "pause", map[string]any{"reason": c.Reason})
+}
+
+type campaignAbort struct {
+	campaignFlags
+	Rollback bool `help:"Take the updated devices back when it has stopped."`
+}
+
+func (c *campaignAbort) Run(ctx context.Context) error {
+	return c.act(ctx, "abort", map[string]any{"rollback": c.Rollback})
+}
+
+type campaignRetry struct {
+	campaignFlags
+	State  []string `help:"Only devices in these states: failed, timed_out, ... Default: every failure."`
+	Device []string `help:"Only these devices."`
+}
+
+func (c *campaignRetry) Run(ctx context.Context) error {
+	body := map[string]any{}
+	if len(c.State) > 0 {
+		body["states"] = c.State
+	}
+	if len(c.Device) > 0 {
+		body["devices"] = c.Device
+	}
+	return c.act(ctx, "retry", body)
+}
+
+type campaignCreate struct {
+	clientFlags
+	Plan        string  `help:"JSON file with the plan, as POST /campaigns takes it; the other flags go before what it says." type:"existingfile" placeholder:"FILE"`
+	Name        string  `help:"Name of the campaign."`
+	Release     string  `help:"Id of the release." placeholder:"ID"`
+	Query       *string `name:"q" help:"Filter that picks the devices: board:bread-compact-wifi tag:lab; an empty one is every device." placeholder:"FILTER"`
+	Canary      string  `help:"Devices of a first wave, the others follow: 5, or 2%." placeholder:"N|P%"`
+	MaxInFlight int     `help:"Devices under way at one time." placeholder:"N"`
+	Mode        string  `help:"How devices are told." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
+	Approval    bool    `help:"A second person must approve."`
+	Start       bool    `help:"Start it at once, or ask for its approval."`
+	DryRun      bool    `help:"Only say what it would do."`
+}
+
+func (c *campaignCreate) Run(ctx context.Context) error {
+	plan, err := c.body()
+	if err != nil {
+		return UsageError{err}
+	}
+	if c.DryRun {
+		answer, err := c.do(ctx, http.MethodPost, "/campaigns/dry-run", plan)
+		return printDryRun(&c.clientFlags, answer, err)
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/campaigns", plan)
+	if err == nil && c.Start {
+		answer, err = c.started(ctx, answer)
+	}
+	return printCampaign(&c.clientFlags, answer, err)
+}
+
+// started starts the campaign that was made, and says where it is if that fails.
+func (c *campaignCreate) started(ctx context.Context, made json.RawMessage) (json.RawMessage, error) {
+	var v struct{ ID string }
+	if err := json.Unmarshal(made, &v); err != nil {
+		return nil, err
+	}
+	answer, err := c.do(ctx, http.MethodPost, campaignPath(v.ID, "/start"), nil)
+	if err != nil {
+		return nil, fmt.Errorf("the campaign %s is kept as a draft, but was not started: %w", v.ID, err)
+	}
+	return answer, nil
+}
+
+// body is the plan's file with what the flags say.
+func (c *campaignCreate) body() (map[string]any, error) {
+	plan := map[string]any{}
+	if c.Plan != "" {
+		data, err := os.ReadFile(c.Plan)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(data, &plan); err != nil {
+			return nil, fmt.Errorf("--plan %s is no JSON object: %w", c.Plan, err)
+		}
+		if plan == nil {
+			return nil, fmt.Errorf("--plan %s says null", c.Plan)
+		}
+	}
+	for name, v := range map[string]string{"name": c.Name, "release_id": c.Release, "mode": c.Mode} {
+		if v != "" {
+			plan[name] = v
+		}
+	}
+	if c.Query != nil {
+		plan["q"] = *c.Query
+		delete(plan, "devices")
+	}
+	if c.MaxInFlight != 0 {
+		plan["max_in_flight"] = c.MaxInFlight
+	}
+	if c.Approval {
+		plan["approval_required"] = true
+	}
+	if err := c.canary(plan); err != nil {
+		return nil, err
+	}
+	return plan, c.complete(plan)
+}
+
+// canary makes two waves: a few devices, then the others.
+func (c *campaignCreate) canary(plan map[string]any) error {
+	if c.Canary == "" {
+		return nil
+	}
+	first := map[string]any{"name": "canary"}
+	if p, ok := strings.CutSuffix(c.Canary, "%"); ok {
+		n, err := strconv.ParseFloat(p, 64)
+		if err != nil || !(n > 0 && n < 100) {
+			return fmt.Errorf("--canary %q is no share: write for example 2%%", c.Canary)
+		}
+		first["percent"] = n
+	} else {
+		n, err := strconv.Atoi(c.Canary)
+		if err != nil || n < 1 {
+			return fmt.Errorf("--canary %q is no number of devices: write for example 5, or 2%%", c.Canary)
+		}
+		first["count"] = n
+	}
+	plan["waves"] = []map[string]any{first, {"name": "rest", "percent": 100}}
+	return nil
+}
+
+// complete reports what neither the file nor the flags say.
+func (c *campaignCreate) complete(plan map[string]any) error {
+	for _, need := range []struct{ field, flag string }{{"name", "--name"}, {"release_id", "--release"}} {
+		if plan[need.field] == nil {
+			return fmt.Errorf("give %s, or %s in the file of --plan", need.flag, need.field)
+		}
+	}
+	if plan["q"] == nil && plan["devices"] == nil {
+		return errors.New("say which devices: give --q, or q or devices in the file of --plan")
+	}
+	return nil
+}

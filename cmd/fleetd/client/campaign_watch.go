@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+
+	"fleetd/fleet/campaign"
+)
+
+type campaignShow struct {
+	campaignFlags
+	Watch bool          `help:"Follow it until it ends; fails unless it completed."`
+	Every time.Duration `help:"How often to look." default:"2s" hidden:""`
+}
+
+func (c *campaignShow) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil)
+	if err != nil || !c.Watch {
+		return printCampaign(&c.clientFlags, answer, err)
+	}
+	return c.watch(ctx, answer)
+}
+
+// watch follows a campaign. For a person it keeps one line current; for a
+// script it prints the campaign each time that it changed.
+func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error {
+	var shown, stage string
+	for {
+		var v campaignView
+		if err := json.Unmarshal(answer, &v); err != nil {
+			return err
+		}
+		line, now := v.line()
+		switch {
+		case line == shown:
+		case !c.human():
+			fmt.Println(string(answer))
+		case stage != "" && stage != now:
+			fmt.Print("\n" + line)
+		default:
+			fmt.Print("\r\033[K" + line)
+		}
+		shown, stage = line, now
+		if v.State.Final() {
+			return c.ended(v, answer)
+		}
+		var err error
+		if answer, err = c.next(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// watchPatience is how long a server that is being restarted may be away.
+const watchPatience = 2 * time.Minute
+
+// next looks again after a while, and again if the server cannot be reached.
+func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
+	for until := time.Now().Add(watchPatience); ; {
+		select {
+		case <-ctx.Done():
+			return nil, errors.New("not followed to its end")
+		case <-time.After(c.Every):
+		}
+		answer, err := c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil)
+		var unreachable *url.Error
+		if err == nil || !errors.As(err, &unreachable) || time.Now().After(until) {
+			return answer, err
+		}
+	}
+}
+
+// line sums a campaign up. It goes on the next line when its stage changes.
+func (v campaignView) line() (line, stage string) {
+	succeeded, failed, done := tally(v.Counts)
+	stage = v.state()
+	if v.Wave < len(v.Waves) && !v.State.Final() {
+		stage += fmt.Sprintf(", wave %d of %d", v.Wave+1, len(v.Waves))
+	}
+	if v.Reason != "" {
+		stage += ": " + terminal.Printable(v.Reason)
+	}
+	return fmt.Sprintf("%s; %d of %d devices done, %d succeeded, %d failed", stage, done, v.Targets, succeeded, failed),
+		stage
+}
+
+func (c *campaignShow) ended(v campaignView, answer json.RawMessage) error {
+	if c.human() {
+		fmt.Print("\n\n")
+		if err := printCampaign(&c.clientFlags, answer, nil); err != nil {
+			return err
+		}
+	}
+	if v.State != campaign.Completed {
+		return fmt.Errorf("the campaign %s ended %s", v.ID, v.State)
+	}
+	return nil
+}

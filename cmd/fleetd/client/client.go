@@ -1,0 +1,125 @@
+// Package client is fleetd's commands that manage a running server over REST,
+// from any machine: devices, firmware images, releases, campaigns and serial
+// numbers. It prints for a person on a terminal, and JSON otherwise.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+)
+
+// A UsageError is a mistake on the command line that only the command itself
+// could find.
+type UsageError struct{ error }
+
+// clientFlags say which server a client command talks to.
+type clientFlags struct {
+	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
+	Token string `help:"API token; make one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
+	JSON  bool   `name:"json" help:"Print JSON, also on a terminal."`
+}
+
+// maxAnswer bounds what a client reads of an answer; a tool result has at most 256 KiB.
+const maxAnswer = 8 << 20
+
+// do sends a request and returns the JSON of the answer. A problem becomes an
+// error that carries the server's own sentence.
+func (c *clientFlags) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
+	req, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(&http.Client{Timeout: 6 * time.Minute}, req) // a call may take five
+}
+
+// send sends a request and returns the JSON of the answer.
+func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMessage, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("the answer of %s broke off: %w", c.URL, err)
+	}
+	if resp.StatusCode >= 400 {
+		return nil, problem(resp, data)
+	}
+	return data, nil
+}
+
+func (c *clientFlags) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	if c.Token == "" {
+		return nil, UsageError{errors.New(
+			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
+	}
+	var r io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		r = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+"/api/v1"+path, r)
+	if err != nil {
+		return nil, UsageError{fmt.Errorf("--url: %w", err)}
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return req, nil
+}
+
+func problem(resp *http.Response, data []byte) error {
+	var p struct{ Title, Detail, Code string }
+	if json.Unmarshal(data, &p) != nil || p.Detail+p.Title == "" {
+		return fmt.Errorf("the server answered %s", resp.Status)
+	}
+	if p.Detail == "" {
+		p.Detail = p.Title
+	}
+	if p.Code == "" {
+		return errors.New(terminal.Printable(p.Detail))
+	}
+	return fmt.Errorf("%s (%s)", terminal.Printable(p.Detail), p.Code)
+}
+
+// all follows the cursors of a list, up to limit items.
+func (c *clientFlags) all(ctx context.Context, path string, params url.Values, limit int) ([]json.RawMessage, error) {
+	items := []json.RawMessage{}
+	for {
+		params.Set("limit", fmt.Sprint(min(500, limit-len(items))))
+		data, err := c.do(ctx, http.MethodGet, path+"?"+params.Encode(), nil)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Items      []json.RawMessage `json:"items"`
+			NextCursor string            `json:"next_cursor"`
+		}
+		if err := json.Unmarshal(data, &page); err != nil {
+			return nil, fmt.Errorf("the server's answer is not a list: %w", err)
+		}
+		items = append(items, page.Items...)
+		if page.NextCursor == "" || len(items) >= limit {
+			return items, nil
+		}
+		params.Set("cursor", page.NextCursor)
+	}
+}
+
+// human reports whether to print for a person rather than for a script.
+func (c *clientFlags) human() bool { return !c.JSON && terminal.Interactive() }

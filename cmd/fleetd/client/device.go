@@ -1,0 +1,257 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+)
+
+type DeviceCommand struct {
+	List    deviceList    `cmd:"" help:"List devices."`
+	Show    deviceShow    `cmd:"" help:"Show one device and its tools."`
+	Call    deviceCall    `cmd:"" help:"Call a tool of a device and print the outcome."`
+	Claim   deviceClaim   `cmd:"" help:"Claim the device that shows this code."`
+	Hold    deviceHold    `cmd:"" help:"Keep everyone else from acting on a device."`
+	Release deviceRelease `cmd:"" help:"End a hold."`
+	Replace deviceReplace `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
+}
+
+// deviceView is what the commands print of a device for a person.
+type deviceView struct {
+	ID, Name, Board, Chip, Version, Slot, Presence, Enrolment string
+	PresenceSince                                             time.Time `json:"presence_since"`
+	ToolsCount                                                int       `json:"tools_count"`
+	Tags                                                      []string
+	Hold                                                      *struct{ Reason, By string }
+}
+
+type deviceList struct {
+	clientFlags
+	Query string `arg:"" optional:"" help:"Filter, for example: board:bread-compact-wifi presence:online -hold"`
+	Limit int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *deviceList) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/devices", url.Values{"q": {c.Query}}, c.Limit)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(items)
+	}
+	var rows [][]string
+	for _, item := range items {
+		var d deviceView
+		if err := json.Unmarshal(item, &d); err != nil {
+			return err
+		}
+		rows = append(rows, []string{d.ID, d.Name, d.Board, d.Version, d.Presence, since(d.PresenceSince),
+			strings.Join(d.Tags, ",")})
+	}
+	return terminal.Table("ID NAME BOARD VERSION PRESENCE SINCE TAGS", rows)
+}
+
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return time.Since(t).Round(time.Second).String()
+}
+
+type deviceShow struct {
+	clientFlags
+	ID string `arg:"" help:"Device id, a MAC address in any form."`
+}
+
+func (c *deviceShow) Run(ctx context.Context) error {
+	device, err := c.do(ctx, http.MethodGet, devicePath(c.ID, ""), nil)
+	if err != nil {
+		return err
+	}
+	tools, err := c.do(ctx, http.MethodGet, devicePath(c.ID, "/tools?audience=all"), nil)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(map[string]json.RawMessage{"device": device, "tools": tools})
+	}
+	return showDevice(device, tools)
+}
+
+func showDevice(device, tools json.RawMessage) error {
+	var d deviceView
+	var list struct {
+		Items []struct{ Name, Audience string }
+	}
+	if err := errors.Join(json.Unmarshal(device, &d), json.Unmarshal(tools, &list)); err != nil {
+		return err
+	}
+	rows := [][]string{{d.ID, d.Name, d.Board, d.Chip, d.Version, d.Slot, d.Presence, d.Enrolment}}
+	if err := terminal.Table("ID NAME BOARD CHIP VERSION SLOT PRESENCE ENROLMENT", rows); err != nil {
+		return err
+	}
+	if d.Hold != nil {
+		fmt.Printf("held by %s: %s\n", terminal.Printable(d.Hold.By), terminal.Printable(d.Hold.Reason))
+	}
+	fmt.Println()
+	rows = nil
+	for _, t := range list.Items {
+		rows = append(rows, []string{t.Name, t.Audience})
+	}
+	return terminal.Table("TOOL AUDIENCE", rows)
+}
+
+type deviceCall struct {
+	clientFlags
+	ID        string        `arg:"" help:"Device id, a MAC address in any form."`
+	Tool      string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
+	Arguments string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
+	Timeout   time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
+	Picture   string        `help:"JPEG or PNG that self.screen.preview_image shall show." type:"existingfile" placeholder:"FILE"`
+}
+
+// post makes the call, in a form if there is a picture.
+func (c *deviceCall) post(ctx context.Context, call map[string]any) (json.RawMessage, error) {
+	if c.Picture == "" {
+		return c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), call)
+	}
+	picture, err := os.ReadFile(c.Picture)
+	if err != nil {
+		return nil, UsageError{err}
+	}
+	text, err := json.Marshal(call)
+	if err != nil {
+		return nil, err
+	}
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body) // into memory: it does not fail
+	_ = form.WriteField("call", string(text))
+	part, _ := form.CreateFormFile("picture", filepath.Base(c.Picture))
+	_, _ = part.Write(picture)
+	_ = form.Close()
+	req, err := c.request(ctx, http.MethodPost, devicePath(c.ID, "/calls"), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Body, req.ContentLength = io.NopCloser(&body), int64(body.Len())
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	return c.send(&http.Client{Timeout: 6 * time.Minute}, req)
+}
+
+// Run prints the call and fails unless it succeeded.
+func (c *deviceCall) Run(ctx context.Context) error {
+	if !json.Valid([]byte(c.Arguments)) {
+		return UsageError{fmt.Errorf("the arguments %q are not JSON; write for example '{\"volume\":50}'", c.Arguments)}
+	}
+	body := map[string]any{"tool": c.Tool, "arguments": json.RawMessage(c.Arguments)}
+	if c.Timeout > 0 {
+		body["timeout_ms"] = c.Timeout.Milliseconds()
+	}
+	answer, err := c.post(ctx, body)
+	if err != nil {
+		return err
+	}
+	var call struct {
+		State  string
+		Error  *struct{ Code, Message string }
+		Result *struct {
+			Content []struct{ Type, Text string }
+		}
+	}
+	if err := json.Unmarshal(answer, &call); err != nil {
+		return err
+	}
+	if !c.human() {
+		err = terminal.JSON(answer)
+	} else if call.Result != nil {
+		for _, part := range call.Result.Content {
+			fmt.Println(terminal.Printable(part.Text))
+		}
+	}
+	switch {
+	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
+		fmt.Fprintf(os.Stderr, "%s (%s)\n", terminal.Printable(call.Error.Message), call.Error.Code)
+	case call.Error != nil:
+		return fmt.Errorf("%s: %s (%s)", call.State, terminal.Printable(call.Error.Message), call.Error.Code)
+	}
+	return err
+}
+
+type deviceClaim struct {
+	clientFlags
+	Code string `arg:"" help:"The six digits that the device shows and speaks."`
+}
+
+func (c *deviceClaim) Run(ctx context.Context) error {
+	return c.print(c.do(ctx, http.MethodPost, "/devices/claim", map[string]any{"code": c.Code}))
+}
+
+type deviceHold struct {
+	clientFlags
+	ID     string        `arg:"" help:"Device id, a MAC address in any form."`
+	Reason string        `arg:"" help:"Why."`
+	For    time.Duration `help:"End the hold by itself after this time."`
+}
+
+func (c *deviceHold) Run(ctx context.Context) error {
+	body := map[string]any{"reason": c.Reason}
+	if c.For > 0 {
+		body["until"] = time.Now().Add(c.For).UTC()
+	}
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/hold"), body))
+}
+
+type deviceRelease struct {
+	clientFlags
+	ID string `arg:"" help:"Device id, a MAC address in any form."`
+}
+
+func (c *deviceRelease) Run(ctx context.Context) error {
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
+}
+
+type deviceReplace struct {
+	clientFlags
+	ID   string `arg:"" help:"Device to be retired, a MAC address in any form."`
+	By   string `help:"Id of the unit that takes over; one that waits is let in." xor:"successor" required:"" placeholder:"ID"`
+	Code string `help:"The six digits that the unit shows while it waits." xor:"successor" required:"" placeholder:"CODE"`
+}
+
+func (c *deviceReplace) Run(ctx context.Context) error {
+	body := map[string]any{}
+	if c.By != "" {
+		body["successor"] = c.By
+	} else {
+		body["code"] = c.Code
+	}
+	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
+}
+
+// print shows the device that an act returned.
+func (c *clientFlags) print(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var d deviceView
+	if err := json.Unmarshal(answer, &d); err != nil {
+		return err
+	}
+	return terminal.Table("ID NAME BOARD PRESENCE ENROLMENT", [][]string{{d.ID, d.Name, d.Board, d.Presence, d.Enrolment}})
+}
+
+func devicePath(id, rest string) string { return "/devices/" + url.PathEscape(id) + rest }

@@ -1,0 +1,271 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+
+	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
+
+	"golang.org/x/term"
+)
+
+type ImageCommand struct {
+	Push   imagePush   `cmd:"" help:"Upload a firmware image: the app image of a build, or its merged-binary.bin."`
+	Sign   imageSign   `cmd:"" help:"Sign an image for devices that take only signed ones; needs no server."`
+	Key    imageKey    `cmd:"" help:"Make the pair of keys to sign images with, or show its public half; needs no server."`
+	List   imageList   `cmd:"" help:"List firmware images."`
+	Show   imageShow   `cmd:"" help:"Show one firmware image."`
+	Revoke imageRevoke `cmd:"" help:"Withdraw an image: it is never served again."`
+	Delete imageDelete `cmd:"" help:"Delete an image that nothing names."`
+}
+
+// imageView is what the commands print of an image for a person.
+type imageView struct {
+	SHA256, Board, Chip, Version, Project string
+	Size                                  int64
+	FileName                              string `json:"file_name"`
+	ELFSHA256                             string `json:"elf_sha256"`
+	IDFVersion                            string `json:"idf_version"`
+	NotOfferable                          string `json:"not_offerable"`
+	Warnings                              []struct {
+		Code   string
+		Params struct{ Part, Read string }
+	}
+	MergedBinary bool       `json:"merged_binary"`
+	CreatedAt    time.Time  `json:"created_at"`
+	RevokedAt    *time.Time `json:"revoked_at"`
+	RevokeReason string     `json:"revoke_reason"`
+	Signatures   []struct {
+		KeyDigest      string `json:"key_digest"`
+		Valid, Trusted bool
+	}
+	Manifest *struct {
+		Key     string
+		Checked bool
+	}
+}
+
+func (i imageView) row() []string {
+	state := "ready"
+	if i.RevokedAt != nil {
+		state = "revoked"
+	}
+	return []string{i.SHA256, i.Version, i.Chip, i.Board, kib(i.Size), state}
+}
+
+const imageHeading = "SHA256 VERSION CHIP BOARD SIZE STATE"
+
+func kib(n int64) string { return strconv.FormatInt((n+1023)/1024, 10) + " KiB" }
+
+type imagePush struct {
+	clientFlags
+	File  string `arg:"" optional:"" help:"The file. With --layout, default: the app that its flasher_args.json names." type:"existingfile"`
+	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
+	Notes string `help:"What is to be known about it."`
+
+	Layout string `help:"Also what a blank board needs beside it: the folder of its build, with flasher_args.json." type:"existingdir" placeholder:"DIR"`
+
+	Manifest string `help:"Its signed manifest. Default: the file beside it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
+}
+
+func (c *imagePush) Run(ctx context.Context) error {
+	files, err := c.buildFiles()
+	if err != nil {
+		return UsageError{err}
+	}
+	file, err := os.Open(c.File)
+	if err != nil {
+		return UsageError{err}
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > firmware.MaxImageBytes {
+		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()),
+			kib(firmware.MaxImageBytes))
+	}
+	manifest, sha256, err := c.manifest()
+	if err != nil {
+		return err
+	}
+	answer, err := c.upload(ctx, file, info.Size())
+	if err == nil && manifest != nil {
+		answer, err = c.pushManifest(ctx, manifest, sha256)
+	}
+	if err == nil && c.Layout != "" {
+		err = c.pushLayout(ctx, answer, files)
+	}
+	return showImage(&c.clientFlags, answer, err)
+}
+
+func (c *imagePush) upload(ctx context.Context, file io.Reader, size int64) (json.RawMessage, error) {
+	params := url.Values{"file_name": {filepath.Base(c.File)}, "board": {c.Board}, "notes": {c.Notes}}
+	req, err := c.request(ctx, http.MethodPost, "/images?"+params.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	body := &progressReader{r: file, size: size, show: c.human()}
+	req.Body, req.ContentLength = io.NopCloser(body), size
+	if size == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	req.Header.Set("Expect", "100-continue") // a refusal comes before the bytes go
+	defer body.done()
+	return c.send(&http.Client{}, req)
+}
+
+// progressReader shows on a terminal how far an upload is.
+type progressReader struct {
+	r         io.Reader
+	size, n   int64
+	show      bool
+	displayed time.Time
+}
+
+func (p *progressReader) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.n += int64(n)
+	if p.show && term.IsTerminal(int(os.Stderr.Fd())) && time.Since(p.displayed) > 100*time.Millisecond {
+		p.displayed = time.Now()
+		fmt.Fprintf(os.Stderr, "\r%s of %s, %d %%", kib(p.n), kib(p.size), p.n*100/max(p.size, 1))
+	}
+	return n, err
+}
+
+// done clears the line.
+func (p *progressReader) done() {
+	if !p.displayed.IsZero() {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+}
+
+// versionWarning is the text of a code that a server sent, which may be newer
+// than this program.
+func versionWarning(code, part, read string) string {
+	if key := "firmware." + code; i18n.Has(key) {
+		return i18n.Text(i18n.English, key, "part", part, "read", read)
+	}
+	return code + " " + part
+}
+
+// showImage prints one image.
+func showImage(c *clientFlags, answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var i imageView
+	if err := json.Unmarshal(answer, &i); err != nil {
+		return err
+	}
+	if err := terminal.Table(imageHeading, [][]string{i.row()}); err != nil {
+		return err
+	}
+	fmt.Printf("\n%s, project %s, IDF %s, build %s\n", terminal.Printable(i.FileName), terminal.Printable(i.Project),
+		terminal.Printable(i.IDFVersion), terminal.Printable(i.ELFSHA256))
+	if i.MergedBinary {
+		fmt.Println("The app was cut out of a merged binary.")
+	}
+	for _, s := range i.Signatures {
+		fmt.Printf("Signed with the key %s (valid: %t, known here: %t)\n", terminal.Printable(s.KeyDigest), s.Valid, s.Trusted)
+	}
+	if m := i.Manifest; m != nil {
+		fmt.Printf("Manifest signed with the key %s (checked here: %t)\n", terminal.Printable(cmp.Or(m.Key, "of unknown number")),
+			m.Checked)
+	}
+	for _, w := range i.Warnings {
+		fmt.Printf("Warning: %s\n", terminal.Printable(versionWarning(w.Code, w.Params.Part, w.Params.Read)))
+	}
+	if i.NotOfferable != "" {
+		fmt.Println("Can only be pushed:", terminal.Printable(i.NotOfferable))
+	}
+	if i.RevokedAt != nil {
+		fmt.Println("Revoked:", terminal.Printable(i.RevokeReason))
+	}
+	return nil
+}
+
+type imageList struct {
+	clientFlags
+	Chip    string `help:"Only for this chip."`
+	Board   string `help:"Only for this board."`
+	Version string `help:"Only of this version."`
+	Limit   int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *imageList) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/images", url.Values{"chip": {c.Chip}, "board": {c.Board}, "version": {c.Version}}, c.Limit)
+	if err != nil {
+		return err
+	}
+	return listed(&c.clientFlags, items, imageHeading, imageView.row)
+}
+
+// listed prints a list: as JSON, or as a table with a row for each item.
+func listed[T any](c *clientFlags, items []json.RawMessage, heading string, row func(T) []string) error {
+	if !c.human() {
+		return terminal.JSON(items)
+	}
+	var rows [][]string
+	for _, item := range items {
+		var v T
+		if err := json.Unmarshal(item, &v); err != nil {
+			return err
+		}
+		rows = append(rows, row(v))
+	}
+	return terminal.Table(heading, rows)
+}
+
+type imageShow struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+}
+
+func (c *imageShow) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/images/"+url.PathEscape(c.SHA256), nil)
+	return showImage(&c.clientFlags, answer, err)
+}
+
+type imageRevoke struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+	Reason string `arg:"" help:"Why."`
+}
+
+func (c *imageRevoke) Run(ctx context.Context) error {
+	if c.Reason == "" {
+		return UsageError{errors.New("say why: fleetd image revoke SHA256 REASON")}
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke",
+		map[string]any{"reason": c.Reason})
+	return showImage(&c.clientFlags, answer, err)
+}
+
+type imageDelete struct {
+	clientFlags
+	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
+}
+
+func (c *imageDelete) Run(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, "/images/"+url.PathEscape(c.SHA256), nil)
+	return err
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// flasherArgsFile is what ESP-IDF's build leaves to say which file goes where.
+const flasherArgsFile = "flasher_args.json"
+
+// buildFiles are the files of a build beside its application, by their paths
+// in its folder; and the application, if none was named.
+func (c *imagePush) buildFiles() ([]string, error) {
+	if c.Layout == "" {
+		if c.File == "" {
+			return nil, errors.New("say which file: fleetd image push build/NAME.bin, or --layout build/")
+		}
+		return nil, nil
+	}
+	text, err := readPart(filepath.Join(c.Layout, flasherArgsFile))
+	if err != nil {
+		return nil, fmt.Errorf("--layout: %w; name the folder that the build left", err)
+	}
+	var args struct {
+		Files map[string]string `json:"flash_files"`
+		App   struct{ File string }
+	}
+	if err := json.Unmarshal(text, &args); err != nil || len(args.Files) == 0 {
+		return nil, fmt.Errorf("--layout: %s does not say which files are flashed; build again", filepath.Join(c.Layout,
+			flasherArgsFile))
+	}
+	if c.File == "" {
+		if args.App.File == "" {
+			return nil, errors.New("--layout: the build names no app; name its file, too")
+		}
+		if !filepath.IsLocal(filepath.FromSlash(args.App.File)) {
+			return nil, fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile,
+				args.App.File)
+		}
+		c.File = filepath.Join(c.Layout, filepath.FromSlash(args.App.File))
+	}
+	files := slices.DeleteFunc(slices.Sorted(maps.Values(args.Files)), func(f string) bool { return f == args.App.File })
+	return append(files, flasherArgsFile), nil
+}
+
+// pushLayout sends the files that stand beside the image just pushed. All of
+// them fit in memory: they are a bootloader, a table and small data.
+func (c *imagePush) pushLayout(ctx context.Context, image json.RawMessage, files []string) error {
+	var pushed imageView
+	if err := json.Unmarshal(image, &pushed); err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	for _, name := range files {
+		if err := addFile(form, c.Layout, name); err != nil {
+			return err
+		}
+	}
+	if err := form.Close(); err != nil {
+		return err
+	}
+	req, err := c.request(ctx, http.MethodPut, "/images/"+url.PathEscape(pushed.SHA256)+"/layout", nil)
+	if err != nil {
+		return err
+	}
+	req.Body, req.ContentLength = io.NopCloser(&body), int64(body.Len())
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	if _, err := c.send(&http.Client{}, req); err != nil {
+		return fmt.Errorf("the image %.12s is there, but not what a blank board needs beside it: %w", pushed.SHA256, err)
+	}
+	return nil
+}
+
+func addFile(form *multipart.Writer, dir, name string) error {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile, name)
+	}
+	data, err := readPart(filepath.Join(dir, filepath.FromSlash(name)))
+	if err != nil {
+		return fmt.Errorf("--layout: %w; build again", err)
+	}
+	part, err := form.CreateFormFile("file", name)
+	if err == nil {
+		_, err = part.Write(data)
+	}
+	return err
+}
+
+// readPart reads a file of the build. A pipe would be waited for, a device read
+// without an end.
+func readPart(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	return os.ReadFile(name)
+}

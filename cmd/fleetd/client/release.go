@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+)
+
+type ReleaseCommand struct {
+	Create releaseCreate `cmd:"" help:"Make a release of images that were uploaded."`
+	List   releaseList   `cmd:"" help:"List releases."`
+	Show   releaseShow   `cmd:"" help:"Show one release and its images."`
+	Revoke releaseRevoke `cmd:"" help:"Withdraw a release: its images are never served again."`
+}
+
+// releaseView is what the commands print of a release for a person.
+type releaseView struct {
+	ID, Version, State, Notes, Reason string
+	CreatedAt                         time.Time `json:"created_at"`
+	Images                            []imageView
+}
+
+func (r releaseView) row() []string {
+	return []string{r.ID, r.Version, r.State, strconv.Itoa(len(r.Images)), r.CreatedAt.Format(time.DateTime)}
+}
+
+const releaseHeading = "ID VERSION STATE IMAGES CREATED"
+
+type releaseCreate struct {
+	clientFlags
+	Images  []string `arg:"" name:"sha256" help:"SHA-256 of each image, one per board or chip."`
+	Version string   `help:"Version. Default: the images'."`
+	Notes   string   `help:"What is new."`
+	Draft   bool     `help:"Keep it as a draft, which no campaign can start with."`
+}
+
+func (c *releaseCreate) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodPost, "/releases", map[string]any{"images": c.Images, "version": c.Version,
+		"notes": c.Notes, "draft": c.Draft})
+	return showRelease(&c.clientFlags, answer, err)
+}
+
+// showRelease prints one release.
+func showRelease(c *clientFlags, answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var r releaseView
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return err
+	}
+	if err := terminal.Table(releaseHeading, [][]string{r.row()}); err != nil {
+		return err
+	}
+	for _, text := range []string{r.Notes, r.Reason} {
+		if text != "" {
+			fmt.Println(terminal.Printable(text))
+		}
+	}
+	fmt.Println()
+	var rows [][]string
+	for _, i := range r.Images {
+		rows = append(rows, i.row())
+	}
+	return terminal.Table(imageHeading, rows)
+}
+
+type releaseList struct {
+	clientFlags
+	State string `help:"Only in this state." enum:",draft,released,deprecated,revoked" default:""`
+	Limit int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *releaseList) Run(ctx context.Context) error {
+	params := url.Values{}
+	if c.State != "" {
+		params.Set("state", c.State)
+	}
+	items, err := c.all(ctx, "/releases", params, c.Limit)
+	if err != nil {
+		return err
+	}
+	return listed(&c.clientFlags, items, releaseHeading, releaseView.row)
+}
+
+type releaseShow struct {
+	clientFlags
+	ID string `arg:"" help:"Id of the release."`
+}
+
+func (c *releaseShow) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/releases/"+url.PathEscape(c.ID), nil)
+	return showRelease(&c.clientFlags, answer, err)
+}
+
+type releaseRevoke struct {
+	clientFlags
+	ID     string `arg:"" help:"Id of the release."`
+	Reason string `arg:"" help:"Why."`
+}
+
+func (c *releaseRevoke) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodPost, "/releases/"+url.PathEscape(c.ID)+"/revoke",
+		map[string]any{"reason": c.Reason})
+	return showRelease(&c.clientFlags, answer, err)
+}

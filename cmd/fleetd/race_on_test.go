@@ -1,7 +1,0 @@
-//go:build race
-
-package main
-
-// campaignDevices: the race detector takes several times the processor time
-// and memory of what it watches.
-const campaignDevices = 2000

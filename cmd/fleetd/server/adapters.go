@@ -1,0 +1,147 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
+)
+
+// brokerDevices shows the domain to the broker.
+type brokerDevices struct{ *Server }
+
+func (d brokerDevices) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
+	return d.Enrolments.Authenticate(clientID, username, password)
+}
+
+func (d brokerDevices) Connected(c fleet.Connection) {
+	d.Presences.Connected(c)
+	d.Enrolments.Connected(c)
+}
+
+func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, reason string) {
+	d.Presences.Disconnected(c, clean, reason)
+}
+
+func (d brokerDevices) Seen(id fleet.DeviceID) {
+	d.Presences.Seen(id)
+	d.Enrolments.Heard(id)
+}
+
+func (d brokerDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
+
+func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
+	d.Presences.Unresponsive(c, why)
+}
+
+func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.Enrolments.Running(id).Software }
+
+func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
+	return !d.Enrolments.Running(id).InventoryFresh
+}
+
+// SaveListing adds the build that the device said it runs, so that the same
+// build need not be listed again.
+func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
+	running := d.Enrolments.Running(l.Device)
+	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
+	err := d.Devices.Listed(ctx, l)
+	if errors.Is(err, fleet.ErrNotFound) { // a device that joined a moment ago
+		if err = d.Enrolments.Stored(ctx); err == nil {
+			err = d.Devices.Listed(ctx, l)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if !l.Partial {
+		d.Enrolments.Listed(l.Device, l.ELFSHA256, l.At)
+	}
+	if engine := d.engine.Load(); engine != nil {
+		engine.Listed(l.Device, l)
+	}
+	return nil
+}
+
+// Notified is what the included firmware and custom boards say unasked; stock
+// firmware sends nothing.
+func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
+	d.Reports.Notified(id, method, params)
+}
+
+// kick ends a device's connection. The broker starts after those who ask.
+func (s *Server) kick(id fleet.DeviceID, reason string) {
+	s.targets.Forget(id)
+	if s.broker != nil {
+		s.broker.Kick(id, reason)
+	}
+}
+
+// connection is the one that the device has now.
+func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
+	if s.broker == nil {
+		return fleet.Connection{}, false
+	}
+	return s.broker.Connection(id)
+}
+
+// evidence passes what is observed of devices to the campaigns. The engine
+// starts after the broker, whose first connections it finds in the records.
+func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
+	if engine := s.engine.Load(); engine != nil {
+		engine.Evidence(id, e)
+	}
+}
+
+func (s *Server) retiring(id fleet.DeviceID) {
+	s.Enrolments.Retired(id)
+	if engine := s.engine.Load(); engine != nil {
+		engine.Retired(id)
+	}
+}
+
+func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, attempt int, j telemetry.Job) {
+	if engine := s.engine.Load(); engine != nil {
+		engine.Reported(device, deployment, attempt, j)
+	}
+}
+
+// rollBack is what an abort rule or an operator asked for when a campaign
+// stopped.
+func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
+	_, err := s.Campaigns.Rollback(ctx, by, campaign)
+	return err
+}
+
+// observed sees every outcome of a call.
+func (s *Server) observed(c *fleet.Call) {
+	s.metrics.observe(c)
+	s.Reports.Called(c)
+}
+
+// crashWatch shows vitals to those who look for crashes, as they are stored.
+type crashWatch struct {
+	telemetry.ReportStore
+	server *Server
+}
+
+func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
+	if err := w.ReportStore.SaveVitals(ctx, latest); err != nil {
+		return err
+	}
+	if dumps := w.server.coreDumps.Load(); dumps != nil {
+		dumps.Told(latest)
+	}
+	return nil
+}
+
+func (s *Server) logged(id fleet.DeviceID, params json.RawMessage) {
+	if logs := s.logs.Load(); logs != nil {
+		logs.OnLog(id, params)
+	}
+}

@@ -1,0 +1,329 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A chaosFault is one row of the table of faults. Between start and stop the
+// fault lasts; a fault without stop is over at once.
+type chaosFault struct {
+	name              string
+	weight            int
+	shortest, longest time.Duration
+	external          bool // only for a PostgreSQL of the test
+	fleetdEnds        func(*chaosWorld) bool
+	needs             func(*chaosWorld) string // why it cannot be done here; "" if it can
+	start, stop       func(*chaosWorld, chaosStep) error
+}
+
+var chaosFaults = []chaosFault{
+	// PostgreSQL.
+	{name: "pg-restart", weight: 4, shortest: 200 * time.Millisecond, longest: 6 * time.Second, external: true,
+		start: stopPostgres, stop: bringBackPostgres},
+	{name: "pg-kill", weight: 3, shortest: 200 * time.Millisecond, longest: 6 * time.Second, fleetdEnds: ownsPostgres,
+		start: killPostmaster, stop: bringBackPostgres},
+	{name: "pg-kill-backend", weight: 3, start: killBackend},
+	{name: "pg-freeze", weight: 4, shortest: 3 * time.Second, longest: 40 * time.Second,
+		start: freezePostgres, stop: thawPostgres},
+	{name: "pg-connections", weight: 3, shortest: time.Second, longest: 10 * time.Second,
+		start: takeConnections, stop: giveConnections},
+	{name: "pg-full", weight: 3, shortest: 2 * time.Second, longest: 8 * time.Second, external: true, needs: ownFileSystem,
+		start: fillDisk, stop: freeDisk},
+
+	// fleetd.
+	{name: "fleetd-kill", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+		start: killFleetd, stop: releaseFleetd},
+	{name: "fleetd-term", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+		start: terminateFleetd, stop: releaseFleetd},
+
+	// The network between devices and fleetd.
+	{name: "net-cut", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallUp: true, stallDown: true}), stop: resetNetwork},
+	{name: "net-stall-up", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallUp: true}), stop: healNetwork},
+	{name: "net-stall-down", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+		start: network(proxyRule{stallDown: true}), stop: healNetwork},
+	{name: "net-delay", weight: 1, shortest: 2 * time.Second, longest: 8 * time.Second,
+		start: network(proxyRule{delay: 400 * time.Millisecond}), stop: healNetwork},
+	{name: "net-loss", weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second,
+		start: network(proxyRule{loss: 0.15}), stop: healNetwork},
+	{name: "net-reset", weight: 2, start: resetNetwork},
+
+	// The wall clock of fleetd.
+	{name: "clock-step", weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock,
+		start: setClock, stop: rightClock},
+
+	// The directory of firmware images and pictures.
+	{name: "blobs-away", weight: 1, shortest: time.Second, longest: 6 * time.Second,
+		start: hideBlobs, stop: showBlobs},
+}
+
+func chaosFaultNamed(name string) chaosFault {
+	for _, f := range chaosFaults {
+		if f.name == name {
+			return f
+		}
+	}
+	panic("no fault " + name)
+}
+
+func always(*chaosWorld) bool { return true }
+
+// ownsPostgres: fleetd ends with its own PostgreSQL, and both are started again.
+func ownsPostgres(w *chaosWorld) bool { return w.schedule.embedded }
+
+func stopPostgres(w *chaosWorld, _ chaosStep) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return w.postgres().Stop(ctx)
+}
+
+func killPostmaster(w *chaosWorld, _ chaosStep) error {
+	pid, err := w.postmaster()
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// bringBackPostgres starts the test's database; fleetd's comes with fleetd.
+func bringBackPostgres(w *chaosWorld, _ chaosStep) error {
+	if w.schedule.embedded {
+		return nil
+	}
+	return w.restartPostgres()
+}
+
+// restartPostgres starts a database that has ended, or is about to.
+func (w *chaosWorld) restartPostgres() error {
+	if err := stopPostgres(w, chaosStep{}); err != nil { // gives its directory back
+		return err
+	}
+	return w.startPostgres()
+}
+
+func killBackend(w *chaosWorld, _ chaosStep) error {
+	return w.asSuperuser(func(ctx context.Context, db *pgx.Conn) error {
+		var pid int
+		err := db.QueryRow(ctx, `SELECT pid FROM pg_stat_activity WHERE usename = 'fleetd' AND backend_type = 'client backend'
+			ORDER BY (state = 'active') DESC, backend_start LIMIT 1`).Scan(&pid)
+		if err != nil {
+			return err
+		}
+		return syscall.Kill(pid, syscall.SIGKILL)
+	})
+}
+
+// freezePostgres stops all processes of the database where they are.
+func freezePostgres(w *chaosWorld, _ chaosStep) error {
+	pid, err := w.postmaster()
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for _, child := range childrenOf(pid) {
+		_ = syscall.Kill(child, syscall.SIGSTOP) // it may have ended
+	}
+	return nil
+}
+
+func thawPostgres(w *chaosWorld, _ chaosStep) error {
+	w.thaw()
+	return nil
+}
+
+// thaw lets a frozen database go on; it does nothing to one that runs.
+func (w *chaosWorld) thaw() {
+	pid, err := w.postmaster()
+	if err != nil {
+		return
+	}
+	for _, child := range childrenOf(pid) {
+		_ = syscall.Kill(child, syscall.SIGCONT)
+	}
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+}
+
+func childrenOf(parent int) []int {
+	var children []int
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		// "pid (name) state ppid ...", and a name may hold anything.
+		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
+		fields := strings.Fields(rest)
+		if len(fields) < 2 || fields[1] != strconv.Itoa(parent) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			children = append(children, pid)
+		}
+	}
+	return children
+}
+
+// takeConnections leaves fleetd no connection to the database, and no right to
+// make another.
+func takeConnections(w *chaosWorld, _ chaosStep) error {
+	return w.asSuperuser(func(ctx context.Context, db *pgx.Conn) error {
+		if _, err := db.Exec(ctx, `ALTER ROLE fleetd CONNECTION LIMIT 0`); err != nil {
+			return err
+		}
+		_, err := db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'fleetd'`)
+		return err
+	})
+}
+
+func giveConnections(w *chaosWorld, _ chaosStep) error {
+	return w.asSuperuser(func(ctx context.Context, db *pgx.Conn) error {
+		_, err := db.Exec(ctx, `ALTER ROLE fleetd CONNECTION LIMIT -1`)
+		return err
+	})
+}
+
+func (w *chaosWorld) asSuperuser(do func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	db, err := pgx.Connect(ctx, "user=postgres dbname=postgres sslmode=disable port=5432 host="+w.cluster())
+	if err != nil {
+		return err
+	}
+	defer db.Close(context.WithoutCancel(ctx))
+	return do(ctx, db)
+}
+
+func ownFileSystem(w *chaosWorld) string {
+	if !w.mounted {
+		return "a file system of its own for the database, which only root can mount"
+	}
+	return ""
+}
+
+// fillDisk writes until nothing more fits.
+func fillDisk(w *chaosWorld, _ chaosStep) error {
+	file, err := os.Create(w.ballast())
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for size := 1 << 20; size >= 1<<12; {
+		if _, err := file.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+	return nil
+}
+
+// freeDisk makes room. A PostgreSQL that gave up on the full disk is started
+// again, as its operator would.
+func freeDisk(w *chaosWorld, _ chaosStep) error {
+	if err := os.Remove(w.ballast()); err != nil {
+		return err
+	}
+	select {
+	case <-w.postgres().Done():
+		w.journal.notef("PostgreSQL ended on the full disk")
+		return w.restartPostgres()
+	case <-time.After(500 * time.Millisecond):
+		return nil
+	}
+}
+
+func (w *chaosWorld) ballast() string { return filepath.Join(w.pgDir, "ballast") }
+
+func killFleetd(w *chaosWorld, _ chaosStep) error {
+	w.setHeld(true)
+	w.signal(syscall.SIGKILL)
+	return nil
+}
+
+func terminateFleetd(w *chaosWorld, _ chaosStep) error {
+	w.setHeld(true)
+	w.signal(syscall.SIGTERM)
+	return nil
+}
+
+func releaseFleetd(w *chaosWorld, _ chaosStep) error {
+	w.setHeld(false)
+	return nil
+}
+
+func network(rule proxyRule) func(*chaosWorld, chaosStep) error {
+	return func(w *chaosWorld, step chaosStep) error {
+		rule := rule
+		rule.share = step.share
+		w.http.set(rule)
+		w.mqtt.set(rule)
+		return nil
+	}
+}
+
+func healNetwork(w *chaosWorld, _ chaosStep) error {
+	w.http.set(proxyRule{})
+	w.mqtt.set(proxyRule{})
+	return nil
+}
+
+// resetNetwork breaks the connections, which is also how they end that were
+// cut for a while.
+func resetNetwork(w *chaosWorld, step chaosStep) error {
+	w.http.resetShare(step.share)
+	w.mqtt.resetShare(step.share)
+	return healNetwork(w, step)
+}
+
+func hideBlobs(w *chaosWorld, _ chaosStep) error {
+	return os.Rename(filepath.Join(w.dataDir, "blobs"), filepath.Join(w.dataDir, "blobs.away"))
+}
+
+func showBlobs(w *chaosWorld, _ chaosStep) error {
+	if err := os.RemoveAll(filepath.Join(w.dataDir, "blobs")); err != nil { // made meanwhile
+		return err
+	}
+	return os.Rename(filepath.Join(w.dataDir, "blobs.away"), filepath.Join(w.dataDir, "blobs"))
+}
+
+// carryOut makes the step's fault happen, unless this machine cannot.
+func (w *chaosWorld) carryOut(step chaosStep) error {
+	fault := chaosFaultNamed(step.fault)
+	if fault.needs != nil {
+		if lacking := fault.needs(w); lacking != "" {
+			w.journal.notef("%s left out: it needs %s", fault.name, lacking)
+			return nil
+		}
+	}
+	if fault.fleetdEnds != nil && fault.fleetdEnds(w) {
+		w.setExcused(true)
+		before := w.processes()
+		defer func() {
+			_ = w.await(time.Minute, "", func() bool { return w.wasReady() && w.processes() > before })
+			w.setExcused(false) // whether it is well again is judged later
+		}()
+	}
+	w.journal.notef("%s begins", fault.name)
+	if err := fault.start(w, step); err != nil {
+		return fmt.Errorf("%s: %w", fault.name, err)
+	}
+	time.Sleep(step.lasts)
+	if fault.stop != nil {
+		if err := fault.stop(w, step); err != nil {
+			return fmt.Errorf("end of %s: %w", fault.name, err)
+		}
+	}
+	w.journal.notef("%s ends", fault.name)
+	return nil
+}

@@ -1,0 +1,180 @@
+package server
+
+import (
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// A chaosProxy stands between devices and one of fleetd's listeners.
+//
+// It works on TCP streams, where lost and reordered packets look alike: later
+// bytes wait for the retransmission of earlier ones. A loss rule makes that
+// wait; what the kernel's own TCP does with lost packets is not tested here.
+type chaosProxy struct {
+	listener net.Listener
+	target   string
+
+	mu      sync.Mutex
+	pairs   map[*proxyPair]struct{}
+	rule    proxyRule
+	changed chan struct{} // closed when the rule changes
+}
+
+// A proxyRule is what happens to a share of the connections.
+type proxyRule struct {
+	share     float64       // 0 to 1
+	delay     time.Duration // of every piece, in both directions
+	loss      float64       // of pieces that come a retransmission time later
+	stallUp   bool          // nothing passes from the devices to fleetd
+	stallDown bool          // nothing passes from fleetd to the devices
+}
+
+// A proxyPair is a connection of a device and the one made for it.
+type proxyPair struct {
+	device, server net.Conn
+	luck           float64 // 0 to 1; a rule hits it if this is below the share
+}
+
+// Retransmission of a lost packet takes this long at least, and at most.
+const (
+	shortestRetransmission = 200 * time.Millisecond
+	longestRetransmission  = 1200 * time.Millisecond
+)
+
+func newChaosProxy(target string) (*chaosProxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &chaosProxy{listener: listener, target: target, pairs: map[*proxyPair]struct{}{}, changed: make(chan struct{})}
+	go p.accept()
+	return p, nil
+}
+
+func (p *chaosProxy) addr() string { return p.listener.Addr().String() }
+
+func (p *chaosProxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		go p.serve(conn)
+	}
+}
+
+func (p *chaosProxy) serve(device net.Conn) {
+	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	if err != nil {
+		reset(device)
+		return
+	}
+	pair := &proxyPair{device: device, server: server, luck: rand.Float64()}
+	p.mu.Lock()
+	p.pairs[pair] = struct{}{}
+	p.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { p.pump(pair, device, server, func(r proxyRule) bool { return r.stallUp }) })
+	both.Go(func() { p.pump(pair, server, device, func(r proxyRule) bool { return r.stallDown }) })
+	both.Wait()
+	device.Close()
+	server.Close()
+	p.mu.Lock()
+	delete(p.pairs, pair)
+	p.mu.Unlock()
+}
+
+// A piece is what one read brought, to be written when it is due. The end of
+// the stream is a piece without data.
+type piece struct {
+	data []byte
+	due  time.Time
+}
+
+// pump copies one direction in order, with the rule that holds at the time.
+func (p *chaosProxy) pump(pair *proxyPair, from, to net.Conn, stalled func(proxyRule) bool) {
+	line := make(chan piece, 256)
+	go func() {
+		defer close(line)
+		for {
+			data := make([]byte, 4096)
+			n, err := from.Read(data)
+			rule, _ := p.ruleFor(pair)
+			due := time.Now().Add(rule.delay)
+			if rand.Float64() < rule.loss {
+				due = due.Add(shortestRetransmission + rand.N(longestRetransmission-shortestRetransmission))
+			}
+			if n > 0 {
+				line <- piece{data[:n], due}
+			}
+			if err != nil {
+				line <- piece{nil, due}
+				return
+			}
+		}
+	}()
+	for next := range line {
+		time.Sleep(time.Until(next.due))
+		for rule, changed := p.ruleFor(pair); stalled(rule); rule, changed = p.ruleFor(pair) {
+			<-changed
+		}
+		if next.data == nil {
+			_ = to.(*net.TCPConn).CloseWrite()
+			break
+		}
+		if _, err := to.Write(next.data); err != nil {
+			reset(from)
+			break
+		}
+	}
+	for range line { // the reader ends with its connection
+	}
+}
+
+// ruleFor is the rule that holds for a pair, and a channel that closes when it
+// changes.
+func (p *chaosProxy) ruleFor(pair *proxyPair) (proxyRule, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pair.luck >= p.rule.share {
+		return proxyRule{}, p.changed
+	}
+	return p.rule, p.changed
+}
+
+func (p *chaosProxy) set(rule proxyRule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = rule
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// resetShare breaks a share of the connections at both ends.
+func (p *chaosProxy) resetShare(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pair := range p.pairs {
+		if pair.luck < share {
+			reset(pair.device)
+			reset(pair.server)
+		}
+	}
+}
+
+func (p *chaosProxy) close() {
+	p.listener.Close()
+	p.set(proxyRule{})
+	p.resetShare(1)
+}
+
+// reset closes a connection with RST in place of FIN.
+func reset(c io.Closer) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	c.Close()
+}

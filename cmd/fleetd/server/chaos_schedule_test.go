@@ -1,0 +1,132 @@
+package server
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// A chaosSchedule is what one seed does to fleetd. It follows from the seed and
+// the size alone: the same seed is the same schedule on every machine, which
+// leaves out what it cannot do.
+type chaosSchedule struct {
+	seed     uint64
+	size     chaosSize
+	embedded bool // fleetd runs its own PostgreSQL; else the test runs one for it
+	steps    []chaosStep
+}
+
+// A chaosStep is one fault, under load, and what is begun shortly before it.
+type chaosStep struct {
+	fault    string
+	lead     time.Duration // from the start of a fan-out to the fault
+	campaign bool          // a campaign starts with the fan-out
+	lasts    time.Duration
+	share    float64       // of the devices' connections that a network fault hits
+	clock    time.Duration // by which a clock step moves it
+}
+
+// A chaosSize is how much of everything there is.
+type chaosSize struct {
+	devices, workers int
+	steps            int
+	longest          time.Duration // no fault lasts longer
+}
+
+var (
+	chaosFull  = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second}
+	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second}
+)
+
+// clockSteps are what people and time servers may do to a clock. They stay below
+// the hour within which a start of fleetd looks for calls that were left open.
+var clockSteps = []time.Duration{-45 * time.Minute, -90 * time.Second, -5 * time.Second,
+	5 * time.Second, 90 * time.Second, 45 * time.Minute}
+
+func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
+	random := rand.New(rand.NewPCG(seed, 1))
+	s := chaosSchedule{seed: seed, size: size, embedded: random.IntN(2) == 0}
+	upgrades := random.IntN(size.steps) // the step with which a campaign starts
+	for i, fault := range drawFaults(random, s.embedded, size.steps) {
+		s.steps = append(s.steps, chaosStep{
+			fault:    fault.name,
+			lead:     between(random, 300*time.Millisecond, 1500*time.Millisecond),
+			campaign: i == upgrades,
+			lasts:    min(fault.drawLength(random), size.longest),
+			share:    []float64{0.3, 1}[random.IntN(2)],
+			clock:    clockSteps[random.IntN(len(clockSteps))],
+		})
+	}
+	if s.has("clock-step") {
+		// A campaign takes a boot poll from before its order for one after it once
+		// the clock was set back between them: what it says then is not judged here.
+		for i := range s.steps {
+			s.steps[i].campaign = false
+		}
+	}
+	return s
+}
+
+// drawFaults picks n different faults by their weights.
+func drawFaults(random *rand.Rand, embedded bool, n int) []chaosFault {
+	var candidates []chaosFault
+	for _, f := range chaosFaults {
+		if f.external && embedded {
+			continue
+		}
+		candidates = append(candidates, f)
+	}
+	var drawn []chaosFault
+	for range n {
+		total := 0
+		for _, f := range candidates {
+			total += f.weight
+		}
+		at := random.IntN(total)
+		for i, f := range candidates {
+			if at -= f.weight; at < 0 {
+				drawn = append(drawn, f)
+				candidates = append(candidates[:i:i], candidates[i+1:]...)
+				break
+			}
+		}
+	}
+	return drawn
+}
+
+// drawLength is mostly short; one in eight is up to the longest of the fault.
+func (f chaosFault) drawLength(random *rand.Rand) time.Duration {
+	usual := min(f.longest, max(f.shortest, 8*time.Second))
+	if random.IntN(8) == 0 {
+		return between(random, usual, f.longest)
+	}
+	return between(random, f.shortest, usual)
+}
+
+func between(random *rand.Rand, low, high time.Duration) time.Duration {
+	return (low + time.Duration(random.Int64N(int64(high-low)+1))).Round(10 * time.Millisecond)
+}
+
+func (s chaosSchedule) String() string {
+	database := "a PostgreSQL of the test"
+	if s.embedded {
+		database = "fleetd's own PostgreSQL"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d devices, %s", s.seed, s.size.devices, database)
+	for _, step := range s.steps {
+		fmt.Fprintf(&b, "\n  fan-out")
+		if step.campaign {
+			b.WriteString(" and campaign")
+		}
+		fmt.Fprintf(&b, ", %v later %s for %v", step.lead, step.fault, step.lasts)
+		switch {
+		case strings.HasPrefix(step.fault, "net-"):
+			fmt.Fprintf(&b, " on %.0f %% of the connections", 100*step.share)
+		case step.fault == "clock-step":
+			fmt.Fprintf(&b, " by %v", step.clock)
+		}
+	}
+	return b.String()
+}

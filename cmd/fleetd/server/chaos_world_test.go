@@ -1,0 +1,642 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/postgres/embedded"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+)
+
+// beFleetd makes the test binary a fleetd that serves with chaosTimers, or runs
+// another command.
+const beFleetd = "FLEETD_TEST_BE_FLEETD"
+
+// chaosTimers judge devices whose waits are a twentieth of real ones.
+var chaosTimers = campaign.DeploymentTimers{
+	Get: 4 * time.Second, Resend: 3 * time.Second, Stall: 4 * time.Second, Download: 10 * time.Second,
+	SlowestRate: 64 << 10, Goodbye: time.Second, BootPoll: 10 * time.Second, Connect: 8 * time.Second,
+	Probe: 2 * time.Second, Backoff: 200 * time.Millisecond,
+}
+
+const (
+	chaosTimeScale = 0.05 // of the devices' own waits
+	chaosKeepalive = 8 * time.Second
+	chaosBoard     = "atoms3-echo-base" // its light takes any of 2^24 colours
+	chaosVersion   = "9.9.0"            // to which the campaign upgrades
+	chaosTmpfs     = 400 << 20          // bytes; the disk that a fault fills
+)
+
+// testMain is what the test binary does where a test needs a process.
+type testMain struct {
+	Serve quickServe   `cmd:""`
+	Token TokenCommand `cmd:""`
+	Sim   sim.Command  `cmd:""`
+}
+
+// TestMain runs a command instead of the tests if beFleetd is set.
+func TestMain(m *testing.M) {
+	if os.Getenv(beFleetd) == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	command := kong.Parse(&testMain{}, kong.BindTo(ctx, (*context.Context)(nil)))
+	command.FatalIfErrorf(command.Run())
+}
+
+// quickServe is `fleetd serve`, but for the timers of campaigns.
+type quickServe struct{ Config }
+
+func (c *quickServe) Run(ctx context.Context) error {
+	if name := os.Getenv(clockFile); name != "" {
+		if err := followClock(name); err != nil {
+			return err
+		}
+	}
+	c.timers, c.engineTick = chaosTimers, 50*time.Millisecond
+	s, err := Start(ctx, c.Config)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Wait(ctx)
+}
+
+// A chaosWorld is all that takes part: fleetd as a process, which is started
+// again whenever it ends, as systemd would; its PostgreSQL; the devices, in the
+// test's own process; and the proxies between them.
+type chaosWorld struct {
+	schedule chaosSchedule
+	dir      string // all files of this seed
+	dataDir  string // fleetd's
+	pgDir    string // of the database that the test runs; "" if fleetd does
+	mounted  bool   // a file system of its own for pgDir
+	token    string
+
+	httpAddr, mqttAddr, adminAddr string
+
+	devices     *sim.Fleet
+	ids         map[fleet.DeviceID]*sim.Device
+	audience    []fleet.DeviceID // of the campaign
+	http, mqtt  *chaosProxy
+	stopDevices func()
+
+	journal *chaosJournal
+	atStart chaosResources
+
+	clockSet bool // fleetd's clock was wrong for a while
+	seen     *chaosSightings
+	client   *http.Client
+
+	mu       sync.Mutex
+	fleetd   *os.Process
+	starts   []time.Time // of fleetd's processes
+	ready    bool        // the process answered /readyz with 200 since it started
+	held     bool        // it is not started again until this ends
+	excused  bool        // it may end: the fault of the moment ends it
+	stopping bool
+	ended    chan struct{} // closed when the supervisor ends
+	pg       *embedded.Server
+	breaches []string
+}
+
+// A chaosJournal is what happened when, for whoever looks at a failure.
+type chaosJournal struct {
+	began time.Time
+	mu    sync.Mutex
+	text  bytes.Buffer
+}
+
+func (j *chaosJournal) notef(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	fmt.Fprintf(&j.text, "%s %6.2f s  ", now.UTC().Format("15:04:05.000"), now.Sub(j.began).Seconds())
+	fmt.Fprintf(&j.text, format+"\n", args...)
+}
+
+func (j *chaosJournal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// breachf notes that an invariant does not hold.
+func (w *chaosWorld) breachf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.journal.notef("BREACH %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.breaches = append(w.breaches, text)
+}
+
+// newChaosWorld starts everything, from a copy of the template.
+func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (_ *chaosWorld, err error) {
+	w := &chaosWorld{schedule: schedule, dir: dir, token: template.token}
+	if err := w.prepare(); err != nil {
+		return w, err
+	}
+	if err := w.placeDatabase(template); err != nil {
+		return w, err
+	}
+	if err := w.makeClock(); err != nil {
+		return w, err
+	}
+	go w.supervise()
+	if err := w.await(time.Minute, "fleetd to be ready", w.isReady); err != nil {
+		return w, err
+	}
+	return w, w.switchOn()
+}
+
+// prepare takes addresses and starts the proxies.
+func (w *chaosWorld) prepare() (err error) {
+	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
+	w.client = &http.Client{Timeout: 25 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
+		if *addr, err = anyFreeAddr(); err != nil {
+			return err
+		}
+	}
+	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
+		return err
+	}
+	w.mqtt, err = newChaosProxy(w.mqttAddr)
+	return err
+}
+
+func anyFreeAddr() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer ln.Close()
+	return ln.Addr().String(), nil
+}
+
+// placeDatabase copies the template's cluster to where this seed's PostgreSQL
+// will run, and starts it there if that is the test's part.
+func (w *chaosWorld) placeDatabase(template chaosTemplate) error {
+	if err := copyTree(template.dir, w.dataDir); err != nil || w.schedule.embedded {
+		return err
+	}
+	w.pgDir = filepath.Join(w.dir, "pg")
+	if err := os.Mkdir(w.pgDir, 0o755); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 && w.schedule.has("pg-full") {
+		if err := unix.Mount("tmpfs", w.pgDir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", chaosTmpfs)); err != nil {
+			w.journal.notef("no file system to fill: %v", err)
+		} else {
+			w.mounted = true
+		}
+	}
+	if err := copyTree(filepath.Join(w.dataDir, "postgres"), filepath.Join(w.pgDir, "postgres")); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(w.dataDir, "postgres")); err != nil {
+		return err
+	}
+	return w.startPostgres()
+}
+
+// copyTree keeps owners, which cp does best.
+func copyTree(from, to string) error {
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copying %s: %w: %s", from, err, out)
+	}
+	return nil
+}
+
+func (s chaosSchedule) has(fault string) bool {
+	for _, step := range s.steps {
+		if step.fault == fault {
+			return true
+		}
+	}
+	return false
+}
+
+// startPostgres starts the test's own database.
+func (w *chaosWorld) startPostgres() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	pg, err := embedded.Start(ctx, embedded.Options{DataDir: w.pgDir})
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pg = pg
+	return nil
+}
+
+func (w *chaosWorld) postgres() *embedded.Server {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pg
+}
+
+// cluster is the database's directory, which holds its socket, too.
+func (w *chaosWorld) cluster() string {
+	if w.pgDir != "" {
+		return filepath.Join(w.pgDir, "postgres")
+	}
+	return filepath.Join(w.dataDir, "postgres")
+}
+
+// postmaster is the process id of the database's first process.
+func (w *chaosWorld) postmaster() (int, error) {
+	text, err := os.ReadFile(filepath.Join(w.cluster(), "postmaster.pid"))
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strconv.Atoi(line)
+}
+
+// supervise runs fleetd until the world ends. The kernel counts this thread as
+// its parent, so that it dies with the test.
+func (w *chaosWorld) supervise() {
+	defer close(w.ended)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out, err := os.OpenFile(filepath.Join(w.dir, "fleetd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		w.breachf("no log file: %v", err)
+		return
+	}
+	defer out.Close()
+	for w.waitForTurn() {
+		cmd := w.serveCommand()
+		cmd.Stdout, cmd.Stderr = out, out
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			w.breachf("fleetd does not start: %v", err)
+			return
+		}
+		w.mu.Lock()
+		w.fleetd, w.ready = cmd.Process, false
+		w.starts = append(w.starts, time.Now())
+		w.mu.Unlock()
+		done := make(chan struct{})
+		go w.watchReady(done)
+		err := cmd.Wait()
+		close(done)
+		w.noteEnd(err)
+	}
+}
+
+func (w *chaosWorld) serveCommand() *exec.Cmd {
+	args := []string{"serve", "--http-addr", w.httpAddr, "--mqtt-addr", w.mqttAddr, "--admin-addr", w.adminAddr,
+		"--enrolment", "open", "--public-url", "http://" + w.http.addr(), "--mqtt-endpoint", w.mqtt.addr()}
+	if w.pgDir != "" {
+		args = append(args, "--database-url", w.postgres().URL())
+	}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+w.dataDir)
+	if w.schedule.has("clock-step") {
+		cmd.Env = append(cmd.Env, clockFile+"="+w.clock())
+	}
+	return cmd
+}
+
+// waitForTurn reports whether fleetd is to be started, as soon as it may.
+func (w *chaosWorld) waitForTurn() bool {
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		w.mu.Lock()
+		held, stopping := w.held, w.stopping
+		w.mu.Unlock()
+		if stopping || !held {
+			return !stopping
+		}
+	}
+}
+
+// noteEnd judges how fleetd ended, and leaves systemd's pause before its next
+// start.
+func (w *chaosWorld) noteEnd(err error) {
+	w.mu.Lock()
+	excused := w.excused || w.stopping
+	w.fleetd, w.ready = nil, false
+	w.mu.Unlock()
+	w.journal.notef("fleetd ended: %v", err)
+	if !excused {
+		w.breachf("fleetd ended with %v, which no fault asked for", err)
+	}
+	time.Sleep(300 * time.Millisecond)
+}
+
+// watchReady notes when the process is up, until done.
+func (w *chaosWorld) watchReady(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		if w.probe("/readyz") == http.StatusOK {
+			w.mu.Lock()
+			w.ready = w.fleetd != nil
+			w.mu.Unlock()
+			w.journal.notef("fleetd is ready")
+			return
+		}
+	}
+}
+
+// probe asks the admin listener; 0 is no answer.
+func (w *chaosWorld) probe(path string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.adminAddr+path, nil)
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+func (w *chaosWorld) isReady() bool { return w.probe("/readyz") == http.StatusOK }
+
+// wasReady reports whether the process that runs now has been up, whatever
+// became of its database since.
+func (w *chaosWorld) wasReady() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ready
+}
+
+// serving is the process that has been up and that no fault ends now; 0 is none.
+func (w *chaosWorld) serving() (pid int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ready || w.excused {
+		return 0
+	}
+	return w.fleetd.Pid
+}
+
+// processes is how often fleetd was started.
+func (w *chaosWorld) processes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.starts)
+}
+
+// signal sends to fleetd's process, if it runs.
+func (w *chaosWorld) signal(s os.Signal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fleetd != nil {
+		_ = w.fleetd.Signal(s)
+	}
+}
+
+func (w *chaosWorld) setHeld(held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = held
+}
+
+func (w *chaosWorld) setExcused(excused bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.excused = excused
+}
+
+func (w *chaosWorld) await(limit time.Duration, what string, ok func() bool) error {
+	for deadline := time.Now().Add(limit); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waited %v for %s", limit, what)
+		}
+	}
+	return nil
+}
+
+func (w *chaosWorld) inCampaign(id fleet.DeviceID) bool { return slices.Contains(w.audience, id) }
+
+// switchOn starts the devices and waits until fleetd knows the tools of all.
+func (w *chaosWorld) switchOn() error {
+	faults, err := sim.ParseFaults("slow=4s:30%,silent:1%,drop:1%,cut:2%,rollback:1%,late-true:1%,wrong-build:1%")
+	if err != nil {
+		return err
+	}
+	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.http.addr() + "/xiaozhi/ota/", Seed: w.schedule.seed,
+		Devices: w.schedule.size.devices, Boards: []string{chaosBoard}, Faults: faults, TimeScale: chaosTimeScale,
+		Keepalive: chaosKeepalive, RecordCalls: 1 << 16})
+	if err != nil {
+		return err
+	}
+	w.ids = map[fleet.DeviceID]*sim.Device{}
+	for i := range w.devices.Len() {
+		id, err := fleet.ParseDeviceID(w.devices.Device(i).ID())
+		if err != nil {
+			return err
+		}
+		w.ids[id] = w.devices.Device(i)
+		// A device that drops its orders takes the time of all attempts, and one that
+		// does not answer calls is left alone until the next probe, for a minute.
+		faults := w.ids[id].Faults()
+		if i%3 == 0 && !slices.Contains(faults, sim.FaultDrop) && !slices.Contains(faults, sim.FaultSilent) {
+			w.audience = append(w.audience, id)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.devices.Run(ctx) }()
+	w.seen = watchDevices(ctx, w.ids)
+	w.stopDevices = func() { cancel(); <-done }
+	return w.await(2*time.Minute, "all devices to be online with their tools", func() bool {
+		n := 0
+		devices, err := chaosList[deviceView](w, "/devices?q=presence:online&limit=500")
+		for _, d := range devices {
+			if d.ToolsCount > 0 {
+				n++
+			}
+		}
+		return err == nil && n == len(w.ids)
+	})
+}
+
+// stop ends everything that was started and takes the disk back.
+func (w *chaosWorld) stop() {
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	if w.stopDevices != nil {
+		w.stopDevices()
+	}
+	w.thaw()
+	w.signal(os.Interrupt)
+	select {
+	case <-w.ended:
+	case <-time.After(30 * time.Second):
+		w.breachf("fleetd does not stop within 30 s")
+		w.signal(syscall.SIGKILL)
+		<-w.ended
+	}
+	for _, p := range []*chaosProxy{w.http, w.mqtt} {
+		if p != nil {
+			p.close()
+		}
+	}
+	if pg := w.postgres(); pg != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = pg.Stop(ctx)
+	}
+	w.client.CloseIdleConnections()
+}
+
+// keepLogs leaves the logs of all processes in the seed's directory, and
+// nothing else.
+func (w *chaosWorld) keepLogs() {
+	_ = copyTree(filepath.Join(w.cluster(), "log"), filepath.Join(w.dir, "postgres-log"))
+	_ = os.WriteFile(filepath.Join(w.dir, "journal.log"), []byte(w.schedule.String()+"\n\n"+w.journal.String()), 0o644)
+	w.removeData()
+}
+
+func (w *chaosWorld) removeData() {
+	if w.mounted {
+		_ = unix.Unmount(w.pgDir, unix.MNT_DETACH)
+		w.mounted = false
+	}
+	_ = os.RemoveAll(w.dataDir)
+	if w.pgDir != "" {
+		_ = os.RemoveAll(w.pgDir)
+	}
+}
+
+// rest sends a request and decodes an answer of status 2xx.
+func (w *chaosWorld) rest(method, path string, body, answer any) (status int, err error) {
+	var content io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return 0, err
+		}
+		content = bytes.NewReader(data)
+	}
+	req, err := http.NewRequest(method, "http://"+w.httpAddr+"/api/v1"+path, content)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	req.Header.Set("Content-Type", "application/json")
+	return w.send(req, answer)
+}
+
+func (w *chaosWorld) send(req *http.Request, answer any) (status int, err error) {
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return resp.StatusCode, fmt.Errorf("%s %s: %s: %.300s", req.Method, req.URL.Path, resp.Status, data)
+	}
+	return resp.StatusCode, json.Unmarshal(data, answer)
+}
+
+// chaosList reads all pages of a list.
+func chaosList[T any](w *chaosWorld, path string) ([]T, error) {
+	var all []T
+	for cursor := ""; ; {
+		var page list[T]
+		if _, err := w.rest("GET", path+cursor, nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.NextCursor == "" {
+			return all, nil
+		}
+		cursor = "&cursor=" + page.NextCursor
+	}
+}
+
+// A chaosTemplate is a data directory with all that seeds have in common.
+type chaosTemplate struct {
+	dir, token, release string
+}
+
+// makeChaosTemplate lets fleetd make its database, a token and a release.
+func makeChaosTemplate(dir string) (template chaosTemplate, err error) {
+	w := &chaosWorld{dir: dir}
+	if err := w.prepare(); err != nil {
+		return template, err
+	}
+	go w.supervise()
+	defer w.stop()
+	if err := w.await(2*time.Minute, "fleetd to make its database", w.isReady); err != nil {
+		return template, err
+	}
+	if w.token, err = w.newToken(); err != nil {
+		return template, err
+	}
+	template = chaosTemplate{dir: w.dataDir, token: w.token}
+	template.release, err = w.newRelease()
+	return template, err
+}
+
+func (w *chaosWorld) newToken() (string, error) {
+	cmd := exec.Command(os.Args[0], "token", "create", "chaos", "--role", "admin", "--json")
+	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+w.dataDir)
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("fleetd token create: %w", err)
+	}
+	var made struct{ Token string }
+	err = json.Unmarshal(out, &made)
+	return made.Token, err
+}
+
+func (w *chaosWorld) newRelease() (string, error) {
+	data, err := sim.AppImage(chaosBoard, chaosVersion, 60_000)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequest("POST", "http://"+w.httpAddr+"/api/v1/images?board="+chaosBoard, bytes.NewReader(data))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	req.Header.Set("Content-Type", "application/octet-stream")
+	var image struct{ SHA256 string }
+	if _, err := w.send(req, &image); err != nil {
+		return "", err
+	}
+	var release struct{ ID string }
+	_, err = w.rest("POST", "/releases", map[string]any{"images": []string{image.SHA256}}, &release)
+	return release.ID, err
+}

@@ -1,0 +1,354 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/telemetry"
+)
+
+// A UsageError is a mistake in the configuration, or on the command line of a
+// command, that the parser could not find.
+type UsageError struct{ error }
+
+// Database says where the records are kept. Commands that work straight on the
+// database share it with the server.
+type Database struct {
+	// DataDir holds the embedded PostgreSQL, pictures, firmware and the secret key. It is made if it is missing.
+	// Default: ./data.
+	DataDir string `help:"Directory for the embedded PostgreSQL, pictures and the secret key." default:"./data" env:"FLEETD_DATA_DIR" type:"path"`
+
+	// DatabaseURL names a PostgreSQL, version 15 or later, to use instead of the embedded one.
+	DatabaseURL string `help:"PostgreSQL to use instead of the embedded one: postgres://user:password@host/db." env:"FLEETD_DATABASE_URL,DATABASE_URL" placeholder:"URL"`
+}
+
+// Config configures a server. The zero value of each field is its default. The
+// command line fills a Config from flags and environment; a program that embeds
+// the server sets what it needs. Addresses to listen on are host:port; port 0
+// takes one that is free.
+type Config struct {
+	Database
+
+	// BlobURL is where pictures, firmware and core dumps are kept: file:///path. Default: blobs below DataDir.
+	BlobURL string `help:"Where pictures are kept (file:///path). Default: blobs below the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
+
+	// HTTPAddr is where the console, REST and the device endpoints listen. Default: :8080.
+	HTTPAddr string `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
+
+	// MQTTAddr is where the broker listens without TLS. Default: :1883.
+	MQTTAddr string `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
+
+	// MQTTSAddr is where the broker listens with TLS. Default: :8883 with a certificate, off without.
+	MQTTSAddr string `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
+
+	// TLSCert and TLSKey are PEM files: the certificate chain of the broker and its private key. Both or neither
+	// are set. They are read again when they change.
+	TLSCert string `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
+	TLSKey  string `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
+
+	// ProxyProtocol lists networks (CIDR) or addresses of balancers before the broker. A connection from one of them
+	// must begin with a header of the PROXY protocol, version 2; any other must not.
+	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of balancers in front of the MQTT addresses. Their connections must begin with a header of the PROXY protocol, version 2; from others such a header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
+
+	// TrustedProxies lists networks (CIDR) or addresses of HTTP proxies whose X-Forwarded-For is believed. Loopback
+	// always is.
+	TrustedProxies []string `name:"trusted-proxies" help:"Addresses (CIDR) of proxies in front of the HTTP address whose X-Forwarded-For is believed. One on this machine always is." env:"FLEETD_TRUSTED_PROXIES" placeholder:"CIDR"`
+
+	// AdminAddr is where /metrics, /healthz, /readyz and /debug/pprof are served, without credentials. Default:
+	// 127.0.0.1:9464.
+	AdminAddr string `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
+
+	// PublicURL is where devices and browsers reach this server, http or https, with a path if a proxy adds one.
+	// Default: http, an address of this machine, and the port of HTTPAddr.
+	PublicURL string `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
+
+	// MQTTEndpoint is the host:port of the broker that devices are sent to. Port 8883 means TLS to a device. Default:
+	// the host of PublicURL and the port of MQTTAddr.
+	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
+
+	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
+	Enrolment string `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+
+	// MaxWaiting bounds the devices that wait to be enrolled, 1 to 100,000. Default: 10,000.
+	MaxWaiting int `help:"Devices that wait to be enrolled at one time." default:"10000" env:"FLEETD_MAX_WAITING" placeholder:"N"`
+
+	// MaxWaitingNet bounds those of one network. Default: 500.
+	MaxWaitingNet int `name:"max-waiting-per-network" help:"Of these, devices of one network; this machine's own address is not bounded." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
+
+	// WaitingBits4 and WaitingBits6 are the bits of an address that name its network. Default: 24 of IPv4, 64 of IPv6.
+	WaitingBits4 int `name:"waiting-network-bits-v4" help:"Bits of an IPv4 address that name its network." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
+	WaitingBits6 int `name:"waiting-network-bits-v6" help:"Bits of an IPv6 address that name its network." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
+
+	// SerialProof is what becomes of a device that proves its serial number: accept lets it in, mark leaves it to an
+	// operator. Default: accept.
+	SerialProof string `help:"What a device that proves its serial number gets: it is let in (accept), or marked for the operator who decides (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
+
+	// AdminPassword is the password of the operator admin, who is made at the first start; at least
+	// fleet.MinPassword characters. Default: generated; Greet prints it.
+	AdminPassword string `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
+
+	// LogFormat is text or json, LogLevel the least level that is logged: debug, info, warn or error. Both are about
+	// the default of Log. Default: text, info.
+	LogFormat string `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
+	LogLevel  string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
+
+	// NodeName is the name of this server in records. Default: the host name.
+	NodeName string `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
+
+	// Retention is how long calls, audit entries and the records of pictures are kept. 0 keeps them for ever, but for
+	// the history of vitals, which is kept for telemetry.VitalsKept at most.
+	Retention time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
+
+	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
+	TimeZone string `help:"Time zone of devices that have none of their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
+
+	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
+	MaxDownloads int `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
+
+	// DownloadRate bounds all firmware downloads together, in bytes per second. 0 does not.
+	DownloadRate int64 `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
+
+	// ImageKeys are PEM files with public keys whose Secure Boot v2 signatures are trusted.
+	ImageKeys []string `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
+
+	// ManifestKeys are PEM files with public keys (Ed25519) that the manifests of images must be signed with.
+	ManifestKeys []string `name:"manifest-key" help:"Public key (PEM, Ed25519) that manifests of images must be signed with; can be given several times. Make one: fleetd image key." env:"FLEETD_MANIFEST_KEYS" type:"existingfile" placeholder:"FILE"`
+
+	// RequireSigned refuses images without a signature of one of ImageKeys.
+	RequireSigned bool `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
+
+	// RequireApproval makes each campaign wait for a second person's approval; a rollback does not.
+	RequireApproval bool `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
+
+	// CollectDumps fetches the core dump of a crashed device, once per crash; a device on a hold is left alone. The
+	// command line sets it unless it is told not to.
+	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
+
+	// Demo also runs this many simulated devices, 20,000 at most.
+	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+
+	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage of this directory.
+	DemoVirtual string `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
+
+	// Version is this program's version, as the console and REST show it. Default: dev.
+	Version string `kong:"-" json:"-"`
+
+	// Log receives what happens. Default: standard error, as LogFormat and LogLevel say.
+	Log *slog.Logger `kong:"-" json:"-"`
+
+	// Parsed by check.
+	proxyProtocol, trustedProxies []netip.Prefix
+
+	// For tests, whose devices are quicker than real ones.
+	timers     campaign.DeploymentTimers
+	engineTick time.Duration
+}
+
+// setDefaults gives each field that is zero what the command line does.
+func (c *Config) setDefaults() {
+	c.DataDir = cmp.Or(c.DataDir, "./data")
+	c.HTTPAddr = cmp.Or(c.HTTPAddr, ":8080")
+	c.MQTTAddr = cmp.Or(c.MQTTAddr, ":1883")
+	if c.TLSCert != "" {
+		c.MQTTSAddr = cmp.Or(c.MQTTSAddr, ":8883")
+	}
+	c.AdminAddr = cmp.Or(c.AdminAddr, "127.0.0.1:9464")
+	c.Enrolment = cmp.Or(c.Enrolment, string(fleet.EnrolByCode))
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
+	c.MaxWaitingNet = cmp.Or(c.MaxWaitingNet, 500)
+	c.WaitingBits4 = cmp.Or(c.WaitingBits4, 24)
+	c.WaitingBits6 = cmp.Or(c.WaitingBits6, 64)
+	c.SerialProof = cmp.Or(c.SerialProof, "accept")
+	c.LogFormat = cmp.Or(c.LogFormat, "text")
+	c.LogLevel = cmp.Or(c.LogLevel, "info")
+	if c.NodeName == "" {
+		c.NodeName, _ = os.Hostname()
+	}
+	c.TimeZone = cmp.Or(c.TimeZone, "Local")
+	c.MaxDownloads = cmp.Or(c.MaxDownloads, 500)
+	c.Version = cmp.Or(c.Version, "dev")
+}
+
+// check fills in what follows from other settings and refuses what could not
+// work, before anything is touched.
+func (c *Config) check() error {
+	c.setDefaults()
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key belong together: give both or neither")
+	}
+	if c.MQTTSAddr != "" && c.TLSCert == "" {
+		return errors.New("--mqtts-addr needs a certificate: give --tls-cert and --tls-key")
+	}
+	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
+		return fmt.Errorf("--enrolment %q is not known: write code, approve or open", c.Enrolment)
+	}
+	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
+		return fmt.Errorf("--serial-proof %q is not known: write accept or mark", c.SerialProof)
+	}
+	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
+		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
+	}
+	if c.MaxWaiting < 1 || c.MaxWaiting > 100_000 || c.MaxWaitingNet < 1 {
+		return errors.New("--max-waiting lies between 1 and 100000, and --max-waiting-per-network is 1 or more")
+	}
+	if c.WaitingBits4 < 1 || c.WaitingBits4 > 32 || c.WaitingBits6 < 1 || c.WaitingBits6 > 128 {
+		return errors.New("--waiting-network-bits-v4 lies between 1 and 32, and --waiting-network-bits-v6 between 1 and 128")
+	}
+	if c.MaxDownloads < 0 || c.DownloadRate < 0 {
+		return errors.New("--max-downloads and --download-rate cannot be negative")
+	}
+	if c.RequireSigned && len(c.ImageKeys) == 0 {
+		return errors.New("--require-signed needs to know whose signatures: give --image-key")
+	}
+	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
+		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)
+	}
+	if err := c.checkProxies(); err != nil {
+		return err
+	}
+	if err := c.checkPublicURL(); err != nil {
+		return err
+	}
+	return c.checkEndpoint()
+}
+
+func (c *Config) checkProxies() (err error) {
+	if c.proxyProtocol, err = prefixes("--proxy-protocol-from", c.ProxyProtocol); err != nil {
+		return err
+	}
+	if c.trustedProxies, err = prefixes("--trusted-proxies", c.TrustedProxies); err != nil {
+		return err
+	}
+	for _, p := range c.proxyProtocol {
+		if p.Overlaps(loopback) && (c.Demo > 0 || c.DemoVirtual != "") {
+			return errors.New("--demo runs devices on this machine, which --proxy-protocol-from takes for a balancer; leave one out")
+		}
+	}
+	return nil
+}
+
+var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// prefixes reads networks; an address alone is a network of one.
+func prefixes(flag string, texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			ip, ipErr := netip.ParseAddr(text)
+			if ipErr != nil {
+				return nil, fmt.Errorf("%s %q is no network; write 10.0.0.0/8, 2001:db8::/32 or an address", flag, text)
+			}
+			p = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		if p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%s %q: leave out the ::ffff: before an IPv4 address", flag, text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+func (c *Config) checkPublicURL() error {
+	if c.PublicURL == "" {
+		host, port, err := net.SplitHostPort(c.HTTPAddr)
+		if err != nil {
+			return fmt.Errorf("--http-addr %q is no address; write host:port or :port", c.HTTPAddr)
+		}
+		c.PublicURL = "http://" + net.JoinHostPort(reachableHost(host), port)
+	}
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" {
+		return fmt.Errorf("--public-url %q is no address; write http://host or https://host", c.PublicURL)
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+// checkEndpoint holds the endpoint to what a stock device survives. Port 0 is
+// known later.
+func (c *Config) checkEndpoint() error {
+	if c.MQTTEndpoint == "" {
+		u, _ := url.Parse(c.PublicURL)
+		_, port, err := net.SplitHostPort(c.MQTTAddr)
+		if err != nil {
+			return fmt.Errorf("--mqtt-addr %q is no address; write host:port or :port", c.MQTTAddr)
+		}
+		c.MQTTEndpoint = net.JoinHostPort(u.Hostname(), port)
+	}
+	if strings.HasSuffix(c.MQTTEndpoint, ":0") && strings.HasSuffix(c.MQTTAddr, ":0") {
+		return nil
+	}
+	if err := enrolment.CheckEndpoint(c.MQTTEndpoint); err != nil {
+		return fmt.Errorf("--mqtt-endpoint: %w", err)
+	}
+	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" {
+		return errors.New("devices speak TLS on port 8883 and plain MQTT on every other; choose another port, or give --tls-cert and --tls-key")
+	}
+	return nil
+}
+
+// boundHTTP and boundMQTT replace port 0 with the one that the listener got.
+func (c *Config) boundHTTP(addr net.Addr) {
+	if u, _ := url.Parse(c.PublicURL); u.Port() == "0" {
+		u.Host = net.JoinHostPort(u.Hostname(), portOf(addr))
+		c.PublicURL = u.String()
+	}
+}
+
+func (c *Config) boundMQTT(addr net.Addr) {
+	if host, ok := strings.CutSuffix(c.MQTTEndpoint, ":0"); ok {
+		c.MQTTEndpoint = host + ":" + portOf(addr)
+	}
+}
+
+func portOf(addr net.Addr) string {
+	_, port, _ := net.SplitHostPort(addr.String())
+	return port
+}
+
+// reachableHost turns a listen host into one that others can use.
+func reachableHost(host string) string {
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return host
+	}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+func (c *Config) logger() *slog.Logger {
+	if c.Log != nil {
+		return c.Log
+	}
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // kong has checked it
+	o := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// vitalsKept is how long the history of vitals is kept: it grows faster than
+// all else.
+func (c *Config) vitalsKept() time.Duration {
+	return min(cmp.Or(c.Retention, telemetry.VitalsKept), telemetry.VitalsKept)
+}
+
+func (c *Config) enrolmentMode() fleet.EnrolmentMode { return fleet.EnrolmentMode(c.Enrolment) }

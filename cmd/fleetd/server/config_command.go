@@ -1,0 +1,53 @@
+package server
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"strings"
+)
+
+type ConfigCommand struct {
+	Check checkConfig `cmd:"" help:"Check the configuration from flags and environment, and exit."`
+	Print printConfig `cmd:"" help:"Print the configuration in effect as JSON, without secrets."`
+}
+
+type checkConfig struct{ Config }
+
+func (c *checkConfig) Run() error { return c.check() }
+
+type printConfig struct{ Config }
+
+func (c *printConfig) Run() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.DatabaseURL, c.AdminPassword = redactURL(c.DatabaseURL), redact(c.AdminPassword)
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(c.Config)
+}
+
+func redact(secret string) string {
+	if secret == "" {
+		return ""
+	}
+	return "(set)"
+}
+
+// redactURL hides what can be a password: in its place in a URL, as a
+// parameter, and in the other form, of key=value pairs, everything.
+func redactURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme == "" {
+		return redact(s)
+	}
+	q := u.Query()
+	for name := range q {
+		if strings.Contains(name, "password") {
+			q.Set(name, "xxxxx")
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.Redacted()
+}

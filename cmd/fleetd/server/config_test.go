@@ -1,0 +1,98 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestRedactURL(t *testing.T) {
+	for _, s := range []string{
+		"postgres://u:sekret@db/fleet",
+		"postgres://u@db/fleet?password=sekret&sslmode=require",
+		"postgres://u@db/fleet?sslpassword=sekret",
+		"host=db user=u password=sekret dbname=fleet",
+		"postgres://u:sekret%zz@db/fleet",
+	} {
+		if got := redactURL(s); got == "" || strings.Contains(got, "sekret") {
+			t.Errorf("redactURL(%q) = %q", s, got)
+		}
+	}
+	const plain = "postgres://u@db/fleet?sslmode=require"
+	if got := redactURL(plain); got != plain {
+		t.Errorf("redactURL(%q) = %q", plain, got)
+	}
+	if got := redactURL(""); got != "" {
+		t.Errorf("no URL became %q", got)
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	got, err := prefixes("--trusted-proxies", []string{"10.1.2.3/8", "192.0.2.7", "2001:db8::1/32", "::1"})
+	if want := "[10.0.0.0/8 192.0.2.7/32 2001:db8::/32 ::1/128]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("%v, %v, want %s", got, err, want)
+	}
+	for _, bad := range []string{"", "proxy.test", "10.0.0.0/33", "10.0.0", "::ffff:10.0.0.1", "10.0.0.1:80"} {
+		_, err := prefixes("--trusted-proxies", []string{bad})
+		if err == nil || !strings.Contains(err.Error(), "--trusted-proxies") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// The command line says the defaults for --help, and a Config that a program
+// fills has the same.
+func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
+	for _, entry := range os.Environ() {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "FLEETD_") || name == "DATABASE_URL" {
+			t.Setenv(name, value) // restores it
+			os.Unsetenv(name)
+		}
+	}
+	t.Chdir(t.TempDir())
+	var flags, zero Config
+	parser, err := kong.New(&flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	zero.CollectDumps = true // the one that the command line turns on
+	for _, c := range []*Config{&flags, &zero} {
+		if err := c.check(); err != nil {
+			t.Fatal(err)
+		}
+		if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(flags, zero, cmp.AllowUnexported(Config{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("the command line's defaults (-) differ from those of a Config (+):\n%s", diff)
+	}
+}
+
+func TestUnusableConfigs(t *testing.T) {
+	for want, c := range map[string]Config{
+		"--enrolment":      {Enrolment: "maybe"},
+		"--serial-proof":   {SerialProof: "maybe"},
+		"--max-waiting":    {MaxWaiting: -1},
+		"--mqtts-addr":     {MQTTSAddr: ":0"},
+		"--public-url":     {PublicURL: "ftp://h"},
+		"--mqtt-endpoint":  {MQTTEndpoint: "h:0"},
+		"--require-signed": {RequireSigned: true},
+	} {
+		_, err := Start(t.Context(), c)
+		var usage UsageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want a UsageError about %s", c, err, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/embedded"
+	"fleetd/migrations"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A database is the store of one short command.
+type database struct {
+	store *postgres.Store
+	close func()
+}
+
+// openDatabase opens the server's database for one command. The embedded one
+// is joined if it runs, and started for the command if it does not.
+func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database, error) {
+	url, release := f.DatabaseURL, func(context.Context) error { return nil }
+	if url == "" {
+		var err error
+		if url, release, err = embedded.Connect(ctx, embedded.Options{DataDir: f.DataDir, Logger: log}); err != nil {
+			return nil, err
+		}
+	}
+	pool, err := openMigrated(ctx, url)
+	if err != nil {
+		_ = release(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return &database{store: postgres.New(pool, postgres.Options{Logger: log}), close: func() {
+		pool.Close()
+		_ = release(context.WithoutCancel(ctx)) // the command's own outcome is known by now
+	}}, nil
+}
+
+func openMigrated(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	pool, err := postgres.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if err := migrations.Up(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+type MigrateCommand struct{ Database }
+
+func (c *MigrateCommand) Run(ctx context.Context) error {
+	db, err := openDatabase(ctx, &c.Database, quietLogger())
+	if err != nil {
+		return err
+	}
+	db.close()
+	return nil
+}

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+)
+
+// demoVersions are the releases of a demo fleet: one that some of its devices
+// run, to roll back to, and one that is new to all.
+var demoVersions = []string{"2.4.2", "2.5.0"}
+
+const demoImageSize = 1_200_000
+
+// startDemo adds simulated and virtual devices, which reach fleetd as real ones
+// do, and firmware to try campaigns with.
+func (s *Server) startDemo(ctx context.Context) error {
+	if s.cfg.Demo > 0 {
+		if err := s.demoFirmware(ctx); err != nil {
+			return fmt.Errorf("firmware of the demo fleet: %w", err)
+		}
+		s.stages.run("demo fleet", s.simulate)
+	}
+	if s.cfg.DemoVirtual == "" {
+		return nil
+	}
+	v, err := s.virtualFleet()
+	if err != nil {
+		return fmt.Errorf("virtual devices of the demo fleet: %w", err)
+	}
+	s.virtual = v
+	return v.start(ctx)
+}
+
+func (s *Server) simulate(ctx context.Context) error {
+	f, err := sim.New(sim.Options{OTAURL: s.URL() + "/xiaozhi/ota/", Devices: s.cfg.Demo, Seed: 1,
+		Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	return f.Run(ctx)
+}
+
+// demoFirmware makes the simulated devices' releases, unless they are there.
+func (s *Server) demoFirmware(ctx context.Context) error {
+	for _, version := range demoVersions {
+		var images []demoImage
+		for _, board := range sim.DefaultBoards {
+			data, err := sim.AppImage(board, version, demoImageSize)
+			if err != nil {
+				return err
+			}
+			images = append(images, demoImage{board, data})
+		}
+		if err := s.demoRelease(ctx, version, "For the simulated devices of the demo.", images); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type demoImage struct {
+	board string
+	data  []byte
+}
+
+// demoRelease releases the images, unless their boards have this version
+// already: somebody may have revoked it since.
+func (s *Server) demoRelease(ctx context.Context, version, notes string, images []demoImage) error {
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
+	r := firmware.ReleaseRequest{Notes: notes}
+	for _, i := range images {
+		page, err := s.Firmware.Images(ctx, firmware.ImageFilter{Board: i.board, Version: version, Limit: 1})
+		if err != nil || len(page.Items) > 0 {
+			return err
+		}
+		img, _, err := s.Firmware.Upload(ctx, by, firmware.ImageUpload{Body: bytes.NewReader(i.data), Board: i.board,
+			FileName: i.board + "-" + version + ".bin"})
+		if err != nil {
+			return err
+		}
+		r.Images = append(r.Images, img.SHA256)
+	}
+	_, err := s.Firmware.Create(ctx, by, r)
+	return err
+}

@@ -1,0 +1,28 @@
+package server
+
+import (
+	"fmt"
+	"io"
+)
+
+// Greet says where people and devices reach the server. A generated password is
+// shown this once; one that was given is known, and output ends up in logs.
+func (s *Server) Greet(w io.Writer) {
+	fmt.Fprintf(w, "\nfleetd %s is up\n\n", s.cfg.Version)
+	fmt.Fprintf(w, "  Console    %s\n", s.cfg.PublicURL)
+	switch {
+	case s.firstPassword == "":
+		fmt.Fprintln(w, "  Operator   as before; a forgotten password is changed with: fleetd user passwd NAME")
+	case s.firstPassword == s.cfg.AdminPassword:
+		fmt.Fprintln(w, "  Operator   admin, with the password of --admin-password")
+	default:
+		fmt.Fprintf(w, "  Operator   admin\n  Password   %s   (shown this once; change it with: fleetd user passwd admin)\n",
+			s.firstPassword)
+	}
+	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
+	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
+	fmt.Fprintf(w, "  Enrolment  %s\n\n", s.cfg.Enrolment)
+	if s.virtual != nil {
+		s.virtual.greet(w)
+	}
+}

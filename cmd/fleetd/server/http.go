@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"fleetd/fleet/enrolment"
+	"fleetd/web"
+	"fleetd/web/api"
+	"fleetd/web/device"
+	"fleetd/web/ui"
+)
+
+// console makes the HTTP server: pages, REST and the device endpoints.
+func (s *Server) console(ctx context.Context) (*web.Server, error) {
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
+	if err != nil {
+		return nil, err
+	}
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
+		Offers: s.engine.Load(), Answers: answers, Log: s.log})
+	devices := device.New(device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
+	s.metrics.countPolls(devices.Stats)
+	return web.New(web.Options{
+		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
+		Presences: s.Presences,
+		Operators: s.Operators, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
+		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
+		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn,
+		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Log: s.log,
+	})
+}
+
+// systemFacts are what the settings page says about this process.
+func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
+	var release string
+	if err := s.pool.QueryRow(ctx, `SHOW server_version`).Scan(&release); err != nil {
+		s.log.Warn("database release unknown", "err", err)
+	}
+	kind := "PostgreSQL " + release
+	if s.cfg.DatabaseURL == "" {
+		kind += " (embedded)"
+	}
+	return []ui.SystemFact{{Key: "node", Value: s.cfg.NodeName}, {Key: "mqtt", Value: s.cfg.MQTTEndpoint},
+		{Key: "database", Value: kind}, {Key: "data_dir", Value: s.cfg.DataDir}}
+}
+
+func (s *Server) rest() http.Handler {
+	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
+		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
+		Operators: s.Operators, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
+		Audit:       s.store,
+		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
+}
+
+func (s *Server) publicHost() string {
+	u, _ := url.Parse(s.cfg.PublicURL) // check has parsed it
+	return u.Host
+}

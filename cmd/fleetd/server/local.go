@@ -1,0 +1,247 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+	"golang.org/x/term"
+)
+
+// localActor is whoever may run commands on the server's own machine.
+var localActor = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: fleet.RoleAdmin}
+
+// withOperators opens the server's database, running or not, for one command.
+func (f *Database) withOperators(ctx context.Context, do func(*fleet.Operators) error) error {
+	db, err := openDatabase(ctx, f, quietLogger())
+	if err != nil {
+		return err
+	}
+	defer db.close()
+	return do(fleet.NewOperators(db.store))
+}
+
+type UserCommand struct {
+	Add     userAdd     `cmd:"" help:"Add an operator."`
+	List    userList    `cmd:"" help:"List operators."`
+	Passwd  userPasswd  `cmd:"" help:"Set an operator's password."`
+	Disable userDisable `cmd:"" help:"Lock an operator out (or in again with --enable)."`
+}
+
+type userAdd struct {
+	Database
+	Name     string `arg:"" help:"Name to sign in with."`
+	Role     string `help:"What the operator may do." enum:"viewer,operator,admin" default:"operator"`
+	Password string `help:"Password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+}
+
+func (c *userAdd) Run(ctx context.Context) error {
+	password, generated, err := choosePassword(c.Password)
+	if err != nil {
+		return err
+	}
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		if _, err := s.Create(ctx, localActor, c.Name, fleet.Role(c.Role), password); err != nil {
+			return err
+		}
+		fmt.Printf("operator %s added with the role %s\n", c.Name, c.Role)
+		if generated {
+			fmt.Println("password:", password)
+		}
+		return nil
+	})
+}
+
+type userList struct {
+	Database
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+func (c *userList) Run(ctx context.Context) error {
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		operators, err := s.Operators(ctx)
+		if err != nil {
+			return err
+		}
+		var rows [][]string
+		items := []map[string]any{}
+		for _, o := range operators {
+			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), standing(o.DisabledAt,
+				"disabled")})
+			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "created_at": o.CreatedAt,
+				"disabled_at": o.DisabledAt})
+		}
+		if c.JSON {
+			return terminal.JSON(items)
+		}
+		return terminal.Table("NAME ROLE CREATED STANDING", rows)
+	})
+}
+
+func standing(ended *time.Time, word string) string {
+	if ended == nil {
+		return "active"
+	}
+	return word
+}
+
+type userPasswd struct {
+	Database
+	Name     string `arg:"" help:"Operator's name."`
+	Password string `help:"New password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+}
+
+func (c *userPasswd) Run(ctx context.Context) error {
+	password, generated, err := choosePassword(c.Password)
+	if err != nil {
+		return err
+	}
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		o, err := operatorNamed(ctx, s, c.Name)
+		if err != nil {
+			return err
+		}
+		if err := s.SetPassword(ctx, localActor, o.ID, password); err != nil {
+			return err
+		}
+		fmt.Println("password of", o.Name, "changed")
+		if generated {
+			fmt.Println("password:", password)
+		}
+		return nil
+	})
+}
+
+func operatorNamed(ctx context.Context, s *fleet.Operators, name string) (fleet.Operator, error) {
+	o, err := s.ByName(ctx, name)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return o, fmt.Errorf("there is no operator %q; see fleetd user list", name)
+	}
+	return o, err
+}
+
+type userDisable struct {
+	Database
+	Name   string `arg:"" help:"Operator's name."`
+	Enable bool   `help:"Let the operator in again."`
+}
+
+func (c *userDisable) Run(ctx context.Context) error {
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		o, err := operatorNamed(ctx, s, c.Name)
+		if err != nil {
+			return err
+		}
+		return s.SetDisabled(ctx, localActor, o.ID, !c.Enable)
+	})
+}
+
+type TokenCommand struct {
+	Create tokenCreate `cmd:"" help:"Make an API token; its secret is printed this once."`
+	List   tokenList   `cmd:"" help:"List API tokens."`
+	Revoke tokenRevoke `cmd:"" help:"End an API token."`
+}
+
+type tokenCreate struct {
+	Database
+	Name    string        `arg:"" help:"Name of the program that will use it."`
+	Role    string        `help:"What the token may do." enum:"viewer,operator,admin" default:"operator"`
+	Expires time.Duration `help:"End the token by itself after this time."`
+	JSON    bool          `name:"json" help:"Print JSON."`
+}
+
+func (c *tokenCreate) Run(ctx context.Context) error {
+	var expires *time.Time
+	if c.Expires > 0 {
+		t := time.Now().UTC().Add(c.Expires)
+		expires = &t
+	}
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		t, secret, err := s.NewToken(ctx, localActor, c.Name, fleet.Role(c.Role), expires)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return terminal.JSON(map[string]any{"token": secret, "id": t.ID, "name": t.Name, "role": t.Role,
+				"expires_at": t.ExpiresAt})
+		}
+		fmt.Println(secret)
+		return nil
+	})
+}
+
+type tokenList struct {
+	Database
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+func (c *tokenList) Run(ctx context.Context) error {
+	return c.withOperators(ctx, func(s *fleet.Operators) error {
+		tokens, err := s.Tokens(ctx)
+		if err != nil {
+			return err
+		}
+		var rows [][]string
+		items := []map[string]any{}
+		for _, t := range tokens {
+			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly),
+				standing(t.RevokedAt, "revoked")})
+			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint,
+				"created_by": t.CreatedBy,
+				"created_at": t.CreatedAt, "last_used_at": t.LastUsedAt, "expires_at": t.ExpiresAt, "revoked_at": t.RevokedAt})
+		}
+		if c.JSON {
+			return terminal.JSON(items)
+		}
+		return terminal.Table("ID NAME ROLE SECRET CREATED STANDING", rows)
+	})
+}
+
+type tokenRevoke struct {
+	Database
+	ID string `arg:"" help:"Id of the token; see fleetd token list."`
+}
+
+func (c *tokenRevoke) Run(ctx context.Context) error {
+	id, err := uuid.Parse(c.ID)
+	if err != nil {
+		return UsageError{fmt.Errorf("%q is no token id; see fleetd token list", c.ID)}
+	}
+	return c.withOperators(ctx, func(s *fleet.Operators) error { return s.Revoke(ctx, localActor, id) })
+}
+
+// choosePassword takes the password given, asks for one on a terminal, or
+// makes one up.
+func choosePassword(given string) (password string, generated bool, err error) {
+	if given != "" {
+		return given, false, nil
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return newPassword(), true, nil
+	}
+	fmt.Fprint(os.Stderr, "New password (empty to have one made): ")
+	line, err := term.ReadPassword(int(os.Stdin.Fd()))
+	fmt.Fprintln(os.Stderr)
+	if err != nil {
+		return "", false, err
+	}
+	if len(line) == 0 {
+		return newPassword(), true, nil
+	}
+	return string(line), false, nil
+}
+
+// newPassword makes a password of 80 random bits that is easy to type.
+func newPassword() string {
+	s := strings.ToLower(rand.Text()[:16])
+	return s[0:4] + "-" + s[4:8] + "-" + s[8:12] + "-" + s[12:16]
+}

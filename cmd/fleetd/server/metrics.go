@@ -1,0 +1,67 @@
+package server
+
+import (
+	"fleetd/fleet"
+	"fleetd/web/device"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// metrics are what fleetd counts of its own work.
+type metrics struct {
+	registry *prometheus.Registry
+	calls    *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fleetd_calls_total", Help: "Tool calls by outcome."}, []string{"state"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fleetd_call_duration_seconds", Help: "From sending a call to its outcome.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}),
+	}
+	for _, s := range fleet.CallStates {
+		if s.Final() {
+			m.calls.WithLabelValues(string(s)) // shown from the start, as 0
+		}
+	}
+	m.registry.MustRegister(m.calls, m.duration, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// observe counts one outcome.
+func (m *metrics) observe(c *fleet.Call) {
+	m.calls.WithLabelValues(string(c.State)).Inc()
+	if d := c.Duration(); d > 0 {
+		m.duration.Observe(d.Seconds())
+	}
+}
+
+// countPolls adds what the device routes counted of boot polls that are broken.
+func (m *metrics) countPolls(stats func() device.Stats) {
+	for outcome, read := range map[string]func(device.Stats) int64{
+		"salvaged":   func(s device.Stats) int64 { return s.PollsSalvaged },
+		"unreadable": func(s device.Stats) int64 { return s.PollsUnreadable },
+	} {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_boot_polls_broken_total",
+			Help:        "Boot polls whose body was no JSON, often for a quote in the Wi-Fi name, by what could be read.",
+			ConstLabels: prometheus.Labels{"outcome": outcome}}, func() float64 { return float64(read(stats())) }))
+	}
+}
+
+// gauge adds a value that is read when the metrics are.
+func (m *metrics) gauge(name, help string, labels prometheus.Labels, read func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
+		read))
+}
+
+// counter adds a count that is read when the metrics are.
+func (m *metrics) counter(name, help string, labels prometheus.Labels, read func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+		read))
+}

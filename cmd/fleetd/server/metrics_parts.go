@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/telemetry"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// watchParts shows the numbers that the parts keep themselves. They are read
+// when the metrics are.
+func (s *Server) watchParts() {
+	m := s.metrics
+	m.gauge("fleetd_devices", "Connected devices by presence.",
+		prometheus.Labels{"presence": string(fleet.PresenceOnline)},
+		func() float64 { online, _ := s.Presences.Counts(); return float64(online) })
+	m.gauge("fleetd_devices", "Connected devices by presence.",
+		prometheus.Labels{"presence": string(fleet.PresenceUnresponsive)},
+		func() float64 { _, unresponsive := s.Presences.Counts(); return float64(unresponsive) })
+	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
+		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
+	m.gauge("fleetd_enrolment_waiting", "Devices that wait to be enrolled.", nil,
+		func() float64 { return float64(s.Enrolments.Stats().Waiting) })
+	m.gauge("fleetd_device_conflicts", "Devices whose Device-Id two units seem to use.", nil,
+		func() float64 { return float64(s.Enrolments.Conflicts()) })
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fleetd_enrolment_unlisted_total",
+		Help: "Requests to be enrolled that were not listed, or lost their place: their network had too many."},
+		func() float64 { return float64(s.Enrolments.Stats().Unlisted) }))
+	for _, outcome := range enrolment.ProofOutcomes {
+		m.counter("fleetd_serial_proofs_total", "Activations with a serial number, by outcome.",
+			prometheus.Labels{"outcome": string(outcome)},
+			func() float64 { return float64(s.Serials.Proofs(outcome)) })
+	}
+	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
+		func() float64 { return float64(s.Keys.SigningGeneration()) })
+	m.registry.MustRegister(reportMetrics{s.Reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.Keys})
+}
+
+// brokerMetrics shows the broker's numbers, all from one reading.
+type brokerMetrics struct{ broker *broker.Broker }
+
+// A brokerMetric is one number of the broker under the name it is shown by.
+type brokerMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*broker.Stats) int64
+}
+
+func brokerCounter(name, help string, read func(*broker.Stats) int64) brokerMetric {
+	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name+"_total", help, nil, nil), prometheus.CounterValue, read}
+}
+
+func brokerGauge(name, help string, read func(*broker.Stats) int64) brokerMetric {
+	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name, help, nil, nil), prometheus.GaugeValue, read}
+}
+
+var refusedDesc = prometheus.NewDesc("fleetd_mqtt_refused_total", "Connections refused, by reason.", []string{"reason"},
+	nil)
+
+var brokerMetricList = []brokerMetric{
+	brokerGauge("connections", "Devices connected.", func(s *broker.Stats) int64 { return s.Connections }),
+	brokerGauge("sockets", "Sockets open, those not yet authenticated included.",
+		func(s *broker.Stats) int64 { return s.Sockets }),
+	brokerGauge("onboarding", "Devices being asked for their tools.", func(s *broker.Stats) int64 { return s.Onboarding }),
+	brokerGauge("channels", "Conversations without voice, kept open for the tools of programs that leave with them.",
+		func(s *broker.Stats) int64 { return s.Channels }),
+	brokerCounter("connects", "Connections accepted.", func(s *broker.Stats) int64 { return s.Connects }),
+	brokerCounter("takeovers", "Connections that replaced another of the same device.",
+		func(s *broker.Stats) int64 { return s.Takeovers }),
+	brokerCounter("publishes_in", "Messages from devices.", func(s *broker.Stats) int64 { return s.PublishesIn }),
+	brokerCounter("publishes_out", "Messages to devices.", func(s *broker.Stats) int64 { return s.PublishesOut }),
+	brokerCounter("foreign_topics", "Messages dropped since their topic was not the device's own.",
+		func(s *broker.Stats) int64 { return s.ForeignTopics }),
+	brokerCounter("duplicates", "Messages at QoS 2 that came again and were handled once.",
+		func(s *broker.Stats) int64 { return s.Duplicates }),
+	brokerCounter("protocol_errors", "Connections ended since the device broke the rules of MQTT.",
+		func(s *broker.Stats) int64 { return s.ProtocolErrors }),
+	brokerCounter("unreadable", "Messages that could not be read.", func(s *broker.Stats) int64 { return s.Unreadable }),
+	brokerCounter("outbox_full", "Messages not sent since the device does not read.",
+		func(s *broker.Stats) int64 { return s.OutboxFull }),
+	brokerCounter("unmatched_answers", "Answers to nothing that was asked.",
+		func(s *broker.Stats) int64 { return s.Unmatched }),
+	brokerCounter("late_answers", "Answers to calls given up before.", func(s *broker.Stats) int64 { return s.Late }),
+	brokerGauge("tls_handshakes", "TLS handshakes that are not finished.",
+		func(s *broker.Stats) int64 { return s.Handshakes }),
+	brokerCounter("tls_handshakes_failed", "TLS handshakes that failed.",
+		func(s *broker.Stats) int64 { return s.HandshakesFailed }),
+	brokerCounter("tls_handshakes_evicted", "TLS handshakes ended since others waited for their place.",
+		func(s *broker.Stats) int64 { return s.HandshakesEvicted }),
+	brokerCounter("listings", "Tool lists taken.", func(s *broker.Stats) int64 { return s.Listings }),
+	brokerCounter("listings_failed", "Tool lists that could not be taken.",
+		func(s *broker.Stats) int64 { return s.ListingsFailed }),
+	brokerCounter("accept_errors", "Errors in accepting connections.",
+		func(s *broker.Stats) int64 { return s.AcceptErrors }),
+	brokerCounter("panics", "Panics contained in one connection.", func(s *broker.Stats) int64 { return s.Panics }),
+}
+
+// Describe implements prometheus.Collector.
+func (brokerMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- refusedDesc
+	for _, m := range brokerMetricList {
+		descs <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
+	stats := b.broker.Stats()
+	for reason, n := range stats.Refused {
+		metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), reason)
+	}
+	for _, m := range brokerMetricList {
+		metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.read(&stats)))
+	}
+}
+
+// rotationMetrics shows how far the latest rotation of the signing key has
+// come. The database is asked every quarter of a minute at most.
+type rotationMetrics struct {
+	keys *enrolment.SigningKeys
+
+	mu     sync.Mutex
+	at     time.Time
+	counts enrolment.RotationCounts
+}
+
+var rotationDesc = prometheus.NewDesc("fleetd_signing_key_devices",
+	"Enrolled devices by their place in the latest rotation of the signing key: connected with the new key, seen without it, not seen.",
+	[]string{"group"}, nil)
+
+// Describe implements prometheus.Collector.
+func (*rotationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- rotationDesc }
+
+// Collect implements prometheus.Collector. Before the first rotation there is
+// nothing to show.
+func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
+	if r.keys.Rotation().ID == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) > 15*time.Second {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		counts, err := r.keys.Counts(ctx)
+		if err != nil {
+			return
+		}
+		r.at, r.counts = time.Now(), counts
+	}
+	for group, n := range map[enrolment.RotationGroup]int64{enrolment.RotationNew: r.counts.New,
+		enrolment.RotationOld:     r.counts.Old,
+		enrolment.RotationNotSeen: r.counts.NotSeen} {
+		metrics <- prometheus.MustNewConstMetric(rotationDesc, prometheus.GaugeValue, float64(n), string(group))
+	}
+}
+
+// reportMetrics shows what became of the reports.
+type reportMetrics struct{ reports *telemetry.Reports }
+
+var (
+	reportsDesc = prometheus.NewDesc("fleetd_reports_total",
+		"Reports that devices sent unasked and that were taken, by kind.", []string{"kind"}, nil)
+	reportsDroppedDesc = prometheus.NewDesc("fleetd_reports_dropped_total",
+		"Reports of devices that were dropped, by kind and reason.", []string{"kind", "reason"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (reportMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- reportsDesc
+	descs <- reportsDroppedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (r reportMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for _, kind := range telemetry.ReportKinds {
+		c := r.reports.Count(kind)
+		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Taken), kind.String())
+		for reason, n := range map[string]int64{"too_many": c.TooMany, "malformed": c.Malformed, "no_room": c.NoRoom} {
+			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(),
+				reason)
+		}
+	}
+}

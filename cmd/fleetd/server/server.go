@@ -1,0 +1,385 @@
+// Package server is fleetd's server: [Start] opens the database, puts the parts
+// together and listens. It keeps no state in the package, so that several
+// servers can run in one process.
+//
+// The commands that work straight on a server's database are here, too: they
+// open it as Start does.
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+	"fleetd/fleet/blobs"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/jobs"
+	"fleetd/fleet/rollout"
+	"fleetd/fleet/telemetry"
+	"fleetd/web/device"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A Server is fleetd's parts, running. Its exported fields are the services of
+// the domain, for programs that embed the server: they check and audit as REST
+// does. They are set when Start returns, and not to be changed.
+type Server struct {
+	Devices    *fleet.Devices
+	Calls      *fleet.Calls
+	FanOuts    *fleet.FanOuts
+	Presences  *fleet.Presences
+	Snapshots  *fleet.Snapshots
+	Operators  *fleet.Operators
+	Enrolments *enrolment.Service
+	Rules      *enrolment.Rules
+	Serials    *enrolment.Serials
+	Keys       *enrolment.SigningKeys
+	Reports    *telemetry.Reports
+	Firmware   *firmware.Service
+	Campaigns  *campaign.Service
+	Events     *fleet.Events
+
+	cfg     Config
+	log     *slog.Logger
+	stages  *stages
+	metrics *metrics
+	admin   *adminServer
+
+	httpListener, adminListener net.Listener
+
+	pool      *pgxpool.Pool
+	store     *postgres.Store
+	blobs     *blobs.Store
+	targets   *fleet.Targets
+	broker    *broker.Broker
+	downloads *firmware.Downloads
+
+	// These start after the broker, whose connections use them.
+	engine    atomic.Pointer[rollout.Engine]
+	coreDumps atomic.Pointer[telemetry.CoreDumps]
+	logs      atomic.Pointer[telemetry.Logs]
+
+	zone          *time.Location // of devices that have none of their own
+	virtual       *virtualFleet  // nil without DemoVirtual
+	firstPassword string         // of the operator made at the first start; "" later
+}
+
+// Start starts a server and returns when all its parts run. The server stops
+// with [Server.Close]; the end of ctx only interrupts Start. On an error nothing
+// is left running. If the error is a [UsageError], or about a file or an address
+// that the configuration names, nothing was changed on disk.
+//
+// The parts start in the order in which they are written here, and stop in the
+// opposite order, each before the next: what a part needs outlives it.
+func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, UsageError{err}
+	}
+	log := cfg.logger()
+	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{}}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+
+	// What the configuration names, before anything is made on disk.
+	imageKeys, err := imageKeys(cfg.ImageKeys)
+	if err != nil {
+		return nil, err
+	}
+	manifestKeys, err := manifestKeys(cfg.ManifestKeys)
+	if err != nil {
+		return nil, err
+	}
+	if s.zone, err = time.LoadLocation(cfg.TimeZone); err != nil {
+		return nil, fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai",
+			cfg.TimeZone)
+	}
+	var cert *certificate // nil without TLS
+	if cfg.TLSCert != "" {
+		if cert, err = openCertificate(cfg.TLSCert, cfg.TLSKey, log); err != nil {
+			return nil, err
+		}
+	}
+	if s.httpListener, err = listenOn(ctx, cfg.HTTPAddr, "--http-addr"); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
+	s.cfg.boundHTTP(s.httpListener.Addr())
+	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
+		return nil, err
+	}
+	s.admin = &adminServer{reg: s.metrics.registry, probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
+	if err := tryAddrs(ctx, map[string]string{"--mqtt-addr": cfg.MQTTAddr, "--mqtts-addr": cfg.MQTTSAddr}); err != nil {
+		return nil, err
+	}
+
+	// What outlives the process: PostgreSQL, blobs, the secret.
+	databaseURL := cfg.DatabaseURL
+	if databaseURL == "" {
+		pg, err := embedded.Start(ctx, embedded.Options{DataDir: cfg.DataDir, Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		s.stages.run("embedded PostgreSQL", func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return pg.Stop(context.WithoutCancel(ctx))
+			case <-pg.Done():
+				return pg.Err()
+			}
+		})
+		databaseURL = pg.URL()
+	}
+	if s.pool, err = openMigrated(ctx, databaseURL); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("database connections", s.pool.Close)
+	s.store = postgres.New(s.pool, postgres.Options{Logger: log})
+	s.stages.run("call records", s.store.Run)
+	blobURL := cmp.Or(cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(cfg.DataDir, "blobs")))
+	if s.blobs, err = blobs.Open(blobURL); err != nil {
+		return nil, err
+	}
+	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
+	if err := s.closeOldCalls(ctx); err != nil {
+		return nil, err
+	}
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("jobs", work.Run)
+	secret, err := secretKey(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := enrolment.NewSealer(secret)
+	if err != nil {
+		return nil, err
+	}
+
+	// What knows devices without a connection.
+	s.Serials = enrolment.NewSerials(s.store, sealer, log)
+	if err := s.Serials.Load(ctx); err != nil {
+		return nil, err
+	}
+	if s.Keys, err = openKeys(ctx, s.store, secret, log); err != nil {
+		return nil, err
+	}
+	s.Operators = fleet.NewOperators(s.store)
+	s.targets = fleet.NewTargets(s.store, s.store)
+	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
+		Node: cfg.NodeName, Tap: s.evidence})
+	if err := s.Presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
+		return nil, err
+	}
+	s.Rules = enrolment.NewRules(s.store, nil)
+	if err := s.Rules.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
+		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
+		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
+		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Enrolments.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.Devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.Presences,
+		Events: s.Events, Kick: s.kick, Retiring: s.retiring, Log: log, Approve: s.Enrolments.Approve,
+		Busy: campaign.PartsOf(s.store)})
+	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.Events) })
+	s.stages.run("presence", s.Presences.Run)
+	s.stages.run("serial numbers", s.Serials.Run)
+	s.stages.run("signing keys", s.Keys.Run)
+	s.stages.run("enrolment", s.Enrolments.Run)
+	s.Reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.Events,
+		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
+	s.stages.run("reports of devices", s.Reports.Run)
+
+	// Devices connect from here on.
+	tlsConfig := s.followCertificate(cert)
+	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("broker", s.broker.Run)
+	s.cfg.boundMQTT(s.broker.Addr())
+
+	// What calls them.
+	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
+	s.stages.run("one-time links", s.Snapshots.Run)
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.Presences,
+		URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+	// These two stop after the calls: they wait for those that they make.
+	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
+		Events: s.Events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
+	s.coreDumps.Store(dumps)
+	s.stages.run("core dumps", dumps.Run)
+	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.Calls, Events: s.Events, Log: log})
+	s.logs.Store(logs)
+	s.stages.run("logs of devices", logs.Run)
+	s.stages.onStop("calls", s.Calls.Shutdown)
+	s.stages.run("stray calls", s.Calls.Run)
+	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
+		Presence: s.Presences, Events: s.Events, Log: log})
+	s.stages.run("fan-outs", s.FanOuts.Run)
+
+	// What brings them firmware.
+	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
+		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
+		Observe: func(t firmware.Transfer) { s.engine.Load().Transferred(t) }})
+	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
+		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
+		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
+	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
+		Taken: campaign.Taken(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
+		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
+	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.Events,
+		Wake: engine.Wake, Zone: s.zone, Log: log})
+	s.engine.Store(engine)
+	s.stages.run("campaigns", engine.Run)
+
+	// People, programs and boot polls.
+	if err := s.firstOperator(ctx); err != nil {
+		return nil, err
+	}
+	s.watchParts()
+	console, err := s.console(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lingerer := device.NewLingerer(device.LingerOptions{})
+	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
+		func() float64 { return float64(lingerer.Waiting()) })
+	s.stages.run("http", func(ctx context.Context) error {
+		context.AfterFunc(ctx, lingerer.Stop)
+		return console.Run(ctx, lingerer.Listener(s.httpListener))
+	})
+	s.admin.ready.Store(true)
+	if err := s.startDemo(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Wait returns when ctx ends, or with the error of a part that ended before.
+func (s *Server) Wait(ctx context.Context) error {
+	err := s.stages.wait(ctx)
+	s.log.Info("stopping")
+	return err
+}
+
+// Close stops all parts, the last one first, and returns within closeTimeout.
+// A part that does not stop in time is logged.
+func (s *Server) Close() {
+	if s.admin != nil {
+		s.admin.ready.Store(false)
+	}
+	s.stages.stop()
+}
+
+// HTTPAddr is where the console, REST and the device endpoints listen.
+func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
+
+// MQTTAddr is where the broker listens without TLS.
+func (s *Server) MQTTAddr() net.Addr { return s.broker.Addr() }
+
+// MQTTSAddr is where the broker listens with TLS; nil if it does not.
+func (s *Server) MQTTSAddr() net.Addr { return s.broker.TLSAddr() }
+
+// AdminAddr is where metrics and profiles are served.
+func (s *Server) AdminAddr() net.Addr { return s.adminListener.Addr() }
+
+// URL is where this machine reaches the HTTP address.
+func (s *Server) URL() string {
+	addr := s.HTTPAddr().(*net.TCPAddr)
+	if addr.IP.IsUnspecified() {
+		return "http://" + net.JoinHostPort("127.0.0.1", portOf(addr))
+	}
+	return "http://" + addr.String()
+}
+
+func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("the address %s is in use by another program: stop it, or choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listening on %s is not permitted: choose a port above 1023 with %s", addr, flag)
+	case err != nil:
+		return nil, fmt.Errorf("cannot listen on %s (%s): %w", addr, flag, err)
+	}
+	return ln, nil
+}
+
+// tryAddrs reports which address cannot be had. The broker opens its own later.
+func tryAddrs(ctx context.Context, byFlag map[string]string) error {
+	for flag, addr := range byFlag {
+		if addr == "" {
+			continue
+		}
+		ln, err := listenOn(ctx, addr, flag)
+		if err != nil {
+			return err
+		}
+		_ = ln.Close()
+	}
+	return nil
+}
+
+// closeOldCalls closes what a process that died left open.
+func (s *Server) closeOldCalls(ctx context.Context) error {
+	// This process has made no call yet: all that are open are of the last one,
+	// also those whose ids lie ahead since the clock was set back.
+	canceled, unknown, err := s.store.RecoverCalls(ctx, uuid.Max)
+	if err != nil {
+		return err
+	}
+	if canceled+unknown > 0 {
+		s.log.Info("calls left open by the last run were closed", "canceled", canceled, "unknown", unknown)
+	}
+	return nil
+}
+
+// firstOperator makes the operator admin if no operator exists.
+func (s *Server) firstOperator(ctx context.Context) error {
+	operators, err := s.store.Operators(ctx)
+	if err != nil || len(operators) > 0 {
+		return err
+	}
+	password := cmp.Or(s.cfg.AdminPassword, newPassword())
+	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleAdmin}
+	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+		return fmt.Errorf("--admin-password: %w", err)
+	}
+	s.firstPassword = password
+	return nil
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// stages are the parts of the server in the order they were started. They stop
+// in the opposite order, each before the next: what a part needs outlives it.
+type stages struct {
+	log   *slog.Logger
+	parts []stage
+	died  chan error // from the first part that ended early
+}
+
+type stage struct {
+	name string
+	stop func()
+}
+
+// stageTimeout bounds how long one part may take to stop, closeTimeout how long
+// all of them may. Docker and systemd are configured to wait longer.
+const (
+	stageTimeout = 15 * time.Second
+	closeTimeout = 45 * time.Second
+)
+
+func newStages(log *slog.Logger) *stages { return &stages{log: log, died: make(chan error, 1)} }
+
+// run starts a part that runs until its context ends.
+func (s *stages) run(name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := run(ctx)
+		if ctx.Err() == nil {
+			s.fail(fmt.Errorf("%s ended: %w", name, errors.Join(err, errors.New("it should run until fleetd stops"))))
+		} else if err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Error("part stopped with an error", "part", name, "err", err)
+		}
+	}()
+	s.onStop(name, func() {
+		cancel()
+		<-done
+	})
+}
+
+// onStop registers what ends a part that has been started otherwise.
+func (s *stages) onStop(name string, stop func()) { s.parts = append(s.parts, stage{name, stop}) }
+
+func (s *stages) fail(err error) {
+	select {
+	case s.died <- err:
+	default:
+	}
+}
+
+// wait returns when ctx ends, or with the error of a part that died.
+func (s *stages) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.died:
+		return err
+	}
+}
+
+// stop ends all parts, the latest first. One that takes too long is left behind.
+func (s *stages) stop() {
+	all, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for i := len(s.parts) - 1; i >= 0; i-- {
+		p := s.parts[i]
+		begin := time.Now()
+		done := make(chan struct{})
+		go func() {
+			p.stop()
+			close(done)
+		}()
+		inTime, cancel := context.WithTimeout(all, stageTimeout)
+		select {
+		case <-done:
+			s.log.Debug("part stopped", "part", p.name, "took", time.Since(begin))
+		case <-inTime.Done():
+			s.log.Error("part did not stop in time", "part", p.name, "waited", time.Since(begin))
+		}
+		cancel()
+	}
+	s.parts = nil
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+	"fleetd/fleet/postgres/pgtest"
+)
+
+var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
+
+// A testServer is a whole server in the test's process, on free ports of the
+// loopback interface and a database of its own.
+type testServer struct {
+	*Server
+	t                 *testing.T
+	http, mqtt, admin string // addresses
+	token             string // of an administrator
+}
+
+// startTestServer starts a server that lets every device in, unless change
+// says otherwise.
+func startTestServer(t *testing.T, change func(*Config)) *testServer {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a whole server")
+	}
+	d := &testServer{t: t}
+	cfg := Config{HTTPAddr: "127.0.0.1:0", MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: "open",
+		NodeName: "test", Log: slog.New(slog.DiscardHandler)}
+	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
+	if os.Getenv("FLEETD_TEST_LOG") != "" {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if d.Server, err = Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
+	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+type list[T any] struct {
+	Items      []T
+	NextCursor string `json:"next_cursor"`
+}
+
+// A deviceView is what tests look at of a device.
+type deviceView struct {
+	ID, Version, Presence string
+	ToolsCount            int `json:"tools_count"`
+}
+
+// rest sends a request and decodes the answer, whatever its status.
+func (d *testServer) rest(method, path string, body, answer any) int {
+	d.t.Helper()
+	var r io.Reader
+	if body != nil {
+		data, _ := json.Marshal(body)
+		r = bytes.NewReader(data)
+	}
+	req, err := http.NewRequest(method, "http://"+d.http+"/api/v1"+path, r)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+d.token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, _ := io.ReadAll(resp.Body)
+	if err := json.Unmarshal(data, answer); err != nil {
+		d.t.Fatalf("%s %s: %s: %v: %s", method, path, resp.Status, err, data)
+	}
+	return resp.StatusCode
+}
+
+func (d *testServer) eventually(what string, ok func() bool) {
+	d.t.Helper()
+	waitFor(d.t, time.Minute, what, ok)
+}
+
+// simulate runs devices against the server until the test ends.
+func (d *testServer) simulate(o sim.Options) *sim.Fleet {
+	d.t.Helper()
+	o.OTAURL = d.URL() + "/xiaozhi/ota/"
+	f, err := sim.New(o)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	d.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return f
+}
+
+// listed waits until n devices are online with their tools listed.
+func (d *testServer) listed(n int) []deviceView {
+	d.t.Helper()
+	var devices list[deviceView]
+	ready := 0
+	d.eventually(fmt.Sprintf("%d devices online with their tools", n), func() bool {
+		d.rest("GET", "/devices?q=presence:online&limit=500", nil, &devices)
+		ready = 0
+		for _, v := range devices.Items {
+			if v.ToolsCount > 0 {
+				ready++
+			}
+		}
+		return ready >= n
+	})
+	return devices.Items
+}
