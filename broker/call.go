@@ -64,7 +64,8 @@ func gaveUp(err error) bool {
 func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error) (fleet.Answer, error) {
 	switch {
 	case errors.Is(err, mcp.ErrInvalid):
-		return fleet.Answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_call", "%s cannot be called like this: %v", tool, err)
+		return fleet.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", tool,
+			"detail", fleet.CleanText(err.Error(), 300))
 	case errors.Is(err, mcp.ErrNotSent):
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrOffline, err)
 	}
@@ -99,19 +100,15 @@ func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
 	return a
 }
 
-// omitted says why a result is not kept. The message has no figures: devices
-// that gave about the same answer are shown as one group.
+// omitted says why a result is not kept.
 func omitted(e *mcp.LimitError) *fleet.CallError {
 	switch e.Limit {
 	case mcp.LimitBytes:
-		return &fleet.CallError{Code: fleet.CodeTooLarge, Params: map[string]any{"bytes": e.Size, "limit": e.Max},
-			Message: "the device answered; its answer is too large to be kept"}
+		return fleet.NewCallError(fleet.CodeTooLarge, "bytes", e.Size, "limit", e.Max)
 	case mcp.LimitLevels:
-		return &fleet.CallError{Code: fleet.CodeTooDeep, Params: map[string]any{"limit": e.Max},
-			Message: "the device answered; its answer is nested too deep to be kept"}
+		return fleet.NewCallError(fleet.CodeTooDeep, "limit", e.Max)
 	}
-	return &fleet.CallError{Code: fleet.CodeTooManyItems, Params: map[string]any{"limit": e.Max},
-		Message: "the device answered; its answer has too many items to be kept"}
+	return fleet.NewCallError(fleet.CodeTooManyItems, "limit", e.Max)
 }
 
 // toToolError keeps the device's code and message. An answer that cannot be read

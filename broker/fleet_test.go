@@ -141,9 +141,9 @@ func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 			}
 			continue
 		}
-		if size, _ := a.Omitted.Params["bytes"].(int); a.Omitted.Code != tt.code || a.Result != nil || a.IsError ||
-			size <= tt.bytes ||
-			a.Omitted.Params["limit"] != 256<<10 {
+		if size, _ := a.Omitted.Params["bytes"].(int64); a.Omitted.Code != tt.code || a.Result != nil || a.IsError ||
+			size <= int64(tt.bytes) ||
+			a.Omitted.Params["limit"] != int64(256<<10) {
 			t.Errorf("%d bytes: %+v", tt.bytes, a.Omitted)
 		}
 	}

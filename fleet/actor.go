@@ -59,11 +59,11 @@ type Actor struct {
 func (a Actor) Same(b Actor) bool { return a.Kind == b.Kind && a.ID == b.ID && a.Name == b.Name }
 
 // May returns nil if the actor's role allows what needs role need.
-func (a Actor) May(need Role, what string) error {
+func (a Actor) May(need Role, act string) error {
 	if a.Role.Allows(need) {
 		return nil
 	}
-	return Errorf(ErrForbidden, "forbidden", "%s needs the role %s; %s has %s", what, need, a.Name, a.Role)
+	return Refuse(ErrForbidden, "forbidden", "act", Because("act."+act), "need", need, "actor", a.Name, "role", a.Role)
 }
 
 // An AuditEntry says who did what to which, when. It is written in the

@@ -97,17 +97,15 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 func checkRequest(r CallRequest) error {
 	switch {
 	case r.Tool == "" || len(r.Tool) > 200:
-		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
+		return Refuse(ErrInvalid, "invalid_tool.length", "limit", 200)
 	case len(r.Arguments) > MaxArgumentBytes:
-		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments),
-			MaxArgumentBytes)
+		return Refuse(ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
-		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
+		return Refuse(ErrInvalid, "invalid_arguments.not_json")
 	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
-		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
+		return Refuse(ErrInvalid, "invalid_order", "tool", ToolUpgradeFirmware)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
-		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v",
-			MaxCallTimeout)
+		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
 	}
 	return nil
 }
@@ -143,10 +141,10 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	if offered && OwnsURL(r.Tool) {
 		given, err := decodeObject(r.Arguments)
 		if err != nil {
-			return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+			return invalid(notAnObject(err))
 		}
 		if _, set := given["url"]; set {
-			return invalid("url_is_ours", "leave url out: fleetd gives the device a one-time address of its own")
+			return invalid(NewCallError("url_is_ours"))
 		}
 		given["url"] = "http://fleetd.invalid/"
 		r.Arguments, _ = json.Marshal(given)
@@ -159,7 +157,7 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	}
 	if err := a.fillURL(ctx, r); err != nil {
 		a.calls.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
-		return refuse("link_failed", "fleetd could not make the one-time link; see its log")
+		return refuse(NewCallError("link_failed"))
 	}
 	return nil
 }
@@ -197,9 +195,9 @@ func (a *attempt) queue(unlessOffline bool) error {
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
 	switch {
 	case errors.Is(err, ErrOffline) && !unlessOffline:
-		a.close(CallOffline, callError(CodeOffline, "the device is not connected; nothing was sent"))
+		a.close(CallOffline, NewCallError(CodeOffline+".not_connected"))
 	case errors.Is(err, ErrBusy):
-		a.close(CallRefused, callError(CodeBusy, "too many calls wait for this device already; nothing was sent"))
+		a.close(CallRefused, NewCallError(CodeBusy))
 	case err != nil:
 		return err
 	default:
@@ -283,14 +281,13 @@ func (a *attempt) await() error {
 		}
 		a.calls.announce(a.call)
 	case <-a.order.done():
-		a.close(CallCanceled, callError(codeAttemptOver,
-			"the campaign gave the attempt up before the device's turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(codeAttemptOver+".turn"))
 	case <-a.turn.Lost():
-		a.close(CallCanceled, callError(CodeOffline, "the device disconnected before its turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeOffline+".turn"))
 	case <-wait.C:
-		a.close(CallCanceled, callError(CodeQueueTimeout, "the device was busy for a minute; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
 	case <-a.calls.life.Done():
-		a.close(CallCanceled, callError(CodeStopped, "fleetd stopped before the device's turn came; nothing was sent"))
+		a.close(CallCanceled, NewCallError(CodeStopped+".turn"))
 	}
 	return nil
 }
@@ -302,8 +299,7 @@ func (a *attempt) deliver() {
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
-		a.close(CallCanceled, callError(CodeRecordLate,
-			fmt.Sprintf("the database took %v to record the call; nothing was sent", waited.Round(time.Second))))
+		a.close(CallCanceled, NewCallError(CodeRecordLate, "waited_ms", waited.Round(time.Second)))
 		return
 	}
 	a.call.SentAt = &now
@@ -331,24 +327,21 @@ func (a *attempt) conclude(answer Answer, err error) {
 	case err == nil:
 		a.answered(answer)
 	case errors.As(err, &refused):
-		a.close(CallToolError, callError(CodeToolError, refused.Message))
+		a.close(CallToolError, deviceError(refused.Message))
 	case errors.Is(err, ErrInvalid):
 		a.call.SentAt = nil
-		a.close(CallInvalid, callError("unsendable", err.Error()))
+		a.close(CallInvalid, NewCallError("unsendable.cause", "cause", CauseOf(err)))
 	case errors.Is(err, ErrOffline):
 		a.call.SentAt = nil
-		a.close(CallOffline, callError(CodeOffline, "the device disconnected; nothing was sent"))
+		a.close(CallOffline, NewCallError(CodeOffline+".disconnected"))
 	case a.calls.life.Err() != nil:
-		a.close(CallUnknown, callError(CodeStopped,
-			"fleetd stopped before the answer came; the device may have run the call"))
+		a.close(CallUnknown, NewCallError(CodeStopped+".answer"))
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
-		a.close(CallTimedOut, callError(CodeNoAnswer,
-			fmt.Sprintf("no answer within %v; the device may have run the call", a.call.Timeout)))
+		a.close(CallTimedOut, NewCallError(CodeNoAnswer+".answer", "timeout_ms", a.call.Timeout))
 	case errors.Is(err, ErrLost):
-		a.close(CallUnknown, callError(CodeLost,
-			"the connection ended before the answer came; the device may have run the call"))
+		a.close(CallUnknown, NewCallError(CodeLost+".answer"))
 	default:
-		a.close(CallUnknown, callError("send_failed", err.Error()))
+		a.close(CallUnknown, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
 	}
 }
 
@@ -362,9 +355,9 @@ func (a *attempt) answered(answer Answer) {
 	case answer.Omitted != nil:
 		a.close(CallSucceeded, answer.Omitted)
 	case answer.IsError:
-		a.close(CallToolError, callError(CodeToolError, answer.Text))
+		a.close(CallToolError, deviceError(answer.Text))
 	case answer.Text == "false":
-		a.close(CallToolError, callError("answered_false", "the device answered false: the tool ran and reported failure"))
+		a.close(CallToolError, NewCallError("answered_false"))
 	default:
 		a.close(CallSucceeded, nil)
 	}
@@ -404,8 +397,7 @@ func (a *attempt) finish() error {
 // neverSent closes a call that is not sent for want of its record.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
-	a.close(CallCanceled, callError(CodeNotRecorded,
-		"the database did not confirm the record that must precede the sending; nothing was sent"))
+	a.close(CallCanceled, NewCallError(CodeNotRecorded))
 }
 
 // unsettled has the call's outcome stored as soon as the database allows.
@@ -413,10 +405,9 @@ func (a *attempt) unsettled(err error) error {
 	if errors.Is(err, ErrInvalid) {
 		return err // no database would take it
 	}
-	why := Errorf(ErrUnavailable, "outcome_not_recorded",
-		"the database did not take the outcome of the call; fleetd goes on trying to record it")
+	why := Refuse(ErrUnavailable, "outcome_not_recorded")
 	if a.call.SentAt == nil {
-		why = Errorf(ErrUnavailable, CodeNotRecorded, "the database did not confirm the record of the call; nothing was sent")
+		why = Refuse(ErrUnavailable, "not_recorded")
 	}
 	return &unsettledError{err: fmt.Errorf("%w: %w", why, err), settled: a.calls.settler.add(a.call)}
 }
@@ -426,7 +417,7 @@ func (a *attempt) late(answer Answer) {
 	a.tellLate(answer)
 	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
-		l.Error = callError(CodeToolError, answer.Err.Message)
+		l.Error = deviceError(answer.Err.Message)
 	}
 	ctx, cancel := context.WithTimeout(a.calls.life, DefaultCallTimeout)
 	defer cancel()

@@ -69,14 +69,35 @@ func (c Call) Duration() time.Duration {
 }
 
 // A CallError says why a call did not succeed or, of a call that did, why its
-// answer is not on record.
+// answer is not on record. What fleetd says is a code with parameters, as in
+// [Error]; its text comes from the message catalogue.
 type CallError struct {
-	Code    string `json:"code"`             // stable, snake_case; "tool_error" carries the device's own words
-	Message string `json:"message"`          // for people; foreign text if the device wrote it
-	Params  Params `json:"params,omitempty"` // of the code: text and whole numbers; nil for most
+	Code string `json:"code"` // stable, snake_case
+	// Message is foreign text: what the device wrote, with the code "tool_error".
+	// Records of older versions have their English text here too.
+	Message string `json:"message"`
+	Params  Params `json:"params,omitempty"` // of the code; nil for most
 }
 
-func callError(code, message string) *CallError { return &CallError{Code: code, Message: message} }
+// Reason is the error as a parameter of a code.
+func (e *CallError) Reason() Reason { return Reason{Code: e.Code, Params: e.Params} }
+
+// String is for logs and evidence: the code, and what belongs to it.
+func (e *CallError) String() string {
+	if e.Message == "" {
+		return e.Reason().String()
+	}
+	return e.Code + ": " + e.Message
+}
+
+// NewCallError makes the error of a code as [Because] does.
+func NewCallError(code string, params ...any) *CallError {
+	r := Because(code, params...)
+	return &CallError{Code: r.Code, Params: r.Params}
+}
+
+// deviceError is an error in the device's own words.
+func deviceError(message string) *CallError { return &CallError{Code: CodeToolError, Message: message} }
 
 // Codes of [CallError]. Those of refusals and invalid calls name the rule.
 const (

@@ -151,11 +151,10 @@ func (s *Calls) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return Errorf(ErrUnavailable, "stopping", "fleetd is stopping; the call was not made")
+		return Refuse(ErrUnavailable, "stopping")
 	}
 	if s.settler.full() {
-		return Errorf(ErrUnavailable, "database_unavailable",
-			"the database has been away for long, and as many calls as fleetd can hold wait to be recorded; the call was not made")
+		return Refuse(ErrUnavailable, "database_unavailable")
 	}
 	s.running.Add(1)
 	return nil

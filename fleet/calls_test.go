@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/web/i18n"
 
 	"github.com/google/uuid"
 )
@@ -326,7 +327,7 @@ func TestArgumentErrorsAreForPeople(t *testing.T) {
 		`{}`:              "volume is missing: it must be an integer from 0 to 100",
 		`{"vol":1}`:       `self.audio_speaker.set_volume has no argument "vol"`,
 	} {
-		if c := b.call(t, volumeCall(arguments)); c.Error == nil || c.Error.Message != want {
+		if c := b.call(t, volumeCall(arguments)); i18n.CallErrorDetail(c.Error) != want {
 			t.Errorf("%s: %+v, want %q", arguments, c.Error, want)
 		}
 	}

@@ -97,16 +97,14 @@ func (a *attempt) missingDeparture(effect ToolEffect) {
 	back := slices.ContainsFunc(a.call.Evidence, func(e Evidence) bool { return e.Kind == EvidenceConnect })
 	switch {
 	case a.calls.life.Err() != nil:
-		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the device was seen to go"))
+		a.close(CallUnknown, NewCallError(CodeStopped+".departure"))
 	case effect == EffectLeaves && ended && !back:
-		a.close(CallUnknown, callError(CodeLost, "the connection broke just before the deadline; the device may be gone"))
+		a.close(CallUnknown, NewCallError(CodeLost+".departure"))
 	case effect == EffectLeaves:
-		e := callError(CodeStayed, "the device stayed connected: it did not leave the network")
-		e.Params = Params{"timeout_ms": a.call.Timeout.Milliseconds()}
-		a.close(CallTimedOut, e)
+		a.close(CallTimedOut, NewCallError(CodeStayed, "timeout_ms", a.call.Timeout))
 	case ended:
-		a.close(CallUnknown, callError("not_back", "the device disconnected and was not seen to start again in time"))
+		a.close(CallUnknown, NewCallError("not_back"))
 	default:
-		a.close(CallTimedOut, callError(CodeNoAnswer, "the device stayed connected: it did not restart"))
+		a.close(CallTimedOut, NewCallError(CodeNoAnswer+".restart"))
 	}
 }

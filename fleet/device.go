@@ -27,8 +27,7 @@ func ParseDeviceID(s string) (DeviceID, error) {
 		return DeviceID(strings.NewReplacer(":", "", "-", "", "_", "").Replace(id)), nil
 	}
 	if !deviceIDPattern.MatchString(id) {
-		return "", Errorf(ErrInvalid, "invalid_device_id",
-			"%.80q is not a device id; write a MAC address such as a0:85:e3:11:22:33", s)
+		return "", Refuse(ErrInvalid, "invalid_device_id", "value", CleanText(s, 80))
 	}
 	return DeviceID(id), nil
 }

@@ -131,7 +131,7 @@ func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]Invento
 
 // Update changes name, notes, tags or time zone.
 func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePatch) (Device, error) {
-	if err := by.May(RoleOperator, "changing a device"); err != nil {
+	if err := by.May(RoleOperator, "change_device"); err != nil {
 		return Device{}, err
 	}
 	if err := p.clean(); err != nil {
@@ -143,7 +143,7 @@ func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePat
 // Hold keeps everyone but its owner from acting on the device, until the time
 // given or, if that is nil, until released.
 func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string, until *time.Time) (Device, error) {
-	if err := by.May(RoleOperator, "holding a device"); err != nil {
+	if err := by.May(RoleOperator, "hold_device"); err != nil {
 		return Device{}, err
 	}
 	reason, err := CleanLine("reason", reason, MaxReasonBytes)
@@ -152,19 +152,17 @@ func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string
 	}
 	now := s.now()
 	if reason == "" {
-		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_reason", Field: "reason",
-			Message: "say why the device is held"}
+		return Device{}, Refuse(ErrInvalid, "invalid_reason.hold").At("reason")
 	}
 	if until != nil && !until.After(now) {
-		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_until", Field: "until",
-			Message: "the end of the hold lies in the past"}
+		return Device{}, Refuse(ErrInvalid, "invalid_until.past").At("until")
 	}
 	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
 }
 
 // Release ends a hold; any operator may.
 func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, error) {
-	if err := by.May(RoleOperator, "releasing a device"); err != nil {
+	if err := by.May(RoleOperator, "release_device"); err != nil {
 		return Device{}, err
 	}
 	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, nil))
@@ -173,7 +171,7 @@ func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, e
 // Retire takes a device out of service: its credentials end and its connection
 // closes. Its records stay.
 func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
-	if err := by.May(RoleAdmin, "retiring a device"); err != nil {
+	if err := by.May(RoleAdmin, "retire_device"); err != nil {
 		return err
 	}
 	if _, err := s.changed(ctx, id, s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
@@ -241,7 +239,7 @@ func (p *DevicePatch) clean() (err error) {
 	}
 	if p.Notes != nil && (len(*p.Notes) > maxNotesBytes || !utf8.ValidString(*p.Notes) || strings.ContainsRune(*p.Notes,
 		0)) {
-		return &Error{Kind: ErrInvalid, Code: "invalid_notes", Field: "notes", Message: "notes are text of at most 8 KiB"}
+		return Refuse(ErrInvalid, "invalid_notes", "limit", 8).At("notes")
 	}
 	if p.Tags != nil {
 		if *p.Tags, err = CleanTags(*p.Tags); err != nil {
@@ -262,8 +260,7 @@ func cleanZone(name string) (string, error) {
 		return "", nil
 	}
 	if _, err := time.LoadLocation(name); err != nil || name == "Local" || len(name) > maxTagBytes {
-		return "", &Error{Kind: ErrInvalid, Code: "invalid_time_zone", Field: "time_zone",
-			Message: "a time zone is named as in the tz database: Asia/Shanghai, Europe/Berlin, UTC"}
+		return "", Refuse(ErrInvalid, "invalid_time_zone").At("time_zone")
 	}
 	return name, nil
 }
@@ -278,15 +275,14 @@ func CleanTags(tags []string) ([]string, error) {
 			continue
 		}
 		if _, err := CleanLine("tag", t, maxTagBytes); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
-			return nil, &Error{Kind: ErrInvalid, Code: "invalid_tag", Field: "tags",
-				Message: "a tag is one word of at most 40 bytes, without , : \" * < >"}
+			return nil, Refuse(ErrInvalid, "invalid_tag.form").At("tags")
 		}
 		out = append(out, t)
 	}
 	slices.Sort(out)
 	out = slices.Compact(out)
 	if len(out) > maxTags {
-		return nil, &Error{Kind: ErrInvalid, Code: "invalid_tag", Field: "tags", Message: "a device takes at most 32 tags"}
+		return nil, Refuse(ErrInvalid, "invalid_tag.many", "limit", 32).At("tags")
 	}
 	return out, nil
 }

@@ -1,9 +1,6 @@
 package fleet
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 // The kinds of failure that callers branch on. Adapters map them to a status
 // (web) or an exit code (cmd/fleetd); errors.Is finds them through [Error].
@@ -31,29 +28,47 @@ var (
 	ErrNoAnswer = errors.New("no answer in time")
 )
 
-// An Error is a failure with a stable code for programs and a sentence for
-// people: what happened, to what, and what to do about it.
+// An Error is a failure with a stable code for programs. It holds no text: the
+// message catalogue makes that from the code and its parameters, where it is
+// shown. One code can have several texts; then the parameter "case" says which.
 type Error struct {
-	Kind    error  // one of the Err values above
-	Code    string // stable, snake_case: "unknown_tool", "device_held", ...
-	Message string
-	Field   string // the argument or form field at fault; "" if none
-	Params  Params // of the code: text and whole numbers; nil for most
+	Kind   error  // one of the Err values above
+	Code   string // stable, snake_case: "unknown_tool", "device_held", ...
+	Field  string // the argument or form field at fault; "" if none
+	Params Params // of the code; nil for most
 }
 
-// With adds a parameter of the code, and returns the error.
-func (e *Error) With(name string, value any) *Error {
-	if e.Params == nil {
-		e.Params = make(Params)
-	}
-	e.Params[name] = value
+// Refuse makes an [Error]. The code is one of the catalogue, followed by a dot
+// and the case if it has several texts: "invalid_tag.form". params alternates
+// names and values, as in [Because].
+func Refuse(kind error, code string, params ...any) *Error {
+	r := Because(code, params...)
+	return &Error{Kind: kind, Code: r.Code, Params: r.Params}
+}
+
+// At names the argument or form field at fault, and returns the error.
+func (e *Error) At(field string) *Error {
+	e.Field = field
 	return e
 }
 
-func (e *Error) Error() string { return e.Message }
+// Reason is the error as a parameter of another code.
+func (e *Error) Reason() Reason { return Reason{Code: e.Code, Params: e.Params} }
+
+// Error is for logs: the code, and what belongs to it.
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return e.Reason().String()
+	}
+	return e.Reason().String() + " in " + e.Field
+}
+
 func (e *Error) Unwrap() error { return e.Kind }
 
-// Errorf makes an [Error] of the given kind and code.
-func Errorf(kind error, code, format string, args ...any) *Error {
-	return &Error{Kind: kind, Code: code, Message: fmt.Sprintf(format, args...)}
+// CauseOf is a refusal as a parameter of another one.
+func CauseOf(err error) Reason {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason()
+	}
+	return Because("detail", "detail", CleanText(err.Error(), 300))
 }

@@ -86,7 +86,8 @@ func (p FanOutProgress) Done() int {
 // A FanOutAnswer groups the devices that gave the same answer.
 type FanOutAnswer struct {
 	State   CallState
-	Text    string // the answer's text or error message, shortened; foreign text
+	Text    string     // the answer's text, shortened; foreign text
+	Error   *CallError // of answers without a text that failed
 	Count   int
 	Sample  []DeviceID  // a few of them
 	CallIDs []uuid.UUID // their calls, same order

@@ -530,10 +530,10 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 		switch {
 		case errors.As(err, &open): // shown as waiting first
 			if conflicts++; conflicts == 1 { // whatever the record was in conflict with: the settled one decides
-				err = Errorf(ErrUnavailable, CodeNotRecorded, "%v", err)
+				err = Refuse(ErrUnavailable, "not_recorded.conflict", "detail", err)
 			}
 		case err == nil && withoutRecord(c):
-			err = Errorf(ErrUnavailable, c.Error.Code, "%s", c.Error.Message)
+			err = &Error{Kind: ErrUnavailable, Code: c.Error.Code, Params: c.Error.Params}
 		case err == nil:
 			result.offline = r.retriesOffline(c)
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -163,14 +162,11 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		return FanOut{}, err
 	}
 	if p.Targets == 0 {
-		return FanOut{}, Errorf(ErrInvalid, "empty_audience", "no device would be called: %d match, all of them are left out",
-			p.Matched)
+		return FanOut{}, Refuse(ErrInvalid, "empty_audience.call", "matched", p.Matched)
 	}
 	if p.NeedsConfirm() && r.Confirm != p.Targets {
-		return FanOut{}, &Error{Kind: ErrInvalid, Code: "confirmation_required", Field: "confirm",
-			Message: fmt.Sprintf("%s takes each device off the network until a person sets up its Wi-Fi; confirm %d devices",
-				r.Tool, p.Targets),
-			Params: Params{"tool": r.Tool, "effect": string(p.Effect), "targets": p.Targets}}
+		return FanOut{}, Refuse(ErrInvalid, "confirmation_required", "tool", r.Tool, "effect", p.Effect,
+			"targets", p.Targets).At("confirm")
 	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
@@ -211,7 +207,7 @@ func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]DeviceCount, err
 
 // Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
 func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
-	if err := by.May(RoleOperator, "canceling a fan-out"); err != nil {
+	if err := by.May(RoleOperator, "cancel_fanout"); err != nil {
 		return err
 	}
 	f, err := s.Get(ctx, id)
@@ -220,7 +216,7 @@ func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
 	}
 	if f.State != FanOutRunning {
 		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
-		return Errorf(ErrConflict, "not_running", "the fan-out is %s already", f.State)
+		return Refuse(ErrConflict, "not_running", "state", Because("state."+string(f.State)))
 	}
 	if err := s.store.FinishFanOut(ctx, by, id, FanOutCanceled, s.now()); err != nil {
 		if !rowRefused(err) {
@@ -234,24 +230,22 @@ func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
 }
 
 func (r *FanOutRequest) check() error {
-	if err := r.Actor.May(RoleOperator, "a fan-out"); err != nil {
+	if err := r.Actor.May(RoleOperator, "make_fanout"); err != nil {
 		return err
 	}
 	if r.MaxInFlight == 0 {
 		r.MaxInFlight = DefaultInFlight
 	}
 	if r.MaxInFlight < 1 || r.MaxInFlight > MaxInFlight {
-		return Errorf(ErrInvalid, "invalid_max_in_flight", "at most %d calls can be in flight at once, and at least 1",
-			MaxInFlight)
+		return Refuse(ErrInvalid, "invalid_max_in_flight.fanout", "limit", MaxInFlight)
 	}
 	if r.OfflineWait < 0 || r.OfflineWait > MaxOfflineWait {
-		return Errorf(ErrInvalid, "invalid_offline_wait",
-			"devices that are not connected can be waited for from 0 ms to %d ms (%v)", MaxOfflineWait.Milliseconds(),
-			MaxOfflineWait)
+		return Refuse(ErrInvalid, "invalid_offline_wait", "limit", MaxOfflineWait.Milliseconds(),
+			"limit_ms", MaxOfflineWait)
 	}
 	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
 	if knownTools[r.Tool].single {
-		return Errorf(ErrInvalid, "not_for_many", "%s takes one file for one device; call it on one at a time", r.Tool)
+		return Refuse(ErrInvalid, "not_for_many", "tool", r.Tool)
 	}
 	if len(r.Arguments) == 0 {
 		r.Arguments = json.RawMessage("{}")
@@ -302,8 +296,7 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, er
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	if len(ids) > MaxFanOutDevices {
-		return nil, Errorf(ErrInvalid, "audience_too_large", "%d devices match; a fan-out takes %d", len(ids),
-			MaxFanOutDevices)
+		return nil, Refuse(ErrInvalid, "audience_too_large.fanout", "matched", len(ids), "limit", MaxFanOutDevices)
 	}
 	return ids, nil
 }

@@ -480,7 +480,7 @@ func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
 		outcome fleet.CallState
 	}{
 		{"invalid", fleet.ErrInvalid, 1, nil, completed, "record_refused", ""},
-		{"invalid, with a code", fleet.Errorf(fleet.ErrInvalid, "odd_time", "no"), 1, nil, completed, "odd_time", ""},
+		{"invalid, with a code", fleet.Refuse(fleet.ErrInvalid, "odd_time"), 1, nil, completed, "odd_time", ""},
 		{"not found", errors.Join(fleet.ErrNotStored, fleet.ErrNotFound), 9, nil, completed, "device_unknown", ""},
 		{"a conflict once", fleet.ErrConflict, 1, nil, completed, "", good},
 		{"conflicts", fleet.ErrConflict, 9, nil, completed, "not_recorded", fleet.CallCanceled},

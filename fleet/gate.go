@@ -1,7 +1,5 @@
 package fleet
 
-import "fmt"
-
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
 	schemas schemaCache
@@ -14,13 +12,8 @@ type refusal struct {
 	err   CallError
 }
 
-func refuse(code, format string, args ...any) *refusal {
-	return &refusal{CallRefused, CallError{Code: code, Message: fmt.Sprintf(format, args...)}}
-}
-
-func invalid(code, format string, args ...any) *refusal {
-	return &refusal{CallInvalid, CallError{Code: code, Message: fmt.Sprintf(format, args...)}}
-}
+func refuse(e *CallError) *refusal  { return &refusal{CallRefused, *e} }
+func invalid(e *CallError) *refusal { return &refusal{CallInvalid, *e} }
 
 // check returns nil if the actor may make this call to this device.
 func (g *gate) check(t *target, r CallRequest) *refusal {
@@ -40,35 +33,36 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 func checkStanding(t *target, r CallRequest) *refusal {
 	switch {
 	case !r.Actor.Role.Allows(RoleOperator):
-		return refuse("forbidden", "calling tools needs the role operator; %s has %s", r.Actor.Name, r.Actor.Role)
+		return refuse(NewCallError("forbidden", "actor", r.Actor.Name, "role", r.Actor.Role))
 	case t.device.RetiredAt != nil:
-		return refuse("device_retired", "%s was retired", t.device.Title())
+		return refuse(NewCallError("device_retired", "device", t.device.Title()))
 	case t.device.Enrolment != EnrolmentEnrolled:
-		return refuse("device_not_enrolled", "%s is not enrolled; approve or claim it first", t.device.Title())
+		return refuse(NewCallError("device_not_enrolled", "device", t.device.Title()))
 	case t.device.Hold.Active(r.now) && (r.isFanOut() || !t.device.Hold.By.Same(r.Actor)):
-		return refuse("device_held", "%s is held by %s: %s", t.device.Title(), t.device.Hold.By.Name, t.device.Hold.Reason)
+		return refuse(NewCallError("device_held", "device", t.device.Title(), "actor", t.device.Hold.By.Name,
+			"reason", t.device.Hold.Reason))
 	}
 	return nil
 }
 
 func unknownTool(t *target, name string) *refusal {
 	if t.inventory == nil {
-		return invalid("no_inventory", "%s has not listed its tools yet; it does so when it connects", t.device.Title())
+		return invalid(NewCallError("no_inventory", "device", t.device.Title()))
 	}
-	return invalid("unknown_tool", "%s offers no tool %.80q", t.device.Title(), name)
+	return invalid(NewCallError("unknown_tool", "device", t.device.Title(), "tool", CleanText(name, 80)))
 }
 
 func checkTool(tool Tool, r CallRequest) *refusal {
 	known := knownTools[tool.Name]
 	switch {
 	case tool.UserOnly() && r.Actor.Kind == ActorLLM:
-		return refuse("user_only", "%s is for people; a language model may not call it", tool.Name)
+		return refuse(NewCallError("user_only", "tool", tool.Name))
 	case known.access == forCampaigns && (r.Actor.Kind != ActorCampaign || r.Firmware == nil):
-		return refuse("use_campaign", "firmware is installed by a campaign, which checks the image and watches the outcome")
+		return refuse(NewCallError("use_campaign"))
 	case known.access == forNone:
-		return refuse("url_not_served", "fleetd serves no assets, and hands devices no addresses but its own")
+		return refuse(NewCallError("url_not_served"))
 	case known.url == LinkPreview && r.Picture == "":
-		return invalid("picture_missing", "choose the picture that the device shall show")
+		return invalid(NewCallError("picture_missing"))
 	}
 	return nil
 }

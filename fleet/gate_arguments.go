@@ -20,7 +20,7 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	}
 	args, err := decodeObject(arguments)
 	if err != nil {
-		return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+		return invalid(notAnObject(err))
 	}
 	schema := g.schemas.of(inventory, tool)
 	if schema == nil {
@@ -28,11 +28,11 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	}
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if _, known := schema.Schema().Properties[name]; !known {
-			return invalid("invalid_arguments", "%s has no argument %.60q", tool.Name, name)
+			return invalid(NewCallError("invalid_arguments.unknown", "tool", tool.Name, "argument", CleanText(name, 60)))
 		}
 	}
 	if err := schema.Validate(args); err != nil {
-		return invalid("invalid_arguments", "%s", explainArguments(schema.Schema(), args, err))
+		return invalid(explainArguments(schema.Schema(), args, err))
 	}
 	g.passed.add(same)
 	return nil
@@ -123,21 +123,27 @@ func (c *passedCache) add(p passed) {
 	c.m[p] = struct{}{}
 }
 
-// explainArguments says in a person's words which argument breaks the schema.
-// The schemas of devices are flat and use few keywords (protocol 4.3); for any
-// other the validator's own words have to do.
-func explainArguments(schema *jsonschema.Schema, args map[string]any, err error) string {
+func notAnObject(err error) *CallError {
+	return NewCallError("invalid_arguments.object", "detail", CleanText(err.Error(), 300))
+}
+
+// explainArguments says which argument breaks the schema. The schemas of
+// devices are flat and use few keywords (protocol 4.3); for any other the
+// validator's own words have to do.
+func explainArguments(schema *jsonschema.Schema, args map[string]any, err error) *CallError {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		value, given := args[name]
 		if !given && slices.Contains(schema.Required, name) {
-			return fmt.Sprintf("%s is missing: it must be %s", name, wanted(schema.Properties[name]))
+			return NewCallError("invalid_arguments.missing", "argument", CleanText(name, 60),
+				"wanted", wanted(schema.Properties[name]))
 		}
 		if given && breaks(schema.Properties[name], value) {
 			text, _ := json.Marshal(value)
-			return fmt.Sprintf("%s must be %s; %.60s was given", name, wanted(schema.Properties[name]), text)
+			return NewCallError("invalid_arguments.value", "argument", CleanText(name, 60),
+				"wanted", wanted(schema.Properties[name]), "given", CleanText(string(text), 60))
 		}
 	}
-	return plainSchemaError(err)
+	return NewCallError("invalid_arguments.schema", "detail", CleanText(plainSchemaError(err), 310))
 }
 
 func breaks(property *jsonschema.Schema, value any) bool {
@@ -146,19 +152,21 @@ func breaks(property *jsonschema.Schema, value any) bool {
 	return err == nil && resolved.Validate(value) != nil
 }
 
-// wanted describes a property: "an integer from 0 to 100".
-func wanted(p *jsonschema.Schema) string {
-	what := map[string]string{"integer": "an integer", "number": "a number", "string": "text",
-		"boolean": "true or false"}[p.Type]
+// wanted describes a property: an integer from 0 to 100.
+func wanted(p *jsonschema.Schema) Reason {
+	switch p.Type {
+	case "integer", "number", "string", "boolean":
+	default:
+		return Because("wanted.described")
+	}
+	what := Because("type." + p.Type)
 	switch {
-	case what == "":
-		return "as the tool describes it"
 	case p.Minimum != nil && p.Maximum != nil:
-		return fmt.Sprintf("%s from %v to %v", what, *p.Minimum, *p.Maximum)
+		return Because("wanted.range", "type", what, "least", *p.Minimum, "most", *p.Maximum)
 	case p.Minimum != nil:
-		return fmt.Sprintf("%s of at least %v", what, *p.Minimum)
+		return Because("wanted.least", "type", what, "least", *p.Minimum)
 	case p.Maximum != nil:
-		return fmt.Sprintf("%s of at most %v", what, *p.Maximum)
+		return Because("wanted.most", "type", what, "most", *p.Maximum)
 	}
 	return what
 }

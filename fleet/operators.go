@@ -104,14 +104,13 @@ func NewOperators(store OperatorStore) *Operators {
 // why it is not good enough.
 func HashPassword(password string) (string, error) {
 	if len(password) < MinPassword || len(password) > 1000 {
-		return "", &Error{Kind: ErrInvalid, Code: "weak_password", Field: "password",
-			Message: "a password has at least 10 characters"}
+		return "", Refuse(ErrInvalid, "weak_password", "least", MinPassword).At("password")
 	}
 	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16,
 		KeyLength: 32})
 }
 
-var errSignIn = Errorf(ErrForbidden, "wrong_credentials", "the name or the password is wrong")
+var errSignIn = Refuse(ErrForbidden, "wrong_credentials")
 
 // SignIn returns the operator with this name and password. Its error does not
 // tell whether the name exists.
@@ -138,13 +137,12 @@ func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator
 
 // Create adds an operator.
 func (s *Operators) Create(ctx context.Context, by Actor, name string, role Role, password string) (Operator, error) {
-	if err := by.May(RoleAdmin, "adding an operator"); err != nil {
+	if err := by.May(RoleAdmin, "add_operator"); err != nil {
 		return Operator{}, err
 	}
 	name = strings.TrimSpace(name)
 	if !operatorName.MatchString(name) {
-		return Operator{}, &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name",
-			Message: "a name starts with a letter or digit and has up to 63 letters, digits, blanks or . _ @ -"}
+		return Operator{}, Refuse(ErrInvalid, "invalid_name.operator").At("name")
 	}
 	if !role.Valid() {
 		return Operator{}, invalidRole(role)
@@ -158,15 +156,13 @@ func (s *Operators) Create(ctx context.Context, by Actor, name string, role Role
 }
 
 func invalidRole(r Role) error {
-	e := Errorf(ErrInvalid, "invalid_role", "%.20q is no role; the roles are viewer, operator and admin", string(r))
-	e.Field = "role"
-	return e
+	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
 }
 
 // SetPassword changes a password: an admin anyone's, an operator their own.
 func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, password string) error {
 	if by.ID != id.String() {
-		if err := by.May(RoleAdmin, "changing another operator's password"); err != nil {
+		if err := by.May(RoleAdmin, "change_password"); err != nil {
 			return err
 		}
 	}
@@ -180,11 +176,11 @@ func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, pas
 // SetDisabled locks an operator out, or lets them in again. Nobody can lock
 // themselves out.
 func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, disabled bool) error {
-	if err := by.May(RoleAdmin, "disabling an operator"); err != nil {
+	if err := by.May(RoleAdmin, "disable_operator"); err != nil {
 		return err
 	}
 	if disabled && by.ID == id.String() {
-		return Errorf(ErrConflict, "self_disable", "you cannot disable yourself; ask another admin")
+		return Refuse(ErrConflict, "self_disable")
 	}
 	var at *time.Time
 	if disabled {
@@ -197,7 +193,7 @@ func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, dis
 // SetLocale keeps the language that operators choose for themselves.
 func (s *Operators) SetLocale(ctx context.Context, by Actor, id uuid.UUID, locale string) error {
 	if by.ID != id.String() {
-		return Errorf(ErrForbidden, "forbidden", "operators choose their own language; %s cannot choose another's", by.Name)
+		return Refuse(ErrForbidden, "forbidden.locale", "actor", by.Name)
 	}
 	return s.store.SetOperatorLocale(ctx, id, locale)
 }
@@ -222,13 +218,12 @@ func (s *Operators) Tokens(ctx context.Context) ([]Token, error) { return s.stor
 // and kept nowhere.
 func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Role, expires *time.Time) (Token, string,
 	error) {
-	if err := by.May(RoleAdmin, "making a token"); err != nil {
+	if err := by.May(RoleAdmin, "make_token"); err != nil {
 		return Token{}, "", err
 	}
 	name, err := CleanLine("name", name, MaxNameBytes)
 	if err != nil || name == "" {
-		return Token{}, "", &Error{Kind: ErrInvalid, Code: "invalid_name", Field: "name",
-			Message: "name the token after the program that will use it"}
+		return Token{}, "", Refuse(ErrInvalid, "invalid_name.token").At("name")
 	}
 	if !role.Valid() {
 		return Token{}, "", invalidRole(role)
@@ -247,7 +242,7 @@ func randomSecret() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-var errToken = Errorf(ErrForbidden, "invalid_token", "the token is unknown, expired or revoked")
+var errToken = Refuse(ErrForbidden, "invalid_token")
 
 // Authenticate returns the actor behind an API token.
 func (s *Operators) Authenticate(ctx context.Context, secret string) (Actor, error) {
@@ -295,7 +290,7 @@ func (s *Operators) token(ctx context.Context, hash [32]byte) (Token, error) {
 
 // Revoke ends a token at once.
 func (s *Operators) Revoke(ctx context.Context, by Actor, id uuid.UUID) error {
-	if err := by.May(RoleAdmin, "revoking a token"); err != nil {
+	if err := by.May(RoleAdmin, "revoke_token"); err != nil {
 		return err
 	}
 	if err := s.store.RevokeToken(ctx, by, id, s.now()); err != nil {

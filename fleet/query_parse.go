@@ -18,16 +18,14 @@ const (
 // say what would be understood.
 func ParseQuery(text string) (Query, error) {
 	if len(text) > maxQueryBytes {
-		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter is %d bytes long; %d is the limit", len(text),
-			maxQueryBytes)
+		return Query{}, Refuse(ErrInvalid, "invalid_query.long", "size", len(text), "limit", maxQueryBytes)
 	}
 	words, err := splitQuery(text)
 	if err != nil {
 		return Query{}, err
 	}
 	if len(words) > maxQueryTerms {
-		return Query{}, Errorf(ErrInvalid, "invalid_query", "the filter has %d terms; %d is the limit", len(words),
-			maxQueryTerms)
+		return Query{}, Refuse(ErrInvalid, "invalid_query.terms", "terms", len(words), "limit", maxQueryTerms)
 	}
 	q := Query{Text: strings.TrimSpace(text)}
 	for _, w := range words {
@@ -59,13 +57,13 @@ func splitQuery(text string) ([]string, error) {
 		case unicode.IsSpace(r) && !quoted:
 			flush()
 		case unicode.IsControl(r) || r == unicode.ReplacementChar:
-			return nil, Errorf(ErrInvalid, "invalid_query", "the filter contains a control character")
+			return nil, Refuse(ErrInvalid, "invalid_query.control")
 		default:
 			word.WriteRune(r)
 		}
 	}
 	if quoted {
-		return nil, Errorf(ErrInvalid, "invalid_query", `the filter has an opening " without a closing one`)
+		return nil, Refuse(ErrInvalid, "invalid_query.quote")
 	}
 	flush()
 	return words, nil
@@ -87,7 +85,7 @@ func parseTerm(word string) (Term, error) {
 	}
 	f, ok := queryField(name)
 	if !ok {
-		return t, Errorf(ErrInvalid, "unknown_field", "%q: there is no field %q; the fields are %s", word, name, fieldNames())
+		return t, Refuse(ErrInvalid, "unknown_field", "term", word, "field", name, "fields", fieldNames())
 	}
 	t.Field = name
 	t.Op, rest = cutOperator(rest)
@@ -103,7 +101,7 @@ func flagOrWord(t Term, body string) (Term, error) {
 	}
 	word := strings.ReplaceAll(body, `"`, "")
 	if word == "" {
-		return t, Errorf(ErrInvalid, "invalid_query", "%q is an empty term", t.Text)
+		return t, Refuse(ErrInvalid, "invalid_query.empty", "term", t.Text)
 	}
 	t.Values = []string{word}
 	return t, nil
@@ -140,8 +138,7 @@ func cutOperator(s string) (op, rest string) {
 func parseValue(t Term, f QueryField, raw string) (Term, error) {
 	t.Values = splitValues(raw)
 	if len(t.Values) == 0 || f.Kind == FlagField {
-		return t, Errorf(ErrInvalid, "invalid_query", "%q does not say what is wanted; write for example %s", t.Text,
-			f.Example)
+		return t, Refuse(ErrInvalid, "invalid_query.no_value", "term", t.Text, "example", f.Example)
 	}
 	if t.Op == ":" && f.Kind != AgeField {
 		return t, nil
@@ -156,7 +153,7 @@ func parseValue(t Term, f QueryField, raw string) (Term, error) {
 		ok = ok && (t.Op == "<" || t.Op == ">")
 	}
 	if !ok || len(t.Values) != 1 {
-		return t, Errorf(ErrInvalid, "invalid_query", "%q cannot be compared; write for example %s", t.Text, f.Example)
+		return t, Refuse(ErrInvalid, "invalid_query.no_order", "term", t.Text, "example", f.Example)
 	}
 	return t, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 func TestQueryMatch(t *testing.T) {
@@ -89,7 +90,8 @@ func TestParseQueryErrors(t *testing.T) {
 	}
 	for query, want := range tests {
 		_, err := fleet.ParseQuery(query)
-		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		refusal, _ := errors.AsType[*fleet.Error](err)
+		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(i18n.ErrorDetail(refusal), want) {
 			t.Errorf("ParseQuery(%.40q) = %v, want %q", query, err, want)
 		}
 	}

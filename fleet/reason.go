@@ -3,7 +3,10 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,12 +25,23 @@ type Reason struct {
 //	_bytes  a size, in bytes
 //	_at     a time, RFC 3339 in UTC
 //
-// Foreign text is cleaned and bounded before it becomes a parameter.
+// The parameter "case" is a second code: it chooses one of several texts of the
+// first. Foreign text is cleaned and bounded before it becomes a parameter.
 type Params map[string]any
 
-// Because makes a reason. params alternates names and values.
+// Case is the second code, "" without one.
+func (p Params) Case() string {
+	c, _ := p["case"].(string)
+	return c
+}
+
+// Because makes a reason. params alternates names and values. What follows a
+// dot in the code is its case.
 func Because(code string, params ...any) Reason {
 	r := Reason{Code: code}
+	if code, which, ok := strings.Cut(code, "."); ok {
+		r = Reason{Code: code}.With("case", which)
+	}
 	for i := 0; i+1 < len(params); i += 2 {
 		r = r.With(params[i].(string), params[i+1])
 	}
@@ -62,6 +76,29 @@ func (r Reason) With(name string, value any) Reason {
 	return r
 }
 
+// String writes the reason for logs: its code, and its parameters by name.
+func (r Reason) String() string {
+	var b strings.Builder
+	b.WriteString(r.Code)
+	if which := r.Params.Case(); which != "" {
+		b.WriteString("." + which)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
+		if name == "case" {
+			continue
+		}
+		switch v := r.Params[name].(type) {
+		case string:
+			fmt.Fprintf(&b, " %s=%q", name, v)
+		case Reason:
+			fmt.Fprintf(&b, " %s=(%v)", name, v)
+		default:
+			fmt.Fprintf(&b, " %s=%v", name, v)
+		}
+	}
+	return b.String()
+}
+
 // Is reports whether the reason has the given code.
 func (r Reason) Is(code string) bool { return r.Code == code }
 
@@ -77,15 +114,6 @@ func (r Reason) Or(other Reason) Reason {
 func (r Reason) Equal(other Reason) bool {
 	return r.Code == other.Code && len(r.Params) == len(other.Params) &&
 		(len(r.Params) == 0 || reflect.DeepEqual(r.Params, other.Params))
-}
-
-// String is for logs: the code and its parameters.
-func (r Reason) String() string {
-	if len(r.Params) == 0 {
-		return r.Code
-	}
-	params, _ := json.Marshal(r.Params) // text, numbers and reasons
-	return r.Code + " " + string(params)
 }
 
 // UnmarshalJSON reads whole numbers as int64 and objects as reasons.

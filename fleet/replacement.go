@@ -38,7 +38,7 @@ type ReplacedFact struct {
 // what would happen.
 func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) (Replacement, error) {
 	if old == successor {
-		return Replacement{}, Errorf(ErrInvalid, "invalid_successor", "a device cannot replace itself")
+		return Replacement{}, Refuse(ErrInvalid, "invalid_successor.itself")
 	}
 	var r Replacement
 	var err error
@@ -47,8 +47,7 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	}
 	if r.New, err = s.Device(ctx, successor); err != nil {
 		if errors.Is(err, ErrNotFound) {
-			return r, Errorf(ErrInvalid, "unknown_successor", "there is no device %s to take over", successor).With("device",
-				string(successor))
+			return r, Refuse(ErrInvalid, "unknown_successor", "device", successor)
 		}
 		return r, err
 	}
@@ -56,15 +55,13 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	case r.Old.ReplacedBy != "":
 		return r, ErrReplaced(old, r.Old.ReplacedBy)
 	case r.Old.RetiredAt != nil:
-		return r, Errorf(ErrConflict, "device_retired", "the device %s is retired", old)
+		return r, Refuse(ErrConflict, "device_retired", "device", old)
 	case r.New.RetiredAt != nil:
-		return r, Errorf(ErrConflict, "successor_retired", "the device %s is retired; a unit in service takes over",
-			successor).With("device", string(successor))
+		return r, Refuse(ErrConflict, "successor_retired", "device", successor)
 	case r.New.Replaces != "":
 		return r, ErrSuccessorTaken(successor, r.New.Replaces)
 	case r.New.Enrolment == EnrolmentRejected:
-		return r, Errorf(ErrConflict, "successor_rejected", "the device %s was rejected; approve it first",
-			successor).With("device", string(successor))
+		return r, Refuse(ErrConflict, "successor_rejected", "device", successor)
 	}
 	if s.busy != nil {
 		if r.Leaves, err = s.busy(ctx, old); err != nil {
@@ -72,9 +69,7 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 		}
 		for _, c := range r.Leaves {
 			if c.Active {
-				return r, Errorf(ErrConflict, "campaign_running",
-					"the device %s is being updated by the campaign %q; wait for its end, or abort it", old, c.Name).
-					With("name", c.Name)
+				return r, Refuse(ErrConflict, "campaign_running.device", "device", old, "name", c.Name)
 			}
 		}
 	}
@@ -98,7 +93,7 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 // its successor. A successor that waits is let in first; code is the one that
 // it was seen to show, "" takes whoever asks.
 func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID, code string) (Device, error) {
-	if err := by.May(RoleAdmin, "replacing a device"); err != nil {
+	if err := by.May(RoleAdmin, "replace_device"); err != nil {
 		return Device{}, err
 	}
 	r, err := s.PlanReplacement(ctx, old, successor)
@@ -121,13 +116,10 @@ func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID
 
 // ErrReplaced says that a device was replaced already.
 func ErrReplaced(id, by DeviceID) *Error {
-	return Errorf(ErrConflict, "already_replaced", "the device %s was replaced by %s already", id, by).With("device",
-		string(by))
+	return Refuse(ErrConflict, "already_replaced", "replaced", id, "device", by)
 }
 
 // ErrSuccessorTaken says that a device has taken over from another.
 func ErrSuccessorTaken(id, before DeviceID) *Error {
-	return Errorf(ErrConflict, "successor_taken", "the device %s has taken over from %s; one unit replaces one", id,
-		before).
-		With("device", string(before))
+	return Refuse(ErrConflict, "successor_taken", "successor", id, "device", before)
 }

@@ -26,10 +26,9 @@ var defaultScreen = image.Pt(320, 480)
 
 // The ways in which a picture is refused.
 var (
-	errPictureTooLarge = Errorf(ErrInvalid, "too_large", "the picture is larger than %d MiB", MaxSnapshotBytes>>20)
-	errTooManyPixels   = Errorf(ErrInvalid, "too_large", "the picture has more than %d x %d pixels", maxPictureSide,
-		maxPictureSide)
-	errNoPicture = Errorf(ErrInvalid, "unsupported_picture", "this is no complete JPEG or PNG picture")
+	errPictureTooLarge = Refuse(ErrInvalid, "too_large.picture", "limit", MaxSnapshotBytes>>20)
+	errTooManyPixels   = Refuse(ErrInvalid, "too_large.pixels", "limit", maxPictureSide)
+	errNoPicture       = Refuse(ErrInvalid, "unsupported_picture")
 )
 
 func readPicture(r io.Reader, limit int) ([]byte, error) {
@@ -41,7 +40,7 @@ func readPicture(r io.Reader, limit int) ([]byte, error) {
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil:
-		return nil, Errorf(ErrInvalid, "broken_upload", "the upload broke off after %d bytes", len(data))
+		return nil, Refuse(ErrInvalid, "broken_upload.bytes", "n", len(data))
 	}
 	return data, nil
 }

@@ -142,17 +142,13 @@ func (s *Snapshots) PreviewOf(ctx context.Context, device DeviceID, snapshot uui
 	shot, data, err := s.Picture(ctx, snapshot)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return "", pictureError("unknown_snapshot", "there is no snapshot "+snapshot.String())
+		return "", Refuse(ErrInvalid, "unknown_snapshot", "snapshot", snapshot).At("picture")
 	case err != nil:
 		return "", err
 	case shot.Device != device:
-		return "", pictureError("snapshot_of_other_device", "the snapshot is of another device; upload the picture itself")
+		return "", Refuse(ErrInvalid, "snapshot_of_other_device").At("picture")
 	}
 	return s.PreviewFor(ctx, device, bytes.NewReader(data))
-}
-
-func pictureError(code, message string) *Error {
-	return &Error{Kind: ErrInvalid, Code: code, Field: "picture", Message: message}
 }
 
 // Run deletes expired links until ctx ends.

@@ -42,9 +42,7 @@ func isPlain(s string) bool {
 func CleanLine(field, s string, limit int) (string, error) {
 	s = strings.TrimSpace(s)
 	if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-		e := Errorf(ErrInvalid, "invalid_"+field, "the %s is one line of at most %d bytes", field, limit)
-		e.Field = field
-		return "", e
+		return "", Refuse(ErrInvalid, "invalid_"+field+".line", "field", field, "limit", limit).At(field)
 	}
 	return s, nil
 }

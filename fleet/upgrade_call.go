@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 )
 
@@ -53,8 +52,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 		case e := <-seen:
 			a.upgradeSaw(e)
 		case <-a.order.done():
-			a.close(CallUnknown, callError(codeAttemptOver,
-				"the campaign judged the attempt by other evidence; its time line tells"))
+			a.close(CallUnknown, NewCallError(codeAttemptOver+".judged"))
 		case <-ctx.Done():
 			a.missingUpgrade()
 		}
@@ -106,7 +104,7 @@ func (a *attempt) upgradeSaw(e Evidence) {
 		a.close(CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
 		a.tellSent()
-		a.close(CallToolError, callError(codeNotInstalled, "the device restarted and runs another build than it was given"))
+		a.close(CallToolError, NewCallError(codeNotInstalled))
 	}
 }
 
@@ -117,11 +115,10 @@ func endsConnection(e Evidence) bool {
 // missingUpgrade closes an upgrade for which the evidence did not come in time.
 func (a *attempt) missingUpgrade() {
 	if a.calls.life.Err() != nil {
-		a.close(CallUnknown, callError(CodeStopped, "fleetd stopped before the outcome of the upgrade was seen"))
+		a.close(CallUnknown, NewCallError(CodeStopped+".upgrade"))
 		return
 	}
-	a.close(CallTimedOut, callError(CodeNoAnswer, fmt.Sprintf("the device was not seen to start with a build within %v",
-		a.call.Timeout)))
+	a.close(CallTimedOut, NewCallError(CodeNoAnswer+".upgrade", "timeout_ms", a.call.Timeout))
 }
 
 // observed puts evidence on the call's record and tells the order.

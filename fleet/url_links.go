@@ -77,7 +77,7 @@ func (u *URLLinks) Use(ctx context.Context, text string, purpose LinkPurpose) (U
 	return l, err
 }
 
-var errDeadLink = Errorf(ErrForbidden, "dead_link", "this link is unknown, used or expired")
+var errDeadLink = Refuse(ErrForbidden, "dead_link.upload")
 
 // DeadLink reports whether err says that no link of the purpose asked for has
 // this token.

@@ -27,7 +27,7 @@ func callFilter(l ui.ListURL, zone *time.Location) (f fleet.CallFilter, err erro
 	}
 	if text := l.Get("fanout"); text != "" {
 		if f.FanOut, err = uuid.Parse(text); err != nil {
-			return f, fleet.Errorf(fleet.ErrInvalid, "invalid_fanout", "%.40q is not a fan-out", text)
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_fanout", "value", fleet.CleanText(text, 40))
 		}
 	}
 	if f.States, err = callStates(l.Get("state")); err != nil {
@@ -47,7 +47,7 @@ func callStates(list string) ([]fleet.CallState, error) {
 		switch {
 		case state == "":
 		case !slices.Contains(fleet.CallStates, state):
-			return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_state", "%.40q is not an outcome of a call", word)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_state.call", "value", fleet.CleanText(word, 40))
 		default:
 			states = append(states, state)
 		}
@@ -64,7 +64,7 @@ func moment(s string, zone *time.Location) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fleet.Errorf(fleet.ErrInvalid, "invalid_time", "%.40q is not a time; write 2006-01-02T15:04", s)
+	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", fleet.CleanText(s, 40))
 }
 
 func (s *Server) listCalls(r *http.Request) (answer, error) {

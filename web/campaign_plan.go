@@ -52,8 +52,7 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 	return show(page.Page())
 }
 
-var errPlanTooLarge = fleet.Errorf(fleet.ErrInvalid, "plan_too_large",
-	"the plan has too many parts for a form; use the API")
+var errPlanTooLarge = fleet.Refuse(fleet.ErrInvalid, "plan_too_large")
 
 func tooMany(form url.Values) bool {
 	n := 0

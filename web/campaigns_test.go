@@ -210,7 +210,7 @@ func TestCampaignActs(t *testing.T) {
 	s.want("patch", `id="campaign-head"`, "paused", "by an operator")
 	b.get(at).wantText("#campaign-acts", "Resume")
 	b.post(at+"/pause", nil).wantRedirect(at)
-	b.get(at).wantText("#flash", "moved on")
+	b.get(at).wantText("#flash", "spring is paused; it cannot be paused.")
 	b.post(at+"/resume", nil).wantRedirect(at)
 	s.want("patch", `id="campaign-acts"`, "Pause")
 
@@ -227,7 +227,7 @@ func TestCampaignActs(t *testing.T) {
 	one := at + "/devices/" + string(ids[0])
 	b.get(one).wantStatus(200).wantText("#main", "2.4.2 → 2.4.3")
 	b.post(one+"/retry", nil).wantRedirect(one)
-	b.get(one).wantText("#flash", "No device is to be retried")
+	b.get(one).wantText("#flash", "No device of spring is to be retried")
 	b.get(at + "/devices/ffffffffffff").wantStatus(404)
 
 	b.post(at+"/rollback", url.Values{"confirm": {"4"}}).wantRedirect(at)

@@ -53,8 +53,7 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 	return show(s.claimPage(r.Context()).Page())
 }
 
-var errTooManyClaims = fleet.Errorf(fleet.ErrTooMany, "too_many_attempts",
-	"too many codes were tried from here; wait a minute")
+var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims")
 
 // claim lets in the device that shows the code. A code has six digits: guessing
 // is slowed down here by address, and in enrolment by operator.

@@ -78,11 +78,11 @@ func TestConflictPage(t *testing.T) {
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"guess"}}).wantRedirect(dev)
 	b.get(dev).wantText("#conflict", a)
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {"none"}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "not part of the conflict")
+	b.get(dev).wantText("#flash", "No unit of the conflict is named")
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {a}}).wantRedirect(dev)
 	if p := b.get(dev).wantText("#flash", "ended"); len(p.find("#conflict")) != 0 {
 		t.Error("the conflict is still shown")
 	}
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"dismiss"}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "ended already")
+	b.get(dev).wantText("#flash", "has no conflict")
 }

@@ -79,7 +79,7 @@ func (s *Server) holdDevice(r *http.Request) (answer, error) {
 	}
 	hours, err := strconv.Atoi(r.PostFormValue("hours"))
 	if err != nil || hours < 0 || hours > maxHold {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_until", "say for how many hours, or 0 for until released")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
 	}
 	var until *time.Time
 	if hours > 0 {
@@ -142,8 +142,7 @@ func (s *Server) retireDevice(r *http.Request) (answer, error) {
 	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), viewerOf(r.Context()).actor(), d.ID))
 }
 
-var errNotConfirmed = fleet.Errorf(fleet.ErrInvalid, "not_confirmed",
-	"what was typed to confirm does not match; nothing was done")
+var errNotConfirmed = fleet.Refuse(fleet.ErrInvalid, "not_confirmed.typed")
 
 // acted leads back to where the act was asked for, and says there that it was
 // done, or why not.
@@ -168,5 +167,5 @@ func formError(err error) error {
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	return fleet.Errorf(fleet.ErrInvalid, "invalid_form", "the form cannot be read: %v", err)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_form.unreadable", "detail", fleet.CleanText(err.Error(), 300))
 }

@@ -73,11 +73,7 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 	if err != nil {
 		return nil, err
 	}
-	told := &ui.ConfigCall{Call: c}
-	if c.Error != nil {
-		told.Refusal = c.Error.Message
-	}
-	return told, nil
+	return &ui.ConfigCall{Call: c}, nil
 }
 
 // readConfig asks the device for its configuration.
@@ -104,8 +100,7 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if view.Config == nil {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "config_unknown",
-			"the device has not reported its configuration yet; read it first")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "config_unknown")
 	}
 	changed, typed, ok := ui.ReadConfigForm(view.Fields, r.PostForm)
 	if problem := s.configProblem(r, view, changed, ok); problem != "" {

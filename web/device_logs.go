@@ -103,7 +103,7 @@ func (s *Server) followLog(r *http.Request) (answer, error) {
 	})
 }
 
-var errLogLevel = fleet.Errorf(fleet.ErrInvalid, "invalid_level", "choose one of the levels")
+var errLogLevel = fleet.Refuse(fleet.ErrInvalid, "invalid_level")
 
 func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 	level, tag := r.PostFormValue("to"), strings.TrimSpace(r.PostFormValue("tag"))
@@ -143,7 +143,7 @@ func (s *Server) flashOutcome(ctx context.Context, c fleet.Call, done string) {
 	if c.State.Failed() {
 		why := text(ctx, "state."+string(c.State))
 		if c.Error != nil {
-			why = fleet.CleanText(c.Error.Message, 300)
+			why = callError(ctx, c.Error)
 		}
 		f = ui.Flash{Bad: true, Text: text(ctx, "logs.flash.failed", "why", why), Link: f.Link}
 	}

@@ -188,7 +188,7 @@ func (s *Server) moveRule(r *http.Request) (answer, error) {
 	}
 	to, err := strconv.Atoi(r.PostFormValue("to"))
 	if err != nil {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_form", "say to which place the rule moves")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_form.place")
 	}
 	_, err = s.Rules.Move(r.Context(), viewerOf(r.Context()).actor(), rule.ID, to)
 	return s.rulesChanged(r, err)

@@ -53,11 +53,11 @@ func TestRulesPage(t *testing.T) {
 		want string
 	}{
 		{url.Values{"name": {"lab"}, "action": {"accept"}}, "mac\na085e3112233\nnonsense\n",
-			"Line 3: nonsense is not a MAC address."},
-		{url.Values{"name": {"lab"}, "action": {"accept"}}, "", "every device, without an end, is not safe"},
-		{url.Values{"name": {"lab"}, "action": {"accept"}, "networks": {"lab"}}, "", "lab is not a network"},
-		{url.Values{"name": {"lab"}, "action": {"accept"}, "until": {"soon"}}, "", "must be later than the start"},
-		{url.Values{"name": {"lab"}, "action": {"accept"}, "boards": {"x"}, "max_devices": {"many"}}, "", "is between 0"},
+			`Line 3: "nonsense" is not a MAC address`},
+		{url.Values{"name": {"lab"}, "action": {"accept"}}, "", "every device for ever"},
+		{url.Values{"name": {"lab"}, "action": {"accept"}, "networks": {"lab"}}, "", `"lab" is not a network`},
+		{url.Values{"name": {"lab"}, "action": {"accept"}, "until": {"soon"}}, "", `"soon" is not a time`},
+		{url.Values{"name": {"lab"}, "action": {"accept"}, "boards": {"x"}, "max_devices": {"many"}}, "", `"many" is not a number of devices`},
 		{url.Values{"name": {""}, "action": {"accept"}}, "", "Give the rule a name"},
 	}
 	for _, tt := range bad {
@@ -87,7 +87,7 @@ func TestRulesPage(t *testing.T) {
 	}
 	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"shut"}, "action": {"refuse"}, "boards": {"a*b"}},
 		"").wantStatus(http.StatusUnprocessableEntity).
-		wantText("#main", "a*b is not a board")
+		wantText("#main", `"a*b" is not a board`)
 	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"box"}, "action": {"refuse"}, "boards": {"esp-box*"}},
 		"").wantRedirect(ui.RulePath(shut))
 	admin.post(ui.RulePath(shut, "delete"), nil).wantRedirect(ui.PathRules)

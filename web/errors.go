@@ -4,27 +4,29 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 
 	"fleetd/fleet"
 	"fleetd/web/i18n"
+	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
 
-var errNoPage = fleet.Errorf(fleet.ErrNotFound, "no_page", "there is no such page")
+var errNoPage = fleet.Refuse(fleet.ErrNotFound, "no_page")
 
-var errCrossOrigin = fleet.Errorf(fleet.ErrForbidden, "cross_origin",
-	"the request came from another site's page; nothing was changed")
+var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
 
 // fail answers with the page of an error. Errors that are nobody's fault but
 // ours are logged, once, here.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	status := statusOf(err)
+	o := outcome.Of(err)
+	status := o.Status
 	if status >= 500 && r.Context().Err() == nil {
 		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(r.Context()),
 			"err", err)
 	}
-	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "60")
+	if o.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
 	}
 	s.render(w, r, answer{status: status, page: s.errorPage(r, status, err).Page(), whole: true})
 }
@@ -44,52 +46,31 @@ func (s *Server) errorPage(r *http.Request, status int, err error) ui.ErrorPage 
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
 }
 
-// statusOf is the only place that turns the domain's errors into HTTP's.
-func statusOf(err error) int {
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, fleet.ErrTooMany):
-		return http.StatusTooManyRequests
-	case errors.Is(err, fleet.ErrNotFound):
-		return http.StatusNotFound
-	case errors.Is(err, fleet.ErrInvalid):
-		return http.StatusUnprocessableEntity
-	case errors.Is(err, fleet.ErrForbidden):
-		return http.StatusForbidden
-	case errors.Is(err, fleet.ErrConflict):
-		return http.StatusConflict
-	case errors.Is(err, fleet.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
+func statusOf(err error) int { return outcome.Of(err).Status }
 
 func errorCode(err error) string {
-	var e *fleet.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fleet.Error](err); ok {
 		return e.Code
 	}
 	return ""
 }
 
-// explain says in the viewer's language what went wrong: by the error's code,
-// else in the domain's own words. Other errors are not meant for people.
+// explain says in the viewer's language what went wrong. Other errors than
+// those with a code are not meant for people.
 func explain(ctx context.Context, err error) string {
-	var e *fleet.Error
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return text(ctx, "error.too_large", "n", int(tooLarge.Limit>>10))
-	case !errors.As(err, &e):
-		return ""
-	case i18n.Has("error.code." + e.Code):
-		var args []any
-		for name, value := range e.Params {
-			args = append(args, name, value)
-		}
-		return text(ctx, "error.code."+e.Code, args...)
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		err = outcome.Of(tooLarge).Refusal
 	}
-	return e.Message
+	if e, ok := errors.AsType[*fleet.Error](err); ok {
+		v := viewerOf(ctx)
+		return i18n.Error(v.lang, v.zone, e)
+	}
+	return ""
+}
+
+// callError says in the viewer's language why a call failed.
+func callError(ctx context.Context, e *fleet.CallError) string {
+	v := viewerOf(ctx)
+	text, _ := i18n.CallError(v.lang, v.zone, e)
+	return fleet.CleanText(text, 300)
 }

@@ -66,7 +66,7 @@ func (s *Server) createFanOut(r *http.Request) (answer, error) {
 		return showPlan(page, err)
 	}
 	if page.Form == nil {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_tool", "choose the tool to call")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_tool.none")
 	}
 	request, err := s.previewFanOut(ctx, &page, r.PostForm)
 	if err != nil || page.Problem != "" {
@@ -135,8 +135,7 @@ func offlineWait(text string) (time.Duration, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if most := int(fleet.MaxOfflineWait / time.Minute); err != nil || n < 0 || n > most {
-		return 0, fleet.Errorf(fleet.ErrInvalid, "invalid_offline_wait",
-			"offline devices can be waited for from 0 to %d minutes", most)
+		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_offline_wait.minutes", "minutes", most)
 	}
 	return time.Duration(n) * time.Minute, nil
 }

@@ -170,7 +170,7 @@ func revocation(r *http.Request, version string) (reason string, err error) {
 	case strings.TrimSpace(r.PostFormValue("confirm")) != version:
 		return "", errNotConfirmed
 	case reason == "":
-		return "", fleet.Errorf(fleet.ErrInvalid, "revoke_reason", "say why it is revoked; whoever looks for it will ask")
+		return "", fleet.Refuse(fleet.ErrInvalid, "revoke_reason")
 	}
 	return reason, nil
 }
@@ -179,16 +179,19 @@ func mayRevoke(ctx context.Context) bool {
 	return viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
 }
 
-// fault says why something was not accepted: in the page's language as far as
-// its code has words there, and in the domain's own.
+// fault says why something was not accepted. What is wrong with a file is in
+// the words of its parser, under a title in the page's language.
 func fault(ctx context.Context, err error) ui.Fault {
 	var e *fleet.Error
 	if !errors.As(err, &e) {
 		return ui.Fault{Title: explain(ctx, err)}
 	}
-	f := ui.Fault{Detail: e.Message}
+	title := ""
 	if key := "firmware.fault." + e.Code; i18n.Has(key) {
-		f.Title = text(ctx, key)
+		title = text(ctx, key)
 	}
-	return f
+	if detail, ok := e.Params["detail"].(string); ok && title != "" {
+		return ui.Fault{Title: title, Foreign: detail}
+	}
+	return ui.Fault{Title: title, Detail: explain(ctx, err)}
 }

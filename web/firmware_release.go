@@ -182,7 +182,7 @@ func (s *Server) setReleaseState(r *http.Request) (answer, error) {
 	}
 	to := firmware.ReleaseState(r.PostFormValue("to"))
 	if to != firmware.ReleaseReleased && to != firmware.ReleaseDeprecated {
-		return answer{}, fleet.Errorf(fleet.ErrInvalid, "invalid_state", "say whether to release or to deprecate it")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_state.act")
 	}
 	ctx := r.Context()
 	_, err = s.Firmware.SetState(ctx, viewerOf(ctx).actor(), release.ID, to, r.PostFormValue("reason"))

@@ -216,7 +216,7 @@ func TestReleasePages(t *testing.T) {
 	b.post(location+"/revoke", url.Values{"reason": {"burns"}, "confirm": {"2.4.3"}}).wantRedirect(location)
 	b.get(location).wantText("#release-head", "revoked").wantText("#release-head", "burns")
 	b.post(location+"/state", url.Values{"to": {"released"}}).wantRedirect(location)
-	b.get(location).wantText("#flash", "cannot go there")
+	b.get(location).wantText("#flash", "cannot become released")
 	for _, path := range []string{"/firmware/releases/x", "/firmware/releases/" + uuid.NewString()} {
 		b.get(path).wantStatus(404)
 	}

@@ -68,8 +68,7 @@ func patiently(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-var errNoFiles = fleet.Errorf(fleet.ErrInvalid, "no_files",
-	"the form cannot be read, or has no file; choose the files of the build")
+var errNoFiles = fleet.Refuse(fleet.ErrInvalid, "no_files")
 
 // readBuild reads a form of files as they arrive; none is in memory as a whole.
 func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, err error) {

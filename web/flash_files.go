@@ -89,8 +89,7 @@ func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if chipFamilies[i.Image.Chip] == "" {
-		s.fail(w, r, fleet.Errorf(fleet.ErrConflict, "chip_not_in_browser",
-			"the installer does not know the chip %s; use the command line", i.Image.Chip))
+		s.fail(w, r, fleet.Refuse(fleet.ErrConflict, "chip_not_in_browser", "chip", i.Image.Chip))
 		return
 	}
 	b, _ := json.Marshal(newManifest(i)) // of strings and numbers

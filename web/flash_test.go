@@ -218,14 +218,14 @@ func TestFlashBuildRefuses(t *testing.T) {
 		{"no application", "no application", good[:3]},
 		{"no table", "partition-table.bin", []file{good[0], good[3]}},
 		{"another chip's bootloader", "esp32c3", []file{other[0], good[1], good[3]}},
-		{"two applications", "two of the files", append(good, other[3])},
+		{"two applications", "hold the application twice", append(good, other[3])},
 		{"something else", "flasher_args.json", append(good, file{"notes.txt", []byte("hello")})},
 		{"damaged arguments", "cannot be read", append(good, args("{"))},
 		{"arguments without an address", "no address", append(good, args(`{"flash_files":{"here":"fleet_unit.bin"}}`))},
 		{"a file is missing", "not among the files",
 			append(good, args(`{"flash_files":{"0x40000":"fleet_unit.bin","0x200000":"assets.bin"}}`))},
 		{"two builds mixed", "one build", append(good, args(`{"flash_files":{"0x10000":"fleet_unit.bin"}}`))},
-		{"a whole flash", "by itself", []file{{"m.bin", esptest.Merged(esptest.App{}.Bytes(), esptest.Partitions, 0)}}},
+		{"a whole flash", "alone, as an image", []file{{"m.bin", esptest.Merged(esptest.App{}.Bytes(), esptest.Partitions, 0)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b.sendFiles("/flash/build", "", tt.files...).wantStatus(422).wantText("#main", tt.says)

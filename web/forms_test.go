@@ -167,7 +167,7 @@ func TestDeviceActs(t *testing.T) {
 	if d := device(); d.TimeZone != "Asia/Shanghai" || d.Name == "" {
 		t.Errorf("stored the zone %q and the name %q", d.TimeZone, d.Name)
 	}
-	b.post(dev+"/edit", url.Values{"time_zone": {"Mars/Olympus"}}).wantStatus(422).wantText("#main", "no time zone")
+	b.post(dev+"/edit", url.Values{"time_zone": {"Mars/Olympus"}}).wantStatus(422).wantText("#main", "A time zone is named as")
 	p = b.post(dev+"/edit", url.Values{"name": {"x"}, "tags": {"a:b"}, "notes": {"kept"}}).wantStatus(422)
 	p.wantText("textarea", "kept")
 
@@ -291,9 +291,9 @@ func TestFanOut(t *testing.T) {
 	b.get("/fanouts/new?q=&tool=self.audio_speaker.set_volume&step=preview&arg.volume=900").wantStatus(422)
 	for _, wait := range []string{"-1", "1441", "soon", "99999999999999999999"} {
 		b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait="+wait).wantStatus(422).
-			wantText("#main", "24 hours").wantText("#main", "3 devices")
+			wantText("#main", "0 to 1,440 minutes").wantText("#main", "3 devices")
 		b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}, "offline_wait": {wait}}).wantStatus(
-			422).wantText("#main", "24 hours")
+			422).wantText("#main", "0 to 1,440 minutes")
 	}
 	c.enrol("a085e3112266")
 	b.get("/fanouts/new?q=&tool=self.get_device_status&offline_wait=90").wantStatus(200).wantText("#main",
@@ -320,7 +320,7 @@ func TestFanOut(t *testing.T) {
 	b.get("/calls?fanout="+strings.TrimPrefix(location, "/fanouts/")).wantStatus(200).wantText("#main",
 		"self.get_device_status")
 	b.post(location+"/cancel", nil).wantRedirect(location)
-	b.get(location).wantText("#flash", "ended already")
+	b.get(location).wantText("#flash", "is completed already")
 
 	reboot := url.Values{"d": {"a085e3112233", "a085e3112244"}, "tool": {fleet.ToolReboot}}
 	b.post("/fanouts", reboot).wantStatus(422)

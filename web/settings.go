@@ -84,8 +84,7 @@ func (s *Server) changed(r *http.Request, key string, err error) (answer, error)
 	return a, nil
 }
 
-var errOldPassword = fleet.Errorf(fleet.ErrInvalid, "wrong_password",
-	"the present password is wrong; nothing was changed")
+var errOldPassword = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
 
 // changeOwnPassword wants the present one: a browser left open is not its owner.
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
@@ -190,8 +189,7 @@ func tokenExpiry(days string, now time.Time) (*time.Time, error) {
 	n, err := strconv.Atoi(days)
 	switch {
 	case err != nil || n < 0 || n > maxTokenDays:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_expiry",
-			"say for how many days the token is good, at most %d, or 0 for ever", maxTokenDays)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_expiry", "days", maxTokenDays)
 	case n == 0:
 		return nil, nil
 	}

@@ -90,7 +90,8 @@ func (s *Server) requireRole(need fleet.Role, next http.HandlerFunc) http.Handle
 		case v.operator == nil:
 			askToSignIn(w, r)
 		case !v.operator.Role.Allows(need):
-			s.fail(w, r, v.actor().May(need, r.Method+" "+r.URL.Path))
+			s.fail(w, r, fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
+				"need", need, "actor", v.operator.Name, "role", v.operator.Role))
 		default:
 			next(w, r)
 		}

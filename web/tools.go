@@ -186,7 +186,7 @@ func confirmed(word, typed string, d fleet.Device) bool {
 func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
 	file, _, err := r.FormFile("picture")
 	if err != nil {
-		return "", fleet.Errorf(fleet.ErrInvalid, "picture_missing", "choose the picture that the device shall show")
+		return "", fleet.Refuse(fleet.ErrInvalid, "picture_missing")
 	}
 	defer file.Close()
 	return s.Snapshots.PreviewFor(r.Context(), d.ID, file)

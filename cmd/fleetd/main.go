@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"fleetd/broker/sim"
@@ -17,6 +18,9 @@ import (
 	"fleetd/cmd/fleetd/server"
 
 	"github.com/alecthomas/kong"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // version is set at build time: -ldflags "-X main.version=1.2.3".
@@ -75,13 +79,23 @@ func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "fleetd:", err)
+	fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
 	var ofServer server.UsageError
 	var ofClient client.UsageError
 	if errors.As(err, &ofServer) || errors.As(err, &ofClient) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// sentence writes an error for a terminal, with the text of a refusal instead
+// of its code.
+func sentence(err error) string {
+	refusal, ok := errors.AsType[*fleet.Error](err)
+	if !ok {
+		return err.Error()
+	}
+	return strings.Replace(err.Error(), refusal.Error(), i18n.ErrorDetail(refusal), 1)
 }
 
 type serveCommand struct{ server.Config }

@@ -56,11 +56,11 @@ func (s *Store) receive(ctx context.Context, draft string, r io.Reader, size int
 	n, err := io.Copy(io.MultiWriter(hash, w), in)
 	switch {
 	case in.err != nil:
-		err = fleet.Errorf(fleet.ErrInvalid, "broken_upload", "the upload broke off after %d of %d bytes", n, size)
+		err = fleet.Refuse(fleet.ErrInvalid, "broken_upload.bytes_of", "n", n, "size", size)
 	case err != nil:
 		err = notStored(draft, err)
 	case n != size:
-		err = fleet.Errorf(fleet.ErrInvalid, "wrong_size", "the upload does not have the %d bytes that were announced", size)
+		err = fleet.Refuse(fleet.ErrInvalid, "wrong_size", "size", size)
 	}
 	if err != nil {
 		discard()
@@ -89,7 +89,7 @@ func (r *reading) Read(p []byte) (int, error) {
 }
 
 func notStored(key string, err error) error {
-	return fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not stored: %v", key, err)
+	return fleet.Refuse(fleet.ErrUnavailable, "blob_store.write", "key", key, "detail", err)
 }
 
 // OpenRange opens length bytes of a blob from offset on; length < 0 means to
@@ -116,7 +116,7 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 	}
 	err := s.bucket.Delete(ctx, path(key))
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-		return fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not deleted: %v", key, err)
+		return fleet.Refuse(fleet.ErrUnavailable, "blob_store.delete", "key", key, "detail", err)
 	}
 	return nil
 }
@@ -192,18 +192,18 @@ func (c *checks) add(key string, now stamp) {
 }
 
 func unknown(key string) error {
-	return fleet.Errorf(fleet.ErrNotFound, "unknown_blob", "there is no blob %.80q", key)
+	return fleet.Refuse(fleet.ErrNotFound, "unknown_blob", "key", fleet.CleanText(key, 80))
 }
 
 func damaged(key string) error {
-	return fleet.Errorf(fleet.ErrUnavailable, "blob_damaged", "blob %s is damaged on disk", key)
+	return fleet.Refuse(fleet.ErrUnavailable, "blob_damaged", "key", key)
 }
 
 func notRead(key string, err error) error {
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return unknown(key)
 	}
-	return fleet.Errorf(fleet.ErrUnavailable, "blob_store", "blob %s not read: %v", key, err)
+	return fleet.Refuse(fleet.ErrUnavailable, "blob_store.read", "key", key, "detail", err)
 }
 
 // sweep deletes what was left behind while it was being received.

@@ -40,8 +40,7 @@ func (s *Service) begin(ctx context.Context, c *Campaign) error {
 // startable refuses what changed for the worse since the plan was made.
 func (s *Service) startable(ctx context.Context, c *Campaign) error {
 	if end := c.Plan.EndAt; end != nil && !end.After(s.o.Now()) {
-		return fleet.Errorf(fleet.ErrConflict, "end_has_passed", "the end of %s, %s, has passed: give it a later one",
-			c.Plan.Name, end.Format("2006-01-02 15:04 MST"))
+		return fleet.Refuse(fleet.ErrConflict, "end_has_passed", "name", c.Plan.Name, "end_at", end)
 	}
 	if c.Plan.Release == uuid.Nil {
 		return nil // a rollback
@@ -59,12 +58,11 @@ func (s *Service) startable(ctx context.Context, c *Campaign) error {
 func errReleaseState(r firmware.Release) error {
 	switch r.State {
 	case firmware.ReleaseDraft:
-		return fleet.Errorf(fleet.ErrConflict, "release_is_draft", "release %s is a draft: release it first", r.Version)
+		return fleet.Refuse(fleet.ErrConflict, "release_is_draft", "version", r.Version)
 	case firmware.ReleaseRevoked:
-		return fleet.Errorf(fleet.ErrConflict, "release_revoked", "release %s was revoked: %s", r.Version, r.Reason)
+		return fleet.Refuse(fleet.ErrConflict, "release_revoked", "version", r.Version, "reason", r.Reason)
 	}
-	return fleet.Errorf(fleet.ErrConflict, "release_deprecated",
-		"release %s is deprecated: no new campaigns start with it", r.Version)
+	return fleet.Refuse(fleet.ErrConflict, "release_deprecated", "version", r.Version)
 }
 
 // Approve gives a second person's word for the plan with this digest. A
@@ -75,11 +73,9 @@ func (s *Service) Approve(ctx context.Context, by fleet.Actor, id uuid.UUID, dig
 		case c.State != Draft && c.State != AwaitingApproval:
 			return errState(*c, "approved")
 		case by.Same(c.CreatedBy) || by.Same(c.EditedBy):
-			return fleet.Errorf(fleet.ErrForbidden, "second_person_needed", "%s made this plan; somebody else has to approve it",
-				by.Name)
+			return fleet.Refuse(fleet.ErrForbidden, "second_person_needed", "actor", by.Name)
 		case digest != c.Digest:
-			return fleet.Errorf(fleet.ErrConflict, "approval_is_stale",
-				"the plan is not the one with digest %.12s any more: look at it again", digest)
+			return fleet.Refuse(fleet.ErrConflict, "approval_is_stale", "digest", fleet.CleanText(digest, 12))
 		}
 		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest}
 		if c.State == Draft {
@@ -115,7 +111,7 @@ func byOperator(by fleet.Actor, text string) fleet.Reason {
 func needReason(reason string) (string, error) {
 	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
 	if err == nil && reason == "" {
-		err = &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_reason", Field: "reason", Message: "say why"}
+		err = fleet.Refuse(fleet.ErrInvalid, "invalid_reason.missing").At("reason")
 	}
 	return reason, err
 }
@@ -161,8 +157,7 @@ func (s *Service) Resume(ctx context.Context, by fleet.Actor, id uuid.UUID) (Cam
 		case c.State != Paused:
 			return errState(*c, "resumed")
 		case c.PauseReason == PausedByGate:
-			return fleet.Errorf(fleet.ErrConflict, "at_a_gate", "%s waits at a gate: look at its wave, then advance it",
-				c.Plan.Name)
+			return fleet.Refuse(fleet.ErrConflict, "at_a_gate", "name", c.Plan.Name)
 		}
 		if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
 			return err
@@ -187,7 +182,7 @@ func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 		case c.State != Running && !atGate:
 			return errState(*c, "advanced")
 		case c.Wave >= len(c.Plan.Waves)-1:
-			return fleet.Errorf(fleet.ErrConflict, "last_wave", "the last wave of %s is open already", c.Plan.Name)
+			return fleet.Refuse(fleet.ErrConflict, "last_wave", "name", c.Plan.Name)
 		}
 		c.Advance = true
 		c.State, c.PauseReason, c.Reason = Running, "", fleet.Reason{}
@@ -207,7 +202,7 @@ func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollb
 			c.RollbackWanted = rollback
 			return nil
 		case Draft, AwaitingApproval, Denied:
-			return fleet.Errorf(fleet.ErrConflict, "not_started", "%s was not started; discard it", c.Plan.Name)
+			return fleet.Refuse(fleet.ErrConflict, "not_started.discard", "name", c.Plan.Name)
 		}
 		return errState(*c, "aborted")
 	})
@@ -221,7 +216,7 @@ func (s *Service) Retry(ctx context.Context, by fleet.Actor, id uuid.UUID, state
 	if err != nil {
 		return Campaign{}, 0, err
 	}
-	if err := by.May(fleet.RoleOperator, "retrying devices"); err != nil {
+	if err := by.May(fleet.RoleOperator, "retry_devices"); err != nil {
 		return Campaign{}, 0, err
 	}
 	c, err := s.Campaign(ctx, id)
@@ -236,8 +231,7 @@ func (s *Service) Retry(ctx context.Context, by fleet.Actor, id uuid.UUID, state
 		return Campaign{}, 0, err
 	}
 	if n == 0 {
-		return Campaign{}, 0, fleet.Errorf(fleet.ErrConflict, "nothing_to_retry", "no device of %s is to be retried",
-			c.Plan.Name)
+		return Campaign{}, 0, fleet.Refuse(fleet.ErrConflict, "nothing_to_retry", "name", c.Plan.Name)
 	}
 	c, err = s.change(ctx, by, id, "campaign.reopen", func(c *Campaign) error { s.reopen(c); return nil })
 	return c, n, err
@@ -255,8 +249,8 @@ func retryStates(states []DeploymentState) ([]DeploymentState, error) {
 	}
 	for _, st := range states {
 		if !st.Failed() && st != DeploymentAborted && st != DeploymentCanceled && st != DeploymentSkipped {
-			return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_state", Field: "states",
-				Message: "devices that are " + string(st) + " cannot be retried"}
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_state.retry",
+				"state", fleet.Because("state."+string(st))).At("states")
 		}
 	}
 	return states, nil
@@ -294,7 +288,7 @@ func (s *Service) PullNow(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 		case c.State != Running:
 			return errState(*c, "hurried")
 		case c.Plan.Mode == firmware.ModePush:
-			return fleet.Errorf(fleet.ErrConflict, "push_only", "%s pushes; no device waits for a boot poll", c.Plan.Name)
+			return fleet.Refuse(fleet.ErrConflict, "push_only", "name", c.Plan.Name)
 		}
 		c.Plan.PullNow = true
 		return nil

@@ -63,7 +63,7 @@ func New(o Options) *Service {
 
 // DryRun plans without keeping anything.
 func (s *Service) DryRun(ctx context.Context, by fleet.Actor, p Plan) (DryRun, error) {
-	if err := by.May(fleet.RoleViewer, "planning a campaign"); err != nil {
+	if err := by.May(fleet.RoleViewer, "plan_campaign"); err != nil {
 		return DryRun{}, err
 	}
 	made, err := s.plan(ctx, uuid.Must(uuid.NewV7()), p)
@@ -72,7 +72,7 @@ func (s *Service) DryRun(ctx context.Context, by fleet.Actor, p Plan) (DryRun, e
 
 // Create keeps a plan, with the audience as it is now, as a draft.
 func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "a campaign"); err != nil {
+	if err := by.May(fleet.RoleOperator, "make_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	now := s.o.Now()
@@ -95,7 +95,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign,
 // audience again; an approval ends. Of one that runs, only pace, windows,
 // thresholds and the end can change, and if it needed approval, only be tightened.
 func (s *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, p Plan) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "changing a campaign"); err != nil {
+	if err := by.May(fleet.RoleOperator, "change_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	c, err := s.Campaign(ctx, id)
@@ -113,8 +113,7 @@ func (s *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, p Plan
 
 func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan) (Campaign, error) {
 	if c.RollbackOf != uuid.Nil {
-		return Campaign{}, fleet.Errorf(fleet.ErrConflict, "rollback_is_fixed",
-			"a rollback is what it is; discard it and make another")
+		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "rollback_is_fixed")
 	}
 	made, err := s.plan(ctx, c.ID, p)
 	if err != nil {
@@ -142,8 +141,7 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Actor, c Campaign, p
 		return Campaign{}, err
 	}
 	if c.Plan.ApprovalRequired && Loosens(c.Plan, p) {
-		return Campaign{}, fleet.Errorf(fleet.ErrConflict, "loosening_needs_approval",
-			"%s was approved as it is: while it runs its limits can only be made stricter; for looser ones abort it and make another", c.Plan.Name)
+		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "loosening_needs_approval", "name", c.Plan.Name)
 	}
 	return s.change(ctx, by, c.ID, "campaign.edit", func(c *Campaign) error {
 		if c.State != Running && c.State != Paused {
@@ -161,7 +159,7 @@ const changeTries = 5
 // change reads a campaign, changes it and stores it.
 func (s *Service) change(ctx context.Context, by fleet.Actor, id uuid.UUID, action string, f func(*Campaign) error) (
 	Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "steering a campaign"); err != nil {
+	if err := by.May(fleet.RoleOperator, "steer_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	for try := 1; ; try++ {
@@ -189,5 +187,6 @@ func (s *Service) announce(id uuid.UUID) {
 }
 
 func errState(c Campaign, verb string) error {
-	return fleet.Errorf(fleet.ErrConflict, "wrong_state", "%s is %s; it cannot be %s", c.Plan.Name, c.State, verb)
+	return fleet.Refuse(fleet.ErrConflict, "wrong_state", "name", c.Plan.Name,
+		"state", fleet.Because("state."+string(c.State)), "verb", fleet.Because("verb."+verb))
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -78,18 +77,14 @@ type planned struct {
 // fill makes the plan the campaign's.
 func (p *planned) fill(c *Campaign) error {
 	if p.dry.Targets == 0 && !p.plan.Continuous {
-		return fleet.Errorf(fleet.ErrInvalid, "empty_audience",
-			"no device would be updated: %d match, all of them are left out%s", p.dry.Matched, p.mostly())
+		if len(p.dry.Skipped) == 0 {
+			return fleet.Refuse(fleet.ErrInvalid, "empty_audience.update", "matched", p.dry.Matched)
+		}
+		return fleet.Refuse(fleet.ErrInvalid, "empty_audience.update_most", "matched", p.dry.Matched,
+			"skip", p.dry.Skipped[0].Reason)
 	}
 	c.Plan, c.Digest, c.Targets, c.Skipped, c.Wave = p.plan, p.dry.Digest, p.dry.Targets, p.dry.Matched-p.dry.Targets, 0
 	return nil
-}
-
-func (p *planned) mostly() string {
-	if len(p.dry.Skipped) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", most for %s", p.dry.Skipped[0].Reason)
 }
 
 // plan normalises a plan and resolves its audience as it is now.
@@ -100,8 +95,7 @@ func (s *Service) plan(ctx context.Context, id uuid.UUID, p Plan) (planned, erro
 	}
 	p.ApprovalRequired = p.ApprovalRequired || s.o.RequireApproval
 	if p.Release == uuid.Nil {
-		return planned{}, &fleet.Error{Kind: fleet.ErrInvalid, Code: "release_missing", Field: "release_id",
-			Message: "say which release the devices shall have"}
+		return planned{}, fleet.Refuse(fleet.ErrInvalid, "release_missing").At("release_id")
 	}
 	r, err := s.o.Firmware.Release(ctx, p.Release)
 	if err != nil {
@@ -169,8 +163,7 @@ func (a *planner) audience(ctx context.Context) ([]fleet.DeviceID, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	if len(ids) > MaxDevices {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "audience_too_large", "%d devices match; a campaign takes %d", len(ids),
-			MaxDevices)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "audience_too_large.campaign", "matched", len(ids), "limit", MaxDevices)
 	}
 	return ids, nil
 }

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ohler55/ojg/jp"
-
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+
+	"github.com/ohler55/ojg/jp"
 )
 
 // Limits of a [Plan].
@@ -48,11 +48,6 @@ func (p *Plan) Normalize(now time.Time) error {
 	return nil
 }
 
-// planError refuses a field of a plan.
-func planError(code, field, format string, args ...any) error {
-	return &fleet.Error{Kind: fleet.ErrInvalid, Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
-}
-
 // An allowed range of a number, with the default that stands for zero.
 type allowed struct {
 	field            string
@@ -64,8 +59,8 @@ func (r allowed) check(n *int) error {
 		*n = r.def
 	}
 	if *n < r.least || *n > r.most {
-		return planError("invalid_"+lastPart(r.field), r.field, "%s is %d; it must be from %d to %d", r.field, *n, r.least,
-			r.most)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(r.field)+".range", "field", r.field, "value", *n,
+			"least", r.least, "most", r.most).At(r.field)
 	}
 	return nil
 }
@@ -77,14 +72,16 @@ func checkPercent(field string, percent float64) error {
 	if percent >= 0 && percent <= 100 && !math.IsNaN(percent) {
 		return nil
 	}
-	return planError("invalid_"+lastPart(field), field, "%s is %g; it must be from 0 to 100", field, percent)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(field)+".range", "field", field, "value", percent,
+		"least", 0, "most", 100).At(field)
 }
 
 func checkSpan(field string, d, least, most time.Duration) error {
 	if d >= least && d <= most {
 		return nil
 	}
-	return planError("invalid_"+lastPart(field), field, "%s is %v; it must be from %v to %v", field, d, least, most)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_"+lastPart(field)+".span", "field", field, "given_ms", d,
+		"least_ms", least, "most_ms", most).At(field)
 }
 
 func (p *Plan) normalizeIdentity() error {
@@ -93,24 +90,25 @@ func (p *Plan) normalizeIdentity() error {
 		return err
 	}
 	if name == "" {
-		return planError("invalid_name", "name", "a campaign needs a name of 1 to %d bytes", maxPlanName)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.campaign", "limit", maxPlanName).At("name")
 	}
 	p.Name, p.Query = name, strings.TrimSpace(p.Query)
 	if _, err := fleet.ParseQuery(p.Query); err != nil {
-		return planError("invalid_query", "q", "%s", err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_query.cause", "cause", fleet.CauseOf(err)).At("q")
 	}
 	return nil
 }
 
 func (p *Plan) normalizeDevices() error {
 	if len(p.Devices) > maxPlanDevices {
-		return planError("too_many_devices", "devices", "the plan names %d devices, at most %d are taken; use a query",
-			len(p.Devices), maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_devices.plan", "n", len(p.Devices),
+			"max", maxPlanDevices).At("devices")
 	}
 	for i, id := range p.Devices {
 		parsed, err := fleet.ParseDeviceID(string(id))
 		if err != nil {
-			return planError("invalid_device_id", fmt.Sprintf("devices[%d]", i), "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_device_id.cause",
+				"cause", fleet.CauseOf(err)).At(fmt.Sprintf("devices[%d]", i))
 		}
 		p.Devices[i] = parsed
 	}
@@ -122,11 +120,11 @@ func (p *Plan) normalizeMode() error {
 		p.Mode = firmware.ModeAuto
 	}
 	if !slices.Contains([]firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}, p.Mode) {
-		return planError("invalid_mode", "mode", "%.40q is not a mode; write auto, push or pull", string(p.Mode))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_mode.campaign",
+			"value", fleet.CleanText(string(p.Mode), 40)).At("mode")
 	}
 	if p.PullNow && p.Mode == firmware.ModePush {
-		return planError("invalid_pull_now", "pull_now",
-			"pull now restarts devices so that they poll; it needs mode pull or auto")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_pull_now").At("pull_now")
 	}
 	return nil
 }
@@ -166,7 +164,7 @@ func (p *Plan) normalizeWaves() error {
 		p.Waves = DefaultWaves()
 	}
 	if len(p.Waves) > maxWaves {
-		return planError("too_many_waves", "waves", "the plan has %d waves, at most %d are taken", len(p.Waves), maxWaves)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_waves", "n", len(p.Waves), "max", maxWaves).At("waves")
 	}
 	for i := range p.Waves {
 		if err := p.Waves[i].normalize(i); err != nil {
@@ -183,7 +181,7 @@ func (w *WavePlan) normalize(number int) error {
 	field := fmt.Sprintf("waves[%d]", number)
 	name, err := fleet.CleanLine("name", w.Name, maxWaveName)
 	if err != nil {
-		return planError("invalid_name", field+".name", "%s", err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.cause", "cause", fleet.CauseOf(err)).At(field + ".name")
 	}
 	if w.Name = name; name == "" {
 		w.Name = fmt.Sprintf("wave %d", number+1)
@@ -195,7 +193,8 @@ func (w *WavePlan) normalize(number int) error {
 		w.Gate = GateAuto
 	}
 	if w.Gate != GateAuto && w.Gate != GateManual {
-		return planError("invalid_gate", field+".gate", "%.40q is not a gate; write auto or manual", string(w.Gate))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_gate",
+			"value", fleet.CleanText(string(w.Gate), 40)).At(field + ".gate")
 	}
 	if err := w.normalizeSize(field); err != nil {
 		return err
@@ -218,8 +217,7 @@ func (w *WavePlan) normalizeSize(field string) error {
 		}
 	}
 	if ways != 1 {
-		return planError("invalid_wave_size", field, "%s must say its size in exactly one way: percent, count or devices",
-			field)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_wave_size", "field", field).At(field)
 	}
 	if err := checkPercent(field+".percent", w.Percent); err != nil {
 		return err
@@ -228,13 +226,14 @@ func (w *WavePlan) normalizeSize(field string) error {
 		return err
 	}
 	if len(w.Devices) > maxPlanDevices {
-		return planError("too_many_devices", field+".devices", "%s names %d devices, at most %d are taken", field,
-			len(w.Devices), maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_devices.wave", "field", field, "n", len(w.Devices),
+			"max", maxPlanDevices).At(field + ".devices")
 	}
 	for i, id := range w.Devices {
 		parsed, err := fleet.ParseDeviceID(string(id))
 		if err != nil {
-			return planError("invalid_device_id", fmt.Sprintf("%s.devices[%d]", field, i), "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_device_id.cause",
+				"cause", fleet.CauseOf(err)).At(fmt.Sprintf("%s.devices[%d]", field, i))
 		}
 		w.Devices[i] = parsed
 	}
@@ -246,8 +245,8 @@ func (p *Plan) checkNamedOnce() error {
 	for number, w := range p.Waves {
 		for _, id := range w.Devices {
 			if other, twice := seen[id]; twice {
-				return planError("device_in_two_waves", fmt.Sprintf("waves[%d].devices", number),
-					"device %s is named in wave %d and again in wave %d", id, other+1, number+1)
+				return fleet.Refuse(fleet.ErrInvalid, "device_in_two_waves", "device", id, "wave", other+1,
+					"again", number+1).At(fmt.Sprintf("waves[%d].devices", number))
 			}
 			seen[id] = number
 		}
@@ -266,15 +265,14 @@ func (p *Plan) checkCover() error {
 		}
 		percents++
 		if w.Percent <= last {
-			return planError("invalid_waves", fmt.Sprintf("waves[%d].percent", i),
-				"wave %d ends at %g %% of the audience, which an earlier one reached (%g %%): percents count from the start of the campaign", i+1, w.Percent, last)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_waves.reached", "wave", i+1, "percent", w.Percent,
+				"last", last).At(fmt.Sprintf("waves[%d].percent", i))
 		}
 		last = w.Percent
 	}
 	counts := slices.ContainsFunc(p.Waves, func(w WavePlan) bool { return w.Count > 0 })
 	if percents > 0 && last < 100 && !counts {
-		return planError("waves_do_not_cover", "waves", "the waves end at %g %% of the audience; the last must end at 100",
-			last)
+		return fleet.Refuse(fleet.ErrInvalid, "waves_do_not_cover.percent", "percent", last).At("waves")
 	}
 	return nil
 }
@@ -293,8 +291,8 @@ func (p *Plan) normalizeRules() error {
 		p.AbortRules = DefaultAbortRules()
 	}
 	if len(p.AbortRules) > maxAbortRules {
-		return planError("too_many_rules", "abort_rules", "the plan has %d abort rules, at most %d are taken",
-			len(p.AbortRules), maxAbortRules)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_rules.abort", "n", len(p.AbortRules),
+			"max", maxAbortRules).At("abort_rules")
 	}
 	for i := range p.AbortRules {
 		if err := p.AbortRules[i].normalize(fmt.Sprintf("abort_rules[%d]", i), len(p.Waves)); err != nil {
@@ -308,16 +306,16 @@ func (r *AbortRule) normalize(field string, waves int) error {
 	r.Class, r.Scope, r.Action = cmp.Or(r.Class, ClassAny), AbortScope(cmp.Or(string(r.Scope), string(ScopeCampaign))),
 		AbortAction(cmp.Or(string(r.Action), string(AbortPause)))
 	if !slices.Contains(AbortClasses, r.Class) {
-		return planError("invalid_class", field+".class", "%.40q is no outcome that a rule can count; write one of %v",
-			r.Class, AbortClasses)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_class", "value", fleet.CleanText(string(r.Class), 40),
+			"choices", AbortClasses).At(field + ".class")
 	}
 	if !slices.Contains([]AbortScope{ScopeWave, ScopeCampaign, ScopeBoard}, r.Scope) {
-		return planError("invalid_scope", field+".scope", "%.40q is not a scope; write wave, campaign or board",
-			string(r.Scope))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_scope",
+			"value", fleet.CleanText(string(r.Scope), 40)).At(field + ".scope")
 	}
 	if severity(r.Action) < 0 {
-		return planError("invalid_action", field+".action",
-			"%.40q is not an action; write pause, abort or abort_and_rollback", string(r.Action))
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_action",
+			"value", fleet.CleanText(string(r.Action), 40)).At(field + ".action")
 	}
 	if err := checkPercent(field+".percent", r.Percent); err != nil {
 		return err
@@ -326,7 +324,7 @@ func (r *AbortRule) normalize(field string, waves int) error {
 		return err
 	}
 	if r.Wave != 0 && r.Scope != ScopeWave {
-		return planError("invalid_wave", field+".wave", "%s names a wave, but its scope is %s", field, r.Scope)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_wave.scope", "field", field, "scope", r.Scope).At(field + ".wave")
 	}
 	return allowed{field + ".wave", 0, waves, 0}.check(&r.Wave)
 }
@@ -344,22 +342,19 @@ func (p *Plan) normalizeTimes(now time.Time) error {
 	p.StartAt, p.EndAt = inUTC(p.StartAt), inUTC(p.EndAt)
 	p.EndBehavior = EndBehavior(cmp.Or(string(p.EndBehavior), string(EndStopRollout)))
 	if !slices.Contains(endBehaviors, p.EndBehavior) {
-		return planError("invalid_end_behavior", "end_behavior", "%.40q is not an end behaviour; write one of %v",
-			string(p.EndBehavior), endBehaviors)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_end_behavior", "value", fleet.CleanText(string(p.EndBehavior), 40),
+			"choices", endBehaviors).At("end_behavior")
 	}
 	start, end := p.span(now)
 	switch horizon := now.Add(maxPlanHorizon); {
 	case start.After(horizon):
-		return planError("start_too_far", "start_at", "the campaign would start at %s; plan at most 400 days ahead",
-			start.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "start_too_far", "start_at", start).At("start_at")
 	case p.EndAt != nil && !end.After(now):
-		return planError("end_in_past", "end_at", "the campaign would end at %s, which has passed", end.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_in_past", "end_at", end).At("end_at")
 	case !end.After(start):
-		return planError("end_before_start", "end_at", "the campaign would end at %s, before it starts at %s",
-			end.Format(time.RFC3339), start.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_before_start", "end_at", end, "start_at", start).At("end_at")
 	case end.After(horizon.Add(planLife)):
-		return planError("end_too_far", "end_at", "the campaign would end at %s; plan at most 400 days ahead",
-			end.Format(time.RFC3339))
+		return fleet.Refuse(fleet.ErrInvalid, "end_too_far", "end_at", end).At("end_at")
 	}
 	return nil
 }
@@ -382,25 +377,22 @@ func (p *Plan) span(now time.Time) (start, end time.Time) {
 func (p *Plan) normalizeContinuous() error {
 	if !p.Continuous {
 		if p.MaxDevices != 0 {
-			return planError("invalid_max_devices", "max_devices",
-				"max_devices bounds a continuous campaign; this one takes the devices that match at its start")
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.fixed").At("max_devices")
 		}
 		return nil
 	}
 	if p.EndAt == nil {
-		return planError("end_required", "end_at", "a continuous campaign takes in devices until it ends; say when")
+		return fleet.Refuse(fleet.ErrInvalid, "end_required").At("end_at")
 	}
 	if p.MaxDevices < 1 || p.MaxDevices > maxPlanDevices {
-		return planError("max_devices_required", "max_devices", "a continuous campaign needs a cap: max_devices from 1 to %d",
-			maxPlanDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "max_devices_required", "max", maxPlanDevices).At("max_devices")
 	}
 	return nil
 }
 
 func (p *Plan) normalizeWindows() error {
 	if len(p.Windows) > maxWindows {
-		return planError("too_many_windows", "windows", "the plan has %d windows, at most %d are taken", len(p.Windows),
-			maxWindows)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_windows", "n", len(p.Windows), "max", maxWindows).At("windows")
 	}
 	for i := range p.Windows {
 		if err := p.Windows[i].normalize(fmt.Sprintf("windows[%d]", i)); err != nil {
@@ -413,18 +405,19 @@ func (p *Plan) normalizeWindows() error {
 func (w *Window) normalize(field string) error {
 	w.Cron = strings.Join(strings.Fields(w.Cron), " ")
 	if len(w.Cron) > maxCronText || len(strings.Fields(w.Cron)) != 5 {
-		return planError("invalid_cron", field+".cron",
-			"%.100q is not a time table; write five fields, such as \"0 2 * * *\" for two at night", w.Cron)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.fields",
+			"value", fleet.CleanText(w.Cron, 100)).At(field + ".cron")
 	}
 	if _, err := parseCron(w.Cron); err != nil {
-		return planError("invalid_cron", field+".cron", "%.100q is not a time table: %v", w.Cron, err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.syntax", "value", fleet.CleanText(w.Cron, 100),
+			"detail", fleet.CleanText(err.Error(), 300)).At(field + ".cron")
 	}
 	if w.TimeZone == "" {
 		w.TimeZone = DeviceZone
 	}
 	if w.TimeZone != DeviceZone {
 		if _, err := loadZone(w.TimeZone); err != nil {
-			return planError("unknown_time_zone", field+".time_zone", "%s", err)
+			return fleet.Refuse(fleet.ErrInvalid, "unknown_time_zone.cause", "cause", fleet.CauseOf(err)).At(field + ".time_zone")
 		}
 	}
 	return checkSpan(field+".duration_ms", w.Duration, minWindow, maxWindow)
@@ -446,12 +439,10 @@ func (p *Plan) checkOpening(now time.Time) error {
 	if len(p.Windows) == 0 {
 		return nil
 	}
-	hint := ""
 	if p.EndAt == nil {
-		hint = "; without end_at a campaign ends after a week"
+		return fleet.Refuse(fleet.ErrInvalid, "window_never_opens.week", "start_at", start, "end_at", end).At("windows")
 	}
-	return planError("window_never_opens", "windows", "no window opens between %s and %s%s", start.Format(time.RFC3339),
-		end.Format(time.RFC3339), hint)
+	return fleet.Refuse(fleet.ErrInvalid, "window_never_opens.end", "start_at", start, "end_at", end).At("windows")
 }
 
 const (
@@ -471,8 +462,8 @@ func (p *Plan) normalizeHealth() error {
 		return err
 	}
 	if len(p.ForbidRemoved) > maxPlanForbidden {
-		return planError("too_many_tools", "forbid_removed", "forbid_removed names %d tools, at most %d are taken",
-			len(p.ForbidRemoved), maxPlanForbidden)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_tools", "n", len(p.ForbidRemoved),
+			"max", maxPlanForbidden).At("forbid_removed")
 	}
 	for i, name := range p.ForbidRemoved {
 		if err := checkToolName(fmt.Sprintf("forbid_removed[%d]", i), name); err != nil {
@@ -480,8 +471,8 @@ func (p *Plan) normalizeHealth() error {
 		}
 	}
 	if len(p.HealthChecks) > maxHealthChecks {
-		return planError("too_many_checks", "health_checks", "the plan has %d health checks, at most %d are taken",
-			len(p.HealthChecks), maxHealthChecks)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_checks", "n", len(p.HealthChecks),
+			"max", maxHealthChecks).At("health_checks")
 	}
 	for i := range p.HealthChecks {
 		if err := p.HealthChecks[i].normalize(fmt.Sprintf("health_checks[%d]", i)); err != nil {
@@ -493,7 +484,7 @@ func (p *Plan) normalizeHealth() error {
 
 func checkToolName(field, name string) error {
 	if name == "" || len(name) > maxToolName || fleet.CleanText(name, maxToolName) != name {
-		return planError("invalid_tool", field, "%s is not the name of a tool: 1 to %d bytes on one line", field, maxToolName)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.name", "field", field, "limit", maxToolName).At(field)
 	}
 	return nil
 }
@@ -503,21 +494,21 @@ func (c *HealthCheck) normalize(field string) error {
 		return err
 	}
 	if fleet.EffectOf(c.Tool) != fleet.EffectNone {
-		return planError("invalid_tool", field+".tool", "%s takes the device away: that is no health check", c.Tool)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.leaves", "tool", c.Tool).At(field + ".tool")
 	}
 	if len(c.Arguments) > 0 {
 		var object map[string]any
 		if len(c.Arguments) > maxCheckArgs || json.Unmarshal(c.Arguments, &object) != nil || object == nil {
-			return planError("invalid_arguments", field+".arguments", "%s.arguments is not a JSON object of at most %d bytes",
-				field, maxCheckArgs)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.check", "field", field,
+				"limit", maxCheckArgs).At(field + ".arguments")
 		}
 	}
 	if err := (allowed{field + ".retries", 0, maxCheckRetries, 0}).check(&c.Retries); err != nil {
 		return err
 	}
 	if len(c.Assert) > maxAssertions {
-		return planError("too_many_assertions", field+".assert", "%s has %d assertions, at most %d are taken", field,
-			len(c.Assert), maxAssertions)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_assertions", "field", field, "n", len(c.Assert),
+			"max", maxAssertions).At(field + ".assert")
 	}
 	for i, a := range c.Assert {
 		if err := a.validate(fmt.Sprintf("%s.assert[%d]", field, i)); err != nil {
@@ -529,14 +520,15 @@ func (c *HealthCheck) normalize(field string) error {
 
 func (a Assertion) validate(field string) error {
 	if !slices.Contains(AssertionOps, a.Op) {
-		return planError("invalid_op", field+".op", "%.40q is not a comparison; write one of %v", a.Op, AssertionOps)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_op", "value", fleet.CleanText(string(a.Op), 40),
+			"choices", AssertionOps).At(field + ".op")
 	}
 	if err := checkPath(field+".path", a.Path); err != nil {
 		return err
 	}
 	if a.Op == "exists" || a.Op == "unchanged" {
 		if len(a.Value) > 0 && string(a.Value) != "null" {
-			return planError("unexpected_value", field+".value", "%s compares with nothing; leave value out", a.Op)
+			return fleet.Refuse(fleet.ErrInvalid, "unexpected_value", "op", a.Op).At(field + ".value")
 		}
 		return nil
 	}
@@ -545,14 +537,15 @@ func (a Assertion) validate(field string) error {
 
 func checkPath(field, path string) error {
 	if path == "" || len(path) > maxPath {
-		return planError("invalid_path", field, "%s is a JSON path of 1 to %d bytes, such as $.battery.level", field, maxPath)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.length", "field", field, "limit", maxPath).At(field)
 	}
 	if _, err := jp.ParseString(path); err != nil {
-		return planError("invalid_path", field, "%.80q is not a JSON path: %v", path, err)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.syntax", "value", fleet.CleanText(path, 80),
+			"detail", fleet.CleanText(err.Error(), 300)).At(field)
 	}
 	if strings.Count(path, "..") > maxDescents {
-		return planError("invalid_path", field, "%.80q looks into everything below (..) more than %d times", path,
-			maxDescents)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.descents", "value", fleet.CleanText(path, 80),
+			"limit", maxDescents).At(field)
 	}
 	return nil
 }
@@ -560,18 +553,18 @@ func checkPath(field, path string) error {
 func (a Assertion) validateValue(field string) error {
 	var v any
 	if len(a.Value) == 0 || len(a.Value) > maxAssertedValue || json.Unmarshal(a.Value, &v) != nil {
-		return planError("value_required", field, "%s needs a JSON value of at most %d bytes to compare with", a.Op,
-			maxAssertedValue)
+		return fleet.Refuse(fleet.ErrInvalid, "value_required", "op", a.Op, "limit", maxAssertedValue).At(field)
 	}
 	switch a.Op {
 	case "matches":
 		pattern, ok := v.(string)
 		if _, err := regexp.Compile(pattern); err != nil || !ok {
-			return planError("invalid_pattern", field, "%.80s is not a regular expression in quotes", a.Value)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern", "value", fleet.CleanText(string(a.Value), 80)).At(field)
 		}
 	case "lt", "le", "gt", "ge":
 		if _, ok := v.(float64); !ok {
-			return planError("invalid_value", field, "%s compares with a number, not with %.80s", a.Op, a.Value)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_value", "op", a.Op,
+				"value", fleet.CleanText(string(a.Value), 80)).At(field)
 		}
 	}
 	return nil
@@ -597,8 +590,7 @@ func RunningEdit(before, after Plan) error {
 		if slices.Contains(editableWhileRunning, name) || string(old[name]) == string(new[name]) {
 			continue
 		}
-		return &fleet.Error{Kind: fleet.ErrConflict, Code: "campaign_running", Field: name,
-			Message: name + " cannot change once a campaign has started; pace, windows, abort rules, jitter and end can"}
+		return fleet.Refuse(fleet.ErrConflict, "campaign_running.field", "field", name).At(name)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -199,7 +200,7 @@ func TestNormalizeRefuses(t *testing.T) {
 			err := p.Normalize(noon)
 			var e *fleet.Error
 			if !errors.As(err, &e) || !errors.Is(err, fleet.ErrInvalid) || e.Code != tt.code || e.Field != tt.field ||
-				len(e.Message) < 10 {
+				len(i18n.ErrorDetail(e)) < 10 || i18n.ErrorDetail(e) == e.Code {
 				t.Errorf("%#v, want code %s, field %s", err, tt.code, tt.field)
 			}
 		})

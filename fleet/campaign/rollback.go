@@ -17,7 +17,7 @@ const rollbackSoak = 2 * time.Minute
 // to the build it had before, as far as that build's image is stored here, and
 // starts it. It needs no approval: it is the way to safety.
 func (s *Service) Rollback(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "rolling a campaign back"); err != nil {
+	if err := by.May(fleet.RoleOperator, "roll_back_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	from, err := s.Campaign(ctx, id)
@@ -46,13 +46,11 @@ func (s *Service) Rollback(ctx context.Context, by fleet.Actor, id uuid.UUID) (C
 func rollbackable(c Campaign) error {
 	switch {
 	case c.RollbackWith != uuid.Nil:
-		return fleet.Errorf(fleet.ErrConflict, "rolled_back_already", "%s was rolled back already", c.Plan.Name)
+		return fleet.Refuse(fleet.ErrConflict, "rolled_back_already", "name", c.Plan.Name)
 	case c.StartedAt == nil:
-		return fleet.Errorf(fleet.ErrConflict, "not_started", "%s was not started: there is nothing to take back",
-			c.Plan.Name)
+		return fleet.Refuse(fleet.ErrConflict, "not_started.take_back", "name", c.Plan.Name)
 	case c.State == Running:
-		return fleet.Errorf(fleet.ErrConflict, "still_running", "%s runs: pause or abort it before taking its devices back",
-			c.Plan.Name)
+		return fleet.Refuse(fleet.ErrConflict, "still_running", "name", c.Plan.Name)
 	}
 	return nil
 }
@@ -64,8 +62,7 @@ func (s *Service) planRollback(ctx context.Context, by fleet.Actor, from Campaig
 		return Campaign{}, planned{}, err
 	}
 	if len(updated) == 0 {
-		return Campaign{}, planned{}, fleet.Errorf(fleet.ErrConflict, "nothing_to_roll_back", "%s has updated no device",
-			from.Plan.Name)
+		return Campaign{}, planned{}, fleet.Refuse(fleet.ErrConflict, "nothing_to_roll_back", "name", from.Plan.Name)
 	}
 	now := s.o.Now()
 	c := Campaign{ID: uuid.Must(uuid.NewV7()), State: Draft, RollbackOf: from.ID, CreatedBy: by, CreatedAt: now,

@@ -15,7 +15,7 @@ import (
 // has a device as long as there are any: a small audience keeps its canary.
 func PlanWaves(audience int, percents ...float64) ([]int, error) {
 	if audience < 0 {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_audience", "an audience cannot have %d devices", audience)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_audience", "devices", audience)
 	}
 	if err := checkPercents(percents); err != nil {
 		return nil, err
@@ -33,14 +33,12 @@ func checkPercents(percents []float64) error {
 	last := 0.0
 	for i, p := range percents {
 		if !(p > last && p <= 100) {
-			return fleet.Errorf(fleet.ErrInvalid, "invalid_waves",
-				"wave %d ends at %g %%: percents count from the start of the campaign, so each must be above the one before (%g) and at most 100", i+1, p, last)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_waves.order", "wave", i+1, "percent", p, "last", last)
 		}
 		last = p
 	}
 	if last != 100 {
-		return fleet.Errorf(fleet.ErrInvalid, "waves_do_not_cover",
-			"the waves end at %g %% of the audience; the last must end at 100", last)
+		return fleet.Refuse(fleet.ErrInvalid, "waves_do_not_cover.percent", "percent", last)
 	}
 	return nil
 }
@@ -69,9 +67,8 @@ func AssignWaves(campaign uuid.UUID, waves []WavePlan, devices []WaveCandidate) 
 		a.fill(number)
 	}
 	if left := len(a.free); left > 0 {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "waves_do_not_cover",
-			"the waves hold %d of the %d devices of the audience; %d would never have their turn: let the last wave end at 100 %%",
-			len(devices)-left, len(devices), left)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "waves_do_not_cover.devices", "covered", len(devices)-left,
+			"devices", len(devices), "left", left)
 	}
 	return a.wave, nil
 }

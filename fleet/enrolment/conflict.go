@@ -81,14 +81,14 @@ func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflict
 // ResolveConflict ends a device's conflict. What the units do afterwards counts
 // again, but for polls of the unit that was not kept.
 func (e *Service) ResolveConflict(ctx context.Context, by fleet.Actor, id fleet.DeviceID, r ConflictResolution) error {
-	if err := by.May(fleet.RoleOperator, "resolving a conflict"); err != nil {
+	if err := by.May(fleet.RoleOperator, "resolve_conflict"); err != nil {
 		return err
 	}
 	if e.Conflict(id) == nil || e.o.Conflicts == nil {
 		if _, ok := e.admission(id); !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "unknown_device", "there is no device %s", id)
+			return fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
 		}
-		return fleet.Errorf(fleet.ErrConflict, "no_conflict", "the device %s has no conflict", id)
+		return fleet.Refuse(fleet.ErrConflict, "no_conflict", "device", id)
 	}
 	if err := e.conflicts.Lock(ctx); err != nil {
 		return fmt.Errorf("device %s: %w", id, err)
@@ -126,28 +126,20 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, e
 		return "", nil
 	case ConflictKeep:
 	default:
-		e := fleet.Errorf(fleet.ErrInvalid, "invalid_act", "a conflict is ended by keep, reenrol or dismiss, not %.20q",
-			r.Act)
-		e.Field = "act"
-		return "", e
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 20)).At("act")
 	}
 	known := append(e.duplicates.clientIDs(a.Device), a.ClientID, a.NewClientID)
 	c, _ := e.duplicates.conflict(a.Device)
 	i := slices.IndexFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client == r.Client })
 	if i < 0 {
-		e := fleet.Errorf(fleet.ErrInvalid, "unknown_side", "no unit of the conflict is named %.20q; look at it again",
-			r.Client)
-		e.Field = "client"
-		return "", e
+		return "", fleet.Refuse(fleet.ErrInvalid, "unknown_side", "value", fleet.CleanText(r.Client, 20)).At("client")
 	}
 	if !slices.ContainsFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client != r.Client }) {
-		return "", fleet.Errorf(fleet.ErrConflict, "sides_share_client",
-			"both units have one Client-Id: erase the flash of one of them, then decide")
+		return "", fleet.Refuse(fleet.ErrConflict, "sides_share_client")
 	}
 	keep := slices.IndexFunc(known, func(id string) bool { return id != "" && fleet.ClientTag(id) == r.Client })
 	if keep < 0 {
-		return "", fleet.Errorf(fleet.ErrConflict, "side_silent",
-			"the unit %s has not been heard since fleetd started; restart it, then decide", r.Client)
+		return "", fleet.Refuse(fleet.ErrConflict, "side_silent", "client", r.Client)
 	}
 	for _, s := range c.Sides {
 		for _, id := range known {

@@ -27,17 +27,16 @@ func (e *Service) Claim(ctx context.Context, by fleet.Actor, code string) (fleet
 // ByCode returns the device that shows the code, without a decision. Wrong
 // codes count as for [Service.Claim].
 func (e *Service) ByCode(by fleet.Actor, code string) (fleet.DeviceID, error) {
-	if err := by.May(fleet.RoleOperator, "claiming a device"); err != nil {
+	if err := by.May(fleet.RoleOperator, "claim_device"); err != nil {
 		return "", err
 	}
 	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
 	if !e.claims.allowed(who, now) {
-		return "", fleet.Errorf(fleet.ErrTooMany, "too_many_attempts",
-			"too many wrong codes; wait a minute before the next try")
+		return "", fleet.Refuse(fleet.ErrTooMany, "too_many_attempts")
 	}
 	digits, ok := cleanCode(code)
 	if !ok {
-		return "", fleet.Errorf(fleet.ErrInvalid, "invalid_code", "a code has six digits, as the device shows them")
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_code")
 	}
 	id, ok := e.codes.device(digits)
 	if !ok {
@@ -54,8 +53,7 @@ func (e *Service) ByCode(by fleet.Actor, code string) (fleet.DeviceID, error) {
 func (e *Service) Approve(ctx context.Context, by fleet.Actor, id fleet.DeviceID, code string) error {
 	return e.decide(ctx, by, "device.approve", id, func(a *Admission) error {
 		if code != "" && code != a.ClaimCode {
-			return fleet.Errorf(fleet.ErrConflict, "request_changed",
-				"the device %s asks with another code by now; look at it again", id)
+			return fleet.Refuse(fleet.ErrConflict, "request_changed", "device", id)
 		}
 		return letIn(a)
 	})
@@ -68,7 +66,7 @@ func (e *Service) Reject(ctx context.Context, by fleet.Actor, id fleet.DeviceID)
 	err := e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
 		switch {
 		case a.Enrolment == fleet.EnrolmentRejected:
-			return fleet.Errorf(fleet.ErrConflict, "already_rejected", "the device %s is rejected already", id)
+			return fleet.Refuse(fleet.ErrConflict, "already_rejected", "device", id)
 		case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
 			refused = a.NewClientID
 		default:
@@ -105,8 +103,7 @@ func (e *Service) Rotate(ctx context.Context, by fleet.Actor, id fleet.DeviceID)
 		case a.Enrolment != fleet.EnrolmentEnrolled:
 			return errNotEnrolled(id)
 		case serial.overlaps():
-			return fleet.Errorf(fleet.ErrConflict, "rotation_pending",
-				"the device %s has not used the credentials of the last rotation yet; restart it first", id)
+			return fleet.Refuse(fleet.ErrConflict, "rotation_pending", "device", id)
 		}
 		a.Serial = int32(serial.rotated())
 		return nil
@@ -130,7 +127,7 @@ func letIn(a *Admission) error {
 		// Or the old credentials would be good again after a return to the old Client-Id.
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 	case a.Enrolment == fleet.EnrolmentEnrolled:
-		return fleet.Errorf(fleet.ErrConflict, "already_enrolled", "the device %s is enrolled already", a.Device)
+		return fleet.Refuse(fleet.ErrConflict, "already_enrolled", "device", a.Device)
 	default:
 		a.Enrolment = fleet.EnrolmentEnrolled
 	}
@@ -142,7 +139,7 @@ func letIn(a *Admission) error {
 // and then in memory. No poll is written meanwhile, or it could undo the change.
 func (e *Service) decide(ctx context.Context, by fleet.Actor, action string, id fleet.DeviceID,
 	change func(*Admission) error) error {
-	if err := by.May(fleet.RoleOperator, "deciding on a device"); err != nil {
+	if err := by.May(fleet.RoleOperator, "decide_device"); err != nil {
 		return err
 	}
 	return e.decideBy(ctx, id, change, func(a Admission) error {
@@ -160,9 +157,9 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 	before, ok := e.admission(id)
 	switch {
 	case !ok:
-		return fleet.Errorf(fleet.ErrNotFound, "unknown_device", "there is no device %s", id)
+		return fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
 	case before.Retired:
-		return fleet.Errorf(fleet.ErrConflict, "device_retired", "the device %s is retired", id)
+		return fleet.Refuse(fleet.ErrConflict, "device_retired", "device", id)
 	}
 	after := before
 	if err := change(&after); err != nil {
@@ -208,12 +205,11 @@ func (e *Service) with(id fleet.DeviceID, f func(*standing)) {
 }
 
 func errNoSuchCode() error {
-	return fleet.Errorf(fleet.ErrNotFound, "unknown_code",
-		"no waiting device shows this code; read it again from its display")
+	return fleet.Refuse(fleet.ErrNotFound, "unknown_code")
 }
 
 func errNotEnrolled(id fleet.DeviceID) error {
-	return fleet.Errorf(fleet.ErrConflict, "not_enrolled", "the device %s is not enrolled", id)
+	return fleet.Refuse(fleet.ErrConflict, "not_enrolled", "device", id)
 }
 
 // A WaitingDevice is one that asks to be let in.

@@ -285,7 +285,7 @@ func (e *Service) displace(r *request) {
 }
 
 func errCrowded() error {
-	return fleet.Errorf(fleet.ErrUnavailable, "too_many_waiting", "too many devices wait to be enrolled; try again later")
+	return fleet.Refuse(fleet.ErrUnavailable, "too_many_waiting")
 }
 
 func newChallenge() string {

@@ -85,10 +85,10 @@ func (r *Rule) clean() (err error) {
 		return err
 	}
 	if r.Name == "" {
-		return invalidRule("name_missing", "name", "give the rule a name: audit entries quote it")
+		return fleet.Refuse(fleet.ErrInvalid, "name_missing").At("name")
 	}
 	if r.Action != RuleAccept && r.Action != RuleRefuse {
-		return invalidRule("invalid_rule_action", "action", "a rule accepts or refuses")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_rule_action").At("action")
 	}
 	if r.Tags, err = fleet.CleanTags(r.Tags); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (r *Rule) clean() (err error) {
 		return err
 	}
 	if len(r.Networks) > maxRuleNetworks {
-		return invalidRule("too_many_networks", "networks", "a rule names at most %d networks", maxRuleNetworks)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_networks", "limit", maxRuleNetworks).At("networks")
 	}
 	for i, p := range r.Networks {
 		r.Networks[i] = p.Masked()
@@ -105,18 +105,17 @@ func (r *Rule) clean() (err error) {
 	slices.Sort(r.Devices)
 	r.Devices = slices.Compact(r.Devices)
 	if len(r.Devices) > MaxRuleDevices {
-		return invalidRule("too_many_devices", "devices", "a rule lists at most %d addresses", MaxRuleDevices).
-			With("n", len(r.Devices)).With("max", MaxRuleDevices)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_devices.rule", "n", len(r.Devices),
+			"max", MaxRuleDevices).At("devices")
 	}
 	if r.From != nil && r.Until != nil && !r.From.Before(*r.Until) {
-		return invalidRule("invalid_window", "until", "the end of the time lies before its start")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_window.order").At("until")
 	}
 	if r.MaxDevices < 0 || r.MaxDevices > 1_000_000 {
-		return invalidRule("invalid_max_devices", "max_devices", "at most 0 (any number) to 1000000 devices")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.rule", "max", 1000000).At("max_devices")
 	}
 	if r.Action == RuleAccept && len(r.Boards)+len(r.Networks)+len(r.Devices) == 0 && r.Until == nil {
-		return invalidRule("rule_too_wide", "action",
-			"a rule that accepts every device for ever is the mode open; name boards, networks, addresses or an end")
+		return fleet.Refuse(fleet.ErrInvalid, "rule_too_wide").At("action")
 	}
 	return nil
 }
@@ -129,21 +128,15 @@ func (r *Rule) cleanBoards() error {
 		}
 		if _, err := fleet.CleanLine("board", b, fleet.MaxNameBytes); err != nil ||
 			strings.Contains(strings.TrimSuffix(b, "*"), "*") {
-			return invalidRule("invalid_board", "boards", "%.80q is not a board; a * stands at its end only", b).With("value", b)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_board.rule", "value", fleet.CleanText(b, 80)).At("boards")
 		}
 		boards = append(boards, b)
 	}
 	slices.Sort(boards)
 	if r.Boards = slices.Compact(boards); len(r.Boards) > maxRuleBoards {
-		return invalidRule("too_many_boards", "boards", "a rule names at most %d boards", maxRuleBoards)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_boards", "limit", maxRuleBoards).At("boards")
 	}
 	return nil
-}
-
-func invalidRule(code, field, format string, args ...any) *fleet.Error {
-	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
-	e.Field = field
-	return e
 }
 
 // ParseNetworks reads networks as people write them: 10.1.0.0/16, or a single
@@ -160,8 +153,7 @@ func ParseNetworks(text string) ([]netip.Prefix, error) {
 		}
 		if err != nil || !p.IsValid() || p.Addr().Is4In6() {
 			s = fleet.CleanText(s, 60)
-			return nil, invalidRule("invalid_network", "networks",
-				"%q is not a network; write it as 10.1.0.0/16 or 2001:db8::/48", s).With("value", s)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_network", "value", s).At("networks")
 		}
 		all = append(all, p.Masked())
 	}
@@ -201,8 +193,8 @@ func ParseDeviceList(text string) ([]fleet.DeviceID, error) {
 			return nil, InvalidListLine(number, cell)
 		}
 		if all = append(all, id); len(all) > 2*MaxRuleDevices {
-			return nil, invalidRule("too_many_devices", "devices", "a rule lists at most %d addresses", MaxRuleDevices).
-				With("n", len(all)).With("max", MaxRuleDevices)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "too_many_devices.rule", "n", len(all),
+				"max", MaxRuleDevices).At("devices")
 		}
 	}
 	return all, nil
@@ -211,9 +203,7 @@ func ParseDeviceList(text string) ([]fleet.DeviceID, error) {
 // InvalidListLine is the error of a line of a list, counted from 1.
 func InvalidListLine(line int, value string) *fleet.Error {
 	value = fleet.CleanText(value, 60)
-	return invalidRule("invalid_device_list", "devices", "line %d: %q is not a MAC address; write it as a0:85:e3:11:22:33",
-		line, value).
-		With("line", line).With("value", value)
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_device_list", "line", line, "value", value).At("devices")
 }
 
 // headerColumn returns which column of a first line holds the addresses, -1 if

@@ -121,12 +121,12 @@ func (s *Rules) Rule(id uuid.UUID) (RuleRow, error) {
 			return r.row(), nil
 		}
 	}
-	return RuleRow{}, fleet.Errorf(fleet.ErrNotFound, "unknown_rule", "there is no enrolment rule %s", id)
+	return RuleRow{}, fleet.Refuse(fleet.ErrNotFound, "unknown_rule", "rule", id)
 }
 
 // Create adds a rule at the end.
 func (s *Rules) Create(ctx context.Context, by fleet.Actor, r Rule) (RuleRow, error) {
-	if err := by.May(fleet.RoleAdmin, "changing enrolment rules"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
 	if err := r.clean(); err != nil {
@@ -136,8 +136,7 @@ func (s *Rules) Create(ctx context.Context, by fleet.Actor, r Rule) (RuleRow, er
 	defer s.changing.Unlock()
 	rules := *s.active.Load()
 	if len(rules) >= MaxEnrolmentRules {
-		return RuleRow{}, fleet.Errorf(fleet.ErrConflict, "too_many_rules", "there are %d rules already; remove one first",
-			len(rules)).With("n", len(rules))
+		return RuleRow{}, fleet.Refuse(fleet.ErrConflict, "too_many_rules.enrolment", "n", len(rules))
 	}
 	now := s.now().UTC()
 	r.ID, r.CreatedBy, r.CreatedAt, r.UpdatedAt = uuid.Must(uuid.NewV7()), by.Name, now, now
@@ -151,7 +150,7 @@ func (s *Rules) Create(ctx context.Context, by fleet.Actor, r Rule) (RuleRow, er
 // Update changes a rule; its order and its counts stay.
 func (s *Rules) Update(ctx context.Context, by fleet.Actor, id uuid.UUID,
 	change func(*Rule) error) (RuleRow, error) {
-	if err := by.May(fleet.RoleAdmin, "changing enrolment rules"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
 	s.changing.Lock()
@@ -175,7 +174,7 @@ func (s *Rules) Update(ctx context.Context, by fleet.Actor, id uuid.UUID,
 
 // Delete removes a rule. Devices that it let in stay.
 func (s *Rules) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
-	if err := by.May(fleet.RoleAdmin, "changing enrolment rules"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return err
 	}
 	s.changing.Lock()
@@ -191,7 +190,7 @@ func (s *Rules) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error 
 
 // Move puts a rule to another place, counted from 0; beyond the end is the end.
 func (s *Rules) Move(ctx context.Context, by fleet.Actor, id uuid.UUID, place int) (RuleRow, error) {
-	if err := by.May(fleet.RoleAdmin, "changing enrolment rules"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
 	s.changing.Lock()

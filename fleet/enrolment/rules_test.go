@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/i18n"
 )
 
 // ruleStore keeps rules in memory.
@@ -321,8 +322,8 @@ func TestParseDeviceList(t *testing.T) {
 			continue
 		}
 		var e *fleet.Error
-		if !errors.As(err, &e) || e.Code != "invalid_device_list" || e.Params["line"] != tt.line ||
-			!strings.Contains(e.Message, fmt.Sprintf("line %d:", tt.line)) {
+		if !errors.As(err, &e) || e.Code != "invalid_device_list" || e.Params["line"] != int64(tt.line) ||
+			!strings.Contains(i18n.ErrorDetail(e), fmt.Sprintf("line %d:", tt.line)) {
 			t.Errorf("%s: %v, want line %d at fault", tt.name, err, tt.line)
 		}
 	}

@@ -211,7 +211,7 @@ type SerialLoad struct {
 // LoadList adds the serial numbers of a list, all or none. An error of type
 // [*SerialFileError] names the lines at fault.
 func (s *Serials) LoadList(ctx context.Context, by fleet.Actor, list io.Reader) (SerialLoad, error) {
-	if err := by.May(fleet.RoleAdmin, "loading serial numbers"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "load_serials"); err != nil {
 		return SerialLoad{}, err
 	}
 	rows, problems, err := readSerials(list)
@@ -222,8 +222,7 @@ func (s *Serials) LoadList(ctx context.Context, by fleet.Actor, list io.Reader) 
 		return SerialLoad{}, newSerialFileError(problems)
 	}
 	if len(rows) == 0 {
-		return SerialLoad{}, fleet.Errorf(fleet.ErrInvalid, "serial_file_empty",
-			"the list has no serial number; write one, a comma and its key on each line")
+		return SerialLoad{}, fleet.Refuse(fleet.ErrInvalid, "serial_file_empty")
 	}
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -341,8 +340,7 @@ func (s *Serials) bind(ctx context.Context, serial string, id fleet.DeviceID) er
 			}
 			s.change(serial, func(k *SerialKey) { k.ConflictDevice, k.ConflictAt = id, &now })
 		}
-		return fleet.Errorf(fleet.ErrConflict, "serial_bound", "the serial number %s is bound to the device %s", serial,
-			k.Device)
+		return fleet.Refuse(fleet.ErrConflict, "serial_bound", "serial", serial, "device", k.Device)
 	}
 	if err := s.store.BindSerial(ctx, enrolmentActor, serial, id, now); err != nil {
 		return err
@@ -389,13 +387,13 @@ func (s *Serials) Delete(ctx context.Context, by fleet.Actor, serial string) err
 }
 
 func (s *Serials) decide(by fleet.Actor, serial string, do func() error) error {
-	if err := by.May(fleet.RoleAdmin, "changing serial numbers"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "change_serials"); err != nil {
 		return err
 	}
 	s.loading.Lock()
 	defer s.loading.Unlock()
 	if !s.Known(serial) {
-		return fleet.Errorf(fleet.ErrNotFound, "unknown_serial", "there is no serial number %.64q", serial)
+		return fleet.Refuse(fleet.ErrNotFound, "unknown_serial", "serial", fleet.CleanText(serial, 64))
 	}
 	return do()
 }
@@ -438,8 +436,7 @@ type SerialFilter struct {
 // List returns a page of the serial numbers on record, without their keys.
 func (s *Serials) List(f SerialFilter) (fleet.Page[SerialKey], error) {
 	if f.Cursor != "" && !serialPattern.MatchString(f.Cursor) {
-		return fleet.Page[SerialKey]{}, fleet.Errorf(fleet.ErrInvalid, "invalid_cursor",
-			"the cursor is not one of this list; start again without it")
+		return fleet.Page[SerialKey]{}, fleet.Refuse(fleet.ErrInvalid, "invalid_cursor")
 	}
 	names := s.names()
 	var p fleet.Page[SerialKey]

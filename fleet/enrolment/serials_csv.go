@@ -60,32 +60,22 @@ type SerialFileError struct {
 	refusal  *fleet.Error
 }
 
-var lineTexts = map[LineCode]string{
-	LineFields:      "write the serial number, a comma and the key",
-	LineTooLong:     "the line is too long",
-	LineSerial:      "a serial number has 1 to 64 letters, digits, dots, dashes or underscores",
-	LineKey:         "the key is not 64 hex digits",
-	LineDuplicate:   "the serial number stands in another line of the file too",
-	LineOtherKey:    "the serial number is loaded already, with another key; delete it first",
-	LineUnreadable:  "the serial number is loaded already, and its key was sealed with another secret key; delete it first",
-	LineTooManyRows: "too many serial numbers; 200000 can be loaded",
-}
-
 func newSerialFileError(problems []LineProblem) *SerialFileError {
 	e := &SerialFileError{Problems: problems[:min(len(problems), maxLineProblems)]}
 	e.More = len(problems) - len(e.Problems)
 	first := problems[0]
-	e.refusal = fleet.Errorf(fleet.ErrInvalid, "invalid_serial_file", "line %d: %s; nothing was loaded", first.Line,
-		lineTexts[first.Code])
-	e.refusal.Field = fmt.Sprintf("line %d", first.Line)
+	e.refusal = fleet.Refuse(fleet.ErrInvalid, "invalid_serial_file", "line", first.Line,
+		"cause", first.Reason()).At(fmt.Sprintf("line %d", first.Line))
 	return e
 }
 
-func (e *SerialFileError) Error() string { return e.refusal.Message }
+func (e *SerialFileError) Error() string { return e.refusal.Error() }
 func (e *SerialFileError) Unwrap() error { return e.refusal }
 
-// Text is the problem in English, for programs; pages have their own.
-func (p LineProblem) Text() string { return lineTexts[p.Code] }
+// Reason is what is wrong with the line.
+func (p LineProblem) Reason() fleet.Reason {
+	return fleet.Because(string(p.Code), "n", p.Other, "max", MaxSerials)
+}
 
 // readSerials reads a list: a serial number, a comma and 64 hex digits on each
 // line. The first line can be a heading; blank lines and those that begin with
@@ -98,8 +88,7 @@ func readSerials(r io.Reader) ([]serialRow, []LineProblem, error) {
 	for line, size := 1, 0; ; line++ {
 		text, long, err := readLine(in)
 		if size += len(text); size > MaxSerialFile {
-			return nil, nil, fleet.Errorf(fleet.ErrInvalid, "serial_file_too_large",
-				"the list has more than 16 MiB; load it in parts")
+			return nil, nil, fleet.Refuse(fleet.ErrInvalid, "serial_file_too_large", "limit", MaxSerialFile>>20)
 		}
 		end := errors.Is(err, io.EOF)
 		if err != nil && !end {

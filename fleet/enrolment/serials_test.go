@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/i18n"
 )
 
 // serialStore keeps serial numbers in memory, by the rules of the database.
@@ -259,7 +260,7 @@ func FuzzSerialList(f *testing.F) {
 		var file *enrolment.SerialFileError
 		if errors.As(err, &file) {
 			for _, p := range file.Problems {
-				if p.Line < 1 || p.Line > strings.Count(list, "\n")+1 || p.Text() == "" {
+				if p.Line < 1 || p.Line > strings.Count(list, "\n")+1 || i18n.Detail("error.code.", p.Reason()) == "" {
 					t.Errorf("%+v", p)
 				}
 			}

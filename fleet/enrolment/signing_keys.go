@@ -342,8 +342,7 @@ func (k *SigningKeys) Start(ctx context.Context, by fleet.Actor, confirm string)
 	}
 	now := k.ring.Load()
 	if now.rotation.Open() {
-		return KeyRotation{}, fleet.Errorf(fleet.ErrConflict, "rotation_open",
-			"a rotation of the signing key is under way; finish or abort it first")
+		return KeyRotation{}, fleet.Refuse(fleet.ErrConflict, "rotation_open")
 	}
 	r, key := k.next(now, by, RotationRunning)
 	if err := k.store.StartRotation(ctx, by, r, key); err != nil {
@@ -375,9 +374,7 @@ func (k *SigningKeys) Finish(ctx context.Context, by fleet.Actor, confirm string
 		case err != nil || typed < 0:
 			return errConfirm(strconv.FormatInt(left, 10))
 		case typed < left:
-			return fleet.Errorf(fleet.ErrConflict, "devices_left",
-				"%d devices are left by now, and would be refused until they are restarted; "+
-					"look at them, and confirm with that number", left)
+			return fleet.Refuse(fleet.ErrConflict, "devices_left", "left", left)
 		}
 		now := k.now()
 		r.State, r.EndedAt, r.EndedBy, r.LeftBehind = next, &now, by.Name, left
@@ -428,7 +425,7 @@ func (k *SigningKeys) move(ctx context.Context, by fleet.Actor, change func(*Key
 // Reset is for when the server's secret was lost: it makes a new key, sealed
 // with the present secret, and refuses every other. confirm must read "reset".
 func (k *SigningKeys) Reset(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
-	if err := by.May(fleet.RoleAdmin, "resetting the signing key"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "reset_signing_key"); err != nil {
 		return KeyRotation{}, err
 	}
 	if strings.TrimSpace(confirm) != "reset" {
@@ -452,7 +449,7 @@ func (k *SigningKeys) Reset(ctx context.Context, by fleet.Actor, confirm string)
 
 // may checks the role, and reads what another process may have changed.
 func (k *SigningKeys) may(ctx context.Context, by fleet.Actor) error {
-	if err := by.May(fleet.RoleAdmin, "rotating the signing key"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "rotate_signing_key"); err != nil {
 		return err
 	}
 	return k.Load(ctx)
@@ -494,7 +491,7 @@ func (k *SigningKeys) Devices(ctx context.Context, f RotationFilter) (fleet.Page
 // the key that signs.
 func (k *SigningKeys) Restart(ctx context.Context, by fleet.Actor, connected func(fleet.DeviceID) bool) (
 	fleet.FanOutRequest, error) {
-	if err := by.May(fleet.RoleAdmin, "restarting devices for a new key"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "restart_devices_for_key"); err != nil {
 		return fleet.FanOutRequest{}, err
 	}
 	r := k.Rotation()
@@ -518,8 +515,7 @@ func (k *SigningKeys) Restart(ctx context.Context, by fleet.Actor, connected fun
 		}
 	}
 	if len(req.Devices) == 0 {
-		return fleet.FanOutRequest{}, fleet.Errorf(fleet.ErrInvalid, "empty_audience",
-			"no connected device is left with the other key")
+		return fleet.FanOutRequest{}, fleet.Refuse(fleet.ErrInvalid, "empty_audience.key")
 	}
 	return req, nil
 }
@@ -528,14 +524,11 @@ func (k *SigningKeys) Restart(ctx context.Context, by fleet.Actor, connected fun
 const restartsInFlight = 5
 
 func errConfirm(want string) error {
-	e := fleet.Errorf(fleet.ErrInvalid, "not_confirmed", "to confirm, give %q; nothing was done", want)
-	e.Field = "confirm"
-	return e
+	return fleet.Refuse(fleet.ErrInvalid, "not_confirmed.give", "value", want).At("confirm")
 }
 
 func errNoRotation() error {
-	return fleet.Errorf(fleet.ErrConflict, "no_rotation",
-		"no rotation of the signing key is under way that this could be done to")
+	return fleet.Refuse(fleet.ErrConflict, "no_rotation")
 }
 
 // loadUses reads what devices used since the latest rotation began.

@@ -95,7 +95,7 @@ func (d *Downloads) Link(ctx context.Context, text string) (Link, error) {
 }
 
 func errDeadFirmwareLink() error {
-	return fleet.Errorf(fleet.ErrNotFound, "dead_link", "this link is unknown, used, expired or revoked")
+	return fleet.Refuse(fleet.ErrNotFound, "dead_link.download")
 }
 
 // Begin starts a download of the link's image. It waits for a place until ctx
@@ -141,8 +141,7 @@ func (d *Downloads) admit(ctx context.Context, t *Download, token string) error 
 	case <-t.ctx.Done():
 		return errDeadFirmwareLink()
 	case <-ctx.Done():
-		return fleet.Errorf(fleet.ErrUnavailable, "downloads_full",
-			"%d downloads are under way, as many as fleetd serves at once; try again later", cap(d.places))
+		return fleet.Refuse(fleet.ErrUnavailable, "downloads_full", "limit", cap(d.places))
 	}
 	_, err := d.Link(ctx, token)
 	if err == nil && t.ctx.Err() != nil {

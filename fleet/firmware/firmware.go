@@ -87,10 +87,7 @@ var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 func cleanBoard(board string) (string, error) {
 	board = strings.TrimSpace(board)
 	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
-		e := fleet.Errorf(fleet.ErrInvalid, "invalid_board",
-			"%.60q is no name of a board: devices write it in small letters, digits, dots and dashes, such as bread-compact-wifi", board)
-		e.Field = "board"
-		return "", e
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_board.firmware", "value", fleet.CleanText(board, 60)).At("board")
 	}
 	return board, nil
 }
@@ -98,8 +95,7 @@ func cleanBoard(board string) (string, error) {
 // cleanFirmwareNotes keeps lines and tabs, and nothing that a page cannot show.
 func cleanFirmwareNotes(notes string) (string, error) {
 	if len(notes) > maxFirmwareNotes {
-		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_notes", Field: "notes",
-			Message: "notes are text of at most 32 KiB"}
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_notes", "limit", 32).At("notes")
 	}
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -113,8 +109,10 @@ func cleanFirmwareNotes(notes string) (string, error) {
 func cleanReason(reason string) (string, error) {
 	reason, err := fleet.CleanLine("reason", reason, maxFirmwareReason)
 	if err == nil && reason == "" {
-		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_reason", Field: "reason",
-			Message: "say why it is revoked; whoever looks for it will ask"}
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_reason.revoke").At("reason")
 	}
 	return reason, err
 }
+
+// short is enough of a digest to name an image to a person.
+func short(sha256 string) string { return fleet.CleanText(sha256, 12) }

@@ -25,6 +25,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/web/i18n"
 )
 
 var (
@@ -244,7 +245,8 @@ func TestUploadSigned(t *testing.T) {
 	for name, data := range map[string][]byte{"has no Secure Boot": app, "not among the 1 keys": esptest.Sign(app, theirs),
 		"CRC": forged} {
 		_, _, err := b.upload(data, "")
-		if wantCode(t, err, fleet.ErrInvalid, "image_unsigned"); !strings.Contains(err.Error(), name) {
+		wantCode(t, err, fleet.ErrInvalid, "image_unsigned")
+		if refusal, ok := errors.AsType[*fleet.Error](err); !ok || !strings.Contains(i18n.ErrorDetail(refusal), name) {
 			t.Errorf("%v; want %q", err, name)
 		}
 	}

@@ -76,11 +76,10 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 	switch q.Options.Mode {
 	case "", ModeAuto, ModePush, ModePull:
 	default:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_mode", "%.20q is no mode; the modes are auto, push and pull",
-			string(q.Options.Mode))
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_mode", "value", fleet.CleanText(string(q.Options.Mode), 20))
 	}
 	if (q.Image == "") == (q.Release == uuid.Nil) {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_fit", "name either an image or a release")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_fit")
 	}
 	if q.Image != "" {
 		img, err := f.Image(ctx, strings.ToLower(q.Image))

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 )
 
@@ -25,12 +26,12 @@ type flasherFile struct{ Offset, File string }
 func parseFlasherArgs(text []byte) (*flasherArgs, error) {
 	var a flasherArgs
 	if len(text) > maxArgsBytes || json.Unmarshal(text, &a) != nil || len(a.Files) == 0 || len(a.Files) > maxBuildFiles {
-		return nil, buildError("flasher_args", "%s cannot be read: take it as the build left it, with its flash_files",
-			flasherArgsName)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "flasher_args.unreadable", "file", flasherArgsName).At("file")
 	}
 	for offset, name := range a.Files {
 		if _, err := strconv.ParseUint(offset, 0, 32); err != nil {
-			return nil, buildError("flasher_args", "%s puts %.60q at %.20q, which is no address", flasherArgsName, name, offset)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "flasher_args.no_address", "file", flasherArgsName,
+				"name", fleet.CleanText(name, 60), "offset", fleet.CleanText(offset, 20)).At("file")
 		}
 	}
 	return &a, nil
@@ -73,7 +74,8 @@ func (a *flasherArgs) complete(files []buildFile) error {
 	for _, named := range a.Files {
 		there := slices.ContainsFunc(files, func(f buildFile) bool { return samePath(named, f.name) })
 		if !there && named != a.App.File {
-			return buildError("file_missing", "%s names %.60q, which is not among the files", flasherArgsName, named)
+			return fleet.Refuse(fleet.ErrInvalid, "file_missing.named", "file", flasherArgsName,
+				"name", fleet.CleanText(named, 60)).At("file")
 		}
 	}
 	return nil
@@ -88,9 +90,8 @@ func (a *flasherArgs) check(l *espimage.Layout) error {
 	for offset, name := range a.Files {
 		at, _ := strconv.ParseUint(offset, 0, 32) // parsed before
 		if !slices.ContainsFunc(l.Parts, func(p espimage.Part) bool { return p.Offset == int64(at) }) {
-			return buildError("flasher_args",
-				"%s puts %.60q at %#x, where by the partition table nothing begins; take all files of one build", flasherArgsName,
-				name, at)
+			return fleet.Refuse(fleet.ErrInvalid, "flasher_args.nothing_begins", "file", flasherArgsName,
+				"name", fleet.CleanText(name, 60), "offset", "0x"+strconv.FormatUint(at, 16)).At("file")
 		}
 	}
 	return nil

@@ -37,11 +37,11 @@ type buildFile struct {
 
 // NewBuild starts an empty build.
 func (f *Service) NewBuild(by fleet.Actor) (*Build, error) {
-	if err := by.May(fleet.RoleOperator, "uploading firmware"); err != nil {
+	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return nil, err
 	}
 	if f.o.Layouts == nil {
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "no_layouts", "this fleetd keeps no layouts")
+		return nil, fleet.Refuse(fleet.ErrUnavailable, "no_layouts")
 	}
 	return &Build{firmware: f, by: by}, nil
 }
@@ -60,7 +60,7 @@ func (b *Build) Empty() bool { return len(b.files) == 0 && b.args == nil }
 func (b *Build) Add(name string, body io.Reader) error {
 	name = fleet.CleanText(strings.TrimPrefix(path.Clean("/"+strings.ReplaceAll(name, `\`, "/")), "/"), maxFileNameBytes)
 	if len(b.files) == maxBuildFiles {
-		return buildError("too_many_files", "a build has at most %d files", maxBuildFiles)
+		return fleet.Refuse(fleet.ErrInvalid, "too_many_files", "limit", maxBuildFiles).At("file")
 	}
 	if path.Base(name) == flasherArgsName {
 		return b.addArgs(body)
@@ -71,8 +71,7 @@ func (b *Build) Add(name string, body io.Reader) error {
 	}
 	b.files = append(b.files, buildFile{name, file, size})
 	if b.size += size; b.size > MaxImageBytes {
-		return buildError("image_too_large",
-			"the files have more than %d MiB together, more than the flash of any board holds", MaxImageBytes>>20)
+		return fleet.Refuse(fleet.ErrInvalid, "image_too_large.build", "limit", MaxImageBytes>>20).At("file")
 	}
 	return nil
 }
@@ -86,12 +85,6 @@ func (b *Build) addArgs(body io.Reader) error {
 	return err
 }
 
-func buildError(code, format string, args ...any) *fleet.Error {
-	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
-	e.Field = "file"
-	return e
-}
-
 // Keep stores the application and what stands beside it.
 func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, error) {
 	pieces, err := b.sort()
@@ -99,8 +92,7 @@ func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, err
 		return Image{}, false, err
 	}
 	if pieces.app == nil {
-		return Image{}, false, buildError("no_application",
-			"there is no application among the files; add the .bin of the build that bears the project's name")
+		return Image{}, false, fleet.Refuse(fleet.ErrInvalid, "no_application").At("file")
 	}
 	u := ImageUpload{FileName: pieces.appName, Board: board, Notes: notes}
 	if err := u.clean(); err != nil {
@@ -130,8 +122,8 @@ func (b *Build) KeepFor(ctx context.Context, sha256 string) (ImageLayout, error)
 		return ImageLayout{}, err
 	}
 	if img.RevokedAt != nil {
-		return ImageLayout{}, fleet.Errorf(fleet.ErrConflict, "image_revoked", "the image %.12s was revoked: %s", img.SHA256,
-			img.RevokeReason)
+		return ImageLayout{}, fleet.Refuse(fleet.ErrConflict, "image_revoked.image", "image", short(img.SHA256),
+			"reason", img.RevokeReason)
 	}
 	pieces, err := b.sort()
 	if err != nil {

@@ -21,7 +21,7 @@ func (f *Service) Installable(ctx context.Context, by fleet.Actor, chip string) 
 
 // mayInstall: the parts are firmware, which viewers do not get to see either.
 func mayInstall(by fleet.Actor) error {
-	return by.May(fleet.RoleOperator, "installing firmware on a board")
+	return by.May(fleet.RoleOperator, "install_firmware")
 }
 
 // Install returns an image with its layout if it may be put on a blank board,
@@ -35,27 +35,25 @@ func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (I
 		return Installable{}, err
 	}
 	if img.RevokedAt != nil {
-		return Installable{}, fleet.Errorf(fleet.ErrConflict, "image_revoked", "the image %.12s was revoked: %s", img.SHA256,
-			img.RevokeReason)
+		return Installable{}, fleet.Refuse(fleet.ErrConflict, "image_revoked.image", "image", short(img.SHA256),
+			"reason", img.RevokeReason)
 	}
 	layout, err := f.Layout(ctx, img.SHA256)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return Installable{}, fleet.Errorf(fleet.ErrConflict, "no_layout",
-			"for the image %.12s there is neither bootloader nor partition table, which a blank board needs; add them on the image's page", img.SHA256)
+		return Installable{}, fleet.Refuse(fleet.ErrConflict, "no_layout.image", "image", short(img.SHA256))
 	case err != nil:
 		return Installable{}, err
 	case !layout.Complete():
-		return Installable{}, fleet.Errorf(fleet.ErrConflict, "no_layout",
-			"the image %.12s came in a merged binary whose other parts cannot be used: %s", img.SHA256, layout.Problem)
+		return Installable{}, fleet.Refuse(fleet.ErrConflict, "no_layout.merged", "image", short(img.SHA256),
+			"detail", layout.Problem)
 	}
 	found, err := f.o.Layouts.Installable(ctx, InstallFilter{Image: img.SHA256, Limit: 1})
 	if err != nil {
 		return Installable{}, err
 	}
 	if len(found) == 0 || !found[0].Ready() { // revoked or replaced just now
-		return Installable{}, fleet.Errorf(fleet.ErrConflict, "not_released",
-			"the image %.12s is part of no release that is released; release it first", img.SHA256)
+		return Installable{}, fleet.Refuse(fleet.ErrConflict, "not_released", "image", short(img.SHA256))
 	}
 	return found[0], nil
 }
@@ -64,7 +62,7 @@ func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (I
 // layout. [fleet.ErrNotFound] if there is none.
 func (f *Service) OpenPart(ctx context.Context, i Installable, n int) (io.ReadCloser, ImagePart, error) {
 	if i.Layout == nil || n < 0 || n >= len(i.Layout.Parts) {
-		return nil, ImagePart{}, fleet.Errorf(fleet.ErrNotFound, "no_part", "the image has no part %d", n)
+		return nil, ImagePart{}, fleet.Refuse(fleet.ErrNotFound, "no_part", "part", n)
 	}
 	part := i.Layout.Parts[n]
 	r, err := f.o.Blobs.OpenRange(ctx, part.SHA256, 0, part.Size)

@@ -14,7 +14,7 @@ import (
 // nobody handed it in.
 func (f *Service) Layout(ctx context.Context, image string) (ImageLayout, error) {
 	if f.o.Layouts == nil {
-		return ImageLayout{}, fleet.Errorf(fleet.ErrNotFound, "no_layout", "this fleetd keeps no layouts")
+		return ImageLayout{}, fleet.Refuse(fleet.ErrNotFound, "no_layout")
 	}
 	return f.o.Layouts.Layout(ctx, image)
 }

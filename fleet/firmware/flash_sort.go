@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 
+	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 )
 
@@ -55,9 +56,7 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 		return b.placeImage(p, f, data)
 	}
 	if !placed {
-		return buildError("unknown_file",
-			"fleetd cannot tell what %.60q is, nor where it goes; add the build's flasher_args.json, or leave the file out",
-			f.name)
+		return fleet.Refuse(fleet.ErrInvalid, "unknown_file", "name", fleet.CleanText(f.name, 60)).At("file")
 	}
 	p.Data = append(p.Data, espimage.Piece{Offset: offset, Data: data})
 	return nil
@@ -67,8 +66,7 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) error {
 	img, err := espimage.Parse(f.file, f.size, b.firmware.o.Keys...)
 	if err == nil && img.Merged != nil {
-		return buildError("merged_binary",
-			"%.60q is a merged binary, which holds all parts: upload it by itself, as an image", f.name)
+		return fleet.Refuse(fleet.ErrInvalid, "merged_binary", "name", fleet.CleanText(f.name, 60)).At("file")
 	}
 	if err == nil {
 		p.app, p.appName, p.Chip = img, path.Base(f.name), img.Chip
@@ -89,15 +87,11 @@ func isAppError(err error) bool {
 
 func (p *buildPieces) take(place **io.SectionReader, data *io.SectionReader, kind espimage.PartKind) error {
 	if *place != nil {
-		return buildError("twice", "two of the files are a %s; a board takes one", kindNames[kind])
+		return fleet.Refuse(fleet.ErrInvalid, "twice", "part", fleet.Because("part."+string(kind))).At("file")
 	}
 	*place = data
 	return nil
 }
-
-var kindNames = map[espimage.PartKind]string{espimage.PartBootloader: "bootloader",
-	espimage.PartTable:   "partition table",
-	espimage.PartOTAData: "initial otadata", espimage.PartApp: "application"}
 
 // kind judges a file by how it begins. A bootloader and an application begin
 // alike.
@@ -143,9 +137,8 @@ func (b *Build) isImage(p *buildPieces, img Image) error {
 		return fmt.Errorf("the upload cannot be read back from disk: %w", err)
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != img.SHA256 {
-		return buildError("other_application",
-			"%.60q is another application than the image %.12s; leave it out, or upload the build as an image of its own",
-			p.appName, img.SHA256)
+		return fleet.Refuse(fleet.ErrInvalid, "other_application", "name", fleet.CleanText(p.appName, 60),
+			"image", short(img.SHA256)).At("file")
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (f *Service) RunningByELF(ctx context.Context, elfSHA256 []string) (map[str
 // Update changes what operators say about an image; nil stays. The board of an
 // image that is released stays, too: it decides who gets it.
 func (f *Service) Update(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) (Image, error) {
-	if err := by.May(fleet.RoleOperator, "changing an image"); err != nil {
+	if err := by.May(fleet.RoleOperator, "change_image"); err != nil {
 		return Image{}, err
 	}
 	img, err := f.Image(ctx, sha256)
@@ -79,11 +79,7 @@ func (f *Service) notReleased(ctx context.Context, img Image) error {
 		}
 		for _, r := range page.Items {
 			if slices.Contains(r.hashes(), img.SHA256) {
-				e := fleet.Errorf(fleet.ErrConflict, "image_released",
-					"the image is part of release %s, so its board decides who gets it; deprecate the release before you change it",
-					r.Version)
-				e.Field = "board"
-				return e
+				return fleet.Refuse(fleet.ErrConflict, "image_released", "version", r.Version).At("board")
 			}
 		}
 		if page.Next == "" {
@@ -96,7 +92,7 @@ func (f *Service) notReleased(ctx context.Context, img Image) error {
 // Revoke withdraws an image: it is never served again, not even to a link in
 // use. It cannot be undone.
 func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason string) (Image, error) {
-	if err := by.May(fleet.RoleAdmin, "revoking an image"); err != nil {
+	if err := by.May(fleet.RoleAdmin, "revoke_image"); err != nil {
 		return Image{}, err
 	}
 	reason, err := cleanReason(reason)
@@ -118,7 +114,7 @@ func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason str
 
 // Delete forgets an image that nothing names, and its bytes.
 func (f *Service) Delete(ctx context.Context, by fleet.Actor, sha256 string) error {
-	if err := by.May(fleet.RoleOperator, "deleting an image"); err != nil {
+	if err := by.May(fleet.RoleOperator, "delete_image"); err != nil {
 		return err
 	}
 	f.stored.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"fleetd/fleet"
@@ -14,7 +13,7 @@ import (
 // SetManifest gives an image the signed manifest in a .manifest file, in place
 // of any that it has.
 func (f *Service) SetManifest(ctx context.Context, by fleet.Actor, sha256 string, file []byte) (Image, error) {
-	if err := by.May(fleet.RoleOperator, "signing an image"); err != nil {
+	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
 	}
 	img, err := f.Image(ctx, sha256)
@@ -22,7 +21,7 @@ func (f *Service) SetManifest(ctx context.Context, by fleet.Actor, sha256 string
 		return Image{}, err
 	}
 	if len(file) == 0 {
-		return Image{}, manifestError("manifest_unreadable", "there is no file with a manifest")
+		return Image{}, fleet.Refuse(fleet.ErrInvalid, "manifest_unreadable.missing").At("manifest")
 	}
 	if err := f.takeManifest(&img, file); err != nil {
 		return Image{}, err
@@ -38,8 +37,7 @@ func (f *Service) AttachManifest(ctx context.Context, by fleet.Actor, file []byt
 	}
 	img, err := f.SetManifest(ctx, by, m.SHA256, file)
 	if errors.Is(err, fleet.ErrNotFound) {
-		err = manifestError("manifest_image",
-			fmt.Sprintf("the image that it is about, %.16s..., is not here; upload the image first", m.SHA256))
+		err = fleet.Refuse(fleet.ErrInvalid, "manifest_image", "image", fleet.CleanText(m.SHA256, 16)).At("manifest")
 	}
 	return img, err
 }
@@ -64,47 +62,45 @@ func (f *Service) takeManifest(img *Image, file []byte) error {
 	if err != nil {
 		return unreadable(err)
 	}
-	if what := img.differsFrom(m); what != "" {
-		return manifestError("manifest_differs", "the manifest is about another image: "+what)
+	if cause := img.differsFrom(m); cause.Code != "" {
+		return fleet.Refuse(fleet.ErrInvalid, "manifest_differs", "cause", cause).At("manifest")
 	}
 	key, checked, err := f.whoseManifest(signed)
 	if err != nil {
 		return err
 	}
 	if fleet.CleanText(signed.Text, len(signed.Text)) != signed.Text { // the database would not keep it to the letter
-		return manifestError("manifest_unreadable",
-			"the manifest holds control characters; sign the image with fleetd image sign")
+		return fleet.Refuse(fleet.ErrInvalid, "manifest_unreadable.control").At("manifest")
 	}
 	img.Manifest, img.ManifestSignature, img.ManifestKey, img.ManifestChecked = signed.Text, signed.Signature, key, checked
 	return nil
 }
 
 func unreadable(err error) error {
-	return manifestError("manifest_unreadable", "the file with the manifest is not taken: "+err.Error())
+	return fleet.Refuse(fleet.ErrInvalid, "manifest_unreadable.fault",
+		"detail", fleet.CleanText(err.Error(), 400)).At("manifest")
 }
 
-func manifestError(code, message string) error {
-	return &fleet.Error{Kind: fleet.ErrInvalid, Code: code, Field: "manifest", Message: fleet.CleanText(message, 500)}
-}
-
-// differsFrom says in what a manifest disagrees with the image; "" if it agrees.
-func (img Image) differsFrom(m espimage.Manifest) string {
+// differsFrom says in what a manifest disagrees with the image; the zero Reason
+// if it agrees.
+func (img Image) differsFrom(m espimage.Manifest) fleet.Reason {
 	chip, known := espimage.ChipID(img.Chip)
 	switch {
 	case m.SHA256 != img.SHA256:
-		return fmt.Sprintf("its SHA-256 is %.16s..., and that of the image %.16s...", m.SHA256, img.SHA256)
+		return fleet.Because("differs.sha256", "manifest", fleet.CleanText(m.SHA256, 16),
+			"image", fleet.CleanText(img.SHA256, 16))
 	case m.Size != img.Size:
-		return fmt.Sprintf("its size is %d bytes, and that of the image %d", m.Size, img.Size)
+		return fleet.Because("differs.size", "manifest", m.Size, "image", img.Size)
 	case !known || m.Chip != int64(chip):
-		return fmt.Sprintf("its chip is number %d, and the image is for %s", m.Chip, img.Chip)
+		return fleet.Because("differs.chip", "manifest", m.Chip, "image", img.Chip)
 	case fleet.CleanText(m.Project, 32) != img.Project:
-		return fmt.Sprintf("its project is %.40q, and that of the image %q", m.Project, img.Project)
+		return fleet.Because("differs.project", "manifest", fleet.CleanText(m.Project, 40), "image", img.Project)
 	case fleet.CleanText(m.Version, 32) != img.Version:
-		return fmt.Sprintf("its version is %.40q, and that of the image %q", m.Version, img.Version)
+		return fleet.Because("differs.version", "manifest", fleet.CleanText(m.Version, 40), "image", img.Version)
 	case m.SecureVersion != int64(img.SecureVersion):
-		return fmt.Sprintf("its secure version is %d, and that of the image %d", m.SecureVersion, img.SecureVersion)
+		return fleet.Because("differs.secure_version", "manifest", m.SecureVersion, "image", img.SecureVersion)
 	}
-	return ""
+	return fleet.Reason{}
 }
 
 // NotBefore is when devices take the image at the earliest, by its manifest;
@@ -126,13 +122,12 @@ func (f *Service) whoseManifest(signed espimage.SignedManifest) (key string, che
 	named := signed.NamedKey()
 	switch {
 	case len(f.o.ManifestKeys) > 0:
-		return "", false, manifestError("manifest_signature",
-			fmt.Sprintf("the manifest is signed with none of the %d keys that fleetd was given (--manifest-key), or was changed after it was signed", len(f.o.ManifestKeys)))
+		return "", false, fleet.Refuse(fleet.ErrInvalid, "manifest_signature.keys",
+			"keys", len(f.o.ManifestKeys)).At("manifest")
 	case named == nil:
 		return "", false, nil
 	case !signed.Holds(named):
-		return "", false, manifestError("manifest_signature",
-			"the signature does not hold with the key that the file names: it was changed after it was signed")
+		return "", false, fleet.Refuse(fleet.ErrInvalid, "manifest_signature.named").At("manifest")
 	}
 	return hex.EncodeToString(named), false, nil
 }

@@ -40,36 +40,34 @@ func (f *Service) SetState(ctx context.Context, by fleet.Actor, id uuid.UUID, to
 func mayMove(by fleet.Actor, to ReleaseState, reason string) (string, error) {
 	switch to {
 	case ReleaseRevoked:
-		if err := by.May(fleet.RoleAdmin, "revoking a release"); err != nil {
+		if err := by.May(fleet.RoleAdmin, "revoke_release"); err != nil {
 			return "", err
 		}
 		return cleanReason(reason)
 	case ReleaseReleased, ReleaseDeprecated:
-		if err := by.May(fleet.RoleOperator, "changing the state of a release"); err != nil {
+		if err := by.May(fleet.RoleOperator, "change_release_state"); err != nil {
 			return "", err
 		}
 		return fleet.CleanLine("reason", reason, maxFirmwareReason)
 	}
-	return "", fleet.Errorf(fleet.ErrInvalid, "invalid_state",
-		"a release can be released, deprecated or revoked, not %.20q", string(to))
+	return "", fleet.Refuse(fleet.ErrInvalid, "invalid_state.release", "value", fleet.CleanText(string(to), 20))
 }
 
 func (r Release) checkMove(to ReleaseState) error {
 	if !slices.Contains(releaseMoves[r.State], to) {
-		return fleet.Errorf(fleet.ErrConflict, "release_state", "release %s is %s and cannot become %s", r.Version, r.State,
-			to)
+		return fleet.Refuse(fleet.ErrConflict, "release_state", "version", r.Version,
+			"state", fleet.Because("state."+string(r.State)), "to", fleet.Because("state."+string(to)))
 	}
 	if to != ReleaseReleased {
 		return nil
 	}
 	if len(r.Images) == 0 {
-		return fleet.Errorf(fleet.ErrConflict, "no_images", "release %s has no image yet; add one before you release it",
-			r.Version)
+		return fleet.Refuse(fleet.ErrConflict, "no_images.release", "version", r.Version)
 	}
 	for _, img := range r.Images {
 		if img.RevokedAt != nil {
-			return fleet.Errorf(fleet.ErrConflict, "image_revoked", "the image %.12s of release %s was revoked: %s", img.SHA256,
-				r.Version, img.RevokeReason)
+			return fleet.Refuse(fleet.ErrConflict, "image_revoked.of_release", "image", short(img.SHA256),
+				"version", r.Version, "reason", img.RevokeReason)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ func (f *Service) Releases(ctx context.Context, filter ReleaseFilter) (fleet.Pag
 
 // Create makes a release of images.
 func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest) (Release, error) {
-	if err := by.May(fleet.RoleOperator, "making a release"); err != nil {
+	if err := by.May(fleet.RoleOperator, "make_release"); err != nil {
 		return Release{}, err
 	}
 	now := f.o.Now()
@@ -51,7 +51,7 @@ func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest
 
 // Edit changes a draft. What was released stays as it is: devices run it.
 func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req ReleaseRequest) (Release, error) {
-	if err := by.May(fleet.RoleOperator, "changing a release"); err != nil {
+	if err := by.May(fleet.RoleOperator, "change_release"); err != nil {
 		return Release{}, err
 	}
 	r, err := f.Release(ctx, id)
@@ -59,8 +59,8 @@ func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req Re
 		return Release{}, err
 	}
 	if r.State != ReleaseDraft {
-		return Release{}, fleet.Errorf(fleet.ErrConflict, "not_a_draft",
-			"release %s is %s, and only drafts change; make a new release instead", r.Version, r.State)
+		return Release{}, fleet.Refuse(fleet.ErrConflict, "not_a_draft", "version", r.Version,
+			"state", fleet.Because("state."+string(r.State)))
 	}
 	if err := f.fill(ctx, &r, req); err != nil {
 		return Release{}, err
@@ -78,7 +78,7 @@ func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err
 		return err
 	}
 	if len(r.Images) == 0 && r.State != ReleaseDraft {
-		return invalidImages("no_images", "a release has at least one image; choose some, or keep it as a draft")
+		return fleet.Refuse(fleet.ErrInvalid, "no_images.none").At("images")
 	}
 	if r.Notes, err = cleanFirmwareNotes(req.Notes); err != nil {
 		return err
@@ -90,26 +90,17 @@ func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err
 	return err
 }
 
-func invalidImages(code, format string, args ...any) *fleet.Error {
-	e := fleet.Errorf(fleet.ErrInvalid, code, format, args...)
-	e.Field = "images"
-	return e
-}
-
 func commonVersion(images []Image) (string, error) {
 	version := ""
 	for _, img := range images {
 		if version != "" && img.Version != version {
-			e := fleet.Errorf(fleet.ErrInvalid, "versions_differ",
-				"the images have the versions %s and %s; leave one out, or say which version the release has", version, img.Version)
-			e.Field = "version"
-			return "", e
+			return "", fleet.Refuse(fleet.ErrInvalid, "versions_differ", "version", version,
+				"other", img.Version).At("version")
 		}
 		version = img.Version
 	}
 	if version == "" {
-		return "", &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_version", Field: "version",
-			Message: "say which version the release has; no image tells"}
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_version.missing").At("version")
 	}
 	return version, nil
 }
@@ -118,13 +109,13 @@ func commonVersion(images []Image) (string, error) {
 // chip and board.
 func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, error) {
 	if len(sha256) > maxReleaseImages {
-		return nil, invalidImages("too_many_images", "a release takes at most %d images", maxReleaseImages)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "too_many_images", "limit", maxReleaseImages).At("images")
 	}
 	var images []Image
 	for _, sha := range sha256 {
 		img, err := f.Image(ctx, strings.ToLower(strings.TrimSpace(sha)))
 		if errors.Is(err, fleet.ErrNotFound) {
-			return nil, invalidImages("unknown_image", "there is no image %.12q; upload it first", sha)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "unknown_image", "image", short(sha)).At("images")
 		}
 		if err != nil {
 			return nil, err
@@ -141,12 +132,16 @@ func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, 
 func checkImages(images []Image) error {
 	for i, img := range images {
 		if img.RevokedAt != nil {
-			return invalidImages("image_revoked", "the image %.12s (%s, %s) was revoked: %s", img.SHA256, img.Version, img.Chip,
-				img.RevokeReason)
+			return fleet.Refuse(fleet.ErrInvalid, "image_revoked.version", "image", short(img.SHA256), "version", img.Version,
+				"chip", img.Chip, "reason", img.RevokeReason).At("images")
 		}
 		if i > 0 && images[i-1].Board == img.Board && images[i-1].Chip == img.Chip {
-			return invalidImages("board_taken", "two images are for %s with %s: %.12s and %.12s; a release has one for each",
-				cmp.Or(img.Board, "any board"), img.Chip, images[i-1].SHA256, img.SHA256)
+			if img.Board == "" {
+				return fleet.Refuse(fleet.ErrInvalid, "board_taken.any_board", "chip", img.Chip,
+					"image", short(images[i-1].SHA256), "other", short(img.SHA256)).At("images")
+			}
+			return fleet.Refuse(fleet.ErrInvalid, "board_taken.images", "board", img.Board, "chip", img.Chip,
+				"image", short(images[i-1].SHA256), "other", short(img.SHA256)).At("images")
 		}
 	}
 	return nil

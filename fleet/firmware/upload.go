@@ -26,7 +26,7 @@ type ImageUpload struct {
 // binary. An upload of bytes that are there already returns that image and
 // false. The file waits on disk while it is read: memory stays flat.
 func (f *Service) Upload(ctx context.Context, by fleet.Actor, u ImageUpload) (Image, bool, error) {
-	if err := by.May(fleet.RoleOperator, "uploading firmware"); err != nil {
+	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return Image{}, false, err
 	}
 	if err := u.clean(); err != nil {
@@ -69,11 +69,11 @@ func (u *ImageUpload) clean() (err error) {
 func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 	file, err := os.CreateTemp(f.o.TempDir, "fleetd-upload-*")
 	if err != nil {
-		return nil, 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", err)
+		return nil, 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", err)
 	}
 	if err := os.Remove(file.Name()); err != nil {
 		file.Close()
-		return nil, 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", err)
+		return nil, 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", err)
 	}
 	size, err := copyUpload(file, body)
 	if err != nil {
@@ -89,14 +89,11 @@ func copyUpload(file *os.File, body io.Reader) (int64, error) {
 	size, err := io.Copy(disk, io.LimitReader(body, MaxImageBytes+1))
 	switch {
 	case disk.err != nil:
-		return 0, fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be written to disk: %v", disk.err)
+		return 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", disk.err)
 	case err != nil:
 		return 0, fmt.Errorf("the upload broke off after %d bytes: %w", size, err)
 	case size > MaxImageBytes:
-		e := fleet.Errorf(fleet.ErrInvalid, "image_too_large",
-			"the file is larger than %d MiB, more than the flash of any board holds; upload the app image that the build left, or its merged-binary.bin", MaxImageBytes>>20)
-		e.Field = "file"
-		return 0, e
+		return 0, fleet.Refuse(fleet.ErrInvalid, "image_too_large.file", "limit", MaxImageBytes>>20).At("file")
 	}
 	return size, nil
 }
@@ -120,14 +117,14 @@ func (w *writeErr) Write(p []byte) (n int, err error) {
 func imageError(err error) error {
 	var fault *espimage.Fault
 	if !errors.As(err, &fault) {
-		return fleet.Errorf(fleet.ErrUnavailable, "upload_not_kept", "the upload cannot be read back from disk: %v", err)
+		return fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.read", "detail", err)
 	}
 	code := string(fault.Reason)
 	if fault.Reason == espimage.ReasonDescriptor {
 		code = "no_app_descriptor"
 	}
-	return &fleet.Error{Kind: fleet.ErrInvalid, Code: "image_" + strings.ReplaceAll(code, " ", "_"), Field: "file",
-		Message: fleet.CleanText(fault.Message, 500)}
+	return fleet.Refuse(fleet.ErrInvalid, "image_"+strings.ReplaceAll(code, " ", "_"),
+		"detail", fleet.CleanText(fault.Message, 500)).At("file")
 }
 
 // signed refuses what is not signed as it must be.
@@ -135,20 +132,18 @@ func (f *Service) signed(all []espimage.Signature) error {
 	if !f.o.RequireSigned {
 		return nil
 	}
-	why := "it has no Secure Boot v2 signature"
+	why := fleet.Because("unsigned.none")
 	for _, s := range all {
 		switch {
 		case s.Trusted:
 			return nil
 		case s.Valid:
-			why = fmt.Sprintf("it is signed with the key %.16s..., which is not among the %d keys that fleetd was given",
-				s.KeyDigest, len(f.o.Keys))
+			why = fleet.Because("unsigned.key", "key", fleet.CleanText(s.KeyDigest, 16), "keys", len(f.o.Keys))
 		default:
-			why = s.Problem
+			why = fleet.Because("detail", "detail", s.Problem)
 		}
 	}
-	return &fleet.Error{Kind: fleet.ErrInvalid, Code: "image_unsigned", Field: "file",
-		Message: "only images with a trusted signature are taken here, and of this one: " + why}
+	return fleet.Refuse(fleet.ErrInvalid, "image_unsigned", "cause", why).At("file")
 }
 
 // keep stores the bytes and puts the image on record.
@@ -174,8 +169,8 @@ func (f *Service) keepSigned(ctx context.Context, by fleet.Actor, img Image, man
 	case err != nil:
 		return Image{}, false, err // the bytes stay: they may be on record after all
 	case stored.RevokedAt != nil:
-		return Image{}, false, fleet.Errorf(fleet.ErrConflict, "image_revoked", "this very image was revoked by %s: %s",
-			stored.RevokedBy, stored.RevokeReason)
+		return Image{}, false, fleet.Refuse(fleet.ErrConflict, "image_revoked.by", "actor", stored.RevokedBy,
+			"reason", stored.RevokeReason)
 	case created:
 		f.o.Log.Info("image uploaded", "image", stored.SHA256, "version", stored.Version, "chip", stored.Chip, "board",
 			stored.Board, "operator", by.Name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,8 +47,7 @@ type callColumns struct {
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	from, to, ok := idWindow(c.ID)
 	if !ok || c.CreatedAt.Before(from) || !c.CreatedAt.Before(to) {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_call_id",
-			"call %s: the id must be of version 7 and carry the time of creation (%v)", c.ID, c.CreatedAt)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_call_id", "call", c.ID, "created_at", c.CreatedAt)
 	}
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
 		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State),
@@ -101,6 +101,9 @@ func hashAnswer(c *fleet.Call) []byte {
 		h.Write(c.Result)
 	case c.Error != nil:
 		h.Write([]byte(c.Error.Code + "\x00" + c.Error.Message))
+		params := maps.Clone(c.Error.Params)
+		delete(params, "bytes") // answers too large to be kept are one group
+		h.Write([]byte(fleet.Reason{Params: params}.String()))
 	}
 	return h.Sum(nil)
 }

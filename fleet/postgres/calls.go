@@ -40,7 +40,8 @@ func (s *Store) InsertCall(ctx context.Context, c *fleet.Call) error {
 // sent: that is [fleet.ErrConflict].
 func (s *Store) MarkSent(ctx context.Context, c *fleet.Call) error {
 	return s.update(ctx, c, func(state fleet.CallState) error {
-		return fleet.Errorf(fleet.ErrConflict, "call_not_pending", "call %s is %s; it was not sent", c.ID, state)
+		return fleet.Refuse(fleet.ErrConflict, "call_not_pending", "call", c.ID,
+			"state", fleet.Because("state."+string(state)))
 	})
 }
 
@@ -75,7 +76,8 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 	writes := make([]*callWrite, 0, len(calls))
 	for _, c := range calls {
 		if !c.State.Final() {
-			return fleet.Errorf(fleet.ErrInvalid, "call_not_final", "call %s is %s; only an outcome settles it", c.ID, c.State)
+			return fleet.Refuse(fleet.ErrInvalid, "call_not_final", "call", c.ID,
+				"state", fleet.Because("state."+string(c.State)))
 		}
 		w, err := newCallWrite(c, true)
 		if err != nil {
@@ -141,13 +143,9 @@ func (r callRow) call() (fleet.Call, error) {
 		Actor:  fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
-	if r.ErrorCode != nil {
-		c.Error = &fleet.CallError{Code: *r.ErrorCode, Message: *r.ErrorMessage}
-	}
-	if r.ErrorParams != nil && c.Error != nil {
-		if err := json.Unmarshal(r.ErrorParams, &c.Error.Params); err != nil {
-			return c, fmt.Errorf("error of call %s: %w", r.ID, err)
-		}
+	var err error
+	if c.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams); err != nil {
+		return c, fmt.Errorf("error of call %s: %w", r.ID, err)
 	}
 	if r.Evidence != nil {
 		if err := json.Unmarshal(r.Evidence, &c.Evidence); err != nil {
@@ -160,6 +158,17 @@ func (r callRow) call() (fleet.Call, error) {
 		}
 	}
 	return c, nil
+}
+
+func callErrorOf(code, message *string, params []byte) (*fleet.CallError, error) {
+	if code == nil {
+		return nil, nil
+	}
+	e := &fleet.CallError{Code: *code, Message: *message}
+	if params == nil {
+		return e, nil
+	}
+	return e, json.Unmarshal(params, &e.Params)
 }
 
 func (r callRow) size() int { return len(r.Arguments) + len(r.Result) + len(r.Evidence) + len(r.Late) }
@@ -280,12 +289,11 @@ const openAmong = 100_000
 func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error) {
 	err = s.eachOpen(ctx, before, openFor, func(tx pgx.Tx, among idRange) error {
 		if canceled, err = closeOpen(ctx, tx, among, fleet.CallPending, fleet.CallCanceled,
-			fleet.CallError{Code: fleet.CodeStopped, Message: "fleetd stopped before the call was sent"}); err != nil {
+			fleet.NewCallError(fleet.CodeStopped+".sending")); err != nil {
 			return err
 		}
 		unknown, err = closeOpen(ctx, tx, among, fleet.CallSent, fleet.CallUnknown,
-			fleet.CallError{Code: fleet.CodeStopped,
-				Message: "fleetd stopped before the answer came; the device may have run the call"})
+			fleet.NewCallError(fleet.CodeStopped+".answer"))
 		return err
 	})
 	if err != nil {
@@ -305,8 +313,7 @@ func (s *Store) CancelStrays(ctx context.Context, before uuid.UUID) (n int64, er
 	err = s.eachOpen(ctx, before, strayFor, func(tx pgx.Tx, among idRange) error {
 		for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
 			closed, err := closeOpen(ctx, tx, among, state, fleet.CallCanceled,
-				fleet.CallError{Code: fleet.CodeNotRecorded,
-					Message: "fleetd stopped before the database had recorded the call; nothing was sent"})
+				fleet.NewCallError(fleet.CodeNotRecorded+".stray"))
 			if err != nil {
 				return err
 			}
@@ -355,16 +362,16 @@ func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Durat
 	})
 }
 
-func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e fleet.CallError) (int64,
+func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e *fleet.CallError) (int64,
 	error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE calls
-		SET state = $2, failure = $2, error_code = $3, error_message = $4, finished_at = $5, result_hash =
+		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $10, finished_at = $5, result_hash =
 			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
 		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1`,
-		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: &e}), idFloor(among.from),
-		among.from.Add(-idSlack), among.before)
+		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(among.from),
+		among.from.Add(-idSlack), among.before, marshalled(e.Params))
 	return tag.RowsAffected(), err
 }
 

@@ -81,7 +81,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign
 	}
 	_, total, err := insertTargets(ctx, tx, c.ID, targets)
 	if err == nil && total != len(targets) {
-		err = fleet.Errorf(fleet.ErrInvalid, "device_twice", "%d devices of the campaign are named twice", len(targets)-total)
+		err = fleet.Refuse(fleet.ErrInvalid, "device_twice", "n", len(targets)-total)
 	}
 	return err
 }
@@ -146,6 +146,5 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, o
 	if err := tx.QueryRow(ctx, `SELECT state FROM campaigns WHERE id = $1`, c.ID).Scan(&now); err != nil {
 		return err
 	}
-	return fleet.Errorf(fleet.ErrConflict, "campaign_changed",
-		"the campaign changed meanwhile and is %s now; look at it again", now)
+	return fleet.Refuse(fleet.ErrConflict, "campaign_changed", "state", fleet.Because("state."+string(now)))
 }

@@ -30,7 +30,7 @@ func (s *Store) CreateCoreDump(ctx context.Context, c telemetry.CoreDump) error 
 		return fmt.Errorf("core dump of device %s: %w", c.Device, domainError(err))
 	}
 	if tag.RowsAffected() == 0 {
-		return fleet.Errorf(fleet.ErrConflict, "core_dump_known", "device %s sent this core dump before", c.Device)
+		return fleet.Refuse(fleet.ErrConflict, "core_dump_known", "device", c.Device)
 	}
 	return nil
 }

@@ -33,8 +33,7 @@ func parseCursor(s, list string) (*cursor, error) {
 		err = json.Unmarshal(b, &c)
 	}
 	if err != nil || c.List != list || cleanText(c.Key) != c.Key || cleanText(c.ID) != c.ID {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_cursor",
-			"the cursor is not one of this list; start again without it")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_cursor")
 	}
 	return &c, nil
 }

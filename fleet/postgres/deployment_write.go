@@ -150,9 +150,8 @@ func (s *Store) saveChunk(ctx context.Context, chunk []campaign.Dispatch, statem
 	case len(chunk) == 1 && taken && statement.leavesActive:
 		return []uuid.UUID{chunk[0].Deployment.ID}, nil
 	case len(chunk) == 1 && taken:
-		return nil, fleet.Errorf(fleet.ErrConflict, "device_active",
-			"device %s cannot become %s in campaign %s: it is being updated by another one",
-			chunk[0].Deployment.Device, chunk[0].Deployment.State, chunk[0].Deployment.Campaign)
+		return nil, fleet.Refuse(fleet.ErrConflict, "device_active", "device", chunk[0].Deployment.Device,
+			"state", fleet.Because("state."+string(chunk[0].Deployment.State)), "campaign", chunk[0].Deployment.Campaign)
 	case len(chunk) > 1 && (taken || rowIsBad(err)):
 		var bad []error
 		for i := range chunk {

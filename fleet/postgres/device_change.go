@@ -94,14 +94,14 @@ func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	if successor != "" {
 		return fleet.ErrReplaced(id, fleet.DeviceID(successor))
 	}
-	return fleet.Errorf(fleet.ErrConflict, "device_retired", "device %s is retired already", id)
+	return fleet.Refuse(fleet.ErrConflict, "device_retired", "device", id)
 }
 
 // ReplaceDevice retires old and gives its name, tags, notes, time zone and
 // hold to its successor, which must be in service.
 func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successor fleet.DeviceID, at time.Time) error {
 	if old == successor {
-		return fleet.Errorf(fleet.ErrInvalid, "invalid_successor", "a device cannot replace itself")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_successor.itself")
 	}
 	detail := map[string]any{"successor": successor}
 	both := []string{string(old), string(successor)}

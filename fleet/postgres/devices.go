@@ -104,7 +104,7 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	}
 	key, ok := deviceOrders[f.Sort]
 	if !ok {
-		return none, fleet.Errorf(fleet.ErrInvalid, "invalid_sort", "devices cannot be sorted by %.40q", string(f.Sort))
+		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_sort", "value", fleet.CleanText(string(f.Sort), 40))
 	}
 	if f.Sort == fleet.SortName && !f.Query.Empty() {
 		// Walking the index by name until enough rows fit takes for ever when
@@ -147,7 +147,7 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 // the one thing in a list's statement that callers could have bent.
 func cursorError(at *cursor, err error) error {
 	if at != nil && hasClass22(err) {
-		return fleet.Errorf(fleet.ErrInvalid, "invalid_cursor", "the cursor is not one of this list; start again without it")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_cursor")
 	}
 	return err
 }
@@ -180,7 +180,7 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 	switch field {
 	case "board", "version", "presence", "chip":
 	default:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_field", "devices cannot be counted by %.40q", field)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", fleet.CleanText(field, 40))
 	}
 	var w where
 	w.query(q, time.Now())

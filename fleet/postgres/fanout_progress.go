@@ -127,7 +127,9 @@ type answerRow struct {
 	Devices      []fleet.DeviceID
 	Calls        []uuid.UUID
 	Result       []byte
+	ErrorCode    *string
 	ErrorMessage *string
+	ErrorParams  []byte
 }
 
 // Answers groups the devices that gave the same answer, largest group first.
@@ -140,7 +142,7 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.F
 			WHERE state NOT IN ('pending', 'sent')
 			GROUP BY state, result_hash
 			ORDER BY count(*) DESC, state, result_hash LIMIT $2)
-		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_message
+		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_code, c.error_message, c.error_params
 		FROM groups g JOIN calls c ON c.id = g.calls[1]
 			AND c.created_at >= `+fanOutBegan+`
 		ORDER BY g.count DESC, g.state, g.result_hash`, id, min(max(limit, 1), maxAnswers), answerSample)
@@ -148,16 +150,23 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.F
 	if err != nil {
 		return nil, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))
 	}
-	return collect(list, answerRow.answer), nil
+	answers := make([]fleet.FanOutAnswer, len(list))
+	for i, r := range list {
+		if answers[i], err = r.answer(); err != nil {
+			return nil, fmt.Errorf("answers to fan-out %s: %w", id, err)
+		}
+	}
+	return answers, nil
 }
 
-func (r answerRow) answer() fleet.FanOutAnswer {
+func (r answerRow) answer() (fleet.FanOutAnswer, error) {
 	a := fleet.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls,
 		Text: resultText(r.Result)}
-	if a.Text == "" && r.ErrorMessage != nil {
-		a.Text = shorten(*r.ErrorMessage)
+	var err error
+	if a.Text == "" {
+		a.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams)
 	}
-	return a
+	return a, err
 }
 
 // resultText is the first text of an MCP CallToolResult, shortened.

@@ -133,6 +133,6 @@ func (s *Store) FinishFanOut(ctx context.Context, by fleet.Actor, id uuid.UUID, 
 		if err := tx.QueryRow(ctx, `SELECT state FROM fanouts WHERE id = $1`, id).Scan(&now); err != nil {
 			return err
 		}
-		return fleet.Errorf(fleet.ErrConflict, "not_running", "the fan-out is %s already", now)
+		return fleet.Refuse(fleet.ErrConflict, "not_running", "state", fleet.Because("state."+string(now)))
 	})
 }

@@ -38,16 +38,13 @@ func (s *Store) savedResponse(ctx context.Context, actor, key string, requestHas
 		cleanText(actor), cleanText(key)).Scan(&hash, &status, &body)
 	switch {
 	case isNotFound(domainError(err)):
-		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress",
-			"the first request with this Idempotency-Key just ended without effect; try again")
+		return nil, fleet.Refuse(fleet.ErrConflict, "request_in_progress.ended")
 	case err != nil:
 		return nil, fmt.Errorf("idempotency key: %w", domainError(err))
 	case !bytes.Equal(hash, requestHash):
-		return nil, fleet.Errorf(fleet.ErrConflict, "idempotency_key_reused",
-			"this Idempotency-Key was used for another request; take a new one")
+		return nil, fleet.Refuse(fleet.ErrConflict, "idempotency_key_reused")
 	case status == nil:
-		return nil, fleet.Errorf(fleet.ErrConflict, "request_in_progress",
-			"the first request with this Idempotency-Key is still at work; ask again in a moment")
+		return nil, fleet.Refuse(fleet.ErrConflict, "request_in_progress.open")
 	}
 	return &fleet.SavedResponse{Status: *status, Body: body}, nil
 }

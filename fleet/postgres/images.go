@@ -181,24 +181,24 @@ func (s *Store) DeleteImage(ctx context.Context, by fleet.Actor, sha256 string) 
 		}
 		err := changeOne(ctx, tx, `DELETE FROM images WHERE sha256 = $1`, cleanText(sha256))
 		if hasCode(err, "23503") { // foreign_key_violation: named by somebody just now
-			return fleet.Errorf(fleet.ErrConflict, "image_in_use", "image %.12s was just put to use; revoke it instead", sha256)
+			return fleet.Refuse(fleet.ErrConflict, "image_in_use.now", "image", fleet.CleanText(sha256, 12))
 		}
 		return err
 	})
 }
 
 func imageUnused(ctx context.Context, tx pgx.Tx, sha256 string) error {
-	var user string
+	var use, name string
 	err := tx.QueryRow(ctx, `
-		SELECT 'release ' || r.version FROM release_images i JOIN releases r ON r.id = i.release_id WHERE i.image = $1
+		SELECT 'release', r.version FROM release_images i JOIN releases r ON r.id = i.release_id WHERE i.image = $1
 		UNION ALL
-		SELECT 'campaign ' || c.name FROM campaign_images i JOIN campaigns c ON c.id = i.campaign_id WHERE i.image = $1
-		LIMIT 1`, cleanText(sha256)).Scan(&user)
+		SELECT 'campaign', c.name FROM campaign_images i JOIN campaigns c ON c.id = i.campaign_id WHERE i.image = $1
+		LIMIT 1`, cleanText(sha256)).Scan(&use, &name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return fleet.Errorf(fleet.ErrConflict, "image_in_use", "image %.12s is part of %s; revoke it instead", sha256, user)
+	return fleet.Refuse(fleet.ErrConflict, "image_in_use."+use, "image", fleet.CleanText(sha256, 12), "name", name)
 }

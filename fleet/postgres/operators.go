@@ -26,7 +26,7 @@ func (s *Store) CreateOperator(ctx context.Context, by fleet.Actor, o fleet.Oper
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 			o.ID, o.Name, strings.ToLower(o.Name), o.Role, o.PasswordHash, o.Locale, o.CreatedAt, o.DisabledAt)
 		if hasCode(err, "23505") {
-			return fleet.Errorf(fleet.ErrConflict, "name_taken", "there is an operator named %q already", o.Name)
+			return fleet.Refuse(fleet.ErrConflict, "name_taken", "name", o.Name)
 		}
 		return err
 	})

@@ -42,9 +42,8 @@ func addReleaseImages(ctx context.Context, tx pgx.Tx, r firmware.Release) error 
 		return boardTaken(err)
 	}
 	if int(tag.RowsAffected()) != len(r.Images) {
-		return fleet.Errorf(fleet.ErrConflict, "image_not_there",
-			"of the %d images of release %s only %d are there, different and not revoked",
-			len(r.Images), r.Version, tag.RowsAffected())
+		return fleet.Refuse(fleet.ErrConflict, "image_not_there", "images", len(r.Images), "version", r.Version,
+			"there", tag.RowsAffected())
 	}
 	return nil
 }
@@ -52,8 +51,7 @@ func addReleaseImages(ctx context.Context, tx pgx.Tx, r firmware.Release) error 
 // boardTaken explains the constraint that a release has one image per chip and board.
 func boardTaken(err error) error {
 	if violates(err, "release_images_board") {
-		return fleet.Errorf(fleet.ErrConflict, "board_taken",
-			"a release has one image for each chip and board, and there is one already")
+		return fleet.Refuse(fleet.ErrConflict, "board_taken")
 	}
 	return err
 }
@@ -156,7 +154,7 @@ func whyNotRelease(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	if err := tx.QueryRow(ctx, `SELECT state FROM releases WHERE id = $1`, id).Scan(&now); err != nil {
 		return err
 	}
-	return fleet.Errorf(fleet.ErrConflict, "release_changed", "the release is %s by now; look at it again", now)
+	return fleet.Refuse(fleet.ErrConflict, "release_changed", "state", fleet.Because("state."+string(now)))
 }
 
 // SetReleaseState moves a release from one state to another. Revoking revokes

@@ -77,8 +77,7 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r enrolment.Ke
 		case err != nil:
 			return err
 		case tag.RowsAffected() == 0:
-			return fleet.Errorf(fleet.ErrConflict, "rotation_changed",
-				"the rotation of the signing key has changed; look at it again")
+			return fleet.Refuse(fleet.ErrConflict, "rotation_changed")
 		case r.Open():
 			return nil
 		}

@@ -22,8 +22,7 @@ const (
 // oldest first. Stretches without a call are left out.
 func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]fleet.CallBucket, error) {
 	if step < minStep {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_step", "calls are counted in stretches of at least %v, not %v",
-			minStep, step)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_step", "least_ms", minStep, "given_ms", step)
 	}
 	rows, _ := s.db.Query(ctx, `
 		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,

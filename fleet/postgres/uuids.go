@@ -44,8 +44,7 @@ func (w *where) idsDown(at *cursor) (order string, err error) {
 	id, err := uuid.Parse(at.ID)
 	from, to, ok := idWindow(id)
 	if err != nil || !ok {
-		return "", fleet.Errorf(fleet.ErrInvalid, "invalid_cursor",
-			"the cursor is not one of this list; start again without it")
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_cursor")
 	}
 	if at.Back {
 		w.and("id > ?", id)

@@ -135,7 +135,7 @@ func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action st
 	return s.write(ctx, "campaign", func() error {
 		row := s.campaigns[c.ID]
 		if row.Revision != c.Revision {
-			return fleet.Errorf(fleet.ErrConflict, "campaign_changed", "the campaign changed meanwhile")
+			return fleet.Refuse(fleet.ErrConflict, "campaign_changed")
 		}
 		targets, skipped := row.Targets, row.Skipped
 		row = *c

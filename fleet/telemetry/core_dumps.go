@@ -97,8 +97,7 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.Dev
 		return err
 	}
 	if info, ok := readCoreDumpInfo(c.Result); c.State == fleet.CallSucceeded && ok && !info.Present {
-		return fleet.Errorf(fleet.ErrConflict, "no_core_dump",
-			"the device holds no core dump: it has not crashed since the last one was fetched")
+		return fleet.Refuse(fleet.ErrConflict, "no_core_dump")
 	}
 	return nil // what hinders the question hinders the upload, too, and is told by its record
 }
@@ -155,13 +154,13 @@ func readCoreDump(r io.Reader) ([]byte, error) {
 	var refused *fleet.Error
 	switch {
 	case len(data) > MaxCoreDumpBytes:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "too_large", "the core dump is larger than %d KiB", MaxCoreDumpBytes>>10)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "too_large.core_dump", "limit", MaxCoreDumpBytes>>10)
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "broken_upload", "the upload broke off after %d bytes", len(data))
+		return nil, fleet.Refuse(fleet.ErrInvalid, "broken_upload.bytes", "n", len(data))
 	case len(data) == 0:
-		return nil, fleet.Errorf(fleet.ErrInvalid, "empty_upload", "the core dump is empty")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "empty_upload")
 	}
 	return data, nil
 }
@@ -278,7 +277,7 @@ func (s *CoreDumps) Content(ctx context.Context, id uuid.UUID) (CoreDump, []byte
 
 // Delete forgets a core dump, and its bytes unless another record needs them.
 func (s *CoreDumps) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
-	if err := by.May(fleet.RoleOperator, "deleting a core dump"); err != nil {
+	if err := by.May(fleet.RoleOperator, "delete_core_dump"); err != nil {
 		return err
 	}
 	c, err := s.o.Store.CoreDump(ctx, id)

@@ -169,7 +169,7 @@ func (s *CoreDumps) fetched(c fleet.Call, err error) error {
 	case err != nil:
 		return err
 	case c.State != fleet.CallSucceeded:
-		return fmt.Errorf("call %s ended %s: %s", c.ID, c.State, c.Error.Message)
+		return fmt.Errorf("call %s ended %s: %s", c.ID, c.State, c.Error)
 	}
 	s.o.Log.Info("core dump fetched", "device", c.Device, "call", c.ID)
 	return nil

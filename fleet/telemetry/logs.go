@@ -236,8 +236,7 @@ func (s *Logs) open(id fleet.DeviceID) (*deviceLog, error) {
 		return d, nil
 	}
 	if len(s.devices) >= maxLogged && !s.makeRoom(now) {
-		return nil, fleet.Errorf(fleet.ErrTooMany, "too_many_logs",
-			"the logs of %d devices are followed already; stop one, or wait", maxLogged)
+		return nil, fleet.Refuse(fleet.ErrTooMany, "too_many_logs", "limit", maxLogged)
 	}
 	d := &deviceLog{touched: now}
 	s.devices[id] = d

@@ -283,12 +283,11 @@ const (
 	VitalsStepsKept = 3 * 24 * time.Hour
 )
 
-// Vitals returns what the device told last, or [fleet.ErrNotFound] with a sentence
-// that says why there may be nothing.
+// Vitals returns the device's latest vitals, or [fleet.ErrNotFound] with a code
+// that says why there may be none.
 func (r *Reports) Vitals(ctx context.Context, id fleet.DeviceID) (Vitals, error) {
 	v, err := r.opts.Store.Vitals(ctx, id)
-	return v, neverTold(err, "no_vitals",
-		"the device has not told its vitals; the included firmware does when it connects, stock firmware never does")
+	return v, neverReported(err, fleet.Refuse(fleet.ErrNotFound, "no_vitals"))
 }
 
 // UnsteadyVitals returns the vitals of those among the devices that are in safe
@@ -305,8 +304,7 @@ func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) 
 func (r *Reports) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
 	[]VitalsPoint, error) {
 	if !since.Before(until) || until.Sub(since) > maxVitalsInterval {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_interval", "since must lie before until, by at most %d days",
-			maxVitalsInterval/24/time.Hour)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_interval", "days", int64(maxVitalsInterval/24/time.Hour))
 	}
 	finest := VitalsStep
 	if r.opts.Now().Sub(since) > VitalsStepsKept {
@@ -325,18 +323,16 @@ func (r *Reports) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) 
 	return r.opts.Store.DeviceJobs(ctx, id, min(limit, MaxDeviceJobs))
 }
 
-// Config returns the configuration that the device told last, or [fleet.ErrNotFound]
-// with a sentence that says why there may be none.
+// DeviceConfig returns the configuration that the device reported last, or
+// [fleet.ErrNotFound] with a code that says why there may be none.
 func (r *Reports) DeviceConfig(ctx context.Context, id fleet.DeviceID) (Config, error) {
 	c, err := r.opts.Store.DeviceConfig(ctx, id)
-	return c, neverTold(err, "no_config",
-		"the device has not told its configuration; the included firmware does when it changes or when "+fleet.ToolConfigGet+
-			" is called, stock firmware has none")
+	return c, neverReported(err, fleet.Refuse(fleet.ErrNotFound, "no_config", "tool", fleet.ToolConfigGet))
 }
 
-func neverTold(err error, code, sentence string) error {
+func neverReported(err error, missing *fleet.Error) error {
 	if errors.Is(err, fleet.ErrNotFound) {
-		return fleet.Errorf(fleet.ErrNotFound, code, "%s", sentence)
+		return missing
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // callView is the contract's call object.
@@ -20,7 +21,7 @@ type callView struct {
 	FanOutID   *uuid.UUID       `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
 	State      fleet.CallState  `json:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
 	Result     json.RawMessage  `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
-	Error      *fleet.CallError `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
+	Error      *callErrorView   `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
 	Evidence   []fleet.Evidence `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
 	TimeoutMs  int64            `json:"timeout_ms"`
 	CreatedAt  time.Time        `json:"created_at"`
@@ -44,9 +45,9 @@ func actor(a fleet.Actor) actorView { return actorView{a.Kind, a.Name} }
 
 // lateView is a late answer: either a result or an error.
 type lateView struct {
-	At     time.Time        `json:"at"`
-	Result json.RawMessage  `json:"result"`
-	Error  *fleet.CallError `json:"error"`
+	At     time.Time       `json:"at"`
+	Result json.RawMessage `json:"result"`
+	Error  *callErrorView  `json:"error"`
 }
 
 // TransformSchema says that error may be null.
@@ -54,9 +55,23 @@ func (lateView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "error")
 }
 
+// callErrorView is why a call failed.
+type callErrorView struct {
+	Code    string       `json:"code"`
+	Message string       `json:"message"`
+	Params  fleet.Params `json:"params,omitempty"`
+}
+
+func callErrorOf(e *fleet.CallError) *callErrorView {
+	if e == nil {
+		return nil
+	}
+	return &callErrorView{e.Code, i18n.CallErrorDetail(e), e.Params}
+}
+
 func call(c fleet.Call) callView {
 	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
-		State: c.State, Result: rawOrNull(c.Result), Error: c.Error, Evidence: orEmpty(c.Evidence),
+		State: c.State, Result: rawOrNull(c.Result), Error: callErrorOf(c.Error), Evidence: orEmpty(c.Evidence),
 		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
 	if c.FanOut != uuid.Nil {
@@ -66,7 +81,7 @@ func call(c fleet.Call) callView {
 		v.DurationMs = ptr(c.Duration().Milliseconds())
 	}
 	if l := c.Late; l != nil {
-		v.Late = &lateView{utc(l.At), rawOrNull(l.Result), l.Error}
+		v.Late = &lateView{utc(l.At), rawOrNull(l.Result), callErrorOf(l.Error)}
 	}
 	return v
 }

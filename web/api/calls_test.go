@@ -79,8 +79,7 @@ func TestCallOutcomes(t *testing.T) {
 func TestCallWhoseAnswerIsNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
-		return fleet.Answer{Omitted: &fleet.CallError{Code: fleet.CodeTooLarge, Message: "too large",
-			Params: map[string]any{"bytes": 300_000, "limit": 262_144}}}, nil
+		return fleet.Answer{Omitted: fleet.NewCallError(fleet.CodeTooLarge, "bytes", 300_000, "limit", 262_144)}, nil
 	})
 	r := w.post(t, callPath, volume50)
 	c := decode[callView](t, r, http.StatusOK)

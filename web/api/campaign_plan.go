@@ -130,7 +130,7 @@ func (f *CampaignFields) apply(p *campaign.Plan) error {
 func (f *CampaignFields) applyAudience(p *campaign.Plan) error {
 	switch {
 	case f.Query != nil && f.Devices != nil:
-		return fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+		return fleet.Refuse(fleet.ErrInvalid, "audience_missing")
 	case f.Query != nil:
 		p.Query, p.Devices = *f.Query, nil
 	case f.Devices != nil:
@@ -238,7 +238,7 @@ type CampaignBody struct {
 func (b *CampaignBody) plan() (campaign.Plan, error) {
 	p := campaign.Plan{Name: b.Name, Release: b.ReleaseID}
 	if (b.Query == nil) == (b.Devices == nil) {
-		return p, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+		return p, fleet.Refuse(fleet.ErrInvalid, "audience_missing")
 	}
 	return p, b.apply(&p)
 }

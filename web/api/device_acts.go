@@ -126,8 +126,7 @@ func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*a
 		return nil, err
 	}
 	if (in.Body.Successor == "") == (in.Body.Code == "") {
-		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_successor", Field: "body.successor",
-			Message: "name the successor by its id, or by the code that it shows"}
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_successor.unnamed").At("body.successor")
 	}
 	if _, err := a.Devices.Device(ctx, id); err != nil {
 		return nil, err

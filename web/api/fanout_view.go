@@ -1,12 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // FanOutView is a fan-out as lists show it.
@@ -104,7 +106,8 @@ type sampleView struct {
 }
 
 func fanOutAnswer(g fleet.FanOutAnswer) fanOutAnswerView {
-	v := fanOutAnswerView{State: g.State, Text: g.Text, Count: g.Count, Sample: []sampleView{}}
+	v := fanOutAnswerView{State: g.State, Text: cmp.Or(g.Text, i18n.CallErrorDetail(g.Error)),
+		Count: g.Count, Sample: []sampleView{}}
 	for i := range min(len(g.Sample), len(g.CallIDs)) {
 		v.Sample = append(v.Sample, sampleView{g.Sample[i], g.CallIDs[i]})
 	}

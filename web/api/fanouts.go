@@ -55,11 +55,10 @@ func (in *createFanOutInput) request(by fleet.Actor) (fleet.FanOutRequest, error
 	case b.Offline == "wait":
 		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
 	case b.OfflineWait != 0:
-		return r, &fleet.Error{Kind: fleet.ErrInvalid, Code: "offline_wait_without_wait", Field: "offline_wait_ms",
-			Message: `offline_wait_ms says how long to wait for devices that are not connected: give it with "offline":"wait"`}
+		return r, fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
 	}
 	if (b.Query == nil) == (b.Devices == nil) {
-		return r, fleet.Errorf(fleet.ErrInvalid, "audience_missing", "say which devices: give either q or devices")
+		return r, fleet.Refuse(fleet.ErrInvalid, "audience_missing")
 	}
 	if b.Query != nil {
 		r.Query = *b.Query

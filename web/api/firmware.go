@@ -75,7 +75,7 @@ func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*ans
 	}
 	f, err := a.Devices.Facts(ctx, d.ID)
 	if errors.Is(err, fleet.ErrNotFound) {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "no_facts", "the device %s has not polled yet", d.ID)
+		return nil, fleet.Refuse(fleet.ErrNotFound, "no_facts", "device", d.ID)
 	}
 	if err != nil {
 		return nil, err

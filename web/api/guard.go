@@ -57,8 +57,7 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	return a.authenticated(need, op.Summary, next)
 }
 
-func (a *api) authenticated(need fleet.Role, what string, next http.Handler) http.Handler {
-	what = "\"" + what + "\""
+func (a *api) authenticated(need fleet.Role, operation string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
@@ -67,11 +66,12 @@ func (a *api) authenticated(need fleet.Role, what string, next http.Handler) htt
 		}
 		actor, err := a.Operators.Authenticate(r.Context(), secret)
 		if errors.Is(err, fleet.ErrForbidden) {
-			a.unauthenticated(w, r, "invalid_token", err.Error())
+			a.unauthenticated(w, r, "invalid_token", known(err).Detail)
 			return
 		}
-		if err == nil {
-			err = actor.May(need, what)
+		if err == nil && !actor.Role.Allows(need) {
+			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", operation, "need", need,
+				"actor", actor.Name, "role", actor.Role)
 		}
 		if err != nil {
 			a.problemOf(r.Context(), err, "", "").write(w)

@@ -198,7 +198,7 @@ func TestFailures(t *testing.T) {
 		{errors.New("relation \"secret_table\" does not exist"), 500, "internal"},
 		{nil, 500, "internal"},
 		{errors.Join(fleet.ErrUnavailable, errors.New("secret_table is away")), 503, "unavailable"},
-		{fleet.Errorf(fleet.ErrUnavailable, "stopping", "fleetd is stopping"), 503, "stopping"},
+		{fleet.Refuse(fleet.ErrUnavailable, "stopping"), 503, "stopping"},
 		{context.DeadlineExceeded, 503, "unavailable"},
 	}
 	for _, tt := range tests {

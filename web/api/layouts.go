@@ -124,7 +124,5 @@ func readBuild(r *http.Request, build *firmware.Build) error {
 }
 
 func noFiles() error {
-	e := fleet.Errorf(fleet.ErrInvalid, "file_missing", "the form has no file, or cannot be read; name each part \"file\"")
-	e.Field = "file"
-	return e
+	return fleet.Refuse(fleet.ErrInvalid, "file_missing.parts").At("file")
 }

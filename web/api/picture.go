@@ -113,14 +113,12 @@ func (a *api) pictureFor(ctx context.Context, device fleet.DeviceID, tool string
 	if data == nil && ref == nil {
 		return "", nil
 	}
-	wrong := func(code, message string) error {
-		return &fleet.Error{Kind: fleet.ErrInvalid, Code: code, Field: "picture", Message: message}
-	}
 	switch {
 	case data != nil && ref != nil:
-		return "", wrong("two_pictures", "send a picture or name a snapshot, not both")
+		return "", fleet.Refuse(fleet.ErrInvalid, "two_pictures").At("picture")
 	case !fleet.ShowsPicture(tool):
-		return "", wrong("picture_not_taken", tool+" takes no picture; "+fleet.ToolPreviewImage+" does")
+		return "", fleet.Refuse(fleet.ErrInvalid, "picture_not_taken", "tool", tool,
+			"other", fleet.ToolPreviewImage).At("picture")
 	}
 	if _, err := a.Devices.Device(ctx, device); err != nil {
 		return "", err

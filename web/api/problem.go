@@ -11,7 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"fleetd/fleet"
+	"fleetd/web/i18n"
+	"fleetd/web/outcome"
 )
 
 // A problem is a failure as programs read it (RFC 9457). Status is for HTTP,
@@ -91,29 +92,8 @@ func (p *problem) add(err error) {
 	}
 }
 
-// outcomes says, for each kind of failure, what HTTP calls it. The code and
-// words are for failures that carry none of their own.
-var outcomes = []struct {
-	kind         error
-	status       int
-	code, detail string
-	retryAfter   int
-}{
-	{fleet.ErrNotFound, http.StatusNotFound, "not_found", "there is no such thing", 0},
-	{fleet.ErrInvalid, http.StatusUnprocessableEntity, "invalid_request",
-		"the request holds something that cannot be stored", 0},
-	{fleet.ErrForbidden, http.StatusForbidden, "forbidden", "this is not permitted", 0},
-	{fleet.ErrConflict, http.StatusConflict, "conflict", "this conflicts with the present state; read it again", 0},
-	{fleet.ErrOffline, http.StatusConflict, "device_offline", "the device is not connected", 0},
-	{fleet.ErrBusy, http.StatusServiceUnavailable, "device_busy", "too many calls wait for the device", 1},
-	{fleet.ErrTooMany, http.StatusTooManyRequests, "too_many_attempts", "too many attempts; wait a minute", 60},
-	{fleet.ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "fleetd cannot do this right now; try again", 2},
-	{context.Canceled, http.StatusServiceUnavailable, "unavailable", "the request ended before it was done", 2},
-	{context.DeadlineExceeded, http.StatusServiceUnavailable, "unavailable", "this took too long; try again", 2},
-}
-
-// problemOf is the one place where failures become statuses. noun names what
-// the operation is about, id which one.
+// problemOf is the problem of a failure. noun names what the operation is
+// about, id which one.
 func (a *api) problemOf(ctx context.Context, err error, noun, id string) *problem {
 	var p *problem
 	if errors.As(err, &p) {
@@ -134,22 +114,14 @@ func (a *api) problemOf(ctx context.Context, err error, noun, id string) *proble
 	return p
 }
 
-// known returns the problem of a failure that package fleet foresees. Only the
-// words of a [fleet.Error] are meant for others; what wraps it may quote SQL.
+// known returns the problem of a failure that is foreseen, nil of any other.
 func known(err error) *problem {
-	for _, o := range outcomes {
-		if !errors.Is(err, o.kind) {
-			continue
-		}
-		p := &problem{Status: o.status, Title: http.StatusText(o.status), Code: o.code, Detail: o.detail,
-			retryAfter: o.retryAfter}
-		var e *fleet.Error
-		if errors.As(err, &e) {
-			p.Code, p.Detail, p.Field, p.Params = e.Code, e.Message, e.Field, e.Params
-		}
-		return p
+	o := outcome.Of(err)
+	if o.Refusal == nil {
+		return nil
 	}
-	return nil
+	return &problem{Status: o.Status, Title: http.StatusText(o.Status), Code: o.Refusal.Code,
+		Detail: i18n.ErrorDetail(o.Refusal), Field: o.Refusal.Field, Params: o.Refusal.Params, retryAfter: o.RetryAfter}
 }
 
 // internalProblem says nothing but where the log says more. id is the

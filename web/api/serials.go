@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/i18n"
 )
 
 func (a *api) registerSerials() {
@@ -115,7 +116,7 @@ func (a *api) loadSerials(ctx context.Context, by fleet.Actor, in *serialListInp
 func lineProblems(file *enrolment.SerialFileError) *problem {
 	p := known(file)
 	for _, l := range file.Problems {
-		p.Errors = append(p.Errors, fieldProblem{"line " + strconv.Itoa(l.Line), l.Text()})
+		p.Errors = append(p.Errors, fieldProblem{"line " + strconv.Itoa(l.Line), i18n.Detail("error.code.", l.Reason())})
 	}
 	return p
 }

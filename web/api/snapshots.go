@@ -53,8 +53,7 @@ type listSnapshotsInput struct {
 func (a *api) listSnapshots(ctx context.Context, _ fleet.Actor, in *listSnapshotsInput) (*answer[list[snapshotView]],
 	error) {
 	if (in.Device == "") == (in.Call == "") {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_request",
-			"name either a device or a call: /snapshots?device=a0:85:e3:11:22:33")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_request.snapshots")
 	}
 	if in.Call != "" {
 		return a.snapshotOf(ctx, in.Call)

@@ -92,8 +92,7 @@ func (in *statsInput) lookBack(now time.Time) (time.Time, time.Duration, error) 
 		since = now.Add(-min(defaultLookBack, maxStretches*step))
 	}
 	if since.After(now) || now.Sub(since)/step > maxStretches {
-		return since, step, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_since", Field: "query.since",
-			Message: "since must lie in the past, at most 1000 steps ago; give a larger step_ms to look back further"}
+		return since, step, fleet.Refuse(fleet.ErrInvalid, "invalid_since", "steps", 1000).At("query.since")
 	}
 	return since, step, nil
 }

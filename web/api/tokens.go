@@ -64,8 +64,7 @@ type newTokenView struct {
 func (a *api) createToken(ctx context.Context, by fleet.Actor, in *createTokenInput) (*answer[newTokenView], error) {
 	expires := utcOrNil(in.Body.ExpiresAt)
 	if expires != nil && !expires.After(time.Now()) {
-		return nil, &fleet.Error{Kind: fleet.ErrInvalid, Code: "invalid_expires_at", Field: "expires_at",
-			Message: "the token would have expired already"}
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_expires_at").At("expires_at")
 	}
 	t, secret, err := a.Operators.NewToken(ctx, by, in.Body.Name, in.Body.Role, expires)
 	if err != nil {

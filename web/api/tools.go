@@ -161,8 +161,5 @@ func pick(records []fleet.InventoryRecord, param, id string, place int) (string,
 			return id, nil
 		}
 	}
-	e := fleet.Errorf(fleet.ErrInvalid, "unknown_inventory",
-		"the device had no such inventory; see its list of inventories")
-	e.Field = "query." + param
-	return "", e
+	return "", fleet.Refuse(fleet.ErrInvalid, "unknown_inventory").At("query." + param)
 }

@@ -123,9 +123,7 @@ func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, 
 	bool, error) {
 	file, header, err := r.FormFile("file")
 	if err != nil {
-		e := fleet.Errorf(fleet.ErrInvalid, "file_missing", "the form has no file; name the part \"file\"")
-		e.Field = "file"
-		return firmware.Image{}, false, e
+		return firmware.Image{}, false, fleet.Refuse(fleet.ErrInvalid, "file_missing.part").At("file")
 	}
 	defer file.Close()
 	if header.Size > firmware.MaxImageBytes {

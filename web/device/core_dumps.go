@@ -30,7 +30,7 @@ func (h *Handler) receiveCoreDump(w http.ResponseWriter, r *http.Request) error 
 func onlyFile(r *http.Request) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "not_multipart", "want a multipart/form-data body with a part named file")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "not_multipart")
 	}
 	part, err := form.NextPart()
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *lastPart) Read(b []byte) (int, error) {
 	case io.EOF:
 		return n, io.EOF
 	case nil:
-		return n, fleet.Errorf(fleet.ErrInvalid, "too_many_parts", "the upload has more than the one part named file")
+		return n, fleet.Refuse(fleet.ErrInvalid, "too_many_parts")
 	default:
 		return n, partError(next)
 	}

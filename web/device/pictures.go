@@ -9,6 +9,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // maxUpload is a picture and the multipart form around it.
@@ -44,7 +45,7 @@ func (h *Handler) receiveSnapshot(w http.ResponseWriter, r *http.Request) error 
 func filePart(r *http.Request) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "not_multipart", "want a multipart/form-data body with a part named file")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "not_multipart")
 	}
 	for range 8 {
 		part, err := form.NextPart()
@@ -61,9 +62,9 @@ func filePart(r *http.Request) (io.Reader, error) {
 func partError(err error) error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return fleet.Errorf(fleet.ErrInvalid, "too_large", "the upload is larger than %d bytes", tooLarge.Limit)
+		return fleet.Refuse(fleet.ErrInvalid, "too_large.upload", "limit", tooLarge.Limit)
 	}
-	return fleet.Errorf(fleet.ErrInvalid, "broken_upload", "the upload has no complete part named file")
+	return fleet.Refuse(fleet.ErrInvalid, "broken_upload.no_file")
 }
 
 // uploadPart distinguishes a body that is too large from one that breaks off.
@@ -108,7 +109,7 @@ func (h *Handler) refuseUpload(w http.ResponseWriter, what string, err error) {
 	if status == 0 {
 		status = http.StatusBadRequest
 	}
-	sendText(w, status, refused.Message)
+	sendText(w, status, i18n.ErrorDetail(refused))
 }
 
 func sendText(w http.ResponseWriter, status int, message string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"regexp"
 	"slices"
 )
 
@@ -92,3 +93,25 @@ func load(files fs.FS, name string, into map[string]message) error {
 
 // Keys lists all messages, for the test that finds unused ones.
 func Keys() []string { return slices.Sorted(maps.Keys(catalogue)) }
+
+var placeholder = regexp.MustCompile(`\{([a-z_]+)\}`)
+
+// Placeholders lists the parameters that a message names.
+func Placeholders(key string) []string {
+	var names []string
+	for _, texts := range catalogue[key] {
+		for _, text := range texts {
+			names = append(names, placeholdersIn(text)...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func placeholdersIn(text string) []string {
+	var names []string
+	for _, found := range placeholder.FindAllStringSubmatch(text, -1) {
+		names = append(names, found[1])
+	}
+	return names
+}

@@ -2,18 +2,15 @@ package i18n
 
 import (
 	"net/http/httptest"
-	"regexp"
 	"slices"
 	"testing"
 	"time"
 	"unicode"
 )
 
-var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
-
 // same are the texts that are rightly equal in both languages: names and signs.
 var same = []string{"app.name", "firmware.idf", "firmware.sha256", "call.after", "campaign.unit.percent",
-	"campaign.from_to", "campaign.wave_named"}
+	"campaign.from_to", "campaign.wave_named", "error.code.any.cause", "call.error.any.cause"}
 
 func TestBothLanguagesAreWhole(t *testing.T) {
 	for key, m := range catalogue {

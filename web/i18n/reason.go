@@ -1,46 +1,155 @@
 package i18n
 
 import (
+	"cmp"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"fleetd/fleet"
 )
 
 // Because writes the message of a code: message prefix+code with the code's
 // parameters, each written as the end of its name says (see [fleet.Params]).
+// The parameter "case" chooses among messages prefix+code+"."+case.
 // zone is that of the reader's clock. A parameter that is a reason is written
 // with the same prefix. A code without a message is written as it is: it came
 // from a newer version, or from the wire.
 func Because(l Lang, zone *time.Location, prefix string, r fleet.Reason) string {
-	if r.Code == "" {
-		return ""
+	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix}.text(r)
+}
+
+const (
+	errorPrefix = "error.code." // of [fleet.Error], and of all that is nested in it
+	callPrefix  = "call.error." // of [fleet.CallError]
+)
+
+// Error writes for a page what an error says: a sentence in the reader's
+// language.
+func Error(l Lang, zone *time.Location, e *fleet.Error) string {
+	return writer{lang: l, zone: zone, prefix: errorPrefix, nested: errorPrefix, sentence: true}.text(e.Reason())
+}
+
+// ErrorDetail writes for programs, logs and terminals what an error says:
+// English that can be part of a larger sentence.
+func ErrorDetail(e *fleet.Error) string { return Detail(errorPrefix, e.Reason()) }
+
+// Detail is [Because] for programs and terminals.
+func Detail(prefix string, r fleet.Reason) string {
+	return writer{lang: English, prefix: prefix, nested: prefix}.text(r)
+}
+
+// CallError writes for a page why a call failed. foreign says that the words
+// are the device's, or those of an older version.
+func CallError(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
+	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true}, e)
+}
+
+// CallErrorDetail writes for programs and terminals why a call failed.
+func CallErrorDetail(e *fleet.CallError) string {
+	text, _ := callError(writer{lang: English, prefix: callPrefix, nested: errorPrefix}, e)
+	return text
+}
+
+func callError(w writer, e *fleet.CallError) (text string, foreign bool) {
+	if e == nil {
+		return "", false
 	}
-	if !Has(prefix + r.Code) {
+	r := e.Reason()
+	if n, ok := r.Params["bytes"].(int64); ok { // both are sizes, by names that the wire has had before the rule
+		limit, _ := r.Params["limit"].(int64)
+		r = r.With("bytes", Bytes(w.lang, n)).With("limit", Bytes(w.lang, limit))
+	}
+	key := w.key(r)
+	if key != "" && (e.Message == "" || filled(catalogue[key][w.lang], r.Params)) {
+		return w.text(r), false
+	}
+	return cmp.Or(e.Message, e.Code), e.Message != ""
+}
+
+// filled reports whether there is a parameter for every placeholder: records of
+// older versions have none.
+func filled(texts forms, p fleet.Params) bool {
+	for _, name := range placeholdersIn(texts[len(texts)-1]) {
+		if _, ok := p[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// A writer makes the text of codes for one reader.
+type writer struct {
+	lang           Lang
+	zone           *time.Location // nil for programs: times are RFC 3339
+	prefix, nested string         // of the messages of a code, and of the codes in its parameters
+	sentence       bool           // with a capital and a full stop
+}
+
+// key is the message of a code, "" without one. A case that says the same of
+// many codes has its message under "any".
+func (w writer) key(r fleet.Reason) string {
+	keys := []string{w.prefix + r.Code}
+	if which := r.Params.Case(); which != "" {
+		keys = []string{w.prefix + r.Code + "." + which, w.prefix + "any." + which, w.prefix + r.Code}
+	}
+	for _, key := range keys {
+		if Has(key) {
+			return key
+		}
+	}
+	return ""
+}
+
+func (w writer) text(r fleet.Reason) string {
+	key := w.key(r)
+	if key == "" {
 		return r.Code
 	}
 	args := make([]any, 0, 2*len(r.Params))
 	for name, value := range r.Params {
-		args = append(args, name, param(l, zone, prefix, name, value))
+		args = append(args, name, w.param(name, value))
 	}
-	return Text(l, prefix+r.Code, args...)
+	text := Text(w.lang, key, args...)
+	if w.sentence && w.lang == English {
+		return sentence(catalogue[key][English].form(args), text)
+	}
+	return text
 }
 
-func param(l Lang, zone *time.Location, prefix, name string, value any) any {
+func (w writer) param(name string, value any) any {
 	switch v := value.(type) {
 	case fleet.Reason:
-		return Because(l, zone, prefix, v)
+		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested}.text(v)
 	case int64:
 		switch {
 		case strings.HasSuffix(name, "_ms"):
 			return time.Duration(v) * time.Millisecond
 		case strings.HasSuffix(name, "_bytes"):
-			return Bytes(l, v)
+			return Bytes(w.lang, v)
 		}
 	case string:
-		if at, err := time.Parse(time.RFC3339, v); err == nil && strings.HasSuffix(name, "_at") {
-			return at.In(zone)
+		if at, err := time.Parse(time.RFC3339, v); err == nil && w.zone != nil && strings.HasSuffix(name, "_at") {
+			return at.In(w.zone)
 		}
 	}
 	return value
+}
+
+// sentence gives a text its capital and full stop. What begins with a parameter
+// or with the name of a field keeps its first letter.
+func sentence(message, text string) string {
+	if strings.HasPrefix(message, "{cause}") || strings.HasPrefix(message, "{act}") { // a text of ours
+		message = text
+	}
+	first, _ := utf8.DecodeRuneInString(message)
+	word, _, _ := strings.Cut(message, " ")
+	if unicode.IsLower(first) && !strings.ContainsAny(word, "_{") {
+		text = string(unicode.ToUpper(first)) + text[utf8.RuneLen(first):]
+	}
+	if last, _ := utf8.DecodeLastRuneInString(text); unicode.IsPunct(last) && last != ')' && last != '"' {
+		return text
+	}
+	return text + "."
 }

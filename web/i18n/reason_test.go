@@ -57,3 +57,63 @@ func TestStoredParamsAreTyped(t *testing.T) {
 		t.Errorf("null: %v, %v", p, err)
 	}
 }
+
+func TestErrors(t *testing.T) {
+	long := fleet.Refuse(fleet.ErrInvalid, "invalid_query.long", "size", 3000, "limit", 512)
+	cause := fleet.Refuse(fleet.ErrInvalid, "invalid_query.cause", "cause", long.Reason()).At("q")
+	passed := fleet.Refuse(fleet.ErrConflict, "end_has_passed", "name", "{end_at}", "end_at",
+		time.Date(2026, 8, 1, 22, 0, 0, 0, time.UTC))
+	tests := []struct {
+		e              *fleet.Error
+		detail, en, zh string
+	}{
+		{long, "the filter is 3,000 bytes long; 512 is the limit", "The filter is 3,000 bytes long; 512 is the limit.",
+			"筛选条件长 3,000 字节，上限为 512 字节。"},
+		{cause, "the filter is 3,000 bytes long; 512 is the limit", "The filter is 3,000 bytes long; 512 is the limit.",
+			"筛选条件长 3,000 字节，上限为 512 字节。"},
+		{passed, "the end of {end_at}, 2026-08-01T22:00:00Z, has passed: give it a later one",
+			"The end of {end_at}, 2 Aug 2026, 06:00:00, has passed: give it a later one.",
+			"活动“{end_at}”的结束时间 2026年8月2日 06:00:00 已过，请设置更晚的时间。"},
+		{fleet.Refuse(fleet.ErrConflict, "of_a_newer_version"), "of_a_newer_version", "of_a_newer_version",
+			"of_a_newer_version"},
+	}
+	zone := time.FixedZone("", 8*3600)
+	for _, tt := range tests {
+		if got := ErrorDetail(tt.e); got != tt.detail {
+			t.Errorf("for programs: %q, want %q", got, tt.detail)
+		}
+		if got := Error(English, zone, tt.e); got != tt.en {
+			t.Errorf("in English: %q, want %q", got, tt.en)
+		}
+		if got := Error(Chinese, zone, tt.e); got != tt.zh {
+			t.Errorf("in Chinese: %q, want %q", got, tt.zh)
+		}
+	}
+}
+
+// Records of older versions have text and no parameters; a device's words stay.
+func TestCallErrors(t *testing.T) {
+	tests := []struct {
+		e       *fleet.CallError
+		zh      string
+		foreign bool
+	}{
+		{nil, "", false},
+		{fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", 5*time.Second), "5 秒 内没有应答，设备可能已执行调用。",
+			false},
+		{&fleet.CallError{Code: fleet.CodeNoAnswer, Message: "no answer within 5s"}, "no answer within 5s", true},
+		{&fleet.CallError{Code: fleet.CodeStayed, Message: "the device stayed"}, "the device stayed", true},
+		{&fleet.CallError{Code: fleet.CodeNotRecorded, Message: "the database"},
+			"数据库未确认发送前必须写入的记录，未发送任何内容。", false},
+		{&fleet.CallError{Code: fleet.CodeToolError, Message: "{speaker} gone"}, "{speaker} gone", true},
+		{fleet.NewCallError(fleet.CodeTooLarge, "bytes", 300_000, "limit", 262_144),
+			"设备已执行调用。应答大小为 293 KiB，超过上限 256 KiB，未予保存。", false},
+		{fleet.NewCallError("unsendable.cause", "cause", fleet.Because("unknown_device", "device", "a0")), "没有设备 a0。",
+			false},
+	}
+	for _, tt := range tests {
+		if got, foreign := CallError(Chinese, time.UTC, tt.e); got != tt.zh || foreign != tt.foreign {
+			t.Errorf("%v: %q, foreign %v; want %q, %v", tt.e, got, foreign, tt.zh, tt.foreign)
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/i18n"
 )
 
 // A CallsPage is the record of calls: GET [PathCalls].
@@ -27,20 +29,33 @@ type CallRow struct {
 	Actor      fleet.Actor
 	State      fleet.CallState
 	Duration   time.Duration // 0 without an outcome
-	Detail     string        // error message or first text of the answer; foreign text
+	Detail     string        // first text of the answer; foreign text
+	Error      *fleet.CallError
 }
 
 // NewCallRow shows a call as a row. name is the device's, detail one line of
-// what came of it.
+// what it answered.
 func NewCallRow(c fleet.Call, name, detail string) CallRow {
 	row := CallRow{
 		ID: c.ID.String(), At: c.CreatedAt, Device: c.Device, DeviceName: name, Tool: c.Tool,
 		Arguments: arguments(c.Arguments), Actor: c.Actor, State: c.State, Duration: c.Duration(), Detail: detail,
-	}
-	if row.Detail == "" && c.Error != nil {
-		row.Detail = c.Error.Message
+		Error: c.Error,
 	}
 	return row
+}
+
+// detail is why the call failed, else what the device answered.
+func (c CallRow) detail(ctx context.Context) (text string, foreign bool) {
+	if c.Detail != "" || c.Error == nil {
+		return c.Detail, true
+	}
+	return callErrorText(ctx, c.Error)
+}
+
+// callErrorText says why a call failed, and whether the words are foreign.
+func callErrorText(ctx context.Context, e *fleet.CallError) (text string, foreign bool) {
+	p := page(ctx)
+	return i18n.CallError(p.Lang, p.Zone, e)
 }
 
 func (c CallRow) in(oneDevice bool) CallRow {

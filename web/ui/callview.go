@@ -2,17 +2,12 @@ package ui
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"maps"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"fleetd/fleet"
-	"fleetd/web/i18n"
 )
 
 // A CallPage is one call on record: GET [CallPath].
@@ -131,44 +126,6 @@ func (v CallView) means() (key string, ok bool) {
 	}
 	key, ok = explained[v.Call.State]
 	return key, ok
-}
-
-// callErrorLine is the text of a code with parameters; other errors have none
-// but their message, which may be the device's.
-func callErrorLine(ctx context.Context, e *fleet.CallError) string {
-	key := "call.error." + e.Code
-	if !i18n.Has(key) {
-		return e.Message
-	}
-	args := []any{}
-	for _, name := range slices.Sorted(maps.Keys(e.Params)) {
-		value := e.Params[name]
-		if n, ok := wholeNumber(value); ok {
-			switch {
-			case e.Code == fleet.CodeTooLarge:
-				value = bytesText(ctx, n)
-			case strings.HasSuffix(name, "_ms"):
-				value = duration(ctx, time.Duration(n)*time.Millisecond)
-			default:
-				value = num(ctx, int(n))
-			}
-		}
-		args = append(args, name, value)
-	}
-	return t(ctx, key, args...)
-}
-
-// wholeNumber reads a figure of a call of this process, or of a stored one.
-func wholeNumber(v any) (int64, bool) {
-	switch v := v.(type) {
-	case int:
-		return int64(v), true
-	case int64:
-		return v, true
-	case float64:
-		return int64(v), true
-	}
-	return 0, false
 }
 
 // explained are the outcomes that need a sentence on what they mean for the

@@ -31,8 +31,7 @@ type DeviceConfigView struct {
 // A ConfigCall is what became of the last attempt to read or change a
 // configuration from this page.
 type ConfigCall struct {
-	Call    fleet.Call
-	Refusal string // what the device said to it; foreign text
+	Call fleet.Call
 }
 
 func (v DeviceConfigView) path(parts ...string) string {

@@ -93,16 +93,16 @@ func (f RuleForm) Rule(zone *time.Location) (r enrolment.Rule, err error) {
 		}
 		at, err := time.ParseInLocation(formTime, text[:min(len(text), len(formTime))], zone)
 		if err != nil {
-			return r, fleet.Errorf(fleet.ErrInvalid, "invalid_window", "%.40q is not a time", text)
+			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.time", "value", fleet.CleanText(text, 40))
 		}
 		*to = new(at.UTC())
 	}
 	if f.From != "" && f.From == f.Until {
-		return r, fleet.Errorf(fleet.ErrInvalid, "invalid_window", "the end of the time lies before its start")
+		return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.order")
 	}
 	if f.Max != "" {
 		if r.MaxDevices, err = strconv.Atoi(f.Max); err != nil {
-			return r, fleet.Errorf(fleet.ErrInvalid, "invalid_max_devices", "%.40q is not a number of devices", f.Max)
+			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.number", "value", fleet.CleanText(f.Max, 40))
 		}
 	}
 	return r, nil

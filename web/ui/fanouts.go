@@ -212,3 +212,11 @@ func reason(ctx context.Context, code string) string {
 	}
 	return code
 }
+
+// answerText is what devices answered, or why they did not.
+func answerText(ctx context.Context, a fleet.FanOutAnswer) (text string, foreign bool) {
+	if a.Text != "" || a.Error == nil {
+		return a.Text, true
+	}
+	return callErrorText(ctx, a.Error)
+}

@@ -29,7 +29,10 @@ type UploadResult struct {
 
 // A Fault is why something was not accepted: what sort of fault in the page's
 // language, and the details in the domain's own words. The zero value is none.
-type Fault struct{ Title, Detail string }
+type Fault struct {
+	Title, Detail string
+	Foreign       string // words of the parser of a file
+}
 
 func (f Fault) any() bool { return f != Fault{} }
 

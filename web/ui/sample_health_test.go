@@ -110,14 +110,14 @@ func unfriendly(v *ui.HealthPage) {
 		`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
 	c.OnTrial, c.Reverted = true, math.MaxInt64
 	v.Config.Config, v.Config.Fields = &c, ui.ConfigFields(c.Values)
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError},
-		Refusal: hostile[0] + hostile[2]}
+	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
+		Error: &fleet.CallError{Code: fleet.CodeToolError, Message: hostile[0] + hostile[2]}}}
 }
 
 func refusedConfig(v *ui.HealthPage) {
 	v.Config.Config.Reverted = 9
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError},
-		Refusal: "heartbeat_s: at least 10"}
+	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
+		Error: &fleet.CallError{Code: fleet.CodeToolError, Message: "heartbeat_s: at least 10"}}}
 }
 
 func onTrial(v *ui.HealthPage) {

@@ -332,9 +332,9 @@ func (v SerialsPage) Page() templ.Component {
 							return templ_7745c5c3_Err
 						}
 						var templ_7745c5c3_Var19 string
-						templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "line."+string(p.Code), "n", p.Other))
+						templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(refusalText(ctx, p.Reason()))
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/serials.templ`, Line: 75, Col: 99}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/serials.templ`, Line: 75, Col: 83}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 						if templ_7745c5c3_Err != nil {

@@ -117,3 +117,9 @@ func clock(ctx context.Context, at time.Time) string {
 	p := page(ctx)
 	return i18n.Clock(p.Lang, at.In(p.Zone))
 }
+
+// refusalText is the text of a code that belongs to a refusal.
+func refusalText(ctx context.Context, r fleet.Reason) string {
+	p := page(ctx)
+	return i18n.Because(p.Lang, p.Zone, "error.code.", r)
+}

@@ -1,0 +1,258 @@
+package i18n_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"fleetd/web/i18n"
+)
+
+// A codeSite is one place in the source where a code is made.
+type codeSite struct {
+	pos    string
+	by     string // "Refuse", "NewCallError" or "Because"
+	nested bool   // within the arguments of another one
+	code   string // with its case; * for what is not known before run time
+	params []string
+}
+
+// source is what the Go files of the repository, but for tests, say about codes.
+type source struct {
+	consts map[string]string   // string constants by name
+	typed  map[string][]string // values of string constants by the name of their type
+	sites  []codeSite
+	words  map[string][]string // literal arguments of functions that make codes of them
+}
+
+// makers are the functions that pass a word on as part of a code, with the
+// place of that argument.
+var makers = map[string]int{"May": 1, "errState": 1}
+
+func readSource(t *testing.T) *source {
+	s := &source{consts: map[string]string{}, typed: map[string][]string{}, words: map[string][]string{}}
+	files := map[string]*ast.File{}
+	set := token.NewFileSet()
+	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		files[name] = f
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		s.readConsts(f)
+	}
+	for _, f := range files {
+		s.readSites(set, f, nil)
+	}
+	if len(s.sites) < 300 {
+		t.Fatalf("only %d places make codes; is the source there?", len(s.sites))
+	}
+	return s
+}
+
+func (s *source) readConsts(f *ast.File) {
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.CONST {
+			continue
+		}
+		for _, spec := range g.Specs {
+			v := spec.(*ast.ValueSpec)
+			for i, name := range v.Names {
+				if i >= len(v.Values) {
+					continue
+				}
+				if text, ok := literal(v.Values[i]); ok {
+					s.consts[name.Name] = text
+					if of, ok := v.Type.(*ast.Ident); ok {
+						s.typed[of.Name] = append(s.typed[of.Name], text)
+					}
+				}
+			}
+		}
+	}
+}
+
+func literal(e ast.Expr) (string, bool) {
+	if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+		text, err := strconv.Unquote(lit.Value)
+		return text, err == nil
+	}
+	return "", false
+}
+
+func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) {
+	ast.Inspect(root, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		name := calledName(call)
+		if at, ok := makers[name]; ok && len(call.Args) > at {
+			if word, ok := literal(call.Args[at]); ok {
+				s.words[name] = append(s.words[name], word)
+			}
+		}
+		first := map[string]int{"Refuse": 1, "NewCallError": 0, "Because": 0}
+		at, ok := first[name]
+		if !ok || len(call.Args) <= at || call.Ellipsis.IsValid() { // a maker that passes on what it was given
+			return true
+		}
+		site := codeSite{pos: set.Position(call.Pos()).String(), by: name, nested: within != nil,
+			code: s.value(call.Args[at])}
+		for i := at + 1; i+1 < len(call.Args); i += 2 {
+			site.params = append(site.params, s.value(call.Args[i]))
+		}
+		s.sites = append(s.sites, site)
+		for _, arg := range call.Args[at+1:] {
+			s.readSites(set, &ast.ParenExpr{X: arg}, &site)
+		}
+		return false
+	})
+}
+
+func calledName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if of, ok := f.X.(*ast.Ident); ok && of.Name == "i18n" {
+			return "" // makes text of codes
+		}
+		return f.Sel.Name
+	}
+	return ""
+}
+
+// value is the text of an expression, with * for parts that are not constant.
+func (s *source) value(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, _ := literal(e)
+		return text
+	case *ast.BinaryExpr:
+		return s.value(e.X) + s.value(e.Y)
+	case *ast.Ident:
+		if text, ok := s.consts[e.Name]; ok {
+			return text
+		}
+	case *ast.SelectorExpr:
+		if text, ok := s.consts[e.Sel.Name]; ok {
+			return text
+		}
+	}
+	return "*"
+}
+
+// variants are the codes that a code with unknown parts can be.
+func (s *source) variants(code string) []string {
+	var of []string
+	prefix, _, _ := strings.Cut(code, "*")
+	switch prefix {
+	case "act.":
+		of = s.words["May"]
+	case "verb.":
+		of = s.words["errState"]
+	case "part.":
+		for _, kind := range s.typed["PartKind"] {
+			if kind != "data" { // several may be among the files
+				of = append(of, kind)
+			}
+		}
+	case "type.":
+		of = []string{"integer", "number", "string", "boolean"}
+	case "state.":
+		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState"} {
+			of = append(of, s.typed[name]...)
+		}
+	case "image_in_use.":
+		of = []string{"release", "campaign"}
+	case "image_":
+		of = []string{"size", "magic", "no_app_descriptor", "chip_id", "segment_bounds", "truncated", "checksum", "sha256",
+			"partition_table", "bootloader", "otadata", "layout"}
+	case "invalid_": // of any field, by its case
+		return []string{"any" + code[strings.LastIndexByte(code, '.'):]}
+	case "": // of a line of a list of serial numbers
+		return s.typed["LineCode"]
+	default:
+		return nil
+	}
+	codes := make([]string, len(of))
+	for i, word := range of {
+		codes[i] = prefix + word
+	}
+	return codes
+}
+
+// TestEveryCodeHasAMessage finds codes that the catalogue has no text for,
+// texts with placeholders that a code does not fill, and texts without a code.
+// That each text is there in every language is seen by [TestBothLanguagesAreWhole].
+func TestEveryCodeHasAMessage(t *testing.T) {
+	s := readSource(t)
+	used := map[string]bool{}
+	for _, site := range s.sites {
+		if site.by == "Because" && (!site.nested || strings.Contains(site.pos, "/fleet/campaign/")) && (i18n.Has("reason."+site.code) || site.code == "*") {
+			continue // a reason on record: TestReasonsAreMadeWithTheirParameters looks at those
+		}
+		codes := []string{site.code}
+		if strings.Contains(site.code, "*") {
+			if codes = s.variants(site.code); len(codes) == 0 {
+				t.Errorf("%s: which codes are %q? Add them to variants", site.pos, site.code)
+			}
+		}
+		for _, code := range codes {
+			key, ok := messageOf(site.by, code)
+			if !ok && site.by == "Because" && !site.nested { // a reason of another subject, such as a deployment's
+				ok = slices.ContainsFunc(i18n.Keys(), func(k string) bool { return strings.HasSuffix(k, "."+code) })
+			}
+			if used[key] = true; !ok {
+				t.Errorf("%s: the catalogue has no message %s", site.pos, key)
+				continue
+			}
+			for _, name := range i18n.Placeholders(key) {
+				if !slices.Contains(site.params, name) {
+					t.Errorf("%s: the message %s has {%s}, which the code has not", site.pos, key, name)
+				}
+			}
+		}
+	}
+	for _, key := range i18n.Keys() {
+		if (strings.HasPrefix(key, "error.code.") || strings.HasPrefix(key, "call.error.")) && !used[key] {
+			t.Errorf("no code has the message %s", key)
+		}
+	}
+}
+
+func messageOf(by, code string) (key string, ok bool) {
+	prefix := "error.code."
+	if by == "NewCallError" {
+		prefix = "call.error."
+	}
+	keys := []string{prefix + code}
+	if _, which, ok := strings.Cut(code, "."); ok {
+		keys = append(keys, prefix+"any."+which)
+	}
+	for _, key := range keys {
+		if i18n.Has(key) {
+			return key, true
+		}
+	}
+	return keys[0], false
+}
