@@ -65,6 +65,14 @@ func (r Reason) With(name string, value any) Reason {
 // Is reports whether the reason has the given code.
 func (r Reason) Is(code string) bool { return r.Code == code }
 
+// Or returns the reason, or other if there is none.
+func (r Reason) Or(other Reason) Reason {
+	if r.Code == "" {
+		return other
+	}
+	return r
+}
+
 // Equal reports whether both reasons have the same code and parameters.
 func (r Reason) Equal(other Reason) bool {
 	return r.Code == other.Code && len(r.Params) == len(other.Params) &&

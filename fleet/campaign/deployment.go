@@ -159,6 +159,10 @@ type Deployment struct {
 	Revision   int64 // of the row
 }
 
+// ReportsProgress reports whether the device reports on its upgrade, as the included
+// firmware does, in the attempt under way.
+func (d *Deployment) ReportsProgress() bool { return d.Percent != nil }
+
 // Link is the link of the attempt that the deployment is in, without its token.
 func (d Deployment) Link() firmware.Link {
 	return firmware.Link{Deployment: d.ID, Campaign: d.Campaign, Device: d.Device, Attempt: d.Attempt, Image: d.Image,

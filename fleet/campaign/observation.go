@@ -1,9 +1,12 @@
 package campaign
 
 import (
+	"cmp"
+	"strings"
+	"time"
+
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-	"time"
 )
 
 // An Observation is a piece of evidence about a deployment, as [Advance] reads it.
@@ -109,8 +112,54 @@ func (o *Observation) jobReason() fleet.Reason {
 
 // report is the device's own account of a failure.
 func (o *Observation) report() fleet.Reason {
-	if text := orElse(o.Detail, o.Code); text != "" {
+	if text := cmp.Or(o.Detail, o.Code); text != "" {
 		return fleet.Because(ReasonDeviceReported, "error", o.Code, "detail", text)
 	}
 	return fleet.Because(ReasonDeviceFailed)
+}
+
+// ReportedByDevice reports whether a reason is what the device itself reported.
+func ReportedByDevice(r fleet.Reason) bool {
+	return r.Is(ReasonDeviceReported) || r.Is(ReasonDeviceFailed)
+}
+
+// jobFailure classes the codes of the included firmware by what to do about
+// them. What it calls corrupt arrived so: TCP does not let bytes change on the
+// way. A code from a newer firmware is worth another try.
+func jobFailure(code string) FailureClass {
+	switch code {
+	case "busy":
+		return FailureBusy
+	case "refused", "invalid", "unsupported", "not_found":
+		return FailureRejected
+	case "corrupt", "wrong_target", "no_space":
+		return FailureImage
+	case "rolled_back":
+		return FailureRolledBack
+	}
+	return FailureDownload // unavailable, timeout, io, no_memory, canceled
+}
+
+// ParseRefusal reads the error text of a tool: the included firmware writes "code:
+// text" on the wire, stock firmware text alone, for which code is "".
+func ParseRefusal(message string) (code, text string) {
+	code, rest, coded := strings.Cut(message, ": ")
+	if coded && refusalCodes[code] {
+		return code, rest
+	}
+	return "", message
+}
+
+// refusalCodes are those of the included firmware.
+var refusalCodes = map[string]bool{"invalid": true, "not_found": true, "busy": true, "no_memory": true,
+	"no_space": true, "timeout": true,
+	"unavailable": true, "refused": true, "corrupt": true, "wrong_target": true, "io": true, "unsupported": true,
+	"canceled": true}
+
+// atSlowest is how long the slowest download of so many bytes takes.
+func (t DeploymentTimers) atSlowest(size int64) time.Duration {
+	if t.SlowestRate <= 0 {
+		return 0
+	}
+	return time.Duration(size) * time.Second / time.Duration(t.SlowestRate)
 }
