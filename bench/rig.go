@@ -94,7 +94,7 @@ func (r *rig) listed(ctx context.Context, n int) error {
 
 // call makes one call in process, as the console and fan-outs do.
 func (r *rig) call(worker int) error {
-	c, err := r.Calls.Call(context.Background(), fleet.CallRequest{Actor: benchActor, Device: r.ids[worker],
+	c, err := r.Calls.Make(context.Background(), fleet.CallRequest{Actor: benchActor, Device: r.ids[worker],
 		Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
 	if err == nil && c.State != fleet.CallSucceeded {
 		err = fmt.Errorf("call to %s ended %s: %+v", c.Device, c.State, c.Error)
@@ -134,7 +134,7 @@ func (r *rig) fanOut(ctx context.Context, n, window int) (time.Duration, error) 
 	}
 	for f.State == fleet.FanOutRunning {
 		time.Sleep(5 * time.Millisecond)
-		if f, err = r.FanOuts.FanOut(ctx, f.ID); err != nil {
+		if f, err = r.FanOuts.Get(ctx, f.ID); err != nil {
 			return 0, err
 		}
 	}

@@ -14,10 +14,6 @@ import (
 // requires one.
 const forever = 24 * time.Hour
 
-// writtenKey is the context key of a channel to be closed once the message was
-// handed over for writing: the session knows no such moment.
-type writtenKey struct{}
-
 // Send writes the call and waits for the answer until ctx ends.
 func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
 	if t.used {
@@ -27,11 +23,8 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	c := t.c
 	call := &sentCall{id: t.id, tool: inv.Tool, late: late}
 	c.device.remember(call)
-	if t.written != nil {
-		ctx = context.WithValue(ctx, writtenKey{}, t.written)
-	}
 	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments,
-		Scope: scopeOf(inv), Timeout: forever})
+		Scope: scopeOf(inv), Timeout: forever, OnSent: inv.OnWritten})
 	if !gaveUp(err) {
 		c.device.settle(call)
 		return c.outcome(inv.Tool, result, err)

@@ -21,14 +21,13 @@ type line struct {
 
 // A turn is a place in line.
 type turn struct {
-	c       *connection
-	id      int32
-	ready   chan struct{}
-	written chan struct{} // nil unless somebody asked
-	used    bool          // Send was called; belongs to the caller
+	c     *connection
+	id    int32
+	ready chan struct{}
+	used  bool // Send was called; belongs to the caller
 }
 
-var _ fleet.WrittenTurn = (*turn)(nil)
+var _ fleet.Turn = (*turn)(nil)
 
 // now is the ready channel of turns that need not wait.
 var now = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -68,14 +67,6 @@ func (c *connection) join(limit int) (*turn, error) {
 func (t *turn) Ready() <-chan struct{} { return t.ready }
 func (t *turn) Lost() <-chan struct{}  { return t.c.lost }
 func (t *turn) RPCID() int32           { return t.id }
-
-// Written must be called before Send to have an effect.
-func (t *turn) Written() <-chan struct{} {
-	if t.written == nil {
-		t.written = make(chan struct{})
-	}
-	return t.written
-}
 
 // Done gives the turn back.
 func (t *turn) Done() {

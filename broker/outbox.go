@@ -28,12 +28,8 @@ type outbox struct {
 func (o *outbox) clear() { o.waiting = nil }
 
 // Send makes a connection the transport of its MCP session.
-func (c *connection) Send(ctx context.Context, msg []byte, scope mcp.Scope) error {
-	err := c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+64), msg, scope))
-	if written, ok := ctx.Value(writtenKey{}).(chan struct{}); ok && err == nil {
-		close(written)
-	}
-	return err
+func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
+	return c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+64), msg, scope))
 }
 
 // deliver queues a message to the device, or returns an error if it was not

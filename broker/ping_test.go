@@ -41,11 +41,12 @@ func TestPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer turn.Done()
-	written := turn.(fleet.WrittenTurn).Written()
+	written := make(chan struct{})
+	onWritten := func() { close(written) }
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan error, 1)
 	go func() {
-		_, err := turn.Send(ctx, fleet.Invocation{Tool: "self.upgrade_firmware"}, nil)
+		_, err := turn.Send(ctx, fleet.Invocation{Tool: "self.upgrade_firmware", OnWritten: onWritten}, nil)
 		sent <- err
 	}()
 	select {
@@ -79,10 +80,11 @@ func TestUnsentCallIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer turn.Done()
-	written := turn.(fleet.WrittenTurn).Written()
+	written := make(chan struct{})
+	onWritten := func() { close(written) }
 	d.conn.Close()
 	<-turn.Lost()
-	if _, err := turn.Send(t.Context(), fleet.Invocation{Tool: "x"}, nil); !errors.Is(err, fleet.ErrOffline) {
+	if _, err := turn.Send(t.Context(), fleet.Invocation{Tool: "x", OnWritten: onWritten}, nil); !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("%v, want offline", err)
 	}
 	select {

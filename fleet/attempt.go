@@ -9,22 +9,191 @@ import (
 	"time"
 )
 
-// An attempt carries one call from its record to its outcome.
+// An attempt is one call on its path from the request to the outcome.
 type attempt struct {
-	calls *Calls
-	call  *Call
-	turn  Turn            // nil if the call is not to be sent
-	wire  json.RawMessage // the arguments as they go to the device
-	order *FirmwareOrder  // of an upgrade; else nil
-	wrote bool            // the order was told that its call was sent
+	calls  *Calls
+	target *target
+	call   *Call           // its record
+	wire   json.RawMessage // the arguments as they go to the device
+	turn   Turn            // nil if the call is not to be sent
+	order  *FirmwareOrder  // of an upgrade; else nil
+	wrote  bool            // the order was notified that its call was sent
 
 	stalled func(error) // see [CallRequest]; may be nil
+}
+
+// carry takes a call along its path, which is the same for operators, programs,
+// models and campaigns:
+//
+//	check  the request is worth a record, and names a device
+//	judge  the actor may make this call to this device, with these arguments
+//	queue  the call has its place in the device's line
+//	store  its record is durable: nothing is sent without one
+//	send   its turn comes, its bytes are written, and its outcome is durable
+//
+// An error before send means that there is no record, or none that the database
+// confirmed. Neither a refusal nor a device that is offline is an error: judge
+// and queue make it the outcome, store puts it on record, and send has nothing
+// left to do.
+//
+// The caller waits for send only if it asks to.
+func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, error) {
+	r.now = s.o.Now()
+	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled}
+	if err := s.enter(); err != nil {
+		a.abandon(err)
+		return Call{}, err
+	}
+	err := a.check(ctx, r)
+	if err == nil {
+		a.judge(ctx, r)
+		err = a.queue(r.UnlessOffline)
+	}
+	if err == nil {
+		err = a.store(ctx)
+	}
+	if err != nil {
+		a.abandon(err)
+		s.running.Done()
+		return Call{}, err
+	}
+	if wait {
+		defer s.running.Done()
+		err := a.send()
+		return *a.call, err
+	}
+	record := *a.call
+	go func() {
+		defer s.running.Done()
+		if err := a.send(); err != nil {
+			s.o.Log.Error("outcome of a call not stored", "call", record.ID, "device", record.Device, "err", err)
+		}
+	}()
+	return record, nil
+}
+
+// abandon ends a call that has no record.
+func (a *attempt) abandon(err error) {
+	if a.turn != nil {
+		a.turn.Done()
+	}
+	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
+		Detail: CleanText(err.Error(), maxToldDetail)})
+}
+
+// check begins the record of a call, in memory, if the request is worth one.
+func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
+	if err := checkRequest(r); err != nil {
+		return err
+	}
+	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	a.call, a.wire = a.calls.newCall(r), r.Arguments
+	return nil
+}
+
+// checkRequest refuses what is not worth a record: it cannot be stored.
+func checkRequest(r CallRequest) error {
+	switch {
+	case r.Tool == "" || len(r.Tool) > 200:
+		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
+	case len(r.Arguments) > MaxArgumentBytes:
+		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments),
+			MaxArgumentBytes)
+	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
+		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
+	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
+		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
+	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
+		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v",
+			MaxCallTimeout)
+	}
+	return nil
+}
+
+func (s *Calls) newCall(r CallRequest) *Call {
+	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
+		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+	if len(c.Arguments) == 0 {
+		c.Arguments = json.RawMessage("{}")
+	}
+	if r.Firmware != nil {
+		c.Timeout = r.Firmware.Patience
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout(r.Tool)
+	}
+	return c
+}
+
+// judge closes the call if the gate refuses it.
+func (a *attempt) judge(ctx context.Context, r CallRequest) {
+	if no := a.admit(ctx, r); no != nil {
+		a.close(no.state, &no.err)
+	}
+}
+
+// admit fills in the url argument that fleetd owns and asks the gate.
+func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
+	tool, offered := a.target.inventory.Tool(r.Tool)
+	if a.order != nil {
+		r.Arguments = a.fillOrder(tool.InputSchema)
+	}
+	if offered && OwnsURL(r.Tool) {
+		given, err := decodeObject(r.Arguments)
+		if err != nil {
+			return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+		}
+		if _, set := given["url"]; set {
+			return invalid("url_is_ours", "leave url out: fleetd gives the device a one-time address of its own")
+		}
+		given["url"] = "http://fleetd.invalid/"
+		r.Arguments, _ = json.Marshal(given)
+	}
+	if no := a.calls.gate.check(a.target, r); no != nil {
+		return no
+	}
+	if !OwnsURL(r.Tool) {
+		return nil
+	}
+	if err := a.fillURL(ctx, r); err != nil {
+		a.calls.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
+		return refuse("link_failed", "fleetd could not make the one-time link; see its log")
+	}
+	return nil
+}
+
+// fillURL gives the call its one-time address. The record shows the address
+// without its token, which is a secret while the call runs.
+func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
+	var url string
+	var err error
+	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; knownTools[r.Tool].url {
+	case LinkPreview:
+		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
+	case LinkCoreDump:
+		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
+	default:
+		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)
+	}
+	if err != nil {
+		return err
+	}
+	if a.wire, err = withURL(r.Arguments, url); err != nil {
+		return err
+	}
+	a.call.Arguments, err = withURL(r.Arguments, redactToken(url))
+	return err
 }
 
 // queue joins the device's line. A call that need not wait is put on record as
 // sent straight away: the record must be there before the first byte leaves,
 // and one commit does for both.
 func (a *attempt) queue(unlessOffline bool) error {
+	if a.call.State.Final() {
+		return nil
+	}
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
 	switch {
 	case errors.Is(err, ErrOffline) && !unlessOffline:
@@ -57,10 +226,32 @@ func (a *attempt) markSent() {
 	a.call.State, a.call.SentAt = CallSent, &now
 }
 
-// run takes the call to its outcome and stores it.
-func (a *attempt) run() error {
+// store puts the call on record: final if it cannot be made, sent if the device
+// is idle, else pending.
+func (a *attempt) store(ctx context.Context) error {
+	if err := a.calls.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
+		return a.notInserted(err)
+	}
+	a.calls.announce(a.call)
+	return nil
+}
+
+// notInserted ends a call whose record the database did not confirm. The record
+// may come to be all the same: then it is brought to this end.
+func (a *attempt) notInserted(err error) error {
+	if errors.Is(err, ErrNotStored) || errors.Is(err, ErrInvalid) {
+		return err
+	}
+	if !a.call.State.Final() {
+		a.neverSent()
+	}
+	return a.unsettled(err)
+}
+
+// send takes a call on record to its outcome, and stores that.
+func (a *attempt) send() error {
 	defer a.tellNotSent()
-	if a.turn == nil {
+	if a.turn == nil { // refused, invalid or offline
 		a.calls.o.Observe(a.call)
 		return nil
 	}
@@ -71,9 +262,9 @@ func (a *attempt) run() error {
 		}
 	}
 	if a.call.State == CallSent {
-		a.send()
+		a.deliver()
 	}
-	err := a.store()
+	err := a.finish()
 	a.calls.o.Observe(a.call)
 	a.calls.announce(a.call)
 	return err
@@ -104,7 +295,8 @@ func (a *attempt) await() error {
 	return nil
 }
 
-func (a *attempt) send() {
+// deliver writes the call and waits for its answer, or for what proves its effect.
+func (a *attempt) deliver() {
 	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
 	defer cancel()
 	now := a.calls.o.Now()
@@ -125,15 +317,15 @@ func (a *attempt) send() {
 		return
 	}
 	answer, err := a.turn.Send(ctx, a.invocation(), a.late)
-	a.judge(answer, err)
+	a.conclude(answer, err)
 }
 
 func (a *attempt) invocation() Invocation {
 	return Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: a.call.Actor.Kind != ActorLLM}
 }
 
-// judge turns what came back into an outcome.
-func (a *attempt) judge(answer Answer, err error) {
+// conclude turns what came back into an outcome.
+func (a *attempt) conclude(answer Answer, err error) {
 	var refused *ToolError
 	switch {
 	case err == nil:
@@ -183,9 +375,9 @@ func (a *attempt) close(state CallState, err *CallError) {
 	a.call.State, a.call.Error, a.call.FinishedAt = state, err, &now
 }
 
-// store keeps the outcome. The database may be away for a while; the outcome
+// finish keeps the outcome. The database may be away for a while; the outcome
 // of a call that was made is worth waiting for.
-func (a *attempt) store() error {
+func (a *attempt) finish() error {
 	const patience, longest = 5 * time.Minute, 5 * time.Second
 	var err error
 	stopping := a.calls.life.Done()
@@ -207,18 +399,6 @@ func (a *attempt) store() error {
 		return a.unsettled(fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err))
 	}
 	return nil
-}
-
-// notInserted ends a call whose record the database did not confirm. The record
-// may come to be all the same: then it is brought to this end.
-func (a *attempt) notInserted(err error) error {
-	if errors.Is(err, ErrNotStored) || errors.Is(err, ErrInvalid) {
-		return err
-	}
-	if !a.call.State.Final() {
-		a.neverSent()
-	}
-	return a.unsettled(err)
 }
 
 // neverSent closes a call that is not sent for want of its record.
@@ -258,29 +438,6 @@ func (a *attempt) late(answer Answer) {
 	if c, err := a.calls.o.Store.Call(ctx, id); err == nil {
 		a.calls.announce(&c)
 	}
-}
-
-// fillURL gives the call its one-time address. The record shows the address
-// without its token, which is a secret while the call runs.
-func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
-	var url string
-	var err error
-	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; knownTools[r.Tool].url {
-	case LinkPreview:
-		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
-	case LinkCoreDump:
-		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
-	default:
-		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)
-	}
-	if err != nil {
-		return err
-	}
-	if a.wire, err = withURL(r.Arguments, url); err != nil {
-		return err
-	}
-	a.call.Arguments, err = withURL(r.Arguments, redactToken(url))
-	return err
 }
 
 func withURL(arguments json.RawMessage, url string) (json.RawMessage, error) {

@@ -42,30 +42,6 @@ type CallRequest struct {
 	stalled func(error)
 }
 
-// A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
-// that of the attempt, by evidence: succeeded when a boot poll names the build,
-// tool_error when the device refused or came back without it.
-type FirmwareOrder struct {
-	URL       string // one-time link of the attempt
-	ELFSHA256 string // of the image
-	// What follows goes to devices whose tool has a property of that name.
-	SHA256    string // of the bytes, hex
-	Size      int64  // bytes
-	Job       string // as [UpgradeJobName] names it; the device reports on it
-	Manifest  string // signed statement about the image; "" if there is none
-	Signature string // of the manifest, base64
-	// Told sees that the call was sent, answered or not sent, as it happens; it
-	// must not block. Kinds: sent, answer, job (the device took the order for the
-	// named job), refused, late_answer, not_sent. Every
-	// order gets sent or not_sent, also if [Calls.Call] fails; the detail of
-	// not_sent and refused is "code: message".
-	Told func(Evidence)
-	// Patience is how long the call waits for its evidence.
-	Patience time.Duration
-	// Done ends the call when the attempt was judged otherwise; may be nil.
-	Done <-chan struct{}
-}
-
 func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }
 
 // URLMaker makes one-time addresses for the url arguments of calls.
@@ -99,7 +75,6 @@ type CallsOptions struct {
 // A call is made at most once. What fleetd cannot know it calls unknown or
 // timed_out, and never sends again by itself.
 type Calls struct {
-	CallStore
 	o       CallsOptions
 	gate    gate
 	settler *settler // completes records whose writes failed
@@ -126,41 +101,36 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Observe = func(*Call) {}
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{CallStore: o.Store, o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
+	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	return s
 }
 
-// Call makes a call and waits for its outcome. A refusal, a device that is
+// Make makes a call and waits for its outcome. A refusal, a device that is
 // offline, or one that does not answer is an outcome, not an error: an error
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
 // if ctx ends meanwhile.
-func (s *Calls) Call(ctx context.Context, r CallRequest) (Call, error) {
-	a, err := s.begin(ctx, r)
-	if err != nil {
-		return Call{}, err
-	}
-	defer s.running.Done()
-	err = a.run()
-	return *a.call, err
-}
+func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) { return s.carry(ctx, r, true) }
 
 // Start makes a call and returns its record at once, final only if it was not
 // sent. The outcome comes as an [EventCall] and in the record.
 func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
-	a, err := s.begin(ctx, r)
-	if err != nil {
-		return Call{}, err
-	}
-	record := *a.call
-	go func() {
-		defer s.running.Done()
-		if err := a.run(); err != nil {
-			s.o.Log.Error("outcome of a call not stored", "call", record.ID, "device", record.Device, "err", err)
-		}
-	}()
-	return record, nil
+	return s.carry(ctx, r, false)
+}
+
+// Get returns one call, or [ErrNotFound].
+func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) { return s.o.Store.Call(ctx, id) }
+
+// List returns a page of calls, newest first.
+func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
+	return s.o.Store.Calls(ctx, f)
+}
+
+// LastArguments returns the arguments that the actor last used for the tool on
+// any device, or nil.
+func (s *Calls) LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error) {
+	return s.o.Store.LastArguments(ctx, actor, tool)
 }
 
 // Shutdown refuses new calls, gives those in flight a moment to end, and
@@ -189,123 +159,6 @@ func (s *Calls) enter() error {
 	}
 	s.running.Add(1)
 	return nil
-}
-
-// begin judges a request and puts the call on record: final if it cannot be
-// made, sent if the device is idle, else pending. On success the caller owes
-// run and running.Done.
-func (s *Calls) begin(ctx context.Context, r CallRequest) (*attempt, error) {
-	a, err := s.record(ctx, r)
-	if err != nil {
-		r.Firmware.tell(Evidence{At: s.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
-			Detail: CleanText(err.Error(), maxToldDetail)})
-	}
-	return a, err
-}
-
-func (s *Calls) record(ctx context.Context, r CallRequest) (*attempt, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	a, err := s.prepare(ctx, r)
-	if err == nil {
-		if err = s.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
-			err = a.notInserted(err)
-		}
-	}
-	if err != nil {
-		if a != nil && a.turn != nil {
-			a.turn.Done()
-		}
-		s.running.Done()
-		return nil, err
-	}
-	s.announce(a.call)
-	return a, nil
-}
-
-func (s *Calls) prepare(ctx context.Context, r CallRequest) (*attempt, error) {
-	if err := checkRequest(r); err != nil {
-		return nil, err
-	}
-	r.now = s.o.Now()
-	t, err := s.o.Targets.get(ctx, r.Device, r.now)
-	if err != nil {
-		return nil, err
-	}
-	a := &attempt{calls: s, call: s.newCall(r), wire: r.Arguments, order: r.Firmware, stalled: r.stalled}
-	if no := s.admit(ctx, a, t, r); no != nil {
-		a.close(no.state, &no.err)
-		return a, nil
-	}
-	if err := a.queue(r.UnlessOffline); err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
-// checkRequest refuses what is not worth a record: it cannot be stored.
-func checkRequest(r CallRequest) error {
-	switch {
-	case r.Tool == "" || len(r.Tool) > 200:
-		return Errorf(ErrInvalid, "invalid_tool", "name the tool, in at most 200 bytes")
-	case len(r.Arguments) > MaxArgumentBytes:
-		return Errorf(ErrInvalid, "arguments_too_large", "the arguments are %d bytes; devices take %d", len(r.Arguments),
-			MaxArgumentBytes)
-	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
-		return Errorf(ErrInvalid, "invalid_arguments", "the arguments are not JSON")
-	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
-		return Errorf(ErrInvalid, "invalid_order", "a firmware order needs %s, a link and patience", ToolUpgradeFirmware)
-	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
-		return Errorf(ErrInvalid, "invalid_timeout", "the timeout must lie between 0 (the tool's default) and %v",
-			MaxCallTimeout)
-	}
-	return nil
-}
-
-// admit fills in the url argument that fleetd owns and asks the gate.
-func (s *Calls) admit(ctx context.Context, a *attempt, t *target, r CallRequest) *refusal {
-	if r.Firmware != nil {
-		tool, _ := t.inventory.Tool(r.Tool)
-		r.Arguments = a.fillOrder(tool.InputSchema)
-	}
-	if _, offered := t.inventory.Tool(r.Tool); offered && OwnsURL(r.Tool) {
-		given, err := decodeObject(r.Arguments)
-		if err != nil {
-			return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
-		}
-		if _, set := given["url"]; set {
-			return invalid("url_is_ours", "leave url out: fleetd gives the device a one-time address of its own")
-		}
-		given["url"] = "http://fleetd.invalid/"
-		r.Arguments, _ = json.Marshal(given)
-	}
-	if no := s.gate.check(t, r); no != nil {
-		return no
-	}
-	if !OwnsURL(r.Tool) {
-		return nil
-	}
-	if err := a.fillURL(ctx, r); err != nil {
-		s.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
-		return refuse("link_failed", "fleetd could not make the one-time link; see its log")
-	}
-	return nil
-}
-
-func (s *Calls) newCall(r CallRequest) *Call {
-	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
-		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
-	}
-	if r.Firmware != nil {
-		c.Timeout = r.Firmware.Patience
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout(r.Tool)
-	}
-	return c
 }
 
 // callIDSlack is how far the time in a call's id may lie from its creation.

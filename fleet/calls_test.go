@@ -81,7 +81,7 @@ func (b *bench) call(t *testing.T, r fleet.CallRequest) fleet.Call {
 	if r.Device == "" {
 		r.Device = unit
 	}
-	c, err := b.Call(t.Context(), r)
+	c, err := b.Make(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
 	for _, off := range []time.Duration{0, 3 * time.Hour, 0, -3 * time.Hour} {
 		clock = time.Now().UTC().Add(off)
 		for range 3 {
-			c, err := calls.Call(t.Context(), fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
+			c, err := calls.Make(t.Context(), fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestCallsAfterAClockWasSetBackAreNoStrays(t *testing.T) {
 		defer stop()
 		go func() { _ = calls.Run(ctx) }()
 		clock = func() time.Time { return time.Now().Add(-3 * time.Hour) }
-		c, err := calls.Call(ctx, fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
+		c, err := calls.Make(ctx, fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +361,7 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 	})
 	r := volumeCall(`{"volume":1}`)
 	r.Actor, r.Device = ann, unit
-	if _, err := b.Call(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
+	if _, err := b.Make(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := b.link.Queue(unit); err != nil {
@@ -491,7 +491,7 @@ func TestShutdownLeavesNoCallOpen(t *testing.T) {
 		if all[0].State != fleet.CallUnknown || all[1].State != fleet.CallCanceled || code(all[0]) != fleet.CodeStopped {
 			t.Errorf("after shutdown: %s (%s), %s", all[0].State, code(all[0]), all[1].State)
 		}
-		if _, err := b.Call(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
+		if _, err := b.Make(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
 			t.Errorf("a call after shutdown: %v", err)
 		}
 	})

@@ -60,7 +60,7 @@ func (a *attempt) departureReplied(answer Answer, err error) {
 	var refused *ToolError
 	switch {
 	case errors.As(err, &refused), errors.Is(err, ErrOffline), errors.Is(err, ErrInvalid):
-		a.judge(answer, err)
+		a.conclude(answer, err)
 	case err != nil: // the connection ended, as it should
 	case answer.failed():
 		a.answered(answer)

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"slices"
 	"strings"
@@ -19,19 +18,20 @@ const (
 	MaxReasonBytes = 300
 )
 
-// Devices is the register of devices as operators see and change it. Its
-// reads are the store's, after presence was stored.
+// Devices is the register of devices as operators see and change it. Any
+// signed-in operator may read; each write checks who acts.
 type Devices struct {
-	DeviceStore
-	InventoryStore
-	targets  *Targets
-	events   *Events
-	kick     func(DeviceID, string) // ends the device's connection
-	retiring func(DeviceID)         // enrolment's: its credentials end
-	approve  func(ctx context.Context, by Actor, id DeviceID, code string) error
-	busy     func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
-	log      *slog.Logger
-	now      func() time.Time
+	store       DeviceStore
+	inventories InventoryStore
+	presence    *Presences // nil: rows are as stored
+	targets     *Targets
+	events      *Events
+	kick        func(DeviceID, string) // ends the device's connection
+	retiring    func(DeviceID)         // enrolment's: its credentials end
+	approve     func(ctx context.Context, by Actor, id DeviceID, code string) error
+	busy        func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
+	log         *slog.Logger
+	now         func() time.Time
 }
 
 // DevicesOptions configures [Devices]. Presence, Busy and Log may be nil.
@@ -57,54 +57,76 @@ func NewDevices(o DevicesOptions) *Devices {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Devices{DeviceStore: presentDevices{o.Store, o.Presence}, InventoryStore: o.Store,
+	return &Devices{store: o.Store, inventories: o.Store, presence: o.Presence,
 		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy,
 		log: o.Log,
 		now: func() time.Time { return time.Now().UTC() }}
 }
 
-// presentDevices are the stored devices, with their presence brought up to the
-// moment before a read. Rows, filters, order and counts then come from one
+// settle brings the stored presence up to the moment before a read: of one
+// device, or with "" of all. Rows, filters, order and counts then come from one
 // place and agree; what memory knows beyond that is never mixed in.
-type presentDevices struct {
-	DeviceStore
-	presence *Presences
-}
-
-func (s presentDevices) settle(ctx context.Context, id DeviceID) {
+func (s *Devices) settle(ctx context.Context, id DeviceID) {
 	if s.presence != nil {
 		s.presence.Settle(ctx, id)
 	}
 }
 
-func (s presentDevices) Device(ctx context.Context, id DeviceID) (Device, error) {
+// Device returns one device, also a retired one.
+func (s *Devices) Device(ctx context.Context, id DeviceID) (Device, error) {
 	s.settle(ctx, id)
-	return s.DeviceStore.Device(ctx, id)
+	return s.store.Device(ctx, id)
 }
 
-func (s presentDevices) Devices(ctx context.Context, f DeviceFilter) (Page[Device], error) {
+// Devices returns a page of the devices that a filter picks.
+func (s *Devices) Devices(ctx context.Context, f DeviceFilter) (Page[Device], error) {
 	s.settle(ctx, "")
-	return s.DeviceStore.Devices(ctx, f)
+	return s.store.Devices(ctx, f)
 }
 
-func (s presentDevices) CountDevices(ctx context.Context, q Query) (int, error) {
+// DevicesByID returns those of the ids that exist, in no particular order.
+func (s *Devices) DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error) {
 	s.settle(ctx, "")
-	return s.DeviceStore.CountDevices(ctx, q)
+	return s.store.DevicesByID(ctx, ids)
 }
 
-func (s presentDevices) DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error) {
+// DeviceIDs returns the ids of all matching devices in id order.
+func (s *Devices) DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error) {
 	s.settle(ctx, "")
-	return s.DeviceStore.DeviceIDs(ctx, q)
+	return s.store.DeviceIDs(ctx, q)
 }
 
-func (s presentDevices) DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error) {
+// CountDevices returns how many devices match.
+func (s *Devices) CountDevices(ctx context.Context, q Query) (int, error) {
 	s.settle(ctx, "")
-	return s.DeviceStore.DevicesByID(ctx, ids)
+	return s.store.CountDevices(ctx, q)
 }
 
-func (s presentDevices) CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error) {
+// CountBy breaks matching devices down by "board", "version", "presence" or
+// "chip", largest first.
+func (s *Devices) CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error) {
 	s.settle(ctx, "")
-	return s.DeviceStore.CountBy(ctx, q, field)
+	return s.store.CountBy(ctx, q, field)
+}
+
+// Facts returns what the device said in its latest boot poll.
+func (s *Devices) Facts(ctx context.Context, id DeviceID) (Facts, error) {
+	return s.store.Facts(ctx, id)
+}
+
+// FirmwareHistory returns the builds that the device ran, newest first.
+func (s *Devices) FirmwareHistory(ctx context.Context, id DeviceID) ([]FirmwareRecord, error) {
+	return s.store.FirmwareHistory(ctx, id)
+}
+
+// Inventory returns the inventory with the id.
+func (s *Devices) Inventory(ctx context.Context, id string) (*Inventory, error) {
+	return s.inventories.Inventory(ctx, id)
+}
+
+// DeviceInventories returns the inventories that the device listed, newest first.
+func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) {
+	return s.inventories.DeviceInventories(ctx, id)
 }
 
 // Update changes name, notes, tags or time zone.
@@ -115,7 +137,7 @@ func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePat
 	if err := p.clean(); err != nil {
 		return Device{}, err
 	}
-	return s.changed(ctx, id, s.UpdateDevice(ctx, by, id, p))
+	return s.changed(ctx, id, s.store.UpdateDevice(ctx, by, id, p))
 }
 
 // Hold keeps everyone but its owner from acting on the device, until the time
@@ -137,7 +159,7 @@ func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string
 		return Device{}, &Error{Kind: ErrInvalid, Code: "invalid_until", Field: "until",
 			Message: "the end of the hold lies in the past"}
 	}
-	return s.changed(ctx, id, s.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
+	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
 }
 
 // Release ends a hold; any operator may.
@@ -145,7 +167,7 @@ func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, e
 	if err := by.May(RoleOperator, "releasing a device"); err != nil {
 		return Device{}, err
 	}
-	return s.changed(ctx, id, s.SetHold(ctx, by, id, nil))
+	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, nil))
 }
 
 // Retire takes a device out of service: its credentials end and its connection
@@ -154,7 +176,7 @@ func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
 	if err := by.May(RoleAdmin, "retiring a device"); err != nil {
 		return err
 	}
-	if _, err := s.changed(ctx, id, s.RetireDevice(ctx, by, id, s.now())); err != nil {
+	if _, err := s.changed(ctx, id, s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
 		return err
 	}
 	s.end(id)
@@ -169,7 +191,7 @@ func (s *Devices) end(id DeviceID) {
 
 // Listed stores what a device listed as its tools.
 func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
-	if err := s.SaveListing(ctx, l); err != nil {
+	if err := s.inventories.SaveListing(ctx, l); err != nil {
 		return err
 	}
 	s.targets.Forget(l.Device)
@@ -209,44 +231,6 @@ func (s *Devices) Diff(ctx context.Context, from, to string) (InventoryDiff, err
 		return InventoryDiff{}, err
 	}
 	return DiffInventories(before, after), nil
-}
-
-// DiffInventories compares two inventories by tool name.
-func DiffInventories(before, after *Inventory) InventoryDiff {
-	d := InventoryDiff{From: before.ID, To: after.ID}
-	for _, t := range after.Tools {
-		old, had := before.Tool(t.Name)
-		switch {
-		case !had:
-			d.Added = append(d.Added, t)
-		case !sameTool(old, t):
-			d.Changed = append(d.Changed, ToolChange{old, t})
-		}
-	}
-	for _, t := range before.Tools {
-		if _, has := after.Tool(t.Name); !has {
-			d.Removed = append(d.Removed, t)
-		}
-	}
-	return d
-}
-
-func sameTool(a, b Tool) bool {
-	return a.Description == b.Description && a.Audience == b.Audience && sameJSON(a.InputSchema, b.InputSchema)
-}
-
-// sameJSON compares values, not spellings: the store may reorder keys.
-func sameJSON(a, b json.RawMessage) bool {
-	return slices.Equal(canonicalJSON(a), canonicalJSON(b))
-}
-
-func canonicalJSON(raw json.RawMessage) []byte {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return raw
-	}
-	out, _ := json.Marshal(v) // what was unmarshalled marshals, with sorted keys
-	return out
 }
 
 func (p *DevicePatch) clean() (err error) {

@@ -117,7 +117,7 @@ func (s *FanOuts) haltIfEnded(id uuid.UUID) {
 	s.background(func(ctx context.Context) {
 		var f FanOut
 		err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
-			f, err = s.FanOut(ctx, id)
+			f, err = s.Get(ctx, id)
 			return err
 		}, func(error) {})
 		if err == nil && f.State != FanOutRunning {
@@ -135,9 +135,9 @@ func (s *FanOuts) withdraw(f FanOut) {
 	f.State, f.FinishedAt = FanOutCanceled, &now
 	s.background(func(ctx context.Context) {
 		err := s.untilTaken(ctx, func(ctx context.Context) error {
-			err := s.CreateFanOut(ctx, &f, nil)
+			err := s.store.CreateFanOut(ctx, &f, nil)
 			if errors.Is(err, ErrConflict) {
-				err = s.FinishFanOut(ctx, systemActor, f.ID, FanOutCanceled, now)
+				err = s.store.FinishFanOut(ctx, systemActor, f.ID, FanOutCanceled, now)
 			}
 			return err
 		}, func(error) {})
@@ -151,7 +151,7 @@ var systemActor = Actor{Kind: ActorSystem, Name: "fleetd"}
 
 // Progress counts the fan-out's calls, and says what it waits for.
 func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error) {
-	p, err := s.FanOutStore.Progress(ctx, id)
+	p, err := s.store.Progress(ctx, id)
 	if err != nil {
 		return p, err
 	}
@@ -267,7 +267,7 @@ func (r *fanOutRun) carryOut(workers int) {
 		// All is done: that goes on record even while fleetd stops.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
 		defer cancel()
-		return r.s.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
+		return r.s.store.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
 	})
 	if err != nil && !errors.Is(err, ErrConflict) && r.ctx.Err() == nil { // a conflict: it ended already
 		r.s.log.Error("end of fan-out not stored", "fanout", r.f.ID, "err", err)
@@ -353,7 +353,7 @@ func (r *fanOutRun) fill(workers int) error {
 	for !r.allRead && len(r.ready) <= workers {
 		var page []DeviceID
 		err := r.persist(func(ctx context.Context) (err error) {
-			page, err = r.s.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
+			page, err = r.s.store.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
 			return err
 		})
 		if err != nil {
@@ -395,7 +395,7 @@ func (r *fanOutRun) sortOut(page []DeviceID) error {
 // findGone notes which devices were not connected before the start of fleetd.
 func (r *fanOutRun) findGone(ids []DeviceID) error {
 	return r.persist(func(ctx context.Context) error {
-		alive, err := r.s.LastAlive(ctx, r.s.started)
+		alive, err := r.s.store.LastAlive(ctx, r.s.started)
 		if err != nil {
 			return err
 		}
@@ -563,7 +563,7 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
 	made := make(chan outcome, 1)
 	stalls := make(chan error)
 	go func() {
-		c, err := r.s.calls.Call(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
+		c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
 			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
 			stalled: func(err error) {
 				select {
@@ -612,7 +612,7 @@ func (r *fanOutRun) skip(id DeviceID, why error, open *unsettledError) error {
 		if due, err := r.due(ctx, id); err != nil || !due {
 			return err
 		}
-		return r.s.SkipTarget(ctx, r.f.ID, target)
+		return r.s.store.SkipTarget(ctx, r.f.ID, target)
 	})
 }
 
@@ -636,7 +636,7 @@ func skipReason(err error) string {
 
 // due reports whether the record says that the device has yet to be called.
 func (r *fanOutRun) due(ctx context.Context, id DeviceID) (bool, error) {
-	made, err := r.s.calls.Calls(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-24 * time.Hour),
+	made, err := r.s.calls.List(ctx, CallFilter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-24 * time.Hour),
 		Limit: fanOutCallsLimit})
 	counts := func(c Call) bool {
 		stopped := c.State == CallCanceled && c.Error != nil && c.Error.Code == CodeStopped

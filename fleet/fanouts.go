@@ -71,10 +71,16 @@ type SkippedDevices struct {
 	Sample []DeviceID
 }
 
+// FanOutDevices finds the devices of a fan-out; [Devices] does.
+type FanOutDevices interface {
+	DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error)
+	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
+}
+
 // FanOutsOptions configures [FanOuts]. Those without a default are required.
 type FanOutsOptions struct {
 	Store    FanOutStore
-	Devices  DeviceStore
+	Devices  FanOutDevices
 	Calls    *Calls
 	Presence interface{ IsConnected(id DeviceID) bool }
 	Events   *Events      // of presence too
@@ -87,9 +93,9 @@ type FanOutsOptions struct {
 // FanOuts makes the same call to many devices, each at most once, and goes on
 // after a restart from what is on record.
 type FanOuts struct {
-	FanOutStore
+	store    FanOutStore
 	calls    *Calls
-	devices  DeviceStore
+	devices  FanOutDevices
 	presence interface{ IsConnected(id DeviceID) bool }
 	events   *Events
 	log      *slog.Logger
@@ -108,7 +114,7 @@ func NewFanOuts(o FanOutsOptions) *FanOuts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &FanOuts{FanOutStore: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events,
+	return &FanOuts{store: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events,
 		log:   o.Log,
 		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() },
 		runs: make(map[uuid.UUID]*fanOutRun)}
@@ -122,7 +128,7 @@ func (s *FanOuts) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	var open []FanOut
 	err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
-		open, err = s.RunningFanOuts(ctx)
+		open, err = s.store.RunningFanOuts(ctx)
 		return err
 	}, func(err error) { s.log.Error("fan-outs of the last run wait for the database", "err", err) })
 	if err != nil && ctx.Err() == nil {
@@ -169,7 +175,7 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now()}
-	if err := s.CreateFanOut(ctx, &f, targets); err != nil {
+	if err := s.store.CreateFanOut(ctx, &f, targets); err != nil {
 		if !errors.Is(err, ErrNotStored) && !rowRefused(err) {
 			s.withdraw(f)
 		}
@@ -180,12 +186,35 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	return f, nil
 }
 
+// Get returns one fan-out, or [ErrNotFound].
+func (s *FanOuts) Get(ctx context.Context, id uuid.UUID) (FanOut, error) {
+	return s.store.FanOut(ctx, id)
+}
+
+// List returns a page of fan-outs, newest first.
+func (s *FanOuts) List(ctx context.Context, limit int, cursor string) (Page[FanOut], error) {
+	return s.store.FanOuts(ctx, limit, cursor)
+}
+
+// Running returns the fan-outs that have not ended.
+func (s *FanOuts) Running(ctx context.Context) ([]FanOut, error) { return s.store.RunningFanOuts(ctx) }
+
+// Answers groups the devices by what they answered, largest group first.
+func (s *FanOuts) Answers(ctx context.Context, id uuid.UUID, limit int) ([]FanOutAnswer, error) {
+	return s.store.Answers(ctx, id, limit)
+}
+
+// Skipped counts the devices that were left out, by reason.
+func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]DeviceCount, error) {
+	return s.store.SkippedTargets(ctx, id)
+}
+
 // Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
 func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
 	if err := by.May(RoleOperator, "canceling a fan-out"); err != nil {
 		return err
 	}
-	f, err := s.FanOut(ctx, id)
+	f, err := s.Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -193,7 +222,7 @@ func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
 		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
 		return Errorf(ErrConflict, "not_running", "the fan-out is %s already", f.State)
 	}
-	if err := s.FinishFanOut(ctx, by, id, FanOutCanceled, s.now()); err != nil {
+	if err := s.store.FinishFanOut(ctx, by, id, FanOutCanceled, s.now()); err != nil {
 		if !rowRefused(err) {
 			s.haltIfEnded(id)
 		}

@@ -12,6 +12,18 @@ const (
 	ToolReconfigureWiFi = "self.system.reconfigure_wifi"
 )
 
+// Tools of the included firmware that fleetd treats in a particular way.
+const (
+	ToolRollback       = "self.rollback"
+	ToolConfigGet      = "self.config.get"
+	ToolConfigSet      = "self.config.set"
+	ToolLogsTail       = "self.logs.tail"
+	ToolLogsLevel      = "self.logs.set_level"
+	ToolLogsStream     = "self.logs.stream"
+	ToolCoreDumpInfo   = "self.core_dump.get_info"
+	ToolCoreDumpUpload = "self.core_dump.upload"
+)
+
 // ToolEffect says what becomes of a device's connection when it runs a tool.
 type ToolEffect string
 

@@ -43,6 +43,9 @@ type Invocation struct {
 	// ForOperator: not for a language model. Firmware that guards its user-only
 	// tools wants to be told.
 	ForOperator bool
+	// OnWritten is called at most once, when Send has handed the call over to the
+	// connection. A link that does not know that moment never calls it. May be nil.
+	OnWritten func()
 }
 
 // An Answer is what a device replied to a call.

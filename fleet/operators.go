@@ -21,12 +21,63 @@ const tokenPrefix = "flt_"
 // MinPassword is the least number of bytes of an operator's password.
 const MinPassword = 10
 
+// An Operator is a person who may act.
+type Operator struct {
+	ID           uuid.UUID
+	Name         string
+	Role         Role
+	PasswordHash string // argon2id
+	Locale       string // "en" or "zh-CN"; "" follows the browser
+	CreatedAt    time.Time
+	DisabledAt   *time.Time
+}
+
+// Actor returns the operator as a subject of calls and audit entries.
+func (o Operator) Actor() Actor {
+	return Actor{Kind: ActorOperator, ID: o.ID.String(), Name: o.Name, Role: o.Role}
+}
+
+// A Token lets a program act over REST. Only the SHA-256 of the secret is kept.
+type Token struct {
+	ID         uuid.UUID
+	Name       string
+	Role       Role
+	Hash       []byte // SHA-256 of the whole secret "flt_..."
+	Hint       string // last four characters, to tell tokens apart
+	CreatedBy  string
+	CreatedAt  time.Time
+	LastUsedAt *time.Time
+	ExpiresAt  *time.Time
+	RevokedAt  *time.Time
+}
+
+// Actor returns the token as a subject of calls and audit entries.
+func (t Token) Actor() Actor {
+	return Actor{Kind: ActorToken, ID: t.ID.String(), Name: t.Name, Role: t.Role}
+}
+
+// OperatorStore keeps operators and API tokens.
+type OperatorStore interface {
+	CreateOperator(ctx context.Context, by Actor, o Operator) error // ErrConflict if the name is taken (any case)
+	Operators(ctx context.Context) ([]Operator, error)
+	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
+	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
+	SetOperatorPassword(ctx context.Context, by Actor, id uuid.UUID, hash string) error
+	SetOperatorDisabled(ctx context.Context, by Actor, id uuid.UUID, at *time.Time) error
+	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
+	CreateToken(ctx context.Context, by Actor, t Token) error
+	Tokens(ctx context.Context) ([]Token, error)
+	TokenByHash(ctx context.Context, hash []byte) (Token, error)
+	RevokeToken(ctx context.Context, by Actor, id uuid.UUID, at time.Time) error
+	TouchToken(ctx context.Context, id uuid.UUID, at time.Time) error
+}
+
 var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 
 // Operators manages people and API tokens, and tells who is who.
 type Operators struct {
-	OperatorStore
-	now func() time.Time
+	store OperatorStore
+	now   func() time.Time
 
 	mu      sync.Mutex
 	tokens  map[[32]byte]seenToken // recently used, so that a request costs no read
@@ -45,7 +96,7 @@ const tokenTTL = 5 * time.Second
 // NewOperators returns the service.
 func NewOperators(store OperatorStore) *Operators {
 	dummy, _ := HashPassword(rand.Text())
-	return &Operators{OperatorStore: store, now: func() time.Time { return time.Now().UTC() },
+	return &Operators{store: store, now: func() time.Time { return time.Now().UTC() },
 		tokens: make(map[[32]byte]seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
 }
 
@@ -65,7 +116,7 @@ var errSignIn = Errorf(ErrForbidden, "wrong_credentials", "the name or the passw
 // SignIn returns the operator with this name and password. Its error does not
 // tell whether the name exists.
 func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator, error) {
-	o, err := s.OperatorByName(ctx, strings.TrimSpace(name))
+	o, err := s.store.OperatorByName(ctx, strings.TrimSpace(name))
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return Operator{}, err
 	}
@@ -103,7 +154,7 @@ func (s *Operators) Create(ctx context.Context, by Actor, name string, role Role
 		return Operator{}, err
 	}
 	o := Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: hash, CreatedAt: s.now()}
-	return o, s.CreateOperator(ctx, by, o)
+	return o, s.store.CreateOperator(ctx, by, o)
 }
 
 func invalidRole(r Role) error {
@@ -123,7 +174,7 @@ func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, pas
 	if err != nil {
 		return err
 	}
-	return s.SetOperatorPassword(ctx, by, id, hash)
+	return s.store.SetOperatorPassword(ctx, by, id, hash)
 }
 
 // SetDisabled locks an operator out, or lets them in again. Nobody can lock
@@ -140,8 +191,32 @@ func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, dis
 		now := s.now()
 		at = &now
 	}
-	return s.SetOperatorDisabled(ctx, by, id, at)
+	return s.store.SetOperatorDisabled(ctx, by, id, at)
 }
+
+// SetLocale keeps the language that operators choose for themselves.
+func (s *Operators) SetLocale(ctx context.Context, by Actor, id uuid.UUID, locale string) error {
+	if by.ID != id.String() {
+		return Errorf(ErrForbidden, "forbidden", "operators choose their own language; %s cannot choose another's", by.Name)
+	}
+	return s.store.SetOperatorLocale(ctx, id, locale)
+}
+
+// Operator returns one operator, or [ErrNotFound].
+func (s *Operators) Operator(ctx context.Context, id uuid.UUID) (Operator, error) {
+	return s.store.Operator(ctx, id)
+}
+
+// ByName returns the operator with the name, in any case, or [ErrNotFound].
+func (s *Operators) ByName(ctx context.Context, name string) (Operator, error) {
+	return s.store.OperatorByName(ctx, name)
+}
+
+// Operators returns all operators, also those that are disabled.
+func (s *Operators) Operators(ctx context.Context) ([]Operator, error) { return s.store.Operators(ctx) }
+
+// Tokens returns all API tokens, also those that have ended, without secrets.
+func (s *Operators) Tokens(ctx context.Context) ([]Token, error) { return s.store.Tokens(ctx) }
 
 // NewToken makes an API token and returns its secret, which is shown this once
 // and kept nowhere.
@@ -162,7 +237,7 @@ func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Ro
 	hash := sha256.Sum256([]byte(secret))
 	t := Token{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, Hash: hash[:], Hint: secret[len(secret)-4:],
 		CreatedBy: by.Name, CreatedAt: s.now(), ExpiresAt: expires}
-	return t, secret, s.CreateToken(ctx, by, t)
+	return t, secret, s.store.CreateToken(ctx, by, t)
 }
 
 // randomSecret returns 32 random bytes in URL-safe text.
@@ -200,12 +275,12 @@ func (s *Operators) token(ctx context.Context, hash [32]byte) (Token, error) {
 	if ok && now.Sub(seen.readAt) < tokenTTL {
 		return seen.token, nil
 	}
-	t, err := s.TokenByHash(ctx, hash[:])
+	t, err := s.store.TokenByHash(ctx, hash[:])
 	if err != nil {
 		return Token{}, err
 	}
 	if t.LastUsedAt == nil || now.Sub(*t.LastUsedAt) > time.Minute {
-		if err := s.TouchToken(ctx, t.ID, now); err != nil {
+		if err := s.store.TouchToken(ctx, t.ID, now); err != nil {
 			return Token{}, err
 		}
 	}
@@ -223,7 +298,7 @@ func (s *Operators) Revoke(ctx context.Context, by Actor, id uuid.UUID) error {
 	if err := by.May(RoleAdmin, "revoking a token"); err != nil {
 		return err
 	}
-	if err := s.RevokeToken(ctx, by, id, s.now()); err != nil {
+	if err := s.store.RevokeToken(ctx, by, id, s.now()); err != nil {
 		return err
 	}
 	s.mu.Lock()

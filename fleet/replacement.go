@@ -110,7 +110,7 @@ func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID
 			return Device{}, fmt.Errorf("letting in the successor: %w", err)
 		}
 	}
-	d, err := s.changed(ctx, successor, s.ReplaceDevice(ctx, by, old, successor, s.now()))
+	d, err := s.changed(ctx, successor, s.store.ReplaceDevice(ctx, by, old, successor, s.now()))
 	if err != nil {
 		return Device{}, err
 	}

@@ -213,7 +213,7 @@ func (s *Calls) Run(ctx context.Context) error {
 		s.mu.Lock()
 		first := s.first
 		s.mu.Unlock()
-		switch n, err := s.CancelStrays(ctx, first); {
+		switch n, err := s.o.Store.CancelStrays(ctx, first); {
 		case err != nil && ctx.Err() == nil:
 			s.o.Log.Warn("calls of the last run not looked for; trying again", "err", err)
 		case n > 0:

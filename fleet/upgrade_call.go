@@ -21,29 +21,6 @@ const maxEvidence = 64
 // maxToldDetail bounds what an order is told about a call.
 const maxToldDetail = 200
 
-// A WrittenTurn can tell when the bytes of its call have left, which Send does
-// not: it waits for the answer.
-type WrittenTurn interface {
-	Turn
-	// Written is closed when Send has handed the call over to the connection.
-	// Ask for it before Send.
-	Written() <-chan struct{}
-}
-
-// done is nil, which never ends, for a call that is no upgrade.
-func (o *FirmwareOrder) done() <-chan struct{} {
-	if o == nil {
-		return nil
-	}
-	return o.Done
-}
-
-func (o *FirmwareOrder) tell(e Evidence) {
-	if o != nil && o.Told != nil {
-		o.Told(e)
-	}
-}
-
 // fillOrder gives an upgrade its arguments: the link, and what else of the
 // order the tool takes. They are returned as the gate shall see them, without
 // the secret.
@@ -59,16 +36,17 @@ func (a *attempt) fillOrder(schema json.RawMessage) json.RawMessage {
 func (a *attempt) sendUpgrade(ctx context.Context) {
 	seen, stop := a.calls.o.Watcher.Watch(a.call.Device)
 	defer stop()
-	written := a.written()
+	written := make(chan struct{}, 1)
+	inv := a.invocation()
+	inv.OnWritten = func() { written <- struct{}{} }
 	replied := make(chan upgradeReply, 1)
 	go func() {
-		answer, err := a.turn.Send(ctx, a.invocation(), a.late)
+		answer, err := a.turn.Send(ctx, inv, a.late)
 		replied <- upgradeReply{answer, err}
 	}()
 	for a.call.State == CallSent {
 		select {
 		case <-written:
-			written = nil
 			a.tellSent()
 		case r := <-replied:
 			a.upgradeReplied(r)
@@ -88,29 +66,19 @@ type upgradeReply struct {
 	err    error
 }
 
-// written is closed from the start for a link that cannot tell.
-func (a *attempt) written() <-chan struct{} {
-	if t, ok := a.turn.(WrittenTurn); ok {
-		return t.Written()
-	}
-	c := make(chan struct{})
-	close(c)
-	return c
-}
-
 // upgradeReplied takes the reply, or what became of the sending. Only a
 // refusal, and a call that was not sent, end the call.
 func (a *attempt) upgradeReplied(r upgradeReply) {
 	if errors.Is(r.err, ErrInvalid) || errors.Is(r.err, ErrOffline) {
 		a.wrote = false // whatever the link seemed to say
-		a.judge(r.answer, r.err)
+		a.conclude(r.answer, r.err)
 		return
 	}
 	a.tellSent()
 	var refused *ToolError
 	switch {
 	case errors.As(r.err, &refused):
-		a.judge(r.answer, r.err)
+		a.conclude(r.answer, r.err)
 		a.tellRefused()
 	case r.err != nil: // the connection ended, as it should
 	case r.answer.failed():

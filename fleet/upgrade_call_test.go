@@ -253,14 +253,14 @@ func TestUpgradeThatGetsNoRecordWasNotSent(t *testing.T) {
 	var heard told
 	r := upgradeRequest(&heard)
 	r.Device = unit
-	if _, err := b.Call(t.Context(), r); err == nil {
+	if _, err := b.Make(t.Context(), r); err == nil {
 		t.Error("a stopped service took a call")
 	}
 	if d := cmp.Diff([]string{"not_sent not_recorded"}, heard.list()); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 	r.Tool = fleet.ToolReboot
-	if _, err := b.Call(t.Context(), r); err == nil {
+	if _, err := b.Make(t.Context(), r); err == nil {
 		t.Error("a firmware order was taken for another tool")
 	}
 }

@@ -100,6 +100,11 @@ type CallToolParams struct {
 	Arguments json.RawMessage // an object; none and null are sent as {}
 	Scope     Scope
 	Timeout   time.Duration // 0: until the context's deadline, or else SessionOptions.CallTimeout
+
+	// OnSent is called once the transport has accepted the request, from the
+	// goroutine of Call: from then on the tool may run. The answer can come
+	// before. nil: no call.
+	OnSent func()
 }
 
 // CallTool calls a tool and waits for its answer. See [Session.Call].
@@ -140,7 +145,7 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
-	r := request{id: p.ID, method: methodToolsCall, scope: p.Scope, timeout: p.Timeout}
+	r := request{id: p.ID, method: methodToolsCall, scope: p.Scope, timeout: p.Timeout, onSent: p.OnSent}
 	if r.id == 0 {
 		r.id = s.NextID()
 	}

@@ -173,6 +173,7 @@ type request struct {
 	scope   Scope
 	timeout time.Duration // 0: until the context's deadline
 	raw     bool
+	onSent  func() // may be nil
 }
 
 // exchange sends r and waits for its answer. Errors that are not the device's
@@ -192,6 +193,9 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	}
 	if err := s.transport.Send(ctx, r.msg, r.scope); err != nil {
 		return s.giveUp(w, r.method, fmt.Errorf("sending: %w", sendError(ctx, err)))
+	}
+	if r.onSent != nil {
+		r.onSent()
 	}
 	select {
 	case a := <-w.done:

@@ -318,3 +318,24 @@ func TestPing(t *testing.T) {
 		t.Errorf("Ping = %v, want the transport's error", err)
 	}
 }
+
+// OnSent says that the tool may run: it is called before the answer is waited
+// for, and not for a request that the transport refused.
+func TestOnSent(t *testing.T) {
+	for name, sendErr := range map[string]error{"accepted": nil, "refused": mcp.ErrNotSent} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, d := connect(mcp.SessionOptions{}, nil) // which never answers
+				d.sendErr = sendErr
+				sent := 0
+				ctx, cancel := context.WithCancel(t.Context())
+				cancelled := time.AfterFunc(time.Second, cancel)
+				defer cancelled.Stop()
+				_, err := s.Call(ctx, mcp.CallToolParams{Name: "self.a", OnSent: func() { sent++ }})
+				if want := sendErr == nil; err == nil || (sent == 1) != want || sent > 1 {
+					t.Errorf("%d times sent, %v", sent, err)
+				}
+			})
+		})
+	}
+}

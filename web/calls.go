@@ -75,7 +75,7 @@ func (s *Server) listCalls(r *http.Request) (answer, error) {
 		page.Bad = explain(ctx, err)
 		return show(page.Page())
 	}
-	found, err := s.Calls.Calls(ctx, f)
+	found, err := s.Calls.List(ctx, f)
 	if errorCode(err) == "invalid_cursor" {
 		return goTo(page.List.At(""))
 	}
@@ -166,7 +166,7 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	if err != nil {
 		return fleet.Call{}, errNoPage
 	}
-	return s.Calls.CallStore.Call(r.Context(), id)
+	return s.Calls.Get(r.Context(), id)
 }
 
 // callView adds to a call the picture that was uploaded for it.

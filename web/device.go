@@ -84,7 +84,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, err
 
 // recentCalls are the newest calls to a device.
 func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
-	recent, err := s.Calls.Calls(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
+	recent, err := s.Calls.List(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
 	for _, c := range recent.Items {
 		rows = append(rows, callRow(c, d.Name))
 	}
@@ -97,7 +97,7 @@ func (s *Server) showActivity(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page := ui.ActivityPage{Head: s.head(r, d, "activity"), List: listURL(r, ui.DevicePath(d.ID, "activity"))}
-	found, err := s.Calls.Calls(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List),
+	found, err := s.Calls.List(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List),
 		Cursor: page.List.Get("cursor")})
 	if err != nil {
 		return answer{}, err

@@ -65,7 +65,7 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 	if err != nil {
 		return nil, nil
 	}
-	c, err := s.Calls.CallStore.Call(r.Context(), id)
+	c, err := s.Calls.Get(r.Context(), id)
 	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || (c.Tool != fleet.ToolConfigGet &&
 		c.Tool != fleet.ToolConfigSet))) {
 		return nil, nil
@@ -173,7 +173,7 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	if err != nil {
 		return answer{}, err
 	}
-	if c, err := s.Calls.CallStore.Call(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
+	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
 		awaitReport(r.Context(), told)
 	}
 	return goTo(ui.DevicePath(d.ID, "health") + "?" + url.Values{"call": {call.ID.String()}}.Encode() + "#configuration")

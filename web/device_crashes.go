@@ -75,7 +75,7 @@ func (s *Server) fetchCoreDump(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if call, err = s.Calls.CallStore.Call(ctx, call.ID); err != nil {
+	if call, err = s.Calls.Get(ctx, call.ID); err != nil {
 		return answer{}, err
 	}
 	if call.State == fleet.CallSucceeded {

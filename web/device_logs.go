@@ -112,7 +112,7 @@ func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 	}
 	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call,
 		error) {
-		return s.Calls.Call(ctx, s.Logs.LevelRequest(by, id, level, tag))
+		return s.Calls.Make(ctx, s.Logs.LevelRequest(by, id, level, tag))
 	})
 }
 

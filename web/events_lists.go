@@ -136,7 +136,7 @@ func (v *callsView) wants(e *fleet.Event) bool {
 }
 
 func (v *callsView) begin(ctx context.Context) (u updates, err error) {
-	found, err := v.server.Calls.Calls(ctx, v.filter)
+	found, err := v.server.Calls.List(ctx, v.filter)
 	if err != nil {
 		return u, err
 	}

@@ -121,7 +121,7 @@ func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Compone
 	if err != nil {
 		return nil, err
 	}
-	f, err := v.server.FanOuts.FanOut(ctx, id)
+	f, err := v.server.FanOuts.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 		return err
 	}
 	u.patches = append(u.patches, snapshot(shot).View())
-	c, err := v.server.Calls.CallStore.Call(ctx, shot.Call)
+	c, err := v.server.Calls.Get(ctx, shot.Call)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (v callPageView) wants(e *fleet.Event) bool {
 }
 
 func (v callPageView) begin(ctx context.Context) (updates, error) {
-	c, err := v.server.Calls.CallStore.Call(ctx, v.id)
+	c, err := v.server.Calls.Get(ctx, v.id)
 	if err != nil {
 		return updates{}, err
 	}

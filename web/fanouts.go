@@ -16,7 +16,7 @@ const maxAnswers = 20
 
 func (s *Server) listFanOuts(r *http.Request) (answer, error) {
 	page := ui.FanOutsPage{List: listURL(r, ui.PathFanOuts), CanAct: mayAct(r.Context())}
-	found, err := s.FanOuts.FanOuts(r.Context(), limitOf(page.List), page.List.Get("cursor"))
+	found, err := s.FanOuts.List(r.Context(), limitOf(page.List), page.List.Get("cursor"))
 	if errorCode(err) == "invalid_cursor" {
 		return goTo(page.List.At(""))
 	}
@@ -58,7 +58,7 @@ func (s *Server) showFanOut(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page := ui.FanOutPage{FanOut: progress.FanOut, Progress: progress, CanAct: progress.CanAct}
-	if page.Skipped, err = s.FanOuts.SkippedTargets(r.Context(), id); err != nil {
+	if page.Skipped, err = s.FanOuts.Skipped(r.Context(), id); err != nil {
 		return answer{}, err
 	}
 	return show(page.Page())
@@ -75,7 +75,7 @@ func fanOutID(r *http.Request) (uuid.UUID, error) {
 // fanOutProgress is the moving part of a fan-out's page.
 func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID) (p ui.FanOutProgress, err error) {
 	p.CanAct = mayAct(ctx)
-	if p.FanOut, err = s.FanOuts.FanOut(ctx, id); err != nil {
+	if p.FanOut, err = s.FanOuts.Get(ctx, id); err != nil {
 		return p, err
 	}
 	if p.Counts, err = s.FanOuts.Progress(ctx, id); err != nil {

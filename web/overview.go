@@ -167,7 +167,7 @@ func (s *Server) breakdown(ctx context.Context, field string) ([]fleet.DeviceCou
 }
 
 func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {
-	running, err := s.FanOuts.RunningFanOuts(ctx)
+	running, err := s.FanOuts.Running(ctx)
 	if err != nil {
 		return nil, err
 	}

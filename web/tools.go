@@ -93,7 +93,7 @@ func (s *Server) callBeside(r *http.Request, d fleet.Device, tool string) (*ui.C
 	if err != nil {
 		return nil, nil
 	}
-	c, err := s.Calls.CallStore.Call(r.Context(), id)
+	c, err := s.Calls.Get(r.Context(), id)
 	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || c.Tool != tool)) {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uui
 				return
 			}
 		case <-look.C:
-			if c, err := s.Calls.CallStore.Call(ctx, id); err != nil || c.State.Final() {
+			if c, err := s.Calls.Get(ctx, id); err != nil || c.State.Final() {
 				return
 			}
 		case <-ctx.Done():

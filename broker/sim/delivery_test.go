@@ -98,8 +98,9 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
 	must(err)
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: d.enrolments, Presences: d.presences, Answers: answers, Firmware: d,
-		Downloads: d.downloads}).Routes(router)
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: d.enrolments, Presences: d.presences, Offers: d,
+		Answers: answers})
+	device.New(device.Options{Enrolments: d.enrolments, BootPolls: polls, Downloads: d.downloads}).Routes(router)
 	d.http = httptest.NewUnstartedServer(router)
 	d.http.Config.ConnContext = device.WithConn
 	d.http.Start()
@@ -272,7 +273,7 @@ func TestPushedUpgrade(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // nothing more may come
 			close(over)
 			eventually(t, "the outcome", func() bool {
-				c, err = d.calls.CallStore.Call(t.Context(), c.ID)
+				c, err = d.calls.Get(t.Context(), c.ID)
 				return err != nil || c.State.Final()
 			})
 			code := ""

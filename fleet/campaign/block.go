@@ -52,7 +52,7 @@ type ReadySituation struct {
 }
 
 // Block returns what keeps a queued deployment from being dispatched now, the
-// most lasting hindrance first, and by which mode it goes or would go.
+// most lasting reason first, and by which mode it goes or would go.
 //
 // [BlockNone] with [firmware.ModePush] means: call the tool. With [firmware.ModePull] it means
 // that the plan is to pull now: reboot the device, which then polls; the

@@ -51,9 +51,9 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Firmware keeps images and releases: what may go to devices at all.
+// A Service keeps images and releases: what may go to devices at all. Any
+// signed-in operator may read; each write checks who acts.
 type Service struct {
-	Store
 	o Options
 	// stored keeps a blob from being deleted between the upload of its bytes
 	// and their going on record.
@@ -74,7 +74,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Service{Store: o.Store, o: o}
+	return &Service{o: o}
 }
 
 func (f *Service) announce(subject string) {

@@ -6,6 +6,26 @@ import (
 	"slices"
 )
 
+// Image returns one image, or [fleet.ErrNotFound].
+func (f *Service) Image(ctx context.Context, sha256 string) (Image, error) {
+	return f.o.Store.Image(ctx, sha256)
+}
+
+// Images returns a page of images, newest first.
+func (f *Service) Images(ctx context.Context, filter ImageFilter) (fleet.Page[Image], error) {
+	return f.o.Store.Images(ctx, filter)
+}
+
+// ImagesByELF returns the images of the given builds that are not revoked, newest first.
+func (f *Service) ImagesByELF(ctx context.Context, elfSHA256 []string) ([]Image, error) {
+	return f.o.Store.ImagesByELF(ctx, elfSHA256)
+}
+
+// RunningByELF counts devices in service by the build they run, for the given builds.
+func (f *Service) RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error) {
+	return f.o.Store.RunningByELF(ctx, elfSHA256)
+}
+
 // Update changes what operators say about an image; nil stays. The board of an
 // image that is released stays, too: it decides who gets it.
 func (f *Service) Update(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) (Image, error) {
@@ -24,7 +44,7 @@ func (f *Service) Update(ctx context.Context, by fleet.Actor, sha256 string, boa
 			return Image{}, err
 		}
 	}
-	if err := f.UpdateImage(ctx, by, img.SHA256, board, notes); err != nil {
+	if err := f.o.Store.UpdateImage(ctx, by, img.SHA256, board, notes); err != nil {
 		return Image{}, err
 	}
 	f.announce(img.SHA256)
@@ -87,7 +107,7 @@ func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason str
 	if err != nil {
 		return Image{}, err
 	}
-	if err := f.RevokeImages(ctx, by, []string{img.SHA256}, reason, f.o.Now()); err != nil {
+	if err := f.o.Store.RevokeImages(ctx, by, []string{img.SHA256}, reason, f.o.Now()); err != nil {
 		return Image{}, err
 	}
 	f.o.Revoked([]string{img.SHA256})
@@ -108,7 +128,7 @@ func (f *Service) Delete(ctx context.Context, by fleet.Actor, sha256 string) err
 		return err
 	}
 	layout, _ := f.Layout(ctx, img.SHA256) // whose parts stay, if it cannot be read
-	if err := f.DeleteImage(ctx, by, img.SHA256); err != nil {
+	if err := f.o.Store.DeleteImage(ctx, by, img.SHA256); err != nil {
 		return err
 	}
 	f.announce(img.SHA256)

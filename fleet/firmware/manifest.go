@@ -45,7 +45,7 @@ func (f *Service) AttachManifest(ctx context.Context, by fleet.Actor, file []byt
 }
 
 func (f *Service) storeManifest(ctx context.Context, by fleet.Actor, img Image) (Image, error) {
-	if err := f.SetImageManifest(ctx, by, img); err != nil {
+	if err := f.o.Store.SetImageManifest(ctx, by, img); err != nil {
 		return Image{}, err
 	}
 	f.o.Log.Info("image signed", "image", img.SHA256, "version", img.Version, "key", img.ManifestKey, "checked",

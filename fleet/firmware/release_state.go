@@ -31,7 +31,7 @@ func (f *Service) SetState(ctx context.Context, by fleet.Actor, id uuid.UUID, to
 	if err := r.checkMove(to); err != nil {
 		return Release{}, err
 	}
-	if err := f.SetReleaseState(ctx, by, id, r.State, to, reason, f.o.Now()); err != nil {
+	if err := f.o.Store.SetReleaseState(ctx, by, id, r.State, to, reason, f.o.Now()); err != nil {
 		return Release{}, err
 	}
 	return f.moved(ctx, by, r, to)

@@ -19,6 +19,16 @@ type ReleaseRequest struct {
 	Draft   bool
 }
 
+// Release returns one release with its images, or [fleet.ErrNotFound].
+func (f *Service) Release(ctx context.Context, id uuid.UUID) (Release, error) {
+	return f.o.Store.Release(ctx, id)
+}
+
+// Releases returns a page of releases, newest first.
+func (f *Service) Releases(ctx context.Context, filter ReleaseFilter) (fleet.Page[Release], error) {
+	return f.o.Store.Releases(ctx, filter)
+}
+
 // Create makes a release of images.
 func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest) (Release, error) {
 	if err := by.May(fleet.RoleOperator, "making a release"); err != nil {
@@ -32,7 +42,7 @@ func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest
 	if err := f.fill(ctx, &r, req); err != nil {
 		return Release{}, err
 	}
-	if err := f.CreateRelease(ctx, by, r); err != nil {
+	if err := f.o.Store.CreateRelease(ctx, by, r); err != nil {
 		return Release{}, err
 	}
 	f.announce(r.ID.String())
@@ -55,7 +65,7 @@ func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req Re
 	if err := f.fill(ctx, &r, req); err != nil {
 		return Release{}, err
 	}
-	if err := f.UpdateRelease(ctx, by, r); err != nil {
+	if err := f.o.Store.UpdateRelease(ctx, by, r); err != nil {
 		return Release{}, err
 	}
 	f.announce(id.String())

@@ -169,7 +169,7 @@ func (f *Service) keepSigned(ctx context.Context, by fleet.Actor, img Image, man
 	if err := f.takeManifest(&img, manifest); err != nil {
 		return Image{}, false, err // its bytes do no harm, and a better manifest may follow
 	}
-	stored, created, err := f.CreateImage(ctx, by, img)
+	stored, created, err := f.o.Store.CreateImage(ctx, by, img)
 	switch {
 	case err != nil:
 		return Image{}, false, err // the bytes stay: they may be on record after all

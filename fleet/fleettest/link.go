@@ -84,6 +84,9 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	if t.link.Sending != nil {
 		t.link.Sending(inv)
 	}
+	if inv.OnWritten != nil {
+		inv.OnWritten()
+	}
 	type reply struct {
 		answer fleet.Answer
 		err    error

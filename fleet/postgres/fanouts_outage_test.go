@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/pgtest"
 	"fleetd/migrations"
 )
 
@@ -29,7 +30,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir()}
+	c := &cluster{t: t, dir: pgtest.TempDir(t)}
 	c.start()
 	t.Cleanup(c.stop)
 	return c
@@ -125,7 +126,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 		t.Fatalf("all %d devices were called before the database stopped", n)
 	}
 	eventually(t, "completed", func() bool {
-		f, err := fanOuts.FanOut(t.Context(), f.ID)
+		f, err := fanOuts.Get(t.Context(), f.ID)
 		return err == nil && f.State == fleet.FanOutCompleted
 	})
 	p, err := fanOuts.Progress(t.Context(), f.ID)

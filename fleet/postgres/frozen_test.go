@@ -159,7 +159,7 @@ func TestFrozenInserts(t *testing.T) {
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
-					c, err := f.calls.Call(t.Context(), f.request())
+					c, err := f.calls.Make(t.Context(), f.request())
 					var refusal *fleet.Error
 					switch {
 					case err == nil && c.State == fleet.CallSucceeded && tt.thawThen:
@@ -195,7 +195,7 @@ func TestFrozenInserts(t *testing.T) {
 				t.Errorf("%d calls hung, %d are canceled; %d were made, %d sent", hung.Load(), canceled, made.Load(), f.sent.Load())
 			}
 			eventually(t, "a call succeeds", func() bool {
-				c, err := f.calls.Call(t.Context(), f.request())
+				c, err := f.calls.Make(t.Context(), f.request())
 				return err == nil && c.State == fleet.CallSucceeded
 			})
 		})
@@ -234,7 +234,7 @@ func TestFrozenOutcome(t *testing.T) {
 		time.AfterFunc(shortFlush+time.Second, f.thaw)
 		return fleettest.Text("true"), nil
 	})
-	c, err := f.calls.Call(t.Context(), f.request())
+	c, err := f.calls.Make(t.Context(), f.request())
 	if err != nil || c.State != fleet.CallSucceeded {
 		t.Errorf("answered %v, %v", c.State, err)
 	}
@@ -248,7 +248,7 @@ func TestFrozenForAMoment(t *testing.T) {
 	f := newFrozen(t, 30*time.Second)
 	f.freeze()
 	time.AfterFunc(5500*time.Millisecond, f.thaw)
-	c, err := f.calls.Call(t.Context(), f.request())
+	c, err := f.calls.Make(t.Context(), f.request())
 	if err != nil || c.State != fleet.CallCanceled || c.Error.Code != fleet.CodeRecordLate || f.sent.Load() != 0 {
 		t.Errorf("answered %v, %+v, %v", c.State, c.Error, err)
 	}

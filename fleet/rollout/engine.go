@@ -14,7 +14,7 @@ import (
 
 // Calls makes tool calls; [fleet.Calls] does.
 type Calls interface {
-	Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
 }
 
 // Link asks devices for a sign of life; the broker does.

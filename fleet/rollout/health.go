@@ -78,7 +78,7 @@ func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 
 func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck) (
 	string, error) {
-	call, err := e.o.Calls.Call(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool,
+	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool,
 		Arguments: check.Arguments})
 	if err != nil {
 		e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)

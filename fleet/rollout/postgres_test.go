@@ -143,7 +143,7 @@ func (f *pgFleet) current() *rollout.Engine {
 }
 
 // Call makes the device install its image, within milliseconds.
-func (f *pgFleet) Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (f *pgFleet) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
 	f.work.Add(1)
 	defer f.work.Done()
 	if r.Tool != fleet.ToolUpgradeFirmware {

@@ -26,7 +26,7 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	}
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order}
 	go func() {
-		if _, err := e.o.Calls.Call(context.WithoutCancel(ctx), request); err != nil {
+		if _, err := e.o.Calls.Make(context.WithoutCancel(ctx), request); err != nil {
 			e.o.Log.Warn("upgrade call has no record of its outcome", "device", request.Device, "deployment", id, "err", err)
 		}
 	}()
@@ -59,7 +59,7 @@ func (l *loop) orderRestart(ctx context.Context, d *deployment) {
 	e, id := l.e, d.ID
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolReboot}
 	go func() {
-		call, err := e.o.Calls.Call(context.WithoutCancel(ctx), request)
+		call, err := e.o.Calls.Make(context.WithoutCancel(ctx), request)
 		if err == nil && call.SentAt != nil {
 			return
 		}

@@ -225,7 +225,7 @@ func (w *world) deployment(campaignID uuid.UUID, id fleet.DeviceID) campaign.Dep
 }
 
 // Call is the path of calls.
-func (w *world) Call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
 	w.mu.Lock()
 	d := w.devices[r.Device]
 	w.mu.Unlock()

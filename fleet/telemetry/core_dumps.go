@@ -47,7 +47,6 @@ type CoreDumpBlobs interface {
 // CoreDumps fetches what crashes left in devices' flash: for an operator, and
 // by itself once per crash ([CoreDumps.Run]).
 type CoreDumps struct {
-	CoreDumpStore
 	o     CoreDumpsOptions
 	links *fleet.URLLinks
 
@@ -66,7 +65,7 @@ func NewCoreDumps(o CoreDumpsOptions) *CoreDumps {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &CoreDumps{CoreDumpStore: o.Store, o: o, links: fleet.NewURLLinks(o.Links, "", o.Now),
+	return &CoreDumps{o: o, links: fleet.NewURLLinks(o.Links, "", o.Now),
 		tries: make(map[fleet.DeviceID]*coreDumpTry)}
 }
 
@@ -93,7 +92,7 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.Dev
 	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
 		return err
 	}
-	c, err := s.o.Calls.Call(ctx, fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpInfo})
+	c, err := s.o.Calls.Make(ctx, fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpInfo})
 	if err != nil {
 		return err
 	}
@@ -117,7 +116,7 @@ func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Actor, device fleet.D
 	if err := s.Ask(ctx, actor, device); err != nil {
 		return fleet.Call{}, err
 	}
-	return s.o.Calls.Call(ctx, s.UploadRequest(actor, device, erase))
+	return s.o.Calls.Make(ctx, s.UploadRequest(actor, device, erase))
 }
 
 func (s *CoreDumps) offers(ctx context.Context, device fleet.DeviceID, tool string) (bool, error) {
@@ -211,7 +210,7 @@ func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) erro
 const summaryTTL = 15 * time.Minute
 
 func (s *CoreDumps) describeWords(ctx context.Context, c *CoreDump) error {
-	asked, err := s.o.Calls.Calls(ctx, fleet.CallFilter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
+	asked, err := s.o.Calls.List(ctx, fleet.CallFilter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
 		States: []fleet.CallState{fleet.CallSucceeded},
 		Since:  c.CreatedAt.Add(-summaryTTL), Limit: 1})
 	if err != nil {
@@ -255,6 +254,16 @@ func (s *CoreDumps) describeBuild(ctx context.Context, c *CoreDump, named string
 		c.ELFSHA256 = builds[0]
 	}
 	return err
+}
+
+// CoreDump returns what is known of a core dump, or [fleet.ErrNotFound].
+func (s *CoreDumps) CoreDump(ctx context.Context, id uuid.UUID) (CoreDump, error) {
+	return s.o.Store.CoreDump(ctx, id)
+}
+
+// CoreDumps returns the core dumps of a device, newest first.
+func (s *CoreDumps) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]CoreDump, error) {
+	return s.o.Store.CoreDumps(ctx, device, limit)
 }
 
 // Content returns a core dump with its bytes.

@@ -84,7 +84,7 @@ func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (
 		c, err := a.Calls.Start(ctx, r)
 		return &makeCallOutput{http.StatusAccepted, prefix + "/calls/" + c.ID.String(), "respond-async", call(c)}, err
 	}
-	c, err := a.Calls.Call(ctx, r)
+	c, err := a.Calls.Make(ctx, r)
 	return &makeCallOutput{Status: http.StatusOK, Body: call(c)}, err
 }
 
@@ -159,7 +159,7 @@ func deviceParam(s string) (fleet.DeviceID, error) {
 }
 
 func (a *api) calls(ctx context.Context, f fleet.CallFilter) (*answer[list[callView]], error) {
-	page, err := a.Calls.Calls(ctx, f)
+	page, err := a.Calls.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (p IDPath) uuid() uuid.UUID {
 }
 
 func (a *api) getCall(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[callView], error) {
-	c, err := a.Calls.CallStore.Call(ctx, in.uuid())
+	c, err := a.Calls.Get(ctx, in.uuid())
 	if err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func callInProcess(b *testing.B, a *api) {
 	r := fleet.CallRequest{Actor: fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleOperator},
 		Device: unit,
 		Tool:   "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)}
-	if c, err := a.Calls.Call(context.Background(), r); err != nil || c.State != fleet.CallSucceeded {
+	if c, err := a.Calls.Make(context.Background(), r); err != nil || c.State != fleet.CallSucceeded {
 		b.Fatal(c.State, err)
 	}
 }

@@ -94,7 +94,7 @@ func (a *api) createFanOut(ctx context.Context, by fleet.Actor, in *createFanOut
 }
 
 func (a *api) listFanOuts(ctx context.Context, _ fleet.Actor, in *Paging) (*answer[list[FanOutView]], error) {
-	page, err := a.FanOuts.FanOuts(ctx, in.Limit, in.Cursor)
+	page, err := a.FanOuts.List(ctx, in.Limit, in.Cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ const maxAnswers = 50
 
 func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {
 	id := in.uuid()
-	f, err := a.FanOuts.FanOut(ctx, id)
+	f, err := a.FanOuts.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer
 	if err != nil {
 		return nil, err
 	}
-	skipped, err := a.FanOuts.SkippedTargets(ctx, id)
+	skipped, err := a.FanOuts.Skipped(ctx, id)
 	if err != nil {
 		return nil, err
 	}

@@ -55,11 +55,7 @@ func newDumpSite(t *testing.T) *dumpSite {
 		Calls: calls, Devices: s.store, Inventories: s.store})
 	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.URL})
-	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	device.New(device.Options{Snapshots: s.snapshots, CoreDumps: s.dumps, Answers: answers}).Routes(router)
+	device.New(device.Options{Snapshots: s.snapshots, CoreDumps: s.dumps}).Routes(router)
 	return s
 }
 

@@ -28,15 +28,14 @@ import (
 
 // Enrolments is what is needed of [enrolment.Service].
 type Enrolments interface {
-	Poll(p enrolment.BootPoll) (enrolment.PollAnswer, error)
 	Known(id fleet.DeviceID) bool
 	Activate(id fleet.DeviceID, clientID string) bool
 	Prove(ctx context.Context, p enrolment.SerialProof) enrolment.ProofOutcome
 }
 
-// Presences is what is needed of [fleet.Presences].
-type Presences interface {
-	Polled(id fleet.DeviceID, at time.Time, elfSHA256 string)
+// BootPolls is what is needed of [enrolment.BootPolls].
+type BootPolls interface {
+	Answer(ctx context.Context, p enrolment.BootPoll) (body []byte, err error)
 }
 
 // Snapshots is what is needed of [fleet.Snapshots].
@@ -50,22 +49,12 @@ type CoreDumps interface {
 	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (telemetry.CoreDump, error)
 }
 
-// Firmware decides what a polling device is offered; the campaign engine does.
-type Firmware interface {
-	// Poll sees the boot poll of an enrolled device, and returns the firmware it
-	// shall install now, nil for none. firstBoot says that the poll names another
-	// build than the one before.
-	Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer
-}
-
-// Options configures a [Handler]. The services and Answers are required.
+// Options configures a [Handler]. The services are required.
 type Options struct {
 	Enrolments Enrolments
-	Presences  Presences
+	BootPolls  BootPolls
 	Snapshots  Snapshots
-	CoreDumps  CoreDumps // nil: none is taken
-	Answers    *enrolment.PollAnswers
-	Firmware   Firmware            // nil: no device is offered any
+	CoreDumps  CoreDumps           // nil: none is taken
 	Downloads  *firmware.Downloads // nil: no firmware is served
 	Log        *slog.Logger
 	Now        func() time.Time // default: time.Now
@@ -80,7 +69,6 @@ type Options struct {
 type Handler struct {
 	o       Options
 	unknown *httprate.RateLimiter
-	doubts  *httprate.RateLimiter // of log lines about suspicious polls
 	stats   stats
 
 	placePatience, stallPatience time.Duration // of downloads
@@ -100,7 +88,6 @@ func New(o Options) *Handler {
 	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
 	return &Handler{o: o,
 		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
-		doubts:  httprate.NewRateLimiter(10, time.Minute),
 
 		placePatience: placePatience, stallPatience: stallPatience}
 }

@@ -125,6 +125,13 @@ func (nobody) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSampl
 	return nil, nil
 }
 
+// bootPolls answers boot polls with what a site has.
+func bootPolls(e *enrolment.Service, p *fleet.Presences, answers *enrolment.PollAnswers,
+	offers enrolment.Offers) *enrolment.BootPolls {
+	return enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: e, Presences: p, Answers: answers,
+		Offers: offers})
+}
+
 // site is the whole device-facing side over stores in memory, on a real server.
 type site struct {
 	*httptest.Server
@@ -161,8 +168,8 @@ func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
 	t.Cleanup(s.Close)
 	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: &s.pictures, Store: &s.pictures, Blobs: s.blobs,
 		PublicURL: s.URL, Presences: s.presences, Events: &s.events})
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
-		Answers: answers}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)
 	return s
 }
 

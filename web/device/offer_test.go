@@ -32,8 +32,8 @@ func pollWith(t *testing.T, s *site, c campaigns, headers map[string]string, bod
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers,
-		Firmware: c}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, c)}).Routes(router)
 	req := httptest.NewRequest(http.MethodPost, "/xiaozhi/ota/", strings.NewReader(body))
 	for k, v := range headers {
 		req.Header.Set(k, v)
@@ -148,11 +148,12 @@ func TestOffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		router := chi.NewRouter()
-		device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers,
-			Firmware: campaigns(func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer {
-				asked = true
-				return &fleet.FirmwareOffer{Version: "9", URL: link}
-			})}).Routes(router)
+		offers := campaigns(func(context.Context, enrolment.BootPoll, bool) *fleet.FirmwareOffer {
+			asked = true
+			return &fleet.FirmwareOffer{Version: "9", URL: link}
+		})
+		device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
+			BootPolls: bootPolls(s.enrolments, s.presences, answers, offers)}).Routes(router)
 		req := httptest.NewRequest(http.MethodPost, "/xiaozhi/ota/", strings.NewReader(poll(a)))
 		req.Header.Set("Device-Id", unit.MAC())
 		w := httptest.NewRecorder()

@@ -295,8 +295,8 @@ func TestUnknownDevicesAreLimitedPerAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots, Answers: answers,
-		UnknownPerMinute: 5}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots, UnknownPerMinute: 5,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)
 	poll := func(id fleet.DeviceID, from string) int {
 		r := httptest.NewRequest("POST", "/xiaozhi/ota/", strings.NewReader("{}"))
 		r.Header.Set("Device-Id", string(id))

@@ -299,8 +299,8 @@ func TestSlowUploadIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
-		Answers: answers}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)
 	slow := httptest.NewUnstartedServer(router)
 	slow.Config.ReadTimeout = 300 * time.Millisecond
 	slow.Start()

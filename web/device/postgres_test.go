@@ -79,8 +79,8 @@ func newStoredSite(t testing.TB, store *postgres.Store, mode fleet.EnrolmentMode
 	s.Server = httptest.NewServer(router)
 	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: s.blobs, PublicURL: s.URL,
 		Events: &s.events})
-	device.New(device.Options{Enrolments: s.enrolments, Presences: s.presences, Snapshots: s.snapshots,
-		Answers: answers}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- s.enrolments.Run(ctx) }()

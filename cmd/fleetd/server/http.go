@@ -18,8 +18,10 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices := device.New(device.Options{Enrolments: s.Enrolments, Presences: s.Presences, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Firmware: s.engine.Load(), Downloads: s.downloads, Answers: answers, Log: s.log})
+	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
+		Offers: s.engine.Load(), Answers: answers, Log: s.log})
+	devices := device.New(device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,

@@ -122,7 +122,7 @@ func (c *userPasswd) Run(ctx context.Context) error {
 }
 
 func operatorNamed(ctx context.Context, s *fleet.Operators, name string) (fleet.Operator, error) {
-	o, err := s.OperatorByName(ctx, name)
+	o, err := s.ByName(ctx, name)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return o, fmt.Errorf("there is no operator %q; see fleetd user list", name)
 	}

@@ -1,11 +1,9 @@
-package main
+package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -17,7 +15,7 @@ import (
 )
 
 // An otherDevice is a device that is not of our making: it polls once, connects
-// with paho's MQTT client and says what it is told to say.
+// with paho's MQTT client and publishes what a test asks for.
 type otherDevice struct {
 	t      *testing.T
 	cm     *autopaho.ConnectionManager
@@ -26,7 +24,7 @@ type otherDevice struct {
 	ready  chan struct{} // closed once cm is there
 }
 
-func (d *daemon) otherDevice(mac, config string) *otherDevice {
+func (d *testServer) otherDevice(mac, config string) *otherDevice {
 	d.t.Helper()
 	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
 		strings.NewReader(`{"version":2,"application":{"name":"unit","version":"1.0.0"},"board":{"type":"own","name":"own"}}`))
@@ -121,7 +119,7 @@ type vitalsJSON struct {
 // fleetd, too; what it should not say does no harm.
 func TestReportsEndToEnd(t *testing.T) {
 	t.Parallel()
-	d := newDaemon(t)
+	d := startTestServer(t, nil)
 	o := d.otherDevice("02:00:00:00:00:01", `{"version":7,"on_trial":false,"reverted":0,"values":{"heartbeat_s":30}}`)
 	const device = "/devices/020000000001"
 	for _, params := range []string{`{"uptime_s":-1}`, `{"uptime_s":1e999}`, `[]`, `"x"`, `{"uptime_s":` +
@@ -142,7 +140,7 @@ func TestReportsEndToEnd(t *testing.T) {
 	}
 
 	var v vitalsJSON
-	d.eventually("told", func() bool { return d.rest("GET", device+"/vitals", nil, &v) == http.StatusOK })
+	d.eventually("vitals on record", func() bool { return d.rest("GET", device+"/vitals", nil, &v) == http.StatusOK })
 	if v.UptimeMS != 60_000 || v.Heap.Free != 123_456 || !v.SafeMode {
 		t.Errorf("vitals: %+v", v)
 	}
@@ -150,24 +148,23 @@ func TestReportsEndToEnd(t *testing.T) {
 		ID, State string
 		Percent   int
 	}]
-	d.eventually("there are two jobs", func() bool {
+	d.eventually("two jobs on record", func() bool {
 		d.rest("GET", device+"/jobs", nil, &jobs)
-		return len(
-			jobs.Items) == 2
+		return len(jobs.Items) == 2
 	})
 	var config struct{ Version int }
-	d.eventually("configured", func() bool { return d.rest("GET", device+"/config", nil, &config) == http.StatusOK })
+	d.eventually("a configuration on record", func() bool { return d.rest("GET", device+"/config", nil, &config) == http.StatusOK })
 	if config.Version != 6 {
 		t.Errorf("configuration: %+v", config)
 	}
 	d.listed(1)
 	var call callJSON
 	d.rest("POST", device+"/calls", map[string]any{"tool": "self.config.get"}, &call)
-	d.eventually("the answer counts as a report", func() bool {
+	d.eventually("the answer to count as a report", func() bool {
 		d.rest("GET", device+"/config", nil, &config)
 		return config.Version == 7
 	})
-	counted := d.scrape()
+	counted := d.metricsText()
 	for _, want := range []string{`fleetd_reports_total{kind="telemetry"} 1`,
 		`fleetd_reports_dropped_total{kind="telemetry",reason="malformed"} `,
 		`fleetd_reports_dropped_total{kind="other",reason="malformed"} 1`,
@@ -181,32 +178,10 @@ func TestReportsEndToEnd(t *testing.T) {
 		t.Errorf("a flood was taken whole:\n%s", counted)
 	}
 
-	d.stop()
-	d.start()
+	d.restart()
 	var points list[struct{ Beats int }]
 	if status := d.rest("GET", device+"/vitals/history", nil, &points); status != http.StatusOK ||
 		len(points.Items) != 1 || points.Items[0].Beats != 1 {
 		t.Errorf("history after a restart: %d %+v", status, points)
 	}
-}
-
-// scrape returns the counters of reports.
-func (d *daemon) scrape() string {
-	d.t.Helper()
-	resp, err := http.Get("http://" + d.admin + "/metrics")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	var lines []string
-	for line := range bytes.Lines(all) {
-		if bytes.HasPrefix(line, []byte("fleetd_reports_")) {
-			lines = append(lines, string(line))
-		}
-	}
-	return strings.Join(lines, "")
 }

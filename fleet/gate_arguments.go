@@ -1,0 +1,237 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// checkArguments holds the arguments against the tool's own schema, and against
+// typing errors: a stock device ignores an argument it does not know.
+func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMessage) *refusal {
+	same := passed{inventory, tool.Name, string(arguments)}
+	if g.passed.has(same) {
+		return nil
+	}
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return invalid("invalid_arguments", "arguments must be a JSON object: %v", err)
+	}
+	schema := g.schemas.of(inventory, tool)
+	if schema == nil {
+		return nil // the device sent a schema that is none; it judges for itself
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if _, known := schema.Schema().Properties[name]; !known {
+			return invalid("invalid_arguments", "%s has no argument %.60q", tool.Name, name)
+		}
+	}
+	if err := schema.Validate(args); err != nil {
+		return invalid("invalid_arguments", "%s", explainArguments(schema.Schema(), args, err))
+	}
+	g.passed.add(same)
+	return nil
+}
+
+func decodeObject(raw json.RawMessage) (map[string]any, error) {
+	args := map[string]any{}
+	if len(raw) == 0 {
+		return args, nil
+	}
+	err := json.Unmarshal(raw, &args)
+	if err == nil && args == nil {
+		err = fmt.Errorf("null is none")
+	}
+	return args, err
+}
+
+// A schemaCache keeps compiled schemas by inventory and tool. Inventories are
+// few, since equal devices share one; the bound is for hostile ones.
+type schemaCache struct {
+	mu sync.RWMutex
+	m  map[schemaKey]*jsonschema.Resolved
+}
+
+type schemaKey struct{ inventory, tool string }
+
+const maxSchemas = 20_000
+
+// of returns the compiled schema of the tool, nil if it is not a valid one.
+func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
+	key := schemaKey{inventory, tool.Name}
+	c.mu.RLock()
+	s, ok := c.m[key]
+	c.mu.RUnlock()
+	if ok {
+		return s
+	}
+	s = compileSchema(tool.InputSchema)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= maxSchemas {
+		c.m = make(map[schemaKey]*jsonschema.Resolved)
+	}
+	c.m[key] = s
+	return s
+}
+
+func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
+	if !boundedSchema(raw) {
+		return nil
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil
+	}
+	resolved, err := s.Resolve(nil) // without a loader: nothing is fetched for a device
+	if err != nil {
+		return nil
+	}
+	return resolved
+}
+
+// A passedCache remembers arguments that fitted their schema: a fan-out and a
+// script make the same call many times over.
+type passedCache struct {
+	mu sync.RWMutex
+	m  map[passed]struct{}
+}
+
+type passed struct{ inventory, tool, arguments string }
+
+// maxPassed bounds the cache; with [MaxArgumentBytes] it takes 6 MB at most.
+const maxPassed = 2000
+
+func (c *passedCache) has(p passed) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, ok := c.m[p]
+	return ok
+}
+
+func (c *passedCache) add(p passed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= maxPassed {
+		c.m = make(map[passed]struct{})
+	}
+	c.m[p] = struct{}{}
+}
+
+// explainArguments says in a person's words which argument breaks the schema.
+// The schemas of devices are flat and use few keywords (protocol 4.3); for any
+// other the validator's own words have to do.
+func explainArguments(schema *jsonschema.Schema, args map[string]any, err error) string {
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		value, given := args[name]
+		if !given && slices.Contains(schema.Required, name) {
+			return fmt.Sprintf("%s is missing: it must be %s", name, wanted(schema.Properties[name]))
+		}
+		if given && breaks(schema.Properties[name], value) {
+			text, _ := json.Marshal(value)
+			return fmt.Sprintf("%s must be %s; %.60s was given", name, wanted(schema.Properties[name]), text)
+		}
+	}
+	return plainSchemaError(err)
+}
+
+func breaks(property *jsonschema.Schema, value any) bool {
+	alone := *property
+	resolved, err := alone.Resolve(nil)
+	return err == nil && resolved.Validate(value) != nil
+}
+
+// wanted describes a property: "an integer from 0 to 100".
+func wanted(p *jsonschema.Schema) string {
+	what := map[string]string{"integer": "an integer", "number": "a number", "string": "text",
+		"boolean": "true or false"}[p.Type]
+	switch {
+	case what == "":
+		return "as the tool describes it"
+	case p.Minimum != nil && p.Maximum != nil:
+		return fmt.Sprintf("%s from %v to %v", what, *p.Minimum, *p.Maximum)
+	case p.Minimum != nil:
+		return fmt.Sprintf("%s of at least %v", what, *p.Minimum)
+	case p.Maximum != nil:
+		return fmt.Sprintf("%s of at most %v", what, *p.Maximum)
+	}
+	return what
+}
+
+// plainSchemaError keeps the last, specific part of a validator's message.
+func plainSchemaError(err error) string {
+	msg := err.Error()
+	if i := strings.LastIndex(msg, "validating /"); i >= 0 {
+		msg = msg[i+len("validating /"):]
+	}
+	msg = strings.TrimPrefix(msg, "properties/")
+	if len(msg) > 300 {
+		msg = strings.ToValidUTF8(msg[:300], "") + "…"
+	}
+	return msg
+}
+
+// maxPatternBytes bounds the patterns of a schema, all together. Stock tools
+// have none; a pattern of 1 KB can ask for hundreds of megabytes of automaton.
+const maxPatternBytes = 256
+
+// boundedSchema reports whether arguments can be held against the schema in
+// bounded time. A schema is a device's word: one that refers to itself sends
+// the validator into a recursion that ends the process, and a few references
+// to references take it longer than anyone can wait.
+func boundedSchema(raw json.RawMessage) bool {
+	var schema any
+	return json.Unmarshal(raw, &schema) == nil && !hasReference(schema) && patternBytes(schema) <= maxPatternBytes
+}
+
+// hasReference also finds members of those names that are no keywords, such
+// as a property called $ref: no device has one.
+func hasReference(schema any) bool {
+	return anyMember(schema, func(key string, _ any) bool {
+		return key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef"
+	})
+}
+
+func patternBytes(schema any) int {
+	total := 0
+	anyMember(schema, func(key string, value any) bool {
+		switch v := value.(type) {
+		case string:
+			if key == "pattern" {
+				total += len(v)
+			}
+		case map[string]any:
+			if strings.HasPrefix(key, "pattern") { // patternProperties
+				for pattern := range v {
+					total += len(pattern)
+				}
+			}
+		}
+		return false
+	})
+	return total
+}
+
+// anyMember reports whether is holds for a member of an object anywhere in v.
+func anyMember(v any, is func(key string, value any) bool) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if is(key, value) || anyMember(value, is) {
+				return true
+			}
+		}
+	case []any:
+		for _, value := range v {
+			if anyMember(value, is) {
+				return true
+			}
+		}
+	}
+	return false
+}
