@@ -136,7 +136,7 @@ func (s *Server) deploymentView(ctx context.Context, id uuid.UUID, device fleet.
 	}
 	v.Quarantine = out.Quarantine
 	if out.Deployment != nil && out.Deployment.ID == v.Deployment.ID {
-		v.Hindrance, v.Until = out.Hindrance, out.Until
+		v.BlockReason, v.Until = out.BlockReason, out.Until
 	}
 	return v, nil
 }

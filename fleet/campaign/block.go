@@ -7,31 +7,31 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A Hindrance is why a queued deployment is not dispatched now.
-type Hindrance string
+// A BlockReason is why a queued deployment is not dispatched now.
+type BlockReason string
 
 const (
-	HinderNone       Hindrance = ""
-	HinderNotStarted Hindrance = "campaign_not_started"
-	HinderPaused     Hindrance = "campaign_paused"
-	HinderOver       Hindrance = "campaign_over"
-	HinderWave       Hindrance = "wave_not_open"
-	HinderWindow     Hindrance = "window_closed"
-	HinderBackoff    Hindrance = "back_off"
-	HinderBusy       Hindrance = "busy" // active in another campaign
-	HinderInFlight   Hindrance = "max_in_flight"
-	HinderPace       Hindrance = "max_per_minute"
-	HinderDownloads  Hindrance = "downloads_full"
-	HinderOffline    Hindrance = "offline"     // push only
-	HinderAwaitsPoll Hindrance = "awaits_poll" // pull: the next boot brings it
+	BlockNone       BlockReason = ""
+	BlockNotStarted BlockReason = "campaign_not_started"
+	BlockPaused     BlockReason = "campaign_paused"
+	BlockOver       BlockReason = "campaign_over"
+	BlockWave       BlockReason = "wave_not_open"
+	BlockWindow     BlockReason = "window_closed"
+	BlockBackoff    BlockReason = "back_off"
+	BlockBusy       BlockReason = "busy" // active in another campaign
+	BlockInFlight   BlockReason = "max_in_flight"
+	BlockPace       BlockReason = "max_per_minute"
+	BlockDownloads  BlockReason = "downloads_full"
+	BlockOffline    BlockReason = "offline"     // push only
+	BlockAwaitsPoll BlockReason = "awaits_poll" // pull: the next boot brings it
 	// its build was not confirmed by a boot poll yet: the device would refuse
-	HinderUnconfirmed  Hindrance = "unconfirmed"
-	HinderUnderWay     Hindrance = "under_way"        // an attempt is
-	HinderUnresponsive Hindrance = "unresponsive"     // connected, and does not answer
-	HinderOldPresence  Hindrance = "presence_unknown" // fleetd has just started
+	BlockUnconfirmed  BlockReason = "unconfirmed"
+	BlockUnderWay     BlockReason = "under_way"        // an attempt is
+	BlockUnresponsive BlockReason = "unresponsive"     // connected, and does not answer
+	BlockOldPresence  BlockReason = "presence_unknown" // fleetd has just started
 )
 
-// A ReadySituation is all that [Hinder] looks at.
+// A ReadySituation is all that [Block] looks at.
 type ReadySituation struct {
 	Campaign    State
 	Paused      PauseReason
@@ -51,21 +51,21 @@ type ReadySituation struct {
 	Now         time.Time
 }
 
-// Hinder says what keeps a queued deployment from being dispatched now, the
-// most lasting hindrance first, and by which mode it goes or would go.
+// Block returns what keeps a queued deployment from being dispatched now, the
+// most lasting reason first, and by which mode it goes or would go.
 //
-// [HinderNone] with [firmware.ModePush] means: call the tool. With [firmware.ModePull] it means
+// [BlockNone] with [firmware.ModePush] means: call the tool. With [firmware.ModePull] it means
 // that the plan is to pull now: reboot the device, which then polls; the
 // caller keeps it from being rebooted again before it could.
-func Hinder(s ReadySituation) (Hindrance, firmware.DispatchMode) {
+func Block(s ReadySituation) (BlockReason, firmware.DispatchMode) {
 	mode := s.mode()
-	if h := s.byCampaign(); h != HinderNone {
+	if h := s.byCampaign(); h != BlockNone {
 		return h, mode
 	}
-	if h := s.byDeployment(); h != HinderNone {
+	if h := s.byDeployment(); h != BlockNone {
 		return h, mode
 	}
-	if h := s.byDevice(mode); h != HinderNone {
+	if h := s.byDevice(mode); h != BlockNone {
 		return h, mode
 	}
 	return s.byPace(), mode
@@ -83,72 +83,72 @@ func (s ReadySituation) mode() firmware.DispatchMode {
 	return firmware.ModePull
 }
 
-func (s ReadySituation) byCampaign() Hindrance {
+func (s ReadySituation) byCampaign() BlockReason {
 	switch s.Campaign {
 	case Running:
-		return HinderNone
+		return BlockNone
 	case Paused:
 		if s.Paused == PausedByWindow && !s.WindowOpen {
-			return HinderWindow
+			return BlockWindow
 		}
-		return HinderPaused
+		return BlockPaused
 	case Draft, AwaitingApproval, Denied, Scheduled:
-		return HinderNotStarted
+		return BlockNotStarted
 	}
-	return HinderOver
+	return BlockOver
 }
 
-func (s ReadySituation) byDeployment() Hindrance {
+func (s ReadySituation) byDeployment() BlockReason {
 	switch d := s.Deployment; {
 	case d.State.Active():
-		return HinderUnderWay
+		return BlockUnderWay
 	case d.State.Final():
-		return HinderOver
+		return BlockOver
 	case d.State == DeploymentPending || d.Wave > s.Wave:
-		return HinderWave
+		return BlockWave
 	case s.Busy:
-		return HinderBusy
+		return BlockBusy
 	case !s.WindowOpen:
-		return HinderWindow
+		return BlockWindow
 	case d.NotBefore != nil && s.Now.Before(*d.NotBefore):
-		return HinderBackoff
+		return BlockBackoff
 	}
-	return HinderNone
+	return BlockNone
 }
 
-func (s ReadySituation) byDevice(mode firmware.DispatchMode) Hindrance {
+func (s ReadySituation) byDevice(mode firmware.DispatchMode) BlockReason {
 	switch {
 	case s.Presence == "":
-		return HinderOldPresence
+		return BlockOldPresence
 	case s.Presence == fleet.PresenceUnresponsive:
-		return HinderUnresponsive
+		return BlockUnresponsive
 	case mode == firmware.ModePull && (!s.PullNow || s.Presence != fleet.PresenceOnline):
-		return HinderAwaitsPoll
+		return BlockAwaitsPoll
 	case s.Presence != fleet.PresenceOnline:
-		return HinderOffline
+		return BlockOffline
 	case !s.Confirmed: // it would refuse an image silently, and a reboot would roll it back
-		return HinderUnconfirmed
+		return BlockUnconfirmed
 	}
-	return HinderNone
+	return BlockNone
 }
 
-func (s ReadySituation) byPace() Hindrance {
+func (s ReadySituation) byPace() BlockReason {
 	switch {
 	case s.InFlight >= s.MaxInFlight:
-		return HinderInFlight
+		return BlockInFlight
 	case !s.Room:
-		return HinderDownloads
+		return BlockDownloads
 	case !s.PaceLeft:
-		return HinderPace
+		return BlockPace
 	}
-	return HinderNone
+	return BlockNone
 }
 
-// Stuck reports whether the hindrance lies with the device, and nobody knows
-// until when: such a device does not hold up the judgement of its wave.
-func (h Hindrance) Stuck() bool {
+// Stuck reports whether the reason lies with the device, for an
+// unknown time: such a device does not hold up the judgement of its wave.
+func (h BlockReason) Stuck() bool {
 	switch h {
-	case HinderOffline, HinderAwaitsPoll, HinderUnresponsive, HinderUnconfirmed:
+	case BlockOffline, BlockAwaitsPoll, BlockUnresponsive, BlockUnconfirmed:
 		return true
 	}
 	return false

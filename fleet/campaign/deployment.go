@@ -144,7 +144,7 @@ type Deployment struct {
 	Deadline   *time.Time   // active: when the step under way is judged by time
 	GetAt      *time.Time   // of the attempt under way: its link was first used
 	BytesSent  int64        // of the attempt under way
-	Percent    *int         // of the attempt under way, as the device tells it; nil if it tells nothing
+	Percent    *int         // of the attempt under way, as the device reports it; nil if it does not report
 	Booted     bool         // a boot poll named the image: it took hold
 	Baseline   Baseline
 	Reconnects int  // verifying: connections lost and found since

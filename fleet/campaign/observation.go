@@ -34,15 +34,15 @@ type Observation struct {
 // DeploymentTimers bound the steps of a deployment. The zero value is not
 // usable: see [DefaultTimers].
 type DeploymentTimers struct {
-	Get         time.Duration // told of the image -> GET
+	Get         time.Duration // notified of the image -> GET
 	Resend      time.Duration // ambiguous: at least so long until the attempt is given up
 	Stall       time.Duration // download without a byte
 	Download    time.Duration // whole download: at least this, and 3 times the size at SlowestRate
 	SlowestRate int64         // bytes per second
 	Goodbye     time.Duration // last byte -> DISCONNECT; then the device is probed
 	BootPoll    time.Duration // last byte -> boot poll
-	Connect     time.Duration // boot poll -> MCP initialize; also the patience with health checks and absences
-	Probe       time.Duration // patience with the answer to a probe
+	Connect     time.Duration // boot poll -> MCP initialize; also the timeout of health checks and absences
+	Probe       time.Duration // timeout of the answer to a probe
 	Backoff     time.Duration // before the second attempt; four times as long before each later one
 }
 
@@ -65,7 +65,7 @@ const (
 
 // A Step is what became of an observation.
 type Step struct {
-	// Event is worth a row; nil if the observation says nothing about this deployment.
+	// Event is worth a row; nil if the observation refusesthing about this deployment.
 	Event *DeploymentEvent
 	Act   Act
 	// Changed says that the deployment's row has to be written, event or not.

@@ -60,7 +60,7 @@ type OfferDecision struct {
 }
 
 // DecideOffer is the poll-reply policy: whether the answer to a boot poll
-// offers firmware. The first rule that says no gives the reason.
+// offers firmware. The first rule that refuses gives the reason.
 func DecideOffer(s OfferSituation) OfferDecision {
 	if reason := s.refusal(); reason != OfferMade {
 		return OfferDecision{Reason: reason}

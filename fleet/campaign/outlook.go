@@ -14,10 +14,10 @@ import (
 type Outlook struct {
 	Deployment *Deployment // its latest; nil if it has none
 	Campaign   *Campaign
-	// Hindrance is what it waits for now; "" if nothing, or if there is no deployment.
-	Hindrance  Hindrance
-	Until      *time.Time // when the hindrance ends by itself, if that is known
-	Quarantine *Quarantine
+	// BlockReason is what it waits for now; "" if nothing, or if there is no deployment.
+	BlockReason BlockReason
+	Until       *time.Time // when that ends without an operator, if known
+	Quarantine  *Quarantine
 	// Newer are released releases with an image that would fit and is newer
 	// than the running build, newest first.
 	Newer []firmware.Release
@@ -50,7 +50,7 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 	}
 	out.Campaign = &c
 	if latest[0].State.Waiting() {
-		return out, s.hindered(ctx, &out, d)
+		return out, s.blocked(ctx, &out, d)
 	}
 	return out, nil
 }
@@ -69,9 +69,9 @@ func (s *Service) newer(ctx context.Context, d fleet.Device) ([]firmware.Release
 	return fit, nil
 }
 
-// hindered asks the engine's own rule what keeps a waiting deployment, of what
+// blocked asks the engine's own rule what keeps a waiting deployment, of what
 // can be known from the rows: the limits in the engine's memory are left out.
-func (s *Service) hindered(ctx context.Context, out *Outlook, d fleet.Device) error {
+func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) error {
 	now, c, dep := s.o.Now(), *out.Campaign, *out.Deployment
 	var inv *fleet.Inventory
 	if d.InventoryID != "" {
@@ -96,12 +96,12 @@ func (s *Service) hindered(ctx context.Context, out *Outlook, d fleet.Device) er
 			inFlight += n
 		}
 	}
-	out.Hindrance, _ = Hinder(ReadySituation{Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: dep,
+	out.BlockReason, _ = Block(ReadySituation{Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: dep,
 		Mode: c.Plan.Mode, PullNow: c.Plan.PullNow, WindowOpen: WindowOpen(c.Plan.Windows, zone, now, need),
 		Presence:   d.Presence,
 		OffersTool: offers, Confirmed: d.LastPoll != nil, Busy: activeElsewhere(conflicts), InFlight: inFlight,
 		MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: now})
-	out.Until = s.until(c, dep, out.Hindrance, zone, need, now)
+	out.Until = s.until(c, dep, out.BlockReason, zone, need, now)
 	return nil
 }
 
@@ -124,14 +124,14 @@ func (s *Service) zoneOf(d fleet.Device) *time.Location {
 	return s.o.Zone
 }
 
-func (s *Service) until(c Campaign, d Deployment, h Hindrance, zone *time.Location, need time.Duration,
+func (s *Service) until(c Campaign, d Deployment, h BlockReason, zone *time.Location, need time.Duration,
 	now time.Time) *time.Time {
 	switch h {
-	case HinderNotStarted:
+	case BlockNotStarted:
 		return c.Plan.StartAt
-	case HinderBackoff:
+	case BlockBackoff:
 		return d.NotBefore
-	case HinderWindow:
+	case BlockWindow:
 		if next, ok := NextWindow(c.Plan.Windows, zone, now, need); ok {
 			return &next
 		}

@@ -13,21 +13,27 @@ import (
 // acts on nothing; the same observations in the same order always give the same
 // result. Revision is left to the store.
 //
-//	pending - wave opens -> queued - BeginAttempt -+- push -> dispatching - sent -> sent ------+
-//	                          ^                    +- pull -> offered --------------------------+
-//	                          |                              (dispatching, sent: no GET in time -> ambiguous)
-//	                          |                                                                get
-//	                          |                                                                 v
-//	                          +---------------- attempt failed, may be repeated ------ downloading
-//	                          |                                                            last byte
-//	                          |                                                                 v
-//	                          +----------------------------------------------------------- downloaded
-//	                          |                                                       clean DISCONNECT
-//	                          |                                                                 v
-//	                          +----------------------------------------------------------- rebooting
-//	                                                                           boot poll of the image
-//	                                                                                            v
-//	     succeeded <- checks passed, soak over - verifying <--- MCP initialize ------------- booted
+//	pending
+//	  | wave opens
+//	queued <------------------------- a failed attempt that may be repeated
+//	  | BeginAttempt: push                | BeginAttempt: pull
+//	dispatching                         offered
+//	  | sent                              |
+//	sent                                  |
+//	  | no GET in time: ambiguous         |
+//	  +-----------------+-----------------+
+//	                    | GET
+//	               downloading
+//	                    | last byte
+//	               downloaded
+//	                    | clean DISCONNECT
+//	               rebooting
+//	                    | boot poll that names the image
+//	                 booted
+//	                    | MCP initialize
+//	               verifying
+//	                    | checks passed, soak over
+//	               succeeded
 //
 // A boot poll that names the image moves every notified state to booted: evidence
 // may skip states. The observation is held against these rules, the first that

@@ -7,6 +7,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/rollout"
 
 	"github.com/google/uuid"
 )
@@ -49,7 +50,7 @@ func TestRetiredDevicesAreRemoved(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		sleep(8 * time.Second)
-		w.current().Retired("device000")
+		w.current().Observe(rollout.OfRetirement("device000"))
 		w.await(c.ID, time.Hour, campaign.Completed)
 		if got := w.outcomes(c.ID)["device000"]; got != campaign.DeploymentRemoved {
 			t.Errorf("the retired device ended %s", got)

@@ -30,9 +30,9 @@ type openCampaign struct {
 	picked     int         // devices about to be told
 	preparing  int         // devices whose baseline is being taken
 	restarting int         // devices told to restart so that they poll
-	stuck      map[int]int // queued deployments by wave whose devices hinder them
+	stuck      map[int]int // queued deployments by wave whose devices block them
 	stale      bool        // its rows changed by what another campaign did
-	wordAt     time.Time   // when the word about its wave was last stored
+	verdictAt  time.Time   // when the word about its wave was last stored
 	judged     bool        // nothing changed since wave and rules were looked at
 	zones      map[*time.Location]int
 	known      map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
@@ -42,7 +42,7 @@ type openCampaign struct {
 	windowsAt  time.Time                   // the minute and the revision for which its windows were looked at
 	windowsFor int64
 	retryAt    time.Time // after a failure of the store
-	news       news
+	events     events
 }
 
 func newCampaign(row campaign.Campaign) *openCampaign {

@@ -27,7 +27,7 @@ type deployment struct {
 	place *list.Element
 	at    time.Time // for which it is in the timers
 	timer int       // its index there; -1 if it is not
-	stuck bool      // its device is what hinders it, and nobody knows until when
+	stuck bool      // its device is what blocks it, for an unknown time
 	saw   fleet.Presence
 
 	zone       *time.Location // of the device; nil if not read yet
@@ -56,7 +56,7 @@ func (d *deployment) cameBack(at time.Time) bool {
 }
 
 // late reports whether what comes later still changes the deployment: proof that
-// re-opens it, or the device's own word on why it failed.
+// re-opens it, or the device's own report on why it failed.
 func late(s campaign.DeploymentState) bool {
 	switch s {
 	case campaign.DeploymentTimedOut, campaign.DeploymentFailed, campaign.DeploymentAborted, campaign.DeploymentRolledBack:

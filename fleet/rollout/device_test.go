@@ -10,6 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 )
 
@@ -73,8 +74,9 @@ func (d *device) powerCycle(off time.Duration) {
 func (d *device) observed(l firmware.Link, kind fleet.EvidenceKind, bytes int64) {
 	o := campaign.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes}
 	for range d.w.copies {
-		d.w.current().Transferred(firmware.Transfer{Deployment: l.Deployment, Attempt: o.Attempt, At: o.At, Kind: o.Kind,
-			Sent: o.Bytes})
+		d.w.current().Observe(rollout.OfTransfer(firmware.Transfer{Deployment: l.Deployment, Attempt: o.Attempt, At: o.At,
+			Kind: o.Kind,
+			Sent: o.Bytes}))
 	}
 }
 
@@ -218,7 +220,7 @@ func (d *device) leave(clean bool) {
 func (d *device) tell(kind fleet.EvidenceKind) {
 	seen := fleet.Evidence{At: time.Now().UTC(), Kind: kind}
 	for range d.w.copies {
-		d.w.current().Evidence(d.id, seen)
+		d.w.current().Observe(rollout.OfDevice(d.id, seen))
 	}
 }
 
@@ -243,7 +245,8 @@ func (d *device) boot(elf string) {
 		d.lists("fewer tools")
 	}
 	if d.pause(time.Second, life) {
-		d.w.current().Listed(d.id, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: d.registered().ELFSHA256})
+		d.w.current().Observe(rollout.OfListing(d.id, fleet.ToolListing{At: time.Now().UTC(),
+			ELFSHA256: d.registered().ELFSHA256}))
 	}
 }
 

@@ -19,8 +19,8 @@ const (
 	unsurePause   = 15 * time.Second // before a device whose build is unconfirmed is
 )
 
-// A telling is a deployment that is about to be told, and how.
-type telling struct {
+// A notification is a deployment that is about to be told, and how.
+type notification struct {
 	d    *deployment
 	mode firmware.DispatchMode
 	poll *pollRequest // by pull: the poll that is answered
@@ -38,7 +38,7 @@ func (l *loop) dispatch(ctx context.Context) {
 		return
 	}
 	room := l.room()
-	tellings := l.answerPolls(ctx, &room)
+	notifications := l.answerPolls(ctx, &room)
 	budget := l.o.MaxDispatchBatch
 	for i := range l.order {
 		c := l.order[(i+l.turns)%len(l.order)] // none is always the first
@@ -47,11 +47,11 @@ func (l *loop) dispatch(ctx context.Context) {
 		}
 		picked := l.pick(ctx, c, min(budget, room))
 		budget, room = budget-len(picked), room-len(picked)
-		tellings = append(tellings, picked...)
+		notifications = append(notifications, picked...)
 	}
-	l.again = l.again || len(tellings) > 0
+	l.again = l.again || len(notifications) > 0
 	l.save(ctx) // what examining led to, such as devices that do not fit any more
-	l.tellAll(ctx, tellings)
+	l.notifyAll(ctx, notifications)
 	for _, c := range l.order {
 		c.picked = 0
 	}
@@ -77,7 +77,7 @@ func (l *loop) places(c *openCampaign, budget int) int {
 
 // pick takes from the queue as many devices as may be told. No turn looks at
 // more of it than that and a bounded part of those that cannot be reached.
-func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []telling {
+func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notification {
 	l.lookAtParked(c)
 	free := l.places(c, budget)
 	if free == 0 {
@@ -160,14 +160,14 @@ func (l *loop) lookAtParked(c *openCampaign) {
 	}
 }
 
-// tellAll stores the beginning of attempts, and tells the devices.
-func (l *loop) tellAll(ctx context.Context, tellings []telling) {
-	if len(tellings) == 0 {
+// notifyAll stores the beginning of attempts, and tells the devices.
+func (l *loop) notifyAll(ctx context.Context, notifications []notification) {
+	if len(notifications) == 0 {
 		return
 	}
-	dispatches := make([]campaign.Dispatch, len(tellings))
-	for i := range tellings {
-		dispatches[i] = l.beginAttempt(&tellings[i])
+	dispatches := make([]campaign.Dispatch, len(notifications))
+	for i := range notifications {
+		dispatches[i] = l.beginAttempt(&notifications[i])
 	}
 	var refused []uuid.UUID
 	err := l.persist(ctx, "dispatches", func(ctx context.Context) (err error) {
@@ -175,13 +175,13 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
-		l.o.Log.Error("devices not told of their images", "count", len(tellings), "err", err)
+		l.o.Log.Error("devices not told of their images", "count", len(notifications), "err", err)
 	}
 	isRefused := make(map[uuid.UUID]bool, len(refused))
 	for _, id := range refused {
 		isRefused[id] = true
 	}
-	for _, t := range tellings {
+	for _, t := range notifications {
 		if ctx.Err() != nil || err != nil || isRefused[t.d.ID] {
 			l.refused(ctx, t)
 			continue
@@ -192,11 +192,11 @@ func (l *loop) tellAll(ctx context.Context, tellings []telling) {
 
 // beginAttempt moves the deployment to its next attempt, in memory, and makes
 // the link that goes with it.
-func (l *loop) beginAttempt(t *telling) campaign.Dispatch {
+func (l *loop) beginAttempt(t *notification) campaign.Dispatch {
 	d := t.d
 	from := d.State
 	event := campaign.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
-	t.link, t.url = firmware.NewLink(l.o.PublicURL, d.Link(), l.patience(d), l.now)
+	t.link, t.url = firmware.NewLink(l.o.PublicURL, d.Link(), l.attemptTimeout(d), l.now)
 	t.image = l.images.bySHA[d.Image] // read in this turn, by unfit
 	d.camp.moved(d, from)
 	l.settle(d)
@@ -204,8 +204,8 @@ func (l *loop) beginAttempt(t *telling) campaign.Dispatch {
 		Events: []campaign.DeploymentEvent{event}}, Link: t.link}
 }
 
-// patience is how long an attempt may take until its device has polled.
-func (l *loop) patience(d *deployment) time.Duration {
+// attemptTimeout is how long an attempt may take until its device has polled.
+func (l *loop) attemptTimeout(d *deployment) time.Duration {
 	t := l.o.Timers
 	slowest := time.Duration(0)
 	if t.SlowestRate > 0 {
@@ -215,19 +215,19 @@ func (l *loop) patience(d *deployment) time.Duration {
 }
 
 // begun tells a device whose attempt is on record.
-func (l *loop) begun(ctx context.Context, t telling) {
+func (l *loop) begun(ctx context.Context, t notification) {
 	l.stored(t.d)
 	t.d.epoch = 0
 	if t.mode == firmware.ModePull {
-		l.tellByPoll(t)
+		l.notifyByPoll(t)
 		return
 	}
-	l.tellByCall(ctx, t)
+	l.notifyByCall(ctx, t)
 }
 
 // refused looks at a deployment whose attempt was not stored: it moved on, or
 // its device is active in another campaign, or an operator paused this one.
-func (l *loop) refused(ctx context.Context, t telling) {
+func (l *loop) refused(ctx context.Context, t notification) {
 	if t.poll != nil {
 		t.poll.answer(nil)
 	}

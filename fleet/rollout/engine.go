@@ -8,7 +8,6 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -189,54 +188,6 @@ func (e *Engine) endCalls() {
 
 // Wake makes the engine read the campaigns again: one changed.
 func (e *Engine) Wake() { e.inbox.wake() }
-
-// Evidence takes what is observed about devices. Boot polls come by Poll, with
-// the build that they name.
-func (e *Engine) Evidence(id fleet.DeviceID, seen fleet.Evidence) {
-	o := campaign.Observation{At: seen.At, Kind: seen.Kind}
-	switch seen.Kind {
-	case fleet.EvidenceConnect:
-		o.Reason = fleet.Because(campaign.ReasonAddress, "address", seen.Detail)
-	case fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
-		if seen.Detail != "" {
-			o.Reason = fleet.Because(campaign.ReasonConnectionEnded, "detail", seen.Detail)
-		}
-	default:
-		return
-	}
-	e.about(id, o)
-}
-
-// Transferred takes evidence about a deployment's download.
-func (e *Engine) Transferred(t firmware.Transfer) {
-	device, ok := e.index.deviceOf(t.Deployment)
-	if !ok {
-		return
-	}
-	in := input{deployment: t.Deployment, seen: campaign.Observation{At: t.At, Kind: t.Kind, Reason: t.Reason,
-		Attempt: t.Attempt, Bytes: t.Sent}}
-	if t.Kind == fleet.EvidenceDownloaded {
-		in.epoch, _ = e.o.Link.Epoch(device)
-	}
-	e.inbox.put(in)
-}
-
-// Listed takes that a device answered initialize and tools/list. The build of
-// the listing is what the latest boot poll named.
-func (e *Engine) Listed(id fleet.DeviceID, l fleet.ToolListing) {
-	e.about(id, campaign.Observation{At: l.At, Kind: fleet.EvidenceInitialize, ELF: l.ELFSHA256})
-}
-
-// Retired takes that a device left service.
-func (e *Engine) Retired(id fleet.DeviceID) {
-	e.about(id, campaign.Observation{At: e.now(), Kind: fleet.EvidenceRetired})
-}
-
-func (e *Engine) about(id fleet.DeviceID, o campaign.Observation) {
-	if e.index.has(id) {
-		e.inbox.put(input{device: id, seen: o})
-	}
-}
 
 func (e *Engine) now() time.Time { return e.o.Now().UTC() }
 

@@ -11,9 +11,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// examine asks of each candidate what hinders it. Those that nothing hinders
-// are returned; the others are put where they wait for the hindrance to end.
-func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deployment) (picked []telling, err error) {
+// examine asks of each candidate what blocks it. Those that nothing blocks
+// are returned; the others are put where they wait for that to end.
+func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deployment) (picked []notification,
+	err error) {
 	devices, quarantines, err := l.facts(ctx, candidates)
 	if err != nil {
 		return nil, err
@@ -28,12 +29,12 @@ func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deplo
 			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Skip: reason})
 			continue
 		}
-		hindrance, mode, err := l.hindrance(ctx, d, device, c.inFlight+len(picked))
+		block, mode, err := l.blockReason(ctx, d, device, c.inFlight+len(picked))
 		if err != nil {
 			return nil, err
 		}
-		if hindrance != campaign.HinderNone {
-			l.waitFor(d, device, hindrance)
+		if block != campaign.BlockNone {
+			l.waitFor(d, device, block)
 			continue
 		}
 		if t, ok := l.ready(d, device, mode); ok {
@@ -97,15 +98,15 @@ func (l *loop) offersUpgrade(ctx context.Context, device fleet.Device) (bool, er
 	return offers, nil
 }
 
-// hindrance asks the rules.
-func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (campaign.Hindrance,
+// blockReason asks the rules.
+func (l *loop) blockReason(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (campaign.BlockReason,
 	firmware.DispatchMode, error) {
 	offers, err := l.offersUpgrade(ctx, device)
 	if err != nil {
 		return "", "", err
 	}
 	c := d.camp
-	h, mode := campaign.Hinder(campaign.ReadySituation{
+	h, mode := campaign.Block(campaign.ReadySituation{
 		Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: d.Deployment, Mode: c.Plan.Mode,
 		PullNow:    c.Plan.PullNow,
 		WindowOpen: l.windowOpen(d, l.zoneOf(d, device)), Presence: d.saw, OffersTool: offers, Confirmed: confirmed(device),
@@ -119,23 +120,23 @@ func (l *loop) hindrance(ctx context.Context, d *deployment, device fleet.Device
 // it was answered, and so the device counts the build as good.
 func confirmed(device fleet.Device) bool { return device.LastPoll != nil && device.ELFSHA256 != "" }
 
-// waitFor puts a deployment where it waits for its hindrance to end.
-func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.Hindrance) {
+// waitFor puts a deployment where it waits for what blocks it to end.
+func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.BlockReason) {
 	switch h {
-	case campaign.HinderBackoff:
+	case campaign.BlockBackoff:
 		l.timers.set(d, *d.NotBefore)
-	case campaign.HinderWindow:
+	case campaign.BlockWindow:
 		at, ok := l.nextTurn(d, l.zoneOf(d, device))
 		if !ok || !at.After(l.now) {
 			at = l.now.Add(refreshEvery)
 		}
 		l.timers.set(d, at)
-	case campaign.HinderBusy, campaign.HinderOldPresence:
+	case campaign.BlockBusy, campaign.BlockOldPresence:
 		l.timers.set(d, l.now.Add(busyPause))
-	case campaign.HinderUnconfirmed:
+	case campaign.BlockUnconfirmed:
 		l.timers.set(d, l.now.Add(unsurePause))
-	case campaign.HinderOffline, campaign.HinderAwaitsPoll, campaign.HinderUnresponsive:
-		if h == campaign.HinderAwaitsPoll && l.prepare(d) {
+	case campaign.BlockOffline, campaign.BlockAwaitsPoll, campaign.BlockUnresponsive:
+		if h == campaign.BlockAwaitsPoll && l.prepare(d) {
 			return
 		}
 		d.waitIn(&d.camp.parked, false)
@@ -145,18 +146,18 @@ func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.Hindrance)
 	d.setStuck(h.Stuck())
 }
 
-// ready takes the last steps before a device that nothing hinders is told: its
+// ready takes the last steps before a device that nothing blocks is notified: its
 // baseline, or the restart after which it will ask.
-func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchMode) (telling, bool) {
+func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchMode) (notification, bool) {
 	if l.prepare(d) {
-		return telling{}, false
+		return notification{}, false
 	}
 	if mode == firmware.ModePull {
 		l.restart(d)
-		return telling{}, false
+		return notification{}, false
 	}
 	takeFacts(d, device)
-	return telling{d: d, mode: mode}, true
+	return notification{d: d, mode: mode}, true
 }
 
 // takeFacts renews what the deployment remembers of the device before.

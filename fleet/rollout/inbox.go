@@ -16,7 +16,7 @@ type input struct {
 	deployment uuid.UUID
 	seen       campaign.Observation
 	poll       *pollRequest
-	reporter   fleet.DeviceID // job: whose word it is
+	reporter   fleet.DeviceID // job: who reports
 	epoch      int64          // downloaded: of the connection that stood
 	do         func(*loop)
 }

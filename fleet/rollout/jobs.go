@@ -3,25 +3,11 @@ package rollout
 import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/fleet/telemetry"
-
-	"github.com/google/uuid"
 )
 
 // maxReports bounds what a device is listened to about one deployment. An
 // attempt of the included firmware makes some 25 reports.
 const maxReports = 300
-
-// Reported takes a device's own report on the job of an attempt. The word of a
-// device about the deployment of another is nothing.
-func (e *Engine) Reported(device fleet.DeviceID, deployment uuid.UUID, attempt int, job telemetry.Job) {
-	if owner, ok := e.index.deviceOf(deployment); !ok || attempt < 1 || owner != "" && owner != device {
-		return
-	}
-	e.inbox.put(input{reporter: device, deployment: deployment, seen: campaign.Observation{At: e.now(),
-		Kind: fleet.EvidenceJob, Attempt: attempt,
-		Job: job.State, Percent: job.Percent, Code: job.Code, Detail: job.Reason}})
-}
 
 // mayReport reports whether a device is listened to: about its own deployment,
 // and not without end.

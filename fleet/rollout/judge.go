@@ -9,9 +9,9 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// wordEvery bounds how often the numbers in a wave's verdict are stored while
+// verdictEvery bounds how often the numbers in a wave's verdict are stored while
 // its state stays.
-const wordEvery = time.Second
+const verdictEvery = time.Second
 
 // judgeRules looks at the abort rules after every outcome. A rule that an
 // operator overruled by resuming counts again with the next failure.
@@ -170,7 +170,7 @@ func (l *loop) fillWave(ctx context.Context, c *openCampaign) error {
 	}
 	l.o.Log.Info("wave opened", "campaign", c.ID, "name", c.Plan.Name, "wave", c.Wave+1, "devices", len(rows))
 	l.again = true
-	c.news.pending = true
+	c.events.pending = true
 	if err := l.recount(ctx, c); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (l *loop) reloadOthers(c *openCampaign) {
 // saveWave stores the state of the open wave, if it changed.
 func (l *loop) saveWave(ctx context.Context, c *openCampaign, state campaign.WaveState, verdict fleet.Reason) error {
 	w, now := *c.wave(), l.now
-	if w.State == state && (w.Verdict.Equal(verdict) || w.FinishedAt == nil && now.Sub(c.wordAt) < wordEvery) {
+	if w.State == state && (w.Verdict.Equal(verdict) || w.FinishedAt == nil && now.Sub(c.verdictAt) < verdictEvery) {
 		return nil
 	}
 	if w.StartedAt == nil {
@@ -201,7 +201,7 @@ func (l *loop) saveWave(ctx context.Context, c *openCampaign, state campaign.Wav
 	if err := l.o.Store.SaveWave(ctx, w); err != nil {
 		return err
 	}
-	c.waves[c.Wave], c.wordAt = w, now
-	c.news.pending = true
+	c.waves[c.Wave], c.verdictAt = w, now
+	c.events.pending = true
 	return nil
 }

@@ -70,7 +70,7 @@ func (l *loop) observe(d *deployment, o campaign.Observation) {
 
 // mark has the deployment stored at the end of the turn.
 func (l *loop) mark(d *deployment) {
-	d.camp.news.pending = true
+	d.camp.events.pending = true
 	if !d.dirty {
 		d.dirty = true
 		l.dirty = append(l.dirty, d)

@@ -11,13 +11,13 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// offerPatience is how long a boot poll waits for the engine: the device waits
+// offerTimeout is how long a boot poll waits for the engine: the device waits
 // for the answer to start.
-const offerPatience = 2 * time.Second
+const offerTimeout = 2 * time.Second
 
 // freshPoll is how old a poll may be when its offer goes on record: the rest of
-// the patience is for the database.
-const freshPoll = offerPatience / 2
+// the timeout is for the database.
+const freshPoll = offerTimeout / 2
 
 // A pollRequest is a boot poll that waits to hear whether firmware is offered.
 type pollRequest struct {
@@ -54,13 +54,13 @@ func (e *Engine) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool)
 	if hopeless {
 		return nil
 	}
-	patience := time.NewTimer(offerPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(offerTimeout)
+	defer timeout.Stop()
 	select {
 	case offer := <-r.reply:
 		return offer
 	case <-ctx.Done():
-	case <-patience.C:
+	case <-timeout.C:
 	}
 	if r.settled.CompareAndSwap(false, true) {
 		return nil
@@ -114,7 +114,7 @@ func (l *loop) offerSituation(d *deployment, r *pollRequest) campaign.OfferSitua
 }
 
 // answerPolls decides about the boot polls that may be answered with an offer.
-func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) {
+func (l *loop) answerPolls(ctx context.Context, room *int) (notifications []notification) {
 	asked, requests := l.askedFor()
 	if len(asked) == 0 {
 		return nil
@@ -136,9 +136,9 @@ func (l *loop) answerPolls(ctx context.Context, room *int) (tellings []telling) 
 			continue
 		}
 		*room--
-		tellings = append(tellings, l.offer(d, r, devices[d.Device], force))
+		notifications = append(notifications, l.offer(d, r, devices[d.Device], force))
 	}
-	return tellings
+	return notifications
 }
 
 // askedFor returns the deployments whose polls wait for an answer, one poll
@@ -160,7 +160,7 @@ func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRe
 }
 
 // offer takes a place for the device that is about to be offered its image.
-func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force bool) telling {
+func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force bool) notification {
 	if !r.restarted { // else it has one already
 		d.camp.picked++
 		d.camp.pace.AllowN(l.now, 1)
@@ -168,7 +168,7 @@ func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force b
 	l.unplace(d)
 	d.Force = force
 	takeFacts(d, device)
-	return telling{d: d, mode: firmware.ModePull, poll: r}
+	return notification{d: d, mode: firmware.ModePull, poll: r}
 }
 
 // hasPlace reports whether one more device may be told. For one that restarted
@@ -217,8 +217,8 @@ func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, d
 	return decision.Force, decision.Offer
 }
 
-// tellByPoll answers the poll with the offer that is on record.
-func (l *loop) tellByPoll(t telling) {
+// notifyByPoll answers the poll with the offer that is on record.
+func (l *loop) notifyByPoll(t notification) {
 	d := t.d
 	l.offers.add(d.Device, l.now)
 	offer := &fleet.FirmwareOffer{Version: d.ToVersion, URL: t.url, Force: d.Force, SHA256: d.Image, Size: d.ImageSize,

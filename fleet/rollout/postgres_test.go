@@ -179,12 +179,12 @@ func (f *pgFleet) install(l firmware.Link, fault string) {
 	pause := func() { time.Sleep(time.Duration(1+rand.IntN(5)) * time.Millisecond) }
 	download := func(kind fleet.EvidenceKind, n int64) {
 		pause()
-		f.current().Transferred(firmware.Transfer{Deployment: l.Deployment, At: time.Now().UTC(), Kind: kind,
-			Attempt: l.Attempt, Sent: n})
+		f.current().Observe(rollout.OfTransfer(firmware.Transfer{Deployment: l.Deployment, At: time.Now().UTC(), Kind: kind,
+			Attempt: l.Attempt, Sent: n}))
 	}
 	seen := func(kind fleet.EvidenceKind) {
 		pause()
-		f.current().Evidence(l.Device, fleet.Evidence{At: time.Now().UTC(), Kind: kind})
+		f.current().Observe(rollout.OfDevice(l.Device, fleet.Evidence{At: time.Now().UTC(), Kind: kind}))
 	}
 	if fault == "silent" {
 		return
@@ -214,7 +214,7 @@ func (f *pgFleet) install(l firmware.Link, fault string) {
 	f.current().Poll(context.Background(), p, true)
 	seen(fleet.EvidenceConnect)
 	pause()
-	f.current().Listed(l.Device, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: elf})
+	f.current().Observe(rollout.OfListing(l.Device, fleet.ToolListing{At: time.Now().UTC(), ELFSHA256: elf}))
 }
 
 // Ping is answered over the connection after the restart.

@@ -20,9 +20,9 @@ var elfPattern = regexp.MustCompile(`"elf_sha256"\s*:\s*"([0-9a-f]{16,64})"`)
 // which build it runs. Silence is no evidence.
 func (l *loop) probe(ctx context.Context, d *deployment) {
 	e, id, device, attempt, epoch := l.e, d.ID, d.Device, d.Attempt, d.epoch
-	actor, patience := d.camp.actor(), l.o.Timers.Probe
+	actor, timeout := d.camp.actor(), l.o.Timers.Probe
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		over, err := e.o.Link.Ping(ctx, device)
 		if err != nil {
@@ -34,7 +34,7 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 			o.ELF = e.askBuild(ctx, actor, device)
 			o.At = e.now()
 		}
-		e.inbox.put(input{deployment: id, seen: o})
+		e.accept(Evidence{Deployment: id, Observation: o})
 	}()
 }
 

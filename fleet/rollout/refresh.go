@@ -72,13 +72,13 @@ func (l *loop) resync(ctx context.Context, c *openCampaign) error {
 			l.detach(d)
 		}
 	}
-	l.lookAnew(c)
+	l.examineAgain(c)
 	return l.enqueue(ctx, c, rows)
 }
 
-// lookAnew has all who wait for a window examined again: windows, pace and mode
+// examineAgain has all who wait for a window examined again: windows, pace and mode
 // may be others now.
-func (l *loop) lookAnew(c *openCampaign) {
+func (l *loop) examineAgain(c *openCampaign) {
 	for _, d := range c.held {
 		if d.State == campaign.DeploymentQueued && d.timer >= 0 && !d.restarting {
 			l.settle(d)

@@ -8,6 +8,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 )
 
@@ -25,7 +26,7 @@ func (d *device) reporting() bool {
 
 func (d *device) reports(l firmware.Link, j telemetry.Job) {
 	for range d.w.copies {
-		d.w.current().Reported(d.id, l.Deployment, l.Attempt, j)
+		d.w.current().Observe(rollout.OfJob(d.id, l.Deployment, l.Attempt, j))
 	}
 }
 
@@ -108,9 +109,9 @@ func TestReportsOfOthers(t *testing.T) {
 		victim := w.deployment(c.ID, "device1")
 		failed := telemetry.Job{State: fleet.JobFailed, Code: "corrupt", Reason: "so says another"}
 		for range 1000 {
-			w.current().Reported("device2", victim.ID, victim.Attempt, failed)
-			w.current().Reported("device1", victim.ID, victim.Attempt+1, failed)
-			w.current().Reported("device1", victim.ID, 0, failed)
+			w.current().Observe(rollout.OfJob("device2", victim.ID, victim.Attempt, failed))
+			w.current().Observe(rollout.OfJob("device1", victim.ID, victim.Attempt+1, failed))
+			w.current().Observe(rollout.OfJob("device1", victim.ID, 0, failed))
 		}
 		sleep(time.Second)
 		if now := w.deployment(c.ID, "device1"); now.State != victim.State || now.Attempt != victim.Attempt {
@@ -119,8 +120,8 @@ func TestReportsOfOthers(t *testing.T) {
 		w.await(c.ID, time.Hour, campaign.Completed)
 		own := w.deployment(c.ID, "device2")
 		for i := range 5000 {
-			w.current().Reported("device2", own.ID, own.Attempt, telemetry.Job{State: []fleet.JobState{fleet.JobDone,
-				fleet.JobFailed}[i%2], Code: "corrupt"})
+			w.current().Observe(rollout.OfJob("device2", own.ID, own.Attempt, telemetry.Job{State: []fleet.JobState{fleet.JobDone,
+				fleet.JobFailed}[i%2], Code: "corrupt"}))
 			sleep(time.Second)
 		}
 		if n := len(w.store.events[own.ID]); n > 400 {

@@ -10,18 +10,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// tellByCall has the device called. The call lasts as long as the attempt; what
+// notifyByCall has the device called. The call lasts as long as the attempt; what
 // is heard of it comes back as evidence.
-func (l *loop) tellByCall(ctx context.Context, t telling) {
+func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	d, e := t.d, l.e
 	d.attemptEnd = make(chan struct{})
 	id, attempt := d.ID, d.Attempt
 	order := &fleet.FirmwareOrder{
-		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.patience(d), Done: d.attemptEnd,
+		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.attemptTimeout(d), Done: d.attemptEnd,
 		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest,
 		Signature: t.image.ManifestSignature,
 		Told: func(seen fleet.Evidence) {
-			e.inbox.put(input{deployment: id, seen: ofCall(seen, attempt)})
+			e.accept(ofCall(id, attempt, seen))
 		},
 	}
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order}
@@ -32,21 +32,9 @@ func (l *loop) tellByCall(ctx context.Context, t telling) {
 	}()
 }
 
-// ofCall is what an attempt's call brings.
-func ofCall(seen fleet.Evidence, attempt int) campaign.Observation {
-	o := campaign.Observation{At: seen.At, Kind: seen.Kind, Attempt: attempt, CallError: seen.Code, Detail: seen.Detail}
-	switch {
-	case seen.Kind == fleet.EvidenceJob: // a call brings no other report
-		o.Job, o.Detail = fleet.JobAccepted, ""
-	case seen.Code == fleet.CodeToolError:
-		o.Code, o.Detail = campaign.ParseRefusal(seen.Detail)
-	}
-	return o
-}
-
-// restartPatience is how long a device may take from the order to restart to
+// restartTimeout is how long a device may take from the order to restart to
 // its boot poll before its place goes to another.
-const restartPatience = 3 * time.Minute
+const restartTimeout = 3 * time.Minute
 
 // restart makes a device poll now. The order is on record before it is given.
 func (l *loop) restart(d *deployment) {
@@ -61,13 +49,13 @@ func (l *loop) restart(d *deployment) {
 	d.restarting = true
 	d.camp.restarting++
 	d.camp.pace.AllowN(l.now, 1)
-	l.timers.set(d, l.now.Add(restartPatience))
+	l.timers.set(d, l.now.Add(restartTimeout))
 }
 
 // actRestart is the engine's own: the rules know nothing of it.
 const actRestart campaign.Act = "restart"
 
-func (l *loop) tellToRestart(ctx context.Context, d *deployment) {
+func (l *loop) orderRestart(ctx context.Context, d *deployment) {
 	e, id := l.e, d.ID
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolReboot}
 	go func() {

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// steer takes a campaign as far as it can go without telling devices: it
+// steer takes a campaign as far as it can go without notification devices: it
 // starts, stops, waits for windows, judges, and opens waves.
 func (l *loop) steer(ctx context.Context, c *openCampaign) {
 	if ctx.Err() != nil || l.now.Before(c.retryAt) {
@@ -63,8 +63,8 @@ func (l *loop) change(ctx context.Context, c *openCampaign, action string, with 
 	}
 	c.Campaign = row
 	c.judged = false
-	c.news.pending = true
-	c.news.at = time.Time{}
+	c.events.pending = true
+	c.events.at = time.Time{}
 	return nil
 }
 

@@ -139,6 +139,6 @@ func (l *loop) endWaiting(ctx context.Context, c *openCampaign, to campaign.Depl
 		return err
 	}
 	l.o.Log.Info("devices that waited are let go", "campaign", c.ID, "count", n, "state", string(to))
-	c.news.pending = true
+	c.events.pending = true
 	return l.resync(ctx, c)
 }

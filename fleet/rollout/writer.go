@@ -76,7 +76,7 @@ func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID
 
 func (l *loop) stored(d *deployment) {
 	d.Revision++
-	l.tell(d)
+	l.publish(d)
 	d.events, d.seen, d.dirty, d.lazy = nil, nil, false, false
 	if d.State.Final() {
 		l.settle(d)
@@ -163,7 +163,7 @@ func (l *loop) act(ctx context.Context, batch []*deployment) {
 			case campaign.ActVerify:
 				l.verify(d)
 			case actRestart:
-				l.tellToRestart(ctx, d)
+				l.orderRestart(ctx, d)
 			}
 		}
 	}

@@ -201,8 +201,8 @@ func TestDeviceOfACampaign(t *testing.T) {
 		t.Errorf("of a draft: %v", got)
 	}
 	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Deployment == nil ||
-		o.Campaign == nil || o.Hindrance == nil ||
-		*o.Hindrance != campaign.HinderNotStarted || len(o.Newer) != 1 || o.Quarantine != nil {
+		o.Campaign == nil || o.BlockReason == nil ||
+		*o.BlockReason != campaign.BlockNotStarted || len(o.Newer) != 1 || o.Quarantine != nil {
 		t.Errorf("the outlook is %+v", o)
 	}
 	c = w.act(t, c, "start", "")

@@ -81,12 +81,12 @@ func deployment(d campaign.Deployment, events []campaign.DeploymentEvent) Deploy
 
 // outlookView answers why a device is not updating.
 type outlookView struct {
-	Deployment *DeploymentView     `json:"deployment" doc:"Its latest part in a campaign"`
-	Campaign   *CampaignItem       `json:"campaign" doc:"That campaign"`
-	Hindrance  *campaign.Hindrance `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
-	Until      *time.Time          `json:"until" doc:"When the hindrance ends by itself, if that is known"`
-	Quarantine *quarantineView     `json:"quarantine"`
-	Newer      []newerView         `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
+	Deployment  *DeploymentView       `json:"deployment" doc:"Its latest part in a campaign"`
+	Campaign    *CampaignItem         `json:"campaign" doc:"That campaign"`
+	BlockReason *campaign.BlockReason `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
+	Until       *time.Time            `json:"until" doc:"When the hindrance ends by itself, if that is known"`
+	Quarantine  *quarantineView       `json:"quarantine"`
+	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
 }
 
 // TransformSchema says which objects may be null.
@@ -100,7 +100,7 @@ type newerView struct {
 }
 
 func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView {
-	v := outlookView{Hindrance: orNil(o.Hindrance), Until: utcOrNil(o.Until),
+	v := outlookView{BlockReason: orNil(o.BlockReason), Until: utcOrNil(o.Until),
 		Newer: viewed(o.Newer, func(r firmware.Release) newerView { return newerView{r.ID, r.Version} })}
 	if o.Deployment != nil {
 		v.Deployment = ptr(deployment(*o.Deployment, events))

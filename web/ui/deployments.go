@@ -152,14 +152,14 @@ type DeploymentPage struct {
 
 // A DeploymentView is the moving part of the page; a live stream sends it as a patch.
 type DeploymentView struct {
-	Campaign   campaign.Campaign
-	Deployment campaign.Deployment
-	Name       string // of the device
-	Events     []campaign.DeploymentEvent
-	Hindrance  campaign.Hindrance // why it is not dispatched now
-	Until      *time.Time         // when that ends by itself
-	Quarantine *campaign.Quarantine
-	CanAct     bool
+	Campaign    campaign.Campaign
+	Deployment  campaign.Deployment
+	Name        string // of the device
+	Events      []campaign.DeploymentEvent
+	BlockReason campaign.BlockReason // why it is not dispatched now
+	Until       *time.Time           // when that ends by itself
+	Quarantine  *campaign.Quarantine
+	CanAct      bool
 }
 
 func (v DeploymentView) path(parts ...string) string {
@@ -190,7 +190,7 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 
 // waits says what a device that was not told yet is waiting for.
 func (v DeploymentView) waits(ctx context.Context) string {
-	if key := "campaign.hinder." + string(v.Hindrance); v.Hindrance != "" && i18n.Has(key) {
+	if key := "campaign.hinder." + string(v.BlockReason); v.BlockReason != "" && i18n.Has(key) {
 		return t(ctx, key)
 	}
 	return ""

@@ -23,8 +23,9 @@ func (v DeviceUpdates) latest() (DeploymentView, bool) {
 	if v.Outlook.Deployment == nil || v.Outlook.Campaign == nil {
 		return DeploymentView{}, false
 	}
-	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment, Hindrance: v.Outlook.Hindrance,
-		Until: v.Outlook.Until}, true
+	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment,
+		BlockReason: v.Outlook.BlockReason,
+		Until:       v.Outlook.Until}, true
 }
 
 // sayings are the answer: what became of its latest part in a campaign, and

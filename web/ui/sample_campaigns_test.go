@@ -370,7 +370,7 @@ func deploymentPage(s campaign.DeploymentState) templ.Component {
 	switch s {
 	case campaign.DeploymentQueued:
 		v.Deployment.Attempt = 0
-		v.Hindrance, v.Until = campaign.HinderWindow, ago(-5*time.Hour)
+		v.BlockReason, v.Until = campaign.BlockWindow, ago(-5*time.Hour)
 	case campaign.DeploymentRolledBack:
 		v.Events = append(v.Events, campaign.DeploymentEvent{At: at.Add(14 * time.Second), Attempt: 1,
 			Kind: fleet.EvidenceBootPoll, Reason: legacy("2.4.2, ota_0"),

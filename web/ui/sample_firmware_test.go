@@ -183,7 +183,7 @@ func deviceUpdates() ui.DeviceUpdates {
 	}
 	until := now.Add(5 * time.Hour)
 	return ui.DeviceUpdates{Device: id, CanAct: true, More: true,
-		Outlook: campaign.Outlook{Deployment: &waiting, Campaign: &toLab, Hindrance: campaign.HinderWindow, Until: &until,
+		Outlook: campaign.Outlook{Deployment: &waiting, Campaign: &toLab, BlockReason: campaign.BlockWindow, Until: &until,
 			Quarantine: &campaign.Quarantine{Device: id, Reason: legacy("three attempts failed: download stalled"), Since: now,
 				Until: now.Add(20 * time.Hour)},
 			Newer: []firmware.Release{release(firmware.ReleaseReleased)}},

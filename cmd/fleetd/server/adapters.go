@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 )
 
@@ -62,7 +63,7 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 		d.Enrolments.Listed(l.Device, l.ELFSHA256, l.At)
 	}
 	if engine := d.engine.Load(); engine != nil {
-		engine.Listed(l.Device, l)
+		engine.Observe(rollout.OfListing(l.Device, l))
 	}
 	return nil
 }
@@ -93,20 +94,20 @@ func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
 // starts after the broker, whose first connections it finds in the records.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
 	if engine := s.engine.Load(); engine != nil {
-		engine.Evidence(id, e)
+		engine.Observe(rollout.OfDevice(id, e))
 	}
 }
 
 func (s *Server) retiring(id fleet.DeviceID) {
 	s.Enrolments.Retired(id)
 	if engine := s.engine.Load(); engine != nil {
-		engine.Retired(id)
+		engine.Observe(rollout.OfRetirement(id))
 	}
 }
 
 func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, attempt int, j telemetry.Job) {
 	if engine := s.engine.Load(); engine != nil {
-		engine.Reported(device, deployment, attempt, j)
+		engine.Observe(rollout.OfJob(device, deployment, attempt, j))
 	}
 }
 

@@ -253,7 +253,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
-		Observe: func(t firmware.Transfer) { s.engine.Load().Transferred(t) }})
+		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
 	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
 		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})

@@ -6,10 +6,10 @@ import (
 	"fleetd/fleet"
 )
 
-// newsEvery bounds how often live views of a campaign are told to look.
-const newsEvery = 250 * time.Millisecond
+// eventsEvery bounds how often live views of a campaign are told to look.
+const eventsEvery = 250 * time.Millisecond
 
-type news struct {
+type events struct {
 	pending bool
 	at      time.Time
 }
@@ -17,17 +17,17 @@ type news struct {
 // announce tells live views of the campaigns that moved on.
 func (l *loop) announce() {
 	for _, c := range l.campaigns {
-		if !c.news.pending || l.now.Sub(c.news.at) < newsEvery {
+		if !c.events.pending || l.now.Sub(c.events.at) < eventsEvery {
 			continue
 		}
-		c.news = news{at: l.now}
+		c.events = events{at: l.now}
 		l.o.Events.Publish(fleet.Event{Kind: fleet.EventCampaign, At: l.now, Subject: c.ID.String()})
 	}
 }
 
-// tell tells live views of a deployment that was stored.
-func (l *loop) tell(d *deployment) {
-	d.camp.news.pending = true
+// publish notifies live views of a deployment that was stored.
+func (l *loop) publish(d *deployment) {
+	d.camp.events.pending = true
 	if l.o.Events.Idle() {
 		return
 	}

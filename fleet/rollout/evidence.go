@@ -1,0 +1,108 @@
+package rollout
+
+import (
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/telemetry"
+
+	"github.com/google/uuid"
+)
+
+// Evidence is one observation on its way to the engine.
+type Evidence struct {
+	Device               fleet.DeviceID // that it is about; of a job, that reports
+	Deployment           uuid.UUID      // that it is about; zero if it is about the device
+	campaign.Observation                // At zero is now; the zero Kind is no evidence
+}
+
+// OfDevice is what presence observes of a device: connections and their ends. Boot
+// polls enter with [Engine.Poll].
+func OfDevice(id fleet.DeviceID, seen fleet.Evidence) Evidence {
+	e := Evidence{Device: id, Observation: campaign.Observation{At: seen.At, Kind: seen.Kind}}
+	switch seen.Kind {
+	case fleet.EvidenceConnect:
+		e.Reason = fleet.Because(campaign.ReasonAddress, "address", seen.Detail)
+	case fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
+		if seen.Detail != "" {
+			e.Reason = fleet.Because(campaign.ReasonConnectionEnded, "detail", seen.Detail)
+		}
+	default:
+		return Evidence{}
+	}
+	return e
+}
+
+// OfListing is a device that answered initialize and tools/list. The build of the
+// listing is what the latest boot poll named.
+func OfListing(id fleet.DeviceID, l fleet.ToolListing) Evidence {
+	return Evidence{Device: id, Observation: campaign.Observation{At: l.At, Kind: fleet.EvidenceInitialize,
+		ELF: l.ELFSHA256}}
+}
+
+// OfRetirement is a device that left service.
+func OfRetirement(id fleet.DeviceID) Evidence {
+	return Evidence{Device: id, Observation: campaign.Observation{Kind: fleet.EvidenceRetired}}
+}
+
+// OfTransfer is what became of a deployment's download.
+func OfTransfer(t firmware.Transfer) Evidence {
+	return Evidence{Deployment: t.Deployment, Observation: campaign.Observation{At: t.At, Kind: t.Kind, Reason: t.Reason,
+		Attempt: t.Attempt, Bytes: t.Sent}}
+}
+
+// OfJob is a device's own report on the job of an attempt.
+func OfJob(device fleet.DeviceID, deployment uuid.UUID, attempt int, job telemetry.Job) Evidence {
+	return Evidence{Device: device, Deployment: deployment, Observation: campaign.Observation{Kind: fleet.EvidenceJob,
+		Attempt: attempt, Job: job.State, Percent: job.Percent, Code: job.Code, Detail: job.Reason}}
+}
+
+// ofCall is what an attempt's own call brings.
+func ofCall(deployment uuid.UUID, attempt int, seen fleet.Evidence) Evidence {
+	e := Evidence{Deployment: deployment, Observation: campaign.Observation{At: seen.At, Kind: seen.Kind, Attempt: attempt,
+		CallError: seen.Code, Detail: seen.Detail}}
+	switch {
+	case seen.Kind == fleet.EvidenceJob: // a call brings no other report
+		e.Job, e.Detail = fleet.JobAccepted, ""
+	case seen.Code == fleet.CodeToolError:
+		e.Code, e.Detail = campaign.ParseRefusal(seen.Detail)
+	}
+	return e
+}
+
+// Observe accepts evidence about a device or a deployment. It returns at once; what
+// no campaign waits for costs one look at a map. A report of one device about the
+// deployment of another counts for nothing.
+func (e *Engine) Observe(seen Evidence) {
+	owner, held := e.index.deviceOf(seen.Deployment)
+	switch {
+	case seen.Kind == "":
+	case seen.Deployment == uuid.Nil:
+		if e.index.has(seen.Device) {
+			e.accept(seen)
+		}
+	case !held:
+	case seen.Kind == fleet.EvidenceJob && (seen.Attempt < 1 || owner != "" && owner != seen.Device):
+	default:
+		e.accept(seen)
+	}
+}
+
+// accept hands evidence to the loop: what [Engine.Observe] lets in, and what the
+// engine's own calls and probes bring, even between two leads.
+func (e *Engine) accept(seen Evidence) {
+	if seen.At.IsZero() {
+		seen.At = e.now()
+	}
+	in := input{deployment: seen.Deployment, seen: seen.Observation}
+	if seen.Deployment == uuid.Nil {
+		in.device = seen.Device
+	} else {
+		in.reporter = seen.Device
+	}
+	if seen.Kind == fleet.EvidenceDownloaded {
+		owner, _ := e.index.deviceOf(seen.Deployment)
+		in.epoch, _ = e.o.Link.Epoch(owner)
+	}
+	e.inbox.put(in)
+}
