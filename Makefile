@@ -1,4 +1,4 @@
-# Tools are pinned in go.mod and run as "go tool NAME".
+# Tools are pinned in go.mod, or in tools/go.mod, and run as "go tool NAME".
 
 .DEFAULT_GOAL := help
 
@@ -49,8 +49,8 @@ format: ## format Go and templ files
 	@go tool templ fmt -log-level error .
 
 .PHONY: generate
-generate: ## make the Go code of the templ pages
-	@go tool templ generate
+generate: ## make the Go code of the templ pages, and the client's types of REST
+	@scripts/generate
 
 .PHONY: bench
 bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS=5)
@@ -66,4 +66,4 @@ chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEED
 
 .PHONY: clean
 clean: ## remove what was built, and the test databases; never the data directory
-	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)"
+	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)" "/dev/shm/fleetd-pgtest-$$(id -u)"

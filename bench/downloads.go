@@ -165,7 +165,7 @@ type fetchReport struct {
 	Error         string // of one that failed
 }
 
-// Run downloads all that it is told to at once, as devices do, and reports.
+// Run downloads all of its order at once, as devices do, and reports.
 func (fetchCommand) Run() error {
 	var o fetchOrder
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {

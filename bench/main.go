@@ -1,4 +1,4 @@
-// Command bench measures fleetd beside what it is compared with, in the same
+// Command bench measures fleetd and what it is compared with, in the same
 // run: Mosquitto's raw echo, PostgreSQL's single-row commits, and a bare mochi.
 // It prints a table against the speed targets and writes bench/RESULTS.md.
 package main
@@ -75,7 +75,7 @@ func (c *runCommand) Run(ctx context.Context) error {
 // keptHeading begins the figures that other commands measured.
 const keptHeading = "## By other commands"
 
-// keptFigures are those of the file that is about to be written anew.
+// keptFigures are those of the file that is about to be overwritten.
 func keptFigures(name string) string {
 	old, _ := os.ReadFile(name) // there may be none
 	_, kept, found := strings.Cut(string(old), keptHeading)

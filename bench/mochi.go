@@ -10,7 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// startMochi runs a bare mochi with the settings fleetd uses and nobody to ask:
+// startMochi runs a bare mochi with the settings fleetd uses and no check of credentials:
 // what the library alone can do on this machine.
 func startMochi(context.Context) (addr string, stop func(), err error) {
 	capabilities := mqtt.NewDefaultServerCapabilities()

@@ -157,7 +157,7 @@ func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
 	return nil
 }
 
-// settledRSS is the resident memory once fleetd has settled by itself after a
+// settledRSS is the resident memory once fleetd has settled, unaided, after a
 // storm. Nothing is done to help it.
 func settledRSS() float64 {
 	time.Sleep(12 * time.Second)

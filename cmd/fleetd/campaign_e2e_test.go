@@ -3,11 +3,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"fleetd/broker/sim"
 )
@@ -82,7 +87,87 @@ func TestCampaignByCommand(t *testing.T) {
 	if out := d.run("device", "list", "version:9.1.0"); bytes.Count(out, []byte(`"mac"`)) != 3 {
 		t.Errorf("the devices are %s", out)
 	}
+	d.commandsOnATerminal(id, image, release)
 	d.commandsThatFail(id, image)
+}
+
+// commandsOnATerminal looks at what commands print for a person: the columns of
+// a heading, and one line of the table.
+func (d *daemon) commandsOnATerminal(campaign, image, release string) {
+	d.t.Helper()
+	device := d.listed(3)[0].ID
+	tests := []struct {
+		args []string
+		want []string // regular expressions
+	}{
+		{[]string{"device", "list"}, []string{`ID +NAME +BOARD +VERSION +PRESENCE +SINCE +TAGS`,
+			device + ` +\S* +bread-compact-wifi +9\.1\.0 +online +\d+`}},
+		{[]string{"device", "show", device}, []string{device + ` .*bread-compact-wifi +esp32s3 +9\.1\.0 +ota_1 +online +enrolled`,
+			`TOOL +AUDIENCE`, `self\.reboot +user`}},
+		{[]string{"device", "call", device, "self.audio_speaker.set_volume", `{"volume":3}`}, []string{`^true`}},
+		{[]string{"device", "hold", device, "on the bench"}, []string{device + ` .*online +enrolled`}},
+		{[]string{"device", "show", device}, []string{`held by e2e: on the bench`}},
+		{[]string{"device", "release", device}, []string{device + ` .*online +enrolled`}},
+		{[]string{"image", "list"}, []string{`SHA256 +VERSION +CHIP +BOARD +SIZE +STATE`,
+			image + ` +9\.1\.0 +esp32s3 +bread-compact-wifi +\d+ KiB +ready`}},
+		{[]string{"image", "show", image}, []string{`bread-compact-wifi\.bin, project \S+, IDF \S+, build [0-9a-f]{64}`}},
+		{[]string{"release", "list"}, []string{release + ` +9\.1\.0 +released +1 +20`}},
+		{[]string{"release", "show", release}, []string{release + ` +9\.1\.0`, image}},
+		{[]string{"campaign", "list"}, []string{`ID +NAME +STATE +WAVE +DEVICES +CREATED`,
+			campaign + ` +spring +completed +\d/2 +3 +20`}},
+		{[]string{"campaign", "show", campaign}, []string{campaign + `  spring\s+completed\s+3 devices, 3 done: 3 succeeded, 0 failed; 0 left out`,
+			`WAVE +NAME +STATE +DEVICES +DONE +SUCCEEDED +FAILED +VERDICT`, `1 +canary +\S+ +1 +1 +1 +0`, `STEP +DEVICES`}},
+		{[]string{"campaign", "show", campaign, "--watch"}, []string{`completed; 3 of 3 devices done, 3 succeeded, 0 failed`}},
+		{[]string{"campaign", "deployments", campaign}, []string{`DEVICE +BOARD +WAVE +STATE +ATTEMPTS +FROM +TO +REASON`,
+			device + ` +bread-compact-wifi +[12] +succeeded +1 +\S+ +9\.1\.0`}},
+		{[]string{"campaign", "create", "--name", "again", "--release", release, "--q", "", "--canary", "1", "--dry-run"},
+			[]string{`3 devices match, 0 would get an image, 0 of them are offline`, `WAVE +NAME +DEVICES +GATE`,
+				`LEFT_OUT +COUNT +DETAIL`}},
+		{[]string{"serial", "list"}, []string{`SERIAL +STATE +DEVICE +CONFLICT +WRONG +LOADED`}},
+	}
+	for _, tt := range tests {
+		out := d.onTerminal(tt.args...)
+		for _, want := range tt.want {
+			if !regexp.MustCompile(`(?m)` + want).MatchString(out) {
+				d.t.Errorf("fleetd %s printed\n%s\nwant %s", strings.Join(tt.args, " "), out, want)
+			}
+		}
+	}
+}
+
+// onTerminal runs a command whose standard output is a terminal.
+func (d *daemon) onTerminal(args ...string) string {
+	d.t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer screen.Close()
+	fd := int(screen.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	cmd := d.command(args...)
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = tty, &stderr
+	err = cmd.Start()
+	tty.Close()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	out, _ := io.ReadAll(screen) // ends with an error once the last process has closed the terminal
+	if err := cmd.Wait(); err != nil {
+		d.t.Errorf("fleetd %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return strings.ReplaceAll(string(out), "\r\n", "\n")
 }
 
 func (d *daemon) commandsThatFail(campaign, image string) {

@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"fleetd/broker/sim"
-	"fleetd/fleet"
+	"fleetd/fleet/postgres/pgtest"
 )
 
-// The test binary stands in for fleetd where a test needs a process to kill.
+// The test binary runs as fleetd where a test needs a process to kill.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	if testing.Short() {
 		t.Skip("starts a PostgreSQL cluster")
 	}
-	d := &daemon{t: t, dir: t.TempDir(), http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
+	d := &daemon{t: t, dir: pgtest.TempDir(t), http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
 	t.Cleanup(func() { d.stop() })
 	d.start(flags...)
 	var made struct{ Token string }
@@ -159,14 +159,14 @@ func (d *daemon) eventually(what string, ok func() bool) {
 	d.within(time.Minute, what, ok)
 }
 
-func (d *daemon) within(patience time.Duration, what string, ok func() bool) {
+func (d *daemon) within(limit time.Duration, what string, ok func() bool) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	d.t.Fatalf("not %s after %v:\n%s", what, patience, d.out)
+	d.t.Fatalf("not %s after %v:\n%s", what, limit, d.out)
 }
 
 // simulate runs devices against the daemon until the test ends.
@@ -227,51 +227,6 @@ func (d *daemon) listed(n int) []deviceView {
 	return devices.Items
 }
 
-func TestFromPollToOutcome(t *testing.T) {
-	t.Parallel()
-	d := newDaemon(t)
-	f := d.simulate(sim.Options{Devices: 6, Seed: 7, TimeScale: 0.1, BootDelay: 200 * time.Millisecond})
-	device := d.listed(6)[0].ID
-
-	var call callJSON
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
-		"arguments": map[string]any{"volume": 37}}, &call)
-	if call.State != "succeeded" || call.Actor.Name != "e2e" || call.Result.Content[0].Text != "true" {
-		t.Errorf("set_volume: %+v", call)
-	}
-	if v := deviceNamed(t, f, 6, device); v.State().Volume != 37 {
-		t.Errorf("the device's volume is %d", v.State().Volume)
-	}
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
-		"arguments": map[string]any{"volume": 137}}, &call)
-	if call.State != "invalid" || call.Error == nil || call.Error.Code != "invalid_arguments" {
-		t.Errorf("a volume of 137: %+v", call)
-	}
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.reboot"}, &call)
-	if call.State != "succeeded" {
-		t.Errorf("reboot: %+v", call)
-	}
-	var calls list[callJSON]
-	d.rest("GET", "/calls?device="+device, nil, &calls)
-	if len(calls.Items) != 3 || calls.Items[0].Tool != "self.reboot" {
-		t.Errorf("calls on record: %+v", calls.Items)
-	}
-	if n := f.Stats().Crashes; n != 0 {
-		t.Errorf("%d devices crashed on an answer", n)
-	}
-}
-
-func deviceNamed(t *testing.T, f *sim.Fleet, n int, id string) *sim.Device {
-	t.Helper()
-	for i := range n {
-		if got, err := fleet.ParseDeviceID(f.Device(i).ID()); err == nil && string(got) == id {
-			return f.Device(i)
-		}
-	}
-	t.Fatalf("no simulated device %s", id)
-	return nil
-}
-
 func TestClientCommands(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -294,27 +249,6 @@ func TestClientCommands(t *testing.T) {
 	}
 	if out := d.run("user", "list"); !bytes.Contains(out, []byte("admin")) {
 		t.Errorf("user list printed %s", out)
-	}
-}
-
-func TestSnapshotReachesTheConsole(t *testing.T) {
-	t.Parallel()
-	d := newDaemon(t)
-	d.simulate(sim.Options{Devices: 1, Boards: []string{"esp-box-3"}, Seed: 7, TimeScale: 0.1})
-	device := d.listed(1)[0].ID
-	var call callJSON
-	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.screen.snapshot",
-		"arguments": map[string]any{"quality": 60}}, &call)
-	if call.State != "succeeded" {
-		t.Fatalf("snapshot: %+v", call)
-	}
-	var pictures list[struct {
-		ID, CallID    string
-		Width, Height int
-	}]
-	d.rest("GET", "/snapshots?device="+device, nil, &pictures)
-	if len(pictures.Items) != 1 || pictures.Items[0].Width != 320 || pictures.Items[0].Height != 240 {
-		t.Errorf("snapshots: %+v", pictures.Items)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A deploymentJSON is what REST tells of a unit's part in a campaign.
+// A deploymentJSON is what REST says of a unit's part in a campaign.
 type deploymentJSON struct {
 	State, Reason string
 	Class         string `json:"failure_class"`
@@ -19,8 +19,8 @@ type deploymentJSON struct {
 	Evidence      []struct{ Kind, Detail string }
 }
 
-// tells reports whether there is evidence of a kind that contains a text.
-func (v deploymentJSON) tells(kind, text string) bool {
+// hasEvidence reports whether there is evidence of a kind that contains a text.
+func (v deploymentJSON) hasEvidence(kind, text string) bool {
 	for _, e := range v.Evidence {
 		if e.Kind == kind && strings.Contains(e.Detail, text) {
 			return true
@@ -82,8 +82,8 @@ func unitUpgrades(t *testing.T, d *daemon) {
 	d.tagged("upgrades", u)
 	c := d.campaign("to 1.1.0", "upgrades", buildImage(t, "1.1.0", ""))
 	v := d.verdict(c, u)
-	if v.State != "succeeded" || v.Attempts != 1 || v.Percent == nil || *v.Percent != 100 || !v.tells("job", "accepted") ||
-		!v.tells("job", "progress 100") {
+	if v.State != "succeeded" || v.Attempts != 1 || v.Percent == nil || *v.Percent != 100 ||
+		!v.hasEvidence("job", "accepted") || !v.hasEvidence("job", "progress 100") {
 		t.Errorf("the deployment: %+v", v)
 	}
 	d.runs(u, "1.1.0", "ota_1")

@@ -102,9 +102,9 @@ func unitIsConfigured(t *testing.T, d *daemon) {
 	d.joined(u)
 	document := `{"version":7,"values":{"heartbeat_s":11,"log_level":"debug"}}`
 	c, text := d.call(u, "self.config.set", map[string]any{"document": document})
-	var told configJSON
-	if err := json.Unmarshal([]byte(text), &told); err != nil || c.State != "succeeded" || told.Version != 7 ||
-		!told.OnTrial {
+	var reported configJSON
+	if err := json.Unmarshal([]byte(text), &reported); err != nil || c.State != "succeeded" || reported.Version != 7 ||
+		!reported.OnTrial {
 		t.Fatalf("config.set: %v, %+v", err, c)
 	}
 	d.eventually("reported as on trial", func() bool {

@@ -47,7 +47,7 @@ func newRawBroker(t *testing.T) *rawBroker {
 	err := b.server.Subscribe("#", 1, func(_ *mqtt.Client, _ packets.Subscription, p packets.Packet) {
 		select {
 		case b.up <- string(p.Payload):
-		default: // nobody waits for these
+		default: // no test waits for these
 		}
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const unitBoard = "esp32s3-lcd" // with a screen of 320 x 240
 
-// A unit is a virtual device: the firmware of firmware/ in a process of its own.
+// A unit is a virtual device: the firmware of firmware/ in a separate process.
 type unit struct {
 	t       *testing.T
 	id      string // as fleetd writes it
@@ -95,7 +95,7 @@ func (u *unit) cutPower() {
 	u.process = nil
 }
 
-// died waits until the unit ended by itself, as a fault made it.
+// died waits until a fault ended the unit.
 func (u *unit) died(within time.Duration) bool {
 	select {
 	case <-u.ended:

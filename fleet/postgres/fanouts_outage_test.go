@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/pgtest"
 	"fleetd/migrations"
 )
 
@@ -29,7 +30,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir()}
+	c := &cluster{t: t, dir: pgtest.TempDir(t)}
 	c.start()
 	t.Cleanup(c.stop)
 	return c

@@ -77,7 +77,7 @@ type campaignApprove struct {
 }
 
 func (c *campaignApprove) Run(ctx context.Context) error {
-	return c.act(ctx, "approve", map[string]any{"digest": c.Digest})
+	return c.act(ctx, "approve", ApproveCampaignInputBody{Digest: c.Digest})
 }
 
 type campaignDeny struct {
@@ -86,7 +86,7 @@ type campaignDeny struct {
 }
 
 func (c *campaignDeny) Run(ctx context.Context) error {
-	return c.act(ctx, "deny", map[string]any{"reason": c.Reason})
+	return c.act(ctx, "deny", DenyCampaignInputBody{Reason: c.Reason})
 }
 
 type campaignPause struct {
@@ -95,7 +95,7 @@ type campaignPause struct {
 }
 
 func (c *campaignPause) Run(ctx context.Context) error {
-	return c.act(ctx, "pause", map[string]any{"reason": c.Reason})
+	return c.act(ctx, "pause", PauseCampaignInputBody{Reason: &c.Reason})
 }
 
 type campaignAbort struct {
@@ -104,7 +104,7 @@ type campaignAbort struct {
 }
 
 func (c *campaignAbort) Run(ctx context.Context) error {
-	return c.act(ctx, "abort", map[string]any{"rollback": c.Rollback})
+	return c.act(ctx, "abort", AbortCampaignInputBody{Rollback: &c.Rollback})
 }
 
 type campaignRetry struct {
@@ -114,12 +114,12 @@ type campaignRetry struct {
 }
 
 func (c *campaignRetry) Run(ctx context.Context) error {
-	body := map[string]any{}
+	var body RetryCampaignInputBody
 	if len(c.State) > 0 {
-		body["states"] = c.State
+		body.States = &c.State
 	}
 	if len(c.Device) > 0 {
-		body["devices"] = c.Device
+		body.Devices = &c.Device
 	}
 	return c.act(ctx, "retry", body)
 }
@@ -156,7 +156,7 @@ func (c *campaignCreate) Run(ctx context.Context) error {
 
 // started starts the campaign that was made, and says where it is if that fails.
 func (c *campaignCreate) started(ctx context.Context, made json.RawMessage) (json.RawMessage, error) {
-	var v struct{ ID string }
+	var v Campaign
 	if err := json.Unmarshal(made, &v); err != nil {
 		return nil, err
 	}
@@ -208,21 +208,21 @@ func (c *campaignCreate) canary(plan map[string]any) error {
 	if c.Canary == "" {
 		return nil
 	}
-	first := map[string]any{"name": "canary"}
+	first := WavePlan{Name: new("canary")}
 	if p, ok := strings.CutSuffix(c.Canary, "%"); ok {
 		n, err := strconv.ParseFloat(p, 64)
 		if err != nil || !(n > 0 && n < 100) {
 			return fmt.Errorf("--canary %q is no share: write for example 2%%", c.Canary)
 		}
-		first["percent"] = n
+		first.Percent = &n
 	} else {
 		n, err := strconv.Atoi(c.Canary)
 		if err != nil || n < 1 {
 			return fmt.Errorf("--canary %q is no number of devices: write for example 5, or 2%%", c.Canary)
 		}
-		first["count"] = n
+		first.Count = new(int64(n))
 	}
-	plan["waves"] = []map[string]any{first, {"name": "rest", "percent": 100}}
+	plan["waves"] = []WavePlan{first, {Name: new("rest"), Percent: new(100.0)}}
 	return nil
 }
 

@@ -14,41 +14,6 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// campaignView is what the commands print of a campaign for a person.
-type campaignView struct {
-	ID, Name, Reason, Q, Digest string
-	State                       campaign.State
-	PauseReason                 string `json:"pause_reason"`
-	ReleaseID                   string `json:"release_id"`
-	Wave, Targets, Skipped      int
-	CreatedAt                   time.Time `json:"created_at"`
-	Counts                      map[campaign.DeploymentState]int
-	Waves                       []campaignWave
-	Progress                    struct {
-		Funnel []struct {
-			Step  string
-			Count int
-		}
-		Failures []struct {
-			State, Reason string
-			Count         int
-			Sample        []string
-		}
-		Skipped []reasonCount
-	}
-}
-
-type campaignWave struct {
-	Name, State, Verdict, Gate string
-	Size                       int
-	Counts                     map[campaign.DeploymentState]int
-}
-
-type reasonCount struct {
-	Reason, Detail string
-	Count          int
-}
-
 // tally sums the devices up: those with an outcome, good and bad.
 func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int) {
 	for state, n := range counts {
@@ -67,11 +32,12 @@ func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int
 	return succeeded, failed, done
 }
 
-func (v campaignView) state() string {
-	if v.PauseReason != "" {
-		return fmt.Sprintf("%s (%s)", v.State, v.PauseReason)
+// stateText is a campaign's state, with what paused it.
+func stateText(state campaign.State, pause *string) string {
+	if orEmpty(pause) != "" {
+		return fmt.Sprintf("%s (%s)", state, *pause)
 	}
-	return string(v.State)
+	return string(state)
 }
 
 // printCampaign prints a campaign.
@@ -82,11 +48,11 @@ func printCampaign(c *clientFlags, answer json.RawMessage, err error) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var v campaignView
+	var v Campaign
 	if err := json.Unmarshal(answer, &v); err != nil {
 		return err
 	}
-	fmt.Printf("%s  %s\n%s", v.ID, terminal.Printable(v.Name), v.state())
+	fmt.Printf("%s  %s\n%s", v.ID, terminal.Printable(v.Name), stateText(v.State, v.PauseReason))
 	if v.Reason != "" {
 		fmt.Printf(": %s", terminal.Printable(v.Reason))
 	}
@@ -99,12 +65,12 @@ func printCampaign(c *clientFlags, answer json.RawMessage, err error) error {
 	return v.details()
 }
 
-func (v campaignView) details() error {
+func (v Campaign) details() error {
 	fmt.Println()
 	var rows [][]string
 	for i, w := range v.Waves {
 		succeeded, failed, done := tally(w.Counts)
-		rows = append(rows, []string{strconv.Itoa(i + 1), w.Name, w.State, strconv.Itoa(w.Size), strconv.Itoa(done),
+		rows = append(rows, []string{strconv.Itoa(i + 1), orEmpty(w.Name), w.State, itoa(w.Size), strconv.Itoa(done),
 			strconv.Itoa(succeeded), strconv.Itoa(failed), w.Verdict})
 	}
 	if err := terminal.Table("WAVE NAME STATE DEVICES DONE SUCCEEDED FAILED VERDICT", rows); err != nil {
@@ -114,7 +80,7 @@ func (v campaignView) details() error {
 		fmt.Println()
 		rows = nil
 		for _, s := range v.Progress.Funnel {
-			rows = append(rows, []string{s.Step, strconv.Itoa(s.Count)})
+			rows = append(rows, []string{s.Step, itoa(s.Count)})
 		}
 		if err := terminal.Table("STEP DEVICES", rows); err != nil {
 			return err
@@ -123,32 +89,35 @@ func (v campaignView) details() error {
 	if err := v.failures(); err != nil {
 		return err
 	}
-	return reasons(v.Progress.Skipped)
+	var skipped [][]string
+	for _, r := range v.Progress.Skipped {
+		skipped = append(skipped, []string{r.Reason, itoa(r.Count), ""})
+	}
+	return leftOut(skipped)
 }
 
-func (v campaignView) failures() error {
+func (v Campaign) failures() error {
 	if len(v.Progress.Failures) == 0 {
 		return nil
 	}
 	fmt.Println()
 	var rows [][]string
 	for _, f := range v.Progress.Failures {
-		rows = append(rows, []string{f.State, strconv.Itoa(f.Count), f.Reason, strings.Join(f.Sample, ",")})
+		rows = append(rows, []string{f.State, itoa(f.Count), f.Reason, strings.Join(f.Sample, ",")})
 	}
 	return terminal.Table("FAILED COUNT REASON DEVICES", rows)
 }
 
-func reasons(list []reasonCount) error {
-	if len(list) == 0 {
+// leftOut prints which devices get nothing, and why.
+func leftOut(rows [][]string) error {
+	if len(rows) == 0 {
 		return nil
 	}
 	fmt.Println()
-	var rows [][]string
-	for _, r := range list {
-		rows = append(rows, []string{r.Reason, strconv.Itoa(r.Count), r.Detail})
-	}
 	return terminal.Table("LEFT_OUT COUNT DETAIL", rows)
 }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 // printDryRun prints what a campaign would do.
 func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
@@ -158,28 +127,23 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var v struct {
-		Matched, Targets, Offline int
-		Waves                     []campaignWave
-		Skipped                   []reasonCount
-		Warnings                  []struct{ Code, Detail string }
-		Conflicts                 []struct {
-			Name            string
-			Waiting, Active int
-		}
-	}
+	var v DryRun
 	if err := json.Unmarshal(answer, &v); err != nil {
 		return err
 	}
 	fmt.Printf("%d devices match, %d would get an image, %d of them are offline\n\n", v.Matched, v.Targets, v.Offline)
 	var rows [][]string
 	for i, w := range v.Waves {
-		rows = append(rows, []string{strconv.Itoa(i + 1), w.Name, strconv.Itoa(w.Size), w.Gate})
+		rows = append(rows, []string{strconv.Itoa(i + 1), orEmpty(w.Name), itoa(w.Size), orEmpty(w.Gate)})
 	}
 	if err := terminal.Table("WAVE NAME DEVICES GATE", rows); err != nil {
 		return err
 	}
-	if err := reasons(v.Skipped); err != nil {
+	rows = nil
+	for _, m := range v.Skipped {
+		rows = append(rows, []string{m.Reason, itoa(m.Count), m.Detail})
+	}
+	if err := leftOut(rows); err != nil {
 		return err
 	}
 	for _, conflict := range v.Conflicts {
@@ -210,9 +174,10 @@ func (c *campaignList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return listed(&c.clientFlags, items, "ID NAME STATE WAVE DEVICES CREATED", func(v campaignView) []string {
+	return listed(&c.clientFlags, items, "ID NAME STATE WAVE DEVICES CREATED", func(v CampaignItem) []string {
 		wave := fmt.Sprintf("%d/%d", v.Wave+1, len(v.Waves))
-		return []string{v.ID, v.Name, v.state(), wave, strconv.Itoa(v.Targets), v.CreatedAt.Format(time.DateTime)}
+		return []string{v.ID, v.Name, stateText(v.State, v.PauseReason), wave, itoa(v.Targets),
+			v.CreatedAt.Format(time.DateTime)}
 	})
 }
 
@@ -237,25 +202,15 @@ func (c *campaignDeployments) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	type view struct {
-		DeviceID           string `json:"device_id"`
-		Board, State, Skip string
-		Wave               *int
-		Attempts           int
-		FromVersion        string `json:"from_version"`
-		ToVersion          string `json:"to_version"`
-		FailureClass       string `json:"failure_class"`
-		Reason             string
-	}
-	return listed(&c.clientFlags, items, "DEVICE BOARD WAVE STATE ATTEMPTS FROM TO REASON", func(v view) []string {
+	return listed(&c.clientFlags, items, "DEVICE BOARD WAVE STATE ATTEMPTS FROM TO REASON", func(v Deployment) []string {
 		wave := ""
 		if v.Wave != nil {
-			wave = strconv.Itoa(*v.Wave + 1)
+			wave = itoa(*v.Wave + 1)
 		}
 		reason := v.Reason
 		if reason == "" {
-			reason = v.Skip
+			reason = orEmpty(v.Skip)
 		}
-		return []string{v.DeviceID, v.Board, wave, v.State, strconv.Itoa(v.Attempts), v.FromVersion, v.ToVersion, reason}
+		return []string{v.DeviceID, v.Board, wave, v.State, itoa(v.Attempts), v.FromVersion, v.ToVersion, reason}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// The plan of a file and the flags beside it make one body; what neither says
+// The plan of a file and the flags make one body; what neither says
 // is a mistake of the command line.
 func TestCampaignBody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")

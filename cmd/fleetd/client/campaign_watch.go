@@ -33,7 +33,7 @@ func (c *campaignShow) Run(ctx context.Context) error {
 func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error {
 	var shown, stage string
 	for {
-		var v campaignView
+		var v Campaign
 		if err := json.Unmarshal(answer, &v); err != nil {
 			return err
 		}
@@ -58,12 +58,12 @@ func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error 
 	}
 }
 
-// watchPatience is how long a server that is being restarted may be away.
-const watchPatience = 2 * time.Minute
+// watchTimeout is how long a server that is being restarted may be away.
+const watchTimeout = 2 * time.Minute
 
 // next looks again after a while, and again if the server cannot be reached.
 func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
-	for until := time.Now().Add(watchPatience); ; {
+	for until := time.Now().Add(watchTimeout); ; {
 		select {
 		case <-ctx.Done():
 			return nil, errors.New("not followed to its end")
@@ -78,10 +78,10 @@ func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
 }
 
 // line sums a campaign up. It goes on the next line when its stage changes.
-func (v campaignView) line() (line, stage string) {
+func (v Campaign) line() (line, stage string) {
 	succeeded, failed, done := tally(v.Counts)
-	stage = v.state()
-	if v.Wave < len(v.Waves) && !v.State.Final() {
+	stage = stateText(v.State, v.PauseReason)
+	if int(v.Wave) < len(v.Waves) && !v.State.Final() {
 		stage += fmt.Sprintf(", wave %d of %d", v.Wave+1, len(v.Waves))
 	}
 	if v.Reason != "" {
@@ -91,7 +91,7 @@ func (v campaignView) line() (line, stage string) {
 		stage
 }
 
-func (c *campaignShow) ended(v campaignView, answer json.RawMessage) error {
+func (c *campaignShow) ended(v Campaign, answer json.RawMessage) error {
 	if c.human() {
 		fmt.Print("\n\n")
 		if err := printCampaign(&c.clientFlags, answer, nil); err != nil {

@@ -84,7 +84,7 @@ func (c *clientFlags) request(ctx context.Context, method, path string, body any
 }
 
 func problem(resp *http.Response, data []byte) error {
-	var p struct{ Title, Detail, Code string }
+	var p Problem
 	if json.Unmarshal(data, &p) != nil || p.Detail+p.Title == "" {
 		return fmt.Errorf("the server answered %s", resp.Status)
 	}
@@ -106,7 +106,7 @@ func (c *clientFlags) all(ctx context.Context, path string, params url.Values, l
 		if err != nil {
 			return nil, err
 		}
-		var page struct {
+		var page struct { // of any of the lists
 			Items      []json.RawMessage `json:"items"`
 			NextCursor string            `json:"next_cursor"`
 		}

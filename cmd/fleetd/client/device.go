@@ -28,15 +28,6 @@ type DeviceCommand struct {
 	Replace deviceReplace `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
 }
 
-// deviceView is what the commands print of a device for a person.
-type deviceView struct {
-	ID, Name, Board, Chip, Version, Slot, Presence, Enrolment string
-	PresenceSince                                             time.Time `json:"presence_since"`
-	ToolsCount                                                int       `json:"tools_count"`
-	Tags                                                      []string
-	Hold                                                      *struct{ Reason, By string }
-}
-
 type deviceList struct {
 	clientFlags
 	Query string `arg:"" optional:"" help:"Filter, for example: board:bread-compact-wifi presence:online -hold"`
@@ -53,7 +44,7 @@ func (c *deviceList) Run(ctx context.Context) error {
 	}
 	var rows [][]string
 	for _, item := range items {
-		var d deviceView
+		var d Device
 		if err := json.Unmarshal(item, &d); err != nil {
 			return err
 		}
@@ -63,11 +54,11 @@ func (c *deviceList) Run(ctx context.Context) error {
 	return terminal.Table("ID NAME BOARD VERSION PRESENCE SINCE TAGS", rows)
 }
 
-func since(t time.Time) string {
-	if t.IsZero() {
+func since(t *time.Time) string {
+	if t == nil {
 		return ""
 	}
-	return time.Since(t).Round(time.Second).String()
+	return time.Since(*t).Round(time.Second).String()
 }
 
 type deviceShow struct {
@@ -91,10 +82,8 @@ func (c *deviceShow) Run(ctx context.Context) error {
 }
 
 func showDevice(device, tools json.RawMessage) error {
-	var d deviceView
-	var list struct {
-		Items []struct{ Name, Audience string }
-	}
+	var d Device
+	var list ToolList
 	if err := errors.Join(json.Unmarshal(device, &d), json.Unmarshal(tools, &list)); err != nil {
 		return err
 	}
@@ -123,7 +112,7 @@ type deviceCall struct {
 }
 
 // post makes the call, in a form if there is a picture.
-func (c *deviceCall) post(ctx context.Context, call map[string]any) (json.RawMessage, error) {
+func (c *deviceCall) post(ctx context.Context, call MakeCallInputBody) (json.RawMessage, error) {
 	if c.Picture == "" {
 		return c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), call)
 	}
@@ -155,21 +144,15 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	if !json.Valid([]byte(c.Arguments)) {
 		return UsageError{fmt.Errorf("the arguments %q are not JSON; write for example '{\"volume\":50}'", c.Arguments)}
 	}
-	body := map[string]any{"tool": c.Tool, "arguments": json.RawMessage(c.Arguments)}
+	body := MakeCallInputBody{Tool: c.Tool, Arguments: new(json.RawMessage(c.Arguments))}
 	if c.Timeout > 0 {
-		body["timeout_ms"] = c.Timeout.Milliseconds()
+		body.TimeoutMs = new(c.Timeout.Milliseconds())
 	}
 	answer, err := c.post(ctx, body)
 	if err != nil {
 		return err
 	}
-	var call struct {
-		State  string
-		Error  *struct{ Code, Message string }
-		Result *struct {
-			Content []struct{ Type, Text string }
-		}
-	}
+	var call Call
 	if err := json.Unmarshal(answer, &call); err != nil {
 		return err
 	}
@@ -195,7 +178,7 @@ type deviceClaim struct {
 }
 
 func (c *deviceClaim) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, "/devices/claim", map[string]any{"code": c.Code}))
+	return c.print(c.do(ctx, http.MethodPost, "/devices/claim", ClaimInputBody{Code: c.Code}))
 }
 
 type deviceHold struct {
@@ -206,9 +189,9 @@ type deviceHold struct {
 }
 
 func (c *deviceHold) Run(ctx context.Context) error {
-	body := map[string]any{"reason": c.Reason}
+	body := HoldInputBody{Reason: c.Reason}
 	if c.For > 0 {
-		body["until"] = time.Now().Add(c.For).UTC()
+		body.Until = new(time.Now().Add(c.For).UTC())
 	}
 	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/hold"), body))
 }
@@ -230,11 +213,9 @@ type deviceReplace struct {
 }
 
 func (c *deviceReplace) Run(ctx context.Context) error {
-	body := map[string]any{}
-	if c.By != "" {
-		body["successor"] = c.By
-	} else {
-		body["code"] = c.Code
+	body := ReplaceInputBody{Successor: &c.By}
+	if c.By == "" {
+		body = ReplaceInputBody{Code: &c.Code}
 	}
 	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
 }
@@ -247,7 +228,7 @@ func (c *clientFlags) print(answer json.RawMessage, err error) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var d deviceView
+	var d Device
 	if err := json.Unmarshal(answer, &d); err != nil {
 		return err
 	}

@@ -32,33 +32,7 @@ type ImageCommand struct {
 	Delete imageDelete `cmd:"" help:"Delete an image that nothing names."`
 }
 
-// imageView is what the commands print of an image for a person.
-type imageView struct {
-	SHA256, Board, Chip, Version, Project string
-	Size                                  int64
-	FileName                              string `json:"file_name"`
-	ELFSHA256                             string `json:"elf_sha256"`
-	IDFVersion                            string `json:"idf_version"`
-	NotOfferable                          string `json:"not_offerable"`
-	Warnings                              []struct {
-		Code   string
-		Params struct{ Part, Read string }
-	}
-	MergedBinary bool       `json:"merged_binary"`
-	CreatedAt    time.Time  `json:"created_at"`
-	RevokedAt    *time.Time `json:"revoked_at"`
-	RevokeReason string     `json:"revoke_reason"`
-	Signatures   []struct {
-		KeyDigest      string `json:"key_digest"`
-		Valid, Trusted bool
-	}
-	Manifest *struct {
-		Key     string
-		Checked bool
-	}
-}
-
-func (i imageView) row() []string {
+func (i Image) row() []string {
 	state := "ready"
 	if i.RevokedAt != nil {
 		state = "revoked"
@@ -157,11 +131,11 @@ func (p *progressReader) done() {
 
 // versionWarning is the text of a code that a server sent, which may be newer
 // than this program.
-func versionWarning(code, part, read string) string {
-	if key := "firmware." + code; i18n.Has(key) {
-		return i18n.Text(i18n.English, key, "part", part, "read", read)
+func versionWarning(w VersionWarning) string {
+	if key := "firmware." + w.Code; i18n.Has(key) {
+		return i18n.Text(i18n.English, key, "part", w.Params.Part, "read", w.Params.Read)
 	}
-	return code + " " + part
+	return w.Code + " " + w.Params.Part
 }
 
 // showImage prints one image.
@@ -172,7 +146,7 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var i imageView
+	var i Image
 	if err := json.Unmarshal(answer, &i); err != nil {
 		return err
 	}
@@ -192,7 +166,7 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 			m.Checked)
 	}
 	for _, w := range i.Warnings {
-		fmt.Printf("Warning: %s\n", terminal.Printable(versionWarning(w.Code, w.Params.Part, w.Params.Read)))
+		fmt.Printf("Warning: %s\n", terminal.Printable(versionWarning(w)))
 	}
 	if i.NotOfferable != "" {
 		fmt.Println("Can only be pushed:", terminal.Printable(i.NotOfferable))
@@ -216,7 +190,7 @@ func (c *imageList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return listed(&c.clientFlags, items, imageHeading, imageView.row)
+	return listed(&c.clientFlags, items, imageHeading, Image.row)
 }
 
 // listed prints a list: as JSON, or as a table with a row for each item.
@@ -256,7 +230,7 @@ func (c *imageRevoke) Run(ctx context.Context) error {
 		return UsageError{errors.New("say why: fleetd image revoke SHA256 REASON")}
 	}
 	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke",
-		map[string]any{"reason": c.Reason})
+		RevokeImageInputBody{Reason: c.Reason})
 	return showImage(&c.clientFlags, answer, err)
 }
 

@@ -19,7 +19,7 @@ import (
 // flasherArgsFile is what ESP-IDF's build leaves to say which file goes where.
 const flasherArgsFile = "flasher_args.json"
 
-// buildFiles are the files of a build beside its application, by their paths
+// buildFiles are the files of a build except its application, by their paths
 // in its folder; and the application, if none was named.
 func (c *imagePush) buildFiles() ([]string, error) {
 	if c.Layout == "" {
@@ -54,10 +54,10 @@ func (c *imagePush) buildFiles() ([]string, error) {
 	return append(files, flasherArgsFile), nil
 }
 
-// pushLayout sends the files that stand beside the image just pushed. All of
+// pushLayout sends the files that go with the image just pushed. All of
 // them fit in memory: they are a bootloader, a table and small data.
 func (c *imagePush) pushLayout(ctx context.Context, image json.RawMessage, files []string) error {
-	var pushed imageView
+	var pushed Image
 	if err := json.Unmarshal(image, &pushed); err != nil {
 		return err
 	}

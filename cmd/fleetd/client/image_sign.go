@@ -134,7 +134,7 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 }
 
 // manifest reads the .manifest file that goes with the image to be pushed: the
-// one that was named, or one that lies beside it. It must be about that image.
+// one that was named, or one in the same directory. It must be about that image.
 func (c *imagePush) manifest() (json.RawMessage, string, error) {
 	name := c.Manifest
 	if name == "" {

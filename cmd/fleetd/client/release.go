@@ -19,14 +19,7 @@ type ReleaseCommand struct {
 	Revoke releaseRevoke `cmd:"" help:"Withdraw a release: its images are never served again."`
 }
 
-// releaseView is what the commands print of a release for a person.
-type releaseView struct {
-	ID, Version, State, Notes, Reason string
-	CreatedAt                         time.Time `json:"created_at"`
-	Images                            []imageView
-}
-
-func (r releaseView) row() []string {
+func (r Release) row() []string {
 	return []string{r.ID, r.Version, r.State, strconv.Itoa(len(r.Images)), r.CreatedAt.Format(time.DateTime)}
 }
 
@@ -41,8 +34,8 @@ type releaseCreate struct {
 }
 
 func (c *releaseCreate) Run(ctx context.Context) error {
-	answer, err := c.do(ctx, http.MethodPost, "/releases", map[string]any{"images": c.Images, "version": c.Version,
-		"notes": c.Notes, "draft": c.Draft})
+	answer, err := c.do(ctx, http.MethodPost, "/releases", CreateReleaseInputBody{Images: c.Images,
+		Version: &c.Version, Notes: &c.Notes, Draft: &c.Draft})
 	return showRelease(&c.clientFlags, answer, err)
 }
 
@@ -54,7 +47,7 @@ func showRelease(c *clientFlags, answer json.RawMessage, err error) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var r releaseView
+	var r Release
 	if err := json.Unmarshal(answer, &r); err != nil {
 		return err
 	}
@@ -89,7 +82,7 @@ func (c *releaseList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return listed(&c.clientFlags, items, releaseHeading, releaseView.row)
+	return listed(&c.clientFlags, items, releaseHeading, Release.row)
 }
 
 type releaseShow struct {
@@ -110,6 +103,6 @@ type releaseRevoke struct {
 
 func (c *releaseRevoke) Run(ctx context.Context) error {
 	answer, err := c.do(ctx, http.MethodPost, "/releases/"+url.PathEscape(c.ID)+"/revoke",
-		map[string]any{"reason": c.Reason})
+		RevokeReleaseInputBody{Reason: c.Reason})
 	return showRelease(&c.clientFlags, answer, err)
 }

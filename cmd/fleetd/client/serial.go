@@ -49,7 +49,7 @@ func (c *serialLoad) Run(ctx context.Context) error {
 	if !c.human() {
 		return terminal.JSON(answer)
 	}
-	var done struct{ Added, Unchanged int }
+	var done SerialLoad
 	if err := json.Unmarshal(answer, &done); err != nil {
 		return err
 	}
@@ -78,29 +78,27 @@ func (c *serialLoad) sendList(ctx context.Context, list []byte) (json.RawMessage
 	if resp.StatusCode < 400 {
 		return data, nil
 	}
-	var p struct {
-		Errors []struct{ Field, Message string }
-	}
+	var p Problem
 	_ = json.Unmarshal(data, &p) // what is no list of lines is a problem all the same
-	for _, e := range p.Errors {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", terminal.Printable(e.Field), terminal.Printable(e.Message))
+	if p.Errors != nil {
+		for _, e := range *p.Errors {
+			fmt.Fprintf(os.Stderr, "%s: %s\n", terminal.Printable(e.Field), terminal.Printable(e.Message))
+		}
 	}
 	return nil, problem(resp, data)
 }
 
-// serialView is what the commands print of a serial number for a person.
-type serialView struct {
-	Serial, State  string
-	DeviceID       string     `json:"device_id"`
-	WrongProofs    int64      `json:"wrong_proofs"`
-	ConflictDevice string     `json:"conflict_device_id"`
-	LoadedAt       time.Time  `json:"loaded_at"`
-	BoundAt        *time.Time `json:"bound_at"`
+func (s Serial) row() []string {
+	return []string{s.Serial, s.State, orEmpty(s.DeviceID), orEmpty(s.ConflictDeviceID),
+		fmt.Sprint(s.WrongProofs), s.LoadedAt.Format(time.DateTime)}
 }
 
-func (s serialView) row() []string {
-	return []string{s.Serial, s.State, s.DeviceID, s.ConflictDevice, fmt.Sprint(s.WrongProofs),
-		s.LoadedAt.Format(time.DateTime)}
+// orEmpty is the text of what may be null.
+func orEmpty(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
 }
 
 const serialHeading = "SERIAL STATE DEVICE CONFLICT WRONG LOADED"
@@ -120,7 +118,7 @@ func (c *serialList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return listed(&c.clientFlags, items, serialHeading, serialView.row)
+	return listed(&c.clientFlags, items, serialHeading, Serial.row)
 }
 
 type serialRelease struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // An adminServer answers those who watch the process: it listens on loopback
-// unless told otherwise, and asks for no credentials.
+// by default, and asks for no credentials.
 type adminServer struct {
 	ready atomic.Bool                     // set while all parts run
 	probe func(ctx context.Context) error // asks the database

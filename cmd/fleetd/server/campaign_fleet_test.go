@@ -109,7 +109,7 @@ func checkVerdicts(t *testing.T, s *testServer, c campaign.Campaign, fleetOf *si
 			}
 		}
 	}
-	t.Logf("verdicts: %v; %s", tally, tellingRate(got))
+	t.Logf("verdicts: %v; %s", tally, dispatchRate(got))
 	if wrong > 0 {
 		t.Errorf("%d of %d verdicts are wrong", wrong, fleetOf.Len())
 	}
@@ -133,9 +133,9 @@ func deploymentsOf(t *testing.T, s *testServer, c campaign.Campaign) map[fleet.D
 	}
 }
 
-// tellingRate says how fast the last wave was told. What is between the first
-// and the last tenth of it is the engine's doing: both have few devices to tell.
-func tellingRate(all map[fleet.DeviceID]campaign.Deployment) string {
+// dispatchRate says how fast the last wave was dispatched. What is between the first
+// and the last tenth of it is the engine's doing: both have few devices left.
+func dispatchRate(all map[fleet.DeviceID]campaign.Deployment) string {
 	var at []time.Time
 	for _, d := range all {
 		if d.Wave == 2 && d.Attempt == 1 && d.SentAt != nil {
@@ -148,7 +148,7 @@ func tellingRate(all map[fleet.DeviceID]campaign.Deployment) string {
 		return "too few devices for a rate"
 	}
 	took := at[n*9/10].Sub(at[n/10])
-	return fmt.Sprintf("told %.0f devices a second", float64(n)*0.8/took.Seconds())
+	return fmt.Sprintf("dispatched %.0f devices a second", float64(n)*0.8/took.Seconds())
 }
 
 // expected is the right verdict; of a device with several faults any failure
@@ -163,10 +163,10 @@ func expected(d *sim.Device) (campaign.DeploymentState, bool) {
 	return "", false
 }
 
-// startSim runs the simulator as a process of its own, with each fault at the
+// startSim runs the simulator as a separate process, with each fault at the
 // rate: both ends of ten
 // thousand connections are more than one process may open. Which device has
-// which fault follows from the seed, so a fleet that is not running can tell.
+// which fault follows from the seed, so a fleet that is not running knows them.
 func startSim(t *testing.T, s *testServer, devices int, rate string, more ...string) *sim.Fleet {
 	t.Helper()
 	var list []string

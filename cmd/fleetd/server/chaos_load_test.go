@@ -69,7 +69,7 @@ type chaosMarker struct {
 	B int `json:"b"`
 }
 
-// newMarker gives each call, or fan-out, a colour of its own.
+// newMarker gives each call, or fan-out, a colour that no other has.
 func (l *chaosLoad) newMarker() chaosMarker {
 	n := int(l.next.Add(1))
 	return chaosMarker{n >> 16 & 255, n >> 8 & 255, n & 255}

@@ -93,7 +93,7 @@ type chaosWorld struct {
 	dir      string // all files of this seed
 	dataDir  string // fleetd's
 	pgDir    string // of the database that the test runs; "" if fleetd does
-	mounted  bool   // a file system of its own for pgDir
+	mounted  bool   // pgDir is a separate file system
 	token    string
 
 	httpAddr, mqttAddr, adminAddr string
@@ -393,7 +393,7 @@ func (w *chaosWorld) wasReady() bool {
 	return w.ready
 }
 
-// serving is the process that has been up and that no fault ends now; 0 is none.
+// serving is the process that has been up and that no fault ends now; 0: no process.
 func (w *chaosWorld) serving() (pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

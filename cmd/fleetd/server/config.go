@@ -133,7 +133,7 @@ type Config struct {
 	RequireApproval bool `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
 
 	// CollectDumps fetches the core dump of a crashed device, once per crash; a device on a hold is left alone. The
-	// command line sets it unless it is told not to.
+	// command line sets it by default.
 	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 
 	// Demo also runs this many simulated devices, 20,000 at most.

@@ -43,7 +43,7 @@ type demoBuild struct{ version, payload, notes string }
 // unitImageSize makes a download last long enough to be seen.
 const unitImageSize = 600_000
 
-// A virtualFleet runs the firmware of firmware/ in processes of its own, one a
+// A virtualFleet runs the firmware of firmware/ in separate processes, one a
 // device. They end with this process, however it ends.
 type virtualFleet struct {
 	server   *Server
@@ -113,7 +113,7 @@ func (v *virtualFleet) release(ctx context.Context, b demoBuild) error {
 	return v.server.demoRelease(ctx, b.version, b.notes, images)
 }
 
-// run keeps one device running. One that ends by itself is no reason for fleetd
+// run keeps one device running. One that ends early is no reason for fleetd
 // to end: its log says why.
 func (v *virtualFleet) run(ctx context.Context, n int, u demoUnit) error {
 	// The kernel counts the thread that starts a process as its parent.

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are what fleetd counts of its own work.
+// metrics are what fleetd counts of its work.
 type metrics struct {
 	registry *prometheus.Registry
 	calls    *prometheus.CounterVec

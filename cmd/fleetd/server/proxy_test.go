@@ -19,6 +19,7 @@ import (
 // Behind balancers the device's record has the device's address, from the boot
 // poll as from MQTT; and the certificate's expiry is among the metrics.
 func TestBehindProxies(t *testing.T) {
+	t.Parallel()
 	files := newCertFiles(t)
 	expires := time.Now().Add(time.Hour).Truncate(time.Second)
 	files.writePair(1, expires)

@@ -18,6 +18,7 @@ import (
 // Two servers in one process share nothing: neither devices nor numbers, nor
 // their end.
 func TestTwoServersInOneProcess(t *testing.T) {
+	t.Parallel()
 	one, two := startTestServer(t, nil), startTestServer(t, nil)
 	one.simulate(sim.Options{Devices: 1, Seed: 1, TimeScale: 0.1, BootDelay: 10 * time.Millisecond})
 	two.simulate(sim.Options{Devices: 2, Seed: 2, TimeScale: 0.1, BootDelay: 10 * time.Millisecond,

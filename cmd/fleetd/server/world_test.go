@@ -20,12 +20,13 @@ import (
 var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
 
 // A testServer is a whole server in the test's process, on free ports of the
-// loopback interface and a database of its own.
+// loopback interface and a new database.
 type testServer struct {
 	*Server
 	t                 *testing.T
 	http, mqtt, admin string // addresses
 	token             string // of an administrator
+	cfg               Config
 }
 
 // startTestServer starts a server that lets every device in, unless change
@@ -45,16 +46,31 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	if change != nil {
 		change(&cfg)
 	}
-	var err error
-	if d.Server, err = Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.Close)
+	d.start(cfg)
+	t.Cleanup(func() { d.Close() })
 	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
+	var err error
 	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func (d *testServer) start(cfg Config) {
+	d.t.Helper()
+	var err error
+	if d.Server, err = Start(d.t.Context(), cfg); err != nil {
+		d.t.Fatal(err)
+	}
+	d.cfg = cfg
+}
+
+// restart stops the server, and starts another on its records and addresses.
+func (d *testServer) restart() {
+	d.t.Helper()
+	d.Close()
+	d.cfg.HTTPAddr, d.cfg.MQTTAddr, d.cfg.AdminAddr = d.http, d.mqtt, d.admin
+	d.start(d.cfg)
 }
 
 type list[T any] struct {

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fleet/postgres/pgtest/scratch"
+
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 )
@@ -29,8 +31,13 @@ func TestMain(m *testing.M) {
 		help(dir)
 		return
 	}
+	programs = os.TempDir()
+	os.Setenv("TMPDIR", scratch.Dir())
 	goleak.VerifyTestMain(m)
 }
+
+// programs is a directory that programs may run from, unlike that of clusters.
+var programs string
 
 func help(dir string) {
 	s, err := Start(context.Background(), Options{DataDir: dir, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
@@ -109,17 +116,17 @@ func publicCopy(t *testing.T, bin string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(publicDir(t), "helper")
+	path := filepath.Join(publicDir(t, programs), "helper")
 	if err := os.WriteFile(path, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// publicDir is a directory that every user can reach, unlike t.TempDir.
-func publicDir(t *testing.T) string {
+// publicDir is a directory in parent that every user can reach, unlike t.TempDir.
+func publicDir(t *testing.T, parent string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "embedded")
+	dir, err := os.MkdirTemp(parent, "embedded")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +140,7 @@ func publicDir(t *testing.T) string {
 // dirOf is a directory that belongs to the user.
 func dirOf(t *testing.T, name string) string {
 	t.Helper()
-	dir := publicDir(t)
+	dir := publicDir(t, "")
 	uid, gid := lookup(t, name)
 	if err := os.Chown(dir, int(uid), int(gid)); err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func TestNoServerInstalled(t *testing.T) {
 
 func TestUnwritable(t *testing.T) {
 	needRoot(t)
-	parent := publicDir(t) // root's; the user nobody may not write to it
+	parent := publicDir(t, "") // root's; the other user may not write to it
 	for _, dir := range []string{parent, filepath.Join(parent, "data")} {
 		msg := startHelper(t, dir, "nobody").failure(t)
 		checkSentence(t, msg, "user nobody cannot write to the data directory "+dir, "permission denied", "--data-dir")
@@ -96,7 +96,7 @@ func TestDataDirIsAFile(t *testing.T) {
 
 func TestUsersClusterOfAnother(t *testing.T) {
 	needRoot(t)
-	dir := publicDir(t)
+	dir := publicDir(t, "")
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

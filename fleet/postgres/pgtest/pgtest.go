@@ -3,9 +3,9 @@
 //
 // The server is the one FLEETD_TEST_DATABASE_URL names (its user needs the
 // right to create databases) or, as a rule, a private one of the test binary.
-// Private servers keep their clusters below the temporary directory, one for
-// each binary that runs at the same time, and end with the binary; the next
-// run starts them in a tenth of a second. Databases are copies of a template,
+// Private servers keep their clusters in memory (/dev/shm) where there is room,
+// else in the temporary directory, one for each binary that runs at the same
+// time, and end with the binary; the next run starts them in a tenth of a second. Databases are copies of a template,
 // made again when migrations or modules change. Nothing here is durable.
 package pgtest
 

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"testing"
 
 	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/pgtest/scratch"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -26,7 +28,7 @@ var fast = map[string]string{
 	"full_page_writes":   "off",
 	"wal_level":          "minimal",
 	"max_wal_senders":    "0",
-	"max_wal_size":       "4GB",
+	"max_wal_size":       "1GB",
 	"max_connections":    "300",
 	"autovacuum":         "off",
 	"log_checkpoints":    "off",
@@ -48,7 +50,7 @@ var server = sync.OnceValues(func() (*dbServer, error) {
 
 // private starts the first cluster that no other test binary uses.
 func private(ctx context.Context) (*dbServer, error) {
-	base := filepath.Join(os.TempDir(), fmt.Sprintf("fleetd-pgtest-%d", os.Getuid()))
+	base := filepath.Join(scratch.Dir(), fmt.Sprintf("fleetd-pgtest-%d", os.Getuid()))
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, err
 	}
@@ -67,6 +69,22 @@ func private(ctx context.Context) (*dbServer, error) {
 		}
 	}
 	return nil, fmt.Errorf("all %d test servers in %s are in use", maxSlots, base)
+}
+
+// TempDir is t.TempDir for a test that runs a PostgreSQL cluster: in memory,
+// where there is room. Nothing in it survives a restart of the machine.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch.Dir(), "fleetd-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // prepare lets fleetd's own role create databases, so that tests run with the

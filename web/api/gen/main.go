@@ -1,0 +1,22 @@
+// Command gen prints the OpenAPI document of the REST interface, as a server
+// shows it, for generators of clients.
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+
+	"fleetd/web/api"
+)
+
+func main() {
+	w := httptest.NewRecorder()
+	api.New(api.Options{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil))
+	if w.Code != http.StatusOK {
+		fmt.Fprintln(os.Stderr, "gen: the document cannot be made:", w.Body)
+		os.Exit(1)
+	}
+	_, _ = w.Body.WriteTo(os.Stdout)
+}
