@@ -36,8 +36,6 @@ type Options struct {
 // and stop them. The engine in package rollout carries them out; the two meet
 // in the rows.
 type Service struct {
-	Store
-	QuarantineStore
 	o Options
 }
 
@@ -58,7 +56,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Service{Store: o.Store, QuarantineStore: o.Quarantines, o: o}
+	return &Service{o: o}
 }
 
 // DryRun plans without keeping anything.
@@ -84,7 +82,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign,
 	if err := made.fill(&c); err != nil {
 		return Campaign{}, err
 	}
-	if err := s.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+	if err := s.o.Store.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
 		return Campaign{}, err
 	}
 	s.announce(c.ID)
@@ -124,7 +122,7 @@ func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan
 	}
 	c.State, c.Reason, c.Approval, c.StartedBy = Draft, fleet.Reason{}, nil, nil
 	c.EditedBy, c.EditedAt = by, s.o.Now()
-	if err := s.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+	if err := s.o.Store.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
 		return Campaign{}, err
 	}
 	s.announce(c.ID)
@@ -170,7 +168,7 @@ func (s *Service) change(ctx context.Context, by fleet.Actor, id uuid.UUID, acti
 		if err := f(&c); err != nil {
 			return Campaign{}, err
 		}
-		err = s.ChangeCampaign(ctx, by, action, &c)
+		err = s.o.Store.ChangeCampaign(ctx, by, action, &c)
 		if err == nil {
 			s.announce(id)
 			return c, nil

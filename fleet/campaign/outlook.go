@@ -33,7 +33,7 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 		return Outlook{}, err
 	}
 	var out Outlook
-	if out.Quarantine, err = s.QuarantineOf(ctx, id, s.o.Now()); err != nil {
+	if out.Quarantine, err = s.o.Quarantines.QuarantineOf(ctx, id, s.o.Now()); err != nil {
 		return Outlook{}, err
 	}
 	if out.Newer, err = s.newer(ctx, d); err != nil {
@@ -82,7 +82,7 @@ func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) err
 	}
 	_, offers := inv.Tool(fleet.ToolUpgradeFirmware)
 	zone, need := s.zoneOf(d), ExpectedDuration(dep.ImageSize)
-	conflicts, err := s.Conflicts(ctx, c.ID, []fleet.DeviceID{d.ID})
+	conflicts, err := s.o.Store.Conflicts(ctx, c.ID, []fleet.DeviceID{d.ID})
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s *Service) until(c Campaign, d Deployment, h BlockReason, zone *time.Loca
 
 // CampaignsOf names the campaign that each device has a live part in.
 func (s *Service) CampaignsOf(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]uuid.UUID, error) {
-	conflicts, err := s.Conflicts(ctx, uuid.Nil, ids)
+	conflicts, err := s.o.Store.Conflicts(ctx, uuid.Nil, ids)
 	if err != nil {
 		return nil, err
 	}

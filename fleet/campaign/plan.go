@@ -173,7 +173,7 @@ func (a *planner) page(ctx context.Context, r firmware.Release, ids []fleet.Devi
 	if err != nil {
 		return err
 	}
-	quarantined, err := a.s.QuarantinesOf(ctx, ids, a.now)
+	quarantined, err := a.s.o.Quarantines.QuarantinesOf(ctx, ids, a.now)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (a *planner) page(ctx context.Context, r firmware.Release, ids []fleet.Devi
 
 // busy finds which devices have a part in another campaign.
 func (a *planner) busy(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]DeploymentConflict, error) {
-	conflicts, err := a.s.Conflicts(ctx, a.id, ids)
+	conflicts, err := a.s.o.Store.Conflicts(ctx, a.id, ids)
 	if err != nil {
 		return nil, err
 	}

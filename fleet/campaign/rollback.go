@@ -31,7 +31,7 @@ func (s *Service) Rollback(ctx context.Context, by fleet.Actor, id uuid.UUID) (C
 	if err != nil {
 		return Campaign{}, err
 	}
-	if err := s.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
+	if err := s.o.Store.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
 		return Campaign{}, err
 	}
 	if _, err := s.change(ctx, by, from.ID, "campaign.rollback", func(f *Campaign) error {
@@ -57,7 +57,7 @@ func rollbackable(c Campaign) error {
 
 // planRollback aims each device at the image of the build it came from.
 func (s *Service) planRollback(ctx context.Context, by fleet.Actor, from Campaign) (Campaign, planned, error) {
-	updated, err := s.Rollbacks(ctx, from.ID)
+	updated, err := s.o.Store.Rollbacks(ctx, from.ID)
 	if err != nil {
 		return Campaign{}, planned{}, err
 	}
