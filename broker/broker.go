@@ -10,6 +10,7 @@ import (
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
+	"golang.org/x/sync/semaphore"
 
 	"fleetd/fleet"
 )
@@ -22,9 +23,9 @@ type Broker struct {
 	o       Options
 	log     *slog.Logger
 	server  *mqtt.Server
-	tcp     *listener // nil if off
-	tls     *listener // nil if off
-	gate    *gate
+	tcp     *listener           // nil if off
+	tls     *listener           // nil if off
+	gate    *semaphore.Weighted // places for connections; when it is full, accepting stops
 	devices Devices
 
 	registry    registry
@@ -48,7 +49,7 @@ func New(o Options) (*Broker, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: newGate(o.MaxConnections)}
+	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: semaphore.NewWeighted(int64(o.MaxConnections))}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.registry.init()
 	b.pool.limit = o.OnboardingLimit

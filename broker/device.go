@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"fleetd/fleet"
 	"fleetd/mcp"
 )
@@ -26,13 +28,14 @@ type device struct {
 	sent    []*sentCall // oldest first
 	habit   habit
 
-	listings listingBudget
+	listings *rate.Limiter
 }
 
 // newDevice starts the ids at a random point, so that an answer to a call of an
 // earlier process meets no call of this one.
 func newDevice(id fleet.DeviceID) *device {
-	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now()}
+	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now(),
+		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst)}
 }
 
 func (d *device) connection() *connection {
@@ -66,32 +69,12 @@ func (d *device) goneBefore(t time.Time) bool {
 	return d.holders == 0 && d.gone.Before(t)
 }
 
-// A listingBudget bounds how often one device can make fleetd store what it
-// offers: a hostile one would offer something else at every connection. The
-// zero value is full.
-type listingBudget struct {
-	spent float64
-	at    time.Time
-}
-
+// A device can make fleetd store what it offers only so often: a hostile one
+// would offer something else at every connection.
 const (
 	listingBurst = 3
 	listingEvery = time.Minute // one more
 )
 
-// take reports whether one more listing may be stored now.
-func (b *listingBudget) take(now time.Time) bool {
-	b.spent = max(0, b.spent-now.Sub(b.at).Minutes()/listingEvery.Minutes())
-	b.at = now
-	if b.spent > listingBurst-1 {
-		return false
-	}
-	b.spent++
-	return true
-}
-
-func (d *device) mayList(now time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.listings.take(now)
-}
+// mayList reports whether one more listing may be stored now.
+func (d *device) mayList(now time.Time) bool { return d.listings.AllowN(now, 1) }

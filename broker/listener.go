@@ -20,10 +20,10 @@ type listener struct {
 	broker   *Broker
 	id       string // "mqtt" or "mqtts": the transport's name
 	ln       net.Listener
-	tls      *tls.Config   // nil for plain
-	shaking  *handshakes   // nil for plain
-	done     chan struct{} // closed by stop
-	stopOnce sync.Once
+	tls      *tls.Config     // nil for plain
+	shaking  *handshakes     // nil for plain
+	life     context.Context // until stop
+	end      context.CancelFunc
 	handlers sync.WaitGroup
 
 	mu    sync.Mutex
@@ -41,7 +41,8 @@ func (b *Broker) newListener(id, addr string) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for %s on %s: %w", id, addr, err)
 	}
-	l := &listener{broker: b, id: id, ln: ln, done: make(chan struct{}), conns: make(map[*netConn]struct{})}
+	l := &listener{broker: b, id: id, ln: ln, conns: make(map[*netConn]struct{})}
+	l.life, l.end = context.WithCancel(context.Background())
 	if id == "mqtts" {
 		l.tls = b.o.TLSConfig
 		l.shaking = newHandshakes(b.o.MaxHandshakes, min(b.o.MaxPendingHandshakes, max(1, b.o.MaxConnections/4)))
@@ -66,10 +67,8 @@ func (l *listener) Close(listeners.CloseFn) { l.stop() }
 
 // stop ends accepting.
 func (l *listener) stop() {
-	l.stopOnce.Do(func() {
-		close(l.done)
-		_ = l.ln.Close()
-	})
+	l.end()
+	_ = l.ln.Close() // an error is that of a second stop
 }
 
 func (l *listener) closeConnections() {
@@ -100,7 +99,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 			l.start(raw, establish)
 			continue
 		}
-		l.broker.gate.leave()
+		l.broker.gate.Release(1)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -112,7 +111,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 // the listener is stopped first. Unfinished TLS handshakes take a quarter of the
 // room at most, so that they cannot keep others out.
 func (l *listener) mayAccept() bool {
-	return (l.shaking == nil || l.shaking.room(l.done)) && l.broker.gate.enter(l.done)
+	return (l.shaking == nil || l.shaking.room(l.life.Done())) && l.broker.gate.Acquire(l.life, 1) == nil
 }
 
 const maxAcceptWait = 500 * time.Millisecond
@@ -125,7 +124,7 @@ func (l *listener) backOff(last time.Duration, err error) time.Duration {
 	wait := min(max(5*time.Millisecond, 2*last), maxAcceptWait)
 	select {
 	case <-time.After(wait):
-	case <-l.done:
+	case <-l.life.Done():
 	}
 	return wait
 }
@@ -136,7 +135,7 @@ func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.broker.o.WriteTimeout}
 	deadline := time.Now().Add(l.broker.o.ConnectTimeout)
 	if l.shaking != nil {
-		nc.handshake = l.shaking.add(raw, deadline, l.done)
+		nc.handshake = l.shaking.add(raw, deadline, l.life.Done())
 	}
 	l.handlers.Add(1)
 	l.mu.Lock()
@@ -156,7 +155,7 @@ func (l *listener) finish(nc *netConn) {
 	l.mu.Lock()
 	delete(l.conns, nc)
 	l.mu.Unlock()
-	l.broker.gate.leave()
+	l.broker.gate.Release(1)
 	l.handlers.Done()
 }
 
@@ -174,7 +173,7 @@ func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.Es
 		l.broker.ended(nc, err)
 	}()
 	select {
-	case <-l.done:
+	case <-l.life.Done():
 		return
 	default:
 	}

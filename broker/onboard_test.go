@@ -249,19 +249,19 @@ func TestNotification(t *testing.T) {
 
 func TestListingBudget(t *testing.T) {
 	now := time.Now()
-	var b listingBudget
+	b := newDevice(testID(1))
 	for i := range listingBurst {
-		if !b.take(now) {
+		if !b.mayList(now) {
 			t.Fatalf("listing %d of a burst refused", i+1)
 		}
 	}
-	if b.take(now) {
+	if b.mayList(now) {
 		t.Error("one more than the burst")
 	}
-	if b.take(now.Add(listingEvery / 2)) {
+	if b.mayList(now.Add(listingEvery / 2)) {
 		t.Error("again after half a minute")
 	}
-	if !b.take(now.Add(2*listingEvery + time.Second)) {
+	if !b.mayList(now.Add(2*listingEvery + time.Second)) {
 		t.Error("refused after two minutes")
 	}
 }

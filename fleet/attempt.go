@@ -77,8 +77,8 @@ func (a *attempt) abandon(err error) {
 	if a.turn != nil {
 		a.turn.Done()
 	}
-	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Detail: CleanText("not_recorded: "+err.Error(),
-		maxToldDetail)})
+	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
+		Detail: CleanText(err.Error(), maxToldDetail)})
 }
 
 // check begins the record of a call, in memory, if the request is worth one.

@@ -144,3 +144,15 @@ type CallStore interface {
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
 	LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error)
 }
+
+// A CallBucket counts the calls of one stretch of time.
+type CallBucket struct {
+	At                time.Time // start of the stretch
+	Succeeded, Failed int
+}
+
+// StatsStore answers the overview's questions.
+type StatsStore interface {
+	CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]CallBucket, error)
+	RecentFailures(ctx context.Context, since time.Time, limit int) ([]Call, error)
+}

@@ -42,30 +42,6 @@ type CallRequest struct {
 	stalled func(error)
 }
 
-// A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
-// that of the attempt, by evidence: succeeded when a boot poll names the build,
-// tool_error when the device refused or came back without it.
-type FirmwareOrder struct {
-	URL       string // one-time link of the attempt
-	ELFSHA256 string // of the image
-	// What follows goes to devices whose tool has a property of that name.
-	SHA256    string // of the bytes, hex
-	Size      int64  // bytes
-	Job       string // as [UpgradeJobName] names it; the device reports on it
-	Manifest  string // signed statement about the image; "" if there is none
-	Signature string // of the manifest, base64
-	// Told sees that the call was sent, answered or not sent, as it happens; it
-	// must not block. Kinds: sent, answer, job (the device took the order for the
-	// named job), refused, late_answer, not_sent. Every
-	// order gets sent or not_sent, also if [Calls.Make] fails; the detail of
-	// not_sent and refused is "code: message".
-	Told func(Evidence)
-	// Patience is how long the call waits for its evidence.
-	Patience time.Duration
-	// Done ends the call when the attempt was judged otherwise; may be nil.
-	Done <-chan struct{}
-}
-
 func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }
 
 // URLMaker makes one-time addresses for the url arguments of calls.

@@ -89,7 +89,7 @@ type Device struct {
 
 	Presence         Presence
 	PresenceSince    time.Time
-	PresenceEvidence string     // what the presence was concluded from
+	PresenceEvidence Reason     // what the presence was concluded from: a code of [PresenceReasons]
 	LastSeen         *time.Time // latest message or poll received; nil before the first
 	LastPoll         *time.Time // latest boot poll
 	Transport        string     // "mqtt", "mqtts", "ws"; "" if never connected

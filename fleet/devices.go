@@ -53,15 +53,3 @@ type DeviceStore interface {
 	// ReplaceDevice retires old and gives its name, tags, notes and hold to its successor.
 	ReplaceDevice(ctx context.Context, by Actor, old, successor DeviceID, at time.Time) error
 }
-
-// A CallBucket counts the calls of one stretch of time.
-type CallBucket struct {
-	At                time.Time // start of the stretch
-	Succeeded, Failed int
-}
-
-// StatsStore answers the overview's questions.
-type StatsStore interface {
-	CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]CallBucket, error)
-	RecentFailures(ctx context.Context, since time.Time, limit int) ([]Call, error)
-}

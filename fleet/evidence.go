@@ -9,6 +9,7 @@ type Evidence struct {
 	Kind   EvidenceKind `json:"kind"`
 	Detail string       `json:"detail,omitempty"`
 	ELF    string       `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
+	Code   string       `json:"-"`             // not_sent, refused: of the call's error, whose message is Detail
 }
 
 // EvidenceKind names what was observed.
@@ -41,13 +42,13 @@ const (
 	EvidenceInitialize  EvidenceKind = "initialize"  // MCP initialize and tools/list
 	EvidenceProbe       EvidenceKind = "probe"       // the device answered a request that a restarting one cannot
 	EvidenceHealthy     EvidenceKind = "healthy"     // every health check passed
-	EvidenceUnhealthy   EvidenceKind = "unhealthy"   // one did not; Detail says which
+	EvidenceUnhealthy   EvidenceKind = "unhealthy"   // one did not
 	EvidenceTimer       EvidenceKind = "timer"       // the step's deadline passed
 	EvidenceRetry       EvidenceKind = "retry"       // the attempt failed and will be repeated
 	EvidenceRevoked     EvidenceKind = "revoked"     // the link was revoked
 	EvidenceCanceled    EvidenceKind = "canceled"    // by an operator, another campaign, or the campaign's end
 	EvidenceRetired     EvidenceKind = "retired"     // the device left service
 	EvidenceRestarted   EvidenceKind = "fleetd_start"
-	EvidenceUnfit       EvidenceKind = "unfit" // the device does not fit any more; Detail is the skip reason
+	EvidenceUnfit       EvidenceKind = "unfit" // the device does not fit any more
 	EvidenceQuarantined EvidenceKind = "quarantined"
 )

@@ -21,6 +21,57 @@ const tokenPrefix = "flt_"
 // MinPassword is the least number of bytes of an operator's password.
 const MinPassword = 10
 
+// An Operator is a person who may act.
+type Operator struct {
+	ID           uuid.UUID
+	Name         string
+	Role         Role
+	PasswordHash string // argon2id
+	Locale       string // "en" or "zh-CN"; "" follows the browser
+	CreatedAt    time.Time
+	DisabledAt   *time.Time
+}
+
+// Actor returns the operator as a subject of calls and audit entries.
+func (o Operator) Actor() Actor {
+	return Actor{Kind: ActorOperator, ID: o.ID.String(), Name: o.Name, Role: o.Role}
+}
+
+// A Token lets a program act over REST. Only the SHA-256 of the secret is kept.
+type Token struct {
+	ID         uuid.UUID
+	Name       string
+	Role       Role
+	Hash       []byte // SHA-256 of the whole secret "flt_..."
+	Hint       string // last four characters, to tell tokens apart
+	CreatedBy  string
+	CreatedAt  time.Time
+	LastUsedAt *time.Time
+	ExpiresAt  *time.Time
+	RevokedAt  *time.Time
+}
+
+// Actor returns the token as a subject of calls and audit entries.
+func (t Token) Actor() Actor {
+	return Actor{Kind: ActorToken, ID: t.ID.String(), Name: t.Name, Role: t.Role}
+}
+
+// OperatorStore keeps operators and API tokens.
+type OperatorStore interface {
+	CreateOperator(ctx context.Context, by Actor, o Operator) error // ErrConflict if the name is taken (any case)
+	Operators(ctx context.Context) ([]Operator, error)
+	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
+	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
+	SetOperatorPassword(ctx context.Context, by Actor, id uuid.UUID, hash string) error
+	SetOperatorDisabled(ctx context.Context, by Actor, id uuid.UUID, at *time.Time) error
+	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
+	CreateToken(ctx context.Context, by Actor, t Token) error
+	Tokens(ctx context.Context) ([]Token, error)
+	TokenByHash(ctx context.Context, hash []byte) (Token, error)
+	RevokeToken(ctx context.Context, by Actor, id uuid.UUID, at time.Time) error
+	TouchToken(ctx context.Context, id uuid.UUID, at time.Time) error
+}
+
 var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 
 // Operators manages people and API tokens, and tells who is who.

@@ -21,13 +21,32 @@ type Connection struct {
 	OverClientID, OverRemoteAddr string
 }
 
+// Codes of what a presence was concluded from.
+const (
+	PresenceConnected    = "connected"
+	PresenceDisconnected = "disconnected"         // with an MQTT DISCONNECT
+	PresenceLeft         = "disconnected_because" // the same, and the connection gave a reason
+	PresenceLost         = "connection_lost"
+	PresenceBroke        = "connection_lost_because"
+	PresenceSilent       = "does_not_answer"
+	PresenceAnswered     = "answered_again"
+	PresenceUnwatched    = "fleetd_started" // no connection outlives the process
+)
+
+// PresenceReasons are the codes of presence with the names of their parameters.
+// Detail is what the connection reported; it may be foreign text.
+var PresenceReasons = map[string][]string{
+	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
+	PresenceBroke: {"detail"}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
+}
+
 // A PresenceChange is one device's presence to be stored. Changes are
 // coalesced: only the newest of a device is written.
 type PresenceChange struct {
 	Device     DeviceID
 	Presence   Presence
 	Since      time.Time
-	Evidence   string
+	Evidence   Reason // a code of [PresenceReasons]
 	LastSeen   time.Time
 	Connection *Connection // the connection that now owns the device; nil leaves it
 }
@@ -44,7 +63,7 @@ type PresenceStore interface {
 	// ResetPresence turns every online or unresponsive device of the node to
 	// offline, of any node if that is "": called at start, when no connection can
 	// exist yet. The node of a process may change with each start.
-	ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error)
+	ResetPresence(ctx context.Context, node string, evidence Reason, at time.Time) (int64, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
 	PresenceSamples(ctx context.Context, since time.Time) ([]PresenceSample, error)
 }

@@ -3,12 +3,14 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"fleetd/fleet/internal/writebehind"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet/internal/writebehind"
 )
 
 // PresenceOptions configures [Presences]. Store is required.
@@ -54,11 +56,21 @@ type presenceShard struct {
 // at some 100 bytes, times as Unix milliseconds.
 type reachability struct {
 	presence Presence
-	evidence string
+	code     string // of the evidence, and its one parameter
+	detail   string
 	since    int64
 	epoch    int64 // of the newest connection
 	lastSeen int64
 	stored   int64 // lastSeen, as the store knows it
+}
+
+// evidence is what the presence was concluded from.
+func (r *reachability) evidence() Reason {
+	reason := Because(r.code)
+	for _, name := range PresenceReasons[r.code] {
+		reason = reason.With(name, r.detail)
+	}
+	return reason
 }
 
 func (r *reachability) connected() bool {
@@ -99,7 +111,7 @@ func (p *Presences) Connected(c Connection) {
 		r.epoch = c.Epoch
 		r.lastSeen = c.At.UnixMilli()
 		p.tell(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
-		p.change(c.Device, r, PresenceOnline, "connected from "+c.RemoteAddr, &c)
+		p.change(c.Device, r, PresenceOnline, PresenceConnected, c.RemoteAddr, &c)
 	})
 }
 
@@ -110,15 +122,18 @@ func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
 		if c.Epoch != r.epoch || !r.connected() {
 			return
 		}
-		kind, words := EvidenceConnectionLost, "connection lost"
-		if clean {
-			kind, words = EvidenceDisconnect, "disconnected"
+		detail := CleanText(reason, 120)
+		kind, code := EvidenceConnectionLost, PresenceLost
+		switch {
+		case clean && detail != "":
+			kind, code = EvidenceDisconnect, PresenceLeft
+		case clean:
+			kind, code = EvidenceDisconnect, PresenceDisconnected
+		case detail != "":
+			code = PresenceBroke
 		}
-		if reason != "" {
-			words += ": " + CleanText(reason, 120)
-		}
-		p.tell(c.Device, p.evidence(kind, CleanText(reason, 120)))
-		p.change(c.Device, r, PresenceOffline, words, nil)
+		p.tell(c.Device, p.evidence(kind, detail))
+		p.change(c.Device, r, PresenceOffline, code, detail, nil)
 	})
 }
 
@@ -126,7 +141,7 @@ func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
 func (p *Presences) Unresponsive(c Connection, why string) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch == r.epoch && r.presence == PresenceOnline {
-			p.change(c.Device, r, PresenceUnresponsive, CleanText(why, 120), nil)
+			p.change(c.Device, r, PresenceUnresponsive, PresenceSilent, CleanText(why, 120), nil)
 		}
 	})
 }
@@ -136,7 +151,7 @@ func (p *Presences) Responded(id DeviceID) {
 	p.with(id, func(r *reachability) {
 		p.seen(id, r)
 		if r.presence == PresenceUnresponsive {
-			p.change(id, r, PresenceOnline, "answered again", nil)
+			p.change(id, r, PresenceOnline, PresenceAnswered, "", nil)
 		}
 	})
 }
@@ -166,15 +181,15 @@ func (p *Presences) Observed(id DeviceID, e Evidence) {
 // State returns the presence of a device, since when, and what it was
 // concluded from. It returns "" for a device of which nothing was heard since
 // the start of the process: the store knows how it was left.
-func (p *Presences) State(id DeviceID) (presence Presence, since time.Time, evidence string) {
+func (p *Presences) State(id DeviceID) (presence Presence, since time.Time, evidence Reason) {
 	s := p.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.devices[id]
 	if r == nil || r.presence == "" {
-		return "", time.Time{}, ""
+		return "", time.Time{}, Reason{}
 	}
-	return r.presence, time.UnixMilli(r.since).UTC(), r.evidence
+	return r.presence, time.UnixMilli(r.since).UTC(), r.evidence()
 }
 
 // IsConnected reports whether the device has a connection.
@@ -238,7 +253,7 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 // exist yet. Call it before anything is read or connects; [Presences.Run] does
 // it otherwise.
 func (p *Presences) Recover(ctx context.Context) error {
-	n, err := p.opts.Store.ResetPresence(ctx, "", "fleetd started", p.opts.Now().UTC())
+	n, err := p.opts.Store.ResetPresence(ctx, "", Because(PresenceUnwatched), p.opts.Now().UTC())
 	if err == nil {
 		p.cleared.Store(true)
 		p.opts.Log.Debug("presence reset", "count", n)
@@ -321,13 +336,13 @@ func (p *Presences) evidence(kind EvidenceKind, detail string) Evidence {
 
 // change sets the presence, and tells and stores it. A reconnect without a gap
 // is no change of presence, but the store must learn the connection.
-func (p *Presences) change(id DeviceID, r *reachability, to Presence, evidence string, c *Connection) {
+func (p *Presences) change(id DeviceID, r *reachability, to Presence, code, detail string, c *Connection) {
 	now := p.opts.Now()
 	changed := r.presence != to
 	if changed {
 		r.presence, r.since = to, now.UnixMilli()
 	}
-	r.evidence = evidence
+	r.code, r.detail = code, detail
 	r.stored = r.lastSeen
 	p.writer.Put(id, c)
 	p.changes.Add(1)
@@ -350,10 +365,59 @@ func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) er
 	for id, c := range batch {
 		p.with(id, func(r *reachability) {
 			changes = append(changes, PresenceChange{
-				Device: id, Presence: r.presence, Since: time.UnixMilli(r.since).UTC(), Evidence: r.evidence,
+				Device: id, Presence: r.presence, Since: time.UnixMilli(r.since).UTC(), Evidence: r.evidence(),
 				LastSeen: time.UnixMilli(r.lastSeen).UTC(), Connection: c,
 			})
 		})
 	}
 	return p.opts.Store.SavePresence(ctx, changes)
+}
+
+// watchBuffer is far more than a reboot brings: four observations.
+const watchBuffer = 64
+
+// presenceWatchers are the few who wait for evidence about single devices. The
+// count keeps the many observations that nobody waits for off the lock.
+type presenceWatchers struct {
+	count    atomic.Int64
+	mu       sync.Mutex
+	byDevice map[DeviceID][]chan Evidence
+}
+
+func (w *presenceWatchers) add(id DeviceID) (<-chan Evidence, func()) {
+	c := make(chan Evidence, watchBuffer)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.byDevice == nil {
+		w.byDevice = make(map[DeviceID][]chan Evidence)
+	}
+	w.byDevice[id] = append(w.byDevice[id], c)
+	w.count.Add(1)
+	return c, sync.OnceFunc(func() { w.remove(id, c) })
+}
+
+func (w *presenceWatchers) remove(id DeviceID, c chan Evidence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := slices.DeleteFunc(w.byDevice[id], func(other chan Evidence) bool { return other == c })
+	if w.byDevice[id] = rest; len(rest) == 0 {
+		delete(w.byDevice, id)
+	}
+	w.count.Add(-1)
+	close(c)
+}
+
+// tell never blocks.
+func (w *presenceWatchers) tell(id DeviceID, e Evidence) {
+	if w.count.Load() == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.byDevice[id] {
+		select {
+		case c <- e:
+		default:
+		}
+	}
 }

@@ -65,6 +65,29 @@ func (r Reason) With(name string, value any) Reason {
 // Is reports whether the reason has the given code.
 func (r Reason) Is(code string) bool { return r.Code == code }
 
+// Or returns the reason, or other if there is none.
+func (r Reason) Or(other Reason) Reason {
+	if r.Code == "" {
+		return other
+	}
+	return r
+}
+
+// Equal reports whether both reasons have the same code and parameters.
+func (r Reason) Equal(other Reason) bool {
+	return r.Code == other.Code && len(r.Params) == len(other.Params) &&
+		(len(r.Params) == 0 || reflect.DeepEqual(r.Params, other.Params))
+}
+
+// String is for logs: the code and its parameters.
+func (r Reason) String() string {
+	if len(r.Params) == 0 {
+		return r.Code
+	}
+	params, _ := json.Marshal(r.Params) // text, numbers and reasons
+	return r.Code + " " + string(params)
+}
+
 // UnmarshalJSON reads whole numbers as int64 and objects as reasons.
 func (p *Params) UnmarshalJSON(text []byte) error {
 	var raw map[string]json.RawMessage

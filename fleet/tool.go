@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -77,6 +78,44 @@ type InventoryDiff struct {
 // A ToolChange is a tool that both inventories have, differently.
 type ToolChange struct {
 	Before, After Tool
+}
+
+// DiffInventories compares two inventories by tool name.
+func DiffInventories(before, after *Inventory) InventoryDiff {
+	d := InventoryDiff{From: before.ID, To: after.ID}
+	for _, t := range after.Tools {
+		old, had := before.Tool(t.Name)
+		switch {
+		case !had:
+			d.Added = append(d.Added, t)
+		case !sameTool(old, t):
+			d.Changed = append(d.Changed, ToolChange{old, t})
+		}
+	}
+	for _, t := range before.Tools {
+		if _, has := after.Tool(t.Name); !has {
+			d.Removed = append(d.Removed, t)
+		}
+	}
+	return d
+}
+
+func sameTool(a, b Tool) bool {
+	return a.Description == b.Description && a.Audience == b.Audience && sameJSON(a.InputSchema, b.InputSchema)
+}
+
+// sameJSON compares values, not spellings: the store may reorder keys.
+func sameJSON(a, b json.RawMessage) bool {
+	return slices.Equal(canonicalJSON(a), canonicalJSON(b))
+}
+
+func canonicalJSON(raw json.RawMessage) []byte {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return raw
+	}
+	out, _ := json.Marshal(v) // what was unmarshalled marshals, with sorted keys
+	return out
 }
 
 // InventoryStore keeps inventories by content, and which device had which when.

@@ -21,20 +21,6 @@ const maxEvidence = 64
 // maxToldDetail bounds what an order is told about a call.
 const maxToldDetail = 200
 
-// done is nil, which never ends, for a call that is no upgrade.
-func (o *FirmwareOrder) done() <-chan struct{} {
-	if o == nil {
-		return nil
-	}
-	return o.Done
-}
-
-func (o *FirmwareOrder) tell(e Evidence) {
-	if o != nil && o.Told != nil {
-		o.Told(e)
-	}
-}
-
 // fillOrder gives an upgrade its arguments: the link, and what else of the
 // order the tool takes. They are returned as the gate shall see them, without
 // the secret.
@@ -152,13 +138,13 @@ func (a *attempt) tellSent() {
 }
 
 func (a *attempt) tellRefused() {
-	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceRefused, Detail: callErrorDetail(a.call.Error)})
+	a.order.tell(a.callError(EvidenceRefused))
 }
 
 // tellNotSent tells the order of a call that ended before it was sent.
 func (a *attempt) tellNotSent() {
 	if a.order != nil && !a.wrote {
-		a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Detail: callErrorDetail(a.call.Error)})
+		a.order.tell(a.callError(EvidenceNotSent))
 	}
 }
 
@@ -174,9 +160,12 @@ func (a *attempt) tellLate(answer Answer) {
 	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxToldDetail)})
 }
 
-func callErrorDetail(e *CallError) string {
-	if e == nil {
-		return "not_recorded: the database did not take the record"
+// callError is evidence with the error that the call ended with. A call without
+// one was not put on record.
+func (a *attempt) callError(kind EvidenceKind) Evidence {
+	e := Evidence{At: a.calls.o.Now(), Kind: kind, Code: CodeNotRecorded, Detail: "the database did not take the record"}
+	if a.call.Error != nil {
+		e.Code, e.Detail = a.call.Error.Code, CleanText(a.call.Error.Message, maxToldDetail)
 	}
-	return CleanText(e.Code+": "+e.Message, maxToldDetail)
+	return e
 }

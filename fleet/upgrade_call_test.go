@@ -32,8 +32,11 @@ type told struct {
 func (t *told) add(e fleet.Evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	code, _, _ := strings.Cut(e.Detail, ":")
-	t.all = append(t.all, strings.TrimSpace(string(e.Kind)+" "+code))
+	what := e.Code
+	if what == "" {
+		what, _, _ = strings.Cut(e.Detail, ":")
+	}
+	t.all = append(t.all, strings.TrimSpace(string(e.Kind)+" "+what))
 }
 
 func (t *told) list() []string {

@@ -57,7 +57,8 @@ func TestWhyNotUpdating(t *testing.T) {
 	s.want("patch", `id="updates"`, "to the &lt;b&gt;lab")
 
 	now := time.Now().UTC()
-	if err := c.store.Quarantine(t.Context(), campaign.Quarantine{Device: id, Reason: "three downloads stalled",
+	if err := c.store.Quarantine(t.Context(), campaign.Quarantine{Device: id, Reason: fleet.Because("legacy", "detail",
+		"three downloads stalled"),
 		Since: now, Until: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}

@@ -216,13 +216,15 @@ func (s deviceSide) SaveListing(_ context.Context, l fleet.ToolListing) error {
 // memory stores nothing: the services have it in memory.
 type memory struct{}
 
-func (memory) Admissions(context.Context) ([]enrolment.Admission, error)               { return nil, nil }
-func (memory) SavePolls(context.Context, []enrolment.PollRecord) error                 { return nil }
-func (memory) DropWaiting(context.Context, []fleet.DeviceID) error                     { return nil }
-func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error)      { return nil, nil }
-func (memory) SavePresence(context.Context, []fleet.PresenceChange) error              { return nil }
-func (memory) SavePresenceSample(context.Context, time.Time) error                     { return nil }
-func (memory) ResetPresence(context.Context, string, string, time.Time) (int64, error) { return 0, nil }
+func (memory) Admissions(context.Context) ([]enrolment.Admission, error)          { return nil, nil }
+func (memory) SavePolls(context.Context, []enrolment.PollRecord) error            { return nil }
+func (memory) DropWaiting(context.Context, []fleet.DeviceID) error                { return nil }
+func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error) { return nil, nil }
+func (memory) SavePresence(context.Context, []fleet.PresenceChange) error         { return nil }
+func (memory) SavePresenceSample(context.Context, time.Time) error                { return nil }
+func (memory) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
+	return 0, nil
+}
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
 	return nil, nil
 }

@@ -25,7 +25,7 @@ func (s *Service) begin(ctx context.Context, c *Campaign) error {
 		return err
 	}
 	now := s.o.Now()
-	c.Reason = ""
+	c.Reason = fleet.Reason{}
 	switch {
 	case c.Plan.ApprovalRequired && (c.Approval == nil || c.Approval.Digest != c.Digest):
 		c.State = AwaitingApproval
@@ -99,9 +99,17 @@ func (s *Service) Deny(ctx context.Context, by fleet.Actor, id uuid.UUID, reason
 		if c.State != AwaitingApproval {
 			return errState(*c, "denied")
 		}
-		c.State, c.Reason, c.Approval = Denied, reason, nil
+		c.State, c.Reason, c.Approval = Denied, byOperator(by, reason), nil
 		return nil
 	})
+}
+
+// byOperator is the operator's own text; none if there is none.
+func byOperator(by fleet.Actor, text string) fleet.Reason {
+	if text == "" {
+		return fleet.Reason{}
+	}
+	return fleet.Because(ReasonByOperator, "name", by.Name, "detail", text)
 }
 
 func needReason(reason string) (string, error) {
@@ -136,7 +144,7 @@ func (s *Service) Pause(ctx context.Context, by fleet.Actor, id uuid.UUID, reaso
 		if c.State != Running && (c.State != Paused || c.PauseReason != PausedByWindow) {
 			return errState(*c, "paused")
 		}
-		c.State, c.PauseReason, c.Reason = Paused, PausedByOperator, reason
+		c.State, c.PauseReason, c.Reason = Paused, PausedByOperator, byOperator(by, reason)
 		return nil
 	})
 }
@@ -159,7 +167,7 @@ func (s *Service) Resume(ctx context.Context, by fleet.Actor, id uuid.UUID) (Cam
 		if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
 			return err
 		}
-		c.State, c.PauseReason, c.Reason, c.Overruled = Running, "", "", progress.Failed()
+		c.State, c.PauseReason, c.Reason, c.Overruled = Running, "", fleet.Reason{}, progress.Failed()
 		return nil
 	})
 }
@@ -182,7 +190,7 @@ func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 			return fleet.Errorf(fleet.ErrConflict, "last_wave", "the last wave of %s is open already", c.Plan.Name)
 		}
 		c.Advance = true
-		c.State, c.PauseReason, c.Reason = Running, "", ""
+		c.State, c.PauseReason, c.Reason = Running, "", fleet.Reason{}
 		return nil
 	})
 }
@@ -194,7 +202,8 @@ func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollb
 	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
 		switch c.State {
 		case Scheduled, Running, Paused:
-			c.State, c.PauseReason, c.Reason = Stopping, "", "aborted by "+by.Name
+			c.State, c.PauseReason = Stopping, ""
+			c.Reason = fleet.Because(ReasonAbortedBy, "name", by.Name)
 			c.RollbackWanted = rollback
 			return nil
 		case Draft, AwaitingApproval, Denied:
@@ -275,7 +284,7 @@ func (s *Service) reopen(c *Campaign) {
 		later := now.Add(planLife)
 		c.Plan.EndAt = &later
 	}
-	c.State, c.PauseReason, c.Reason, c.FinishedAt = Running, "", "", nil
+	c.State, c.PauseReason, c.Reason, c.FinishedAt = Running, "", fleet.Reason{}, nil
 }
 
 // PullNow reboots the online devices that wait for a boot poll.

@@ -54,7 +54,7 @@ func TestAdvanceByCode(t *testing.T) {
 		for _, tt := range tests {
 			p := walk(t, from)
 			step := p.jobFails(tt.code, "not\x00 today")
-			if words, ok := campaign.DeviceWords(p.d.Reason); p.d.State != tt.state || p.d.Class != tt.class || !ok ||
+			if words, ok := reportOf(p.d.Reason); p.d.State != tt.state || p.d.Class != tt.class || !ok ||
 				words != "not today" {
 				t.Errorf("%s, then failed with %q: %s, %s, %q", from, tt.code, p.d.State, p.d.Class, p.d.Reason)
 			}
@@ -77,7 +77,7 @@ func TestAdvanceProgress(t *testing.T) {
 			o.Job = fleet.JobAccepted
 		}
 		if step := p.jobSays(o); step.Event != nil {
-			details = append(details, step.Event.Detail)
+			details = append(details, said(step.Event.Reason))
 		}
 		if percent == 10 {
 			p.kinds("get")
@@ -149,8 +149,8 @@ func TestAdvanceTellsWhyItRolledBack(t *testing.T) {
 	const why = "the new image did not get through to the broker"
 	p := walk(t, campaign.DeploymentRolledBack)
 	step := p.jobFails("rolled_back", why)
-	if words, _ := campaign.DeviceWords(p.d.Reason); words != why || step.Event == nil ||
-		step.Event.Detail != "failed rolled_back: "+why {
+	if words, _ := reportOf(p.d.Reason); words != why || step.Event == nil ||
+		said(step.Event.Reason) != "failed rolled_back: "+why {
 		t.Errorf("reason %q, row %+v", p.d.Reason, step.Event)
 	}
 	if step := p.jobFails("rolled_back", "another story"); step.Event != nil || step.Changed {
@@ -174,7 +174,7 @@ func TestAdvanceDoubts(t *testing.T) {
 		probed := p.d
 		p.sees(campaign.Observation{Kind: "probe", ELF: oldELF})
 		p.mustBe(campaign.DeploymentRolledBack)
-		if words, _ := campaign.DeviceWords(p.d.Reason); words != "no broker" {
+		if words, _ := reportOf(p.d.Reason); words != "no broker" {
 			t.Errorf("%s: reason %q", from, p.d.Reason)
 		}
 		p.d = probed
@@ -242,26 +242,31 @@ func TestAdvanceLateSuccessAfterReport(t *testing.T) {
 // error is shown; one that is busy is asked again.
 func TestAdvanceRefusals(t *testing.T) {
 	tests := []struct {
+		call   string // code of its error
 		detail string
 		state  campaign.DeploymentState
 		class  campaign.FailureClass
 		words  string // the device's
 	}{
-		{"tool_error: refused: only signed images are taken here", "rejected", campaign.FailureRejected,
+		{"tool_error", "refused: only signed images are taken here", "rejected", campaign.FailureRejected,
 			"only signed images are taken here"},
-		{"tool_error: busy: an upgrade is under way", "queued", campaign.FailureBusy, "an upgrade is under way"},
-		{"tool_error: wrong_target: the image is for another chip", "rejected", campaign.FailureRejected,
+		{"tool_error", "busy: an upgrade is under way", "queued", campaign.FailureBusy, "an upgrade is under way"},
+		{"tool_error", "wrong_target: the image is for another chip", "rejected", campaign.FailureRejected,
 			"the image is for another chip"},
-		{"tool_error: Missing valid argument: url", "rejected", campaign.FailureRejected, "Missing valid argument: url"},
-		{"answered_false: the device answered false", "rejected", campaign.FailureRejected, ""},
-		{"", "rejected", campaign.FailureRejected, ""},
+		{"tool_error", "Missing valid argument: url", "rejected", campaign.FailureRejected, "Missing valid argument: url"},
+		{"answered_false", "the device answered false", "rejected", campaign.FailureRejected, ""},
+		{"", "", "rejected", campaign.FailureRejected, ""},
 	}
 	for _, tt := range tests {
 		p := walk(t, campaign.DeploymentSent)
-		p.sees(campaign.Observation{Kind: "refused", Attempt: 1, Detail: tt.detail})
-		words, told := campaign.DeviceWords(p.d.Reason)
+		o := campaign.Observation{Kind: "refused", Attempt: 1, CallError: tt.call, Detail: tt.detail}
+		if tt.call == fleet.CodeToolError {
+			o.Code, o.Detail = campaign.ParseRefusal(tt.detail)
+		}
+		p.sees(o)
+		words, told := reportOf(p.d.Reason)
 		if p.d.State != tt.state || p.d.Class != tt.class || told != (tt.words != "") || told && words != tt.words ||
-			p.d.Reason == "" {
+			p.d.Reason.Is("") {
 			t.Errorf("%q: %s, %s, %q", tt.detail, p.d.State, p.d.Class, p.d.Reason)
 		}
 	}

@@ -3,7 +3,6 @@ package campaign_test
 import (
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +121,10 @@ func (w *world) step(t *rapid.T) {
 	w.mustKeepVerdict(t, was, o)
 	w.mustHear(t, was, o)
 	w.mustHaveProof(t)
+	mustBeKnown(t, w.d.Reason)
+	if step.Event != nil {
+		mustBeKnown(t, step.Event.Reason)
+	}
 }
 
 // begin is the engine's part: it starts an attempt once the back-off is over.
@@ -154,6 +157,8 @@ func (w *world) draw(t *rapid.T) campaign.Observation {
 	}
 	job := rapid.SampledFrom(reports(o.Kind)).Draw(t, "job")
 	o.Job, o.Percent, o.Code, o.Detail = job.Job, job.Percent, job.Code, job.Detail
+	o.Skip = rapid.SampledFrom([]firmware.SkipReason{firmware.SkipHeld, firmware.SkipInstalled}).Draw(t, "skip")
+	o.CallError = rapid.SampledFrom([]string{"", fleet.CodeToolError, fleet.CodeBusy, fleet.CodeOffline}).Draw(t, "error")
 	o.Bytes = int64(rapid.IntRange(0, 1<<20).Draw(t, "bytes"))
 	if rapid.IntRange(0, 9).Draw(t, "late") == 0 {
 		o.At = o.At.Add(-time.Minute)
@@ -171,7 +176,7 @@ var likely = map[campaign.DeploymentState]fleet.EvidenceKind{"dispatching": "sen
 	"timed_out": "boot_poll", "failed": "boot_poll"}
 
 func (w *world) remember(o campaign.Observation) {
-	installed := o.Kind == "unfit" && o.Detail == string(firmware.SkipInstalled)
+	installed := o.Kind == "unfit" && o.Skip == firmware.SkipInstalled
 	w.polled = w.polled || installed || o.Kind == "boot_poll" && o.ELF == newELF
 	w.inventory = w.inventory || w.polled && (o.Kind == "initialize" && (o.ELF == newELF || o.ELF == "") ||
 		o.Kind == "probe" && o.ELF == newELF)
@@ -185,7 +190,7 @@ func (w *world) mustKeepVerdict(t *rapid.T, was campaign.Deployment, o campaign.
 	}
 	if w.d.State == was.State {
 		if o.Kind == fleet.EvidenceJob && o.Job == fleet.JobFailed && was.State.Failed() { // it may explain itself, once
-			if _, told := campaign.DeviceWords(was.Reason); !told {
+			if !campaign.ReportedByDevice(was.Reason) {
 				was.Reason, was.UpdatedAt = w.d.Reason, w.d.UpdatedAt
 			}
 		}
@@ -204,12 +209,12 @@ func (w *world) mustKeepVerdict(t *rapid.T, was campaign.Deployment, o campaign.
 // mustHear: a device that reports on its upgrade is not blamed for its old
 // build after the last byte but by its own word, or after a silence.
 func (w *world) mustHear(t *rapid.T, was campaign.Deployment, o campaign.Observation) {
-	_, told := campaign.DeviceWords(was.Reason)
-	if was.Percent == nil || told || was.State.Final() || w.d.State != campaign.DeploymentRolledBack {
+	if was.Percent == nil || campaign.ReportedByDevice(was.Reason) || was.State.Final() ||
+		w.d.State != campaign.DeploymentRolledBack {
 		return
 	}
-	if o.Kind != fleet.EvidenceJob && (o.Kind != fleet.EvidenceTimer || !strings.Contains(was.Reason,
-		"waits for the device")) {
+	if o.Kind != fleet.EvidenceJob && (o.Kind != fleet.EvidenceTimer ||
+		!was.Reason.Is(campaign.ReasonAwaitsReport)) {
 		t.Fatalf("%s (%s) was judged by %+v", was.State, was.Reason, o)
 	}
 }

@@ -68,7 +68,7 @@ func TestAdvanceWholeDownload(t *testing.T) {
 		p.sees(campaign.Observation{Kind: "bytes", Attempt: 1, Bytes: i << 10})
 	}
 	p.mustBe(campaign.DeploymentQueued)
-	if want := "the download took longer than 16m15s; 16 of 2600 KiB were sent"; p.d.Reason != want {
+	if want := "the download took longer than 16 min 15 s; 16.0 KiB of 2.5 MiB were sent"; said(p.d.Reason) != want {
 		t.Errorf("reason %q, want %q", p.d.Reason, want)
 	}
 }
@@ -89,7 +89,7 @@ func TestAdvanceOldByteDoesNotShortenDeadline(t *testing.T) {
 func TestAdvanceRetries(t *testing.T) {
 	p := newPatient(t)
 	p.begin(firmware.ModePush)
-	p.sees(campaign.Observation{Kind: "not_sent", Attempt: 1, Detail: fleet.CodeOffline})
+	p.sees(campaign.Observation{Kind: "not_sent", Attempt: 1, CallError: fleet.CodeOffline})
 	p.mustBe(campaign.DeploymentQueued)
 	if p.d.Failures != 0 || p.last.Event.Kind != fleet.EvidenceNotSent {
 		t.Fatalf("a call that did not leave is a failure: %+v", p.d)
@@ -144,7 +144,7 @@ func TestAdvanceBootsAfterCut(t *testing.T) {
 func TestAdvanceFoundInstalled(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloading)
 	p.kinds("cut")
-	p.sees(campaign.Observation{Kind: "unfit", Detail: string(firmware.SkipInstalled)})
+	p.sees(campaign.Observation{Kind: "unfit", Skip: firmware.SkipInstalled})
 	p.mustBe(campaign.DeploymentBooted)
 }
 
@@ -182,7 +182,7 @@ func TestAdvancePollsAndNeverConnects(t *testing.T) {
 	}
 	p.expire()
 	p.mustBe(campaign.DeploymentTimedOut)
-	if p.d.Reason != "connect: polled with the new build and never connected" {
+	if said(p.d.Reason) != "connect: polled with the new build and never connected" {
 		t.Errorf("reason %q", p.d.Reason)
 	}
 	p.now = p.now.Add(time.Hour)
@@ -306,7 +306,7 @@ func TestAdvanceSoak(t *testing.T) {
 		p.expire()
 		p.expire()
 		p.mustBe(campaign.DeploymentTimedOut)
-		if p.d.Reason != "verifying: no connection: the device went away during the soak" {
+		if said(p.d.Reason) != "verifying: no connection: the device went away during the soak" {
 			t.Errorf("reason %q", p.d.Reason)
 		}
 	})
@@ -373,7 +373,7 @@ func TestAdvanceFlapping(t *testing.T) {
 	}
 	p.kinds("connection_lost", "connect")
 	p.mustBe(campaign.DeploymentUnhealthy)
-	if p.d.Reason != "reconnected 4 times in the soak, at most 3 are allowed" {
+	if said(p.d.Reason) != "reconnected 4 times in the soak, at most 3 are allowed" {
 		t.Errorf("reason %q", p.d.Reason)
 	}
 }
@@ -438,10 +438,11 @@ func TestAdvanceVersionOnly(t *testing.T) {
 // TestAdvanceForeignText: what devices say is bounded and cleaned.
 func TestAdvanceForeignText(t *testing.T) {
 	p := walk(t, campaign.DeploymentSent)
-	p.sees(campaign.Observation{Kind: "refused", Attempt: 1, Detail: "no\x00\x1b[31m" + string(make([]byte, 100_000)) +
+	p.sees(campaign.Observation{Kind: "refused", Attempt: 1, CallError: "tool_error", Detail: "no\x00\x1b[31m" + string(make([]byte, 100_000)) +
 		string(slices.Repeat([]byte("ä"), 2000))})
-	if len(p.d.Reason) > 500 || len(p.last.Event.Detail) > 500 || p.d.Reason[:2] != "no" || p.d.Reason[2] < ' ' {
-		t.Errorf("reason of %d bytes: %.20q", len(p.d.Reason), p.d.Reason)
+	text, _ := reportOf(p.d.Reason)
+	if len(text) > 500 || len(said(p.last.Event.Reason)) > 500 || text[:2] != "no" || text[2] < ' ' {
+		t.Errorf("reason of %d bytes: %.20q", len(text), text)
 	}
 }
 

@@ -113,9 +113,9 @@ func unsound(d campaign.Deployment, s campaign.Step) string {
 		return "a deadline belongs to active states and to no other"
 	case d.State.Final() != (d.FinishedAt != nil):
 		return "final states, and only they, have an end"
-	case d.State.Failed() && (d.Class == "" || d.Reason == ""):
+	case d.State.Failed() && (d.Class == "" || d.Reason.Is("")):
 		return "a failure without class or reason"
-	case d.State == campaign.DeploymentSucceeded && (d.Class != "" || d.Reason != "" || d.Away || !d.Checked || !d.Booted):
+	case d.State == campaign.DeploymentSucceeded && (d.Class != "" || !d.Reason.Is("") || d.Away || !d.Checked || !d.Booted):
 		return "a success with a blemish"
 	case s.Event != nil && s.Event.To != d.State:
 		return "the event ends elsewhere"
@@ -212,21 +212,21 @@ func TestAdvance(t *testing.T) {
 		{"pending", campaign.Observation{Kind: "fleetd_start"}, "pending", "", "", ""},
 
 		{"queued", poll(newELF), "queued", "", "", ""}, // never told: not our doing
-		{"queued", campaign.Observation{Kind: "unfit", Detail: "held"}, "skipped", "", "", "does not fit"},
+		{"queued", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "", "", "does not fit"},
 		{"queued", kind("canceled"), "canceled", "", "", ""},
 		{"queued", kind("retired"), "removed", "", "", "retired"},
 
 		{"dispatching", kind("sent"), "sent", "", "", ""},
-		{"dispatching", campaign.Observation{Kind: "not_sent", Detail: "device_offline"}, "queued", "revoke", "", "not sent"},
-		{"dispatching", campaign.Observation{Kind: "not_sent", Detail: "device_busy: 8 calls wait"}, "queued", "revoke",
+		{"dispatching", campaign.Observation{Kind: "not_sent", CallError: "device_offline"}, "queued", "revoke", "", "not sent"},
+		{"dispatching", campaign.Observation{Kind: "not_sent", CallError: "device_busy", Detail: "8 calls wait"}, "queued", "revoke",
 			"busy", "no room"},
-		{"dispatching", campaign.Observation{Kind: "refused", Detail: "no such tool"}, "rejected", "revoke", "rejected",
+		{"dispatching", campaign.Observation{Kind: "refused", CallError: "tool_error", Detail: "no such tool"}, "rejected", "revoke", "rejected",
 			"no such tool"},
 		{"dispatching", kind("get"), "downloading", "", "", ""},
 		{"dispatching", timer, "ambiguous", "", "", "it still may"},
 		{"dispatching", kind("fleetd_start"), "ambiguous", "", "", "may have been told"},
 		{"dispatching", kind("revoked"), "aborted", "revoke", "", "revoked"},
-		{"dispatching", campaign.Observation{Kind: "unfit", Detail: "held"}, "skipped", "revoke", "", ""},
+		{"dispatching", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "revoke", "", ""},
 		{"dispatching", kind("canceled"), "dispatching", "", "", ""},
 
 		{"sent", kind("answer"), "sent", "", "", ""}, // true, from old firmware: no verdict
@@ -310,7 +310,7 @@ func TestAdvance(t *testing.T) {
 		{"booted", kind("revoked"), "booted", "", "", ""},
 
 		{"verifying", kind("healthy"), "verifying", "", "", ""},
-		{"verifying", campaign.Observation{Kind: "unhealthy", Detail: "$.battery is gone"}, "unhealthy", "", "unhealthy",
+		{"verifying", campaign.Observation{Kind: "unhealthy", Reason: fleet.Because("legacy", "detail", "$.battery is gone")}, "unhealthy", "", "unhealthy",
 			"$.battery is gone"},
 		{"verifying", timer, "verifying", "", "", "waits for answer to the health checks"},
 		{"verifying", kind("disconnect"), "verifying", "", "", ""},
@@ -345,11 +345,11 @@ func TestAdvance(t *testing.T) {
 				step = p.sees(tt.sees)
 			}
 			p.mustBe(tt.want)
-			if step.Act != tt.act || p.d.Class != tt.class || !strings.Contains(p.d.Reason, tt.reason) {
+			if step.Act != tt.act || p.d.Class != tt.class || !strings.Contains(said(p.d.Reason), tt.reason) {
 				t.Errorf("act %q, class %q, reason %q; want %q, %q, …%q…", step.Act, p.d.Class, p.d.Reason, tt.act, tt.class,
 					tt.reason)
 			}
-			if tt.reason == "" && !tt.want.Final() && p.d.Reason != "" && tt.from != "ambiguous" {
+			if tt.reason == "" && !tt.want.Final() && !p.d.Reason.Is("") && tt.from != "ambiguous" {
 				t.Errorf("unexpected reason %q", p.d.Reason)
 			}
 		})

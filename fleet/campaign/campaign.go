@@ -200,10 +200,10 @@ type Campaign struct {
 	Plan  Plan
 	State State
 
-	PauseReason PauseReason // while paused
-	Reason      string      // a sentence: why it is paused, denied, aborted
-	Wave        int         // 0-based: the wave that is open
-	Advance     bool        // an operator passed the gate of the open wave
+	PauseReason PauseReason  // while paused
+	Reason      fleet.Reason // why it is paused, denied, aborted
+	Wave        int          // 0-based: the wave that is open
+	Advance     bool         // an operator passed the gate of the open wave
 
 	// Digest names exactly what was approved: images, targets and their waves,
 	// rules, windows and times. Any edit changes it.
@@ -267,7 +267,7 @@ type Wave struct {
 	Plan       WavePlan
 	Size       int // devices planned, skipped ones not counted
 	State      WaveState
-	Verdict    string // why it was judged as it was
+	Verdict    fleet.Reason // why it was judged as it was
 	StartedAt  *time.Time
 	FinishedAt *time.Time
 }

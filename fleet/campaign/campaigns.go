@@ -123,7 +123,7 @@ func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan
 	if err := made.fill(&c); err != nil {
 		return Campaign{}, err
 	}
-	c.State, c.Reason, c.Approval, c.StartedBy = Draft, "", nil, nil
+	c.State, c.Reason, c.Approval, c.StartedBy = Draft, fleet.Reason{}, nil, nil
 	c.EditedBy, c.EditedAt = by, s.o.Now()
 	if err := s.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
 		return Campaign{}, err

@@ -164,8 +164,10 @@ func TestCampaignLeavesOutWhoDoesNotFit(t *testing.T) {
 		Until: &until}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.store.Quarantine(t.Context(), campaign.Quarantine{Device: ids[1], Reason: "failed 3 times", Since: p.now,
-		Until: until}); err != nil {
+	if err := p.store.Quarantine(t.Context(), campaign.Quarantine{Device: ids[1],
+		Reason: fleet.Because(campaign.ReasonFailedAttempts, "times", 3, "within_ms", time.Hour),
+		Since:  p.now,
+		Until:  until}); err != nil {
 		t.Fatal(err)
 	}
 	c := p.created(func(p *campaign.Plan) { p.Name = "first"; p.Devices = ids[:4] })
@@ -322,10 +324,11 @@ func TestCampaignIsSteered(t *testing.T) {
 
 	c = p.created(func(p *campaign.Plan) { p.Supersede = true })
 	c, _ = p.Start(ctx, ana, c.ID)
-	if c, err := p.pause(ctx, ana, c.ID); err != nil || c.PauseReason != campaign.PausedByOperator || c.Reason != "lunch" {
+	if c, err := p.pause(ctx, ana, c.ID); err != nil || c.PauseReason != campaign.PausedByOperator ||
+		said(c.Reason) != "lunch" {
 		t.Errorf("paused: %+v, %v", c, err)
 	}
-	if c, err := p.Resume(ctx, ana, c.ID); err != nil || c.State != campaign.Running || c.Reason != "" {
+	if c, err := p.Resume(ctx, ana, c.ID); err != nil || c.State != campaign.Running || !c.Reason.Is("") {
 		t.Errorf("resumed: %+v, %v", c, err)
 	}
 	if c, err := p.Advance(ctx, ana, c.ID); err != nil || !c.Advance {

@@ -139,13 +139,13 @@ type Deployment struct {
 	Failures   int
 	Offers     int // made in answers to boot polls, over all attempts
 	Class      FailureClass
-	Reason     string     // a sentence: why it failed, or what it waits for
-	NotBefore  *time.Time // queued: back-off or jitter
-	Deadline   *time.Time // active: when the step under way is judged by time
-	GetAt      *time.Time // of the attempt under way: its link was first used
-	BytesSent  int64      // of the attempt under way
-	Percent    *int       // of the attempt under way, as the device tells it; nil if it tells nothing
-	Booted     bool       // a boot poll named the image: it took hold
+	Reason     fleet.Reason // why it failed, or what it waits for: a code of [Reasons], or why it was skipped
+	NotBefore  *time.Time   // queued: back-off or jitter
+	Deadline   *time.Time   // active: when the step under way is judged by time
+	GetAt      *time.Time   // of the attempt under way: its link was first used
+	BytesSent  int64        // of the attempt under way
+	Percent    *int         // of the attempt under way, as the device tells it; nil if it tells nothing
+	Booted     bool         // a boot poll named the image: it took hold
 	Baseline   Baseline
 	Reconnects int  // verifying: connections lost and found since
 	Away       bool // verifying: not connected
@@ -158,6 +158,10 @@ type Deployment struct {
 	FinishedAt *time.Time
 	Revision   int64 // of the row
 }
+
+// ReportsProgress reports whether the device reports on its upgrade, as the included
+// firmware does, in the attempt under way.
+func (d *Deployment) ReportsProgress() bool { return d.Percent != nil }
 
 // Link is the link of the attempt that the deployment is in, without its token.
 func (d Deployment) Link() firmware.Link {
@@ -181,14 +185,14 @@ type DeploymentEvent struct {
 	At         time.Time
 	Attempt    int
 	Kind       fleet.EvidenceKind
-	Detail     string
+	Reason     fleet.Reason    // what belongs to the evidence, or why the attempt is repeated
 	From, To   DeploymentState // equal if it changed nothing
 }
 
 // A Quarantine keeps a device out of all campaigns for a while.
 type Quarantine struct {
 	Device fleet.DeviceID
-	Reason string
+	Reason fleet.Reason
 	Since  time.Time
 	Until  time.Time
 }

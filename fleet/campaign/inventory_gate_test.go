@@ -37,7 +37,7 @@ func TestInventoryGate(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := campaign.InventoryGate(before, tt.after, tt.forbid)
-			if got := errorText(err); got != tt.want {
+			if got := saidError(err); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -46,17 +46,10 @@ func TestInventoryGate(t *testing.T) {
 		t.Errorf("an unknown inventory lost something: %v", err)
 	}
 	many := inventory("a", "b", "c", "d", "e", "f", "g")
-	if got := errorText(campaign.InventoryGate(many, nil,
+	if got := saidError(campaign.InventoryGate(many, nil,
 		[]string{"*"})); got != "tools that must stay are gone: a, b, c, d, e, 2 more" {
 		t.Errorf("%q", got)
 	}
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func TestHeapGate(t *testing.T) {

@@ -223,7 +223,7 @@ func (a *planner) take(d fleet.Device, r firmware.Release, other DeploymentConfl
 	if reason == firmware.SkipNone && other.Device != "" {
 		a.conflict(other)
 		if other.State.Active() || !a.plan.Supersede {
-			reason, detail = firmware.SkipBusy, other.Name
+			reason, detail = firmware.SkipBusy, fleet.Because(ReasonFitBusy, "name", other.Name)
 		}
 	}
 	dep := newDeployment(a.id, d, a.now)
@@ -253,7 +253,7 @@ func VersionNewer(to, from string) bool {
 	return slices.Compare(fleet.VersionKey(to), fleet.VersionKey(from)) > 0
 }
 
-func (a *planner) leaveOut(dep *Deployment, reason firmware.SkipReason, detail string) {
+func (a *planner) leaveOut(dep *Deployment, reason firmware.SkipReason, detail fleet.Reason) {
 	dep.State, dep.Skip, dep.Reason, dep.FinishedAt = DeploymentSkipped, reason, detail, &a.now
 	group := a.misfits[reason]
 	if group == nil {
@@ -383,7 +383,7 @@ func Taken(s TakenStore) func(context.Context, []fleet.DeviceID, time.Time) (map
 		}
 		busy, err := s.Conflicts(ctx, uuid.Nil, ids)
 		for _, c := range busy {
-			taken[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: "has a part in the campaign " + c.Name}
+			taken[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: fleet.Because(ReasonFitBusy, "name", c.Name)}
 		}
 		return taken, err
 	}

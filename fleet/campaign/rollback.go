@@ -146,7 +146,7 @@ func (a *planner) rollbackPage(ctx context.Context, updated []Deployment, earlie
 		if len(r.Images) == 0 {
 			dep := newDeployment(a.id, d, a.now)
 			a.matched++
-			a.leaveOut(&dep, firmware.SkipNoEarlier, "")
+			a.leaveOut(&dep, firmware.SkipNoEarlier, fleet.Reason{})
 			a.deployments = append(a.deployments, dep)
 			continue
 		}

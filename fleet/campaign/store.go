@@ -80,7 +80,7 @@ var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelTold, FunnelGet, FunnelDownl
 type FailureGroup struct {
 	State  DeploymentState
 	Class  FailureClass
-	Reason string // of one of them
+	Reason fleet.Reason // of one of them
 	Count  int
 	Sample []fleet.DeviceID
 }
@@ -175,7 +175,7 @@ type RolloutStore interface {
 	// EndWaiting turns all pending and queued deployments of a campaign to a
 	// final state, with one event each, and returns how many. untriedOnly spares
 	// those that were dispatched before and wait for another attempt.
-	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind fleet.EvidenceKind, reason string,
+	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind fleet.EvidenceKind, reason fleet.Reason,
 		at time.Time, untriedOnly bool) (int, error)
 	// AddTargets adds deployments to a running continuous campaign; devices that
 	// have one in it already are left out.

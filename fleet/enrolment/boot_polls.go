@@ -69,7 +69,7 @@ func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer.Session != nil { // of others it would be a stranger's claim
+	if answer.Session != nil { // without one, anyone may have sent the poll
 		b.o.Presences.Polled(p.Device, p.At, p.ELFSHA256)
 		answer.Offer = b.offer(ctx, p, answer.FirstBoot)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // claimCodes are the six-digit codes shown by waiting devices. They are kept
@@ -110,37 +112,39 @@ type attemptLimiter struct {
 	burst int
 	every time.Duration
 
-	mu    sync.Mutex
-	ok    map[string]time.Time // when the last failure will be forgotten
-	swept time.Time
+	mu       sync.Mutex
+	subjects map[string]*rate.Limiter // that failed of late
+	swept    time.Time
 }
 
 // allowed reports whether the subject may try now.
 func (l *attemptLimiter) allowed(subject string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ok[subject].Sub(now) <= time.Duration(l.burst-1)*l.every
+	failures := l.subjects[subject]
+	return failures == nil || failures.TokensAt(now) >= 1
 }
 
 // failed counts a failure against the subject.
 func (l *attemptLimiter) failed(subject string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ok == nil {
-		l.ok = make(map[string]time.Time)
+	if l.subjects == nil {
+		l.subjects = make(map[string]*rate.Limiter)
 	}
-	from := l.ok[subject]
-	if from.Before(now) {
-		from = now
+	failures := l.subjects[subject]
+	if failures == nil {
+		failures = rate.NewLimiter(rate.Every(l.every), l.burst)
+		l.subjects[subject] = failures
 	}
-	l.ok[subject] = from.Add(l.every)
+	failures.ReserveN(now, 1) // also beyond the burst: tries that began together count all
 	if now.Sub(l.swept) < time.Minute {
 		return
 	}
 	l.swept = now
-	for s, t := range l.ok {
-		if t.Before(now) {
-			delete(l.ok, s)
+	for s, failures := range l.subjects {
+		if failures.TokensAt(now) >= float64(l.burst) {
+			delete(l.subjects, s)
 		}
 	}
 }

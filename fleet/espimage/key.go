@@ -4,8 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/rsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/binary"
 	"encoding/pem"
 	"errors"
@@ -117,33 +115,6 @@ func (c curve) key(point []byte) rawKey {
 	copy(b[1:], reversed(point[:c.size]))
 	copy(b[1+c.size:], reversed(point[c.size:]))
 	return rawKey{c.scheme, b}
-}
-
-var (
-	oidECDSA = asn1.ObjectIdentifier{1, 2, 840, 10045, 2, 1}
-	oidP192  = asn1.ObjectIdentifier{1, 2, 840, 10045, 3, 1, 1}
-)
-
-// parseP192 reads a public key on the curve that crypto/x509 does not know.
-func parseP192(der []byte) (rawKey, bool) {
-	var info struct {
-		Algorithm pkix.AlgorithmIdentifier
-		Point     asn1.BitString
-	}
-	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 {
-		return rawKey{}, false
-	}
-	var named asn1.ObjectIdentifier
-	if _, err := asn1.Unmarshal(info.Algorithm.Parameters.FullBytes, &named); err != nil ||
-		!info.Algorithm.Algorithm.Equal(oidECDSA) || !named.Equal(oidP192) {
-		return rawKey{}, false
-	}
-	point := info.Point.Bytes
-	if len(point) != 1+2*24 || point[0] != 4 || !onP192(new(big.Int).SetBytes(point[1:25]),
-		new(big.Int).SetBytes(point[25:])) {
-		return rawKey{}, false
-	}
-	return curves[0].key(point[1:]), true
 }
 
 func little(n *big.Int, size int) []byte { return reversed(n.FillBytes(make([]byte, size))) }

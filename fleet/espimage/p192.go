@@ -1,9 +1,18 @@
 package espimage
 
-import "math/big"
+import (
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"math/big"
+)
 
-// NIST P-192, which chips such as the ESP32-C2 sign with and the standard
-// library left out. Only public values are computed with, so time may leak.
+// NIST P-192. The standard library does not have it, and chips whose images are
+// served here verify Secure Boot v2 with it: the ESP32-C2 and C61 take ECDSA on
+// P-256 or P-192 and no RSA, the C5, C6, H2, H21 and P4 take it as well as RSA-3072
+// (ESP-IDF, docs/en/security/secure-boot-v2.rst, IDF_TARGET_SBV2_KEY). Without
+// this file their signatures could not be checked.
+//
+// Only public values are computed with, so how long it takes may depend on them.
 var (
 	p192P  = hexNumber("fffffffffffffffffffffffffffffffeffffffffffffffff")
 	p192N  = hexNumber("ffffffffffffffffffffffff99def836146bc9b1b4d22831")
@@ -81,4 +90,31 @@ func (p *p192Point) plus(q *p192Point) *p192Point {
 	y := new(big.Int).Sub(p.x, x)
 	mod(y.Mul(y, slope).Sub(y, p.y), p192P)
 	return &p192Point{x, y}
+}
+
+var (
+	oidECDSA = asn1.ObjectIdentifier{1, 2, 840, 10045, 2, 1}
+	oidP192  = asn1.ObjectIdentifier{1, 2, 840, 10045, 3, 1, 1}
+)
+
+// parseP192 reads a public key on the curve that crypto/x509 does not know.
+func parseP192(der []byte) (rawKey, bool) {
+	var info struct {
+		Algorithm pkix.AlgorithmIdentifier
+		Point     asn1.BitString
+	}
+	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 {
+		return rawKey{}, false
+	}
+	var named asn1.ObjectIdentifier
+	if _, err := asn1.Unmarshal(info.Algorithm.Parameters.FullBytes, &named); err != nil ||
+		!info.Algorithm.Algorithm.Equal(oidECDSA) || !named.Equal(oidP192) {
+		return rawKey{}, false
+	}
+	point := info.Point.Bytes
+	if len(point) != 1+2*24 || point[0] != 4 || !onP192(new(big.Int).SetBytes(point[1:25]),
+		new(big.Int).SetBytes(point[25:])) {
+		return rawKey{}, false
+	}
+	return curves[0].key(point[1:]), true
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fleetd/fleet"
-	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -17,7 +16,7 @@ const (
 	progressEvery  = 500 * time.Millisecond
 )
 
-// Why downloads end before their last byte, in words for the evidence.
+// Why downloads end before their last byte.
 var (
 	errAskedAgain = errors.New("the device asked again over another connection")
 	errRevoked    = errors.New("the link was revoked")
@@ -61,11 +60,11 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 	t.sent.Store(offset)
 	t.offset = offset
 	t.began.Store(true)
-	detail := ""
+	reason := fleet.Reason{}
 	if offset > 0 {
-		detail = fmt.Sprintf("from byte %d on", offset)
+		reason = fleet.Because(TransferResumed, "offset", offset)
 	}
-	t.observe(fleet.EvidenceGet, detail)
+	t.observe(fleet.EvidenceGet, reason)
 	return r, nil
 }
 
@@ -86,7 +85,7 @@ func (t *Download) Send(w io.Writer, r io.Reader) error {
 	case t.reached() >= t.Link.Size:
 		t.finish()
 	default: // a part was asked for, and others are missing
-		t.observe(fleet.EvidenceBytes, "")
+		t.observe(fleet.EvidenceBytes, fleet.Reason{})
 	}
 	return err
 }
@@ -115,14 +114,16 @@ func (t *Download) reached() int64 {
 	return n
 }
 
-func cutReason(err error) string {
+func cutReason(err error) fleet.Reason {
 	switch {
-	case errors.Is(err, errRevoked), errors.Is(err, errUnreadable):
-		return err.Error()
+	case errors.Is(err, errRevoked):
+		return fleet.Because(TransferRevoked)
+	case errors.Is(err, errUnreadable):
+		return fleet.Because(TransferUnreadable)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return "the device took no more bytes"
+		return fleet.Because(TransferStuck)
 	}
-	return "the connection ended"
+	return fleet.Because(TransferEnded)
 }
 
 func (t *Download) stream(w io.Writer, r io.Reader) error {
@@ -137,7 +138,7 @@ func (t *Download) stream(w io.Writer, r io.Reader) error {
 			}
 			if now := t.downloads.o.Now(); now.Sub(told) >= progressEvery {
 				told = now
-				t.observe(fleet.EvidenceBytes, "")
+				t.observe(fleet.EvidenceBytes, fleet.Reason{})
 			}
 		}
 		if err == io.EOF && t.sent.Load() == t.end {
@@ -169,7 +170,7 @@ func (t *Download) write(w io.Writer, piece []byte) error {
 // those who watch: the link is dead here already, and a device restarts soon.
 func (t *Download) finish() {
 	t.complete.Store(true)
-	t.observe(fleet.EvidenceDownloaded, "")
+	t.observe(fleet.EvidenceDownloaded, fleet.Reason{})
 	ctx, cancel := context.WithTimeout(context.Background(), fleet.DefaultCallTimeout)
 	defer cancel()
 	if err := t.downloads.o.Links.FinishFirmwareLink(ctx, t.Link.TokenHash, t.downloads.o.Now().UTC()); err != nil {
@@ -195,7 +196,7 @@ func (t *Download) leave() {
 	close(t.ended)
 }
 
-func (t *Download) observe(kind fleet.EvidenceKind, detail string) {
+func (t *Download) observe(kind fleet.EvidenceKind, reason fleet.Reason) {
 	t.downloads.o.Observe(Transfer{Deployment: t.Link.Deployment, Attempt: t.Link.Attempt, At: t.downloads.o.Now().UTC(),
-		Kind: kind, Detail: detail, Sent: t.sent.Load()})
+		Kind: kind, Reason: reason, Sent: t.sent.Load()})
 }

@@ -32,7 +32,7 @@ type FitReport struct {
 // Misfits are the devices that do not fit for one reason.
 type Misfits struct {
 	Reason SkipReason
-	Detail string // of one of them: "slot of 1,536 KiB, image of 2,600 KiB"
+	Detail fleet.Reason // of one of them: a code of [Reasons], or of whoever keeps the device
 	Count  int
 	Sample []fleet.DeviceID
 }
@@ -67,7 +67,7 @@ func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
 // A fitJudge judges one device after the other.
 type fitJudge struct {
 	f    *Service
-	fits func(fleet.Device) (SkipReason, string)
+	fits func(fleet.Device) (SkipReason, fleet.Reason)
 	tool map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
 }
 
@@ -84,11 +84,14 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 	}
 	if q.Image != "" {
 		img, err := f.Image(ctx, strings.ToLower(q.Image))
-		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, string) { return FitImage(d, img, q.Options, now) }},
+		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) {
+				return FitImage(d, img, q.Options,
+					now)
+			}},
 			err
 	}
 	r, err := f.Release(ctx, q.Release)
-	return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, string) {
+	return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) {
 		_, reason, detail := FitDevice(d, r, q.Options, now)
 		return reason, detail
 	}}, err
@@ -131,14 +134,14 @@ func (j *fitJudge) add(ctx context.Context, report *FitReport, page []fleet.Devi
 			reason, detail = t.Reason, t.Detail
 		}
 		if reason == SkipNone && j.tool != nil && !j.tool[d.ID] {
-			reason, detail = SkipNoTool, "offers no "+fleet.ToolUpgradeFirmware
+			reason, detail = SkipNoTool, fleet.Because(FitNoTool, "tool", fleet.ToolUpgradeFirmware)
 		}
 		report.count(d.ID, reason, detail)
 	}
 	return nil
 }
 
-func (r *FitReport) count(id fleet.DeviceID, reason SkipReason, detail string) {
+func (r *FitReport) count(id fleet.DeviceID, reason SkipReason, detail fleet.Reason) {
 	r.Matched++
 	if reason == SkipNone {
 		if r.Fit++; len(r.Sample) < fitSampleSize {

@@ -4,64 +4,63 @@ import (
 	"fleetd/fleet"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
 // FitDevice says which image of the release a device gets, or why it gets
-// none: a stable reason, and a sentence for people. It changes nothing and
+// none: a stable reason, and a code of [Reasons] that explains it. It changes nothing and
 // looks at nothing but its arguments; what other campaigns, quarantines and
 // tool inventories say comes on top.
 //
 // Reasons that stay come before those that pass, so that a device which can
 // never take the image is not shown as held.
-func FitDevice(d fleet.Device, r Release, o FitOptions, now time.Time) (Image, SkipReason, string) {
+func FitDevice(d fleet.Device, r Release, o FitOptions, now time.Time) (Image, SkipReason, fleet.Reason) {
 	if reason, detail := inService(d); reason != SkipNone {
 		return Image{}, reason, detail
 	}
 	img, ok := r.ImageFor(d.Board, d.Chip)
 	if !ok {
-		return Image{}, SkipNoImage, fmt.Sprintf("release %s has no image for %s with %s", r.Version, orUnnamed(d.Board),
-			d.Chip)
+		return Image{}, SkipNoImage, fleet.Because(FitRelease, "version", r.Version, "board", boardOf(d), "chip", d.Chip)
 	}
 	reason, detail := fitImage(d, img, o, now)
 	return img, reason, detail
 }
 
 // FitImage is [FitDevice] for one image that was chosen by hand.
-func FitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, string) {
+func FitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, fleet.Reason) {
 	if reason, detail := inService(d); reason != SkipNone {
 		return reason, detail
 	}
 	if img.Board != "" && img.Board != d.Board {
-		return SkipNoImage, fmt.Sprintf("the image is for %s, the device is a %s", img.Board, orUnnamed(d.Board))
+		return SkipNoImage, fleet.Because(FitBoard, "board", img.Board, "other", boardOf(d))
 	}
 	return fitImage(d, img, o, now)
 }
 
-func orUnnamed(board string) string {
-	if board == "" {
-		return "a board without a name"
+// boardOf names the device's board; one without a name is a reason itself.
+func boardOf(d fleet.Device) any {
+	if d.Board == "" {
+		return fleet.Because(FitUnnamedBoard)
 	}
-	return board
+	return d.Board
 }
 
-func inService(d fleet.Device) (SkipReason, string) {
+func inService(d fleet.Device) (SkipReason, fleet.Reason) {
 	switch {
 	case d.RetiredAt != nil:
-		return SkipRetired, ""
+		return SkipRetired, fleet.Reason{}
 	case d.Enrolment != fleet.EnrolmentEnrolled:
-		return SkipNotEnrolled, ""
+		return SkipNotEnrolled, fleet.Reason{}
 	case d.Chip == "" || d.Layout == nil:
-		return SkipUnknown, "no boot poll told its chip and partitions"
+		return SkipUnknown, fleet.Because(FitUnknown)
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
 // fitImage judges an image for a device in service that is known.
-func fitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, string) {
-	for _, rule := range []func(fleet.Device, Image) (SkipReason, string){fitChip, fitBuild, fitFlash, fitPartitions,
+func fitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, fleet.Reason) {
+	for _, rule := range []func(fleet.Device, Image) (SkipReason, fleet.Reason){fitChip, fitBuild, fitFlash, fitPartitions,
 		fitRevoked} {
 		if reason, detail := rule(d, img); reason != SkipNone {
 			return reason, detail
@@ -71,68 +70,59 @@ func fitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReaso
 		return reason, detail
 	}
 	if d.Hold.Active(now) {
-		return SkipHeld, "held by " + d.Hold.By.Name + ": " + d.Hold.Reason
+		return SkipHeld, fleet.Because(FitHeld, "name", d.Hold.By.Name, "detail", d.Hold.Reason)
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
-func fitChip(d fleet.Device, img Image) (SkipReason, string) {
+func fitChip(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	const anyRevision = 65535
 	rev := d.Layout.ChipRev
 	switch {
 	case img.Chip != d.Chip:
-		return SkipChip, fmt.Sprintf("the image is for %s, the device has %s", img.Chip, d.Chip)
+		return SkipChip, fleet.Because(FitChip, "chip", img.Chip, "other", d.Chip)
 	case rev != 0 && rev < int(img.MinChipRev):
-		return SkipChipRevision, fmt.Sprintf("chip revision %s, the image needs %s", revision(rev),
+		return SkipChipRevision, fleet.Because(FitRevisionMin, "revision", revision(rev), "least",
 			revision(int(img.MinChipRev)))
 	case rev != 0 && img.MaxChipRev < anyRevision && rev > int(img.MaxChipRev):
-		return SkipChipRevision, fmt.Sprintf("chip revision %s, the image takes up to %s", revision(rev),
+		return SkipChipRevision, fleet.Because(FitRevisionMax, "revision", revision(rev), "highest",
 			revision(int(img.MaxChipRev)))
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
 func revision(n int) string { return fmt.Sprintf("v%d.%d", n/100, n%100) }
 
-func fitBuild(d fleet.Device, img Image) (SkipReason, string) {
+func fitBuild(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	if img.ELFSHA256 != "" && img.ELFSHA256 == d.ELFSHA256 {
-		return SkipInstalled, "runs " + d.Version
+		return SkipInstalled, fleet.Because(FitRuns, "version", d.Version)
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
-func fitFlash(d fleet.Device, img Image) (SkipReason, string) {
+func fitFlash(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	slot := d.Layout.SlotSize
 	switch {
 	case slot <= 0:
-		return SkipNoSlot, "its flash has no OTA slot"
+		return SkipNoSlot, fleet.Because(FitNoSlot)
 	case img.Size > slot:
-		return SkipTooLarge, fmt.Sprintf("slot of %s KiB, image of %s KiB", thousands(slot/1024),
-			thousands((img.Size+1023)/1024))
+		return SkipTooLarge, fleet.Because(FitSlot, "slot_kib", slot/1024, "image_kib", (img.Size+1023)/1024)
 	}
-	return SkipNone, ""
-}
-
-func thousands(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return SkipNone, fleet.Reason{}
 }
 
 // fitPartitions keeps stock firmware 2.x off flash that was laid out for 1.x:
 // an upgrade over the air moves no partitions, and 2.x looks for its fonts and
 // sounds in one of its own (protocol 7.2). A device that runs 2.x without it
 // was built to.
-func fitPartitions(d fleet.Device, img Image) (SkipReason, string) {
+func fitPartitions(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	const project, assets = "xiaozhi", "assets"
 	labels := d.Layout.Labels
 	if img.Project != project || major(img.Version) < 2 || major(d.Version) >= 2 || len(labels) == 0 ||
 		slices.Contains(labels, assets) {
-		return SkipNone, ""
+		return SkipNone, fleet.Reason{}
 	}
-	return SkipPartitions, fmt.Sprintf("%s needs a partition named %s; the device has %s", img.Version, assets,
+	return SkipPartitions, fleet.Because(FitPartition, "version", img.Version, "name", assets, "labels",
 		strings.Join(labels, ", "))
 }
 
@@ -144,34 +134,34 @@ func major(version string) int64 {
 	return -1
 }
 
-func fitRevoked(_ fleet.Device, img Image) (SkipReason, string) {
+func fitRevoked(_ fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	if img.RevokedAt != nil {
-		return SkipRevoked, img.RevokeReason
+		return SkipRevoked, fleet.Because(FitRevoked, "detail", img.RevokeReason)
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
 // fitVersion: a push compares nothing on the device, a boot poll's offer does.
 // Where the versions cannot be compared, nobody knows which is older.
-func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, string) {
+func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reason) {
 	if o.Mode == ModePull {
 		for _, v := range []string{img.Version, d.Version} {
 			if !fleet.ComparableVersion(v) {
-				return SkipVersion, fmt.Sprintf("comparing the version %.40q at boot would crash the device", v)
+				return SkipVersion, fleet.Because(FitIncomparable, "version", fleet.CleanText(v, 40))
 			}
 		}
 	}
 	has, gets := fleet.VersionKey(d.Version), fleet.VersionKey(img.Version)
 	if o.AllowDowngrade || has == nil || gets == nil {
-		return SkipNone, ""
+		return SkipNone, fleet.Reason{}
 	}
 	switch c := slices.Compare(has, gets); {
 	case c > 0:
-		return SkipNewer, fmt.Sprintf("runs %s, newer than %s", d.Version, img.Version)
+		return SkipNewer, fleet.Because(FitNewer, "version", d.Version, "other", img.Version)
 	case c == 0:
-		return SkipNewer, fmt.Sprintf("runs another build of %s", d.Version)
+		return SkipNewer, fleet.Because(FitOtherBuild, "version", d.Version)
 	}
-	return SkipNone, ""
+	return SkipNone, fleet.Reason{}
 }
 
 // DispatchMode says how a device is told of its new firmware.

@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 )
 
 var fitNow = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
@@ -127,6 +128,9 @@ var fitCases = []fitCase{
 	}, firmware.SkipTooLarge, ""},
 }
 
+// said is a reason as people read it.
+func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
+
 func TestFitDevice(t *testing.T) {
 	for _, tt := range fitCases {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,13 +139,14 @@ func TestFitDevice(t *testing.T) {
 			tt.change(&d, &img, &o)
 			r := firmware.Release{Version: img.Version, Images: []firmware.Image{img}}
 			got, reason, detail := firmware.FitDevice(d, r, o, fitNow)
-			if reason != tt.want || !strings.Contains(detail, tt.words) {
+			if reason != tt.want || !strings.Contains(said(detail), tt.words) {
 				t.Errorf("release: %q, %q; want %q with %q", reason, detail, tt.want, tt.words)
 			}
 			if reason == firmware.SkipNone && got.SHA256 != img.SHA256 {
 				t.Errorf("got image %q", got.SHA256)
 			}
-			if reason, detail := firmware.FitImage(d, img, o, fitNow); reason != tt.want || !strings.Contains(detail, tt.words) {
+			if reason, detail := firmware.FitImage(d, img, o, fitNow); reason != tt.want || !strings.Contains(said(detail),
+				tt.words) {
 				t.Errorf("image: %q, %q; want %q with %q", reason, detail, tt.want, tt.words)
 			}
 		})

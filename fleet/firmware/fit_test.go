@@ -68,15 +68,15 @@ func TestFitReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := firmware.FitReport{Matched: 2000, Fit: 1988, Sample: ids[10:15], Misfits: []firmware.Misfits{
-		{Reason: firmware.SkipChip, Detail: "the image is for esp32s3, the device has esp32c3", Count: 3, Sample: ids[:3]},
-		{Reason: firmware.SkipTooLarge, Detail: "slot of 64 KiB, image of 98 KiB", Count: 2, Sample: ids[3:5]},
-		{Reason: firmware.SkipInstalled, Detail: "runs 2.4.0", Count: 1, Sample: ids[5:6]},
-		{Reason: firmware.SkipUnknown, Detail: "no boot poll told its chip and partitions", Count: 1, Sample: ids[6:7]},
+		{Reason: firmware.SkipChip, Detail: fleet.Because(firmware.FitChip, "chip", "esp32s3", "other", "esp32c3"), Count: 3, Sample: ids[:3]},
+		{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 64, "image_kib", 98), Count: 2, Sample: ids[3:5]},
+		{Reason: firmware.SkipInstalled, Detail: fleet.Because(firmware.FitRuns, "version", "2.4.0"), Count: 1, Sample: ids[5:6]},
+		{Reason: firmware.SkipUnknown, Detail: fleet.Because(firmware.FitUnknown), Count: 1, Sample: ids[6:7]},
 		{Reason: firmware.SkipNotEnrolled, Count: 1, Sample: ids[7:8]},
-		{Reason: firmware.SkipNewer, Detail: "runs 2.5.0, newer than 2.4.3", Count: 1, Sample: ids[8:9]},
-		{Reason: firmware.SkipHeld, Detail: "held by bo: loan", Count: 1, Sample: ids[9:10]},
-		{Reason: firmware.SkipBusy, Detail: "has a part in the campaign spring", Count: 1, Sample: ids[1500:1501]},
-		{Reason: firmware.SkipQuarantined, Detail: "fails", Count: 1, Sample: ids[1501:1502]},
+		{Reason: firmware.SkipNewer, Detail: fleet.Because(firmware.FitNewer, "version", "2.5.0", "other", "2.4.3"), Count: 1, Sample: ids[8:9]},
+		{Reason: firmware.SkipHeld, Detail: fleet.Because(firmware.FitHeld, "name", "bo", "detail", "loan"), Count: 1, Sample: ids[9:10]},
+		{Reason: firmware.SkipBusy, Detail: fleet.Because(campaign.ReasonFitBusy, "name", "spring"), Count: 1, Sample: ids[1500:1501]},
+		{Reason: firmware.SkipQuarantined, Detail: fleet.Because(campaign.ReasonLegacyText, "detail", "fails"), Count: 1, Sample: ids[1501:1502]},
 	}}
 	got, err := b.Fit(t.Context(), firmware.FitQuery{Image: img.SHA256})
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
@@ -87,7 +87,8 @@ func TestFitReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Misfits[0] = firmware.Misfits{Reason: firmware.SkipNoImage,
-		Detail: "release 2.4.3 has no image for bread-compact-wifi with esp32c3", Count: 3, Sample: ids[:3]}
+		Detail: fleet.Because(firmware.FitRelease, "version", "2.4.3", "board",
+			"bread-compact-wifi", "chip", "esp32c3"), Count: 3, Sample: ids[:3]}
 	got, err = b.Fit(t.Context(), firmware.FitQuery{Release: r.ID})
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 		t.Error(err, diff)
@@ -107,7 +108,8 @@ func (t takers) Conflicts(context.Context, uuid.UUID, []fleet.DeviceID) ([]campa
 
 func (t takers) QuarantinesOf(context.Context, []fleet.DeviceID, time.Time) (map[fleet.DeviceID]campaign.Quarantine,
 	error) {
-	return map[fleet.DeviceID]campaign.Quarantine{*t.quarantined: {Device: *t.quarantined, Reason: "fails"}}, nil
+	return map[fleet.DeviceID]campaign.Quarantine{*t.quarantined: {Device: *t.quarantined,
+		Reason: fleet.Because("legacy", "detail", "fails")}}, nil
 }
 
 // TestFitByPush: a device can only be pushed to if it listed the tool.

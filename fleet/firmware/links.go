@@ -38,8 +38,8 @@ type Transfer struct {
 	Attempt    int
 	At         time.Time
 	Kind       fleet.EvidenceKind
-	Detail     string
-	Sent       int64 // bytes so far
+	Reason     fleet.Reason // get, cut: a code of [Reasons]; none for most
+	Sent       int64        // bytes so far
 }
 
 // LinkStore serves the downloads.

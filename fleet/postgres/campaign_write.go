@@ -23,11 +23,11 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *campaign.
 	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason,
-				reason, wave, advance, digest,
+				reason_code, reason_params, wave, advance, digest,
 				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled,
 					targets, skipped)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-				$23, $24)`,
+				$23, $24, $25)`,
 			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf),
 				storableJSON(c.CreatedBy), c.CreatedAt},
 				campaignState(c), []any{c.Targets, c.Skipped})...)
@@ -44,7 +44,8 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *campaign.
 
 // campaignState are the values of the columns that change after planning.
 func campaignState(c *campaign.Campaign) []any {
-	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason), c.Wave, c.Advance, cleanText(c.Digest),
+	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason.Code), reasonParams(c.Reason), c.Wave,
+		c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
 		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled}
 }
@@ -52,8 +53,8 @@ func campaignState(c *campaign.Campaign) []any {
 func campaignDetail(c *campaign.Campaign) map[string]any {
 	detail := map[string]any{"name": c.Plan.Name, "state": c.State, "digest": c.Digest, "targets": c.Targets,
 		"skipped": c.Skipped}
-	if c.Reason != "" {
-		detail["reason"] = c.Reason
+	if !c.Reason.Is("") {
+		detail["reason_code"], detail["reason_params"] = c.Reason.Code, c.Reason.Params
 	}
 	return detail
 }
@@ -62,15 +63,17 @@ func campaignDetail(c *campaign.Campaign) map[string]any {
 func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	_, err := tx.Exec(ctx, `
-		INSERT INTO waves (campaign_id, number, plan, size, state, verdict, started_at, finished_at)
-		SELECT $1, number, plan::json, size, state, verdict, started_at, finished_at
-		FROM unnest($2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[])
-			AS u (number, plan, size, state, verdict, started_at, finished_at)`, c.ID,
+		INSERT INTO waves (campaign_id, number, plan, size, state, verdict_code, verdict_params, started_at, finished_at)
+		SELECT $1, number, plan::json, size, state, verdict_code, verdict_params::jsonb, started_at, finished_at
+		FROM unnest($2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::timestamptz[],
+			$9::timestamptz[])
+			AS u (number, plan, size, state, verdict_code, verdict_params, started_at, finished_at)`, c.ID,
 		collect(waves, func(w campaign.Wave) int { return w.Number }),
 		collect(waves, func(w campaign.Wave) *string { return storableJSON(w.Plan) }),
 		collect(waves, func(w campaign.Wave) int { return w.Size }),
 		collect(waves, func(w campaign.Wave) string { return string(w.State) }),
-		collect(waves, func(w campaign.Wave) string { return cleanText(w.Verdict) }),
+		collect(waves, func(w campaign.Wave) string { return cleanText(w.Verdict.Code) }),
+		collect(waves, func(w campaign.Wave) *string { return reasonParams(w.Verdict) }),
 		collect(waves, func(w campaign.Wave) *time.Time { return w.StartedAt }),
 		collect(waves, func(w campaign.Wave) *time.Time { return w.FinishedAt }))
 	if err != nil {
@@ -88,7 +91,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign
 func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
-		if err := changeCampaign(ctx, tx, c, `, targets = $20, skipped = $21, release_id = $22`,
+		if err := changeCampaign(ctx, tx, c, `, targets = $21, skipped = $22, release_id = $23`,
 			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped,
 			orNoUUID(c.Plan.Release)); err != nil {
 			return err
@@ -129,11 +132,11 @@ func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action strin
 
 func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, only string, more ...any) error {
 	err := changeOne(ctx, tx, `
-		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason = $6, wave = $7,
-			advance = $8, digest = $9,
-			approval = $10, rollback_wanted = $11, rollback_with = $12, edited_by = $13, edited_at = $14, started_by = $15,
-				started_at = $16,
-			finished_at = $17, overruled = $18, name = $19`+set+`
+		UPDATE campaigns SET revision = revision + 1, plan = $3, state = $4, pause_reason = $5, reason_code = $6,
+			reason_params = $7, wave = $8, advance = $9, digest = $10,
+			approval = $11, rollback_wanted = $12, rollback_with = $13, edited_by = $14, edited_at = $15, started_by = $16,
+				started_at = $17,
+			finished_at = $18, overruled = $19, name = $20`+set+`
 		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c),
 		[]any{cleanText(c.Plan.Name)}, more)...)
 	if !isNotFound(err) {

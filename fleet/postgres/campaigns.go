@@ -15,7 +15,7 @@ var _ campaign.Store = (*Store)(nil)
 
 const noUUID = `'00000000-0000-0000-0000-000000000000'`
 
-const campaignColumns = `id, plan, state, pause_reason, reason, wave, advance, digest, targets, skipped, approval,
+var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reason") + `, wave, advance, digest, targets, skipped, approval,
 	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` +
 	noUUID + `) AS rollback_with,
 	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, overruled, revision`
@@ -92,7 +92,8 @@ func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) 
 // Waves lists a campaign's waves in order.
 func (s *Store) Waves(ctx context.Context, campaignID uuid.UUID) ([]campaign.Wave, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT campaign_id AS campaign, number, plan, size, state, verdict, started_at, finished_at
+		SELECT campaign_id AS campaign, number, plan, size, state, `+reasonColumn("", "verdict")+`, started_at,
+			finished_at
 		FROM waves WHERE campaign_id = $1 ORDER BY number`, campaignID)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Wave])
 	if err != nil {
@@ -104,9 +105,10 @@ func (s *Store) Waves(ctx context.Context, campaignID uuid.UUID) ([]campaign.Wav
 // SaveWave stores where a wave stands, and its plan; its size only AddTargets changes.
 func (s *Store) SaveWave(ctx context.Context, w campaign.Wave) error {
 	err := changeOne(ctx, s.db, `
-		UPDATE waves SET plan = $3, state = $4, verdict = $5, started_at = $6, finished_at = $7
+		UPDATE waves SET plan = $3, state = $4, verdict_code = $5, verdict_params = $6, started_at = $7, finished_at = $8
 		WHERE campaign_id = $1 AND number = $2`,
-		w.Campaign, w.Number, storableJSON(w.Plan), w.State, cleanText(w.Verdict), w.StartedAt, w.FinishedAt)
+		w.Campaign, w.Number, storableJSON(w.Plan), w.State, cleanText(w.Verdict.Code), reasonParams(w.Verdict),
+		w.StartedAt, w.FinishedAt)
 	if err != nil {
 		return fmt.Errorf("wave %d of campaign %s: %w", w.Number+1, w.Campaign, domainError(err))
 	}

@@ -84,7 +84,8 @@ func TestCampaignScale(t *testing.T) {
 	})
 	atMost(t, time.Second, "live deployments", func() error { _, err := r.LiveDeployments(ctx); return err })
 	once(t, 8*time.Second, "end all that wait", func() error {
-		_, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, "over", now(), false)
+		_, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled,
+			fleet.Because("campaign_time_up"), now(), false)
 		return err
 	})
 	atMost(t, 50*time.Millisecond, "progress", func() error { _, err := r.CampaignProgress(ctx, c.ID); return err })
@@ -124,7 +125,8 @@ func (r *rig) walk(c *campaign.Campaign, all []campaign.Deployment) {
 			for i := range chunk {
 				to := step.to
 				if i%30 == 0 && to == campaign.DeploymentSucceeded {
-					to, chunk[i].Class, chunk[i].Reason = campaign.DeploymentTimedOut, campaign.FailureTimeout, "it did not connect"
+					to, chunk[i].Class, chunk[i].Reason = campaign.DeploymentTimedOut, campaign.FailureTimeout,
+						fleet.Because("never_connected")
 				}
 				batch = append(batch, change(&chunk[i], step.kind, to))
 			}

@@ -56,7 +56,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 			Retries: 2,
 			Assert:  []campaign.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
 	c := &campaign.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: campaign.PausedByGate,
-		Reason: "why", Wave: 1, Advance: true,
+		Reason: text("why"), Wave: 1, Advance: true,
 		Digest: "d1", Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
 		CreatedAt: at,
 		EditedBy:  admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true,
@@ -64,7 +64,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 	var waves []campaign.Wave
 	for i, w := range plan.Waves {
 		waves = append(waves, campaign.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: campaign.WavePending,
-			Verdict: "none", StartedAt: &at})
+			Verdict: text("none"), StartedAt: &at})
 	}
 	return c, waves
 }
@@ -128,7 +128,7 @@ func (r *rig) history(id uuid.UUID) (list []string) {
 	events, err := r.DeploymentEvents(r.t.Context(), id)
 	check(r.t, err)
 	for _, e := range events {
-		list = append(list, fmt.Sprintf("%s %s>%s %s", e.Kind, e.From, e.To, e.Detail))
+		list = append(list, fmt.Sprintf("%s %s>%s %s", e.Kind, e.From, e.To, said(e.Reason)))
 	}
 	return list
 }
@@ -156,10 +156,11 @@ func TestCampaignRoundTrip(t *testing.T) {
 	same(t, p.Items, targets)
 	same(t, r.history(targets[2].ID), []string{"planned skipped>skipped held"})
 
-	waves[1].State, waves[1].Verdict, waves[1].Plan.SuccessPercent, waves[1].FinishedAt = campaign.WaveFailed, "bad\x00",
+	waves[1].State, waves[1].Verdict, waves[1].Plan.SuccessPercent, waves[1].FinishedAt = campaign.WaveFailed,
+		text("bad\x00"),
 		50, ptr(now())
 	check(t, r.SaveWave(ctx, waves[1]))
-	waves[1].Verdict = "bad"
+	waves[1].Verdict = text("bad")
 	gotWaves, err = r.Waves(ctx, c.ID)
 	check(t, err)
 	same(t, gotWaves, waves)
@@ -167,7 +168,7 @@ func TestCampaignRoundTrip(t *testing.T) {
 	wantAllSet(t, waves[1].Plan, "Count", "Devices", "MinSample", "Soak")
 
 	before := *c
-	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = campaign.Scheduled, "go", "autumn", nil, nil
+	c.State, c.Reason, c.Plan.Name, c.FinishedAt, c.Approval = campaign.Scheduled, text("go"), "autumn", nil, nil
 	check(t, r.ChangeCampaign(ctx, admin, "campaign.start", c))
 	check(t, r.ChangeCampaign(ctx, admin, "", c))
 	got, err = r.Campaign(ctx, c.ID)

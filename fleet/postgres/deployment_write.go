@@ -47,15 +47,16 @@ func setChanged(fields []deploymentField) string {
 var saveEnd = fmt.Sprintf(`
 		RETURNING d.id, d.campaign_id, d.device_id, d.attempt),
 	noted AS (
-		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-		SELECT e.deployment_id, e.id, e.at, e.attempt, e.kind, e.from_state, e.to_state, e.detail
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
+		SELECT e.deployment_id, e.id, e.at, e.attempt, e.kind, e.from_state, e.to_state,
+			e.reason_code, e.reason_params
 		FROM unnest($%d::uuid[], $%d::uuid[], $%d::timestamptz[], $%d::int[], $%d::text[], $%d::text[], $%d::text[],
-			$%d::text[]) WITH ORDINALITY
-			AS e (deployment_id, id, at, attempt, kind, from_state, to_state, detail, ordinal)
+			$%d::text[], $%d::jsonb[]) WITH ORDINALITY
+			AS e (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params, ordinal)
 		WHERE e.deployment_id IN (SELECT id FROM saved)
 		ORDER BY e.ordinal)`, args(len(changeFields)+3, eventArgs)...)
 
-const eventArgs = 8
+const eventArgs = 9
 
 // args are n placeholders from the given number on, for Sprintf.
 func args(from, n int) []any {
@@ -225,6 +226,7 @@ func eventValues(events []campaign.DeploymentEvent) []any {
 		collect(events, func(e campaign.DeploymentEvent) string { return cleanText(string(e.Kind)) }),
 		collect(events, func(e campaign.DeploymentEvent) string { return string(e.From) }),
 		collect(events, func(e campaign.DeploymentEvent) string { return string(e.To) }),
-		collect(events, func(e campaign.DeploymentEvent) string { return cleanText(e.Detail) }),
+		collect(events, func(e campaign.DeploymentEvent) string { return cleanText(e.Reason.Code) }),
+		collect(events, func(e campaign.DeploymentEvent) *string { return reasonParams(e.Reason) }),
 	}
 }

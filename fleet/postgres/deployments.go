@@ -12,10 +12,10 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-const deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
+var deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
 	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force,
 		d.attempt, d.failures, d.offers,
-	d.class, d.reason, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline,
+	d.class, ` + reasonColumn("d.", "reason") + `, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline,
 		d.reconnects, d.away, d.checked,
 	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.finished_at, d.revision`
 
@@ -121,7 +121,8 @@ func deploymentsWhere(f campaign.DeploymentFilter) where {
 // put on record, the latest [maxHistory].
 func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]campaign.DeploymentEvent, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT id, deployment_id AS deployment, at, attempt, kind, detail, from_state AS "from", to_state AS "to"
+		SELECT id, deployment_id AS deployment, at, attempt, kind, `+reasonColumn("", "reason")+`,
+			from_state AS "from", to_state AS "to"
 		FROM deployment_events WHERE deployment_id = $1 ORDER BY seq DESC LIMIT $2`, deployment, maxHistory)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentEvent])
 	if err != nil {
@@ -138,7 +139,7 @@ const shownHistory = 100
 func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]campaign.DeploymentEvent,
 	error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, e.detail, e.from_state AS "from",
+		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, `+reasonColumn("e.", "reason")+`, e.from_state AS "from",
 			e.to_state AS "to"
 		FROM unnest($1::uuid[]) AS d (id)
 		CROSS JOIN LATERAL (SELECT * FROM deployment_events WHERE deployment_id = d.id ORDER BY seq DESC LIMIT $2) e

@@ -40,7 +40,7 @@ func TestDeploymentsTogether(t *testing.T) {
 		})
 	}
 	loop(func() {
-		if _, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, "", now(),
+		if _, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, fleet.Reason{}, now(),
 			false); err != nil {
 			t.Error(err)
 		}

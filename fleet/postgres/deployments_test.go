@@ -66,7 +66,7 @@ func TestSaveDeployments(t *testing.T) {
 	d, at := all[0], now()
 	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = firmware.SkipSuperseded, true,
 		"f", "1", true, 2, 1, 3
-	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = campaign.FailureBusy, "no \x00room\xff", &at, &at, &at,
+	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = campaign.FailureBusy, text("no \x00room\xff"), &at, &at, &at,
 		&at
 	d.Percent = ptr(40)
 	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
@@ -75,17 +75,17 @@ func TestSaveDeployments(t *testing.T) {
 	c := change(&d, fleet.EvidenceCanceled, campaign.DeploymentCanceled)
 	wantAllSet(t, d, "Wave")
 	wantAllSet(t, d.Baseline)
-	c.Events[0].Detail = "by \x00ada\xff"
+	c.Events[0].Reason = text("by \x00ada\xff")
 	c.Events = append(c.Events, campaign.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State,
 		To: d.State})
 	r.save(c)
-	d.Reason = "no room\uFFFD"
+	d.Reason = text("no room\uFFFD")
 	same(t, r.deployment(d.ID), d)
 	same(t, r.history(d.ID), []string{"planned queued>queued ", "canceled queued>canceled by ada\uFFFD",
 		"revoked canceled>canceled "})
 	events, err := r.DeploymentEvents(ctx, d.ID)
 	check(t, err)
-	c.Events[0].Detail = "by ada\uFFFD"
+	c.Events[0].Reason = text("by ada\uFFFD")
 	same(t, events[1], c.Events[0])
 	many, err := r.EventsOf(ctx, []uuid.UUID{d.ID, all[1].ID})
 	check(t, err)

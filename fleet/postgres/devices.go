@@ -16,8 +16,8 @@ var _ fleet.DeviceStore = (*Store)(nil)
 // maxHistory bounds the history lists of one device.
 const maxHistory = 1000
 
-const deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
-	presence, presence_since, presence_evidence, last_seen, last_poll, transport, remote_addr,
+var deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
+	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, remote_addr,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
 	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,

@@ -37,15 +37,16 @@ const updatePresence = `
 	UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
 		presence_since = CASE WHEN fresh THEN u.since ELSE d.presence_since END,
-		presence_evidence = CASE WHEN fresh THEN u.evidence ELSE d.presence_evidence END,
+		presence_evidence_code = CASE WHEN fresh THEN u.evidence ELSE d.presence_evidence_code END,
+		presence_evidence_params = CASE WHEN fresh THEN u.params ELSE d.presence_evidence_params END,
 		transport = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.transport ELSE d.transport END,
 		remote_addr = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.remote_addr ELSE d.remote_addr END,
 		last_seen = greatest(d.last_seen, u.last_seen)
 	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
 			ELSE c.epoch = u.epoch END AS fresh
 		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[],
-			$8::text[])
-			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr)
+			$8::text[], $10::jsonb[])
+			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr, params)
 		JOIN devices d ON d.id = u.id
 		LEFT JOIN connections c ON c.device_id = u.id) u
 	WHERE d.id = u.id
@@ -131,7 +132,7 @@ func presenceArgs(list []fleet.PresenceChange) []any {
 		collect(list, func(c change) string { return string(c.Device) }),
 		collect(list, func(c change) string { return string(c.Presence) }),
 		collect(list, func(c change) time.Time { return c.Since }),
-		collect(list, func(c change) string { return cleanText(c.Evidence) }),
+		collect(list, func(c change) string { return cleanText(c.Evidence.Code) }),
 		collect(list, func(c change) *time.Time { return orNull(c.LastSeen) }),
 		collect(list, func(c change) *int64 {
 			if c.Connection == nil {
@@ -142,6 +143,7 @@ func presenceArgs(list []fleet.PresenceChange) []any {
 		connection(func(c *fleet.Connection) string { return c.Transport }),
 		connection(func(c *fleet.Connection) string { return c.RemoteAddr }),
 		time.Now().Add(clockSlack),
+		collect(list, func(c change) *string { return reasonParams(c.Evidence) }),
 	}
 }
 
@@ -205,13 +207,14 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 
 // ResetPresence turns every online or unresponsive device of the node, or of any
 // node if that is "", to offline.
-func (s *Store) ResetPresence(ctx context.Context, node, evidence string, at time.Time) (int64, error) {
+func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.Reason, at time.Time) (int64, error) {
 	tag, err := s.db.Exec(ctx, `
 		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE ($1 = '' OR node = $1) AND epoch > $4)
-		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence = $2
+		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $2,
+			presence_evidence_params = $5
 		WHERE d.presence IN ('online', 'unresponsive')
 		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))`,
-		node, evidence, at, at.UnixMicro())
+		node, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence))
 	if err != nil {
 		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
 	}

@@ -10,8 +10,9 @@ import (
 )
 
 func connect(id fleet.DeviceID, epoch int64, at time.Time) fleet.PresenceChange {
-	return fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at, Evidence: fmt.Sprint("connect ",
-		epoch), LastSeen: at,
+	return fleet.PresenceChange{Device: id, Presence: fleet.PresenceOnline, Since: at,
+		Evidence: text(fmt.Sprint("connect ",
+			epoch)), LastSeen: at,
 		Connection: &fleet.Connection{Device: id, Node: "n1", Epoch: epoch, Transport: "mqtt", RemoteAddr: "192.0.2.9",
 			At: at}}
 }
@@ -38,16 +39,16 @@ func TestPresenceMovesForward(t *testing.T) {
 	}
 	old := connect(unit, 4, second(2))
 	old.Presence = fleet.PresenceOffline
-	if d := save(old); d.Presence != fleet.PresenceOnline || d.PresenceEvidence != "connect 5" ||
+	if d := save(old); d.Presence != fleet.PresenceOnline || said(d.PresenceEvidence) != "connect 5" ||
 		!d.LastSeen.Equal(second(2)) {
 		t.Errorf("an older connection changed presence: %+v", d)
 	}
-	gone := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: second(3), Evidence: "gone",
+	gone := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: second(3), Evidence: text("gone"),
 		LastSeen: second(3)}
 	if d := save(gone); d.Presence != fleet.PresenceOffline || d.Transport != "mqtt" {
 		t.Errorf("disconnected: %+v", d)
 	}
-	late := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOnline, Since: second(2), Evidence: "late",
+	late := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOnline, Since: second(2), Evidence: text("late"),
 		LastSeen: second(1)}
 	if d := save(late); d.Presence != fleet.PresenceOffline || !d.LastSeen.Equal(second(3)) {
 		t.Errorf("an older change won: %+v", d)
@@ -86,10 +87,10 @@ func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 	at := now()
 	ahead := at.Add(3 * time.Hour)
 	save(connect(unit, ahead.UnixMicro(), ahead), fleet.PresenceOnline)
-	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: "gone"},
+	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: text("gone")},
 		fleet.PresenceOffline)
 	save(connect(unit, ahead.UnixMicro()+1, at), fleet.PresenceOnline)
-	_, err := s.ResetPresence(ctx, "n1", "fleetd started", at)
+	_, err := s.ResetPresence(ctx, "n1", fleet.Because(fleet.PresenceUnwatched), at)
 	check(t, err)
 	save(connect(unit, at.UnixMicro(), at), fleet.PresenceOnline)
 }
@@ -103,7 +104,7 @@ func TestResetPresence(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := now()
-	if n, err := s.ResetPresence(ctx, "n1", "fleetd started", at); n != 1 || err != nil {
+	if n, err := s.ResetPresence(ctx, "n1", fleet.Because(fleet.PresenceUnwatched), at); n != 1 || err != nil {
 		t.Errorf("reset %d devices, %v; want 1", n, err)
 	}
 	if err := s.SavePresenceSample(ctx, at); err != nil {

@@ -137,13 +137,16 @@ func (s *Store) sampleFailures(ctx context.Context, campaignID uuid.UUID,
 	var list []campaign.FailureGroup
 	for _, group := range failures {
 		b.Queue(`
-			SELECT device_id, reason FROM deployments
+			SELECT device_id, `+reasonColumn("", "reason")+` FROM deployments
 			WHERE campaign_id = $1 AND state = $2 AND class = $3 ORDER BY finished_at DESC, device_id LIMIT $4`,
 			campaignID, group.State, group.Class, failureSample).Query(func(rows pgx.Rows) error {
 			var device fleet.DeviceID
-			var reason string
+			var reason fleet.Reason
 			_, err := pgx.ForEachRow(rows, []any{&device, &reason}, func() error {
-				group.Reason = cmp.Or(group.Reason, reason)
+				if group.Reason.Is("") {
+					group.Reason = reason
+				}
+				reason = fleet.Reason{}
 				group.Sample = append(group.Sample, device)
 				return nil
 			})

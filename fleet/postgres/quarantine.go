@@ -13,7 +13,7 @@ import (
 
 var _ campaign.QuarantineStore = (*Store)(nil)
 
-const quarantineColumns = `device_id AS device, reason, since, until`
+var quarantineColumns = `device_id AS device, ` + reasonColumn("", "reason") + `, since, until`
 
 // standing is a quarantine that keeps its device out at the time of $1.
 const standing = `cleared_at IS NULL AND until > $1`
@@ -21,10 +21,11 @@ const standing = `cleared_at IS NULL AND until > $1`
 // Quarantine keeps a device out of all campaigns for a while.
 func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 	_, err := s.db.Exec(ctx, `
-		INSERT INTO quarantines (device_id, reason, since, until) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (device_id) DO UPDATE SET reason = excluded.reason, since = excluded.since, until = excluded.until,
+		INSERT INTO quarantines (device_id, reason_code, reason_params, since, until) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (device_id) DO UPDATE SET reason_code = excluded.reason_code,
+			reason_params = excluded.reason_params, since = excluded.since, until = excluded.until,
 			cleared_at = NULL`,
-		cleanText(string(q.Device)), cleanText(q.Reason), q.Since, q.Until)
+		cleanText(string(q.Device)), cleanText(q.Reason.Code), reasonParams(q.Reason), q.Since, q.Until)
 	if err != nil {
 		return fmt.Errorf("quarantine device %s: %w", q.Device, domainError(err))
 	}

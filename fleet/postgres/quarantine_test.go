@@ -37,7 +37,7 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("%d failed attempts after the last succeeded late", n)
 	}
 
-	q := campaign.Quarantine{Device: "d1", Reason: "failed 4 times", Since: now(), Until: now().Add(time.Hour)}
+	q := campaign.Quarantine{Device: "d1", Reason: text("failed 4 times"), Since: now(), Until: now().Add(time.Hour)}
 	wantAllSet(t, q)
 	check(t, r.Quarantine(ctx, q))
 	check(t, r.Quarantine(ctx, campaign.Quarantine{Device: "d2", Since: now(), Until: now().Add(time.Minute)}))

@@ -16,10 +16,11 @@ import (
 // state, with one event each, and returns how many. untriedOnly spares those
 // that were dispatched before and wait for another attempt.
 func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to campaign.DeploymentState,
-	kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (int, error) {
+	kind fleet.EvidenceKind, reason fleet.Reason, at time.Time, untriedOnly bool) (int, error) {
 	var n int
 	err := again(func() error {
-		return s.db.QueryRow(ctx, endWaiting, campaign, string(to), string(kind), cleanText(reason), at, untriedOnly).Scan(&n)
+		return s.db.QueryRow(ctx, endWaiting, campaign, string(to), string(kind), cleanText(reason.Code), at, untriedOnly,
+			reasonParams(reason)).Scan(&n)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("end the waiting deployments of campaign %s: %w", campaign, domainError(err))
@@ -32,13 +33,14 @@ const endWaiting = `
 		SELECT id, state FROM deployments
 		WHERE campaign_id = $1 AND state IN ('pending', 'queued') AND (attempt = 0 OR NOT $6) ORDER BY id FOR UPDATE),
 	ended AS (
-		UPDATE deployments d SET revision = revision + 1, state = $2, reason = $4, updated_at = $5, finished_at = $5,
+		UPDATE deployments d SET revision = revision + 1, state = $2, reason_code = $4, reason_params = $7::jsonb,
+			updated_at = $5, finished_at = $5,
 			not_before = NULL, deadline = NULL
 		FROM waiting w WHERE d.id = w.id
 		RETURNING d.id, d.attempt, w.state AS was),
 	noted AS (
-		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4 FROM ended)
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
+		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4, $7::jsonb FROM ended)
 	SELECT count(*) FROM ended`
 
 // Requeue puts final deployments of a campaign back to queued, for a retry. No
@@ -72,7 +74,8 @@ const requeue = `
 			AND wave >= 0 AND image IS NOT NULL
 			AND (cardinality($3::text[]) = 0 OR device_id = ANY ($3)) ORDER BY id FOR UPDATE),
 	queued AS (
-		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason = '',
+		UPDATE deployments d SET revision = revision + 1, state = 'queued', skip = '', class = '', reason_code = '',
+			reason_params = NULL,
 			late = false, failures = 0,
 			bytes_sent = 0, reconnects = 0, away = false, checked = false, probed = false, booted = false,
 				not_before = NULL, deadline = NULL,
@@ -80,6 +83,7 @@ const requeue = `
 		FROM final f WHERE d.id = f.id
 		RETURNING d.id, d.attempt, f.state AS was),
 	noted AS (
-		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-		SELECT id, gen_random_uuid(), $4, attempt, 'retry', was, 'queued', $5 FROM queued)
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
+		SELECT id, gen_random_uuid(), $4, attempt, 'retry', was, 'queued', 'retry_asked', jsonb_build_object('name', $5::text)
+		FROM queued)
 	SELECT count(*) FROM queued`

@@ -117,7 +117,7 @@ func load(t *testing.T, db *pgxpool.Pool, devices, calls int) {
 		`INSERT INTO inventories SELECT 'inv' || i, '[]', array_agg('self.t' || j), now() FROM generate_series(0, 9) i, generate_series(0, 9) j WHERE (i + j) % 3 = 0 GROUP BY i`,
 		fmt.Sprintf(`INSERT INTO devices (id, name, name_key, tags, tags_key, board, board_key, chip, version, version_key, elf_sha256, slot, presence, presence_since,
 				last_seen, enrolment, inventory_id, hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since,
-					created_at, notes, presence_evidence, client_id)
+					created_at, notes, presence_evidence_code, client_id)
 			SELECT 'd' || lpad(i::text, 5, '0'), n, n, tags, E'\x01' || array_to_string(tags, E'\x01') || E'\x01',
 				'board-' || i %% 20, 'board-' || i %% 20, 'esp32s3',
 				'2.' || i %% 7 || '.' || i %% 3, ARRAY[2, i %% 7, i %% 3], md5(i::text) || md5(i::text), 'ota_' || i %% 2,

@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
+	"fleetd/web/i18n"
 )
 
 var admin = fleet.Actor{Kind: fleet.ActorOperator, ID: "0190", Name: "ada", Role: fleet.RoleAdmin}
@@ -26,6 +27,12 @@ func newStore(t testing.TB) *postgres.Store {
 
 // now is a time as PostgreSQL keeps it: to the microsecond.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// said is a reason as people read it.
+func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
+
+// text is a reason with foreign text.
+func text(s string) fleet.Reason { return fleet.Because("legacy", "detail", s) }
 
 func ptr[T any](v T) *T { return &v }
 

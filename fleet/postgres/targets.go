@@ -25,8 +25,10 @@ var insertDeployments = `
 		ON CONFLICT (campaign_id, device_id) DO NOTHING
 		RETURNING id, wave, state, skip, created_at),
 	noted AS (
-		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
-		SELECT id, gen_random_uuid(), created_at, 0, 'planned', state, state, skip FROM added)
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
+		SELECT id, gen_random_uuid(), created_at, 0, 'planned', state, state, CASE WHEN skip <> '' THEN 'skipped' ELSE '' END,
+			CASE WHEN skip <> '' THEN jsonb_build_object('skip', skip) END
+		FROM added)
 	SELECT wave, state = 'skipped' AS skipped, count(*) AS count FROM added GROUP BY 1, 2`
 
 // An addedTargets is how many deployments of a wave came into the table.

@@ -12,7 +12,7 @@ import (
 
 // In the way of a deployment d are others of its device: active ones, and
 // queued ones of open campaigns unless the campaign ($5) takes devices over.
-const openWave = `
+var openWave = `
 	WITH pending AS MATERIALIZED (
 		SELECT d.id, d.device_id, d.attempt, (
 			SELECT c.name FROM deployments o JOIN campaigns c ON c.id = o.campaign_id
@@ -23,7 +23,8 @@ const openWave = `
 		UPDATE deployments d SET revision = revision + 1, updated_at = $3,
 			state = CASE WHEN p.busy IS NULL THEN 'queued' ELSE 'skipped' END,
 			skip = CASE WHEN p.busy IS NULL THEN '' ELSE 'busy' END,
-			reason = CASE WHEN p.busy IS NULL THEN '' ELSE 'busy in campaign ' || p.busy END,
+			reason_code = CASE WHEN p.busy IS NULL THEN '' ELSE 'busy_in_campaign' END,
+			reason_params = CASE WHEN p.busy IS NOT NULL THEN jsonb_build_object('name', p.busy) END,
 			finished_at = CASE WHEN p.busy IS NULL THEN NULL ELSE $3::timestamptz END
 		FROM pending p WHERE d.id = p.id AND d.state = 'pending'
 		RETURNING d.*),
@@ -34,16 +35,19 @@ const openWave = `
 	taken AS (
 		UPDATE deployments d SET revision = revision + 1, updated_at = $3, finished_at = $3, state = 'canceled',
 			skip = 'superseded',
-			reason = 'taken over by campaign ' || $6::text, not_before = NULL, deadline = NULL
+			reason_code = 'taken_over', reason_params = jsonb_build_object('name', $6::text), not_before = NULL, deadline = NULL
 		FROM waiting w WHERE d.id = w.id AND d.state = w.state
 		RETURNING d.id, w.state AS was, w.attempt),
 	noted AS (
-		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, detail)
+		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
 		SELECT id, gen_random_uuid(), $3, attempt, CASE state WHEN 'queued' THEN 'wave_opened' ELSE 'unfit' END,
 			'pending', state,
-			CASE state WHEN 'queued' THEN $7 ELSE skip END FROM opened
+			CASE WHEN state <> 'queued' THEN 'skipped' WHEN $7 <> '' THEN 'wave' ELSE '' END,
+			CASE WHEN state <> 'queued' THEN jsonb_build_object('skip', skip)
+				WHEN $7 <> '' THEN jsonb_build_object('name', $7::text) END FROM opened
 		UNION ALL
-		SELECT id, gen_random_uuid(), $3, attempt, 'canceled', was, 'canceled', 'superseded' FROM taken)
+		SELECT id, gen_random_uuid(), $3, attempt, 'canceled', was, 'canceled', 'skipped',
+			'{"skip": "superseded"}' FROM taken)
 	SELECT ` + deploymentColumns + ` FROM opened d WHERE state = 'queued' ORDER BY d.device_id`
 
 // OpenWave turns the pending deployments of a wave to queued, and returns them.

@@ -32,7 +32,7 @@ func TestOpenWave(t *testing.T) {
 	same(t, opened, want)
 	for _, i := range []int{0, 1} {
 		d := r.deployment(all[i].ID)
-		if d.State != campaign.DeploymentSkipped || d.Skip != firmware.SkipBusy || d.Reason != "busy in campaign "+
+		if d.State != campaign.DeploymentSkipped || d.Skip != firmware.SkipBusy || said(d.Reason) != "busy in campaign "+
 			other.Plan.Name || d.FinishedAt == nil {
 			t.Errorf("device %s, busy elsewhere: %+v", d.Device, d)
 		}
@@ -66,7 +66,7 @@ func TestOpenWave(t *testing.T) {
 	for _, d := range []campaign.Deployment{others[1], others[2], waits[0]} {
 		got := r.deployment(d.ID)
 		if got.State != campaign.DeploymentCanceled || got.Skip != firmware.SkipSuperseded ||
-			got.Reason != "taken over by campaign urgent" {
+			said(got.Reason) != "taken over by campaign urgent" {
 			t.Errorf("device %s was taken over, and is %+v", d.Device, got)
 		}
 	}
@@ -83,7 +83,8 @@ func TestEndWaiting(t *testing.T) {
 	r.save(change(&all[0], fleet.EvidenceRetry, campaign.DeploymentQueued))
 	end := func(untriedOnly bool) int {
 		t.Helper()
-		n, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, "aborted", now(), untriedOnly)
+		n, err := r.EndWaiting(ctx, c.ID, campaign.DeploymentCanceled, fleet.EvidenceCanceled, text("aborted"), now(),
+			untriedOnly)
 		check(t, err)
 		return n
 	}
@@ -195,7 +196,7 @@ func TestCampaignProgress(t *testing.T) {
 	r.save(change(&all[3], fleet.EvidenceHealthy, campaign.DeploymentSucceeded))
 	for i := 4; i < 8; i++ {
 		r.save(change(&all[i], fleet.EvidenceDisconnect, campaign.DeploymentRebooting))
-		all[i].Class, all[i].Reason = campaign.FailureRolledBack, "came back"
+		all[i].Class, all[i].Reason = campaign.FailureRolledBack, text("came back")
 		r.save(change(&all[i], fleet.EvidenceBootPoll, campaign.DeploymentRolledBack))
 	}
 	p, err := r.CampaignProgress(ctx, c.ID)
@@ -221,7 +222,7 @@ func TestCampaignProgress(t *testing.T) {
 			campaign.FunnelBootPoll: 1, campaign.FunnelInitialize: 1, campaign.FunnelSucceeded: 1},
 		Skipped: map[firmware.SkipReason]int{firmware.SkipHeld: 1}, Late: 1, Rate: p.Rate,
 		Failures: []campaign.FailureGroup{{State: campaign.DeploymentRolledBack, Class: campaign.FailureRolledBack,
-			Reason: "came back", Count: 4,
+			Reason: text("came back"), Count: 4,
 			Sample: []fleet.DeviceID{"d00007", "d00006", "d00005", "d00004"}}}}
 	for s, n := range states {
 		want.ByState[s] = n

@@ -43,7 +43,7 @@ func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 	case err != nil:
 		l.o.Log.Info("device fails its health checks before the upgrade", "device", d.Device, "campaign", d.Campaign, "err",
 			err)
-		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(firmware.SkipUnhealthy)})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Skip: firmware.SkipUnhealthy})
 	default:
 		d.prepared, d.Baseline.Answers = true, answers
 		d.waitIn(&d.camp.ready, true)

@@ -74,7 +74,7 @@ func (d *device) observed(l firmware.Link, kind fleet.EvidenceKind, bytes int64)
 	o := campaign.Observation{At: time.Now().UTC(), Kind: kind, Attempt: l.Attempt, Bytes: bytes}
 	for range d.w.copies {
 		d.w.current().Transferred(firmware.Transfer{Deployment: l.Deployment, Attempt: o.Attempt, At: o.At, Kind: o.Kind,
-			Detail: o.Detail, Sent: o.Bytes})
+			Sent: o.Bytes})
 	}
 }
 

@@ -28,7 +28,7 @@ type Link interface {
 
 // Presence knows which devices can be reached; [fleet.Presences] does.
 type Presence interface {
-	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence string)
+	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence fleet.Reason)
 }
 
 // Downloads hands images out; [firmware.Downloads] does.
@@ -193,10 +193,18 @@ func (e *Engine) Wake() { e.inbox.wake() }
 // Evidence takes what is observed about devices. Boot polls come by Poll, with
 // the build that they name.
 func (e *Engine) Evidence(id fleet.DeviceID, seen fleet.Evidence) {
+	o := campaign.Observation{At: seen.At, Kind: seen.Kind}
 	switch seen.Kind {
-	case fleet.EvidenceConnect, fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
-		e.about(id, campaign.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail})
+	case fleet.EvidenceConnect:
+		o.Reason = fleet.Because(campaign.ReasonAddress, "address", seen.Detail)
+	case fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
+		if seen.Detail != "" {
+			o.Reason = fleet.Because(campaign.ReasonConnectionEnded, "detail", seen.Detail)
+		}
+	default:
+		return
 	}
+	e.about(id, o)
 }
 
 // Transferred takes evidence about a deployment's download.
@@ -205,7 +213,7 @@ func (e *Engine) Transferred(t firmware.Transfer) {
 	if !ok {
 		return
 	}
-	in := input{deployment: t.Deployment, seen: campaign.Observation{At: t.At, Kind: t.Kind, Detail: t.Detail,
+	in := input{deployment: t.Deployment, seen: campaign.Observation{At: t.At, Kind: t.Kind, Reason: t.Reason,
 		Attempt: t.Attempt, Bytes: t.Sent}}
 	if t.Kind == fleet.EvidenceDownloaded {
 		in.epoch, _ = e.o.Link.Epoch(device)

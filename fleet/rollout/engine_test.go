@@ -97,7 +97,7 @@ func TestEveryFaultGetsItsVerdict(t *testing.T) {
 func (w *world) story(row campaign.Deployment) (lines []string) {
 	for _, e := range w.store.events[row.ID] {
 		lines = append(lines, fmt.Sprintf("%s %d %s %s>%s %s", e.At.Format("15:04:05"), e.Attempt, e.Kind, e.From, e.To,
-			e.Detail))
+			e.Reason))
 	}
 	return lines
 }

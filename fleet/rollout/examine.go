@@ -25,7 +25,7 @@ func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deplo
 			return nil, err
 		}
 		if reason != firmware.SkipNone {
-			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(reason)})
+			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Skip: reason})
 			continue
 		}
 		hindrance, mode, err := l.hindrance(ctx, d, device, c.inFlight+len(picked))

@@ -3,7 +3,6 @@ package rollout
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -24,11 +23,25 @@ func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.D
 		key := strconv.Itoa(i)
 		text, err := e.tryCheck(ctx, by, device, check, baseline, baseline[key])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", check.Tool, err)
+			return nil, ofTool(check.Tool, err)
 		}
 		answers[key] = text
 	}
 	return answers, nil
+}
+
+// ofTool adds the tool to what its check found.
+func ofTool(tool string, err error) error {
+	if failed, ok := errors.AsType[*campaign.CheckError](err); ok {
+		return &campaign.CheckError{Reason: fleet.Because(campaign.ReasonCheckOf, "tool", tool, "why", failed.Reason)}
+	}
+	return err
+}
+
+// callFailed is a health check whose call failed.
+func callFailed(e *fleet.CallError) error {
+	return &campaign.CheckError{Reason: fleet.Because(campaign.ReasonCheckTool, "error", e.Code,
+		"detail", fleet.CleanText(e.Message, 400))}
 }
 
 func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck,
@@ -74,17 +87,17 @@ func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.Devi
 	switch call.State {
 	case fleet.CallSucceeded:
 		if call.Error != nil && len(check.Assert) > 0 { // the answer is not kept
-			return "", errors.New(call.Error.Message)
+			return "", callFailed(call.Error)
 		}
 		return answerText(call.Result), nil
 	case fleet.CallOffline, fleet.CallUnknown, fleet.CallCanceled:
 		return "", errAbsent
 	}
 	if call.Error == nil {
-		return "", fmt.Errorf("the call ended %s", call.State)
+		return "", &campaign.CheckError{Reason: fleet.Because(campaign.ReasonCheckCallEnded, "state", string(call.State))}
 	}
 	if call.Error.Code == fleet.CodeBusy {
 		return "", errAbsent
 	}
-	return "", errors.New(call.Error.Message)
+	return "", callFailed(call.Error)
 }

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -59,21 +58,25 @@ func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 		return err
 	}
 	c.asked, c.checkedAt = asked, l.now
-	l.cut(ctx, c, "the image was revoked", func(d *deployment) bool { return reason != "" || revoked[d.Image] != "" })
+	l.cut(ctx, c, fleet.Because(campaign.ReasonImageRevoked), func(d *deployment) bool {
+		return !reason.Is("") || !revoked[d.Image].Is("")
+	})
 	for sha, why := range revoked {
-		reason = cmp.Or(reason, why)
+		if reason.Is("") {
+			reason = why
+		}
 		l.dropWaiting(c, sha)
 	}
 	l.save(ctx)
-	if reason == "" || c.State == campaign.Paused && c.PauseReason == campaign.PausedBySystem {
+	if reason.Is("") || c.State == campaign.Paused && c.PauseReason == campaign.PausedBySystem {
 		return nil
 	}
 	return l.pause(ctx, c, campaign.PausedBySystem, reason)
 }
 
 // revokedImages returns those of the images under way that were revoked, and why.
-func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]string, error) {
-	seen, revoked := make(map[string]bool), make(map[string]string)
+func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]fleet.Reason, error) {
+	seen, revoked := make(map[string]bool), make(map[string]fleet.Reason)
 	for _, d := range c.held {
 		if d.State.Final() || seen[d.Image] {
 			continue
@@ -82,11 +85,11 @@ func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]s
 		img, err := l.image(ctx, d.Image)
 		switch {
 		case errors.Is(err, fleet.ErrNotFound):
-			revoked[d.Image] = "the image " + short(d.Image) + " is gone"
+			revoked[d.Image] = fleet.Because(campaign.ReasonImageGone, "image", short(d.Image))
 		case err != nil:
 			return nil, err
 		case img.RevokedAt != nil:
-			revoked[d.Image] = "the image " + short(d.Image) + " was revoked: " + img.RevokeReason
+			revoked[d.Image] = fleet.Because(campaign.ReasonImageWasRevoked, "image", short(d.Image), "detail", img.RevokeReason)
 		}
 	}
 	return revoked, nil
@@ -95,25 +98,25 @@ func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]s
 func (l *loop) dropWaiting(c *openCampaign, sha string) {
 	for _, d := range c.held {
 		if d.State == campaign.DeploymentQueued && d.Image == sha {
-			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Detail: string(firmware.SkipRevoked)})
+			l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Skip: firmware.SkipRevoked})
 		}
 	}
 }
 
-func (l *loop) releaseRevoked(ctx context.Context, c *openCampaign) (string, error) {
+func (l *loop) releaseRevoked(ctx context.Context, c *openCampaign) (fleet.Reason, error) {
 	if c.Plan.Release == uuid.Nil {
-		return "", nil
+		return fleet.Reason{}, nil
 	}
 	r, err := l.o.Store.Release(ctx, c.Plan.Release)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return "the release is gone", nil
+		return fleet.Because(campaign.ReasonReleaseGone), nil
 	case err != nil:
-		return "", err
+		return fleet.Reason{}, err
 	case r.State == firmware.ReleaseRevoked:
-		return "release " + r.Version + " was revoked: " + r.Reason, nil
+		return fleet.Because(campaign.ReasonReleaseRevoked, "version", r.Version, "detail", r.Reason), nil
 	}
-	return "", nil
+	return fleet.Reason{}, nil
 }
 
 func short(sha string) string { return fleet.CleanText(sha, 12) }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 )
 
@@ -27,14 +28,14 @@ func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
 	case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow && c.PauseReason != campaign.PausedByGate:
 		return nil // stands still already
 	}
-	return l.pause(ctx, c, campaign.PausedByThreshold, v.Sentence)
+	return l.pause(ctx, c, campaign.PausedByThreshold, v.Reason)
 }
 
 // abort does what a rule says: the campaign stops for good.
 func (l *loop) abort(ctx context.Context, c *openCampaign, v *campaign.AbortVerdict) error {
-	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", v.Sentence)
+	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", v.Reason)
 	return l.change(ctx, c, "campaign.abort", func(row *campaign.Campaign) {
-		row.State, row.PauseReason, row.Reason = campaign.Stopping, "", v.Sentence
+		row.State, row.PauseReason, row.Reason = campaign.Stopping, "", v.Reason
 		row.RollbackWanted = v.Rule.Action == campaign.AbortAndRollback
 	})
 }
@@ -51,11 +52,11 @@ func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 	case w == nil:
 		return nil
 	case c.Advance && (c.State == campaign.Running || c.PauseReason == campaign.PausedByGate):
-		return l.openNext(ctx, c, "opened the next wave by hand")
+		return l.openNext(ctx, c, fleet.Because(campaign.ReasonWaveByHand))
 	case c.State != campaign.Running:
 		return l.watchWave(ctx, c)
 	case w.State == campaign.WavePending:
-		if err := l.saveWave(ctx, c, campaign.WaveRunning, ""); err != nil {
+		if err := l.saveWave(ctx, c, campaign.WaveRunning, fleet.Reason{}); err != nil {
 			return err
 		}
 		fallthrough
@@ -75,7 +76,7 @@ func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	}
 	c.judged = true
 	if v := l.judgeWave(c, *w); v.State == campaign.WaveRunning || v.State == campaign.WaveSoaking {
-		return l.saveWave(ctx, c, v.State, v.Sentence)
+		return l.saveWave(ctx, c, v.State, v.Reason)
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func (l *loop) takeVerdict(ctx context.Context, c *openCampaign, v campaign.Wave
 	if overruled {
 		return nil
 	}
-	return l.saveWave(ctx, c, v.State, v.Sentence)
+	return l.saveWave(ctx, c, v.State, v.Reason)
 }
 
 // passWave goes on after a wave that was judged good.
@@ -102,18 +103,18 @@ func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVer
 	switch {
 	case c.lastWave():
 		c.judged = true
-		return l.saveWave(ctx, c, campaign.WaveFinished, v.Sentence)
+		return l.saveWave(ctx, c, campaign.WaveFinished, v.Reason)
 	case w.Plan.Gate == campaign.GateManual:
-		if err := l.saveWave(ctx, c, campaign.WaveGated, v.Sentence); err != nil {
+		if err := l.saveWave(ctx, c, campaign.WaveGated, v.Reason); err != nil {
 			return err
 		}
-		return l.pause(ctx, c, campaign.PausedByGate, "wave "+label(*w)+" was judged good: "+v.Sentence+
-			"; the next one waits for an operator")
+		return l.pause(ctx, c, campaign.PausedByGate, fleet.Because(campaign.ReasonWavePassed,
+			"name", label(*w), "verdict", v.Reason))
 	}
-	if err := l.saveWave(ctx, c, campaign.WaveFinished, v.Sentence); err != nil {
+	if err := l.saveWave(ctx, c, campaign.WaveFinished, v.Reason); err != nil {
 		return err
 	}
-	return l.openNext(ctx, c, v.Sentence)
+	return l.openNext(ctx, c, v.Reason)
 }
 
 // failWave stops after a wave that was judged bad. If the operator went on all
@@ -122,12 +123,14 @@ func (l *loop) failWave(ctx context.Context, c *openCampaign, v campaign.WaveVer
 	done := v.Waiting+v.Active-v.Stuck == 0
 	switch {
 	case !overruled:
-		if err := l.saveWave(ctx, c, campaign.WaveFailed, v.Sentence); err != nil || c.lastWave() && c.open() == 0 {
+		if err := l.saveWave(ctx, c, campaign.WaveFailed, v.Reason); err != nil || c.lastWave() && c.open() == 0 {
 			return err
 		}
-		return l.pause(ctx, c, campaign.PausedByThreshold, "wave "+label(*c.wave())+" failed: "+v.Sentence)
+		return l.pause(ctx, c, campaign.PausedByThreshold, fleet.Because(campaign.ReasonWaveIsBad,
+			"name", label(*c.wave()), "verdict", v.Reason))
 	case done && !c.lastWave():
-		return l.pause(ctx, c, campaign.PausedByGate, "wave "+label(*c.wave())+" failed: "+v.Sentence+"; advance or abort")
+		return l.pause(ctx, c, campaign.PausedByGate, fleet.Because(campaign.ReasonWaveIsBadGate,
+			"name", label(*c.wave()), "verdict", v.Reason))
 	}
 	c.judged = true
 	return nil
@@ -141,7 +144,7 @@ func label(w campaign.Wave) string {
 }
 
 // openNext closes the open wave and opens the one after it.
-func (l *loop) openNext(ctx context.Context, c *openCampaign, verdict string) error {
+func (l *loop) openNext(ctx context.Context, c *openCampaign, verdict fleet.Reason) error {
 	if c.lastWave() {
 		return l.change(ctx, c, "", func(row *campaign.Campaign) { row.Advance = false })
 	}
@@ -152,7 +155,7 @@ func (l *loop) openNext(ctx context.Context, c *openCampaign, verdict string) er
 	}
 	return l.change(ctx, c, "", func(row *campaign.Campaign) {
 		row.Wave, row.Advance = c.Wave+1, false
-		row.State, row.PauseReason, row.Reason = campaign.Running, "", ""
+		row.State, row.PauseReason, row.Reason = campaign.Running, "", fleet.Reason{}
 	})
 }
 
@@ -183,9 +186,9 @@ func (l *loop) reloadOthers(c *openCampaign) {
 }
 
 // saveWave stores the state of the open wave, if it changed.
-func (l *loop) saveWave(ctx context.Context, c *openCampaign, state campaign.WaveState, verdict string) error {
+func (l *loop) saveWave(ctx context.Context, c *openCampaign, state campaign.WaveState, verdict fleet.Reason) error {
 	w, now := *c.wave(), l.now
-	if w.State == state && (w.Verdict == verdict || w.FinishedAt == nil && now.Sub(c.wordAt) < wordEvery) {
+	if w.State == state && (w.Verdict.Equal(verdict) || w.FinishedAt == nil && now.Sub(c.wordAt) < wordEvery) {
 		return nil
 	}
 	if w.StartedAt == nil {

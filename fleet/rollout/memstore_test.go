@@ -330,7 +330,7 @@ func (s *memStore) DispatchDeployments(ctx context.Context, all []campaign.Dispa
 }
 
 func (s *memStore) EndWaiting(ctx context.Context, campaignID uuid.UUID, to campaign.DeploymentState,
-	kind fleet.EvidenceKind, reason string, at time.Time, untriedOnly bool) (n int, err error) {
+	kind fleet.EvidenceKind, reason fleet.Reason, at time.Time, untriedOnly bool) (n int, err error) {
 	err = s.write(ctx, "end waiting", func() error {
 		n = 0
 		for id, d := range s.deployments {
@@ -378,7 +378,8 @@ func (s *memStore) Requeue(ctx context.Context, by fleet.Actor, campaignID uuid.
 				continue
 			}
 			from := d.State
-			d.State, d.Class, d.Reason, d.NotBefore, d.FinishedAt, d.Failures = campaign.DeploymentQueued, "", "", nil, nil, 0
+			d.State, d.Class, d.Reason, d.NotBefore, d.FinishedAt, d.Failures = campaign.DeploymentQueued, "",
+				fleet.Reason{}, nil, nil, 0
 			d.Revision++
 			s.deployments[id] = d
 			s.event(d, fleet.EvidenceRetry, from, at)

@@ -185,8 +185,8 @@ func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
 func (l *loop) noPlace(d *deployment, r *pollRequest) {
 	l.free(d, r)
 	r.answer(nil)
-	if r.restarted && d.Reason == restartReason {
-		d.Reason = ""
+	if r.restarted && d.Reason.Is(campaign.ReasonAwaitsPollAfter) {
+		d.Reason = fleet.Reason{}
 		l.mark(d)
 	}
 }

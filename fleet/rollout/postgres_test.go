@@ -224,8 +224,8 @@ func (f *pgFleet) Ping(context.Context, fleet.DeviceID) (int64, error) { return 
 func (f *pgFleet) Epoch(fleet.DeviceID) (int64, bool) { return 1, true }
 
 // State finds every device online.
-func (f *pgFleet) State(fleet.DeviceID) (fleet.Presence, time.Time, string) {
-	return fleet.PresenceOnline, time.Time{}, ""
+func (f *pgFleet) State(fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reason) {
+	return fleet.PresenceOnline, time.Time{}, fleet.Reason{}
 }
 
 // Revoke has nothing to cut.

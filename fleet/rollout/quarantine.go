@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"fleetd/fleet"
@@ -36,13 +35,13 @@ func (l *loop) quarantineOne(ctx context.Context, d *deployment) error {
 	if err != nil {
 		return err
 	}
-	reason := fmt.Sprintf("%d failed attempts within 24 hours", day)
+	reason := fleet.Because(campaign.ReasonFailedAttempts, "times", day, "within_ms", quarantineFor)
 	if day < failuresInDay {
 		row, err := l.o.Store.FailedAttempts(ctx, d.Device, l.now.Add(-failuresWithin))
 		if err != nil || row < failuresInRow {
 			return err
 		}
-		reason = fmt.Sprintf("%d failed attempts within %v", row, failuresWithin)
+		reason = fleet.Because(campaign.ReasonFailedAttempts, "times", row, "within_ms", failuresWithin)
 	}
 	q := campaign.Quarantine{Device: d.Device, Reason: reason, Since: l.now, Until: l.now.Add(quarantineFor)}
 	if err := l.o.Store.Quarantine(ctx, q); err != nil {
@@ -50,7 +49,7 @@ func (l *loop) quarantineOne(ctx context.Context, d *deployment) error {
 	}
 	l.o.Log.Warn("device quarantined", "device", d.Device, "reason", reason)
 	if l.byID[d.ID] == d {
-		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceQuarantined, Detail: reason})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceQuarantined, Reason: reason})
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func TestReportsAreShown(t *testing.T) {
 			w.await(c.ID, 12*time.Hour, campaign.CompletedWithErrors)
 			sleep(time.Minute)
 			d := w.deployment(c.ID, "device1")
-			if got, ok := campaign.DeviceWords(d.Reason); !ok || got != words || d.State != verdicts[fault] {
+			if got := d.Reason.Params["detail"]; !campaign.ReportedByDevice(d.Reason) || got != words || d.State != verdicts[fault] {
 				t.Errorf("%s: %s with the reason %q, want the device's: %q; %v", fault, d.State, d.Reason, words, w.story(d))
 			}
 		})

@@ -21,11 +21,7 @@ func (l *loop) tellByCall(ctx context.Context, t telling) {
 		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest,
 		Signature: t.image.ManifestSignature,
 		Told: func(seen fleet.Evidence) {
-			o := campaign.Observation{At: seen.At, Kind: seen.Kind, Detail: seen.Detail, Attempt: attempt}
-			if seen.Kind == fleet.EvidenceJob { // an order hears of no other
-				o.Job, o.Detail = fleet.JobAccepted, ""
-			}
-			e.inbox.put(input{deployment: id, seen: o})
+			e.inbox.put(input{deployment: id, seen: ofCall(seen, attempt)})
 		},
 	}
 	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order}
@@ -36,22 +32,30 @@ func (l *loop) tellByCall(ctx context.Context, t telling) {
 	}()
 }
 
+// ofCall is what an attempt's call brings.
+func ofCall(seen fleet.Evidence, attempt int) campaign.Observation {
+	o := campaign.Observation{At: seen.At, Kind: seen.Kind, Attempt: attempt, CallError: seen.Code, Detail: seen.Detail}
+	switch {
+	case seen.Kind == fleet.EvidenceJob: // a call brings no other report
+		o.Job, o.Detail = fleet.JobAccepted, ""
+	case seen.Code == fleet.CodeToolError:
+		o.Code, o.Detail = campaign.ParseRefusal(seen.Detail)
+	}
+	return o
+}
+
 // restartPatience is how long a device may take from the order to restart to
 // its boot poll before its place goes to another.
 const restartPatience = 3 * time.Minute
 
-// restartReason is on the row of a deployment whose device was told to restart:
-// that happens once per attempt.
-const restartReason = "was told to restart, so that it asks for its firmware"
-
 // restart makes a device poll now. The order is on record before it is given.
 func (l *loop) restart(d *deployment) {
-	if d.Reason == restartReason {
+	if d.Reason.Is(campaign.ReasonAwaitsPollAfter) {
 		d.waitIn(&d.camp.parked, false)
 		d.setStuck(true)
 		return
 	}
-	d.Reason = restartReason
+	d.Reason = fleet.Because(campaign.ReasonAwaitsPollAfter)
 	d.acts = append(d.acts, actRestart)
 	l.mark(d)
 	d.restarting = true
@@ -78,10 +82,10 @@ func (l *loop) tellToRestart(ctx context.Context, d *deployment) {
 // notRestarted lets a device have another order, later: this one did not leave.
 func (l *loop) notRestarted(id uuid.UUID) {
 	d := l.byID[id]
-	if d == nil || d.State != campaign.DeploymentQueued || d.Reason != restartReason {
+	if d == nil || d.State != campaign.DeploymentQueued || !d.Reason.Is(campaign.ReasonAwaitsPollAfter) {
 		return
 	}
-	d.Reason = ""
+	d.Reason = fleet.Reason{}
 	l.mark(d)
 	l.unplace(d)
 	l.timers.set(d, l.now.Add(busyPause))

@@ -90,12 +90,12 @@ func (l *loop) begin(ctx context.Context, c *openCampaign) error {
 	l.again = true
 	return l.change(ctx, c, "campaign.run", func(row *campaign.Campaign) {
 		now := l.now
-		row.State, row.PauseReason, row.Reason, row.StartedAt = campaign.Running, "", "", &now
+		row.State, row.PauseReason, row.Reason, row.StartedAt = campaign.Running, "", fleet.Reason{}, &now
 	})
 }
 
 // pause stops dispatching. What is in flight goes on.
-func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseReason, reason string) error {
+func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseReason, reason fleet.Reason) error {
 	action := "campaign.pause"
 	if why == campaign.PausedByWindow {
 		action = "" // every night anew
@@ -134,7 +134,7 @@ func (l *loop) finish(ctx context.Context, c *openCampaign, as campaign.State, a
 		now := l.now
 		row.State, row.PauseReason, row.FinishedAt = as, "", &now
 		if as == campaign.Completed || as == campaign.CompletedWithErrors {
-			row.Reason = ""
+			row.Reason = fleet.Reason{}
 		}
 	})
 }
@@ -150,5 +150,5 @@ func (l *loop) closeWave(ctx context.Context, c *openCampaign) error {
 	if v.State == campaign.WaveFailed {
 		state = campaign.WaveFailed
 	}
-	return l.saveWave(ctx, c, state, v.Sentence)
+	return l.saveWave(ctx, c, state, v.Reason)
 }

@@ -2,7 +2,6 @@ package rollout_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,8 +52,8 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 		defer stop()
 		c = w.await(c.ID, time.Hour, campaign.Paused)
 		told := w.dispatched()
-		if c.PauseReason != campaign.PausedByThreshold || !strings.Contains(c.Reason, "rolled_back") &&
-			!strings.Contains(c.Reason, "failed") {
+		if c.PauseReason != campaign.PausedByThreshold || !c.Reason.Is(campaign.ReasonRuleFired) &&
+			!c.Reason.Is(campaign.ReasonWaveIsBad) {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
 		sleep(time.Hour)
@@ -239,7 +238,7 @@ func TestWindowThatNeverOpens(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		c = w.await(c.ID, time.Minute, campaign.Paused)
-		if !strings.Contains(c.Reason, "no window opens") {
+		if !c.Reason.Is(campaign.ReasonNoWindow) {
 			t.Errorf("reason %q", c.Reason)
 		}
 		w.await(c.ID, 25*time.Hour, campaign.Expired)
@@ -301,7 +300,7 @@ func TestRevokedImageIsCutAndPauses(t *testing.T) {
 		w.store.images[imageSHA] = img
 		w.store.mu.Unlock()
 		c = w.await(c.ID, 2*time.Minute, campaign.Paused)
-		if c.PauseReason != campaign.PausedBySystem || !strings.Contains(c.Reason, "bricks boards") {
+		if c.PauseReason != campaign.PausedBySystem || c.Reason.Params["detail"] != "bricks boards" {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
 		sleep(time.Hour)
@@ -384,7 +383,7 @@ func TestQuarantineAfterThreeFailures(t *testing.T) {
 		defer stop()
 		w.await(c.ID, 3*time.Hour, campaign.CompletedWithErrors, campaign.Paused)
 		q, ok := w.store.quarantines["device000"]
-		if !ok || q.Until.Sub(q.Since) != 24*time.Hour || q.Reason == "" {
+		if !ok || q.Until.Sub(q.Since) != 24*time.Hour || !q.Reason.Is(campaign.ReasonFailedAttempts) {
 			t.Errorf("quarantine %+v, %v", q, ok)
 		}
 	})

@@ -18,8 +18,9 @@ const retryGrace = time.Hour
 // stop winds an aborted campaign up: links are revoked, those who wait are let
 // go, and devices that have the image run to their natural end.
 func (l *loop) stop(ctx context.Context, c *openCampaign) error {
-	l.cutInFlight(ctx, c, "the campaign was aborted")
-	if err := l.endWaiting(ctx, c, campaign.DeploymentCanceled, "the campaign was aborted", false); err != nil {
+	reason := fleet.Because(campaign.ReasonCampaignAborted)
+	l.cutInFlight(ctx, c, reason)
+	if err := l.endWaiting(ctx, c, campaign.DeploymentCanceled, reason, false); err != nil {
 		return err
 	}
 	if c.active > 0 {
@@ -60,7 +61,7 @@ func (l *loop) expire(ctx context.Context, c *openCampaign) error {
 	if !ok || l.now.Before(end) {
 		return nil
 	}
-	const reason = "the campaign's time was up"
+	reason := fleet.Because(campaign.ReasonTimeUp)
 	retries := c.Plan.EndBehavior == campaign.EndStopRollout && c.State == campaign.Running &&
 		l.now.Before(end.Add(retryGrace))
 	if err := l.endWaiting(ctx, c, campaign.DeploymentExpired, reason, retries); err != nil {
@@ -88,11 +89,11 @@ func (l *loop) ended(c *openCampaign) bool {
 
 // cutInFlight revokes the links of all who have not got the whole image, and
 // cuts their downloads.
-func (l *loop) cutInFlight(ctx context.Context, c *openCampaign, reason string) {
+func (l *loop) cutInFlight(ctx context.Context, c *openCampaign, reason fleet.Reason) {
 	l.cut(ctx, c, reason, func(*deployment) bool { return true })
 }
 
-func (l *loop) cut(ctx context.Context, c *openCampaign, reason string, which func(*deployment) bool) {
+func (l *loop) cut(ctx context.Context, c *openCampaign, reason fleet.Reason, which func(*deployment) bool) {
 	var all []*deployment
 	var ids []uuid.UUID
 	for _, d := range c.held {
@@ -105,7 +106,7 @@ func (l *loop) cut(ctx context.Context, c *openCampaign, reason string, which fu
 	}
 	l.revokeLinks(ctx, ids)
 	for _, d := range all {
-		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRevoked, Detail: reason})
+		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRevoked, Reason: reason})
 	}
 	l.save(ctx)
 }
@@ -122,7 +123,7 @@ func stoppable(s campaign.DeploymentState) bool {
 }
 
 // endWaiting gives all who wait an outcome.
-func (l *loop) endWaiting(ctx context.Context, c *openCampaign, to campaign.DeploymentState, reason string,
+func (l *loop) endWaiting(ctx context.Context, c *openCampaign, to campaign.DeploymentState, reason fleet.Reason,
 	untriedOnly bool) error {
 	waiting := c.tallies.ByState[campaign.DeploymentPending]
 	for _, d := range c.held {

@@ -41,7 +41,10 @@ func (l *loop) verified(d *deployment, attempt int, err error) {
 		})
 		return
 	case err != nil:
-		o.Kind, o.Detail = fleet.EvidenceUnhealthy, err.Error()
+		o.Kind = fleet.EvidenceUnhealthy
+		if failed, ok := errors.AsType[*campaign.CheckError](err); ok {
+			o.Reason = failed.Reason
+		}
 	}
 	l.observe(d, o)
 }

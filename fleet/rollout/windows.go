@@ -29,14 +29,14 @@ func (l *loop) followWindows(ctx context.Context, c *openCampaign) error {
 	switch {
 	case open && paused:
 		return l.change(ctx, c, "", func(row *campaign.Campaign) {
-			row.State, row.PauseReason, row.Reason = campaign.Running, "", ""
+			row.State, row.PauseReason, row.Reason = campaign.Running, "", fleet.Reason{}
 		})
 	case open || c.State != campaign.Running || c.open() == c.active:
 		return nil
 	}
-	reason := "no window opens within the next 400 days"
+	reason := fleet.Because(campaign.ReasonNoWindow)
 	if !next.IsZero() {
-		reason = "the next window opens at " + next.In(l.o.Zone).Format("2006-01-02 15:04 MST")
+		reason = fleet.Because(campaign.ReasonNextWindowOpens, "opens_at", next)
 	}
 	return l.pause(ctx, c, campaign.PausedByWindow, reason)
 }

@@ -264,6 +264,9 @@ func text(s string) json.RawMessage {
 }
 
 func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Call, error) {
+	failed := func(kind fleet.EvidenceKind, code, detail string) {
+		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
+	}
 	told := func(kind fleet.EvidenceKind, detail string) {
 		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
 	}
@@ -273,15 +276,15 @@ func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Cal
 	w.checkSend(l)
 	switch {
 	case !d.isOnline():
-		told(fleet.EvidenceNotSent, "device_offline: not connected")
+		failed(fleet.EvidenceNotSent, fleet.CodeOffline, "not connected")
 		c.State = fleet.CallOffline
 		return c, nil
 	case d.fault == "busy":
-		told(fleet.EvidenceNotSent, fleet.CodeBusy+": line full")
+		failed(fleet.EvidenceNotSent, fleet.CodeBusy, "line full")
 		return c, nil
 	case d.fault == "refuses call":
 		told(fleet.EvidenceSent, "")
-		told(fleet.EvidenceRefused, "no such tool")
+		failed(fleet.EvidenceRefused, fleet.CodeToolError, "no such tool")
 		return c, nil
 	}
 	told(fleet.EvidenceSent, "")
@@ -362,7 +365,7 @@ func (w *world) Epoch(id fleet.DeviceID) (int64, bool) {
 }
 
 // State is presence.
-func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, string) {
+func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reason) {
 	time.Sleep(w.lag)
 	w.mu.Lock()
 	d := w.devices[id]
@@ -370,9 +373,9 @@ func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.online {
-		return fleet.PresenceOnline, d.since, ""
+		return fleet.PresenceOnline, d.since, fleet.Reason{}
 	}
-	return fleet.PresenceOffline, d.since, ""
+	return fleet.PresenceOffline, d.since, fleet.Reason{}
 }
 
 // Revoke cuts downloads: the devices look at the store's word after each piece.

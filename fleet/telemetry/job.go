@@ -2,10 +2,12 @@ package telemetry
 
 import (
 	"context"
-	"fleetd/fleet"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // A Job is work that goes on after the reply to a call, over restarts
@@ -31,4 +33,68 @@ type JobStore interface {
 	// a report that comes late changes nothing (see [Job.Restarts]).
 	SaveDeviceJobs(ctx context.Context, jobs []Job) error
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]Job, error) // newest first
+}
+
+// Bounds of what a device says of a job.
+const (
+	maxJobID     = 48
+	maxJobWord   = 32
+	maxJobReason = 200
+)
+
+// parseJob reads the params of notifications/job. It reports false if they do
+// not name a job and where it stands.
+func parseJob(device fleet.DeviceID, params json.RawMessage, now time.Time) (Job, bool) {
+	f, ok := readFields(params)
+	if !ok {
+		return Job{}, false
+	}
+	at := f.moment(now)
+	j := Job{Device: device, ID: f.text("job", maxJobID+1), Kind: f.text("kind", maxJobWord),
+		State:   fleet.JobState(f.text("state", maxJobWord)),
+		Percent: min(100, int(f.count("percent", maxVitalCount))), UpdatedAt: at}
+	if j.ID == "" || len(j.ID) > maxJobID {
+		return Job{}, false
+	}
+	j.Deployment, _, _ = fleet.ParseUpgradeJob(j.ID)
+	switch j.State {
+	case fleet.JobAccepted:
+		j.StartedAt = at
+	case fleet.JobProgress:
+	case fleet.JobDone:
+		j.Percent, j.FinishedAt = 100, &at
+	case fleet.JobFailed:
+		j.FinishedAt, j.Code, j.Reason = &at, f.text("code", maxJobWord), f.text("reason", maxJobReason)
+	default:
+		return Job{}, false
+	}
+	return j, true
+}
+
+// Restarts reports whether a report says that a job which had ended was begun
+// again. Devices use some names more than once ("poll"); an attempt of a
+// campaign has its own.
+func (j Job) Restarts(ended Job) bool {
+	return j.Deployment == uuid.UUID{} && j.StartedAt.After(ended.UpdatedAt)
+}
+
+// mergeJob is what two reports on one job come to; the store does the same in
+// SQL. Devices keep reports while they are offline, and order may suffer.
+func mergeJob(older, newer Job) Job {
+	switch {
+	case older.State.Final() && newer.Restarts(older):
+		return newer
+	case older.State.Final(), older.State == fleet.JobProgress && newer.State == fleet.JobAccepted:
+		return older
+	}
+	if !older.StartedAt.IsZero() {
+		newer.StartedAt = older.StartedAt
+	}
+	if newer.Kind == "" {
+		newer.Kind = older.Kind
+	}
+	if newer.State == fleet.JobFailed {
+		newer.Percent = max(newer.Percent, older.Percent) // how far it came
+	}
+	return newer
 }

@@ -1,17 +1,62 @@
 package telemetry
 
 import (
-	"fleetd/fleet"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
+
+	"fleetd/fleet"
 )
+
+// A ReportKind is what a device reports unasked, for counting.
+type ReportKind int
+
+const (
+	ReportTelemetry ReportKind = iota
+	ReportJob
+	ReportConfig
+	ReportLog
+	ReportOther // of no kind that fleetd knows
+	reportKinds
+)
+
+// ReportKinds lists every kind.
+var ReportKinds = []ReportKind{ReportTelemetry, ReportJob, ReportConfig, ReportLog, ReportOther}
+
+func (k ReportKind) String() string {
+	return [reportKinds]string{"telemetry", "job", "config", "log", "other"}[k]
+}
+
+// reportMethods are the notifications that fleetd knows.
+var reportMethods = map[string]ReportKind{
+	"notifications/telemetry": ReportTelemetry,
+	"notifications/job":       ReportJob,
+	"notifications/config":    ReportConfig,
+	"notifications/log":       ReportLog,
+}
+
+// ReportCount is what became of the reports of one kind.
+type ReportCount struct {
+	Taken     int64
+	TooMany   int64 // dropped: the device reports more than it may
+	Malformed int64 // dropped: it could not be understood, or is of an unknown kind
+	NoRoom    int64 // dropped: the store is away, and memory is full
+}
+
+type reportCounter struct{ taken, tooMany, malformed, noRoom atomic.Int64 }
+
+func (c *reportCounter) read() ReportCount {
+	return ReportCount{c.taken.Load(), c.tooMany.Load(), c.malformed.Load(), c.noRoom.Load()}
+}
 
 // reportLimits is how much of each kind a device may report: what goes beyond is
 // dropped. A burst of heartbeats is what a device kept while it was offline.
 var reportLimits = [reportKinds]struct {
 	every time.Duration // earns one report
-	burst float32
+	burst int
 }{
 	ReportTelemetry: {5 * time.Second, 32},
 	ReportJob:       {200 * time.Millisecond, 20},
@@ -19,30 +64,24 @@ var reportLimits = [reportKinds]struct {
 	ReportLog:       {500 * time.Millisecond, 10},
 }
 
-// A reporter is what memory holds per device that reports: some 100 bytes.
+// A reporter is what memory holds per device that reports: some 100 bytes, and
+// 80 for each kind that it reports.
 type reporter struct {
 	heard  time.Time
-	kinds  [reportKinds]bucket
-	beat   int64 // Unix milliseconds of the latest heartbeat, 0 before the first
+	kinds  [reportKinds]*rate.Limiter // nil before the first report of the kind
+	beat   int64                      // Unix milliseconds of the latest heartbeat, 0 before the first
 	uptime time.Duration
 	boots  int64
 }
 
-// A bucket holds what a device may still report of one kind.
-type bucket struct {
-	spent float32 // of the burst
-	at    int64   // Unix milliseconds of spent
-}
-
-func (b *bucket) take(kind ReportKind, now int64) bool {
-	limit := reportLimits[kind]
-	earned := float32(now-b.at) / float32(limit.every.Milliseconds())
-	b.spent, b.at = max(0, b.spent-max(0, earned)), now
-	if b.spent+1 > limit.burst {
-		return false
+// may reports whether the device may report one more of the kind.
+func (r *reporter) may(kind ReportKind, now time.Time) bool {
+	limiter := &r.kinds[kind]
+	if *limiter == nil {
+		limit := reportLimits[kind]
+		*limiter = rate.NewLimiter(rate.Every(limit.every), limit.burst)
 	}
-	b.spent++
-	return true
+	return (*limiter).AllowN(now, 1)
 }
 
 // restarted notes a heartbeat and reports whether the device has started anew

@@ -3,13 +3,15 @@ package telemetry
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/writebehind"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/writebehind"
 )
 
 // A ReportStore keeps what devices report.
@@ -171,4 +173,170 @@ func newerVitals(older, newer Vitals) Vitals {
 		return older
 	}
 	return newer
+}
+
+// maxReport bounds the params of a report; the broker has bounded them before,
+// by the size of any message.
+const maxReport = 16 << 10
+
+// Notified takes what a device says unasked. It never blocks. What is too much,
+// unknown or no report is counted and dropped.
+func (r *Reports) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
+	kind, known := reportMethods[method]
+	if !known {
+		r.counts[ReportOther].malformed.Add(1)
+		return
+	}
+	count, now := &r.counts[kind], r.opts.Now().UTC()
+	switch {
+	case len(params) > maxReport:
+		count.malformed.Add(1)
+	case !r.may(id, kind, now):
+		count.tooMany.Add(1)
+	case kind == ReportLog:
+		count.taken.Add(1)
+		if r.opts.OnLog != nil {
+			r.opts.OnLog(id, params)
+		}
+	default:
+		r.take(id, kind, params, now)
+	}
+}
+
+func (r *Reports) may(id fleet.DeviceID, kind ReportKind, now time.Time) (ok bool) {
+	r.reporters.with(id, now, func(d *reporter) { ok = d.may(kind, now) })
+	return ok
+}
+
+func (r *Reports) take(id fleet.DeviceID, kind ReportKind, params json.RawMessage, now time.Time) {
+	var understood, kept bool
+	switch kind {
+	case ReportTelemetry:
+		understood, kept = r.takeTelemetry(id, params, now)
+	case ReportJob:
+		understood, kept = r.takeJob(id, params, now)
+	case ReportConfig:
+		f, _ := readFields(params)
+		understood, kept = r.takeConfig(id, f["config"], now)
+	}
+	switch count := &r.counts[kind]; {
+	case !understood:
+		count.malformed.Add(1)
+		r.opts.Log.Debug("report not understood", "device", id, "kind", kind.String(), "bytes", len(params))
+	case !kept:
+		count.noRoom.Add(1)
+	default:
+		count.taken.Add(1)
+	}
+}
+
+func (r *Reports) takeTelemetry(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
+	v, ok := parseTelemetry(params, now)
+	if !ok {
+		return false, false
+	}
+	var restarted bool
+	r.reporters.with(id, now, func(d *reporter) { restarted = d.restarted(v) })
+	p := v.point(restarted)
+	kept = r.vitals.Put(id, v)
+	return true, r.points.Put(pointKey{id, p.At.Unix()}, p) && kept
+}
+
+func (r *Reports) takeJob(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
+	j, ok := parseJob(id, params, now)
+	if !ok {
+		return false, false
+	}
+	if deployment, attempt, ok := fleet.ParseUpgradeJob(j.ID); ok && r.opts.OnUpgradeJob != nil {
+		r.opts.OnUpgradeJob(id, deployment, attempt, j)
+	}
+	return true, r.jobs.Put(jobKey{id, j.ID}, j)
+}
+
+// Called reads the outcome of a call. Devices tell their configuration unasked
+// only when it changes: an answer that shows it counts as a report.
+func (r *Reports) Called(c *fleet.Call) {
+	if c.State == fleet.CallSucceeded && (c.Tool == fleet.ToolConfigGet || c.Tool == fleet.ToolConfigSet) {
+		r.takeConfig(c.Device, json.RawMessage(fleet.ResultText(c.Result)), r.opts.Now().UTC())
+	}
+}
+
+func (r *Reports) takeConfig(id fleet.DeviceID, raw json.RawMessage, now time.Time) (understood, kept bool) {
+	c, ok := ParseConfig(raw, now)
+	if !ok {
+		return false, false
+	}
+	return true, r.configs.Put(id, c)
+}
+
+// Bounds of what is read at once.
+const (
+	MaxDeviceJobs     = 50    // kept per device, too
+	maxVitalsPoints   = 2_000 // of one answer: the step grows until they suffice
+	maxVitalsInterval = 400 * 24 * time.Hour
+)
+
+// VitalsKept is how long the history of vitals is kept, and VitalsStepsKept for
+// how long of that in steps of [VitalsStep]; what is older is by the hour.
+const (
+	VitalsKept      = 90 * 24 * time.Hour
+	VitalsStepsKept = 3 * 24 * time.Hour
+)
+
+// Vitals returns what the device told last, or [fleet.ErrNotFound] with a sentence
+// that says why there may be nothing.
+func (r *Reports) Vitals(ctx context.Context, id fleet.DeviceID) (Vitals, error) {
+	v, err := r.opts.Store.Vitals(ctx, id)
+	return v, neverTold(err, "no_vitals",
+		"the device has not told its vitals; the included firmware does when it connects, stock firmware never does")
+}
+
+// UnsteadyVitals returns the vitals of those among the devices that are in safe
+// mode, or have crashed since they last stayed up.
+func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error) {
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	return r.opts.Store.UnsteadyVitals(ctx, devices)
+}
+
+// VitalsHistory returns what the device told, oldest first, in steps of at
+// least step; they are longer if there would be too many.
+func (r *Reports) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
+	[]VitalsPoint, error) {
+	if !since.Before(until) || until.Sub(since) > maxVitalsInterval {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_interval", "since must lie before until, by at most %d days",
+			maxVitalsInterval/24/time.Hour)
+	}
+	finest := VitalsStep
+	if r.opts.Now().Sub(since) > VitalsStepsKept {
+		finest = time.Hour
+	}
+	step = max(step, until.Sub(since)/maxVitalsPoints, finest)
+	step = (step + finest - 1).Truncate(finest)
+	return r.opts.Store.VitalsHistory(ctx, id, since, until, step)
+}
+
+// DeviceJobs returns the device's jobs, newest first.
+func (r *Reports) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) ([]Job, error) {
+	if limit <= 0 {
+		limit = MaxDeviceJobs
+	}
+	return r.opts.Store.DeviceJobs(ctx, id, min(limit, MaxDeviceJobs))
+}
+
+// Config returns the configuration that the device told last, or [fleet.ErrNotFound]
+// with a sentence that says why there may be none.
+func (r *Reports) DeviceConfig(ctx context.Context, id fleet.DeviceID) (Config, error) {
+	c, err := r.opts.Store.DeviceConfig(ctx, id)
+	return c, neverTold(err, "no_config",
+		"the device has not told its configuration; the included firmware does when it changes or when "+fleet.ToolConfigGet+
+			" is called, stock firmware has none")
+}
+
+func neverTold(err error, code, sentence string) error {
+	if errors.Is(err, fleet.ErrNotFound) {
+		return fleet.Errorf(fleet.ErrNotFound, code, "%s", sentence)
+	}
+	return err
 }

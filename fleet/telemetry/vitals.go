@@ -1,9 +1,12 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
-	"fleetd/fleet"
+	"encoding/json"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // Vitals are what a device with the included firmware tells of itself, unasked,
@@ -68,4 +71,114 @@ type VitalsStore interface {
 	// VitalsHistory returns points in steps of at least step, oldest first.
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint,
 		error)
+}
+
+// Bounds of what a device tells of itself. A number beyond them counts as not
+// told: no board has so much of it.
+const (
+	maxVitalText  = 64
+	maxUptime     = 50 * 365 * 24 * 3600 // seconds
+	maxVitalCount = 1<<31 - 1
+	maxTenths     = 2000 // of a degree
+)
+
+// parseTelemetry reads the params of notifications/telemetry. It reports false
+// if they do not say how long the device has been up: then they are none.
+func parseTelemetry(params json.RawMessage, now time.Time) (Vitals, bool) {
+	f, ok := readFields(params)
+	if !ok {
+		return Vitals{}, false
+	}
+	uptime, ok := f.number("uptime_s", 0, maxUptime)
+	if !ok {
+		return Vitals{}, false
+	}
+	v := Vitals{
+		At: f.moment(now), Uptime: time.Duration(uptime) * time.Second,
+		Version: f.text("version", maxVitalText), ResetReason: f.text("reset_reason", maxVitalText),
+		Boots: f.count("boots", maxVitalCount), Crashes: f.count("crashes", maxVitalCount), Reconnects: f.count("reconnects",
+			maxVitalCount),
+		SafeMode: f.flag("safe_mode"), CoreDump: f.flag("core_dump"), ConfigVersion: f.count("config_version", 1<<53),
+	}
+	v.parseMemory(f)
+	v.parseNetwork(f.object("network"))
+	slot := f.object("slot")
+	v.SlotLabel, v.SlotState = slot.text("label", maxVitalText), slot.text("state", maxVitalText)
+	if t, ok := f.number("temperature_dc", -maxTenths, maxTenths); ok {
+		celsius := float64(t) / 10
+		v.Temperature = &celsius
+	}
+	return v, true
+}
+
+func (v *Vitals) parseMemory(f reportFields) {
+	heap, queue := f.object("heap"), f.object("queue")
+	v.HeapFree = heap.count("free", maxVitalCount)
+	v.HeapMin = heap.count("min", maxVitalCount)
+	v.HeapLargest = heap.count("largest", maxVitalCount)
+	v.QueueWaiting = queue.count("waiting", maxVitalCount)
+	v.QueueDropped = queue.count("dropped", maxVitalCount)
+}
+
+func (v *Vitals) parseNetwork(f reportFields) {
+	v.IP, v.SSID = f.text("ip", maxVitalText), f.text("ssid", maxVitalText)
+	if dbm, ok := f.number("rssi_dbm", -150, 30); ok {
+		rssi := int(dbm)
+		v.RSSI = &rssi
+	}
+	v.Channel = int(f.count("channel", 1000))
+}
+
+// point is one heartbeat as history keeps it.
+func (v Vitals) point(restarted bool) VitalsPoint {
+	return VitalsPoint{At: v.At.UTC().Truncate(VitalsStep), Beats: 1, HeapFree: v.HeapFree, HeapMin: v.HeapMin,
+		HeapLargest: v.HeapLargest,
+		RSSI:        v.RSSI, Temperature: v.Temperature, Reconnects: v.Reconnects, Uptime: v.Uptime, Boots: v.Boots,
+		Restarted: restarted}
+}
+
+// Merge joins two parts of one step. The store does the same in SQL; a test
+// holds the two together.
+func (p VitalsPoint) Merge(later VitalsPoint) VitalsPoint {
+	return VitalsPoint{
+		At: p.At, Beats: p.Beats + later.Beats,
+		HeapFree: lowestTold(p.HeapFree, later.HeapFree), HeapMin: lowestTold(p.HeapMin, later.HeapMin),
+		HeapLargest: lowestTold(p.HeapLargest, later.HeapLargest),
+		RSSI:        lowest(p.RSSI, later.RSSI), Temperature: highest(p.Temperature, later.Temperature),
+		Reconnects: max(p.Reconnects, later.Reconnects), Uptime: p.uptimeWith(later), Boots: max(p.Boots, later.Boots),
+		Restarted: p.Restarted || later.Restarted || (p.Boots > 0 && later.Boots > 0 && p.Boots != later.Boots),
+	}
+}
+
+// uptimeWith is the uptime at the end of the step: that of the latest start.
+func (p VitalsPoint) uptimeWith(later VitalsPoint) time.Duration {
+	switch {
+	case p.Boots > later.Boots && later.Boots > 0:
+		return p.Uptime
+	case later.Boots > p.Boots && p.Boots > 0, later.Restarted:
+		return later.Uptime
+	}
+	return max(p.Uptime, later.Uptime)
+}
+
+// lowestTold passes over 0: the device did not tell.
+func lowestTold(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+func lowest[T cmp.Ordered](a, b *T) *T {
+	if a == nil || (b != nil && *b < *a) {
+		return b
+	}
+	return a
+}
+
+func highest[T cmp.Ordered](a, b *T) *T {
+	if a == nil || (b != nil && *b > *a) {
+		return b
+	}
+	return a
 }

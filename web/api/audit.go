@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
 	"net/http"
 	"time"
 
@@ -36,8 +38,21 @@ func auditEntry(e fleet.AuditEntry) auditView {
 	if e.Detail == nil {
 		e.Detail = map[string]any{}
 	}
+	if code, ok := e.Detail["reason_code"].(string); ok {
+		e.Detail = withReason(e.Detail, code)
+	}
 	return auditView{ID: e.ID, At: utc(e.At), Actor: actor(e.Actor), Action: e.Action, Subject: e.Subject,
 		Detail: e.Detail}
+}
+
+// withReason adds the English text of the reason that is on record as a code.
+func withReason(detail map[string]any, code string) map[string]any {
+	params, _ := json.Marshal(detail["reason_params"]) // it was JSON
+	reason := fleet.Reason{Code: code}
+	_ = json.Unmarshal(params, &reason.Params) // of another shape: the text lacks them
+	detail = maps.Clone(detail)
+	detail["reason"] = because(reason)
+	return detail
 }
 
 func (a *api) listAudit(ctx context.Context, _ fleet.Actor, in *auditInput) (*answer[list[auditView]], error) {

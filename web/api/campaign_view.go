@@ -18,6 +18,8 @@ type CampaignHead struct {
 	State            campaign.State        `json:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired"`
 	PauseReason      *campaign.PauseReason `json:"pause_reason" enum:"operator,window,threshold,gate,system" doc:"Who or what paused it; null unless it is paused"`
 	Reason           string                `json:"reason" doc:"Why it is paused, denied or aborted"`
+	ReasonCode       string                `json:"reason_code" doc:"What reason is made of; empty if there is none" example:"next_window"`
+	ReasonParams     map[string]any        `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
 	Query            string                `json:"q" doc:"The filter as written; empty when the devices were named"`
 	Mode             firmware.DispatchMode `json:"mode" enum:"auto,push,pull"`
@@ -66,7 +68,8 @@ type approvalView struct {
 
 func campaignHead(c campaign.Campaign) CampaignHead {
 	p := c.Plan
-	h := CampaignHead{ID: c.ID, Name: p.Name, State: c.State, PauseReason: orNil(c.PauseReason), Reason: c.Reason,
+	h := CampaignHead{ID: c.ID, Name: p.Name, State: c.State, PauseReason: orNil(c.PauseReason), Reason: because(c.Reason),
+		ReasonCode: c.Reason.Code, ReasonParams: paramsOf(c.Reason),
 		ReleaseID: orNil(p.Release),
 		Query:     p.Query, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede, AllowDowngrade: p.AllowDowngrade,
 		Continuous: p.Continuous, MaxDevices: p.MaxDevices, MaxInFlight: p.MaxInFlight, MaxPerMinute: p.MaxPerMinute,
@@ -148,15 +151,19 @@ func newCampaignView(c campaign.Campaign, waves []campaign.Wave, p campaign.Prog
 type waveView struct {
 	Number int `json:"number" doc:"Counted from 0"`
 	WavePlanView
-	Size       int                `json:"size" doc:"Devices planned"`
-	State      campaign.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
-	Verdict    string             `json:"verdict" doc:"Why it was judged as it was"`
-	StartedAt  *time.Time         `json:"started_at"`
-	FinishedAt *time.Time         `json:"finished_at"`
-	Counts     stateCounts        `json:"counts"`
+	Size          int                `json:"size" doc:"Devices planned"`
+	State         campaign.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
+	Verdict       string             `json:"verdict" doc:"Why it was judged as it was"`
+	VerdictCode   string             `json:"verdict_code" doc:"What verdict is made of; empty if there is none" example:"wave_rate"`
+	VerdictParams map[string]any     `json:"verdict_params" doc:"Parameters of the code"`
+	StartedAt     *time.Time         `json:"started_at"`
+	FinishedAt    *time.Time         `json:"finished_at"`
+	Counts        stateCounts        `json:"counts"`
 }
 
 func wave(w campaign.Wave, counts stateCounts) waveView {
-	return waveView{Number: w.Number, WavePlanView: wavePlan(w.Plan), Size: w.Size, State: w.State, Verdict: w.Verdict,
+	return waveView{Number: w.Number, WavePlanView: wavePlan(w.Plan), Size: w.Size, State: w.State,
+		Verdict:     because(w.Verdict),
+		VerdictCode: w.Verdict.Code, VerdictParams: paramsOf(w.Verdict),
 		StartedAt: utcOrNil(w.StartedAt), FinishedAt: utcOrNil(w.FinishedAt), Counts: counts}
 }

@@ -223,12 +223,15 @@ func TestDeviceOfACampaign(t *testing.T) {
 func TestQuarantines(t *testing.T) {
 	w := newWorld(t)
 	now := time.Now().UTC()
-	if err := w.store.Quarantine(t.Context(), campaign.Quarantine{Device: unit, Reason: "three attempts failed",
+	if err := w.store.Quarantine(t.Context(), campaign.Quarantine{Device: unit,
+		Reason: fleet.Because(campaign.ReasonFailedAttempts, "times", 3,
+			"within_ms", time.Hour),
 		Since: now, Until: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	all := decode[list[quarantineView]](t, w.get(t, "/quarantines"), 200).Items
-	if len(all) != 1 || all[0].DeviceID != unit || all[0].Reason != "three attempts failed" {
+	if len(all) != 1 || all[0].DeviceID != unit || all[0].Reason != "3 failed attempts within 1 h" ||
+		all[0].ReasonCode != "failed_attempts" || all[0].ReasonParams["within_ms"] != 3.6e6 {
 		t.Errorf("answered %+v", all)
 	}
 	if o := decode[outlookView](t, w.get(t, "/devices/a085e3112233/outlook"), 200); o.Quarantine == nil ||

@@ -22,6 +22,8 @@ type DeploymentView struct {
 	Failures      int                      `json:"failures" doc:"Attempts that failed; max_attempts bounds these"`
 	FailureClass  *campaign.FailureClass   `json:"failure_class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
 	Reason        string                   `json:"reason" doc:"Why it failed, or what it waits for"`
+	ReasonCode    string                   `json:"reason_code" doc:"What reason is made of; empty if there is none" example:"download_stalled"`
+	ReasonParams  map[string]any           `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	Skip          *firmware.SkipReason     `json:"skip" doc:"Why it was left out"`
 	Late          bool                     `json:"late" doc:"It succeeded after it had been given up"`
 	Image         string                   `json:"image" doc:"SHA-256; empty if there is none for it"`
@@ -44,22 +46,26 @@ type DeploymentView struct {
 }
 
 type observedView struct {
-	At      time.Time                `json:"at"`
-	Kind    fleet.EvidenceKind       `json:"kind"`
-	Detail  string                   `json:"detail"`
-	Attempt int                      `json:"attempt"`
-	From    campaign.DeploymentState `json:"from"`
-	To      campaign.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
+	At           time.Time                `json:"at"`
+	Kind         fleet.EvidenceKind       `json:"kind"`
+	Detail       string                   `json:"detail"`
+	DetailCode   string                   `json:"detail_code" doc:"What detail is made of; empty if there is none"`
+	DetailParams map[string]any           `json:"detail_params" doc:"Parameters of the code"`
+	Attempt      int                      `json:"attempt"`
+	From         campaign.DeploymentState `json:"from"`
+	To           campaign.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
 }
 
 func observed(e campaign.DeploymentEvent) observedView {
-	return observedView{At: utc(e.At), Kind: e.Kind, Detail: e.Detail, Attempt: e.Attempt, From: e.From, To: e.To}
+	return observedView{At: utc(e.At), Kind: e.Kind, Detail: because(e.Reason), DetailCode: e.Reason.Code,
+		DetailParams: paramsOf(e.Reason), Attempt: e.Attempt, From: e.From, To: e.To}
 }
 
 func deployment(d campaign.Deployment, events []campaign.DeploymentEvent) DeploymentView {
 	v := DeploymentView{DeviceID: d.Device, CampaignID: d.Campaign, Board: d.Board, State: d.State, Attempts: d.Attempt,
 		Failures:     d.Failures,
-		FailureClass: orNil(d.Class), Reason: d.Reason, Skip: orNil(d.Skip), Late: d.Late, Image: d.Image,
+		FailureClass: orNil(d.Class), Reason: because(d.Reason), ReasonCode: d.Reason.Code,
+		ReasonParams: paramsOf(d.Reason), Skip: orNil(d.Skip), Late: d.Late, Image: d.Image,
 		ImageSize: d.ImageSize,
 		BytesSent: d.BytesSent, Percent: d.Percent, ToVersion: d.ToVersion, ToELFSHA256: d.TargetELF,
 		FromVersion: d.FromVersion, FromELFSHA256: d.FromELF,
@@ -109,12 +115,15 @@ func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView 
 }
 
 type quarantineView struct {
-	DeviceID fleet.DeviceID `json:"device_id"`
-	Reason   string         `json:"reason"`
-	Since    time.Time      `json:"since"`
-	Until    time.Time      `json:"until" doc:"It ends by itself then"`
+	DeviceID     fleet.DeviceID `json:"device_id"`
+	Reason       string         `json:"reason"`
+	ReasonCode   string         `json:"reason_code" doc:"What reason is made of"`
+	ReasonParams map[string]any `json:"reason_params" doc:"Parameters of the code"`
+	Since        time.Time      `json:"since"`
+	Until        time.Time      `json:"until" doc:"It ends by itself then"`
 }
 
 func quarantine(q campaign.Quarantine) quarantineView {
-	return quarantineView{DeviceID: q.Device, Reason: q.Reason, Since: utc(q.Since), Until: utc(q.Until)}
+	return quarantineView{DeviceID: q.Device, Reason: because(q.Reason), ReasonCode: q.Reason.Code,
+		ReasonParams: paramsOf(q.Reason), Since: utc(q.Since), Until: utc(q.Until)}
 }

@@ -11,38 +11,40 @@ import (
 
 // deviceView is the contract's device object.
 type deviceView struct {
-	ID               fleet.DeviceID  `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
-	MAC              string          `json:"mac" doc:"The MAC address with colons; empty if the id is none"`
-	Name             string          `json:"name"`
-	Board            string          `json:"board"`
-	BoardType        string          `json:"board_type"`
-	Chip             string          `json:"chip"`
-	Version          string          `json:"version" doc:"Running firmware"`
-	ELFSHA256        string          `json:"elf_sha256"`
-	Slot             string          `json:"slot" doc:"Running OTA slot"`
-	Language         string          `json:"language"`
-	Presence         fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
-	PresenceSince    *time.Time      `json:"presence_since"`
-	PresenceEvidence string          `json:"presence_evidence" doc:"What the presence was concluded from"`
-	LastSeen         *time.Time      `json:"last_seen"`
-	LastPoll         *time.Time      `json:"last_poll"`
-	Transport        string          `json:"transport" doc:"mqtt, mqtts or ws; empty before the first connection"`
-	RemoteAddr       string          `json:"remote_addr"`
-	Enrolment        fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
-	EnrolledAt       *time.Time      `json:"enrolled_at"`
-	Tags             []string        `json:"tags" nullable:"false"`
-	Notes            string          `json:"notes"`
-	Hold             *holdView       `json:"hold"`
-	Conflict         *idConflictView `json:"conflict" doc:"What shows that two units use this id, while it stands"`
-	InventoryID      string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
-	InventoryAt      *time.Time      `json:"inventory_at"`
-	ToolsCount       int             `json:"tools_count"`
-	TimeZone         string          `json:"time_zone" doc:"IANA name, of its maintenance windows; empty is the server's"`
-	Campaign         *uuid.UUID      `json:"campaign" format:"uuid" nullable:"true" doc:"Id of the campaign in which the device waits or works"`
-	CreatedAt        time.Time       `json:"created_at"`
-	RetiredAt        *time.Time      `json:"retired_at"`
-	ReplacedBy       *fleet.DeviceID `json:"replaced_by"`
-	Replaces         *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
+	ID                     fleet.DeviceID  `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
+	MAC                    string          `json:"mac" doc:"The MAC address with colons; empty if the id is none"`
+	Name                   string          `json:"name"`
+	Board                  string          `json:"board"`
+	BoardType              string          `json:"board_type"`
+	Chip                   string          `json:"chip"`
+	Version                string          `json:"version" doc:"Running firmware"`
+	ELFSHA256              string          `json:"elf_sha256"`
+	Slot                   string          `json:"slot" doc:"Running OTA slot"`
+	Language               string          `json:"language"`
+	Presence               fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
+	PresenceSince          *time.Time      `json:"presence_since"`
+	PresenceEvidence       string          `json:"presence_evidence" doc:"What the presence was concluded from"`
+	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"What presence_evidence is made of; empty if there is none" example:"connected"`
+	PresenceEvidenceParams map[string]any  `json:"presence_evidence_params" doc:"Parameters of the code"`
+	LastSeen               *time.Time      `json:"last_seen"`
+	LastPoll               *time.Time      `json:"last_poll"`
+	Transport              string          `json:"transport" doc:"mqtt, mqtts or ws; empty before the first connection"`
+	RemoteAddr             string          `json:"remote_addr"`
+	Enrolment              fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
+	EnrolledAt             *time.Time      `json:"enrolled_at"`
+	Tags                   []string        `json:"tags" nullable:"false"`
+	Notes                  string          `json:"notes"`
+	Hold                   *holdView       `json:"hold"`
+	Conflict               *idConflictView `json:"conflict" doc:"What shows that two units use this id, while it stands"`
+	InventoryID            string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
+	InventoryAt            *time.Time      `json:"inventory_at"`
+	ToolsCount             int             `json:"tools_count"`
+	TimeZone               string          `json:"time_zone" doc:"IANA name, of its maintenance windows; empty is the server's"`
+	Campaign               *uuid.UUID      `json:"campaign" format:"uuid" nullable:"true" doc:"Id of the campaign in which the device waits or works"`
+	CreatedAt              time.Time       `json:"created_at"`
+	RetiredAt              *time.Time      `json:"retired_at"`
+	ReplacedBy             *fleet.DeviceID `json:"replaced_by"`
+	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
 }
 
 // TransformSchema says that hold and conflict may be null.
@@ -61,7 +63,8 @@ type holdView struct {
 func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
 		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
-		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: d.PresenceEvidence,
+		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: because(d.PresenceEvidence),
+		PresenceEvidenceCode: d.PresenceEvidence.Code, PresenceEvidenceParams: paramsOf(d.PresenceEvidence),
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport, RemoteAddr: d.RemoteAddr,
 		Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags), Notes: d.Notes, Hold: hold(d.Hold),
 		Conflict:    conflict(d),

@@ -134,14 +134,17 @@ func fit(r firmware.FitReport) fitView {
 }
 
 type misfitsView struct {
-	Reason firmware.SkipReason `json:"reason" example:"too_large"`
-	Detail string              `json:"detail" doc:"Of one of them"`
-	Count  int                 `json:"count"`
-	Sample []fleet.DeviceID    `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Reason       firmware.SkipReason `json:"reason" example:"too_large"`
+	Detail       string              `json:"detail" doc:"Of one of them"`
+	DetailCode   string              `json:"detail_code" doc:"What detail is made of; empty if there is none" example:"fit_slot"`
+	DetailParams map[string]any      `json:"detail_params" doc:"Parameters of the code"`
+	Count        int                 `json:"count"`
+	Sample       []fleet.DeviceID    `json:"sample" nullable:"false" doc:"A few of the devices"`
 }
 
 func misfits(m firmware.Misfits) misfitsView {
-	return misfitsView{Reason: m.Reason, Detail: m.Detail, Count: m.Count, Sample: orEmpty(m.Sample)}
+	return misfitsView{Reason: m.Reason, Detail: because(m.Detail), DetailCode: m.Detail.Code,
+		DetailParams: paramsOf(m.Detail), Count: m.Count, Sample: orEmpty(m.Sample)}
 }
 
 // TransformSchema lists the reasons that the domain knows.

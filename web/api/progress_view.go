@@ -88,15 +88,18 @@ func byBoard(boards map[string]map[campaign.DeploymentState]int) []boardView {
 }
 
 type failuresView struct {
-	State  campaign.DeploymentState `json:"state"`
-	Class  *campaign.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
-	Reason string                   `json:"reason" doc:"Of one of them"`
-	Count  int                      `json:"count"`
-	Sample []fleet.DeviceID         `json:"sample" nullable:"false" doc:"A few of the devices"`
+	State        campaign.DeploymentState `json:"state"`
+	Class        *campaign.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
+	Reason       string                   `json:"reason" doc:"Of one of them"`
+	ReasonCode   string                   `json:"reason_code" doc:"What reason is made of"`
+	ReasonParams map[string]any           `json:"reason_params" doc:"Parameters of the code"`
+	Count        int                      `json:"count"`
+	Sample       []fleet.DeviceID         `json:"sample" nullable:"false" doc:"A few of the devices"`
 }
 
 func failures(g campaign.FailureGroup) failuresView {
-	return failuresView{State: g.State, Class: orNil(g.Class), Reason: g.Reason, Count: g.Count, Sample: orEmpty(g.Sample)}
+	return failuresView{State: g.State, Class: orNil(g.Class), Reason: because(g.Reason), ReasonCode: g.Reason.Code,
+		ReasonParams: paramsOf(g.Reason), Count: g.Count, Sample: orEmpty(g.Sample)}
 }
 
 func skipped(reasons map[firmware.SkipReason]int) []reasonView {

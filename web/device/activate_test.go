@@ -68,8 +68,8 @@ func newProvingSite(t testing.TB, store *postgres.Store, change func(*enrolment.
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "127.0.0.1:1"})
 	check(err)
 	router := chi.NewRouter()
-	device.New(device.Options{Enrolments: s.enrolments, BootPolls: bootPolls(s.enrolments, s.presences, answers,
-		nil)}).Routes(router)
+	device.New(device.Options{Enrolments: s.enrolments,
+		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)
 	s.Server = httptest.NewServer(router)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

@@ -117,7 +117,7 @@ func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.
 type nobody struct{}
 
 func (nobody) SavePresence(context.Context, []fleet.PresenceChange) error { return nil }
-func (nobody) ResetPresence(context.Context, string, string, time.Time) (int64, error) {
+func (nobody) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
 	return 0, nil
 }
 func (nobody) SavePresenceSample(context.Context, time.Time) error { return nil }

@@ -254,7 +254,7 @@ func TestCutAtOnce(t *testing.T) {
 			if len(story) != 2 || !strings.HasPrefix(story[1], "cut@") {
 				t.Errorf("observed %v", story)
 			}
-			if detail := d.seen[l.Deployment][len(d.seen[l.Deployment])-1].Detail; detail != "the link was revoked" {
+			if detail := d.seen[l.Deployment][len(d.seen[l.Deployment])-1].Reason; !detail.Is(firmware.TransferRevoked) {
 				t.Errorf("detail %q", detail)
 			}
 			if resp, _ := get(t, address); resp.StatusCode != 404 {
@@ -359,7 +359,7 @@ func TestStalledDeviceLosesItsPlace(t *testing.T) {
 	d.mu.Lock()
 	last := d.seen[l.Deployment][len(d.seen[l.Deployment])-1]
 	d.mu.Unlock()
-	if last.Kind != fleet.EvidenceCut || last.Detail != "the device took no more bytes" {
+	if last.Kind != fleet.EvidenceCut || !last.Reason.Is(firmware.TransferStuck) {
 		t.Errorf("observed %+v", last)
 	}
 	eventually(t, "a free place", func() bool { return d.downloads.Room() == 1 })

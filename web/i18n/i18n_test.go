@@ -32,7 +32,7 @@ func TestBothLanguagesAreWhole(t *testing.T) {
 				t.Errorf("%s: %q has the placeholders %v, want %v", key, text, got, want)
 			}
 		}
-		if en[0] == zh[0] && !slices.Contains(same, key) {
+		if words := placeholder.ReplaceAllString(en[0], ""); words != "" && en[0] == zh[0] && !slices.Contains(same, key) {
 			t.Errorf("%s: %q is not translated", key, en[0])
 		}
 		if hasHan(en[0]) && key != "language.short" {

@@ -306,13 +306,13 @@ func finePercent(share float64) string {
 
 // verdict is what the engine had to say of a wave where its numbers do not
 // speak for themselves.
-func (b CampaignBoard) verdict(w campaign.Wave) string {
+func (b CampaignBoard) verdict(w campaign.Wave) fleet.Reason {
 	c := b.waveTally(w.Number)
 	over := w.State == campaign.WaveFailed || w.State == campaign.WaveFinished
 	if over && 100*ratio(c.Succeeded, c.verdicts()) < w.Plan.SuccessPercent {
 		return w.Verdict
 	}
-	return ""
+	return fleet.Reason{}
 }
 
 // waveTally is where the deployments of a wave stand.

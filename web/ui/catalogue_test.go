@@ -17,7 +17,7 @@ import (
 
 var (
 	literal = regexp.MustCompile(`"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)"`)
-	prefix  = regexp.MustCompile(`"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*\.)"\s*\+`)
+	prefix  = regexp.MustCompile(`"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*\.)"\s*[+,]`)
 )
 
 // TestEveryMessageIsUsed finds messages that no Go or templ file names, whole

@@ -1,16 +1,13 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -121,10 +118,10 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 		return downloadText(ctx, d.BytesSent, d.ImageSize, d.Percent)
 	case d.State == campaign.DeploymentSucceeded:
 		return ""
-	case d.Class != "" && d.Reason == "":
+	case d.Class != "" && d.Reason.Is(""):
 		return t(ctx, "campaign.fail."+string(d.Class))
 	}
-	return reasonText(ctx, d.Reason)
+	return because(ctx, d.Reason)
 }
 
 // downloadText says how much was sent, and how much of it the device says that
@@ -232,34 +229,6 @@ func evidenceText(ctx context.Context, e campaign.DeploymentEvent) string {
 		return t(ctx, key)
 	}
 	return string(e.Kind)
-}
-
-// detailOf is what an event says beside its kind; a skip reason in words.
-func detailOf(ctx context.Context, e campaign.DeploymentEvent) string {
-	if e.Kind == fleet.EvidenceUnfit && i18n.Has("campaign.skip."+e.Detail) {
-		return skipText(ctx, firmware.SkipReason(e.Detail))
-	}
-	if e.Kind == fleet.EvidenceJob {
-		return jobText(ctx, e.Detail)
-	}
-	return said(ctx, e.Detail)
-}
-
-// jobText is a device's report in words: its state, and how far it is or what
-// went wrong.
-func jobText(ctx context.Context, detail string) string {
-	state, rest, _ := strings.Cut(detail, " ")
-	switch fleet.JobState(state) {
-	case fleet.JobProgress:
-		n, _ := strconv.Atoi(rest)
-		return t(ctx, "campaign.job.progress", "p", percentText(ctx, float64(n)/100))
-	case fleet.JobFailed:
-		code, words, _ := strings.Cut(rest, ": ")
-		return t(ctx, "campaign.job.failed", "why", cmp.Or(why(ctx, code), code), "words", words)
-	case fleet.JobAccepted, fleet.JobDone:
-		return t(ctx, "campaign.job."+state)
-	}
-	return detail
 }
 
 // callsURL lists the calls that told the device.

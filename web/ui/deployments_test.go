@@ -6,36 +6,72 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
-// TestDeviceWords: a device's own sentence is marked as such in each language,
+// TestDeviceReports: a device's own text is marked as such in each language,
 // and never taken for fleetd's.
-func TestDeviceWords(t *testing.T) {
+func TestDeviceReports(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.Chinese})
-	told := campaign.Deployment{State: campaign.DeploymentFailed, Class: campaign.FailureImage,
-		Reason: "the device says: not sound"}
-	if got := (DeploymentRow{Deployment: told}).detail(ctx); got != "设备报告：“not sound”" {
+	reported := campaign.Deployment{State: campaign.DeploymentFailed, Class: campaign.FailureImage,
+		Reason: fleet.Because(campaign.ReasonDeviceReported, "error", "", "detail", "the device was retired")}
+	if got := (DeploymentRow{Deployment: reported}).detail(ctx); got != "设备报告：“the device was retired”" {
 		t.Errorf("the row says %q", got)
 	}
-	if got := reasonText(ctx, "the device was retired"); got != "设备已退役" {
+	if got := because(ctx, fleet.Because(campaign.ReasonRetired)); got != "设备已退役" {
 		t.Errorf("fleetd's own reason became %q", got)
+	}
+}
+
+// What is on record as a code reads in the language of the page.
+func TestReasonsOnRecord(t *testing.T) {
+	verdict := campaign.JudgeAbort(campaign.DefaultAbortRules(), campaign.AbortTallies{
+		ByState: map[campaign.DeploymentState]int{campaign.DeploymentRolledBack: 1},
+		ByWave:  []map[campaign.DeploymentState]int{{campaign.DeploymentRolledBack: 1}}, WaveNames: []string{"canary"},
+	})
+	cut := fleet.Because(campaign.ReasonBrokeOff, "sent_bytes", 12<<10, "image_bytes", 586<<10)
+	why := fleet.Because(campaign.ReasonBrokeOffBecause, "sent_bytes", 12<<10, "image_bytes", 586<<10, "why",
+		fleet.Because(firmware.TransferStuck))
+	tests := []struct {
+		lang   i18n.Lang
+		reason fleet.Reason
+		want   string
+	}{
+		{i18n.Chinese, verdict.Reason, "第 1 批（canary）中，1 台设备有 1 台已回滚（100%）；规则：首次出现即停止，样本至少 1 台"},
+		{i18n.English, verdict.Reason,
+			"1 of 1 devices in wave 1 (canary) ended rolled back (100 %); the rule stops at the first of at least 1"},
+		{i18n.Chinese, cut, "下载中断；已发送 12.0 KiB / 586 KiB"},
+		{i18n.Chinese, why, "下载中断；已发送 12.0 KiB / 586 KiB：设备不再接收数据"},
+		{i18n.Chinese, fleet.Because("legacy", "detail", "power was lost"), "power was lost"},
+		{i18n.Chinese, fleet.Because("skipped", "skip", "held"), "已被锁定"},
+		{i18n.English, fleet.Because("skipped", "skip", "new_in_3"), "new_in_3"},
+		{i18n.English, fleet.Reason{}, ""},
+	}
+	for _, tt := range tests {
+		if got := because(WithPage(t.Context(), Page{Lang: tt.lang}), tt.reason); got != tt.want {
+			t.Errorf("%v reads %q, want %q", tt.reason, got, tt.want)
+		}
 	}
 }
 
 func TestReportsInTheTimeLine(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.English})
-	for detail, want := range map[string]string{
-		"accepted":    "that it took the order",
-		"progress 50": "that it has 50% of the image",
-		"done":        "that the new build has proved itself",
-		"failed corrupt: the image's SHA-256: wrong": "a failure: The image is damaged or its checksum is wrong. “the image's SHA-256: wrong”",
-		"failed new_in_3: nobody knows":              "a failure: new_in_3 “nobody knows”",
-		"something new":                              "something new",
-	} {
-		got := detailOf(ctx, campaign.DeploymentEvent{Kind: fleet.EvidenceJob, Detail: detail})
-		if strings.ReplaceAll(got, " %", "%") != want {
-			t.Errorf("%q reads %q, want %q", detail, got, want)
+	tests := []struct {
+		reason fleet.Reason
+		want   string
+	}{
+		{fleet.Because("job_accepted"), "that it took the order"},
+		{fleet.Because("job_progress", "percent", 50), "that it has 50% of the image"},
+		{fleet.Because("job_done"), "that the new build has proved itself"},
+		{fleet.Because("job_failed", "error", "corrupt", "detail", "the image's SHA-256: wrong"),
+			"a failure: The image is damaged or its checksum is wrong. “the image's SHA-256: wrong”"},
+		{fleet.Because("job_failed", "error", "new_in_3", "detail", "nobody knows"), "a failure: new_in_3 “nobody knows”"},
+		{fleet.Because("something_new"), "something_new"},
+	}
+	for _, tt := range tests {
+		if got := because(ctx, tt.reason); strings.ReplaceAll(got, " %", "%") != tt.want {
+			t.Errorf("%v reads %q, want %q", tt.reason, got, tt.want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type DeviceHead struct {
 	Version    string
 	Presence   fleet.Presence
 	Since      time.Time
-	Evidence   string // what presence was concluded from
+	Evidence   fleet.Reason // what presence was concluded from
 	Enrolment  fleet.Enrolment
 	Hold       *fleet.Hold           // nil unless it stands now
 	Conflict   *fleet.DeviceConflict // nil unless two units seem to use its id now

@@ -207,7 +207,7 @@ func (p FanOutProgress) callsURL(state fleet.CallState) string {
 
 // reason says in words why a device was left out.
 func reason(ctx context.Context, code string) string {
-	if key := "reason." + code; i18n.Has(key) {
+	if key := "fanout.reason." + code; i18n.Has(key) {
 		return t(ctx, key)
 	}
 	return code

@@ -1,11 +1,6 @@
 package ui
 
-import (
-	"context"
-
-	"fleetd/fleet/campaign"
-	"fleetd/fleet/firmware"
-)
+import "fleetd/fleet/firmware"
 
 // A manifestState says whose word stands behind an image's manifest.
 type manifestState string
@@ -28,12 +23,3 @@ func manifestOf(i firmware.Image) manifestState {
 
 var manifestTones = map[manifestState]tone{manifestNone: toneNone, manifestUnchecked: toneBusy,
 	manifestChecked: toneGood}
-
-// reasonText says why a deployment failed or what it waits for. The device's
-// own sentence is marked as such.
-func reasonText(ctx context.Context, reason string) string {
-	if words, ok := campaign.DeviceWords(reason); ok {
-		return t(ctx, "campaign.device_says", "words", words)
-	}
-	return said(ctx, reason)
-}

@@ -156,7 +156,7 @@ func waves(c campaign.Campaign, sizes []int, states []campaign.WaveState) (all [
 	for i, p := range c.Plan.Waves {
 		w := campaign.Wave{Campaign: c.ID, Number: i, Plan: p, Size: sizes[i], State: states[i]}
 		if states[i] == campaign.WaveFailed {
-			w.Verdict = "87.5 % of 32 succeeded; 95 % were needed"
+			w.Verdict = legacy("87.5 % of 32 succeeded; 95 % were needed")
 		}
 		all = append(all, w)
 	}
@@ -197,10 +197,10 @@ func progress(sizes []int, states []campaign.WaveState, done []int, failing bool
 	}
 	sample := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
 	for _, g := range []campaign.FailureGroup{{State: campaign.DeploymentFailed, Class: campaign.FailureDownload,
-		Reason: "the transfer ended after 812,032 of 2,731,008 bytes", Sample: sample},
-		{State: campaign.DeploymentRolledBack, Class: campaign.FailureRolledBack, Reason: hostile[2], Sample: sample},
+		Reason: legacy("the transfer ended after 812,032 of 2,731,008 bytes"), Sample: sample},
+		{State: campaign.DeploymentRolledBack, Class: campaign.FailureRolledBack, Reason: legacy(hostile[2]), Sample: sample},
 		{State: campaign.DeploymentTimedOut, Class: campaign.FailureTimeout,
-			Reason: "no boot poll within 10 min of the last byte", Sample: sample}} {
+			Reason: legacy("no boot poll within 10 min of the last byte"), Sample: sample}} {
 		if g.Count = by[g.State]; g.Count > 0 {
 			p.Failures = append(p.Failures, g)
 		}
@@ -225,8 +225,8 @@ func ownApproval() templ.Component {
 func failing() templ.Component {
 	v := sampleBoard(campaign.Paused, "春季升级 · spring", 412)
 	v.Campaign.PauseReason, v.Campaign.Reason = campaign.PausedByThreshold,
-		"rolled_back: 2 of 4 in wave 1 (rule: the first, of at least 1)"
-	v.Waves[0].State, v.Waves[0].Verdict = campaign.WaveRunning, ""
+		legacy("rolled_back: 2 of 4 in wave 1 (rule: the first, of at least 1)")
+	v.Waves[0].State, v.Waves[0].Verdict = campaign.WaveRunning, fleet.Reason{}
 	v.Progress = progress([]int{40, 41, 331}, []campaign.WaveState{campaign.WaveRunning, campaign.WavePending,
 		campaign.WavePending}, []int{60, 0, 0}, true)
 	v.Waves[0].Size = 40
@@ -283,7 +283,7 @@ func sampleRun() *campaign.DryRun {
 	run := &campaign.DryRun{Matched: 4353, Targets: 4312, Offline: 120, FirstDispatch: &first, Estimate: 95 * time.Minute,
 		Digest: "sha256:" + strings.Repeat("4e", 32),
 		Skipped: []firmware.Misfits{{Reason: firmware.SkipInstalled, Count: 33, Sample: ids},
-			{Reason: firmware.SkipTooLarge, Detail: "slot of 1,536 KiB, image of 2,667 KiB", Count: 5, Sample: ids},
+			{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 1536, "image_kib", 2667), Count: 5, Sample: ids},
 			{Reason: firmware.SkipHeld, Count: 3, Sample: ids[:3]}},
 		Conflicts: []campaign.PlannedConflict{{Campaign: sampler, Name: hostile[2], Waiting: 12, Active: 2, Sample: ids}},
 		Warnings:  []campaign.PlanWarning{{Code: "unsigned"}, {Code: "no_such_code", Detail: "Something new to think of."}}}
@@ -309,9 +309,9 @@ func sampleDeployment(i int, s campaign.DeploymentState) campaign.Deployment {
 		d.Wave, d.Attempt, d.Skip = -1, 0, firmware.SkipTooLarge
 	case s == campaign.DeploymentRolledBack:
 		d.Class, d.Attempt, d.Reason = campaign.FailureRolledBack, 2,
-			"came back with the earlier build 14 s after it had booted the new one"
+			legacy("came back with the earlier build 14 s after it had booted the new one")
 	case s.Failed():
-		d.Class, d.Reason = campaign.FailureDownload, hostile[i%len(hostile)]
+		d.Class, d.Reason = campaign.FailureDownload, legacy(hostile[i%len(hostile)])
 	case s == campaign.DeploymentQueued:
 		d.NotBefore = ago(-4 * time.Minute)
 	case s == campaign.DeploymentSucceeded:
@@ -364,7 +364,7 @@ func deploymentPage(s campaign.DeploymentState) templ.Component {
 		if i < 2 {
 			attempt = 0
 		}
-		v.Events = append(v.Events, campaign.DeploymentEvent{At: at, Attempt: attempt, Kind: k.kind, Detail: k.detail,
+		v.Events = append(v.Events, campaign.DeploymentEvent{At: at, Attempt: attempt, Kind: k.kind, Reason: legacy(k.detail),
 			From: k.from, To: k.to})
 	}
 	switch s {
@@ -373,9 +373,9 @@ func deploymentPage(s campaign.DeploymentState) templ.Component {
 		v.Hindrance, v.Until = campaign.HinderWindow, ago(-5*time.Hour)
 	case campaign.DeploymentRolledBack:
 		v.Events = append(v.Events, campaign.DeploymentEvent{At: at.Add(14 * time.Second), Attempt: 1,
-			Kind: fleet.EvidenceBootPoll, Detail: "2.4.2, ota_0",
+			Kind: fleet.EvidenceBootPoll, Reason: legacy("2.4.2, ota_0"),
 			From: campaign.DeploymentBooted, To: s})
-		v.Quarantine = &campaign.Quarantine{Device: d.Device, Reason: "three failed attempts", Since: now,
+		v.Quarantine = &campaign.Quarantine{Device: d.Device, Reason: legacy("three failed attempts"), Since: now,
 			Until: now.Add(23 * time.Hour)}
 	}
 	return ui.DeploymentPage{View: v, CanAct: true}.Page()

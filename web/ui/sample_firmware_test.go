@@ -117,9 +117,9 @@ func fitView(path string) ui.FitView {
 		ELF: []string{image(0).ELFSHA256}, Report: &firmware.FitReport{
 			Matched: 4312, Fit: 3011, Sample: ids, Misfits: []firmware.Misfits{
 				{Reason: firmware.SkipInstalled, Count: 1120, Sample: ids},
-				{Reason: firmware.SkipTooLarge, Detail: "slot of 1,536 KiB, image of 2,551 KiB", Count: 98, Sample: ids},
+				{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 1536, "image_kib", 2551), Count: 98, Sample: ids},
 				{Reason: firmware.SkipHeld, Count: 80, Sample: ids[:2]}, {Reason: firmware.SkipPartitions,
-					Detail: "no partition assets", Count: 3, Sample: ids[:3]},
+					Detail: legacy("no partition assets"), Count: 3, Sample: ids[:3]},
 			}}}
 }
 
@@ -172,18 +172,19 @@ func deviceUpdates() ui.DeviceUpdates {
 		State: campaign.DeploymentQueued, FromVersion: "2.4.2", ToVersion: "2.4.3", UpdatedAt: now.Add(-time.Hour)}
 	failed, done := waiting, waiting
 	failed.State, failed.Class, failed.Attempt = campaign.DeploymentRolledBack, campaign.FailureRolledBack, 1
-	failed.Reason = "it booted the new build, then came back with the old one after 41 s"
+	failed.Reason = legacy("it booted the new build, then came back with the old one after 41 s")
 	done.State, done.FromVersion, done.ToVersion, done.UpdatedAt = campaign.DeploymentSucceeded, "2.4.1", "2.4.2",
 		now.AddDate(0, 0, -3)
 	event := func(at time.Duration, kind fleet.EvidenceKind, detail string, from,
 		to campaign.DeploymentState) campaign.DeploymentEvent {
-		return campaign.DeploymentEvent{At: now.Add(-time.Hour + at), Attempt: 1, Kind: kind, Detail: detail, From: from,
-			To: to}
+		return campaign.DeploymentEvent{At: now.Add(-time.Hour + at), Attempt: 1, Kind: kind, Reason: legacy(detail),
+			From: from,
+			To:   to}
 	}
 	until := now.Add(5 * time.Hour)
 	return ui.DeviceUpdates{Device: id, CanAct: true, More: true,
 		Outlook: campaign.Outlook{Deployment: &waiting, Campaign: &toLab, Hindrance: campaign.HinderWindow, Until: &until,
-			Quarantine: &campaign.Quarantine{Device: id, Reason: "three attempts failed: download stalled", Since: now,
+			Quarantine: &campaign.Quarantine{Device: id, Reason: legacy("three attempts failed: download stalled"), Since: now,
 				Until: now.Add(20 * time.Hour)},
 			Newer: []firmware.Release{release(firmware.ReleaseReleased)}},
 		Deployments: []ui.DeploymentView{

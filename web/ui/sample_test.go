@@ -46,7 +46,7 @@ func device(i int) fleet.Device {
 		Board: boards[i%len(boards)], Chip: "esp32s3", Version: []string{"2.4.2", "2.4.1", "2.3.0"}[i%3],
 		ELFSHA256: strings.Repeat("9f2c41", 10) + "01ab", Slot: "ota_0", Language: "zh-CN",
 		Presence: presences[i%len(presences)], PresenceSince: now.Add(-time.Duration(i+1) * 37 * time.Minute),
-		PresenceEvidence: "answered a probe", LastSeen: ago(time.Duration(i*i+3) * time.Second),
+		PresenceEvidence: legacy("answered a probe"), LastSeen: ago(time.Duration(i*i+3) * time.Second),
 		LastPoll:  ago(26 * time.Hour),
 		Transport: "mqtt", RemoteAddr: "192.168.4.27", Enrolment: fleet.EnrolmentEnrolled, EnrolledAt: ago(900 * time.Hour),
 		Tags: []string{"lab", "2F", "厨房"}[:i%4%3], ToolsCount: 11, InventoryAt: ago(26 * time.Hour), CreatedAt: now.AddDate(0,
@@ -120,4 +120,12 @@ func list(path, query string) ui.ListURL {
 
 func setup(mode string) ui.Setup {
 	return ui.Setup{OTAURL: "http://fleet.example.org:8080/xiaozhi/ota/", Mode: mode, CanClaim: true}
+}
+
+// legacy is text from before there were codes; none if it is empty.
+func legacy(text string) fleet.Reason {
+	if text == "" {
+		return fleet.Reason{}
+	}
+	return fleet.Because("legacy", "detail", text)
 }

@@ -48,7 +48,10 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said, _ := campaign.DeviceWords(d.Reason)
+		said := ""
+		if campaign.ReportedByDevice(d.Reason) {
+			said, _ = d.Reason.Params["detail"].(string)
+		}
 		return d, said
 	}
 	var good fleet.DeviceID

@@ -1,0 +1,205 @@
+package campaign
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// PlanWaves splits an audience into the sizes of its waves. Percents are
+// cumulative, ascending, and end at 100. Shares are rounded up, and every wave
+// has a device as long as there are any: a small audience keeps its canary.
+func PlanWaves(audience int, percents ...float64) ([]int, error) {
+	if audience < 0 {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "invalid_audience", "an audience cannot have %d devices", audience)
+	}
+	if err := checkPercents(percents); err != nil {
+		return nil, err
+	}
+	sizes := make([]int, len(percents))
+	planned := 0
+	for i, p := range percents {
+		sizes[i] = min(audience-planned, max(1, share(audience, p)-planned))
+		planned += sizes[i]
+	}
+	return sizes, nil
+}
+
+func checkPercents(percents []float64) error {
+	last := 0.0
+	for i, p := range percents {
+		if !(p > last && p <= 100) {
+			return fleet.Errorf(fleet.ErrInvalid, "invalid_waves",
+				"wave %d ends at %g %%: percents count from the start of the campaign, so each must be above the one before (%g) and at most 100", i+1, p, last)
+		}
+		last = p
+	}
+	if last != 100 {
+		return fleet.Errorf(fleet.ErrInvalid, "waves_do_not_cover",
+			"the waves end at %g %% of the audience; the last must end at 100", last)
+	}
+	return nil
+}
+
+// share is the number of devices that have had their turn at a percentage. The
+// small difference keeps 10 % of 200 at 20 although 0.1 is no binary fraction.
+func share(audience int, percent float64) int {
+	return int(math.Ceil(float64(audience)*percent/100 - 1e-9))
+}
+
+// A WaveCandidate is a device that is to be in one of a campaign's waves.
+type WaveCandidate struct {
+	ID      fleet.DeviceID
+	Board   string
+	Version string
+}
+
+// AssignWaves gives each device its wave: first those that a wave names, then
+// canaries from as many boards and versions as the first wave has room for,
+// then the rest in an order that differs between campaigns. The same input
+// always gives the same waves.
+func AssignWaves(campaign uuid.UUID, waves []WavePlan, devices []WaveCandidate) (wave []int, err error) {
+	a := newWaveAssignment(campaign, waves, devices)
+	a.takeNamed()
+	for number := range waves {
+		a.fill(number)
+	}
+	if left := len(a.free); left > 0 {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "waves_do_not_cover",
+			"the waves hold %d of the %d devices of the audience; %d would never have their turn: let the last wave end at 100 %%",
+			len(devices)-left, len(devices), left)
+	}
+	return a.wave, nil
+}
+
+// A waveAssignment is [AssignWaves] at work.
+type waveAssignment struct {
+	campaign uuid.UUID
+	waves    []WavePlan
+	devices  []WaveCandidate
+	wave     []int // of each device; -1 while it has none
+	size     []int // of each wave
+	planned  int   // devices in waves up to the one being filled
+	free     []int // devices without a wave, in stable order
+}
+
+func newWaveAssignment(campaign uuid.UUID, waves []WavePlan, devices []WaveCandidate) *waveAssignment {
+	a := &waveAssignment{campaign: campaign, waves: waves, devices: devices,
+		wave: make([]int, len(devices)), size: make([]int, len(waves))}
+	for i := range a.wave {
+		a.wave[i] = -1
+	}
+	return a
+}
+
+// takeNamed assigns the devices that waves name, and orders the rest. A name
+// that is not in the audience, or not any more, is passed over.
+func (a *waveAssignment) takeNamed() {
+	named := make(map[fleet.DeviceID]int)
+	for number, w := range a.waves {
+		for _, id := range w.Devices {
+			named[id] = number
+		}
+	}
+	order := make([]uint64, len(a.devices))
+	for i, d := range a.devices {
+		if number, ok := named[d.ID]; ok {
+			a.put(i, number)
+			continue
+		}
+		order[i] = stableHash(a.campaign, d.ID)
+		a.free = append(a.free, i)
+	}
+	slices.SortFunc(a.free, func(x, y int) int {
+		return cmp.Or(cmp.Compare(order[x], order[y]), cmp.Compare(a.devices[x].ID, a.devices[y].ID))
+	})
+}
+
+func (a *waveAssignment) put(device, number int) {
+	a.wave[device] = number
+	a.size[number]++
+}
+
+// fill takes as many free devices into a wave as its plan asks for.
+func (a *waveAssignment) fill(number int) {
+	take := a.room(number)
+	if number == 0 && take < len(a.free) {
+		a.free = a.byDiversity(a.free, take)
+	}
+	for _, i := range a.free[:take] {
+		a.put(i, number)
+	}
+	a.free = a.free[take:]
+	a.planned += a.size[number]
+}
+
+func (a *waveAssignment) room(number int) int {
+	w, want := a.waves[number], 0
+	switch {
+	case w.Percent > 0:
+		want = max(1, share(len(a.devices), w.Percent)-a.planned)
+	case w.Count > 0:
+		want = w.Count
+	}
+	return max(0, min(len(a.free), want))
+}
+
+// A variety is the devices of one board that run one version.
+type variety struct {
+	board, version string
+	rank           int // among the varieties of its board, the largest first
+	devices        []int
+}
+
+// byDiversity moves the canaries to the front: one device of every variety in
+// turn, beginning with the most common one of each board.
+func (a *waveAssignment) byDiversity(free []int, take int) []int {
+	turns := a.varieties(free)
+	taken := make(map[int]bool, take)
+	front := make([]int, 0, len(free))
+	for round := 0; len(front) < take; round++ {
+		for _, v := range turns {
+			if round < len(v.devices) && len(front) < take {
+				front = append(front, v.devices[round])
+				taken[v.devices[round]] = true
+			}
+		}
+	}
+	for _, i := range free {
+		if !taken[i] {
+			front = append(front, i)
+		}
+	}
+	return front
+}
+
+// varieties groups devices, and orders the groups by the turn they take.
+func (a *waveAssignment) varieties(free []int) []*variety {
+	type key struct{ board, version string }
+	groups := make(map[key]*variety)
+	var all []*variety
+	for _, i := range free {
+		k := key{a.devices[i].Board, a.devices[i].Version}
+		if groups[k] == nil {
+			groups[k] = &variety{board: k.board, version: k.version}
+			all = append(all, groups[k])
+		}
+		groups[k].devices = append(groups[k].devices, i)
+	}
+	bySize := func(x, y *variety) int {
+		return cmp.Or(cmp.Compare(len(y.devices), len(x.devices)), cmp.Compare(x.board, y.board), cmp.Compare(x.version,
+			y.version))
+	}
+	slices.SortFunc(all, bySize)
+	ranks := make(map[string]int)
+	for _, v := range all {
+		v.rank = ranks[v.board]
+		ranks[v.board]++
+	}
+	slices.SortStableFunc(all, func(x, y *variety) int { return cmp.Compare(x.rank, y.rank) })
+	return all
+}

@@ -1,0 +1,23 @@
+package postgres
+
+import (
+	"fmt"
+
+	"fleetd/fleet"
+)
+
+// reasonColumn reads the columns of a reason, such as reason_code and
+// reason_params, as one value with the name.
+func reasonColumn(table, name string) string {
+	code, params := table+name+"_code", table+name+"_params"
+	return fmt.Sprintf("CASE WHEN %s <> '' THEN jsonb_build_object('code', %s, 'params', %s) ELSE '{}' END AS %s", code, code, params,
+		name)
+}
+
+// reasonParams are the parameters of a reason as PostgreSQL keeps them, null if there are none.
+func reasonParams(r fleet.Reason) *string {
+	if len(r.Params) == 0 {
+		return nil
+	}
+	return storableJSON(r.Params)
+}

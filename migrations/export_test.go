@@ -1,0 +1,6 @@
+package migrations
+
+import "io/fs"
+
+// Files are the migrations, for tests that stop at one of them.
+func Files() fs.FS { return files }

@@ -1,0 +1,165 @@
+package i18n_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
+)
+
+// reasonParams are all codes of reasons with their parameters.
+func reasonParams(t *testing.T) map[string][]string {
+	all := make(map[string][]string)
+	for _, table := range []map[string][]string{fleet.PresenceReasons, firmware.Reasons, campaign.Reasons} {
+		for code, names := range table {
+			if _, twice := all[code]; twice {
+				t.Errorf("two packages have the code %s", code)
+			}
+			all[code] = names
+		}
+	}
+	return all
+}
+
+// Every code has a message, every message a code, and a message names no
+// parameter that its code does not have. Package i18n's own test holds both
+// languages to the same placeholders.
+func TestReasonsHaveMessages(t *testing.T) {
+	placeholder := regexp.MustCompile(`\{([a-z_]+)\}`)
+	codes := reasonParams(t)
+	for code, names := range codes {
+		if !i18n.Has("reason." + code) {
+			t.Errorf("the code %s has no message", code)
+			continue
+		}
+		for _, l := range i18n.Langs {
+			for _, m := range placeholder.FindAllStringSubmatch(i18n.Raw(l, "reason."+code, 2), -1) {
+				if !slices.Contains(names, m[1]) {
+					t.Errorf("reason.%s in %s: {%s} is no parameter of the code", code, l, m[1])
+				}
+			}
+		}
+	}
+	for _, key := range i18n.Keys() {
+		if code, ok := strings.CutPrefix(key, "reason."); ok && codes[code] == nil {
+			t.Errorf("no code has the message %s", key)
+		}
+	}
+}
+
+// madeElsewhere are codes that no call of fleet.Because names: SQL writes them,
+// or a table chooses among them.
+var madeElsewhere = []string{campaign.ReasonBusyIn, campaign.ReasonTakenOver, campaign.ReasonWaveNamed,
+	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText}
+
+// Every code is made with exactly the parameters that its table names, and
+// every code is made.
+func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
+	made := make(map[string]bool)
+	for _, code := range madeElsewhere {
+		made[code] = true
+	}
+	codes := reasonParams(t)
+	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout"} {
+		files := parse(t, filepath.Join("../..", dir))
+		for _, f := range files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok { // constants that are handed on, as in tables
+					if code, known := constants[id.Name]; known && id.Obj == nil {
+						made[code] = true
+					}
+				}
+				call, ok := n.(*ast.CallExpr)
+				if !ok || nameOf(call.Fun) != "Because" && nameOf(call.Fun) != "failedCheck" || len(call.Args) == 0 {
+					return true
+				}
+				code, known := constants[nameOf(call.Args[0])]
+				if !known {
+					return true // chosen at run time
+				}
+				made[code] = true
+				if got, want := paramNames(call), slices.Sorted(slices.Values(codes[code])); !slices.Equal(got, want) {
+					t.Errorf("%s: %s is made with %v, its table says %v", dir, code, got, want)
+				}
+				return true
+			})
+		}
+	}
+	for code := range maps.Keys(codes) {
+		if !made[code] && !strings.HasPrefix(code, "outcome_") {
+			t.Errorf("nothing makes the code %s", code)
+		}
+	}
+}
+
+// constants are the codes by the names of their constants.
+var constants = make(map[string]string)
+
+func parse(t *testing.T, dir string) (files []*ast.File) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(names) < 10 {
+		t.Fatalf("found %d files in %s: %v", len(names), dir, err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	for _, f := range files {
+		ast.Inspect(f, addConstant)
+	}
+	return files
+}
+
+func addConstant(n ast.Node) bool {
+	spec, ok := n.(*ast.ValueSpec)
+	if !ok || len(spec.Names) != 1 || len(spec.Values) != 1 || spec.Type != nil {
+		return true
+	}
+	name := spec.Names[0].Name
+	lit, ok := spec.Values[0].(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING || !slices.ContainsFunc([]string{"Reason", "Fit", "Transfer", "Presence"},
+		func(p string) bool { return strings.HasPrefix(name, p) }) {
+		return true
+	}
+	constants[name], _ = strconv.Unquote(lit.Value)
+	return true
+}
+
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+func paramNames(call *ast.CallExpr) (names []string) {
+	for i := 1; i < len(call.Args); i += 2 {
+		if lit, ok := call.Args[i].(*ast.BasicLit); ok {
+			name, _ := strconv.Unquote(lit.Value)
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
