@@ -162,6 +162,14 @@ type Campaign struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
+	// ReasonCode What reason is made of; empty if there is none
+	//
+	// Examples: next_window
+	ReasonCode string `json:"reason_code"`
+
+	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
+	ReasonParams map[string]interface{} `json:"reason_params"`
+
 	// ReleaseID null for a rollback: each device gets the image it had
 	ReleaseID *string `json:"release_id"`
 
@@ -303,6 +311,14 @@ type CampaignItem struct {
 
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
+
+	// ReasonCode What reason is made of; empty if there is none
+	//
+	// Examples: next_window
+	ReasonCode string `json:"reason_code"`
+
+	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
+	ReasonParams map[string]interface{} `json:"reason_params"`
 
 	// ReleaseID null for a rollback: each device gets the image it had
 	ReleaseID *string `json:"release_id"`
@@ -446,6 +462,14 @@ type Deployment struct {
 	// Reason Why it failed, or what it waits for
 	Reason string `json:"reason"`
 
+	// ReasonCode What reason is made of; empty if there is none
+	//
+	// Examples: download_stalled
+	ReasonCode string `json:"reason_code"`
+
+	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
+	ReasonParams map[string]interface{} `json:"reason_params"`
+
 	// Reconnects While the device is watched
 	Reconnects int64      `json:"reconnects"`
 	SentAt     *time.Time `json:"sent_at"`
@@ -501,10 +525,18 @@ type Device struct {
 	Presence string `json:"presence"`
 
 	// PresenceEvidence What the presence was concluded from
-	PresenceEvidence string     `json:"presence_evidence"`
-	PresenceSince    *time.Time `json:"presence_since"`
-	RemoteAddr       string     `json:"remote_addr"`
-	ReplacedBy       *string    `json:"replaced_by"`
+	PresenceEvidence string `json:"presence_evidence"`
+
+	// PresenceEvidenceCode What presence_evidence is made of; empty if there is none
+	//
+	// Examples: connected
+	PresenceEvidenceCode string `json:"presence_evidence_code"`
+
+	// PresenceEvidenceParams Parameters of the code
+	PresenceEvidenceParams map[string]interface{} `json:"presence_evidence_params"`
+	PresenceSince          *time.Time             `json:"presence_since"`
+	RemoteAddr             string                 `json:"remote_addr"`
+	ReplacedBy             *string                `json:"replaced_by"`
 
 	// Replaces The unit that it took over from
 	Replaces  *string    `json:"replaces"`
@@ -576,6 +608,12 @@ type Failures struct {
 
 	// Reason Of one of them
 	Reason string `json:"reason"`
+
+	// ReasonCode What reason is made of
+	ReasonCode string `json:"reason_code"`
+
+	// ReasonParams Parameters of the code
+	ReasonParams map[string]interface{} `json:"reason_params"`
 
 	// Sample A few of the devices
 	Sample []string `json:"sample"`
@@ -769,6 +807,14 @@ type Misfits struct {
 	// Detail Of one of them
 	Detail string `json:"detail"`
 
+	// DetailCode What detail is made of; empty if there is none
+	//
+	// Examples: fit_slot
+	DetailCode string `json:"detail_code"`
+
+	// DetailParams Parameters of the code
+	DetailParams map[string]interface{} `json:"detail_params"`
+
 	// Reason Examples: too_large
 	Reason string `json:"reason"`
 
@@ -781,8 +827,14 @@ type Observed struct {
 	At      time.Time `json:"at"`
 	Attempt int64     `json:"attempt"`
 	Detail  string    `json:"detail"`
-	From    string    `json:"from"`
-	Kind    string    `json:"kind"`
+
+	// DetailCode What detail is made of; empty if there is none
+	DetailCode string `json:"detail_code"`
+
+	// DetailParams Parameters of the code
+	DetailParams map[string]interface{} `json:"detail_params"`
+	From         string                 `json:"from"`
+	Kind         string                 `json:"kind"`
 
 	// To As from, if it changed nothing
 	To string `json:"to"`
@@ -993,6 +1045,14 @@ type Retried struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
+	// ReasonCode What reason is made of; empty if there is none
+	//
+	// Examples: next_window
+	ReasonCode string `json:"reason_code"`
+
+	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
+	ReasonParams map[string]interface{} `json:"reason_params"`
+
 	// ReleaseID null for a rollback: each device gets the image it had
 	ReleaseID *string `json:"release_id"`
 
@@ -1174,6 +1234,14 @@ type Wave struct {
 
 	// Verdict Why it was judged as it was
 	Verdict string `json:"verdict"`
+
+	// VerdictCode What verdict is made of; empty if there is none
+	//
+	// Examples: wave_rate
+	VerdictCode string `json:"verdict_code"`
+
+	// VerdictParams Parameters of the code
+	VerdictParams map[string]interface{} `json:"verdict_params"`
 }
 
 // WavePlan defines model for WavePlan.
