@@ -14,6 +14,7 @@ import (
 // TestTwoBoardsWithOneMAC has two boards with the same address on the air. The
 // first is connected; the second polls under the same Device-Id.
 func TestTwoBoardsWithOneMAC(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	board := func(seed uint64, name, addr string) *sim.Device {
 		return d.simulate(sim.Options{Boards: []string{name}, Seed: seed, FirstMAC: "02:f1:ee:00:00:01",

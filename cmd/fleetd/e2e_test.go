@@ -255,6 +255,7 @@ func TestClientCommands(t *testing.T) {
 // A board that is asked to set up its Wi-Fi goes without an answer; its going
 // is the outcome, and it is back when a person has been there.
 func TestReconfigureWiFi(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"lichuang-dev"}, Seed: 7, TimeScale: 0.1,
 		BootDelay: 200 * time.Millisecond})

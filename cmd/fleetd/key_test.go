@@ -109,6 +109,7 @@ func (d *daemon) connectWith(c credential) byte {
 // a board that keeps trying with what it has, and one that is switched off all
 // the while; fleetd is killed after each step.
 func TestSigningKeyRotation(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	killed := func() {
 		d.kill()
