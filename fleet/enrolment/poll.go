@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fleetd/fleet"
 	"strings"
+	"time"
 	"unique"
 
 	"github.com/google/uuid"
@@ -143,7 +144,7 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 		return nil
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return nil
-	case e.o.Mode == fleet.EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device):
+	case e.o.Mode == fleet.EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device) && !e.contested(p.Device, p.At):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
@@ -159,6 +160,14 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 		st.newClientID = strings.Clone(p.ClientID)
 	}
 	return err
+}
+
+// contested reports whether two units were seen to use the device's id. Until an
+// operator decides, the credentials stay with the one that has them: after a
+// restart of fleetd it has to connect again, and the other may poll first.
+func (e *Service) contested(id fleet.DeviceID, at time.Time) bool {
+	c, ok := e.duplicates.conflict(id)
+	return ok && c.Active(at)
 }
 
 // admitWaiting lets a device in if all are let in, and otherwise has it show

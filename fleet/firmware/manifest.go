@@ -31,7 +31,7 @@ func (f *Service) SetManifest(ctx context.Context, by fleet.Actor, sha256 string
 
 // AttachManifest gives the image that a .manifest file is about that manifest.
 func (f *Service) AttachManifest(ctx context.Context, by fleet.Actor, file []byte) (Image, error) {
-	if err := by.May(fleet.RoleOperator, "signing an image"); err != nil {
+	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
 	}
 	_, m, err := espimage.ReadSignedManifest(file)
