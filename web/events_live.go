@@ -218,7 +218,7 @@ func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	if err != nil {
 		return err
 	}
-	beside.Beside = true
+	beside.Compact = true
 	row := callRow(c, "")
 	row.NoDevice = true
 	u.patches = append(u.patches, row.Row())

@@ -101,7 +101,7 @@ func (s *Server) callBeside(r *http.Request, d fleet.Device, tool string) (*ui.C
 		return nil, err
 	}
 	v, err := s.callView(r.Context(), c, d.Name)
-	v.Beside = true
+	v.Compact = true
 	return &v, err
 }
 
