@@ -228,7 +228,7 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 
 	// A version that the device took back is not used again.
 	c.notify("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
-	b.get("/devices/a085e3112233/health").wantText("#config", "took version 5 back by itself")
+	b.get("/devices/a085e3112233/health").wantText("#config", "took version 5 back automatically")
 	b.post("/devices/a085e3112233/config", form).wantStatus(303)
 	if got := device.asked(); !strings.Contains(got, `\"version\":6`) {
 		t.Errorf("after a reverted version the device was asked %s", got)
