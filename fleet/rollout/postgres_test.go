@@ -160,7 +160,7 @@ func (f *pgFleet) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, er
 	f.mu.Lock()
 	f.sent[l.Deployment]++
 	f.mu.Unlock()
-	r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceSent})
+	r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceSent})
 	f.install(l, f.faults[r.Device])
 	select {
 	case <-r.Firmware.Done:

@@ -265,10 +265,10 @@ func text(s string) json.RawMessage {
 
 func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Call, error) {
 	failed := func(kind fleet.EvidenceKind, code, detail string) {
-		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
+		r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
 	}
 	told := func(kind fleet.EvidenceKind, detail string) {
-		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
+		r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
 	}
 	o := r.Firmware
 	w.order(fleet.FirmwareOffer{SHA256: o.SHA256, Size: o.Size, Job: o.Job, Manifest: o.Manifest, Signature: o.Signature})
