@@ -23,7 +23,7 @@ type DryRun struct {
 	Conflicts []PlannedConflict
 	Warnings  []PlanWarning
 	Digest    string
-	// FirstDispatch is when the first device could be told: now, the start, or
+	// FirstDispatch is when the first device could be notified: now, the start, or
 	// when the first window opens; nil if no window opens before the end.
 	FirstDispatch *time.Time
 	Estimate      time.Duration // of the whole, if every device were online; 0 if unknown
@@ -240,7 +240,7 @@ func (d *Deployment) aim(img firmware.Image) {
 	d.Force = !VersionNewer(img.Version, d.FromVersion)
 }
 
-// VersionNewer reports whether a stock device that runs from would take to as
+// VersionNewer reports whether a stock device that runs from would regard to as
 // newer: strictly, part by part, and more parts is newer.
 func VersionNewer(to, from string) bool {
 	return slices.Compare(fleet.VersionKey(to), fleet.VersionKey(from)) > 0
