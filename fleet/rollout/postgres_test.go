@@ -331,7 +331,7 @@ func TestEnginesTakeTurnsOnPostgreSQL(t *testing.T) {
 	}
 }
 
-// BenchmarkDispatch decides about, tells and judges devices on a real database.
+// BenchmarkDispatch examines, notifies and judges devices on a real database.
 func BenchmarkDispatch(b *testing.B) {
 	const n = 4000
 	for b.Loop() {
