@@ -355,36 +355,36 @@ func sortedByCount[K comparable, T any](groups map[K]*T, count func(*T) int) []T
 	return out
 }
 
-// A TakenStore knows which devices campaigns keep.
-type TakenStore interface {
+// A ConflictStore knows which devices campaigns keep.
+type ConflictStore interface {
 	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
 	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
 }
 
-// Taken returns what [firmware.Options] asks for: the devices that quarantine or
+// Unavailable returns what [firmware.Options] asks for: the devices that quarantine or
 // an open campaign keeps.
-func Taken(s TakenStore) func(context.Context, []fleet.DeviceID, time.Time) (map[fleet.DeviceID]firmware.Misfits,
-	error) {
+func Unavailable(s ConflictStore) func(context.Context, []fleet.DeviceID, time.Time) (
+	map[fleet.DeviceID]firmware.Misfits, error) {
 	return func(ctx context.Context, ids []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]firmware.Misfits, error) {
-		taken := make(map[fleet.DeviceID]firmware.Misfits)
+		kept := make(map[fleet.DeviceID]firmware.Misfits)
 		quarantined, err := s.QuarantinesOf(ctx, ids, now)
 		if err != nil {
 			return nil, err
 		}
 		for id, q := range quarantined {
-			taken[id] = firmware.Misfits{Reason: firmware.SkipQuarantined, Detail: q.Reason}
+			kept[id] = firmware.Misfits{Reason: firmware.SkipQuarantined, Detail: q.Reason}
 		}
 		busy, err := s.Conflicts(ctx, uuid.Nil, ids)
 		for _, c := range busy {
-			taken[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: fleet.Because(ReasonFitBusy, "name", c.Name)}
+			kept[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: fleet.Because(ReasonFitBusy, "name", c.Name)}
 		}
-		return taken, err
+		return kept, err
 	}
 }
 
 // PartsOf returns what [fleet.DevicesOptions] asks for: the parts that a device has
 // in open campaigns.
-func PartsOf(s TakenStore) func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
+func PartsOf(s ConflictStore) func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
 	return func(ctx context.Context, id fleet.DeviceID) ([]fleet.CampaignPart, error) {
 		busy, err := s.Conflicts(ctx, uuid.Nil, []fleet.DeviceID{id})
 		parts := make([]fleet.CampaignPart, 0, len(busy))
