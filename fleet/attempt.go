@@ -22,7 +22,7 @@ type attempt struct {
 	stalled func(error) // see [CallRequest]; may be nil
 }
 
-// carry takes a call along its path, which is the same for operators, programs,
+// carry moves a call along its path, which is the same for operators, programs,
 // models and campaigns:
 //
 //	check  the request is worth a record, and names a device
@@ -77,8 +77,8 @@ func (a *attempt) abandon(err error) {
 	if a.turn != nil {
 		a.turn.Done()
 	}
-	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
-		Detail: CleanText(err.Error(), maxToldDetail)})
+	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
+		Detail: CleanText(err.Error(), maxOrderDetail)})
 }
 
 // check begins the record of a call, in memory, if the request is worth one.
@@ -102,7 +102,7 @@ func checkRequest(r CallRequest) error {
 		return Refuse(ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
 		return Refuse(ErrInvalid, "invalid_arguments.not_json")
-	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Patience <= 0):
+	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Timeout <= 0):
 		return Refuse(ErrInvalid, "invalid_order", "tool", ToolUpgradeFirmware)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
 		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
@@ -117,7 +117,7 @@ func (s *Calls) newCall(r CallRequest) *Call {
 		c.Arguments = json.RawMessage("{}")
 	}
 	if r.Firmware != nil {
-		c.Timeout = r.Firmware.Patience
+		c.Timeout = r.Firmware.Timeout
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout(r.Tool)
@@ -246,9 +246,9 @@ func (a *attempt) notInserted(err error) error {
 	return a.unsettled(err)
 }
 
-// send takes a call on record to its outcome, and stores that.
+// send sends a call on record, waits for its outcome and stores that.
 func (a *attempt) send() error {
-	defer a.tellNotSent()
+	defer a.notifyNotSent()
 	if a.turn == nil { // refused, invalid or offline
 		a.calls.o.Observe(a.call)
 		return nil
@@ -345,7 +345,7 @@ func (a *attempt) conclude(answer Answer, err error) {
 	}
 }
 
-// answered takes a result. Stock firmware reports a failure as the text
+// answered records the device's result. Stock firmware reports a failure as the text
 // "false" without the error flag (protocol 8, trap 5).
 func (a *attempt) answered(answer Answer) {
 	a.call.Result = answer.Result
@@ -371,10 +371,10 @@ func (a *attempt) close(state CallState, err *CallError) {
 // finish keeps the outcome. The database may be away for a while; the outcome
 // of a call that was made is worth waiting for.
 func (a *attempt) finish() error {
-	const patience, longest = 5 * time.Minute, 5 * time.Second
+	const timeout, longest = 5 * time.Minute, 5 * time.Second
 	var err error
 	stopping := a.calls.life.Done()
-	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < patience; wait = min(2*wait, longest) {
+	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < timeout; wait = min(2*wait, longest) {
 		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, ErrInvalid) {
 			break
 		}
@@ -385,7 +385,7 @@ func (a *attempt) finish() error {
 		case <-time.After(wait):
 			waited += wait
 		case <-stopping:
-			waited, stopping = patience-longest, nil // one try more, or two
+			waited, stopping = timeout-longest, nil // one try more, or two
 		}
 	}
 	if err != nil {
@@ -403,7 +403,7 @@ func (a *attempt) neverSent() {
 // unsettled has the call's outcome stored as soon as the database allows.
 func (a *attempt) unsettled(err error) error {
 	if errors.Is(err, ErrInvalid) {
-		return err // no database would take it
+		return err // no database would accept it
 	}
 	why := Refuse(ErrUnavailable, "outcome_not_recorded")
 	if a.call.SentAt == nil {
@@ -414,7 +414,7 @@ func (a *attempt) unsettled(err error) error {
 
 // late keeps an answer that came after the call was given up.
 func (a *attempt) late(answer Answer) {
-	a.tellLate(answer)
+	a.notifyLate(answer)
 	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
 		l.Error = deviceError(answer.Err.Message)

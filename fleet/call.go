@@ -60,7 +60,7 @@ type Call struct {
 	FinishedAt *time.Time
 }
 
-// Duration is the time from sending to the outcome, 0 while there is none.
+// Duration is the time from sending to the outcome, 0 before that.
 func (c Call) Duration() time.Duration {
 	if c.SentAt == nil || c.FinishedAt == nil {
 		return 0
@@ -96,7 +96,7 @@ func NewCallError(code string, params ...any) *CallError {
 	return &CallError{Code: r.Code, Params: r.Params}
 }
 
-// deviceError is an error in the device's own words.
+// deviceError is an error with the text that the device sent.
 func deviceError(message string) *CallError { return &CallError{Code: CodeToolError, Message: message} }
 
 // Codes of [CallError]. Those of refusals and invalid calls name the rule.

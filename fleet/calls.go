@@ -73,7 +73,7 @@ type CallsOptions struct {
 // which people, programs, models and campaigns reach devices.
 //
 // A call is made at most once. What fleetd cannot know it calls unknown or
-// timed_out, and never sends again by itself.
+// timed_out, and never sends again without a new request.
 type Calls struct {
 	o       CallsOptions
 	gate    gate
@@ -181,7 +181,7 @@ func (s *Calls) newCallID(now time.Time) uuid.UUID {
 	return id
 }
 
-// announce tells live views of a call. The record is copied: views read it
+// announce publishes an event about a call. The record is copied: views read it
 // while the call goes on.
 func (s *Calls) announce(c *Call) {
 	if s.o.Events.Idle() {

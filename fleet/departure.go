@@ -54,7 +54,7 @@ func (a *attempt) sendAway(ctx context.Context, effect ToolEffect) {
 	}
 }
 
-// departureReplied takes the reply, or what became of the sending. Only a
+// departureReplied handles the reply, or what became of the sending. Only a
 // refusal, and a call that was not sent, end the call.
 func (a *attempt) departureReplied(answer Answer, err error) {
 	var refused *ToolError

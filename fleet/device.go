@@ -32,7 +32,7 @@ func ParseDeviceID(s string) (DeviceID, error) {
 	return DeviceID(id), nil
 }
 
-// MAC returns the id as a colon-separated MAC address, or "" if it is none.
+// MAC returns the id as a colon-separated MAC address, or "" if the id is not one.
 func (id DeviceID) MAC() string {
 	if !macPattern.MatchString(string(id)) {
 		return ""
@@ -83,7 +83,7 @@ type Device struct {
 	ClientID  string // the Client-Id (UUID) its credentials are bound to
 	Language  string // UI language of the firmware, "zh-CN"
 
-	Layout   *FlashLayout // nil before a boot poll that told
+	Layout   *FlashLayout // nil before a boot poll that reported it
 	TimeZone string       // IANA name, set by an operator; "" is the fleet's
 
 	Presence         Presence
@@ -145,7 +145,7 @@ type Facts struct {
 	PolledAt time.Time
 	Body     json.RawMessage // what is left of it when the body did not parse, nil if nothing
 	Broken   bool            // the body did not parse
-	Salvaged []PollField     // what it said before it broke; beside that the headers were used
+	Salvaged []PollField     // what it said before it broke; the headers were used too
 }
 
 // Codes of what is wrong with a boot poll.

@@ -16,7 +16,7 @@ func TestParseDeviceID(t *testing.T) {
 		{strings.Repeat("a", 64), strings.Repeat("a", 64)},
 		{strings.Repeat("a", 65), ""},
 		{"", ""},
-		{".", ""}, // no page of its own: a browser opens the list
+		{".", ""}, // has no page: a browser opens the list
 		{"..", ""},
 		{".hidden", ""},
 		{"--help", ""}, // a flag, on the command line

@@ -197,8 +197,8 @@ func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
 	return nil
 }
 
-// changed follows up a write: what was remembered is forgotten, live views are
-// told, and the device is read back.
+// changed follows up a write: it drops what was cached, publishes an event for
+// live views, and reads the device back.
 func (s *Devices) changed(ctx context.Context, id DeviceID, err error) (Device, error) {
 	if err != nil {
 		return Device{}, err
@@ -252,7 +252,7 @@ func (p *DevicePatch) clean() (err error) {
 	return err
 }
 
-// cleanZone takes names of the time zone database. "Local" would be the
+// cleanZone accepts names of the time zone database. "Local" would be the
 // server's, whatever that is.
 func cleanZone(name string) (string, error) {
 	name = strings.TrimSpace(name)

@@ -18,15 +18,15 @@ const (
 	EventCampaign  EventKind = "campaign"   // a campaign progressed or changed state
 	EventDeployed  EventKind = "deployment" // a device's part in a campaign changed; Subject is the campaign
 	EventRelease   EventKind = "release"    // an image or release is new or changed state
-	EventVitals    EventKind = "vitals"     // a device told its vitals
+	EventVitals    EventKind = "vitals"     // a device reported its vitals
 	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
-	EventConfig    EventKind = "config"     // a device told its configuration
+	EventConfig    EventKind = "config"     // a device reported its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id
 	// lines of a device's log came, or its following began or ended; Subject is the device
 	EventLog EventKind = "log"
 )
 
-// An Event tells live views what changed. It is a hint to look, not a record:
+// An Event notifies live views of a change. It is a hint to look, not a record:
 // a slow reader loses its subscription and reads again from the store.
 type Event struct {
 	Kind     EventKind
@@ -55,7 +55,7 @@ type Subscription struct {
 }
 
 // Subscribe starts a subscription with room for buffer unread events. want
-// says which events it takes, nil for all; it must be quick.
+// reports whether it wants an event, nil for all; it must be quick.
 func (b *Events) Subscribe(buffer int, want func(*Event) bool) *Subscription {
 	c := make(chan Event, buffer)
 	s := &Subscription{C: c, c: c, want: want, events: b}
@@ -92,7 +92,7 @@ func (b *Events) Publish(e Event) {
 	}
 }
 
-// Idle reports whether nobody listens, so that costly events need not be made.
+// Idle reports whether there are no subscribers, so that costly events need not be made.
 func (b *Events) Idle() bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -116,7 +116,7 @@ func (s *FanOuts) background(do func(ctx context.Context)) {
 func (s *FanOuts) haltIfEnded(id uuid.UUID) {
 	s.background(func(ctx context.Context) {
 		var f FanOut
-		err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
+		err := s.untilStored(ctx, func(ctx context.Context) (err error) {
 			f, err = s.Get(ctx, id)
 			return err
 		}, func(error) {})
@@ -134,7 +134,7 @@ func (s *FanOuts) withdraw(f FanOut) {
 	now := s.now()
 	f.State, f.FinishedAt = FanOutCanceled, &now
 	s.background(func(ctx context.Context) {
-		err := s.untilTaken(ctx, func(ctx context.Context) error {
+		err := s.untilStored(ctx, func(ctx context.Context) error {
 			err := s.store.CreateFanOut(ctx, &f, nil)
 			if errors.Is(err, ErrConflict) {
 				err = s.store.FinishFanOut(ctx, systemActor, f.ID, FanOutCanceled, now)
@@ -181,9 +181,9 @@ func (s *FanOuts) announce(id uuid.UUID) {
 	s.events.Publish(Event{Kind: EventFanOut, At: s.now(), Subject: id.String()})
 }
 
-// untilTaken calls do until the database takes part, with growing pauses. It
+// untilStored calls do until the database accepts it, with growing pauses. It
 // returns errors that are not the database's, and the end of ctx.
-func (s *FanOuts) untilTaken(ctx context.Context, do func(context.Context) error, failed func(error)) error {
+func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) error, failed func(error)) error {
 	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
 		bounded, cancel := context.WithTimeout(ctx, fanOutDBTimeout)
 		err := do(bounded)
@@ -200,7 +200,7 @@ func (s *FanOuts) untilTaken(ctx context.Context, do func(context.Context) error
 	}
 }
 
-// persist is untilTaken, shown to who follows the fan-out.
+// persist is untilStored, shown to who follows the fan-out.
 func (r *fanOutRun) persist(do func(context.Context) error) error {
 	return r.persistStalling(func(ctx context.Context, _ func(error)) error { return do(ctx) })
 }
@@ -220,7 +220,7 @@ func (r *fanOutRun) persistStalling(do func(ctx context.Context, stalled func(er
 			r.unstuck()
 		}
 	}()
-	return r.s.untilTaken(r.ctx, func(ctx context.Context) error { return do(ctx, stalled) }, stalled)
+	return r.s.untilStored(r.ctx, func(ctx context.Context) error { return do(ctx, stalled) }, stalled)
 }
 
 func (r *fanOutRun) noteStuck(err error) {
@@ -316,7 +316,7 @@ func (r *fanOutRun) callAll(workers int) error {
 			r.changed.Store(true)
 		case result := <-r.results:
 			r.inFlight--
-			r.take(result)
+			r.handle(result)
 		case e, ok := <-r.seen():
 			r.online(e, ok)
 		case <-alarm.C:
@@ -446,9 +446,9 @@ func (r *fanOutRun) unpark(id DeviceID) {
 	r.changed.Store(true)
 }
 
-// take looks at what came of a call. A device is tried again only if it was not
+// handle looks at what came of a call. A device is tried again only if it was not
 // connected and is still waited for.
-func (r *fanOutRun) take(result fanOutResult) {
+func (r *fanOutRun) handle(result fanOutResult) {
 	r.changed.Store(true)
 	if result.offline {
 		r.parkOrCall(result.device)
@@ -599,7 +599,7 @@ func (r *fanOutRun) awaitSettled(open **unsettledError) error {
 	}
 }
 
-// skip takes a device out of the fan-out that cannot be called, unless the
+// skip removes a device from the fan-out that cannot be called, unless the
 // record says that it has had its call.
 func (r *fanOutRun) skip(id DeviceID, why error, open *unsettledError) error {
 	target := FanOutTarget{Device: id, Reason: skipReason(why)}

@@ -126,7 +126,7 @@ func (s *FanOuts) Run(ctx context.Context) error {
 	s.life, s.started = ctx, s.now()
 	s.mu.Unlock()
 	var open []FanOut
-	err := s.untilTaken(ctx, func(ctx context.Context) (err error) {
+	err := s.untilStored(ctx, func(ctx context.Context) (err error) {
 		open, err = s.store.RunningFanOuts(ctx)
 		return err
 	}, func(err error) { s.log.Error("fan-outs of the last run wait for the database", "err", err) })

@@ -20,16 +20,16 @@ type FirmwareOrder struct {
 	SHA256    string // of the bytes, hex
 	Size      int64  // bytes
 	Job       string // as [UpgradeJobName] names it; the device reports on it
-	Manifest  string // signed statement about the image; "" if there is none
+	Manifest  string // signed statement about the image; "" without one
 	Signature string // of the manifest, base64
-	// Told sees that the call was sent, answered or not sent, as it happens; it
-	// must not block. Kinds: sent, answer, job (the device took the order for the
-	// named job), refused, late_answer, not_sent. Every
-	// order gets sent or not_sent, also if [Calls.Make] fails; the detail of
-	// not_sent and refused is "code: message".
-	Told func(Evidence)
-	// Patience is how long the call waits for its evidence.
-	Patience time.Duration
+	// Notify is called when the call was sent, answered or not sent, as it
+	// happens; it must not block, and may be nil. Kinds: sent, answer, job (the
+	// device accepted the named job), refused, late_answer, not_sent. Every order
+	// gets sent or not_sent, also if [Calls.Make] fails; Code and Detail of
+	// not_sent and refused are those of the call's error.
+	Notify func(Evidence)
+	// Timeout is how long the call waits for its evidence; it must be above 0.
+	Timeout time.Duration
 	// Done ends the call when the attempt was judged otherwise; may be nil.
 	Done <-chan struct{}
 }
@@ -42,9 +42,9 @@ func (o *FirmwareOrder) done() <-chan struct{} {
 	return o.Done
 }
 
-func (o *FirmwareOrder) tell(e Evidence) {
-	if o != nil && o.Told != nil {
-		o.Told(e)
+func (o *FirmwareOrder) notify(e Evidence) {
+	if o != nil && o.Notify != nil {
+		o.Notify(e)
 	}
 }
 
@@ -135,12 +135,12 @@ type FirmwareOffer struct {
 	SHA256    string // of the bytes, hex
 	Size      int64  // bytes
 	Job       string // as [UpgradeJobName] names it
-	Manifest  string // signed statement about the image; "" if there is none
+	Manifest  string // signed statement about the image; "" without one
 	Signature string // of the manifest, base64
 }
 
 var comparableVersion = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9}){0,5}$`)
 
 // ComparableVersion reports whether a stock device survives comparing the
-// version: it parses each part as a number, and a part that is none throws.
+// version: it parses each part as a number, and throws on one that is not.
 func ComparableVersion(version string) bool { return comparableVersion.MatchString(version) }

@@ -5,7 +5,7 @@
 // telemetry are packages below it, which it does not import.
 //
 // It imports neither the broker nor SQL nor HTTP; they import it. What fleet
-// needs from the outside it states as small interfaces beside their use: a
+// needs from the outside it states as small interfaces where they are used: a
 // [Link] delivers calls to connected devices, the *Store interfaces keep what
 // must outlive the process.
 //

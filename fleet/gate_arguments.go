@@ -24,7 +24,7 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	}
 	schema := g.schemas.of(inventory, tool)
 	if schema == nil {
-		return nil // the device sent a schema that is none; it judges for itself
+		return nil // the device sent an invalid schema; it validates the arguments
 	}
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if _, known := schema.Schema().Properties[name]; !known {
@@ -129,7 +129,7 @@ func notAnObject(err error) *CallError {
 
 // explainArguments says which argument breaks the schema. The schemas of
 // devices are flat and use few keywords (protocol 4.3); for any other the
-// validator's own words have to do.
+// text is the validator's.
 func explainArguments(schema *jsonschema.Schema, args map[string]any, err error) *CallError {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		value, given := args[name]
@@ -189,9 +189,9 @@ func plainSchemaError(err error) string {
 const maxPatternBytes = 256
 
 // boundedSchema reports whether arguments can be held against the schema in
-// bounded time. A schema is a device's word: one that refers to itself sends
-// the validator into a recursion that ends the process, and a few references
-// to references take it longer than anyone can wait.
+// bounded time. A schema comes from a device and is not trusted: one that
+// refers to itself sends the validator into a recursion that ends the process,
+// and a few references to references take it longer than a caller can wait.
 func boundedSchema(raw json.RawMessage) bool {
 	var schema any
 	return json.Unmarshal(raw, &schema) == nil && !hasReference(schema) && patternBytes(schema) <= maxPatternBytes

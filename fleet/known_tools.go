@@ -48,7 +48,7 @@ type knownTool struct {
 	audience Audience      // AudienceUser: a language model never calls it
 	access   toolAccess    // who else may not
 	effect   ToolEffect    // on the device's connection
-	silent   bool          // the device goes without an answer: evidence tells the outcome
+	silent   bool          // the device goes without an answer: the outcome comes from evidence
 	url      LinkPurpose   // of the one-time address that fleetd puts into the argument url
 	single   bool          // needs something made for one device: no fan-out
 	timeout  time.Duration // 0 takes DefaultCallTimeout

@@ -41,7 +41,7 @@ type Invocation struct {
 	Tool      string
 	Arguments json.RawMessage
 	// ForOperator: not for a language model. Firmware that guards its user-only
-	// tools wants to be told.
+	// tools needs to know.
 	ForOperator bool
 	// OnWritten is called at most once, when Send has handed the call over to the
 	// connection. A link that does not know that moment never calls it. May be nil.

@@ -43,7 +43,7 @@ type Token struct {
 	Name       string
 	Role       Role
 	Hash       []byte // SHA-256 of the whole secret "flt_..."
-	Hint       string // last four characters, to tell tokens apart
+	Hint       string // last four characters, to distinguish tokens
 	CreatedBy  string
 	CreatedAt  time.Time
 	LastUsedAt *time.Time
@@ -74,14 +74,14 @@ type OperatorStore interface {
 
 var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 
-// Operators manages people and API tokens, and tells who is who.
+// Operators manages people and API tokens, and authenticates both.
 type Operators struct {
 	store OperatorStore
 	now   func() time.Time
 
 	mu      sync.Mutex
 	tokens  map[[32]byte]seenToken // recently used, so that a request costs no read
-	dummy   string                 // hash compared when the name is unknown, so that timing tells nothing
+	dummy   string                 // hash compared when the name is unknown, so that timing reveals nothing
 	hashing chan struct{}          // argon2id takes 64 MB a turn
 }
 
@@ -113,7 +113,7 @@ func HashPassword(password string) (string, error) {
 var errSignIn = Refuse(ErrForbidden, "wrong_credentials")
 
 // SignIn returns the operator with this name and password. Its error does not
-// tell whether the name exists.
+// reveal whether the name exists.
 func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator, error) {
 	o, err := s.store.OperatorByName(ctx, strings.TrimSpace(name))
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -173,8 +173,8 @@ func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, pas
 	return s.store.SetOperatorPassword(ctx, by, id, hash)
 }
 
-// SetDisabled locks an operator out, or lets them in again. Nobody can lock
-// themselves out.
+// SetDisabled locks an operator out, or lets them in again. Operators cannot
+// lock themselves out.
 func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, disabled bool) error {
 	if err := by.May(RoleAdmin, "disable_operator"); err != nil {
 		return err

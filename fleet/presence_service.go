@@ -17,7 +17,7 @@ import (
 type PresenceOptions struct {
 	Store  PresenceStore
 	Log    *slog.Logger
-	Events *Events // nil: nobody is told
+	Events *Events // nil: no events are published
 	Node   string  // this process, as its connections name it
 	// Tap sees all evidence about devices as watchers do, in order for each
 	// device. It is called under a lock: it must not block, nor call back.
@@ -106,11 +106,11 @@ func (p *Presences) Connected(c Connection) {
 			return // a newer connection was faster
 		}
 		if r.connected() {
-			p.tell(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
+			p.notify(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
 		}
 		r.epoch = c.Epoch
 		r.lastSeen = c.At.UnixMilli()
-		p.tell(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
+		p.notify(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
 		p.change(c.Device, r, PresenceOnline, PresenceConnected, c.RemoteAddr, &c)
 	})
 }
@@ -132,7 +132,7 @@ func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
 		case detail != "":
 			code = PresenceBroke
 		}
-		p.tell(c.Device, p.evidence(kind, detail))
+		p.notify(c.Device, p.evidence(kind, detail))
 		p.change(c.Device, r, PresenceOffline, code, detail, nil)
 	})
 }
@@ -168,14 +168,14 @@ func (p *Presences) Seen(id DeviceID) {
 func (p *Presences) Polled(id DeviceID, at time.Time, elfSHA256 string) {
 	p.with(id, func(r *reachability) {
 		r.lastSeen = max(r.lastSeen, at.UnixMilli())
-		p.tell(id, Evidence{At: at, Kind: EvidenceBootPoll, ELF: elfSHA256})
+		p.notify(id, Evidence{At: at, Kind: EvidenceBootPoll, ELF: elfSHA256})
 	})
 }
 
 // Observed passes other evidence about a device, such as an upload, to those
 // who watch it.
 func (p *Presences) Observed(id DeviceID, e Evidence) {
-	p.with(id, func(*reachability) { p.tell(id, e) })
+	p.with(id, func(*reachability) { p.notify(id, e) })
 }
 
 // State returns the presence of a device, since when, and what it was
@@ -322,9 +322,9 @@ func (p *Presences) with(id DeviceID, f func(*reachability)) {
 	f(r)
 }
 
-// tell must run under the lock of the device's shard.
-func (p *Presences) tell(id DeviceID, e Evidence) {
-	p.watchers.tell(id, e)
+// notify must run under the lock of the device's shard.
+func (p *Presences) notify(id DeviceID, e Evidence) {
+	p.watchers.notify(id, e)
 	if p.opts.Tap != nil {
 		p.opts.Tap(id, e)
 	}
@@ -334,7 +334,7 @@ func (p *Presences) evidence(kind EvidenceKind, detail string) Evidence {
 	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: detail}
 }
 
-// change sets the presence, and tells and stores it. A reconnect without a gap
+// change sets the presence, publishes and stores it. A reconnect without a gap
 // is no change of presence, but the store must learn the connection.
 func (p *Presences) change(id DeviceID, r *reachability, to Presence, code, detail string, c *Connection) {
 	now := p.opts.Now()
@@ -377,7 +377,7 @@ func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) er
 const watchBuffer = 64
 
 // presenceWatchers are the few who wait for evidence about single devices. The
-// count keeps the many observations that nobody waits for off the lock.
+// count keeps the many observations without a watcher off the lock.
 type presenceWatchers struct {
 	count    atomic.Int64
 	mu       sync.Mutex
@@ -407,8 +407,8 @@ func (w *presenceWatchers) remove(id DeviceID, c chan Evidence) {
 	close(c)
 }
 
-// tell never blocks.
-func (w *presenceWatchers) tell(id DeviceID, e Evidence) {
+// notify never blocks.
+func (w *presenceWatchers) notify(id DeviceID, e Evidence) {
 	if w.count.Load() == 0 {
 		return
 	}

@@ -162,7 +162,7 @@ func TestWatchDeliversEvidenceInOrder(t *testing.T) {
 	p.Polled(unit, time.Now(), "")
 	p.Connected(connection(2))
 	p.Connected(connection(3))
-	for range 200 { // nobody reads: it must not block
+	for range 200 { // unread: it must not block
 		p.Polled(unit, time.Now(), "")
 	}
 	stop()

@@ -39,7 +39,7 @@ type QueryField struct {
 	Example string
 }
 
-// FieldKind says which operators a field takes.
+// FieldKind says which operators a field allows.
 type FieldKind int
 
 const (

@@ -77,7 +77,7 @@ func (t Term) text(d Device) string {
 	return ""
 }
 
-// anyOf compares without case; a trailing * takes any ending.
+// anyOf compares without case; a trailing * matches any ending.
 func (t Term) anyOf(s string) bool {
 	s = strings.ToLower(s)
 	return slices.ContainsFunc(t.Values, func(v string) bool {

@@ -12,7 +12,7 @@ import (
 
 // A Reason says why something is so: a code, and what belongs to it. It holds
 // no text; text is made where it is shown, from the message catalogue. The zero
-// Reason is none.
+// Reason means that there is no reason.
 type Reason struct {
 	Code   string `json:"code"` // stable, snake_case: "download_stalled"
 	Params Params `json:"params,omitempty"`
@@ -102,7 +102,7 @@ func (r Reason) String() string {
 // Is reports whether the reason has the given code.
 func (r Reason) Is(code string) bool { return r.Code == code }
 
-// Or returns the reason, or other if there is none.
+// Or returns the reason, or other if the reason is the zero value.
 func (r Reason) Or(other Reason) Reason {
 	if r.Code == "" {
 		return other

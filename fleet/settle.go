@@ -66,7 +66,7 @@ func newSettler(store CallStore, log *slog.Logger, announce func(*Call)) *settle
 	return &settler{store: store, log: log, announce: announce, life: life, end: end, hurry: make(chan struct{})}
 }
 
-// add takes a call with its outcome; settled is closed when that is on record.
+// add queues a call with its outcome; settled is closed when that is on record.
 func (s *settler) add(c *Call) (settled <-chan struct{}) {
 	u := &unsettled{call: *c, settled: make(chan struct{})}
 	u.call.Evidence = slices.Clone(c.Evidence)
@@ -140,7 +140,7 @@ func (s *settler) try(batch []*unsettled) error {
 	return s.store.SettleCalls(ctx, calls)
 }
 
-// tryEach gives up the calls that the store cannot take. Settling a call twice
+// tryEach gives up the calls that the store refuses. Settling a call twice
 // does no harm.
 func (s *settler) tryEach(batch []*unsettled) error {
 	for _, u := range batch {
@@ -157,8 +157,8 @@ func (s *settler) tryEach(batch []*unsettled) error {
 	return nil
 }
 
-// rowRefused reports whether the store refused what was to be stored, as
-// against having trouble of its own.
+// rowRefused reports whether the store refused what was to be stored, and not
+// because the store itself is in trouble.
 func rowRefused(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound)
 }

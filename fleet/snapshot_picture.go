@@ -95,7 +95,7 @@ func encodePreview(img image.Image, screen image.Point) ([]byte, error) {
 }
 
 // shrink scales the picture to fit into box, on white where it is transparent.
-// Each pixel is the mean of those it stands for. Small pictures keep their size.
+// Each pixel is the mean of those it replaces. Small pictures keep their size.
 func shrink(img image.Image, box image.Point) *image.RGBA {
 	from := image.NewRGBA(image.Rectangle{Max: img.Bounds().Size()})
 	draw.Draw(from, from.Rect, image.White, image.Point{}, draw.Src)

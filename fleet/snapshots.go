@@ -20,8 +20,8 @@ type SnapshotsOptions struct {
 	Store     SnapshotStore
 	Blobs     Blobs
 	PublicURL string     // http://host:port, as devices reach fleetd
-	Presences *Presences // told of uploads as evidence; may be nil
-	Events    *Events    // nil: nobody is told
+	Presences *Presences // receives uploads as evidence; may be nil
+	Events    *Events    // nil: no events are published
 	Log       *slog.Logger
 	Now       func() time.Time // default: time.Now
 }
@@ -50,7 +50,7 @@ func NewSnapshots(o SnapshotsOptions) *Snapshots {
 
 // Receive stores the picture that a device uploads under the token. body is
 // asked for the bytes only after the token was found good, which uses it up: a
-// device whose upload breaks does not try again by itself.
+// device whose upload breaks does not retry it.
 func (s *Snapshots) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (Snapshot, error) {
 	l, err := s.Use(ctx, token, LinkUpload)
 	if err != nil {

@@ -110,7 +110,7 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 	return inv, nil
 }
 
-// Run forgets devices as events tell of their changes, until ctx ends.
+// Run forgets devices as events report their changes, until ctx ends.
 func (t *Targets) Run(ctx context.Context, events *Events) error {
 	changes := func(e *Event) bool { return e.Kind == EventDevice || e.Kind == EventInventory }
 	for ctx.Err() == nil {

@@ -17,11 +17,11 @@ const (
 // again.
 const maxEvidence = 64
 
-// maxToldDetail bounds what an order is told about a call.
-const maxToldDetail = 200
+// maxOrderDetail bounds the detail of evidence that goes to an order, in bytes.
+const maxOrderDetail = 200
 
 // fillOrder gives an upgrade its arguments: the link, and what else of the
-// order the tool takes. They are returned as the gate shall see them, without
+// order the tool accepts. They are returned as the gate shall see them, without
 // the secret.
 func (a *attempt) fillOrder(schema json.RawMessage) json.RawMessage {
 	a.wire = a.order.arguments(schema, a.order.URL)
@@ -46,7 +46,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 	for a.call.State == CallSent {
 		select {
 		case <-written:
-			a.tellSent()
+			a.notifySent()
 		case r := <-replied:
 			a.upgradeReplied(r)
 		case e := <-seen:
@@ -64,7 +64,7 @@ type upgradeReply struct {
 	err    error
 }
 
-// upgradeReplied takes the reply, or what became of the sending. Only a
+// upgradeReplied handles the reply, or what became of the sending. Only a
 // refusal, and a call that was not sent, end the call.
 func (a *attempt) upgradeReplied(r upgradeReply) {
 	if errors.Is(r.err, ErrInvalid) || errors.Is(r.err, ErrOffline) {
@@ -72,16 +72,16 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 		a.conclude(r.answer, r.err)
 		return
 	}
-	a.tellSent()
+	a.notifySent()
 	var refused *ToolError
 	switch {
 	case errors.As(r.err, &refused):
 		a.conclude(r.answer, r.err)
-		a.tellRefused()
+		a.notifyRefused()
 	case r.err != nil: // the connection ended, as it should
 	case r.answer.failed():
 		a.answered(r.answer)
-		a.tellRefused()
+		a.notifyRefused()
 	case a.order.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
 		a.call.Result = r.answer.Result
 		a.observed(EvidenceJob, string(JobAccepted))
@@ -91,7 +91,7 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 	}
 }
 
-// upgradeSaw takes evidence about the device. Another build proves a failure
+// upgradeSaw handles evidence about the device. Another build proves a failure
 // only of a device whose connection ended too: polls alone can be forged.
 func (a *attempt) upgradeSaw(e Evidence) {
 	if len(a.call.Evidence) < maxEvidence {
@@ -100,10 +100,10 @@ func (a *attempt) upgradeSaw(e Evidence) {
 	polled := func(e Evidence) bool { return e.Kind == EvidenceBootPoll && e.ELF != "" }
 	switch {
 	case polled(e) && e.ELF == a.order.ELFSHA256:
-		a.tellSent() // whether or not the link has said so
+		a.notifySent() // whether or not the link has said so
 		a.close(CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
-		a.tellSent()
+		a.notifySent()
 		a.close(CallToolError, NewCallError(codeNotInstalled))
 	}
 }
@@ -121,40 +121,40 @@ func (a *attempt) missingUpgrade() {
 	a.close(CallTimedOut, NewCallError(CodeNoAnswer+".upgrade", "timeout_ms", a.call.Timeout))
 }
 
-// observed puts evidence on the call's record and tells the order.
+// observed puts evidence on the call's record and notifies the order.
 func (a *attempt) observed(kind EvidenceKind, detail string) {
 	a.witness(kind, detail)
-	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
+	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
 }
 
-func (a *attempt) tellSent() {
+func (a *attempt) notifySent() {
 	if !a.wrote {
 		a.wrote = true
 		a.observed(EvidenceSent, "")
 	}
 }
 
-func (a *attempt) tellRefused() {
-	a.order.tell(a.callError(EvidenceRefused))
+func (a *attempt) notifyRefused() {
+	a.order.notify(a.callError(EvidenceRefused))
 }
 
-// tellNotSent tells the order of a call that ended before it was sent.
-func (a *attempt) tellNotSent() {
+// notifyNotSent notifies the order of a call that ended before it was sent.
+func (a *attempt) notifyNotSent() {
 	if a.order != nil && !a.wrote {
-		a.order.tell(a.callError(EvidenceNotSent))
+		a.order.notify(a.callError(EvidenceNotSent))
 	}
 }
 
-func (a *attempt) tellLate(answer Answer) {
+func (a *attempt) notifyLate(answer Answer) {
 	detail := answer.Text
 	if answer.Err != nil {
 		detail = answer.Err.Message
 	}
 	if answer.Err == nil && !answer.IsError && a.order != nil && a.order.accepts(answer.Text) {
-		a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
+		a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
 		return
 	}
-	a.order.tell(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxToldDetail)})
+	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxOrderDetail)})
 }
 
 // callError is evidence with the error that the call ended with. A call without
@@ -162,7 +162,7 @@ func (a *attempt) tellLate(answer Answer) {
 func (a *attempt) callError(kind EvidenceKind) Evidence {
 	e := Evidence{At: a.calls.o.Now(), Kind: kind, Code: CodeNotRecorded, Detail: "the database did not take the record"}
 	if a.call.Error != nil {
-		e.Code, e.Detail = a.call.Error.Code, CleanText(a.call.Error.Message, maxToldDetail)
+		e.Code, e.Detail = a.call.Error.Code, CleanText(a.call.Error.Message, maxOrderDetail)
 	}
 	return e
 }

@@ -23,13 +23,13 @@ const (
 	fwURL    = "http://h/d/secret/firmware.bin"
 )
 
-// told is what an order hears, without times.
-type told struct {
+// notified is what an order is notified of, without times.
+type notified struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (t *told) add(e fleet.Evidence) {
+func (t *notified) add(e fleet.Evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	what := e.Code
@@ -39,15 +39,15 @@ func (t *told) add(e fleet.Evidence) {
 	t.all = append(t.all, strings.TrimSpace(string(e.Kind)+" "+what))
 }
 
-func (t *told) list() []string {
+func (t *notified) list() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.all
 }
 
-func upgradeRequest(heard *told) fleet.CallRequest {
+func upgradeRequest(heard *notified) fleet.CallRequest {
 	return fleet.CallRequest{Actor: campaignActor, Tool: fleet.ToolUpgradeFirmware,
-		Firmware: &fleet.FirmwareOrder{URL: fwURL, ELFSHA256: newBuild, Told: heard.add, Patience: 20 * time.Minute}}
+		Firmware: &fleet.FirmwareOrder{URL: fwURL, ELFSHA256: newBuild, Notify: heard.add, Timeout: 20 * time.Minute}}
 }
 
 // after answers when the device has got round to it.
@@ -64,12 +64,12 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 	back := fleet.Evidence{Kind: fleet.EvidenceConnect}
 	poll := func(elf string) fleet.Evidence { return fleet.Evidence{Kind: fleet.EvidenceBootPoll, ELF: elf} }
 	tests := []struct {
-		name   string
-		script fleettest.Script
-		seen   []fleet.Evidence
-		want   fleet.CallState
-		code   string
-		told   []string
+		name     string
+		script   fleettest.Script
+		seen     []fleet.Evidence
+		want     fleet.CallState
+		code     string
+		notified []string
 	}{
 		{"goodbye and the new build", silent, []fleet.Evidence{end, poll(newBuild), back}, fleet.CallSucceeded, "",
 			[]string{"sent"}},
@@ -97,7 +97,7 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 		{"connection gone before the call", after(time.Second, func(context.Context, string, json.RawMessage) (fleet.Answer,
 			error) {
 			return fleet.Answer{}, fleet.ErrOffline
-		}), nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot tell
+		}), nil, fleet.CallOffline, "device_offline", []string{"sent", "not_sent device_offline"}}, // this link cannot know
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -112,12 +112,12 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 						b.seen.seen <- e
 					}
 				}()
-				var heard told
+				var heard notified
 				c := b.call(t, upgradeRequest(&heard))
 				if c.State != tt.want || code(c) != tt.code {
 					t.Errorf("state %s, code %q; want %s, %q; evidence %v", c.State, code(c), tt.want, tt.code, c.Evidence)
 				}
-				if d := cmp.Diff(tt.told, heard.list()); d != "" {
+				if d := cmp.Diff(tt.notified, heard.list()); d != "" {
 					t.Errorf("the order heard (-want +got)\n%s", d)
 				}
 				time.Sleep(30 * time.Minute)
@@ -163,7 +163,7 @@ func TestUpgradeArguments(t *testing.T) {
 				wire = string(arguments)
 				return fleet.Answer{}, &fleet.ToolError{Message: "enough"}
 			})
-			r := upgradeRequest(&told{})
+			r := upgradeRequest(&notified{})
 			r.Arguments = json.RawMessage(`{"url":"http://evil/"}`)
 			tt.order(r.Firmware)
 			c := b.call(t, r)
@@ -187,7 +187,7 @@ func TestUpgradeAccepted(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t)
 			b.link.Connect(unit, answer(text))
-			var heard told
+			var heard notified
 			r := upgradeRequest(&heard)
 			r.Firmware.Job = "job.1"
 			b.call(t, r)
@@ -202,7 +202,7 @@ func TestUpgradeAccepted(t *testing.T) {
 // TestUpgradeIsForCampaignsAlone tries every other way to the tool.
 func TestUpgradeIsForCampaignsAlone(t *testing.T) {
 	llm := fleet.Actor{Kind: fleet.ActorLLM, ID: "m", Name: "model", Role: fleet.RoleOperator}
-	order := func(heard *told) *fleet.FirmwareOrder { return upgradeRequest(heard).Firmware }
+	order := func(heard *notified) *fleet.FirmwareOrder { return upgradeRequest(heard).Firmware }
 	tests := []struct {
 		name   string
 		change func(*fleet.CallRequest, *bench)
@@ -228,7 +228,7 @@ func TestUpgradeIsForCampaignsAlone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
 			b.link.Connect(unit, answer("must not be asked"))
-			var heard told
+			var heard notified
 			r := upgradeRequest(&heard)
 			r.Firmware = order(&heard)
 			tt.change(&r, b)
@@ -250,7 +250,7 @@ func TestUpgradeIsForCampaignsAlone(t *testing.T) {
 func TestUpgradeThatGetsNoRecordWasNotSent(t *testing.T) {
 	b := newBench(t)
 	b.Shutdown()
-	var heard told
+	var heard notified
 	r := upgradeRequest(&heard)
 	r.Device = unit
 	if _, err := b.Make(t.Context(), r); err == nil {
@@ -271,8 +271,8 @@ func TestUpgradeEndsWithItsAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.link.Connect(unit, after(10*time.Minute, answer("true")))
-		var first, second told
-		start := func(heard *told) (chan struct{}, fleet.Call) {
+		var first, second notified
+		start := func(heard *notified) (chan struct{}, fleet.Call) {
 			done := make(chan struct{})
 			r := upgradeRequest(heard)
 			r.Device, r.Firmware.Done = unit, done

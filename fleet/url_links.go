@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// URLLinks makes one-time addresses for the url arguments of calls, and takes
-// them out of use.
+// URLLinks makes one-time addresses for the url arguments of calls, and
+// invalidates them when they are used.
 //
 // A device sends no name and no secret with its requests. The link alone says
 // who it is: unguessable, for one use and purpose, and only for minutes.
@@ -65,7 +65,7 @@ func (u *URLLinks) link(ctx context.Context, l URLLink, ttl time.Duration) (text
 	return text, nil
 }
 
-// Use takes the link out of use. Tokens in another form are not looked up.
+// Use returns the link and invalidates it. Tokens in another form are not looked up.
 func (u *URLLinks) Use(ctx context.Context, text string, purpose LinkPurpose) (URLLink, error) {
 	if !token.WellFormed(text) {
 		return URLLink{}, errDeadLink

@@ -263,8 +263,8 @@ func TestPushedUpgrade(t *testing.T) {
 			over := make(chan struct{})
 			c, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolUpgradeFirmware,
 				Actor: fleet.Actor{Kind: fleet.ActorCampaign, ID: "c", Name: "2.9", Role: fleet.RoleOperator},
-				Firmware: &fleet.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Patience: time.Minute, Done: over,
-					Told: func(e fleet.Evidence) { d.note(e.Kind) }}})
+				Firmware: &fleet.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Timeout: time.Minute, Done: over,
+					Notify: func(e fleet.Evidence) { d.note(e.Kind) }}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ func (s *Service) Start(ctx context.Context, by fleet.Actor, id uuid.UUID) (Camp
 	})
 }
 
-// begin takes a campaign that somebody asked to start as far as it may go.
+// begin moves a campaign that somebody asked to start as far as it may go.
 func (s *Service) begin(ctx context.Context, c *Campaign) error {
 	if err := s.startable(ctx, c); err != nil {
 		return err
@@ -65,7 +65,7 @@ func errReleaseState(r firmware.Release) error {
 	return fleet.Refuse(fleet.ErrConflict, "release_deprecated", "version", r.Version)
 }
 
-// Approve gives a second person's word for the plan with this digest. A
+// Approve records a second person's approval of the plan with this digest. A
 // campaign that waits for it starts.
 func (s *Service) Approve(ctx context.Context, by fleet.Actor, id uuid.UUID, digest string) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.approve", func(c *Campaign) error {
@@ -100,7 +100,7 @@ func (s *Service) Deny(ctx context.Context, by fleet.Actor, id uuid.UUID, reason
 	})
 }
 
-// byOperator is the operator's own text; none if there is none.
+// byOperator is the operator's text as a reason; zero without a text.
 func byOperator(by fleet.Actor, text string) fleet.Reason {
 	if text == "" {
 		return fleet.Reason{}
@@ -136,7 +136,7 @@ func (s *Service) Pause(ctx context.Context, by fleet.Actor, id uuid.UUID, reaso
 		return Campaign{}, err
 	}
 	return s.change(ctx, by, id, "campaign.pause", func(c *Campaign) error {
-		// A campaign that waits for its window would go on by itself.
+		// A campaign that waits for its window would otherwise go on when it opens.
 		if c.State != Running && (c.State != Paused || c.PauseReason != PausedByWindow) {
 			return errState(*c, "paused")
 		}
@@ -191,8 +191,8 @@ func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 }
 
 // Abort ends a campaign: links of attempts under way are revoked; devices that
-// have downloaded run to their natural end. rollback then takes the devices
-// that were updated back.
+// have downloaded run to their natural end. rollback then returns the devices
+// that were updated to their former release.
 func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollback bool) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
 		switch c.State {

@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// reporter is a device at the state that has told how far it is.
+// reporter is a device at the state that has reported how far it is.
 func reporter(t *testing.T, s campaign.DeploymentState) *patient {
 	t.Helper()
 	p := walk(t, s)
@@ -17,9 +17,9 @@ func reporter(t *testing.T, s campaign.DeploymentState) *patient {
 	return p
 }
 
-// TestAdvanceAwaitsWord: a device that reports and is back with its old build
+// TestAdvanceAwaitsReport: a device that reports and is back with its old build
 // after the last byte says itself whether the image is to blame.
-func TestAdvanceAwaitsWord(t *testing.T) {
+func TestAdvanceAwaitsReport(t *testing.T) {
 	old := map[string]campaign.Observation{"poll": {Kind: "boot_poll", ELF: oldELF}, "probe": {Kind: "probe", ELF: oldELF}}
 	tests := []struct {
 		then        string // "silence", the code of a report, or a build that polls
@@ -101,9 +101,9 @@ func TestAdvanceBootedAndBack(t *testing.T) {
 	}
 }
 
-// TestAdvanceWordEndsInTime: nothing that such a device goes on to do moves the
-// verdict away, but for a restart of fleetd, which may have missed the word.
-func TestAdvanceWordEndsInTime(t *testing.T) {
+// TestAdvanceAwaitedReportEndsInTime: nothing that such a device goes on to do moves the
+// verdict away, but for a restart of fleetd, which may have missed the report.
+func TestAdvanceAwaitedReportEndsInTime(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"downloaded", "rebooting"} {
 		p := reporter(t, from)
 		p.sees(campaign.Observation{Kind: "boot_poll", ELF: oldELF})

@@ -54,8 +54,8 @@ func TestAdvanceByCode(t *testing.T) {
 		for _, tt := range tests {
 			p := walk(t, from)
 			step := p.jobFails(tt.code, "not\x00 today")
-			if words, ok := reportOf(p.d.Reason); p.d.State != tt.state || p.d.Class != tt.class || !ok ||
-				words != "not today" {
+			if text, ok := reportOf(p.d.Reason); p.d.State != tt.state || p.d.Class != tt.class || !ok ||
+				text != "not today" {
 				t.Errorf("%s, then failed with %q: %s, %s, %q", from, tt.code, p.d.State, p.d.Class, p.d.Reason)
 			}
 			if step.Act != campaign.ActRevoke || step.Event == nil {
@@ -108,7 +108,7 @@ func TestAdvanceReportsDoNotHoldAPlaceForEver(t *testing.T) {
 	}
 }
 
-// TestAdvanceResume: a device that reports goes on by itself after a cut; one
+// TestAdvanceResume: a device that reports resumes after a cut; one
 // that does not has its attempt ended, as ever.
 func TestAdvanceResume(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloading)
@@ -127,8 +127,8 @@ func TestAdvanceResume(t *testing.T) {
 	p.mustBe(campaign.DeploymentQueued)
 }
 
-// TestAdvanceStillChecking: after the last byte a device that reports says by
-// itself that it refuses the image; a sign of life alone does not.
+// TestAdvanceStillChecking: after the last byte a device that reports says
+// whether it refuses the image; a sign of life alone does not.
 func TestAdvanceStillChecking(t *testing.T) {
 	p := newPatient(t)
 	p.run("push sent get")
@@ -143,13 +143,13 @@ func TestAdvanceStillChecking(t *testing.T) {
 	}
 }
 
-// TestAdvanceTellsWhyItRolledBack: the poll of the old build gives the verdict,
+// TestAdvanceRecordsWhyItRolledBack: the poll of the old build gives the verdict,
 // and the reason of the device comes over MQTT a little later.
-func TestAdvanceTellsWhyItRolledBack(t *testing.T) {
+func TestAdvanceRecordsWhyItRolledBack(t *testing.T) {
 	const why = "the new image did not get through to the broker"
 	p := walk(t, campaign.DeploymentRolledBack)
 	step := p.jobFails("rolled_back", why)
-	if words, _ := reportOf(p.d.Reason); words != why || step.Event == nil ||
+	if text, _ := reportOf(p.d.Reason); text != why || step.Event == nil ||
 		said(step.Event.Reason) != "failed rolled_back: "+why {
 		t.Errorf("reason %q, row %+v", p.d.Reason, step.Event)
 	}
@@ -160,7 +160,7 @@ func TestAdvanceTellsWhyItRolledBack(t *testing.T) {
 }
 
 // TestAdvanceDoubts: a report of failure after the poll of the image is held
-// against the device itself, and its words are kept for the verdict.
+// against the device itself, and its text is kept for the verdict.
 func TestAdvanceDoubts(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"booted", "verifying"} {
 		p := walk(t, from)
@@ -174,7 +174,7 @@ func TestAdvanceDoubts(t *testing.T) {
 		probed := p.d
 		p.sees(campaign.Observation{Kind: "probe", ELF: oldELF})
 		p.mustBe(campaign.DeploymentRolledBack)
-		if words, _ := reportOf(p.d.Reason); words != "no broker" {
+		if text, _ := reportOf(p.d.Reason); text != "no broker" {
 			t.Errorf("%s: reason %q", from, p.d.Reason)
 		}
 		p.d = probed
@@ -186,7 +186,7 @@ func TestAdvanceDoubts(t *testing.T) {
 	}
 }
 
-// TestAdvanceDoneIsNoProof: done asks for proof where there is none, and
+// TestAdvanceDoneIsNoProof: done asks for proof where it is missing, and
 // changes no verdict.
 func TestAdvanceDoneIsNoProof(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
@@ -246,7 +246,7 @@ func TestAdvanceRefusals(t *testing.T) {
 		detail string
 		state  campaign.DeploymentState
 		class  campaign.FailureClass
-		words  string // the device's
+		text   string // the device's
 	}{
 		{"tool_error", "refused: only signed images are taken here", "rejected", campaign.FailureRejected,
 			"only signed images are taken here"},
@@ -264,8 +264,8 @@ func TestAdvanceRefusals(t *testing.T) {
 			o.Code, o.Detail = campaign.ParseRefusal(tt.detail)
 		}
 		p.sees(o)
-		words, told := reportOf(p.d.Reason)
-		if p.d.State != tt.state || p.d.Class != tt.class || told != (tt.words != "") || told && words != tt.words ||
+		text, reported := reportOf(p.d.Reason)
+		if p.d.State != tt.state || p.d.Class != tt.class || reported != (tt.text != "") || reported && text != tt.text ||
 			p.d.Reason.Is("") {
 			t.Errorf("%q: %s, %s, %q", tt.detail, p.d.State, p.d.Class, p.d.Reason)
 		}

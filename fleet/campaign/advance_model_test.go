@@ -25,7 +25,7 @@ var everyKind = []fleet.EvidenceKind{"sent", "answer", "disconnect", "connection
 	"quarantined", "job", "no_such_kind"}
 
 // TestAdvanceTotal holds every state against every kind, for every build, time
-// and attempt: nothing panics, and nothing is left that nobody looks after.
+// and attempt: nothing panics, and nothing is left waiting without a deadline.
 func TestAdvanceTotal(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		start := walk(t, s)
@@ -42,7 +42,7 @@ func TestAdvanceTotal(t *testing.T) {
 							if err := unsound(d, step); err != "" {
 								t.Fatalf("%s, %+v: %s: %+v", s, o, err, d)
 							}
-							mustTellChanges(t, start.d, d, step)
+							mustReportChanges(t, start.d, d, step)
 						}
 					}
 				}
@@ -59,8 +59,8 @@ func reports(k fleet.EvidenceKind) []campaign.Observation {
 	return make([]campaign.Observation, 1)
 }
 
-// mustTellChanges: a row that differs is reported, and identity never differs.
-func mustTellChanges(t interface{ Fatalf(string, ...any) }, was, is campaign.Deployment, step campaign.Step) {
+// mustReportChanges: a row that differs is reported, and identity never differs.
+func mustReportChanges(t interface{ Fatalf(string, ...any) }, was, is campaign.Deployment, step campaign.Step) {
 	if !step.Changed && !reflect.DeepEqual(was, is) {
 		t.Fatalf("changed, and does not say so: %s", cmp.Diff(was, is))
 	}
@@ -116,7 +116,7 @@ func (w *world) step(t *rapid.T) {
 	if err := unsound(w.d, step); err != "" {
 		t.Fatalf("%s, %+v: %s: %+v", was.State, o, err, w.d)
 	}
-	mustTellChanges(t, was, w.d, step)
+	mustReportChanges(t, was, w.d, step)
 	w.remember(o)
 	w.mustKeepVerdict(t, was, o)
 	w.mustHear(t, was, o)
@@ -207,7 +207,7 @@ func (w *world) mustKeepVerdict(t *rapid.T, was campaign.Deployment, o campaign.
 }
 
 // mustHear: a device that reports on its upgrade is not blamed for its old
-// build after the last byte but by its own word, or after a silence.
+// build after the last byte but by its report, or after a silence.
 func (w *world) mustHear(t *rapid.T, was campaign.Deployment, o campaign.Observation) {
 	if was.Percent == nil || campaign.ReportedByDevice(was.Reason) || was.State.Final() ||
 		w.d.State != campaign.DeploymentRolledBack {

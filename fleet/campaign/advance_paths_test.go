@@ -117,7 +117,7 @@ func TestAdvanceRetries(t *testing.T) {
 	}
 }
 
-// TestAdvanceSilentDevice: told three times, never a GET: timed out.
+// TestAdvanceSilentDevice: notified three times, never a GET: timed out.
 func TestAdvanceSilentDevice(t *testing.T) {
 	p := newPatient(t)
 	for range 3 {
@@ -386,7 +386,7 @@ func TestAdvanceBootLoop(t *testing.T) {
 	p.mustBe(campaign.DeploymentUnhealthy)
 }
 
-// TestAdvanceDuplicatePoll: the same poll told twice is no restart.
+// TestAdvanceDuplicatePoll: the same poll observed twice is no restart.
 func TestAdvanceDuplicatePoll(t *testing.T) {
 	p := walk(t, campaign.DeploymentBooted)
 	o := campaign.Observation{Kind: "boot_poll", ELF: newELF, At: p.now}

@@ -126,7 +126,7 @@ func unsound(d campaign.Deployment, s campaign.Step) string {
 }
 
 // ways lead to each state by the evidence that does: kinds of observations
-// about the image, and the words that run knows.
+// about the image, and the steps that run knows.
 var ways = map[campaign.DeploymentState]string{
 	"pending":     "is-pending",
 	"queued":      "",
@@ -153,7 +153,7 @@ var ways = map[campaign.DeploymentState]string{
 	"removed":     "retired",
 }
 
-// walk takes a fresh deployment to a state.
+// walk brings a fresh deployment to a state.
 func walk(t *testing.T, s campaign.DeploymentState) *patient {
 	t.Helper()
 	p := newPatient(t)
@@ -168,8 +168,8 @@ func walk(t *testing.T, s campaign.DeploymentState) *patient {
 
 func (p *patient) run(script string) {
 	p.t.Helper()
-	for _, word := range strings.Fields(script) {
-		switch word {
+	for _, step := range strings.Fields(script) {
+		switch step {
 		case "push":
 			p.begin(firmware.ModePush)
 		case "pull":
@@ -185,7 +185,7 @@ func (p *patient) run(script string) {
 		case "is-expired":
 			p.d.State, p.d.FinishedAt = campaign.DeploymentExpired, &p.now
 		default:
-			p.kinds(fleet.EvidenceKind(word))
+			p.kinds(fleet.EvidenceKind(step))
 		}
 	}
 }
@@ -211,7 +211,7 @@ func TestAdvance(t *testing.T) {
 		{"pending", poll(newELF), "pending", "", "", ""},
 		{"pending", campaign.Observation{Kind: "fleetd_start"}, "pending", "", "", ""},
 
-		{"queued", poll(newELF), "queued", "", "", ""}, // never told: not our doing
+		{"queued", poll(newELF), "queued", "", "", ""}, // never notified: not our doing
 		{"queued", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "", "", "does not fit"},
 		{"queued", kind("canceled"), "canceled", "", "", ""},
 		{"queued", kind("retired"), "removed", "", "", "retired"},
@@ -315,7 +315,7 @@ func TestAdvance(t *testing.T) {
 		{"verifying", timer, "verifying", "", "", "waits for answer to the health checks"},
 		{"verifying", kind("disconnect"), "verifying", "", "", ""},
 		{"verifying", kind("connect"), "verifying", "verify", "", ""},
-		{"verifying", poll(newELF), "booted", "", "", ""}, // restarted: connects, is checked and soaks anew
+		{"verifying", poll(newELF), "booted", "", "", ""}, // restarted: connects, is checked and soaks again
 		{"verifying", poll(oldELF), "rolled_back", "", "rolled_back", ""},
 		{"verifying", poll(otherELF), "wrong_build", "", "wrong_build", ""},
 		{"verifying", kind("fleetd_start"), "verifying", "verify", "", ""},

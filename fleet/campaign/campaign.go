@@ -59,7 +59,7 @@ type PauseReason string
 
 const (
 	PausedByOperator  PauseReason = "operator"
-	PausedByWindow    PauseReason = "window"    // goes on by itself when the next window opens
+	PausedByWindow    PauseReason = "window"    // goes on when the next window opens
 	PausedByThreshold PauseReason = "threshold" // an abort rule
 	PausedByGate      PauseReason = "gate"      // a wave waits for an operator to advance it
 	PausedBySystem    PauseReason = "system"    // the release was revoked, or the like
@@ -85,7 +85,7 @@ type Plan struct {
 	Mode      firmware.DispatchMode `json:"mode"`
 	PullNow   bool                  `json:"pull_now,omitempty"`  // pull: reboot online devices so that they poll
 	Waves     []WavePlan            `json:"waves"`               // at least one; together they hold the whole audience
-	Supersede bool                  `json:"supersede,omitempty"` // take devices over that wait in other campaigns
+	Supersede bool                  `json:"supersede,omitempty"` // move devices here that wait in other campaigns
 	// AllowDowngrade lets devices have an older version than they run, or
 	// another build of the same version; a boot poll then offers it with force.
 	AllowDowngrade bool `json:"allow_downgrade,omitempty"`
@@ -220,7 +220,7 @@ type Campaign struct {
 	StartedAt  *time.Time
 	FinishedAt *time.Time
 	Revision   int64 // of the row: a change to an older one is refused
-	// RollbackWanted says that the devices it updated shall be taken back when
+	// RollbackWanted says that the devices it updated shall be rolled back when
 	// it has stopped; RollbackWith is the campaign that does.
 	RollbackWanted bool
 	// Overruled is the number of failures at which an operator went on in spite
@@ -241,7 +241,7 @@ func (c Campaign) Ends() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// An Approval is a second person's word for one digest.
+// An Approval is a second person's approval of one digest.
 type Approval struct {
 	By     fleet.Actor `json:"by"`
 	At     time.Time   `json:"at"`

@@ -26,8 +26,8 @@ type Options struct {
 	RequireApproval bool
 
 	Events *fleet.Events
-	Wake   func()         // tells the engine that a row changed
-	Zone   *time.Location // of devices that have none of their own. Default: UTC
+	Wake   func()         // notifies the engine that a row changed
+	Zone   *time.Location // of devices without a zone. Default: UTC
 	Log    *slog.Logger
 	Now    func() time.Time
 }

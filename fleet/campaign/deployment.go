@@ -25,8 +25,8 @@ const (
 	DeploymentQueued      DeploymentState = "queued"
 	DeploymentDispatching DeploymentState = "dispatching" // link and intent on record; the call is about to be written
 	DeploymentSent        DeploymentState = "sent"        // the call was written
-	DeploymentOffered     DeploymentState = "offered"     // told in the answer to a boot poll
-	DeploymentAmbiguous   DeploymentState = "ambiguous"   // told, but nothing was fetched: it may still be
+	DeploymentOffered     DeploymentState = "offered"     // in the answer to a boot poll
+	DeploymentAmbiguous   DeploymentState = "ambiguous"   // notified, but nothing was fetched: it may still be
 	DeploymentDownloading DeploymentState = "downloading"
 	DeploymentDownloaded  DeploymentState = "downloaded" // every byte was sent
 	DeploymentRebooting   DeploymentState = "rebooting"  // said a clean goodbye after the last byte
@@ -36,7 +36,7 @@ const (
 	DeploymentSucceeded  DeploymentState = "succeeded"
 	DeploymentFailed     DeploymentState = "failed"      // download broke, image refused, device stayed on its old build
 	DeploymentTimedOut   DeploymentState = "timed_out"   // a step took too long; Reason names it
-	DeploymentRolledBack DeploymentState = "rolled_back" // took the image, and came back with the old build
+	DeploymentRolledBack DeploymentState = "rolled_back" // installed the image, and came back with the old build
 	DeploymentWrongBuild DeploymentState = "wrong_build" // came back with a build that is neither
 	DeploymentUnhealthy  DeploymentState = "unhealthy"   // runs the image and fails its checks
 	DeploymentRejected   DeploymentState = "rejected"    // the device said no
@@ -58,7 +58,7 @@ var DeploymentStates = []DeploymentState{DeploymentPending, DeploymentQueued, De
 // Final reports whether the state is an outcome.
 func (s DeploymentState) Final() bool { return !s.Waiting() && !s.Active() }
 
-// Waiting reports whether the device has not been told of the image yet.
+// Waiting reports whether the device has not been notified of the image yet.
 func (s DeploymentState) Waiting() bool { return s == DeploymentPending || s == DeploymentQueued }
 
 // Active reports whether an attempt is under way. A device has at most one
@@ -110,7 +110,7 @@ const (
 var FailureClasses = []FailureClass{FailureDownload, FailureTimeout, FailureBusy, FailureImage, FailureRejected,
 	FailureRolledBack, FailureWrongBuild, FailureUnhealthy}
 
-// Retried reports whether an attempt that failed so may be repeated by itself.
+// Retried reports whether an attempt that failed so may be repeated automatically.
 func (c FailureClass) Retried() bool {
 	return c == FailureDownload || c == FailureTimeout || c == FailureBusy
 }
@@ -145,7 +145,7 @@ type Deployment struct {
 	GetAt      *time.Time   // of the attempt under way: its link was first used
 	BytesSent  int64        // of the attempt under way
 	Percent    *int         // of the attempt under way, as the device reports it; nil if it does not report
-	Booted     bool         // a boot poll named the image: it took hold
+	Booted     bool         // a boot poll named the image: the device runs it
 	Baseline   Baseline
 	Reconnects int  // verifying: connections lost and found since
 	Away       bool // verifying: not connected

@@ -6,5 +6,5 @@
 // next ([Advance]), how a wave stands, which device is next. The package has no
 // goroutine and no lock. It does not know how devices are reached, nor who
 // drives it: package rollout has the clock, reads evidence, asks here, and
-// stores what it is told. [Service] is what operators do with campaigns.
+// stores the results. [Service] is what operators do with campaigns.
 package campaign

@@ -33,7 +33,7 @@ func failedCheck(code string, params ...any) error {
 
 // CheckAssertions holds the text of a tool's answer against assertions; the
 // first that fails is the error, a [*CheckError]. baseline is the text of the answer before the
-// upgrade, "" if there is none. Both are foreign text.
+// upgrade, "" without one. Both are foreign text.
 func CheckAssertions(as []Assertion, answerText, baseline string) error {
 	answer := answerValue(answerText)
 	for _, a := range as {
@@ -196,7 +196,7 @@ func shown(vs ...any) string {
 
 // InventoryGate says which of the tools that a device must not lose were
 // offered before and are not any more. forbid lists names; "*" at the end
-// stands for any ending, so that "*" alone forbids every loss. An unknown
+// matches any ending, so that "*" alone forbids every loss. An unknown
 // inventory before the upgrade lost nothing.
 func InventoryGate(before, after *fleet.Inventory, forbid []string) error {
 	if before == nil || len(forbid) == 0 {

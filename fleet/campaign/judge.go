@@ -150,9 +150,9 @@ type WaveVerdict struct {
 	State  WaveState
 	Reason fleet.Reason
 
-	Waiting   int // not told yet, those that cannot be reached included
+	Waiting   int // not notified yet, those that cannot be reached included
 	Stuck     int // of these: cannot be reached now
-	Active    int // told, soaking ones included
+	Active    int // notified, soaking ones included
 	Soaking   int // only have to stay well
 	Succeeded int
 	Failed    int

@@ -52,7 +52,7 @@ const (
 // MaxOffersPerHour bounds the offers to one device.
 const MaxOffersPerHour = 2
 
-// OfferDecision is the word of the poll-reply policy.
+// OfferDecision is what the poll-reply policy decided.
 type OfferDecision struct {
 	Offer  bool
 	Force  bool

@@ -23,7 +23,7 @@ type DryRun struct {
 	Conflicts []PlannedConflict
 	Warnings  []PlanWarning
 	Digest    string
-	// FirstDispatch is when the first device could be told: now, the start, or
+	// FirstDispatch is when the first device could be notified: now, the start, or
 	// when the first window opens; nil if no window opens before the end.
 	FirstDispatch *time.Time
 	Estimate      time.Duration // of the whole, if every device were online; 0 if unknown
@@ -240,7 +240,7 @@ func (d *Deployment) aim(img firmware.Image) {
 	d.Force = !VersionNewer(img.Version, d.FromVersion)
 }
 
-// VersionNewer reports whether a stock device that runs from would take to as
+// VersionNewer reports whether a stock device that runs from would regard to as
 // newer: strictly, part by part, and more parts is newer.
 func VersionNewer(to, from string) bool {
 	return slices.Compare(fleet.VersionKey(to), fleet.VersionKey(from)) > 0
@@ -355,36 +355,36 @@ func sortedByCount[K comparable, T any](groups map[K]*T, count func(*T) int) []T
 	return out
 }
 
-// A TakenStore knows which devices campaigns keep.
-type TakenStore interface {
+// A ConflictStore knows which devices campaigns keep.
+type ConflictStore interface {
 	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
 	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
 }
 
-// Taken returns what [firmware.Options] asks for: the devices that quarantine or
+// Unavailable returns what [firmware.Options] asks for: the devices that quarantine or
 // an open campaign keeps.
-func Taken(s TakenStore) func(context.Context, []fleet.DeviceID, time.Time) (map[fleet.DeviceID]firmware.Misfits,
-	error) {
+func Unavailable(s ConflictStore) func(context.Context, []fleet.DeviceID, time.Time) (
+	map[fleet.DeviceID]firmware.Misfits, error) {
 	return func(ctx context.Context, ids []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]firmware.Misfits, error) {
-		taken := make(map[fleet.DeviceID]firmware.Misfits)
+		kept := make(map[fleet.DeviceID]firmware.Misfits)
 		quarantined, err := s.QuarantinesOf(ctx, ids, now)
 		if err != nil {
 			return nil, err
 		}
 		for id, q := range quarantined {
-			taken[id] = firmware.Misfits{Reason: firmware.SkipQuarantined, Detail: q.Reason}
+			kept[id] = firmware.Misfits{Reason: firmware.SkipQuarantined, Detail: q.Reason}
 		}
 		busy, err := s.Conflicts(ctx, uuid.Nil, ids)
 		for _, c := range busy {
-			taken[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: fleet.Because(ReasonFitBusy, "name", c.Name)}
+			kept[c.Device] = firmware.Misfits{Reason: firmware.SkipBusy, Detail: fleet.Because(ReasonFitBusy, "name", c.Name)}
 		}
-		return taken, err
+		return kept, err
 	}
 }
 
 // PartsOf returns what [fleet.DevicesOptions] asks for: the parts that a device has
 // in open campaigns.
-func PartsOf(s TakenStore) func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
+func PartsOf(s ConflictStore) func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
 	return func(ctx context.Context, id fleet.DeviceID) ([]fleet.CampaignPart, error) {
 		busy, err := s.Conflicts(ctx, uuid.Nil, []fleet.DeviceID{id})
 		parts := make([]fleet.CampaignPart, 0, len(busy))

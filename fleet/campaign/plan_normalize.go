@@ -48,7 +48,7 @@ func (p *Plan) Normalize(now time.Time) error {
 	return nil
 }
 
-// An allowed range of a number, with the default that stands for zero.
+// An allowed range of a number, with the default that replaces zero.
 type allowed struct {
 	field            string
 	least, most, def int
@@ -616,12 +616,12 @@ func Loosens(before, after Plan) bool {
 		loosensWindows(before.Windows, after.Windows)
 }
 
-// raisesLimit compares limits of which 0 is none.
+// raisesLimit compares limits; 0 is unlimited.
 func raisesLimit(before, after int) bool {
 	return before != 0 && (after == 0 || after > before)
 }
 
-// endsLater takes a change from or to the default end as later: it depends on
+// endsLater treats a change from or to the default end as later: it depends on
 // a start that plans do not know.
 func endsLater(before, after *time.Time) bool {
 	if before == nil || after == nil {

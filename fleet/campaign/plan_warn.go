@@ -58,7 +58,7 @@ func (a *planner) warnings(r firmware.Release) []PlanWarning {
 	return all
 }
 
-// firstDispatch is when the first device could be told, in the fleet's zone.
+// firstDispatch is when the first device could be notified, in the fleet's zone.
 func (a *planner) firstDispatch() *time.Time {
 	from := a.now
 	if start := a.plan.StartAt; start != nil && start.After(from) {

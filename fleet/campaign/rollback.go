@@ -13,8 +13,8 @@ import (
 
 const rollbackSoak = 2 * time.Minute
 
-// Rollback makes a campaign that takes every device that this one updated back
-// to the build it had before, as far as that build's image is stored here, and
+// Rollback makes a campaign that returns every device that this one updated to
+// the build it had before, as far as that build's image is stored here, and
 // starts it. It needs no approval: it is the way to safety.
 func (s *Service) Rollback(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
 	if err := by.May(fleet.RoleOperator, "roll_back_campaign"); err != nil {

@@ -37,7 +37,7 @@ type Progress struct {
 	ByBoard map[string]map[DeploymentState]int
 	// Reached counts for each step the deployments whose latest attempt has
 	// evidence of it or of a later one: planned (all but those skipped at
-	// planning), told, get, downloaded, goodbye, boot_poll, initialize, succeeded.
+	// planning), notified, get, downloaded, goodbye, boot_poll, initialize, succeeded.
 	Reached  map[FunnelStep]int
 	Skipped  map[firmware.SkipReason]int
 	Failures []FailureGroup // most first
@@ -63,7 +63,7 @@ type FunnelStep string
 // FunnelSteps, in order. A deployment counts in every step up to the furthest.
 const (
 	FunnelPlanned    FunnelStep = "planned"
-	FunnelTold       FunnelStep = "told"
+	FunnelNotified   FunnelStep = "told" // the value is part of REST
 	FunnelGet        FunnelStep = "get"
 	FunnelDownloaded FunnelStep = "downloaded"
 	FunnelGoodbye    FunnelStep = "goodbye"
@@ -73,7 +73,7 @@ const (
 )
 
 // FunnelSteps lists the steps in order.
-var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelTold, FunnelGet, FunnelDownloaded, FunnelGoodbye, FunnelBootPoll,
+var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelNotified, FunnelGet, FunnelDownloaded, FunnelGoodbye, FunnelBootPoll,
 	FunnelInitialize, FunnelSucceeded}
 
 // A FailureGroup is the devices that failed in the same way.
@@ -143,11 +143,11 @@ type Store interface {
 	// or waits in an open campaign other than the given one.
 	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
 	// Rollbacks returns for each device of a campaign the build it had before,
-	// from its deployments that took hold (booted or later).
+	// from its deployments that reached booted or later.
 	Rollbacks(ctx context.Context, campaign uuid.UUID) ([]Deployment, error)
 }
 
-// RolloutStore is what the campaign engine needs beside [Store].
+// RolloutStore is what the campaign engine needs in addition to [Store].
 type RolloutStore interface {
 	Store
 	firmware.Store
@@ -195,7 +195,7 @@ type RolloutStore interface {
 
 	// Lead waits until this process may run the engine, alone in the database,
 	// and calls run; ctx of run ends when that right is lost, and Lead waits for
-	// its turn again. It returns when run returned by itself or ctx ended.
+	// its turn again. It returns when run returned without losing it, or ctx ended.
 	Lead(ctx context.Context, run func(ctx context.Context) error) error
 }
 

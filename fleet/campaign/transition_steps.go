@@ -91,7 +91,7 @@ func (a *advance) enter(s DeploymentState, timeout time.Duration) {
 }
 
 func (a *advance) enterDownloading() {
-	a.noteGet() // the GET may overtake the news that the call had left
+	a.noteGet() // the GET may overtake the evidence that the call was sent
 	a.enter(DeploymentDownloading, 0)
 	a.d.BytesSent = a.o.Bytes
 	a.renewStall()

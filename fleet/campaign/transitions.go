@@ -8,10 +8,10 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Advance is the state machine of deployments. It takes one observation into
-// account, changes d accordingly, and returns what follows. It reads no clock and
-// acts on nothing; the same observations in the same order always give the same
-// result. Revision is left to the store.
+// Advance is the state machine of deployments. It applies one observation to d
+// and returns what follows. It reads no clock and acts on nothing; the same
+// observations in the same order always give the same result. Revision is left
+// to the store.
 //
 //	pending
 //	  | wave opens
@@ -128,7 +128,7 @@ func (a *advance) final() {
 	}
 }
 
-// report takes the device's own report on its upgrade. It explains, it shows how
+// report handles the device's own report on its upgrade. It explains, it shows how
 // far the device is, and it ends an attempt that failed: a device has nothing to
 // gain from that lie. It never makes a success: a device that reports done proves
 // by its boot poll, its tools and its health checks what it runs, as one without
@@ -143,7 +143,7 @@ func (a *advance) report() {
 	case job == fleet.JobAccepted || job == fleet.JobProgress:
 		a.record = a.notePercent(a.o.Percent)
 		switch s {
-		case DeploymentDispatching: // the report overtook the news that the call had left
+		case DeploymentDispatching: // the report overtook the evidence that the call was sent
 			at := a.o.At
 			a.enter(DeploymentSent, a.timers.Get)
 			a.d.SentAt = &at
@@ -323,7 +323,7 @@ func (a *advance) notified() {
 	}
 }
 
-// fetches takes the evidence of the web server: a GET, bytes, the last byte.
+// fetches handles the evidence of the web server: a GET, bytes, the last byte.
 func (a *advance) fetches() bool {
 	switch a.o.Kind {
 	case fleet.EvidenceGet:
@@ -342,7 +342,7 @@ func (a *advance) fetches() bool {
 	return true
 }
 
-// refused takes the answer of a device that refused the order. One without a code
+// refused handles the answer of a device that refused the order. One without a code
 // is stock firmware's.
 func (a *advance) refused() {
 	class := jobFailure(cmp.Or(a.o.Code, "refused"))

@@ -121,7 +121,7 @@ func (a *waveAssignment) put(device, number int) {
 	a.size[number]++
 }
 
-// fill takes as many free devices into a wave as its plan asks for.
+// fill adds as many free devices to a wave as its plan asks for.
 func (a *waveAssignment) fill(number int) {
 	take := a.room(number)
 	if number == 0 && take < len(a.free) {

@@ -41,7 +41,7 @@ func TestWindows(t *testing.T) {
 		now     string
 		need    time.Duration
 		open    bool
-		next    string // "" if there is none
+		next    string // "" without one
 	}{
 		{"none: always", nil, "UTC", "2026-03-01T12:00:00Z", time.Hour, true, "2026-03-01T12:00:00Z"},
 		{"before", []campaign.Window{nightly}, "UTC", "2026-03-01T01:59:59Z", 0, false, "2026-03-01T02:00:00Z"},

@@ -69,7 +69,7 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 }
 
 // Send copies what Open opened to the device, and says how that ended: evidence
-// of the last byte, or that the transfer was cut. What w has taken counts as
+// of the last byte, or that the transfer was cut. What w has accepted counts as
 // sent; no piece is larger than 32 KiB.
 func (t *Download) Send(w io.Writer, r io.Reader) error {
 	err := t.stream(w, r)
@@ -129,15 +129,15 @@ func cutReason(err error) fleet.Reason {
 func (t *Download) stream(w io.Writer, r io.Reader) error {
 	buffer := downloadBuffers.Get().(*[downloadBuffer]byte)
 	defer downloadBuffers.Put(buffer)
-	told := t.downloads.o.Now()
+	reported := t.downloads.o.Now()
 	for {
 		n, err := r.Read(buffer[:t.downloads.chunk])
 		if n > 0 {
 			if err := t.write(w, buffer[:n]); err != nil {
 				return err
 			}
-			if now := t.downloads.o.Now(); now.Sub(told) >= progressEvery {
-				told = now
+			if now := t.downloads.o.Now(); now.Sub(reported) >= progressEvery {
+				reported = now
 				t.observe(fleet.EvidenceBytes, fleet.Reason{})
 			}
 		}

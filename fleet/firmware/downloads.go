@@ -21,7 +21,7 @@ import (
 type DownloadsOptions struct {
 	Links LinkStore
 	Blobs fleet.BlobFiles
-	// Observe is told what happens to downloads: get, bytes (twice a second at
+	// Observe receives what happens to downloads: get, bytes (twice a second at
 	// most), cut, downloaded. It must not block.
 	Observe        func(Transfer)
 	MaxConcurrent  int   // downloads at once. Default: 500
@@ -129,7 +129,7 @@ func (d *Downloads) enter(l Link) *Download {
 
 // admit waits for the older download's end and for a place, and looks at the
 // link once more: the older one may have used it up, and a revocation before
-// enter was not told to this one; a later one cancels it.
+// enter did not reach this one; a later one cancels it.
 func (d *Downloads) admit(ctx context.Context, t *Download, token string) error {
 	if t.older != nil {
 		<-t.older.ended // soon: it was cut

@@ -30,18 +30,18 @@ type Options struct {
 	Store   Store
 	Blobs   fleet.BlobFiles
 	Devices fleet.DeviceStore
-	// Taken says which of the devices cannot have firmware for now, whatever the
+	// Unavailable returns which of the devices cannot have firmware for now, whatever the
 	// image: they are quarantined, or have a part in a campaign. May be nil.
-	Taken func(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Misfits, error)
-	// Layouts keeps what blank boards need beside an image. Without it, none is kept.
+	Unavailable func(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Misfits, error)
+	// Layouts keeps what blank boards need in addition to an image. nil keeps nothing.
 	Layouts LayoutStore
 	Events  *fleet.Events
-	// Revoked is told of images that must not be served from now on.
+	// Revoked receives the images that must not be served from now on.
 	Revoked func(sha256 []string)
 	// Keys are those that signatures of images are trusted of.
 	Keys []espimage.Key
 	// ManifestKeys are those that manifests of images must be signed with one
-	// of. None takes any manifest that agrees with its image.
+	// of. Without keys, any manifest that agrees with its image is accepted.
 	ManifestKeys []ed25519.PublicKey
 	// RequireSigned refuses images without a good signature of one of the keys.
 	RequireSigned bool
@@ -83,7 +83,7 @@ func (f *Service) announce(subject string) {
 
 var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 
-// cleanBoard takes a board as boot polls name it, or "" for any.
+// cleanBoard accepts a board as boot polls name it, or "" for any.
 func cleanBoard(board string) (string, error) {
 	board = strings.TrimSpace(board)
 	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
@@ -105,7 +105,7 @@ func cleanFirmwareNotes(notes string) (string, error) {
 	}, notes)), nil
 }
 
-// cleanReason takes an operator's reason, which revoking must have.
+// cleanReason checks an operator's reason, which revoking must have.
 func cleanReason(reason string) (string, error) {
 	reason, err := fleet.CleanLine("reason", reason, maxFirmwareReason)
 	if err == nil && reason == "" {

@@ -43,7 +43,7 @@ type firmwareBench struct {
 	temp  string
 
 	mu      sync.Mutex
-	revoked []string // what downloads were told
+	revoked []string // what downloads were asked to revoke
 }
 
 func newFirmware(t *testing.T, change ...func(o *firmware.Options)) *firmwareBench {

@@ -121,16 +121,16 @@ func (j *fitJudge) add(ctx context.Context, report *FitReport, page []fleet.Devi
 		return err
 	}
 	slices.SortFunc(devices, func(a, b fleet.Device) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	var taken map[fleet.DeviceID]Misfits
-	if j.f.o.Taken != nil {
-		if taken, err = j.f.o.Taken(ctx, page, j.f.o.Now()); err != nil {
+	var unavailable map[fleet.DeviceID]Misfits
+	if j.f.o.Unavailable != nil {
+		if unavailable, err = j.f.o.Unavailable(ctx, page, j.f.o.Now()); err != nil {
 			return err
 		}
 	}
 	for _, d := range devices {
 		reason, detail := j.fits(d)
-		if t, ok := taken[d.ID]; reason == SkipNone && ok {
-			reason, detail = t.Reason, t.Detail
+		if u, ok := unavailable[d.ID]; reason == SkipNone && ok {
+			reason, detail = u.Reason, u.Detail
 		}
 		if reason == SkipNone && j.tool != nil && !j.tool[d.ID] {
 			reason, detail = SkipNoTool, fleet.Because(FitNoTool, "tool", fleet.ToolUpgradeFirmware)

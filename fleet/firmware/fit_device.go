@@ -14,7 +14,7 @@ import (
 // tool inventories say comes on top.
 //
 // Reasons that stay come before those that pass, so that a device which can
-// never take the image is not shown as held.
+// never accept the image is not shown as held.
 func FitDevice(d fleet.Device, r Release, o FitOptions, now time.Time) (Image, SkipReason, fleet.Reason) {
 	if reason, detail := inService(d); reason != SkipNone {
 		return Image{}, reason, detail
@@ -113,7 +113,7 @@ func fitFlash(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 
 // fitPartitions keeps stock firmware 2.x off flash that was laid out for 1.x:
 // an upgrade over the air moves no partitions, and 2.x looks for its fonts and
-// sounds in one of its own (protocol 7.2). A device that runs 2.x without it
+// sounds in a partition that 1.x lacks (protocol 7.2). A device that runs 2.x without it
 // was built to.
 func fitPartitions(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	const project, assets = "xiaozhi", "assets"
@@ -142,7 +142,7 @@ func fitRevoked(_ fleet.Device, img Image) (SkipReason, fleet.Reason) {
 }
 
 // fitVersion: a push compares nothing on the device, a boot poll's offer does.
-// Where the versions cannot be compared, nobody knows which is older.
+// Where the versions cannot be compared, it is unknown which is older.
 func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reason) {
 	if o.Mode == ModePull {
 		for _, v := range []string{img.Version, d.Version} {
@@ -164,7 +164,7 @@ func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reas
 	return SkipNone, fleet.Reason{}
 }
 
-// DispatchMode says how a device is told of its new firmware.
+// DispatchMode says how a device is notified of its new firmware.
 type DispatchMode string
 
 const (

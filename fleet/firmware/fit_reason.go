@@ -8,7 +8,7 @@ const (
 	SkipInstalled        SkipReason = "already_installed" // runs this very build
 	SkipNoImage          SkipReason = "no_image"          // the release has none for its board and chip
 	SkipChip             SkipReason = "wrong_chip"        // of an image chosen by hand
-	SkipChipRevision     SkipReason = "wrong_chip_rev"    // its silicon is older or newer than the image takes
+	SkipChipRevision     SkipReason = "wrong_chip_rev"    // its silicon is older or newer than the image supports
 	SkipNoSlot           SkipReason = "no_ota_slot"       // 4 MB boards with a single app
 	SkipTooLarge         SkipReason = "too_large"         // for its smallest OTA slot
 	SkipPartitions       SkipReason = "partitions_differ" // a 2.x image on a 1.x flash layout
@@ -25,7 +25,7 @@ const (
 	SkipUnhealthy        SkipReason = "unhealthy_before"   // failed the health checks before the upgrade
 	SkipRevoked          SkipReason = "image_revoked"
 	SkipSecureVersion    SkipReason = "secure_version"   // older than its anti-rollback fuse allows
-	SkipSuperseded       SkipReason = "superseded"       // another campaign took the device over
+	SkipSuperseded       SkipReason = "superseded"       // the device moved to another campaign
 	SkipAudienceTooLarge SkipReason = "over_max_devices" // continuous: the cap was reached
 )
 

@@ -17,7 +17,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// polls puts enrolled devices on record, as their boot polls tell.
+// polls puts enrolled devices on record, as their boot polls report them.
 func (b *firmwareBench) polls(n int, change func(i int, p *enrolment.PollRecord)) []fleet.DeviceID {
 	b.t.Helper()
 	var all []enrolment.PollRecord
@@ -43,7 +43,7 @@ func (b *firmwareBench) polls(n int, change func(i int, p *enrolment.PollRecord)
 func TestFitReport(t *testing.T) {
 	var busy, quarantined fleet.DeviceID
 	b := newFirmware(t, func(o *firmware.Options) {
-		o.Taken = campaign.Taken(takers{busy: &busy, quarantined: &quarantined})
+		o.Unavailable = campaign.Unavailable(takers{busy: &busy, quarantined: &quarantined})
 	})
 	img := b.image(esptest.App{Size: 100_000}, "")
 	ids := b.polls(2000, func(i int, p *enrolment.PollRecord) {

@@ -11,7 +11,7 @@ import (
 )
 
 // An ImageLayout is what a blank board needs to run an image: the image and
-// what stands beside it in flash.
+// what else is in flash.
 type ImageLayout struct {
 	Image     string // its SHA-256
 	FlashSize int64  // bytes that the bootloader was built for; 0 if it does not say

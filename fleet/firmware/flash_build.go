@@ -56,7 +56,7 @@ func (b *Build) Close() {
 // Empty reports whether no file was added.
 func (b *Build) Empty() bool { return len(b.files) == 0 && b.args == nil }
 
-// Add takes one file.
+// Add adds one file to the build.
 func (b *Build) Add(name string, body io.Reader) error {
 	name = fleet.CleanText(strings.TrimPrefix(path.Clean("/"+strings.ReplaceAll(name, `\`, "/")), "/"), maxFileNameBytes)
 	if len(b.files) == maxBuildFiles {
@@ -85,7 +85,7 @@ func (b *Build) addArgs(body io.Reader) error {
 	return err
 }
 
-// Keep stores the application and what stands beside it.
+// Keep stores the application and the other parts of its layout.
 func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, error) {
 	pieces, err := b.sort()
 	if err != nil {
@@ -114,7 +114,7 @@ func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, err
 	return img, created, err
 }
 
-// KeepFor stores what stands beside an image that is here already. The
+// KeepFor stores the other parts of the layout of an image that is here already. The
 // application may be among the files, but no other one.
 func (b *Build) KeepFor(ctx context.Context, sha256 string) (ImageLayout, error) {
 	img, err := b.firmware.Image(ctx, sha256)

@@ -59,7 +59,7 @@ func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (I
 }
 
 // OpenPart reads the bytes of a part that belong to it by its number in the
-// layout. [fleet.ErrNotFound] if there is none.
+// layout. [fleet.ErrNotFound] if there is no such part.
 func (f *Service) OpenPart(ctx context.Context, i Installable, n int) (io.ReadCloser, ImagePart, error) {
 	if i.Layout == nil || n < 0 || n >= len(i.Layout.Parts) {
 		return nil, ImagePart{}, fleet.Refuse(fleet.ErrNotFound, "no_part", "part", n)

@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// Layout returns what a blank board needs beside an image. [fleet.ErrNotFound] if
-// nobody handed it in.
+// Layout returns what a blank board needs in addition to an image.
+// [fleet.ErrNotFound] if it was not uploaded.
 func (f *Service) Layout(ctx context.Context, image string) (ImageLayout, error) {
 	if f.o.Layouts == nil {
 		return ImageLayout{}, fleet.Refuse(fleet.ErrNotFound, "no_layout")
@@ -19,7 +19,7 @@ func (f *Service) Layout(ctx context.Context, image string) (ImageLayout, error)
 	return f.o.Layouts.Layout(ctx, image)
 }
 
-// keepMerged keeps what a merged binary holds beside its application. That its
+// keepMerged keeps what a merged binary holds in addition to its application. That its
 // parts do not go together makes the application no worse; it is put on record.
 func (f *Service) keepMerged(ctx context.Context, by fleet.Actor, img Image, file *os.File, size int64,
 	parsed *espimage.Image) error {
@@ -88,7 +88,7 @@ func (f *Service) putLayout(ctx context.Context, by fleet.Actor, l ImageLayout) 
 }
 
 // dropParts deletes the bytes of parts that nothing names any more. What stays
-// does no harm but takes room.
+// does no harm but uses space.
 func (f *Service) dropParts(ctx context.Context, l ImageLayout) {
 	if len(l.Parts) == 0 {
 		return

@@ -20,7 +20,7 @@ type buildPieces struct {
 	appName string
 }
 
-// sort tells the files apart by what is in them, and where the others go by
+// sort identifies the files by their content, and finds where the others go in
 // flasher_args.json.
 func (b *Build) sort() (*buildPieces, error) {
 	p := &buildPieces{}
@@ -49,9 +49,9 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 	switch kind := b.kind(f, start, placed); kind {
 	case espimage.PartTable:
 		p.TableOffset = offset
-		return p.take(&p.Table, data, kind)
+		return p.set(&p.Table, data, kind)
 	case espimage.PartOTAData:
-		return p.take(&p.OTAData, data, kind)
+		return p.set(&p.OTAData, data, kind)
 	case espimage.PartBootloader:
 		return b.placeImage(p, f, data)
 	}
@@ -62,7 +62,7 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 	return nil
 }
 
-// placeImage tells the application from the bootloader.
+// placeImage distinguishes the application from the bootloader.
 func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) error {
 	img, err := espimage.Parse(f.file, f.size, b.firmware.o.Keys...)
 	if err == nil && img.Merged != nil {
@@ -70,22 +70,22 @@ func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) 
 	}
 	if err == nil {
 		p.app, p.appName, p.Chip = img, path.Base(f.name), img.Chip
-		return p.take(&p.App, data, espimage.PartApp)
+		return p.set(&p.App, data, espimage.PartApp)
 	}
 	if _, loaderErr := espimage.ParseBootloader(f.file, f.size); loaderErr != nil && isAppError(err) {
 		return imageError(err) // it is an application, and that is what is wrong with it
 	}
-	return p.take(&p.Bootloader, data, espimage.PartBootloader)
+	return p.set(&p.Bootloader, data, espimage.PartBootloader)
 }
 
-// isAppError tells a damaged application from what is none.
+// isAppError distinguishes a damaged application from another file.
 func isAppError(err error) bool {
 	f, ok := err.(*espimage.Fault)
 	return ok && f.Reason != espimage.ReasonDescriptor && f.Reason != espimage.ReasonMagic &&
 		f.Reason != espimage.ReasonSize
 }
 
-func (p *buildPieces) take(place **io.SectionReader, data *io.SectionReader, kind espimage.PartKind) error {
+func (p *buildPieces) set(place **io.SectionReader, data *io.SectionReader, kind espimage.PartKind) error {
 	if *place != nil {
 		return fleet.Refuse(fleet.ErrInvalid, "twice", "part", fleet.Because("part."+string(kind))).At("file")
 	}
@@ -109,7 +109,7 @@ func (b *Build) kind(f buildFile, start []byte, placed bool) espimage.PartKind {
 	return espimage.PartData
 }
 
-// guessTableOffset: in a table that was laid out by itself, the first partition
+// guessTableOffset: in a table with default offsets, the first partition
 // follows the table. A release build, whose bootloader is larger, moves it.
 func guessTableOffset(table *io.SectionReader) int64 {
 	const usual, release, sector = 0x8000, 0x10000, 0x1000
@@ -143,8 +143,8 @@ func (b *Build) isImage(p *buildPieces, img Image) error {
 	return nil
 }
 
-// unread stands for bytes that are in the blob store already: of the image,
-// a layout needs only the size.
+// unread replaces bytes that are in the blob store already: of the image, a
+// layout needs only the size.
 type unread struct{}
 
 func (unread) ReadAt([]byte, int64) (int, error) { return 0, io.ErrUnexpectedEOF }

@@ -31,10 +31,10 @@ type Image struct {
 	MergedBinary  bool   // was cut out of a merged-binary.bin
 	Signatures    []ImageSignature
 	// Manifest is what the holder of a release key signed of the image, for
-	// firmware that takes nothing else; "" if nobody did.
+	// firmware that accepts nothing else; "" if there is no manifest.
 	Manifest          string
 	ManifestSignature string // Ed25519, base64
-	ManifestKey       string // public key that the signature holds with, hex; "" if nobody knows
+	ManifestKey       string // public key that the signature holds with, hex; "" if unknown
 	ManifestChecked   bool   // that key is one of those that fleetd was given
 	// NotOfferable says why no boot poll may offer the image: its version would
 	// make devices crash (protocol 1.6). It can still be pushed. "" if it may.

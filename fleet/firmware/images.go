@@ -128,7 +128,7 @@ func (f *Service) Delete(ctx context.Context, by fleet.Actor, sha256 string) err
 		return err
 	}
 	f.announce(img.SHA256)
-	// The record is gone, so bytes that stay do no harm but take room.
+	// The record is gone, so bytes that stay do no harm but use space.
 	if err := f.o.Blobs.DeleteFile(context.WithoutCancel(ctx), img.SHA256); err != nil {
 		f.o.Log.Error("bytes of a deleted image not deleted", "image", img.SHA256, "err", err)
 	}

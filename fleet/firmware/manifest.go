@@ -106,7 +106,7 @@ func (img Image) differsFrom(m espimage.Manifest) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// NotBefore is when devices take the image at the earliest, by its manifest;
+// NotBefore is when devices install the image at the earliest, by its manifest;
 // zero is at once.
 func (img Image) NotBefore() time.Time { return espimage.ManifestBegins(img.Manifest) }
 
@@ -114,8 +114,8 @@ func (img Image) NotBefore() time.Time { return espimage.ManifestBegins(img.Mani
 const MaxManifestBytes = espimage.MaxSignedManifest
 
 // whoseManifest returns the key that the signature holds with, and whether it
-// is one of fleetd's. Without keys of its own fleetd can only say that the file
-// is whole.
+// is one of fleetd's. If fleetd has no keys, it can only say that the file is
+// whole.
 func (f *Service) whoseManifest(signed espimage.SignedManifest) (key string, checked bool, err error) {
 	for _, k := range f.o.ManifestKeys {
 		if signed.Holds(k) {

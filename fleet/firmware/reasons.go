@@ -24,7 +24,7 @@ const (
 	TransferResumed    = "download_resumed"     // the GET asks for a part
 	TransferRevoked    = "download_revoked"     // cut by us
 	TransferUnreadable = "download_unreadable"  // the stored image could not be read
-	TransferStuck      = "download_stuck"       // the device took no more bytes
+	TransferStuck      = "download_stuck"       // the device accepted no more bytes
 	TransferEnded      = "download_conn_closed" // the connection ended
 )
 

@@ -16,7 +16,7 @@ var releaseMoves = map[ReleaseState][]ReleaseState{
 }
 
 // SetState releases a draft or a deprecated release, deprecates or revokes.
-// Revoking is an admin's, needs a reason, takes all images with it, and ends
+// Revoking is an admin's, needs a reason, revokes all images with it, and ends
 // downloads under way.
 func (f *Service) SetState(ctx context.Context, by fleet.Actor, id uuid.UUID, to ReleaseState, reason string) (Release,
 	error) {

@@ -13,7 +13,7 @@ import (
 
 // A ReleaseRequest asks for a release.
 type ReleaseRequest struct {
-	Version string // "" takes the images'
+	Version string // "" uses the images'
 	Notes   string
 	Images  []string // SHA-256
 	Draft   bool
@@ -72,7 +72,7 @@ func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req Re
 	return f.Release(ctx, id)
 }
 
-// fill takes version, notes and images from a request.
+// fill sets version, notes and images from a request.
 func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err error) {
 	if r.Images, err = f.releaseImages(ctx, req.Images); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, 
 	return images, checkImages(images)
 }
 
-// checkImages takes images in order of board and chip.
+// checkImages checks the images of a release, which are in order of board and chip.
 func checkImages(images []Image) error {
 	for i, img := range images {
 		if img.RevokedAt != nil {

@@ -19,7 +19,7 @@ type ImageUpload struct {
 	FileName string
 	Board    string // "" if not stated
 	Notes    string
-	Manifest []byte // content of the .manifest file that goes with it; nil if there is none
+	Manifest []byte // content of the .manifest file that goes with it; nil without one
 }
 
 // Upload reads, checks and stores an image, or the application of a merged
@@ -98,7 +98,7 @@ func copyUpload(file *os.File, body io.Reader) (int64, error) {
 	return size, nil
 }
 
-// writeErr tells an error of writing from one of reading.
+// writeErr distinguishes an error of writing from one of reading.
 type writeErr struct {
 	w   io.Writer
 	err error

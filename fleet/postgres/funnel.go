@@ -17,7 +17,7 @@ func stepNumber(step campaign.FunnelStep) int16 {
 func stepOfState(s campaign.DeploymentState) campaign.FunnelStep {
 	switch s {
 	case campaign.DeploymentSent, campaign.DeploymentOffered, campaign.DeploymentAmbiguous:
-		return campaign.FunnelTold
+		return campaign.FunnelNotified
 	case campaign.DeploymentDownloading:
 		return campaign.FunnelGet
 	case campaign.DeploymentDownloaded:
@@ -53,7 +53,7 @@ func reached(c campaign.DeploymentChange) int16 {
 func stepOfKind(e campaign.DeploymentEvent) campaign.FunnelStep {
 	switch e.Kind {
 	case fleet.EvidenceOffered:
-		return campaign.FunnelTold
+		return campaign.FunnelNotified
 	case fleet.EvidenceGet, fleet.EvidenceCut:
 		return campaign.FunnelGet
 	case fleet.EvidenceDownloaded:

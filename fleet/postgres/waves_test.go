@@ -217,7 +217,7 @@ func TestCampaignProgress(t *testing.T) {
 	want := campaign.Progress{ByState: map[campaign.DeploymentState]int{campaign.DeploymentSkipped: 1},
 		ByWave:  []map[campaign.DeploymentState]int{states, {}},
 		ByBoard: map[string]map[campaign.DeploymentState]int{"bread-compact-wifi": states},
-		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 9, campaign.FunnelTold: 7, campaign.FunnelGet: 6,
+		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 9, campaign.FunnelNotified: 7, campaign.FunnelGet: 6,
 			campaign.FunnelDownloaded: 5, campaign.FunnelGoodbye: 5,
 			campaign.FunnelBootPoll: 1, campaign.FunnelInitialize: 1, campaign.FunnelSucceeded: 1},
 		Skipped: map[firmware.SkipReason]int{firmware.SkipHeld: 1}, Late: 1, Rate: p.Rate,
@@ -233,7 +233,7 @@ func TestCampaignProgress(t *testing.T) {
 	r.dispatch(1, dispatch(&all[2]))
 	p, err = r.CampaignProgress(ctx, c.ID)
 	check(t, err)
-	if p.Reached[campaign.FunnelGet] != 5 || p.Reached[campaign.FunnelTold] != 6 {
+	if p.Reached[campaign.FunnelGet] != 5 || p.Reached[campaign.FunnelNotified] != 6 {
 		t.Errorf("funnel %+v", p.Reached)
 	}
 }

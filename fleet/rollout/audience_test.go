@@ -58,7 +58,7 @@ func TestRetiredDevicesAreRemoved(t *testing.T) {
 	})
 }
 
-// A device that does not fit any more when its turn comes is not told.
+// A device that does not fit any more when its turn comes is not notified.
 func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 	tests := []struct {
 		want   firmware.SkipReason

@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// prepare takes the baseline of a device whose campaign checks its health, and
-// reports whether that is under way: it is told of the image after it. A device
+// prepare reads the baseline of a device whose campaign checks its health, and
+// reports whether that is under way: it is notified of the image after it. A device
 // that is not connected cannot be asked.
 func (l *loop) prepare(d *deployment) bool {
 	checks := d.camp.Plan.HealthChecks

@@ -27,12 +27,12 @@ type openCampaign struct {
 	queued   int
 	active   int
 
-	picked     int         // devices about to be told
+	picked     int         // devices about to be notified
 	preparing  int         // devices whose baseline is being taken
-	restarting int         // devices told to restart so that they poll
+	restarting int         // devices asked to restart so that they poll
 	stuck      map[int]int // queued deployments by wave whose devices block them
 	stale      bool        // its rows changed by what another campaign did
-	verdictAt  time.Time   // when the word about its wave was last stored
+	verdictAt  time.Time   // when the verdict about its wave was last stored
 	judged     bool        // nothing changed since wave and rules were looked at
 	zones      map[*time.Location]int
 	known      map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
@@ -50,12 +50,12 @@ func newCampaign(row campaign.Campaign) *openCampaign {
 		zones: make(map[*time.Location]int)}
 	c.ready.Init()
 	c.parked.Init()
-	c.take(row)
+	c.setRow(row)
 	return c
 }
 
-// take replaces the row.
-func (c *openCampaign) take(row campaign.Campaign) {
+// setRow replaces the row.
+func (c *openCampaign) setRow(row campaign.Campaign) {
 	pace := c.Plan.MaxPerMinute
 	c.Campaign = row
 	c.judged = false
@@ -94,7 +94,7 @@ func (c *openCampaign) count(s campaign.DeploymentState, n int) {
 	}
 }
 
-// moved takes a deployment from one state to another in the numbers.
+// moved counts a deployment in another state than before.
 func (c *openCampaign) moved(d *deployment, from campaign.DeploymentState) {
 	if from == d.State {
 		return

@@ -32,21 +32,21 @@ type deployment struct {
 
 	zone       *time.Location // of the device; nil if not read yet
 	prepared   bool           // its baseline was taken, for the attempt to come
-	waits      bool           // the index says that it waits to be told
+	waits      bool           // the index says that it waits to be notified
 	busy       bool           // a baseline or its health checks are being taken
-	restarting bool           // was told to restart, so that it polls
+	restarting bool           // was asked to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
 	back       time.Time      // of that reconnection
 	reports    int            // on jobs, that the device made since the engine holds it
 	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
-	heap       int64          // free heap that its latest boot poll told, bytes
+	heap       int64          // free heap that its latest boot poll reported, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
 }
 
 // cameBack reports whether a connection is the one that fleetd's restart made
 // necessary, which is no fault of the device. Of a device that connects while
-// the engine starts both the presence and the event tell, the first in whole
-// milliseconds.
+// the engine starts both the presence and the event report it, the first in
+// whole milliseconds.
 func (d *deployment) cameBack(at time.Time) bool {
 	if !d.afterStart {
 		return !at.Truncate(time.Millisecond).After(d.back)
@@ -65,7 +65,7 @@ func late(s campaign.DeploymentState) bool {
 	return false
 }
 
-// attach takes a row into memory, and puts it where it waits.
+// attach adds a row to memory, and puts it where it waits.
 func (l *loop) attach(c *openCampaign, row campaign.Deployment) *deployment {
 	d := &deployment{Deployment: row, camp: c, timer: -1, attemptEnd: l.e.adoptCall(&row)}
 	l.byID[d.ID] = d
@@ -158,7 +158,7 @@ func (d *deployment) setStuck(stuck bool) {
 	d.camp.judged = false
 }
 
-// endAttempt tells the attempt's call that nobody waits for it.
+// endAttempt ends the attempt's call, whose outcome has no effect any more.
 func (d *deployment) endAttempt() {
 	if d.attemptEnd != nil {
 		close(d.attemptEnd)

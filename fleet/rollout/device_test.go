@@ -80,9 +80,9 @@ func (d *device) observed(l firmware.Link, kind fleet.EvidenceKind, bytes int64)
 	}
 }
 
-// install is what the device does when it is told of an image. told is nil if
-// it was by a boot poll. It reports whether the device left its old build.
-func (d *device) install(l firmware.Link, told func(fleet.EvidenceKind, string)) (left bool) {
+// install is what the device does when it is notified of an image. answer is nil
+// if that was by a boot poll. It reports whether the device left its old build.
+func (d *device) install(l firmware.Link, answer func(fleet.EvidenceKind, string)) (left bool) {
 	d.mu.Lock()
 	d.tries++
 	try, life := d.tries, d.life
@@ -102,8 +102,8 @@ func (d *device) install(l firmware.Link, told func(fleet.EvidenceKind, string))
 	}
 	d.goesOn(l, fleet.JobAccepted, 0)
 	if d.fault == "silent" {
-		if told != nil {
-			told(fleet.EvidenceAnswer, "true")
+		if answer != nil {
+			answer(fleet.EvidenceAnswer, "true")
 		}
 		return false
 	}
@@ -115,8 +115,8 @@ func (d *device) install(l firmware.Link, told func(fleet.EvidenceKind, string))
 		d.reports(l, telemetry.Job{State: fleet.JobFailed, Code: "corrupt", Reason: notSound})
 		return false
 	case "refuses image":
-		if d.pause(3*time.Second, life) && told != nil {
-			told(fleet.EvidenceLateAnswer, "true")
+		if d.pause(3*time.Second, life) && answer != nil {
+			answer(fleet.EvidenceLateAnswer, "true")
 		}
 		return false
 	case "refuses image silently":
@@ -214,10 +214,10 @@ func (d *device) leave(clean bool) {
 	if clean {
 		kind = fleet.EvidenceDisconnect
 	}
-	d.tell(kind)
+	d.emit(kind)
 }
 
-func (d *device) tell(kind fleet.EvidenceKind) {
+func (d *device) emit(kind fleet.EvidenceKind) {
 	seen := fleet.Evidence{At: time.Now().UTC(), Kind: kind}
 	for range d.w.copies {
 		d.w.current().Observe(rollout.OfDevice(d.id, seen))
@@ -300,5 +300,5 @@ func (d *device) connect() {
 	d.mu.Lock()
 	d.online, d.epoch, d.since = true, epoch, time.Now().UTC()
 	d.mu.Unlock()
-	d.tell(fleet.EvidenceConnect)
+	d.emit(fleet.EvidenceConnect)
 }

@@ -13,13 +13,13 @@ import (
 
 const (
 	lookAhead     = 256              // queued devices looked at beyond the free places, for those that cannot be reached
-	parkedLook    = 64               // parked devices looked at per tick, in case word of one got lost
+	parkedLook    = 64               // parked devices looked at per tick, in case evidence of one got lost
 	busyPause     = 10 * time.Second // before a device that another campaign has is looked at again
 	presenceGrace = 2 * time.Minute  // for a fleet to come back after a start of fleetd
 	unsurePause   = 15 * time.Second // before a device whose build is unconfirmed is
 )
 
-// A notification is a deployment that is about to be told, and how.
+// A notification is a deployment whose device is about to be notified, and how.
 type notification struct {
 	d    *deployment
 	mode firmware.DispatchMode
@@ -30,9 +30,9 @@ type notification struct {
 	image firmware.Image
 }
 
-// dispatch tells as many devices as places, pace and windows let go: first
+// dispatch notifies as many devices as places, pace and windows allow: first
 // those whose boot poll waits for the answer. Link and intent are stored in one
-// transaction; only then is anybody told.
+// transaction; only then are devices notified.
 func (l *loop) dispatch(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -57,25 +57,25 @@ func (l *loop) dispatch(ctx context.Context) {
 	}
 }
 
-// room is how many devices more may be told before downloads have no place:
-// those who were told and have not come for the image will.
+// room is how many devices more may be notified before downloads have no place:
+// those that were notified and have not come for the image will.
 func (l *loop) room() int {
-	told := 0
+	notified := 0
 	for _, c := range l.order {
 		for _, s := range []campaign.DeploymentState{campaign.DeploymentDispatching, campaign.DeploymentSent,
 			campaign.DeploymentOffered} {
-			told += c.tallies.ByState[s]
+			notified += c.tallies.ByState[s]
 		}
 	}
-	return max(0, l.o.Downloads.Room()-told)
+	return max(0, l.o.Downloads.Room()-notified)
 }
 
-// places is how many devices of the campaign may be told now.
+// places is how many devices of the campaign may be notified now.
 func (l *loop) places(c *openCampaign, budget int) int {
 	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.picked-c.preparing-c.restarting, c.tokens(l.now)))
 }
 
-// pick takes from the queue as many devices as may be told. No turn looks at
+// pick removes from the queue as many devices as may be notified. No turn looks at
 // more of it than that and a bounded part of those that cannot be reached.
 func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notification {
 	l.lookAtParked(c)
@@ -102,7 +102,7 @@ func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notifica
 	return picked
 }
 
-// candidates takes devices off the front of the queue. Those that are plainly
+// candidates removes devices from the front of the queue. Those that are plainly
 // out of reach are parked at once.
 func (l *loop) candidates(c *openCampaign, n int) (all []*deployment) {
 	for range n + lookAhead {
@@ -145,8 +145,8 @@ func (l *loop) giveUpSilent() {
 	}
 }
 
-// lookAtParked goes round the parked devices, a few at a time: word of one that
-// came back may have been lost with a former engine.
+// lookAtParked goes round the parked devices, a few at a time: the evidence that
+// one came back may have been lost with a former engine.
 func (l *loop) lookAtParked(c *openCampaign) {
 	for range min(parkedLook, c.parked.Len()) {
 		d := c.parked.Front().Value.(*deployment)
@@ -160,7 +160,7 @@ func (l *loop) lookAtParked(c *openCampaign) {
 	}
 }
 
-// notifyAll stores the beginning of attempts, and tells the devices.
+// notifyAll stores the beginning of attempts, and notifies the devices.
 func (l *loop) notifyAll(ctx context.Context, notifications []notification) {
 	if len(notifications) == 0 {
 		return
@@ -214,7 +214,7 @@ func (l *loop) attemptTimeout(d *deployment) time.Duration {
 	return t.Get + max(t.Resend, slowest) + max(t.Download, 3*slowest) + t.BootPoll + time.Minute
 }
 
-// begun tells a device whose attempt is on record.
+// begun notifies a device whose attempt is on record.
 func (l *loop) begun(ctx context.Context, t notification) {
 	l.stored(t.d)
 	t.d.epoch = 0
@@ -246,7 +246,7 @@ func (l *loop) refused(ctx context.Context, t notification) {
 		return
 	}
 	if row.Revision == d.Revision+1 && row.State == d.State && row.Attempt == d.Attempt {
-		l.begun(ctx, t) // it was stored: only the word of it got lost
+		l.begun(ctx, t) // it was stored: only the reply of the database got lost
 		return
 	}
 	l.reload = true

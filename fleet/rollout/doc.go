@@ -1,10 +1,10 @@
-// Package rollout carries campaigns out: it opens waves, tells devices of their
+// Package rollout carries campaigns out: it opens waves, notifies devices of their
 // images, gathers the evidence about each, judges, and goes on or stops.
 //
 // It has a clock and one goroutine, and no rules: what evidence means, when a
 // wave is good and what an abort rule says are plain functions in package
-// campaign. The engine takes evidence in, asks the rules, stores what they say,
-// and only then acts: a device is told of an image after the row that says so
+// campaign. The engine receives evidence, asks the rules, stores what they say,
+// and only then acts: a device is notified of an image after the row that says so
 // is durable. So a new engine that reads the rows knows all that a dead one
 // knew, and nothing is sent twice.
 //

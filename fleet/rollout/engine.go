@@ -45,18 +45,18 @@ type Options struct {
 	Link        Link
 	Presence    Presence
 	Downloads   Downloads
-	// Rollback takes the devices that an aborted campaign updated back to the
+	// Rollback returns the devices that an aborted campaign updated to the
 	// builds they had.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
 	// PublicURL is where devices fetch images.
 	PublicURL string
-	Events    *fleet.Events // nil: nobody is told
+	Events    *fleet.Events // nil: no events are published
 	Log       *slog.Logger  // nil: silent
 
 	Zone             *time.Location            // of devices without one. Default: UTC
 	Timers           campaign.DeploymentTimers // Default: campaign.DefaultTimers
 	Tick             time.Duration             // how often time is looked at. Default: 1s
-	MaxDispatchBatch int                       // devices told in one transaction. Default: 256
+	MaxDispatchBatch int                       // devices notified in one transaction. Default: 256
 	MaxChecks        int                       // devices whose health is checked at once. Default: 64
 	RetryPause       time.Duration             // between tries of a health check. Default: 3s
 	Now              func() time.Time          // Default: time.Now
@@ -98,7 +98,7 @@ type Engine struct {
 	o      Options
 	inbox  *inbox
 	index  index
-	stuck  atomic.Bool   // the store does not take what the engine knows
+	stuck  atomic.Bool   // the store does not accept what the engine knows
 	checks chan struct{} // places for health checks
 
 	// underWay are the upgrade calls of a lead that ended, by deployment. They

@@ -6,7 +6,7 @@ import (
 	"fleetd/fleet"
 )
 
-// eventsEvery bounds how often live views of a campaign are told to look.
+// eventsEvery bounds how often live views of a campaign are notified.
 const eventsEvery = 250 * time.Millisecond
 
 type events struct {
@@ -14,7 +14,7 @@ type events struct {
 	at      time.Time
 }
 
-// announce tells live views of the campaigns that moved on.
+// announce publishes an event for each campaign that moved on.
 func (l *loop) announce() {
 	for _, c := range l.campaigns {
 		if !c.events.pending || l.now.Sub(c.events.at) < eventsEvery {

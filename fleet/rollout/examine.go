@@ -156,12 +156,12 @@ func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchM
 		l.restart(d)
 		return notification{}, false
 	}
-	takeFacts(d, device)
+	recordFacts(d, device)
 	return notification{d: d, mode: mode}, true
 }
 
-// takeFacts renews what the deployment remembers of the device before.
-func takeFacts(d *deployment, device fleet.Device) {
+// recordFacts updates what the deployment remembers of the device before.
+func recordFacts(d *deployment, device fleet.Device) {
 	d.FromELF, d.FromVersion = device.ELFSHA256, device.Version
 	d.Baseline.Inventory, d.Baseline.Slot = device.InventoryID, device.Slot
 	if device.Layout != nil {

@@ -26,7 +26,7 @@ func (l *loop) fireTimers(ctx context.Context) {
 	}
 }
 
-// fire tells the rules that a step took its time.
+// fire feeds the rules with the evidence that a step's time is over.
 func (l *loop) fire(d *deployment) {
 	if d.State.Active() {
 		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
@@ -49,14 +49,15 @@ func (l *loop) askRegistry(ctx context.Context, due []*deployment) {
 			return
 		}
 		for _, d := range chunk {
-			l.takeRegistered(d, devices[d.Device])
+			l.observeRegistered(d, devices[d.Device])
 		}
 	}
 }
 
-// takeRegistered takes the boot poll that the registry knows, if it tells more
-// than the row. A poll of an old build only does after all that is on the row.
-func (l *loop) takeRegistered(d *deployment, device fleet.Device) {
+// observeRegistered observes the boot poll that the registry knows, if it says
+// more than the row. A poll of an old build does so only if it is newer than
+// all that is on the row.
+func (l *loop) observeRegistered(d *deployment, device fleet.Device) {
 	at := device.LastPoll
 	if at == nil {
 		return

@@ -15,7 +15,7 @@ var errAbsent = errors.New("the device is not connected")
 
 // checkHealth calls the tools of health checks, each again as often as it
 // allows, and returns their answers by index. baseline are the answers from
-// before; nil takes them: then nothing is compared with before.
+// before; nil collects them: then nothing is compared with before.
 func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.DeviceID, checks []campaign.HealthCheck,
 	baseline map[string]string) (map[string]string, error) {
 	answers := make(map[string]string, len(checks))

@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// imagesEvery is how often images are looked at again without being told.
+// imagesEvery is how often images are looked at again without an event.
 const imagesEvery = 30 * time.Second
 
-// images keeps what the engine needs to know of images. Revocation is told by
-// events, and looked for anyway.
+// images keeps what the engine needs to know of images. Revocation is announced
+// by events, and looked for anyway.
 type images struct {
 	bySHA  map[string]firmware.Image
 	readAt time.Time

@@ -21,7 +21,7 @@ type input struct {
 	do         func(*loop)
 }
 
-// inbox takes inputs without ever blocking who brings them. Evidence is never
+// inbox queues inputs without ever blocking who brings them. Evidence is never
 // dropped: while the database is away it piles up here. Only progress is
 // superseded, by newer progress of the same kind.
 type inbox struct {
@@ -69,8 +69,8 @@ func (b *inbox) notify() {
 	}
 }
 
-// take returns all inputs, in order, and whether campaigns changed.
-func (b *inbox) take() (inputs []input, reload bool) {
+// drain returns all inputs, in order, and whether campaigns changed.
+func (b *inbox) drain() (inputs []input, reload bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	inputs, reload = b.inputs, b.reload
@@ -81,7 +81,7 @@ func (b *inbox) take() (inputs []input, reload bool) {
 
 // clear forgets everything: another engine will read the rows.
 func (b *inbox) clear() {
-	inputs, _ := b.take()
+	inputs, _ := b.drain()
 	for _, in := range inputs {
 		if in.poll != nil {
 			in.poll.answer(nil)

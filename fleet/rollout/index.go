@@ -15,7 +15,7 @@ type index struct {
 	loading bool                   // the rows are being read: everything counts
 	devices map[fleet.DeviceID]int // deployments; nil while no engine works here
 	of      map[uuid.UUID]fleet.DeviceID
-	queued  map[fleet.DeviceID]int // deployments that wait to be told
+	queued  map[fleet.DeviceID]int // deployments that wait to be notified
 }
 
 func (x *index) open() {
@@ -38,7 +38,7 @@ func (x *index) close() {
 	x.loading, x.devices, x.of, x.queued = false, nil, nil, nil
 }
 
-// deviceOf returns whose deployment it is; false if nobody asks for evidence of it.
+// deviceOf returns whose deployment it is; false if the engine needs no evidence of it.
 func (x *index) deviceOf(deployment uuid.UUID) (fleet.DeviceID, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -52,7 +52,7 @@ func (x *index) has(id fleet.DeviceID) bool {
 	return x.loading || x.devices[id] > 0
 }
 
-// waits reports whether the device waits to be told of an image: its boot poll
+// waits reports whether the device waits to be notified of an image: its boot poll
 // may be answered with an offer.
 func (x *index) waits(id fleet.DeviceID) bool {
 	x.mu.RLock()

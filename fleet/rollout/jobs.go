@@ -16,8 +16,8 @@ func (d *deployment) mayReport(device fleet.DeviceID) bool {
 	return d.Device == device && d.reports <= maxReports
 }
 
-// supersedes reports whether news make what is told of the same attempt
-// superfluous: the progress of a download, by the web server or by the device.
+// supersedes reports whether in makes old superfluous: both are the progress of
+// the same attempt's download, by the web server or by the device.
 func supersedes(in, old input) bool {
 	return in.seen.Kind == old.seen.Kind && in.seen.Attempt == old.seen.Attempt && in.reporter == old.reporter &&
 		in.seen.Job == old.seen.Job

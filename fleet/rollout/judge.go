@@ -65,10 +65,10 @@ func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 	case c.judged:
 		return nil
 	}
-	return l.takeVerdict(ctx, c, l.judgeWave(c, *w))
+	return l.applyVerdict(ctx, c, l.judgeWave(c, *w))
 }
 
-// watchWave keeps the word about a wave current while nothing is dispatched.
+// watchWave keeps the verdict about a wave current while nothing is dispatched.
 func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	if c.judged || w.State != campaign.WaveRunning && w.State != campaign.WaveSoaking {
@@ -81,7 +81,7 @@ func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-func (l *loop) takeVerdict(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
+func (l *loop) applyVerdict(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
 	w := c.wave()
 	overruled := w.State == campaign.WaveFailed // and yet an operator lets it run
 	switch v.State {
@@ -118,7 +118,7 @@ func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVer
 }
 
 // failWave stops after a wave that was judged bad. If the operator went on all
-// the same, its devices have their turn, and then only a word opens the next.
+// the same, its devices have their turn, and then only an operator opens the next.
 func (l *loop) failWave(ctx context.Context, c *openCampaign, v campaign.WaveVerdict, overruled bool) error {
 	done := v.Waiting+v.Active-v.Stuck == 0
 	switch {

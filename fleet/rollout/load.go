@@ -55,7 +55,7 @@ func (l *loop) load(ctx context.Context) error {
 	return nil
 }
 
-// open takes a campaign into memory, with its numbers, but for its deployments.
+// open adds a campaign to memory, with its numbers, but for its deployments.
 func (l *loop) open(ctx context.Context, row campaign.Campaign) (*openCampaign, error) {
 	c := newCampaign(row)
 	if err := l.recount(ctx, c); err != nil {
@@ -109,7 +109,7 @@ func (l *loop) takeLive(ctx context.Context, rows []campaign.Deployment) error {
 	return nil
 }
 
-// loadEnded takes in campaigns that ended lately: what is active in them, and
+// loadEnded loads campaigns that ended lately: what is active in them, and
 // what late proof may change.
 func (l *loop) loadEnded(ctx context.Context) error {
 	ended := slices.DeleteFunc(slices.Clone(campaign.States), func(s campaign.State) bool {
@@ -166,8 +166,9 @@ func (l *loop) deployments(ctx context.Context, campaignID uuid.UUID, states []c
 	}
 }
 
-// resume tells every active deployment that nobody watched for a while. What
-// the registry learned of its device meanwhile comes first: it is older.
+// resume feeds every active deployment with the evidence that it was not watched
+// for a while. What the registry learned of its device meanwhile comes first: it
+// is older.
 func (l *loop) resume(ctx context.Context) error {
 	var active []*deployment
 	for _, d := range l.byID {
@@ -188,7 +189,7 @@ func (l *loop) resume(ctx context.Context) error {
 }
 
 func (l *loop) resumeOne(d *deployment, device fleet.Device) {
-	l.takeRegistered(d, device)
+	l.observeRegistered(d, device)
 	d.afterStart = d.State == campaign.DeploymentVerifying
 	l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
 	if presence, since, _ := l.o.Presence.State(d.Device); presence == fleet.PresenceOnline {
@@ -203,7 +204,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// devices reads the registry's word for the devices of deployments.
+// devices reads the devices of deployments from the registry.
 func (l *loop) devices(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device, error) {
 	ids := make([]fleet.DeviceID, len(all))
 	for i, d := range all {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	refreshEvery = 5 * time.Second         // how often campaigns are read again without being told
+	refreshEvery = 5 * time.Second         // how often campaigns are read again without an event
 	lazyEvery    = 2500 * time.Millisecond // how often the progress of downloads is stored
 	stormPause   = 5 * time.Second         // after a timer that changed nothing
 	inputsAtOnce = 5000                    // inputs looked at before what they led to is stored
 )
 
 // loop is the engine at work: all that it holds in memory belongs to its one
-// goroutine. Each turn takes evidence in, stores what it means, acts on what is
-// stored, judges, and only then tells further devices. So within a turn memory
-// and rows agree, and while the database is away nothing is told to anybody.
+// goroutine. Each turn receives evidence, stores what it means, acts on what is
+// stored, judges, and only then notifies further devices. So within a turn memory
+// and rows agree, and while the database is away no device is notified.
 type loop struct {
 	e    *Engine
 	o    *Options
@@ -108,7 +108,7 @@ func (l *loop) turn(ctx context.Context) {
 
 // takeInputs looks at what was brought since, a bounded part at a time.
 func (l *loop) takeInputs() {
-	inputs, reload := l.e.inbox.take()
+	inputs, reload := l.e.inbox.drain()
 	l.inputs = append(l.inputs, inputs...)
 	l.reload = l.reload || reload
 	n := min(len(l.inputs), inputsAtOnce)
@@ -128,7 +128,7 @@ func (l *loop) takeInput(in input) {
 	case in.do != nil:
 		in.do(l)
 	case in.poll != nil:
-		l.takePoll(in)
+		l.observePoll(in)
 	case in.device != "":
 		l.observeDevice(in.device, in.seen)
 	default:

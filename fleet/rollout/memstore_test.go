@@ -23,7 +23,7 @@ type memStore struct {
 	campaign.RolloutStore
 
 	// fail is asked before each write, and lost after it: the change is then
-	// stored, and the word of it lost.
+	// stored, and the reply lost.
 	fail, lost func(op string) error
 	// watch sees the state of the store after each dispatch and opened wave.
 	watch func(op string, campaignID uuid.UUID, device fleet.DeviceID)

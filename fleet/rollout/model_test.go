@@ -42,7 +42,7 @@ type disaster struct {
 	For    time.Duration
 }
 
-var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "word lost",
+var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "reply lost",
 	"pause", "reload"}
 
 func drawScenario(t *rapid.T) scenario {
@@ -188,7 +188,7 @@ func (r *run) befall(d disaster) {
 			}
 			return nil
 		})
-	case "word lost":
+	case "reply lost":
 		until := time.Now().Add(d.For)
 		r.lost.set(func(string) error {
 			if time.Now().Before(until) && time.Now().UnixMilli()%3 != 0 {

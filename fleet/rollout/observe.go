@@ -7,7 +7,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// observeDevice takes evidence about a device to its deployments. Of several,
+// observeDevice feeds evidence about a device to its deployments. Of several,
 // those without an outcome come first: a device that was given up by one
 // campaign and is updated by another proves nothing for the first.
 func (l *loop) observeDevice(id fleet.DeviceID, o campaign.Observation) {
@@ -26,7 +26,7 @@ func (l *loop) observeDevice(id fleet.DeviceID, o campaign.Observation) {
 	}
 }
 
-// observeQueued takes evidence about a device that waits to be told: it may be
+// observeQueued handles evidence about a device that waits to be notified: it may be
 // reachable now.
 func (l *loop) observeQueued(d *deployment, o campaign.Observation) {
 	l.observe(d, o)

@@ -38,7 +38,7 @@ func (r *pollRequest) answer(offer *fleet.FirmwareOffer) bool {
 	return true
 }
 
-// Poll takes a boot poll as evidence, and returns what to offer: nil, unless an
+// Poll handles a boot poll as evidence, and returns what to offer: nil, unless an
 // offer is due and on record. The poll must be of an enrolled device that asks
 // with its own Client-Id. For all but devices that campaigns wait for it takes
 // no time; for those it waits at most 2 s, or until ctx ends.
@@ -68,9 +68,9 @@ func (e *Engine) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool)
 	return <-r.reply // it came at the last moment, and is on record as made
 }
 
-// takePoll takes a boot poll as evidence, and keeps it if it may be answered
+// observePoll handles a boot poll as evidence, and keeps it if it may be answered
 // with an offer.
-func (l *loop) takePoll(in input) {
+func (l *loop) observePoll(in input) {
 	r := in.poll
 	for _, d := range l.byDevice[in.device] {
 		if layout := r.poll.Layout; layout != nil && layout.FreeHeap > 0 {
@@ -101,7 +101,7 @@ func (l *loop) waiting(id fleet.DeviceID) *deployment {
 	return nil
 }
 
-// offerSituation is what memory knows; the registry's word comes later.
+// offerSituation is what memory knows; what the registry knows comes later.
 func (l *loop) offerSituation(d *deployment, r *pollRequest) campaign.OfferSituation {
 	c := d.camp
 	return campaign.OfferSituation{
@@ -159,7 +159,7 @@ func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRe
 	return asked, requests
 }
 
-// offer takes a place for the device that is about to be offered its image.
+// offer reserves a place for the device that is about to be offered its image.
 func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force bool) notification {
 	if !r.restarted { // else it has one already
 		d.camp.picked++
@@ -167,11 +167,11 @@ func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force b
 	}
 	l.unplace(d)
 	d.Force = force
-	takeFacts(d, device)
+	recordFacts(d, device)
 	return notification{d: d, mode: firmware.ModePull, poll: r}
 }
 
-// hasPlace reports whether one more device may be told. For one that restarted
+// hasPlace reports whether one more device may be notified. For one that restarted
 // a place was kept, unless others came back in flight meanwhile.
 func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
 	if r.restarted {
@@ -181,7 +181,7 @@ func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
 }
 
 // noPlace sends a device on its way that could have been offered its firmware.
-// One that restarted for it may be told to once more.
+// One that restarted for it may be asked to once more.
 func (l *loop) noPlace(d *deployment, r *pollRequest) {
 	l.free(d, r)
 	r.answer(nil)

@@ -160,7 +160,7 @@ func (f *pgFleet) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, er
 	f.mu.Lock()
 	f.sent[l.Deployment]++
 	f.mu.Unlock()
-	r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceSent})
+	r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceSent})
 	f.install(l, f.faults[r.Device])
 	select {
 	case <-r.Firmware.Done:
@@ -331,7 +331,7 @@ func TestEnginesTakeTurnsOnPostgreSQL(t *testing.T) {
 	}
 }
 
-// BenchmarkDispatch decides about, tells and judges devices on a real database.
+// BenchmarkDispatch examines, notifies and judges devices on a real database.
 func BenchmarkDispatch(b *testing.B) {
 	const n = 4000
 	for b.Loop() {

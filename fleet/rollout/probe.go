@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// toolSystemInfo tells what a boot poll tells, when asked (protocol 4.6).
+// toolSystemInfo returns what a boot poll reports (protocol 4.6).
 const toolSystemInfo = "self.get_system_info"
 
 // elfPattern finds the build in a text that is JSON only if no Wi-Fi name in

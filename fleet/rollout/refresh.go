@@ -43,7 +43,7 @@ func (l *loop) refreshOne(ctx context.Context, row campaign.Campaign) error {
 			return err
 		}
 	} else {
-		c.take(row)
+		c.setRow(row)
 	}
 	return l.resync(ctx, c)
 }
@@ -96,7 +96,7 @@ func (l *loop) supplant(d *deployment, row campaign.Deployment) {
 	l.settle(d)
 }
 
-// enqueue takes rows of waiting devices into memory, and what must be known of
+// enqueue adds rows of waiting devices to memory, and what must be known of
 // the devices from the start.
 func (l *loop) enqueue(ctx context.Context, c *openCampaign, rows []campaign.Deployment) error {
 	added := make([]*deployment, 0, len(rows))
@@ -141,7 +141,7 @@ func (l *loop) forgetEnded(ctx context.Context, open []campaign.Campaign) {
 				}
 				continue
 			}
-			c.take(row)
+			c.setRow(row)
 		}
 		if c.active == 0 && (c.FinishedAt == nil || l.now.Sub(*c.FinishedAt) > lateFor) {
 			l.forget(c)

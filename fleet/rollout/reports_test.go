@@ -18,7 +18,7 @@ const (
 	noBroker = "the new image did not get through to the broker"
 )
 
-// reporting reports whether the device tells of its jobs, as the included
+// reporting reports whether the device reports on its jobs, as the included
 // firmware does.
 func (d *device) reporting() bool {
 	return strings.HasPrefix(d.fault, "reports") || d.fault == "doomsayer"
@@ -53,7 +53,7 @@ func (d *device) reportsOutcome(l firmware.Link, life int) {
 // are at it, and their own sentence when they fail, which for one that rolled
 // back comes after the verdict and after the end of the campaign.
 func TestReportsAreShown(t *testing.T) {
-	for fault, words := range map[string]string{
+	for fault, text := range map[string]string{
 		"reports bad image": notSound, "reports rolled back": noBroker,
 		"reports refusal": "only signed images are taken here", "reports a cut": "the download was cut short",
 	} {
@@ -64,8 +64,8 @@ func TestReportsAreShown(t *testing.T) {
 			w.await(c.ID, 12*time.Hour, campaign.CompletedWithErrors)
 			sleep(time.Minute)
 			d := w.deployment(c.ID, "device1")
-			if got := d.Reason.Params["detail"]; !campaign.ReportedByDevice(d.Reason) || got != words || d.State != verdicts[fault] {
-				t.Errorf("%s: %s with the reason %q, want the device's: %q; %v", fault, d.State, d.Reason, words, w.story(d))
+			if got := d.Reason.Params["detail"]; !campaign.ReportedByDevice(d.Reason) || got != text || d.State != verdicts[fault] {
+				t.Errorf("%s: %s with the reason %q, want the device's: %q; %v", fault, d.State, d.Reason, text, w.story(d))
 			}
 		})
 	}
@@ -76,7 +76,7 @@ func TestProgressIsShown(t *testing.T) {
 		w.add("device1", "reports, resumes")
 		c := w.plan(nil, 1)
 		defer w.start()()
-		sleep(20 * time.Second) // told, four seconds, four pieces of eight, then cut
+		sleep(20 * time.Second) // notified, four seconds, four pieces of eight, then cut
 		d := w.deployment(c.ID, "device1")
 		if d.State != campaign.DeploymentDownloading || d.Percent == nil || *d.Percent != 48 {
 			t.Errorf("%s at %v, want downloading at 48 %%", d.State, d.Percent)
@@ -97,8 +97,8 @@ func TestProgressIsShown(t *testing.T) {
 	})
 }
 
-// TestReportsOfOthers: no device ends the deployment of another, and nobody is
-// listened to without end.
+// TestReportsOfOthers: no device ends the deployment of another, and the number
+// of reports that the engine accepts of one is bounded.
 func TestReportsOfOthers(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.add("device1", "")

@@ -15,7 +15,7 @@ import (
 
 // An engine that dies at any moment is followed by one that reads the rows, and
 // every device has its verdict all the same.
-func TestANewEngineContinuesFromTheRows(t *testing.T) {
+func TestNewEngineContinuesFromTheRows(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second, 15 * time.Second,
 		20 * time.Second, 40 * time.Second, 2 * time.Minute} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 	}
 }
 
-// While the database is away nothing is told to anybody, nothing that is
+// While the database is away no device is notified, nothing that is
 // observed gets lost, and polls are answered at once.
 func TestDatabaseAway(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
@@ -95,19 +95,19 @@ func TestDatabaseAway(t *testing.T) {
 		sleep(7 * time.Second)
 		away.Store(true)
 		sleep(time.Second)
-		told := w.dispatched()
+		dispatched := w.dispatched()
 		sleep(40 * time.Second)
-		if n := w.dispatched(); n != told {
-			t.Errorf("%d devices told without a database", n-told)
+		if n := w.dispatched(); n != dispatched {
+			t.Errorf("%d devices notified without a database", n-dispatched)
 		}
 		away.Store(false)
 		w.await(c.ID, time.Hour, campaign.Completed)
 	})
 }
 
-// A change that was stored, while the word of it got lost, is neither repeated
+// A change that was stored, while the reply got lost, is neither repeated
 // nor forgotten.
-func TestLostWordOfACommit(t *testing.T) {
+func TestLostReplyOfACommit(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var n atomic.Int64
 		w.store.lost = func(op string) error {
@@ -129,7 +129,7 @@ func TestLostWordOfACommit(t *testing.T) {
 	})
 }
 
-// A device that comes back while the engine starts is told of twice, by its
+// A device that comes back while the engine starts is reported twice, by its
 // presence and by the event. Neither is flapping: the restart was ours.
 func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
@@ -145,7 +145,7 @@ func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 		}
 		for range 4 {
 			stop()
-			w.devices[id].leave(false) // nobody hears it
+			w.devices[id].leave(false) // no engine hears it
 			sleep(time.Second)
 			stop = w.start()
 			sleep(w.lag / 2)

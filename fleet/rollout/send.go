@@ -17,10 +17,10 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	d.attemptEnd = make(chan struct{})
 	id, attempt := d.ID, d.Attempt
 	order := &fleet.FirmwareOrder{
-		URL: t.url, ELFSHA256: d.TargetELF, Patience: l.attemptTimeout(d), Done: d.attemptEnd,
+		URL: t.url, ELFSHA256: d.TargetELF, Timeout: l.attemptTimeout(d), Done: d.attemptEnd,
 		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest,
 		Signature: t.image.ManifestSignature,
-		Told: func(seen fleet.Evidence) {
+		Notify: func(seen fleet.Evidence) {
 			e.accept(ofCall(id, attempt, seen))
 		},
 	}

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// steer takes a campaign as far as it can go without notification devices: it
+// steer moves a campaign as far as it can go without notifying devices: it
 // starts, stops, waits for windows, judges, and opens waves.
 func (l *loop) steer(ctx context.Context, c *openCampaign) {
 	if ctx.Err() != nil || l.now.Before(c.retryAt) {
@@ -34,7 +34,7 @@ func (l *loop) steerState(ctx context.Context, c *openCampaign) error {
 	case campaign.Running, campaign.Paused:
 		return l.proceed(ctx, c)
 	case campaign.Aborted:
-		return l.takeBack(ctx, c)
+		return l.rollBack(ctx, c)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (l *loop) proceed(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// change stores a change of the campaign; memory takes it only then.
+// change stores a change of the campaign; only then does memory have it.
 func (l *loop) change(ctx context.Context, c *openCampaign, action string, with func(*campaign.Campaign)) error {
 	row := c.Campaign
 	with(&row)
@@ -74,7 +74,7 @@ func (l *loop) rereadCampaign(ctx context.Context, c *openCampaign) {
 		l.trouble(ctx, c, err)
 		return
 	}
-	c.take(row)
+	c.setRow(row)
 }
 
 // begin starts a scheduled campaign when its time has come. One whose end came
@@ -98,7 +98,7 @@ func (l *loop) begin(ctx context.Context, c *openCampaign) error {
 func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseReason, reason fleet.Reason) error {
 	action := "campaign.pause"
 	if why == campaign.PausedByWindow {
-		action = "" // every night anew
+		action = "" // it happens every night
 	}
 	l.o.Log.Info("campaign paused", "campaign", c.ID, "name", c.Plan.Name, "why", string(why), "reason", reason)
 	return l.change(ctx, c, action, func(row *campaign.Campaign) {
@@ -139,7 +139,7 @@ func (l *loop) finish(ctx context.Context, c *openCampaign, as campaign.State, a
 	})
 }
 
-// closeWave gives the open wave its final word.
+// closeWave gives the open wave its final verdict.
 func (l *loop) closeWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	if w == nil || w.State == campaign.WavePending || w.FinishedAt != nil {

@@ -51,14 +51,14 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 		stop := w.start()
 		defer stop()
 		c = w.await(c.ID, time.Hour, campaign.Paused)
-		told := w.dispatched()
+		dispatched := w.dispatched()
 		if c.PauseReason != campaign.PausedByThreshold || !c.Reason.Is(campaign.ReasonRuleFired) &&
 			!c.Reason.Is(campaign.ReasonWaveIsBad) {
 			t.Errorf("paused by %s: %s", c.PauseReason, c.Reason)
 		}
 		sleep(time.Hour)
-		if told > 5 || w.dispatched() != told {
-			t.Errorf("%d devices told before the pause, %d after an hour more", told, w.dispatched())
+		if dispatched > 5 || w.dispatched() != dispatched {
+			t.Errorf("%d devices notified before the pause, %d after an hour more", dispatched, w.dispatched())
 		}
 
 		progress, err := w.store.CampaignProgress(t.Context(), c.ID)
@@ -70,8 +70,8 @@ func TestAbortRulePausesBeforeTheNextDispatch(t *testing.T) {
 		})
 		sleep(10 * time.Second)
 		c = w.await(c.ID, time.Hour, campaign.Paused)
-		if more := w.dispatched() - told; more == 0 || more > 8 {
-			t.Errorf("%d devices more were told after an operator went on; want some, until the next failure", more)
+		if more := w.dispatched() - dispatched; more == 0 || more > 8 {
+			t.Errorf("%d devices more were notified after an operator went on; want some, until the next failure", more)
 		}
 	})
 }

@@ -29,13 +29,13 @@ func (l *loop) stop(ctx context.Context, c *openCampaign) error {
 	return l.finish(ctx, c, campaign.Aborted, "campaign.aborted")
 }
 
-// takeBackAgain is the pause before a rollback that could not be made is tried
+// rollBackAgain is the pause before a rollback that could not be made is tried
 // again.
-const takeBackAgain = time.Minute
+const rollBackAgain = time.Minute
 
-// takeBack has the devices that an aborted campaign updated taken back, if that
-// was asked for. The row says so until it is done: a crash forgets nothing.
-func (l *loop) takeBack(ctx context.Context, c *openCampaign) error {
+// rollBack starts the rollback of the devices that an aborted campaign updated, if
+// that was asked for. The row says so until it is done: a crash forgets nothing.
+func (l *loop) rollBack(ctx context.Context, c *openCampaign) error {
 	if !c.RollbackWanted || c.RollbackWith != uuid.Nil || l.o.Rollback == nil {
 		return nil
 	}
@@ -44,17 +44,17 @@ func (l *loop) takeBack(ctx context.Context, c *openCampaign) error {
 	case err == nil:
 		c.RollbackWanted, l.reload = false, true
 	case errors.Is(err, fleet.ErrConflict):
-		c.RollbackWanted = false // nothing to take back, or somebody did
+		c.RollbackWanted = false // nothing to roll back, or somebody did
 		l.o.Log.Info("no rollback", "campaign", c.ID, "name", c.Plan.Name, "err", err)
 	default:
-		c.retryAt = l.now.Add(takeBackAgain)
+		c.retryAt = l.now.Add(rollBackAgain)
 		l.o.Log.Error("the devices of an aborted campaign are not taken back yet", "campaign", c.ID, "name", c.Plan.Name,
 			"err", err)
 	}
 	return nil
 }
 
-// expire ends a campaign whose time is up. Nothing new is told; the plan says
+// expire ends a campaign whose time is up. No further device is notified; the plan says
 // what becomes of the rest.
 func (l *loop) expire(ctx context.Context, c *openCampaign) error {
 	end, ok := c.Ends()

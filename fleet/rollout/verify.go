@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// checkAgain is the pause after checks that found nobody home.
+// checkAgain is the pause after checks that found the device not connected.
 const checkAgain = 10 * time.Second
 
 // verify checks a device that came back with the image: its tools, its memory,
@@ -95,7 +95,7 @@ func (e *Engine) checkTools(ctx context.Context, d campaign.Deployment, plan cam
 	return campaign.InventoryGate(before, after, plan.ForbidRemoved)
 }
 
-// checkHeap compares what boot polls told; the registry knows the latest if this
+// checkHeap compares what boot polls reported; the registry knows the latest if this
 // engine has not seen it.
 func (e *Engine) checkHeap(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan) error {
 	if plan.MinHeapPercent <= 0 || d.Baseline.FreeHeap <= 0 {

@@ -98,7 +98,7 @@ func (l *loop) learnZones(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// windowOpen reports whether the device may be told now. Its jitter spreads the
+// windowOpen reports whether the device may be notified now. Its jitter spreads the
 // devices over the beginning of the window: half of it at most, so that all
 // have their turn in it.
 func (l *loop) windowOpen(d *deployment, zone *time.Location) bool {

@@ -43,7 +43,7 @@ type world struct {
 	epochs  int64
 	room    int
 	tick    time.Duration
-	lag     time.Duration // of the word about a device's presence
+	lag     time.Duration // of the evidence about a device's presence
 	copies  int           // how often evidence arrives
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
@@ -265,10 +265,10 @@ func text(s string) json.RawMessage {
 
 func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Call, error) {
 	failed := func(kind fleet.EvidenceKind, code, detail string) {
-		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
+		r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
 	}
-	told := func(kind fleet.EvidenceKind, detail string) {
-		r.Firmware.Told(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
+	sees := func(kind fleet.EvidenceKind, detail string) {
+		r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Detail: detail})
 	}
 	o := r.Firmware
 	w.order(fleet.FirmwareOffer{SHA256: o.SHA256, Size: o.Size, Job: o.Job, Manifest: o.Manifest, Signature: o.Signature})
@@ -283,12 +283,12 @@ func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Cal
 		failed(fleet.EvidenceNotSent, fleet.CodeBusy, "line full")
 		return c, nil
 	case d.fault == "refuses call":
-		told(fleet.EvidenceSent, "")
+		sees(fleet.EvidenceSent, "")
 		failed(fleet.EvidenceRefused, fleet.CodeToolError, "no such tool")
 		return c, nil
 	}
-	told(fleet.EvidenceSent, "")
-	go d.install(l, told)
+	sees(fleet.EvidenceSent, "")
+	go d.install(l, sees)
 	w.countCalls(1)
 	defer w.countCalls(-1)
 	select {
@@ -378,7 +378,7 @@ func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reaso
 	return fleet.PresenceOffline, d.since, fleet.Reason{}
 }
 
-// Revoke cuts downloads: the devices look at the store's word after each piece.
+// Revoke cuts downloads: the devices look at the store after each piece.
 func (w *world) Revoke(...uuid.UUID) {}
 
 // Room is how many downloads have a place.

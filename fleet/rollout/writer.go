@@ -59,7 +59,7 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 	}
 }
 
-// saved notes what the store took, and looks at what it did not.
+// saved notes what the store accepted, and looks at what it did not.
 func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID) {
 	refused := make(map[uuid.UUID]bool, len(stale))
 	for _, id := range stale {
@@ -83,9 +83,9 @@ func (l *loop) stored(d *deployment) {
 	}
 }
 
-// reread takes the row of a deployment that moved on without the engine, and
+// reread reads the row of a deployment that moved on without the engine, and
 // looks at what was observed once more, in its light. It may be that the very
-// change was stored, and only the word of it got lost.
+// change was stored, and only the reply of the database got lost.
 func (l *loop) reread(ctx context.Context, d *deployment) {
 	var row campaign.Deployment
 	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
@@ -122,7 +122,7 @@ func (l *loop) replace(d *deployment, row campaign.Deployment) {
 	}
 }
 
-// persist calls the store until it takes part: while the database is away the
+// persist calls the store until it is available: while the database is away the
 // engine waits. An error that is the row's own is returned.
 func (l *loop) persist(ctx context.Context, what string, do func(context.Context) error) error {
 	defer l.e.stuck.Store(false)

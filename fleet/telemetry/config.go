@@ -14,9 +14,9 @@ import (
 // [fleet.ToolConfigGet] and [fleet.ToolConfigSet]).
 type Config struct {
 	Version int64 `json:"version"`
-	// not confirmed yet: taken back if the device loses fleetd within two minutes
+	// not confirmed yet: reverted if the device loses fleetd within two minutes
 	OnTrial  bool            `json:"on_trial"`
-	Reverted int64           `json:"reverted"` // the last version that was taken back; 0 for none
+	Reverted int64           `json:"reverted"` // the last version that was reverted; 0 without one
 	Values   json.RawMessage `json:"values"`   // an object of booleans, integers and strings
 	At       time.Time       `json:"at"`       // reported
 }
@@ -24,10 +24,10 @@ type Config struct {
 // ConfigStore keeps the latest configuration of each device.
 type ConfigStore interface {
 	SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID]Config) error
-	DeviceConfig(ctx context.Context, device fleet.DeviceID) (Config, error) // fleet.ErrNotFound: it never told one
+	DeviceConfig(ctx context.Context, device fleet.DeviceID) (Config, error) // fleet.ErrNotFound: it never reported one
 }
 
-// Bounds of a configuration: the included firmware takes 2 KB in all.
+// Bounds of a configuration: the included firmware accepts 2 KB in all.
 const (
 	maxSettings    = 64
 	maxSettingName = 48
@@ -35,7 +35,7 @@ const (
 	maxConfigBytes = 8 << 10
 )
 
-// ParseConfig reads a configuration as a device tells it: in
+// ParseConfig reads a configuration as a device reports it: in
 // notifications/config, and as the answer to [fleet.ToolConfigGet] and
 // [fleet.ToolConfigSet]. A value that is no boolean, integer or string is left out.
 // It reports false if raw is no configuration.

@@ -24,17 +24,17 @@ type CoreDump struct {
 	Call        uuid.UUID
 	Blob        string // SHA-256, hex
 	Size        int64
-	Summary     string      // the device's own words: task, program counter, backtrace
+	Summary     string      // text of the device: task, program counter, backtrace
 	ELFSHA256   string      // of the build that crashed, as far as known: what to decode it with
 	Version     string      // of that build; "" if unknown
 	BuildFrom   BuildSource // how the build is known
-	ResetReason string      // of the restart that followed, as the device told; "" if it did not
+	ResetReason string      // of the restart that followed, as the device reported; "" if it did not
 	Boots       int64       // the device's count of starts when the dump was fetched; 0 if unknown
 	CreatedAt   time.Time
 }
 
-// FileName is what the core dump is called as a file: device and time, which
-// are fleetd's own words.
+// FileName is the name of the core dump as a file: device and time, both from
+// fleetd and not from the upload.
 func (c CoreDump) FileName() string {
 	return "coredump-" + string(c.Device) + "-" + c.CreatedAt.UTC().Format("20060102T150405Z") + ".bin"
 }

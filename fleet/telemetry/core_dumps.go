@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// VitalsReader knows what devices last told of themselves.
+// VitalsReader returns the vitals that devices last reported.
 type VitalsReader interface {
-	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never told any
+	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never reported any
 }
 
 // CoreDumpsOptions configures [CoreDumps]. Links, Store, Blobs, Calls, Devices
@@ -29,10 +29,10 @@ type CoreDumpsOptions struct {
 	Calls       *fleet.Calls
 	Devices     fleet.DeviceStore
 	Inventories fleet.InventoryStore
-	Vitals      VitalsReader     // nil: no device tells any, and none is asked by itself
-	Presences   *fleet.Presences // told of uploads as evidence; may be nil
-	Events      *fleet.Events    // nil: nobody is told
-	Collect     bool             // fetch what Told saw; otherwise only operators do
+	Vitals      VitalsReader     // nil: no device reports any, and fleetd asks none unprompted
+	Presences   *fleet.Presences // receives uploads as evidence; may be nil
+	Events      *fleet.Events    // nil: no events are published
+	Collect     bool             // fetch what Observe saw; otherwise only operators do
 	Keep        time.Duration    // 0 keeps core dumps for ever
 	Log         *slog.Logger
 	Now         func() time.Time // default: time.Now
@@ -45,7 +45,7 @@ type CoreDumpBlobs interface {
 }
 
 // CoreDumps fetches what crashes left in devices' flash: for an operator, and
-// by itself once per crash ([CoreDumps.Run]).
+// automatically once per crash ([CoreDumps.Run]).
 type CoreDumps struct {
 	o     CoreDumpsOptions
 	links *fleet.URLLinks
@@ -76,7 +76,7 @@ type CoreDumpInfo struct {
 	Summary string `json:"summary"`
 }
 
-// maxSummary bounds the device's words on its crash.
+// maxSummary bounds the device's summary of its crash, in bytes.
 const maxSummary = 2000
 
 func readCoreDumpInfo(result json.RawMessage) (info CoreDumpInfo, ok bool) {
@@ -86,7 +86,7 @@ func readCoreDumpInfo(result json.RawMessage) (info CoreDumpInfo, ok bool) {
 }
 
 // Ask asks the device what core dump it holds. It fails with [fleet.ErrConflict]
-// (no_core_dump) if there is none. A device that does not offer the question
+// (no_core_dump) if it holds no core dump. A device that does not offer the question
 // is not asked.
 func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.DeviceID) error {
 	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
@@ -99,7 +99,7 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.Dev
 	if info, ok := readCoreDumpInfo(c.Result); c.State == fleet.CallSucceeded && ok && !info.Present {
 		return fleet.Refuse(fleet.ErrConflict, "no_core_dump")
 	}
-	return nil // what hinders the question hinders the upload, too, and is told by its record
+	return nil // what prevents the question prevents the upload, too, whose record says so
 }
 
 // UploadRequest is the call that makes the device send its core dump.
@@ -189,7 +189,7 @@ func (s *CoreDumps) keep(ctx context.Context, l fleet.URLLink, data []byte) (Cor
 	return c, nil
 }
 
-// describe adds what is known of the crash beside its bytes.
+// describe adds what is known of the crash in addition to its bytes.
 func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) error {
 	if err := s.describeBuild(ctx, c, buildInDump(data)); err != nil {
 		return err
@@ -201,14 +201,14 @@ func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) erro
 		}
 		c.ResetReason, c.Boots = v.ResetReason, v.Boots
 	}
-	return s.describeWords(ctx, c)
+	return s.describeSummary(ctx, c)
 }
 
-// summaryTTL is how long the device's words on its core dump are taken for the
-// one that it uploads.
+// summaryTTL is how long the device's summary of a core dump is used for the one
+// that it uploads.
 const summaryTTL = 15 * time.Minute
 
-func (s *CoreDumps) describeWords(ctx context.Context, c *CoreDump) error {
+func (s *CoreDumps) describeSummary(ctx context.Context, c *CoreDump) error {
 	asked, err := s.o.Calls.List(ctx, fleet.CallFilter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
 		States: []fleet.CallState{fleet.CallSucceeded},
 		Since:  c.CreatedAt.Add(-summaryTTL), Limit: 1})

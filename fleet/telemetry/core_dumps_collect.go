@@ -14,12 +14,12 @@ import (
 const (
 	collectEvery    = 2 * time.Second
 	collectAtOnce   = 2
-	collectPatience = time.Minute // after a failure, doubled with each
+	collectPause    = time.Minute // after a failure, doubled with each
 	collectLongest  = time.Hour
 	collectFailures = 8 // then the device is left alone until it starts again
 )
 
-// collector is in whose name fleetd fetches core dumps by itself.
+// collector is in whose name fleetd fetches core dumps automatically.
 var collector = fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
 
 // A coreDumpTry is a core dump that waits on a device.
@@ -31,8 +31,8 @@ type coreDumpTry struct {
 	done     bool
 }
 
-// Told sees what devices last told of themselves. It does not block.
-func (s *CoreDumps) Told(latest map[fleet.DeviceID]Vitals) {
+// Observe receives the latest vitals of devices. It does not block.
+func (s *CoreDumps) Observe(latest map[fleet.DeviceID]Vitals) {
 	if !s.o.Collect {
 		return
 	}
@@ -50,7 +50,7 @@ func (s *CoreDumps) Told(latest map[fleet.DeviceID]Vitals) {
 	}
 }
 
-// Run fetches what [CoreDumps.Told] saw, once per crash, and forgets what was
+// Run fetches what [CoreDumps.Observe] saw, once per crash, and forgets what was
 // kept long enough, until ctx ends. Devices on a hold are left alone.
 func (s *CoreDumps) Run(ctx context.Context) error {
 	collect, tidy := time.NewTicker(collectEvery), time.NewTicker(time.Hour)
@@ -131,7 +131,7 @@ func (s *CoreDumps) try(ctx context.Context, id fleet.DeviceID, boots int64) {
 		t.done = true
 	default:
 		t.failures++
-		t.next = s.o.Now().Add(min(collectPatience<<(t.failures-1), collectLongest))
+		t.next = s.o.Now().Add(min(collectPause<<(t.failures-1), collectLongest))
 		t.done = t.failures >= collectFailures
 		s.o.Log.Warn("core dump not fetched", "device", id, "failures", t.failures, "last_try", t.done, "err", err)
 	}
@@ -145,7 +145,7 @@ func (s *CoreDumps) collect(ctx context.Context, id fleet.DeviceID, boots int64)
 		return 0, err
 	}
 	if d.Hold.Active(s.o.Now()) {
-		return collectPatience, nil
+		return collectPause, nil
 	}
 	offered, err := s.offers(ctx, id, fleet.ToolCoreDumpUpload)
 	if err != nil || !offered || d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled {

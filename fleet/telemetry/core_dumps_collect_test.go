@@ -72,7 +72,7 @@ func (s *crashStore) Put(context.Context, []byte) (string, error) {
 func (s *crashStore) Get(context.Context, string) ([]byte, error) { return nil, fleet.ErrNotFound }
 func (s *crashStore) DeleteFile(context.Context, string) error    { return nil }
 
-// callList is the store of calls with the list that a core dump's words are
+// callList is the store of calls with the list that a core dump's summary is
 // looked for in.
 type callList struct{ *fleettest.CallStore }
 
@@ -85,7 +85,7 @@ func (s callList) Calls(_ context.Context, f fleet.CallFilter) (page fleet.Page[
 	return page, nil
 }
 
-// vitalsOf is what the device tells.
+// vitalsOf is what the device reports.
 type vitalsOf struct {
 	mu sync.Mutex
 	v  telemetry.Vitals
@@ -103,7 +103,7 @@ func (v *vitalsOf) set(change func(*telemetry.Vitals)) {
 	change(&v.v)
 }
 
-// crashBench is a device that has crashed, and fleetd beside it.
+// crashBench is a device that has crashed, and fleetd.
 type crashBench struct {
 	*bench
 	dumps   *telemetry.CoreDumps
@@ -139,7 +139,7 @@ func newCrashBench(t *testing.T) *crashBench {
 // beat is a heartbeat.
 func (b *crashBench) beat() {
 	v, _ := b.vitals.Vitals(context.Background(), unit)
-	b.dumps.Told(map[fleet.DeviceID]telemetry.Vitals{unit: v})
+	b.dumps.Observe(map[fleet.DeviceID]telemetry.Vitals{unit: v})
 }
 
 func (b *crashBench) stored() []telemetry.CoreDump {

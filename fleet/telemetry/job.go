@@ -12,7 +12,7 @@ import (
 
 // A Job is work that goes on after the reply to a call, over restarts
 // too: an upgrade, a rollback. Devices with the included firmware report it
-// (notifications/job); its fields are the device's word.
+// (notifications/job); its fields are as the device reported them.
 type Job struct {
 	Device     fleet.DeviceID
 	ID         string         // as fleetd named it, or the device did; at most 48 bytes
@@ -38,7 +38,7 @@ type JobStore interface {
 // Bounds of what a device says of a job.
 const (
 	maxJobID     = 48
-	maxJobWord   = 32
+	maxJobField  = 32
 	maxJobReason = 200
 )
 
@@ -50,8 +50,8 @@ func parseJob(device fleet.DeviceID, params json.RawMessage, now time.Time) (Job
 		return Job{}, false
 	}
 	at := f.moment(now)
-	j := Job{Device: device, ID: f.text("job", maxJobID+1), Kind: f.text("kind", maxJobWord),
-		State:   fleet.JobState(f.text("state", maxJobWord)),
+	j := Job{Device: device, ID: f.text("job", maxJobID+1), Kind: f.text("kind", maxJobField),
+		State:   fleet.JobState(f.text("state", maxJobField)),
 		Percent: min(100, int(f.count("percent", maxVitalCount))), UpdatedAt: at}
 	if j.ID == "" || len(j.ID) > maxJobID {
 		return Job{}, false
@@ -64,7 +64,7 @@ func parseJob(device fleet.DeviceID, params json.RawMessage, now time.Time) (Job
 	case fleet.JobDone:
 		j.Percent, j.FinishedAt = 100, &at
 	case fleet.JobFailed:
-		j.FinishedAt, j.Code, j.Reason = &at, f.text("code", maxJobWord), f.text("reason", maxJobReason)
+		j.FinishedAt, j.Code, j.Reason = &at, f.text("code", maxJobField), f.text("reason", maxJobReason)
 	default:
 		return Job{}, false
 	}

@@ -43,7 +43,7 @@ const (
 	maxLogReport = 200 // lines; the firmware sends 100 at most
 )
 
-// readLogReport takes what is understood and leaves out the rest.
+// readLogReport keeps what is understood and leaves out the rest.
 func readLogReport(raw json.RawMessage) (LogReport, bool) {
 	var wire struct {
 		Lines []struct {
@@ -89,7 +89,7 @@ type logBuffer struct {
 // newer ones, when an operator asks for what was before. end is the number
 // that the device's next line will have.
 func (b *logBuffer) add(lines []LogLine, end uint32) (added bool) {
-	if b.beganAnew(lines, end) {
+	if b.restarted(lines, end) {
 		b.lines, b.generation = nil, b.generation+1
 	}
 	for _, l := range lines {
@@ -105,10 +105,10 @@ func (b *logBuffer) find(number uint32) (int, bool) {
 	return slices.BinarySearchFunc(b.lines, number, func(l LogLine, n uint32) int { return cmp.Compare(l.Number, n) })
 }
 
-// beganAnew reports whether the lines come from another log than those that
+// restarted reports whether the lines come from another log than those that
 // are here: a device that lost power counts from the beginning. What is sent
 // twice is no such sign.
-func (b *logBuffer) beganAnew(lines []LogLine, end uint32) bool {
+func (b *logBuffer) restarted(lines []LogLine, end uint32) bool {
 	fresh := false
 	for _, l := range lines {
 		i, found := b.find(l.Number)
@@ -136,11 +136,11 @@ func (b *logBuffer) insert(l LogLine) bool {
 
 // after returns the lines that came after seq.
 func (b *logBuffer) after(seq uint64) []LogLine {
-	var news []LogLine
+	var later []LogLine
 	for _, l := range b.lines {
 		if l.Seq > seq {
-			news = append(news, l)
+			later = append(later, l)
 		}
 	}
-	return news
+	return later
 }

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// line is a line whose text tells its log and its number.
+// line is a line whose text names its log and its number.
 func line(log string, n uint32) LogLine {
 	return LogLine{Number: n, Uptime: time.Duration(n) * time.Second, Level: "info", Text: fmt.Sprint(log, n)}
 }
@@ -66,18 +66,18 @@ func TestLogBuffer(t *testing.T) {
 	}
 }
 
-// Who follows sees each line once, or is told to read again.
+// Who follows sees each line once, or learns from the generation to read again.
 func TestLogBufferAfter(t *testing.T) {
 	var b logBuffer
 	b.add(lines("a", 5, 6), 7)
 	seq, generation := b.seq, b.generation
 	b.add(lines("a", 6, 8), 9)
 	if got := texts(b.after(seq)); !slices.Equal(got, []string{"a7", "a8"}) || b.generation != generation {
-		t.Errorf("news %q, generation %d of %d", got, b.generation, generation)
+		t.Errorf("new lines %q, generation %d of %d", got, b.generation, generation)
 	}
 	b.add(lines("a", 1, 8), 9)
 	if b.generation == generation {
-		t.Error("lines came before others, and nobody was told")
+		t.Error("lines came before others, and the generation is the same")
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 // LogsOptions configures [Logs]. Calls is required.
 type LogsOptions struct {
 	Calls  *fleet.Calls
-	Events *fleet.Events // nil: nobody is told
+	Events *fleet.Events // nil: no events are published
 	Log    *slog.Logger
 	Now    func() time.Time // default: time.Now
 }
@@ -177,7 +177,7 @@ func (s *Logs) startFollowing(id fleet.DeviceID, f Following) error {
 	}
 	s.mu.Unlock()
 	if err == nil {
-		s.tell(id)
+		s.publish(id)
 	}
 	return err
 }
@@ -188,11 +188,11 @@ func (s *Logs) endFollowing(id fleet.DeviceID) {
 		d.follow = Following{}
 	}
 	s.mu.Unlock()
-	s.tell(id)
+	s.publish(id)
 }
 
-// OnLog takes the params of notifications/log. What nobody asked for is
-// dropped: a device must not fill memory by itself. It does not block.
+// OnLog handles the params of notifications/log. What was not asked for is
+// dropped: a device must not fill memory unasked. It does not block.
 func (s *Logs) OnLog(id fleet.DeviceID, params json.RawMessage) {
 	s.mu.Lock()
 	d := s.devices[id]
@@ -219,16 +219,16 @@ func (s *Logs) add(id fleet.DeviceID, lines []LogLine, end uint32, dropped int64
 	case err != nil:
 		s.o.Log.Info("lines of a device's log dropped", "device", id, "err", err)
 	case added:
-		s.tell(id)
+		s.publish(id)
 	}
 }
 
-func (s *Logs) tell(id fleet.DeviceID) {
+func (s *Logs) publish(id fleet.DeviceID) {
 	s.o.Events.Publish(fleet.Event{Kind: fleet.EventLog, At: s.o.Now().UTC(), Device: id, Subject: string(id)})
 }
 
-// open returns the device's log, in the place of the one that nobody has
-// looked at for longest if there are too many. s.mu is held.
+// open returns the device's log, in the place of the one not looked at for
+// longest if there are too many. s.mu is held.
 func (s *Logs) open(id fleet.DeviceID) (*deviceLog, error) {
 	now := s.o.Now()
 	if d := s.devices[id]; d != nil {
@@ -268,8 +268,8 @@ func (s *Logs) Watch(ctx context.Context, id fleet.DeviceID) {
 	})
 }
 
-// Run renews what is followed and watched, and forgets what nobody looks at,
-// until ctx ends.
+// Run renews what is followed and watched, and forgets what is not looked at any
+// more, until ctx ends.
 func (s *Logs) Run(ctx context.Context) error {
 	tick := time.NewTicker(renewBefore / 3)
 	defer tick.Stop()
@@ -289,8 +289,8 @@ func (s *Logs) tend(ctx context.Context) {
 	}
 }
 
-// due marks and returns what is to be renewed; what ended by itself is told,
-// what nobody looks at is forgotten.
+// due marks and returns what is to be renewed. It publishes what ran out, and
+// forgets what is not looked at any more.
 func (s *Logs) due() map[fleet.DeviceID]Following {
 	now, due := s.o.Now(), make(map[fleet.DeviceID]Following)
 	var ended []fleet.DeviceID
@@ -310,13 +310,13 @@ func (s *Logs) due() map[fleet.DeviceID]Following {
 	}
 	s.mu.Unlock()
 	for _, id := range ended {
-		s.tell(id)
+		s.publish(id)
 	}
 	return due
 }
 
 // renew asks for another step. If the device does not grant it, its stream
-// runs out. The outcome comes by itself: one slow device holds up no other.
+// runs out. The outcome is not awaited: one slow device holds up no other.
 func (s *Logs) renew(ctx context.Context, id fleet.DeviceID, f Following) {
 	now := s.o.Now()
 	until := now.Add(FollowStep)
@@ -328,7 +328,7 @@ func (s *Logs) renew(ctx context.Context, id fleet.DeviceID, f Following) {
 	defer s.mu.Unlock()
 	d := s.devices[id]
 	if d == nil || !d.follow.Since.Equal(f.Since) {
-		return // stopped, or started anew
+		return // stopped, or started again
 	}
 	d.follow.renewal = false
 	if err != nil || c.State.Failed() {

@@ -134,7 +134,7 @@ func TestFollowingEndsWithADeviceThatRefuses(t *testing.T) {
 	})
 }
 
-// Memory is bounded: of devices that nobody follows, the one not looked at for
+// Memory is bounded: of devices that are not followed, the one not looked at for
 // longest goes; if all are followed, no more can be.
 func TestLogsOfManyDevices(t *testing.T) {
 	b := newLogBench(t)

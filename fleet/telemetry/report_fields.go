@@ -53,7 +53,7 @@ func (f reportFields) number(name string, least, most int64) (int64, bool) {
 	return n, n >= least && n <= most
 }
 
-// count is a number that starts at 0; what is none of these is 0.
+// count is a number that starts at 0; a value of another kind is 0.
 func (f reportFields) count(name string, most int64) int64 {
 	n, ok := f.number(name, 0, most)
 	if !ok {

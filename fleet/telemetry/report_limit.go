@@ -40,16 +40,16 @@ var reportMethods = map[string]ReportKind{
 
 // ReportCount is what became of the reports of one kind.
 type ReportCount struct {
-	Taken     int64
+	Accepted  int64
 	TooMany   int64 // dropped: the device reports more than it may
 	Malformed int64 // dropped: it could not be understood, or is of an unknown kind
 	NoRoom    int64 // dropped: the store is away, and memory is full
 }
 
-type reportCounter struct{ taken, tooMany, malformed, noRoom atomic.Int64 }
+type reportCounter struct{ accepted, tooMany, malformed, noRoom atomic.Int64 }
 
 func (c *reportCounter) read() ReportCount {
-	return ReportCount{c.taken.Load(), c.tooMany.Load(), c.malformed.Load(), c.noRoom.Load()}
+	return ReportCount{c.accepted.Load(), c.tooMany.Load(), c.malformed.Load(), c.noRoom.Load()}
 }
 
 // reportLimits is how much of each kind a device may report: what goes beyond is
@@ -84,16 +84,16 @@ func (r *reporter) may(kind ReportKind, now time.Time) bool {
 	return (*limiter).AllowN(now, 1)
 }
 
-// restarted notes a heartbeat and reports whether the device has started anew
+// restarted notes a heartbeat and reports whether the device has started again
 // since the one before it. One that was kept while offline says nothing.
 func (r *reporter) restarted(v Vitals) bool {
 	at := v.At.UnixMilli()
 	if r.beat > at {
 		return false
 	}
-	anew := r.beat > 0 && (v.Uptime < r.uptime || v.Boots > r.boots && r.boots > 0)
+	again := r.beat > 0 && (v.Uptime < r.uptime || v.Boots > r.boots && r.boots > 0)
 	r.beat, r.uptime, r.boots = at, v.Uptime, v.Boots
-	return anew
+	return again
 }
 
 const (
@@ -102,7 +102,7 @@ const (
 )
 
 // reporters are the devices that report, in shards: each reports on the
-// goroutine of its own connection.
+// goroutine of its connection.
 type reporters struct {
 	seed   maphash.Seed
 	shards [reporterShards]struct {

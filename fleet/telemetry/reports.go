@@ -25,23 +25,23 @@ type ReportStore interface {
 // goroutine that reads the device's socket: they must not block.
 type ReportsOptions struct {
 	Store  ReportStore
-	Events *fleet.Events // nil: nobody is told
+	Events *fleet.Events // nil: no events are published
 	Log    *slog.Logger
 
-	// OnUpgradeJob is told each report on a job that is named as
+	// OnUpgradeJob receives each report on a job that is named as
 	// [fleet.UpgradeJobName] does, also one that comes twice. The device chose the
 	// name: whether the deployment is its own remains to be seen.
 	OnUpgradeJob func(device fleet.DeviceID, deployment uuid.UUID, attempt int, j Job)
-	// OnLog is given the params of notifications/log as they came.
+	// OnLog receives the params of notifications/log as they came.
 	OnLog func(device fleet.DeviceID, params json.RawMessage)
 
 	Now        func() time.Time // default: time.Now
 	WriteEvery time.Duration    // how long reports are gathered. Default: 15s for history, 2s for vitals, 250ms for jobs
 }
 
-// Reports takes what devices with the included firmware report unasked, and
-// answers what was reported. It takes reports without waiting for anything and
-// writes behind; an event tells when a report can be read.
+// Reports receives what devices with the included firmware report unasked, and
+// answers what was reported. It accepts reports without waiting for anything and
+// writes behind; an event is published when a report can be read.
 type Reports struct {
 	opts      ReportsOptions
 	reporters *reporters
@@ -179,7 +179,7 @@ func newerVitals(older, newer Vitals) Vitals {
 // by the size of any message.
 const maxReport = 16 << 10
 
-// Notified takes what a device says unasked. It never blocks. What is too much,
+// Notified handles what a device says unasked. It never blocks. What is too much,
 // unknown or no report is counted and dropped.
 func (r *Reports) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
 	kind, known := reportMethods[method]
@@ -194,12 +194,12 @@ func (r *Reports) Notified(id fleet.DeviceID, method string, params json.RawMess
 	case !r.may(id, kind, now):
 		count.tooMany.Add(1)
 	case kind == ReportLog:
-		count.taken.Add(1)
+		count.accepted.Add(1)
 		if r.opts.OnLog != nil {
 			r.opts.OnLog(id, params)
 		}
 	default:
-		r.take(id, kind, params, now)
+		r.handle(id, kind, params, now)
 	}
 }
 
@@ -208,16 +208,16 @@ func (r *Reports) may(id fleet.DeviceID, kind ReportKind, now time.Time) (ok boo
 	return ok
 }
 
-func (r *Reports) take(id fleet.DeviceID, kind ReportKind, params json.RawMessage, now time.Time) {
+func (r *Reports) handle(id fleet.DeviceID, kind ReportKind, params json.RawMessage, now time.Time) {
 	var understood, kept bool
 	switch kind {
 	case ReportTelemetry:
-		understood, kept = r.takeTelemetry(id, params, now)
+		understood, kept = r.putTelemetry(id, params, now)
 	case ReportJob:
-		understood, kept = r.takeJob(id, params, now)
+		understood, kept = r.putJob(id, params, now)
 	case ReportConfig:
 		f, _ := readFields(params)
-		understood, kept = r.takeConfig(id, f["config"], now)
+		understood, kept = r.putConfig(id, f["config"], now)
 	}
 	switch count := &r.counts[kind]; {
 	case !understood:
@@ -226,11 +226,11 @@ func (r *Reports) take(id fleet.DeviceID, kind ReportKind, params json.RawMessag
 	case !kept:
 		count.noRoom.Add(1)
 	default:
-		count.taken.Add(1)
+		count.accepted.Add(1)
 	}
 }
 
-func (r *Reports) takeTelemetry(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
+func (r *Reports) putTelemetry(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
 	v, ok := parseTelemetry(params, now)
 	if !ok {
 		return false, false
@@ -242,7 +242,7 @@ func (r *Reports) takeTelemetry(id fleet.DeviceID, params json.RawMessage, now t
 	return true, r.points.Put(pointKey{id, p.At.Unix()}, p) && kept
 }
 
-func (r *Reports) takeJob(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
+func (r *Reports) putJob(id fleet.DeviceID, params json.RawMessage, now time.Time) (understood, kept bool) {
 	j, ok := parseJob(id, params, now)
 	if !ok {
 		return false, false
@@ -253,15 +253,15 @@ func (r *Reports) takeJob(id fleet.DeviceID, params json.RawMessage, now time.Ti
 	return true, r.jobs.Put(jobKey{id, j.ID}, j)
 }
 
-// Called reads the outcome of a call. Devices tell their configuration unasked
+// Called reads the outcome of a call. Devices report their configuration unasked
 // only when it changes: an answer that shows it counts as a report.
 func (r *Reports) Called(c *fleet.Call) {
 	if c.State == fleet.CallSucceeded && (c.Tool == fleet.ToolConfigGet || c.Tool == fleet.ToolConfigSet) {
-		r.takeConfig(c.Device, json.RawMessage(fleet.ResultText(c.Result)), r.opts.Now().UTC())
+		r.putConfig(c.Device, json.RawMessage(fleet.ResultText(c.Result)), r.opts.Now().UTC())
 	}
 }
 
-func (r *Reports) takeConfig(id fleet.DeviceID, raw json.RawMessage, now time.Time) (understood, kept bool) {
+func (r *Reports) putConfig(id fleet.DeviceID, raw json.RawMessage, now time.Time) (understood, kept bool) {
 	c, ok := ParseConfig(raw, now)
 	if !ok {
 		return false, false
@@ -299,7 +299,7 @@ func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) 
 	return r.opts.Store.UnsteadyVitals(ctx, devices)
 }
 
-// VitalsHistory returns what the device told, oldest first, in steps of at
+// VitalsHistory returns what the device reported, oldest first, in steps of at
 // least step; they are longer if there would be too many.
 func (r *Reports) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
 	[]VitalsPoint, error) {

@@ -37,7 +37,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 			}
 		}
 	}
-	if c := r.Count(telemetry.ReportTelemetry); c.Taken != int64(n) {
+	if c := r.Count(telemetry.ReportTelemetry); c.Accepted != int64(n) {
 		b.Errorf("of %d heartbeats: %+v", n, c)
 	}
 }

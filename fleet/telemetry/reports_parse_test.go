@@ -14,7 +14,7 @@ import (
 
 var reportedAt = time.Date(2026, 11, 21, 12, 2, 3, 0, time.UTC)
 
-func told[T any](v T) *T { return &v }
+func ptr[T any](v T) *T { return &v }
 
 func TestParseTelemetry(t *testing.T) {
 	tests := []struct {
@@ -29,8 +29,8 @@ func TestParseTelemetry(t *testing.T) {
 				Boots: 12, Crashes: 2, Reconnects: 3,
 				SafeMode: true, ConfigVersion: 4, HeapFree: 143220, HeapMin: 98112, HeapLargest: 65536, QueueWaiting: 1,
 				QueueDropped: 7, IP: "192.0.2.17",
-				SSID: "workshop", RSSI: told(-61), Channel: 6, SlotLabel: "ota_0", SlotState: "pending_verify",
-				Temperature: told(-1.5), CoreDump: true}},
+				SSID: "workshop", RSSI: ptr(-61), Channel: 6, SlotLabel: "ota_0", SlotState: "pending_verify",
+				Temperature: ptr(-1.5), CoreDump: true}},
 		{"the least", `{"uptime_s":0}`, &Vitals{At: reportedAt}},
 		{"wrong types are missing", `{"uptime_s":7,"version":5,"boots":"12","safe_mode":1,"core_dump":"true","heap":[1],"queue":null,"network":"x",
 			"slot":{"label":{},"state":7},"temperature_dc":"hot","crashes":null,"reconnects":true}`, &Vitals{At: reportedAt,
@@ -197,7 +197,7 @@ func FuzzReports(f *testing.F) {
 		}
 		if j, ok := parseJob("d", raw, reportedAt); ok {
 			wantClean(t, j.ID, maxJobID)
-			wantClean(t, j.Code+j.Kind, 2*maxJobWord)
+			wantClean(t, j.Code+j.Kind, 2*maxJobField)
 			wantClean(t, j.Reason, maxJobReason)
 			if j.Percent < 0 || j.Percent > 100 || j.State.Final() != (j.FinishedAt != nil) || j.ID == "" {
 				t.Errorf("%+v", j)

@@ -101,24 +101,24 @@ func beat(format string, args ...any) json.RawMessage { return fmt.Appendf(nil, 
 
 const telemetry, jobReport = "notifications/telemetry", "notifications/job"
 
-// A device that floods is cut down to its share, and nobody else.
+// A device that floods is cut down to its share, and no other device is.
 func TestReportsOfAFloodingDevice(t *testing.T) {
 	reporting(t, ReportsOptions{}, func(r *Reports, s *reportRows) {
-		flood := func(method string, n int) (taken int64) {
-			before := r.Count(reportMethods[method]).Taken
+		flood := func(method string, n int) (accepted int64) {
+			before := r.Count(reportMethods[method]).Accepted
 			for range n {
 				r.Notified("flood", method, beat(`{"uptime_s":1,"job":"j","state":"accepted","config":{"version":1,"values":{}}}`))
 			}
-			return r.Count(reportMethods[method]).Taken - before
+			return r.Count(reportMethods[method]).Accepted - before
 		}
 		for method, want := range map[string][2]int64{telemetry: {32, 12}, jobReport: {20, 20}, "notifications/config": {5,
 			5}, "notifications/log": {10, 10}} {
 			if n := flood(method, 5000); n != want[0] {
-				t.Errorf("of a flood of %s, %d were taken, want %d", method, n, want[0])
+				t.Errorf("of a flood of %s, %d were accepted, want %d", method, n, want[0])
 			}
 			s.after(time.Minute)
 			if n := flood(method, 5000); n != want[1] {
-				t.Errorf("of a flood of %s, %d were taken a minute later, want %d", method, n, want[1])
+				t.Errorf("of a flood of %s, %d were accepted a minute later, want %d", method, n, want[1])
 			}
 			if c := r.Count(reportMethods[method]); c.TooMany != 10_000-want[0]-want[1] {
 				t.Errorf("%s: %+v", method, c)
@@ -179,7 +179,7 @@ func TestHeartbeatsBecomePoints(t *testing.T) {
 	slices.SortFunc(rows.points["d"], func(a, b VitalsPoint) int { return a.At.Compare(b.At) })
 	want := map[fleet.DeviceID][]VitalsPoint{
 		"d": {{At: hour.Add(-5 * time.Minute), Beats: 1, HeapFree: 100, Uptime: 200 * time.Second, Boots: 3},
-			{At: hour, Beats: 2, HeapFree: 800, RSSI: told(-70), Uptime: 505 * time.Second, Boots: 3}},
+			{At: hour, Beats: 2, HeapFree: 800, RSSI: ptr(-70), Uptime: 505 * time.Second, Boots: 3}},
 		"other": {{At: hour, Beats: 1, Uptime: 9 * time.Second}},
 	}
 	if diff := cmp.Diff(want, rows.points); diff != "" {
@@ -224,12 +224,12 @@ func TestReportsOutliveAnOutage(t *testing.T) {
 		if len(s.points["d"]) != 1 || s.points["d"][0].Beats != 3 {
 			t.Errorf("points: %+v", s.points)
 		}
-		told := map[fleet.EventKind]string{}
+		got := map[fleet.EventKind]string{}
 		for len(sub.C) > 0 {
 			e := <-sub.C
-			told[e.Kind] = string(e.Device) + " " + e.Subject
+			got[e.Kind] = string(e.Device) + " " + e.Subject
 		}
-		if diff := cmp.Diff(map[fleet.EventKind]string{fleet.EventVitals: "d ", fleet.EventJob: "d j"}, told); diff != "" {
+		if diff := cmp.Diff(map[fleet.EventKind]string{fleet.EventVitals: "d ", fleet.EventJob: "d j"}, got); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -311,7 +311,7 @@ func TestMergeJob(t *testing.T) {
 	}
 }
 
-// askedHistory takes what the store is asked for.
+// askedHistory records what the store is asked for.
 type askedHistory struct {
 	ReportStore
 	step time.Duration

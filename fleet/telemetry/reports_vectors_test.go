@@ -87,8 +87,8 @@ func firmwareReports() map[string]any {
 
 	birth := Vitals{At: time.UnixMilli(1795262462000).UTC(), Version: "1.0.0", ResetReason: "power_on", Boots: 1,
 		HeapFree: 150000, HeapMin: 120000,
-		HeapLargest: 90000, IP: "192.0.2.27", SSID: "lab", RSSI: told(-52), Channel: 6, SlotLabel: "ota_0",
-		SlotState: "valid", Temperature: told(41.5)}
+		HeapLargest: 90000, IP: "192.0.2.27", SSID: "lab", RSSI: ptr(-52), Channel: 6, SlotLabel: "ota_0",
+		SlotState: "valid", Temperature: ptr(41.5)}
 	crashed := birth
 	crashed.At, crashed.Uptime = time.UnixMilli(1795262520965).UTC(), 58*time.Second
 	crashed.ResetReason, crashed.Boots, crashed.Crashes, crashed.SafeMode, crashed.CoreDump = "panic", 12, 3, true, true

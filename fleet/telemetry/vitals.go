@@ -9,10 +9,10 @@ import (
 	"fleetd/fleet"
 )
 
-// Vitals are what a device with the included firmware tells of itself, unasked,
-// when it connects and then at every heartbeat (notifications/telemetry). Stock
-// firmware tells nothing. Text is the device's own, cleaned and bounded; what a
-// board cannot tell is zero or nil.
+// Vitals are what a device with the included firmware reports about itself,
+// unasked, when it connects and then at every heartbeat
+// (notifications/telemetry). Stock firmware reports nothing. Text is the
+// device's, cleaned and bounded; what a board cannot measure is zero or nil.
 type Vitals struct {
 	At            time.Time     `json:"at"` // by the device's clock if that can be right, else received
 	Uptime        time.Duration `json:"uptime_ns"`
@@ -52,8 +52,8 @@ type VitalsPoint struct {
 	Temperature *float64      // highest
 	Reconnects  int64         // highest; starts over with the device
 	Uptime      time.Duration // at the end of the step
-	Boots       int64         // highest; 0 if not told
-	Restarted   bool          // the device started anew within the step, or since the one before
+	Boots       int64         // highest; 0 if not reported
+	Restarted   bool          // the device started again within the step, or since the one before
 }
 
 // VitalsStore keeps the latest vitals of each device, and their history in
@@ -64,7 +64,7 @@ type VitalsStore interface {
 	// AddVitalsPoints stores steps, or parts of them: a step that is there
 	// already is merged with.
 	AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]VitalsPoint) error
-	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never told any
+	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never reported any
 	// UnsteadyVitals returns the vitals of those among the devices that are in
 	// safe mode, or have crashed since they last stayed up.
 	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error)
@@ -73,8 +73,8 @@ type VitalsStore interface {
 		error)
 }
 
-// Bounds of what a device tells of itself. A number beyond them counts as not
-// told: no board has so much of it.
+// Bounds of what a device reports about itself. A number beyond them counts as
+// not reported: no board has so much of it.
 const (
 	maxVitalText  = 64
 	maxUptime     = 50 * 365 * 24 * 3600 // seconds
@@ -142,8 +142,8 @@ func (v Vitals) point(restarted bool) VitalsPoint {
 func (p VitalsPoint) Merge(later VitalsPoint) VitalsPoint {
 	return VitalsPoint{
 		At: p.At, Beats: p.Beats + later.Beats,
-		HeapFree: lowestTold(p.HeapFree, later.HeapFree), HeapMin: lowestTold(p.HeapMin, later.HeapMin),
-		HeapLargest: lowestTold(p.HeapLargest, later.HeapLargest),
+		HeapFree: lowestReported(p.HeapFree, later.HeapFree), HeapMin: lowestReported(p.HeapMin, later.HeapMin),
+		HeapLargest: lowestReported(p.HeapLargest, later.HeapLargest),
 		RSSI:        lowest(p.RSSI, later.RSSI), Temperature: highest(p.Temperature, later.Temperature),
 		Reconnects: max(p.Reconnects, later.Reconnects), Uptime: p.uptimeWith(later), Boots: max(p.Boots, later.Boots),
 		Restarted: p.Restarted || later.Restarted || (p.Boots > 0 && later.Boots > 0 && p.Boots != later.Boots),
@@ -161,8 +161,8 @@ func (p VitalsPoint) uptimeWith(later VitalsPoint) time.Duration {
 	return max(p.Uptime, later.Uptime)
 }
 
-// lowestTold passes over 0: the device did not tell.
-func lowestTold(a, b int64) int64 {
+// lowestReported ignores 0: the device did not report it.
+func lowestReported(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}

@@ -149,7 +149,7 @@ func (w *world) openKeys(t testing.TB, log *slog.Logger) {
 
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
-		Taken: campaign.Taken(w.store), Layouts: w.store, Events: w.events, Log: log})
+		Unavailable: campaign.Unavailable(w.store), Layouts: w.store, Events: w.events, Log: log})
 	w.campaigns = campaign.New(campaign.Options{Store: w.store, Firmware: w.store, Devices: w.store,
 		Inventories: w.store,
 		Quarantines: w.store, Requeue: w.store.Requeue, Events: w.events, Wake: func() {}, Zone: time.UTC, Log: log})

@@ -159,8 +159,8 @@ type funnelStep struct {
 var stepOf = map[campaign.DeploymentState]campaign.FunnelStep{
 	campaign.DeploymentDispatching: campaign.FunnelPlanned, campaign.DeploymentPending: campaign.FunnelPlanned,
 	campaign.DeploymentQueued: campaign.FunnelPlanned,
-	campaign.DeploymentSent:   campaign.FunnelTold, campaign.DeploymentOffered: campaign.FunnelTold,
-	campaign.DeploymentAmbiguous:   campaign.FunnelTold,
+	campaign.DeploymentSent:   campaign.FunnelNotified, campaign.DeploymentOffered: campaign.FunnelNotified,
+	campaign.DeploymentAmbiguous:   campaign.FunnelNotified,
 	campaign.DeploymentDownloading: campaign.FunnelGet, campaign.DeploymentDownloaded: campaign.FunnelDownloaded,
 	campaign.DeploymentRebooting: campaign.FunnelGoodbye,
 	campaign.DeploymentBooted:    campaign.FunnelBootPoll, campaign.DeploymentVerifying: campaign.FunnelInitialize,

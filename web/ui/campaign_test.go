@@ -29,7 +29,7 @@ func TestFunnel(t *testing.T) {
 	b := CampaignBoard{Progress: campaign.Progress{
 		ByState: map[campaign.DeploymentState]int{campaign.DeploymentQueued: 4, campaign.DeploymentDownloading: 3,
 			campaign.DeploymentFailed: 2, campaign.DeploymentSucceeded: 1},
-		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelTold: 6, campaign.FunnelGet: 6,
+		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelNotified: 6, campaign.FunnelGet: 6,
 			campaign.FunnelDownloaded: 1, campaign.FunnelGoodbye: 1,
 			campaign.FunnelBootPoll: 1, campaign.FunnelInitialize: 1, campaign.FunnelSucceeded: 1},
 	}}

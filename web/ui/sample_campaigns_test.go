@@ -186,7 +186,7 @@ func progress(sizes []int, states []campaign.WaveState, done []int, failing bool
 	}
 	by := p.ByState
 	p.Reached = map[campaign.FunnelStep]int{campaign.FunnelPlanned: by[campaign.DeploymentPending] +
-		by[campaign.DeploymentQueued], campaign.FunnelTold: by[campaign.DeploymentSent] + by[campaign.DeploymentTimedOut],
+		by[campaign.DeploymentQueued], campaign.FunnelNotified: by[campaign.DeploymentSent] + by[campaign.DeploymentTimedOut],
 		campaign.FunnelGet:        by[campaign.DeploymentDownloading] + by[campaign.DeploymentFailed],
 		campaign.FunnelGoodbye:    by[campaign.DeploymentRebooting],
 		campaign.FunnelBootPoll:   by[campaign.DeploymentRolledBack],

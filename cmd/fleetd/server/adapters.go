@@ -136,7 +136,7 @@ func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]te
 		return err
 	}
 	if dumps := w.server.coreDumps.Load(); dumps != nil {
-		dumps.Told(latest)
+		dumps.Observe(latest)
 	}
 	return nil
 }

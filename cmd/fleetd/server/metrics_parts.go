@@ -181,7 +181,7 @@ func (reportMetrics) Describe(descs chan<- *prometheus.Desc) {
 func (r reportMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for _, kind := range telemetry.ReportKinds {
 		c := r.reports.Count(kind)
-		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Taken), kind.String())
+		metrics <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(c.Accepted), kind.String())
 		for reason, n := range map[string]int64{"too_many": c.TooMany, "malformed": c.Malformed, "no_room": c.NoRoom} {
 			metrics <- prometheus.MustNewConstMetric(reportsDroppedDesc, prometheus.CounterValue, float64(n), kind.String(),
 				reason)

@@ -258,7 +258,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
-		Taken: campaign.Taken(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
+		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.Events,
