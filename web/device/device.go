@@ -54,7 +54,7 @@ type Options struct {
 	Enrolments Enrolments
 	BootPolls  BootPolls
 	Snapshots  Snapshots
-	CoreDumps  CoreDumps           // nil: none is taken
+	CoreDumps  CoreDumps           // nil: none is accepted
 	Downloads  *firmware.Downloads // nil: no firmware is served
 	Log        *slog.Logger
 	Now        func() time.Time // default: time.Now
@@ -71,7 +71,7 @@ type Handler struct {
 	unknown *httprate.RateLimiter
 	stats   stats
 
-	placePatience, stallPatience time.Duration // of downloads
+	placeTimeout, stallTimeout time.Duration // of downloads
 }
 
 // New makes a handler; mount it with [Handler.Routes].
@@ -89,7 +89,7 @@ func New(o Options) *Handler {
 	return &Handler{o: o,
 		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
 
-		placePatience: placePatience, stallPatience: stallPatience}
+		placeTimeout: placeTimeout, stallTimeout: stallTimeout}
 }
 
 // Routes adds the handler's routes to r. They must stand outside of all that
