@@ -301,7 +301,7 @@ func TestKeepalive(t *testing.T) {
 		keepalive uint16
 		version   byte
 		want      uint16
-		told      bool
+		announced bool
 	}{
 		{43690, 4, 43690, false},
 		{43691, 4, 43690, false},
@@ -313,8 +313,8 @@ func TestKeepalive(t *testing.T) {
 	for i, tt := range tests {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(i), keepalive: tt.keepalive, version: tt.version})
 		cl := b.registry.connection(d.id).client
-		if cl.State.Keepalive != tt.want || cl.State.ServerKeepalive != tt.told {
-			t.Errorf("keepalive %d, v%d: %d, told %v", tt.keepalive, tt.version, cl.State.Keepalive, cl.State.ServerKeepalive)
+		if cl.State.Keepalive != tt.want || cl.State.ServerKeepalive != tt.announced {
+			t.Errorf("keepalive %d, v%d: %d, announced %v", tt.keepalive, tt.version, cl.State.Keepalive, cl.State.ServerKeepalive)
 		}
 		if err := d.ended(50 * time.Millisecond); err == nil {
 			t.Errorf("keepalive %d, v%d: the device is disconnected at once", tt.keepalive, tt.version)

@@ -21,7 +21,7 @@ const (
 type onboarding struct { // under connection.mu
 	running bool
 	done    bool // nothing more to ask
-	told    bool // a failure has been logged
+	logged  bool // a failure has been logged
 	tries   int
 	retry   *time.Timer // nil unless one is due
 }
@@ -60,12 +60,12 @@ func (c *connection) resumeOnboarding() { c.startOnboarding(0) }
 func (c *connection) onboard() {
 	err := c.introduce(c.broker.life)
 	c.mu.Lock()
-	delay, tell := c.onboarding.end(err, c.broker.o.onboardingDelays)
+	delay, log := c.onboarding.end(err, c.broker.o.onboardingDelays)
 	c.mu.Unlock()
 	if err == nil || c.hasEnded() {
 		return
 	}
-	if tell {
+	if log {
 		c.broker.stats.listingsFailed.Add(1)
 		c.broker.log.Warn("tools not listed", "device", c.Device, "err", err)
 	}
@@ -77,7 +77,7 @@ func (c *connection) onboard() {
 
 // end records the end of a try. delay is the time until the next, 0 for never;
 // the second result reports whether the failure is to be logged now.
-func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration, tell bool) {
+func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration, log bool) {
 	o.running = false
 	if err == nil {
 		o.done = true
@@ -87,8 +87,8 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 		o.tries++
 		return delays[o.tries-1], false
 	}
-	tell, o.told = !o.told, true
-	return 0, tell
+	log, o.logged = !o.logged, true
+	return 0, log
 }
 
 var errListedOften = errors.New(

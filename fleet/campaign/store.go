@@ -73,8 +73,8 @@ const (
 )
 
 // FunnelSteps lists the steps in order.
-var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelNotified, FunnelGet, FunnelDownloaded, FunnelGoodbye, FunnelBootPoll,
-	FunnelInitialize, FunnelSucceeded}
+var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelNotified, FunnelGet, FunnelDownloaded, FunnelGoodbye,
+	FunnelBootPoll, FunnelInitialize, FunnelSucceeded}
 
 // A FailureGroup is the devices that failed in the same way.
 type FailureGroup struct {

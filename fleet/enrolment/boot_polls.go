@@ -53,7 +53,7 @@ func NewBootPolls(o BootPollsOptions) *BootPolls {
 	return &BootPolls{o: o, doubts: rate.NewLimiter(rate.Every(time.Minute/doubtsPerMinute), doubtsPerMinute)}
 }
 
-// Answer takes a boot poll through its steps and returns the body of the answer:
+// Answer handles a boot poll step by step and returns the body of the answer:
 //
 //	doubt  a poll whose body names another device is logged; its header counts
 //	admit  the device gets credentials, a code, or nothing

@@ -16,7 +16,7 @@ import (
 )
 
 // claimCodes are the six-digit codes shown by waiting devices. They are kept
-// by a keyed hash, so that the time of a lookup tells nothing about them.
+// by a keyed hash, so that the time of a lookup reveals nothing about them.
 type claimCodes struct {
 	limit int
 	key   []byte
@@ -43,8 +43,8 @@ func (c *claimCodes) hash(code string) (h [sha256.Size]byte) {
 	return h
 }
 
-// take makes a code for the device; false if too many are in use.
-func (c *claimCodes) take(id fleet.DeviceID) (string, bool) {
+// issue makes a code for the device; false if too many are in use.
+func (c *claimCodes) issue(id fleet.DeviceID) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.byHash) < c.limit {
@@ -61,7 +61,7 @@ func (c *claimCodes) take(id fleet.DeviceID) (string, bool) {
 	return "", false
 }
 
-// restore takes back a code of the store; false if it is in use.
+// restore adds a code of the store; false if it is in use.
 func (c *claimCodes) restore(code string, id fleet.DeviceID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -274,7 +274,7 @@ func (s *suspect) again(i int, remote string, at time.Time, kind fleet.ConflictE
 	return found
 }
 
-// describe takes from a poll what its side says to be.
+// describe records what the side of a poll says to be.
 func (s *suspect) describe(p BootPoll) {
 	tag := fleet.ClientTag(p.ClientID)
 	fill := func(o *suspectSide) {
@@ -355,7 +355,7 @@ func (s *suspect) refresh() {
 	s.conflict.Sides = sides
 }
 
-// restore takes a conflict from the store.
+// restore adds a conflict of the store.
 func (d *duplicates) restore(r ConflictRecord) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

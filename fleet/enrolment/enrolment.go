@@ -24,7 +24,7 @@ type BootPoll struct {
 	Broken                               bool               // the body did not parse, or not in one way alone
 	Salvaged                             []fleet.PollField  // what a broken body said before it broke
 	BodyMAC                              string             // mac_address of the body, to compare with Device
-	Layout                               *fleet.FlashLayout // nil if the body told none
+	Layout                               *fleet.FlashLayout // nil if the body has none
 }
 
 // What can be read of a boot poll whose body is broken.
@@ -37,7 +37,7 @@ const (
 	PollBoard      fleet.PollField = "board"
 )
 
-// A PollAnswer is what the device is told. The zero value tells it nothing.
+// A PollAnswer is what the answer to a boot poll says. The zero value says nothing.
 type PollAnswer struct {
 	Activation *Activation  // set while the device waits to be enrolled
 	Session    *Credentials // set for an enrolled device
@@ -63,7 +63,7 @@ type Admission struct {
 	Device       fleet.DeviceID
 	Enrolment    fleet.Enrolment
 	ClientID     string // bound Client-Id; "" before the first poll
-	NewClientID  string // another Client-Id that asked and awaits an operator's word
+	NewClientID  string // another Client-Id that asked and awaits an operator's decision
 	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
 	ClaimCode    string
 	Challenge    string

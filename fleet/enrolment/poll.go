@@ -116,7 +116,7 @@ func (st *standing) firstBoot(p BootPoll) bool {
 	return p.ELFSHA256 != st.elf.Value()
 }
 
-// learn takes the build from a poll, and reports whether it is another one. A
+// learn records the build that a poll names, and reports whether it is another one. A
 // poll whose body did not parse names no build; if its version is the one
 // known, so is the build.
 func (st *standing) learn(p BootPoll) bool {
@@ -255,7 +255,7 @@ func (e *Service) list(st *standing, p BootPoll, d *pollDecision) (*request, err
 		d.evicted = evicted
 	}
 	if ok {
-		r.code, ok = e.codes.take(r.device)
+		r.code, ok = e.codes.issue(r.device)
 	}
 	if !ok {
 		e.waiting.leave(r)

@@ -91,7 +91,7 @@ type serverTimeSection struct {
 }
 
 // firmwareSection must be left out unless an upgrade is due: a device compares
-// every version that it is told, and installs what is newer.
+// every version that it receives, and installs what is newer.
 type firmwareSection struct {
 	Version string `json:"version"`
 	URL     string `json:"url"`

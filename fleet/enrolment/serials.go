@@ -372,7 +372,7 @@ func (s *Serials) Release(ctx context.Context, by fleet.Actor, serial string) er
 	})
 }
 
-// Delete takes a serial number and its key off the record.
+// Delete removes a serial number and its key from the record.
 func (s *Serials) Delete(ctx context.Context, by fleet.Actor, serial string) error {
 	return s.decide(by, serial, func() error {
 		if err := s.store.DeleteSerial(ctx, by, serial); err != nil {

@@ -36,7 +36,7 @@ type Options struct {
 	MarkProofs bool
 
 	PublicName string        // shown on the display above the code: the host of the console
-	Events     *fleet.Events // nil: nobody is told
+	Events     *fleet.Events // nil: no events are published
 
 	// Connected reports whether a device is connected: in open mode, one that is
 	// keeps its Client-Id. nil: none is.
@@ -68,7 +68,7 @@ type Options struct {
 //
 // Device-Id and Client-Id are claims, not proof. What the pair buys is limited:
 // credentials are bound to both, and a Client-Id that differs from the one on
-// record needs an operator's word.
+// record needs an operator's decision.
 type Service struct {
 	o       Options
 	keys    *SigningKeys
@@ -138,7 +138,7 @@ func New(o Options) (*Service, error) {
 	switch o.Mode {
 	case fleet.EnrolByCode, fleet.EnrolByApproval, fleet.EnrolOpen:
 	default:
-		return nil, fmt.Errorf("%q is no way to enrol; choose code, approve or open", o.Mode)
+		return nil, fmt.Errorf("unknown enrolment mode %q; choose code, approve or open", o.Mode)
 	}
 	if o.Keys == nil {
 		keys, err := NewSigningKeys(nil, o.Key, o.Log)
@@ -267,7 +267,7 @@ type Running struct {
 	Software bool
 }
 
-// inventoryTTL is how long an inventory stands in for asking the device again.
+// inventoryTTL is how long an inventory is used before the device is asked again.
 const inventoryTTL = 24 * time.Hour
 
 // Running returns the build of the device's latest boot poll.
@@ -391,7 +391,7 @@ func (e *Service) shard(id fleet.DeviceID) *enrolmentShard {
 	return &e.shards[maphash.String(e.seed, string(id))%enrolmentShards]
 }
 
-// admission returns a device's standing as the store takes it.
+// admission returns a device's standing in the form that the store keeps.
 func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 	s := e.shard(id)
 	s.mu.Lock()

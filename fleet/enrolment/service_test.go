@@ -186,7 +186,7 @@ func TestCodeBelongsToTheClientThatAsked(t *testing.T) {
 	}
 }
 
-func TestNewClientIDNeedsAWord(t *testing.T) {
+func TestNewClientIDNeedsADecision(t *testing.T) {
 	var kicked []fleet.DeviceID
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByApproval, func(o *enrolment.Options) {
@@ -501,7 +501,7 @@ func TestEnrolmentMemoryPerDevice(t *testing.T) {
 
 func TestStoredWaitsForPolls(t *testing.T) {
 	s := new(admissionStore)
-	e := newEnrolments(t, s, fleet.EnrolOpen, nil) // Run is not: nothing is written by itself
+	e := newEnrolments(t, s, fleet.EnrolOpen, nil) // without Run: nothing is written unless it is asked for
 	poll(t, e, uuid1)
 	must(t, e.Stored(t.Context()))
 	if _, ok := s.rows[unit]; !ok {

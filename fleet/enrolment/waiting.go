@@ -25,7 +25,7 @@ const (
 )
 
 // A waitingList bounds the requests to be enrolled: of each network, so that
-// made-up addresses from one place do not take every place there is, and in
+// made-up addresses from one place do not fill every place, and in
 // all. Who asked once and not again loses its place first, in the network that
 // has the most; who keeps asking keeps it.
 type waitingList struct {
@@ -180,7 +180,7 @@ func (w *waitingList) touch(r *request, now time.Time) {
 	}
 }
 
-// leave takes a request from the list; false if it was not listed any more.
+// leave removes a request from the list; false if it was not listed any more.
 func (w *waitingList) leave(r *request) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,7 +189,7 @@ func (w *waitingList) leave(r *request) bool {
 	return listed
 }
 
-// remove takes a request from the list; one that is not listed stays out.
+// remove removes a request from the list; one that is not listed stays out.
 func (w *waitingList) remove(r *request) {
 	n := r.network
 	switch {

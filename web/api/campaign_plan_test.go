@@ -166,8 +166,8 @@ func enumOf(s *huma.Schema) []string {
 // The store counts who got further in every step before; adding up once more
 // would show more devices than there are.
 func TestFunnel(t *testing.T) {
-	got := funnel(map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelNotified: 5, campaign.FunnelGet: 5,
-		campaign.FunnelSucceeded: 2})
+	got := funnel(map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelNotified: 5,
+		campaign.FunnelGet: 5, campaign.FunnelSucceeded: 2})
 	want := []int{10, 5, 5, 0, 0, 0, 0, 2}
 	for i, step := range got {
 		if step.Step != campaign.FunnelSteps[i] || step.Count != want[i] {

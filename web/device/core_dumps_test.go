@@ -21,7 +21,7 @@ import (
 	"fleetd/web/device"
 )
 
-// dumpSite takes uploads over real HTTP into a real database.
+// dumpSite stores uploads over real HTTP in a real database.
 type dumpSite struct {
 	*httptest.Server
 	store     *postgres.Store
@@ -146,7 +146,7 @@ func TestHostileCoreDumps(t *testing.T) {
 	}
 }
 
-// A link is for one thing: a picture's takes no core dump, and the other way
+// A link is for one thing: a picture's accepts no core dump, and the other way
 // round.
 func TestCoreDumpLinks(t *testing.T) {
 	s := newDumpSite(t)

@@ -54,7 +54,7 @@ type Options struct {
 	Enrolments Enrolments
 	BootPolls  BootPolls
 	Snapshots  Snapshots
-	CoreDumps  CoreDumps           // nil: none is taken
+	CoreDumps  CoreDumps           // nil: none is accepted
 	Downloads  *firmware.Downloads // nil: no firmware is served
 	Log        *slog.Logger
 	Now        func() time.Time // default: time.Now

@@ -36,7 +36,7 @@ func socketOf(ctx context.Context) socket {
 }
 
 // A deviceWriter writes to a device for as long as that makes progress, and
-// until life ends. What a Write took has gone to the kernel.
+// until life ends. What a Write accepted has gone to the kernel.
 type deviceWriter struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController

@@ -66,8 +66,8 @@ func position(s string) (int64, bool) {
 
 func etag(l firmware.Link) string { return `"` + l.Image + `"` }
 
-// announce writes the headers. The length is always among them: devices take a
-// body without one for an empty body.
+// announce writes the headers. The length is always among them: devices treat a
+// body without one as an empty body.
 func (p part) announce(w http.ResponseWriter, l firmware.Link) {
 	format := func(n int64) string { return strconv.FormatInt(n, 10) }
 	header := w.Header()

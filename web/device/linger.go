@@ -80,8 +80,8 @@ func (l *Lingerer) Waiting() int {
 	return len(l.queue)
 }
 
-// take has c closed by its device, or later by us.
-func (l *Lingerer) take(c *net.TCPConn) error {
+// add queues c, which its device closes, or the Lingerer later.
+func (l *Lingerer) add(c *net.TCPConn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
@@ -185,7 +185,7 @@ func (c *lingerConn) Close() error {
 	if !c.waits.Swap(false) {
 		return c.TCPConn.Close()
 	}
-	return c.lingerer.take(c.TCPConn)
+	return c.lingerer.add(c.TCPConn)
 }
 
 // CloseWrite is how net/http sends the FIN first when a body was not read.

@@ -234,7 +234,7 @@ func TestOddPolls(t *testing.T) {
 	}
 }
 
-// checkCleaned fails on text that PostgreSQL could not take.
+// checkCleaned fails on text that PostgreSQL could not store.
 func checkCleaned(t interface{ Errorf(string, ...any) }, p enrolment.BootPoll) {
 	for _, s := range []string{p.Board, p.BoardType, p.Chip, p.Version, p.ELFSHA256, p.Slot, p.IDFVersion, p.UserAgent,
 		p.Language,

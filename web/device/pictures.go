@@ -15,7 +15,7 @@ import (
 // maxUpload is a picture and the multipart form around it.
 const maxUpload = fleet.MaxSnapshotBytes + 64<<10
 
-// receiveUpload takes what a device posts for a call: a picture or a core dump,
+// receiveUpload handles what a device posts for a call: a picture or a core dump,
 // as its link says. The device reads the answer to its end and throws it away;
 // only 200 is success.
 func (h *Handler) receiveUpload(w http.ResponseWriter, r *http.Request) {
