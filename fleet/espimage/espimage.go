@@ -6,6 +6,8 @@
 // of the file and whatever the file claims. It knows nothing of devices: which
 // of them an image fits is decided in package fleet. Offsets and sizes are in
 // bytes; everything in an image is little-endian.
+//
+// There is no state: functions may be called from any goroutine.
 package espimage
 
 import (
