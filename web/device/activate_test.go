@@ -64,7 +64,7 @@ func newProvingSite(t testing.TB, store *postgres.Store, change func(*enrolment.
 	s.enrolments, err = enrolment.New(o)
 	check(err)
 	check(s.enrolments.Load(t.Context()))
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: nobody{}})
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: noPresences{}})
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "127.0.0.1:1"})
 	check(err)
 	router := chi.NewRouter()

@@ -75,7 +75,7 @@ type Handler struct {
 	unknown *httprate.RateLimiter
 	stats   stats
 
-	placePatience, stallPatience time.Duration // of downloads
+	placeTimeout, stallTimeout time.Duration // of downloads
 }
 
 // New makes a handler; mount it with [Handler.Routes].
@@ -93,7 +93,7 @@ func New(o Options) *Handler {
 	return &Handler{o: o,
 		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
 
-		placePatience: placePatience, stallPatience: stallPatience}
+		placeTimeout: placeTimeout, stallTimeout: stallTimeout}
 }
 
 // Routes adds the handler's routes to r. They must stand outside of all that

@@ -2,7 +2,7 @@ package device
 
 import "time"
 
-// SetPatience shortens what downloads wait for.
-func (h *Handler) SetPatience(place, stall time.Duration) {
-	h.placePatience, h.stallPatience = place, stall
+// SetTimeouts shortens how long downloads wait.
+func (h *Handler) SetTimeouts(place, stall time.Duration) {
+	h.placeTimeout, h.stallTimeout = place, stall
 }

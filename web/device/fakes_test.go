@@ -114,14 +114,14 @@ func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.
 	return nil, nil
 }
 
-type nobody struct{}
+type noPresences struct{}
 
-func (nobody) SavePresence(context.Context, []fleet.PresenceChange) error { return nil }
-func (nobody) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
+func (noPresences) SavePresence(context.Context, []fleet.PresenceChange) error { return nil }
+func (noPresences) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
 	return 0, nil
 }
-func (nobody) SavePresenceSample(context.Context, time.Time) error { return nil }
-func (nobody) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
+func (noPresences) SavePresenceSample(context.Context, time.Time) error { return nil }
+func (noPresences) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
 	return nil, nil
 }
 
@@ -157,7 +157,7 @@ func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
 	s.enrolments, err = enrolment.New(enrolment.Options{Store: &s.polls, Mode: mode, Key: make([]byte, enrolment.KeySize),
 		PublicName: "fleet.example.org"})
 	check(err)
-	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: nobody{}})
+	s.presences = fleet.NewPresences(fleet.PresenceOptions{Store: noPresences{}})
 	s.blobs, err = blobs.OpenDir(s.blobDir)
 	check(err)
 	t.Cleanup(func() { s.blobs.Close() })

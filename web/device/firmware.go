@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// placePatience is how long a GET waits for a place among the downloads: a
+	// placeTimeout bounds how long a GET waits for a place among the downloads: a
 	// stock device waits 30 seconds for the headers.
-	placePatience = 20 * time.Second
-	// stallPatience ends a download whose device takes no further 32 KiB. A
-	// stock device gives up after 30 seconds without a byte.
-	stallPatience = 30 * time.Second
+	placeTimeout = 20 * time.Second
+	// stallTimeout bounds how long a device may take to receive 32 KiB. A stock
+	// device gives up after 30 seconds without a byte.
+	stallTimeout = 30 * time.Second
 )
 
 // sendFirmware streams the image of a one-time link. Stock devices identify
@@ -53,11 +53,11 @@ func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 	}
 	defer image.Close()
 	p.announce(w, t.Link)
-	h.streamFirmware(newDeviceWriter(t.Context(), w, r, h.stallPatience), t, image)
+	h.streamFirmware(newDeviceWriter(t.Context(), w, r, h.stallTimeout), t, image)
 }
 
 func (h *Handler) beginDownload(r *http.Request) (*firmware.Download, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), h.placePatience)
+	ctx, cancel := context.WithTimeout(r.Context(), h.placeTimeout)
 	defer cancel()
 	return h.o.Downloads.Begin(ctx, chi.URLParam(r, "token"))
 }

@@ -193,7 +193,7 @@ func TestDeadFirmwareLinks(t *testing.T) {
 		bodies[string(body)] = true
 	}
 	if len(bodies) != 1 {
-		t.Errorf("dead links are told apart: %v", bodies)
+		t.Errorf("dead links can be distinguished: %v", bodies)
 	}
 	resp, err := client.Head(other)
 	if err != nil {
@@ -337,7 +337,7 @@ func TestNoPlaceInTime(t *testing.T) {
 	_, first := d.link(key, size, time.Minute)
 	slow(t, first)
 	l, second := d.link(key, size, time.Minute)
-	d.handler.SetPatience(50*time.Millisecond, time.Minute)
+	d.handler.SetTimeouts(50*time.Millisecond, time.Minute)
 	if resp, body := get(t, second); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" ||
 		len(d.story(l.Deployment)) > 0 {
 		t.Errorf("no place: %s, %v, %s", resp.Status, resp.Header, body)
@@ -352,7 +352,7 @@ func TestStalledDeviceLosesItsPlace(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	_, key := d.image(size)
-	d.handler.SetPatience(time.Second, 300*time.Millisecond)
+	d.handler.SetTimeouts(time.Second, 300*time.Millisecond)
 	l, address := d.link(key, size, time.Minute)
 	slow(t, address)
 	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
