@@ -1,6 +1,9 @@
 // Command bench measures fleetd and what it is compared with, in the same
 // run: Mosquitto's raw echo, PostgreSQL's single-row commits, and a bare mochi.
 // It prints a table against the speed targets and writes bench/RESULTS.md.
+//
+// The server is [server.Start] in this process, the devices that load it are a
+// child. It measures over sockets, and keeps no state between runs.
 package main
 
 import (

@@ -17,4 +17,7 @@
 // into its error texts. [ErrInvalid] is the refusal to send such a request.
 //
 // Sizes are bytes. The package needs nothing outside the standard library.
+//
+// Each session has one lock, for the list of requests in flight; it is not held
+// during a method of the transport.
 package mcp

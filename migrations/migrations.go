@@ -1,5 +1,8 @@
 // Package migrations is the shape of the database: numbered SQL files, run
 // forward only, and the tables of the job queue, which brings its own.
+//
+// It knows nothing of the program that reads the tables. Of several processes that
+// start at a time one migrates, under a lock in the database; the others wait.
 package migrations
 
 import (

@@ -40,9 +40,9 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 		return answer{}, errPlanTooLarge
 	}
 	if page.Form.Values == nil || asked.Get("f") != "" {
-		page.Form = ui.NewPlanForm(inLanguage(ctx), asked, viewerOf(ctx).zone)
+		page.Form = ui.NewPlanForm(asked, viewerOf(ctx).zone)
 	}
-	if page.Form.Command(inLanguage(ctx)) {
+	if page.Form.Command() {
 		return goTo(path + "?" + page.Form.Values.Encode())
 	}
 	if _, err := s.lookAtPlan(ctx, &page); err != nil {
@@ -165,7 +165,7 @@ func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.P
 		return campaign.Plan{}, errPlanTooLarge
 	}
 	ctx := r.Context()
-	page.Form = ui.NewPlanForm(inLanguage(ctx), maps.Clone(r.PostForm), viewerOf(ctx).zone)
+	page.Form = ui.NewPlanForm(maps.Clone(r.PostForm), viewerOf(ctx).zone)
 	return s.lookAtPlan(ctx, page)
 }
 

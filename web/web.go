@@ -3,8 +3,13 @@
 //
 // A handler reads the request, asks the services of package fleet, and answers
 // with a component of package ui or an error. One adapter renders; it alone
-// knows how an error becomes a status and a page. The routes stand in one
+// knows how an error becomes a status and a page. The routes are in one
 // table (routes.go) with the role that each needs.
+//
+// It knows no SQL, no broker and no rule of the fleet. A live stream runs on the
+// goroutine of its request and ends with it, or when the server stops; pages with
+// several counts read them at the same time. Each lock guards one small cache or
+// the list of open streams.
 package web
 
 import (

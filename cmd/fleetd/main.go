@@ -1,6 +1,10 @@
 // Command fleetd runs a fleet of devices that are MCP servers: an MQTT broker,
 // a registry in PostgreSQL, an operator console and a REST interface in one
 // process. Its other commands manage a running one.
+//
+// This package parses the command line and nothing else: the server is package
+// server, the commands over REST are package client. Tests that need a process to
+// kill, or that are about the whole repository (dependencies, documents), are here.
 package main
 
 import (

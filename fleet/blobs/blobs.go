@@ -4,6 +4,10 @@
 // What is read back is checked against its key: a damaged file is an error,
 // never a wrong picture or image. Equal bytes are kept once. Files that are too
 // large for memory are checked before their first reading, not at each one.
+//
+// It does not know what a blob means or who refers to it: retention is the job of
+// the owner. One lock guards the list of files that were found whole; it is not held
+// while a file is read. There is no goroutine.
 package blobs
 
 import (

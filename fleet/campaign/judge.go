@@ -26,14 +26,6 @@ type AbortVerdict struct {
 	Reason  fleet.Reason
 }
 
-// DefaultAbortRules are those of a plan that names none.
-func DefaultAbortRules() []AbortRule {
-	return []AbortRule{
-		{Class: string(DeploymentRolledBack), MinExecuted: 1, Scope: ScopeWave, Wave: 1, Action: AbortPause},
-		{Class: ClassAny, MinExecuted: 5, Percent: 10, Scope: ScopeCampaign, Action: AbortPause},
-	}
-}
-
 // JudgeAbort returns the severest rule that fires, the first of several as
 // severe, or nil. It has no memory: a rule that fired and was overruled by an
 // operator fires again until the numbers change.

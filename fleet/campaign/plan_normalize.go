@@ -130,13 +130,13 @@ func (p *Plan) normalizeMode() error {
 }
 
 func (p *Plan) normalizePace() error {
-	if err := (allowed{"max_in_flight", 1, maxPlanInFlight, 10}).check(&p.MaxInFlight); err != nil {
+	if err := (allowed{"max_in_flight", 1, maxPlanInFlight, defaultInFlight}).check(&p.MaxInFlight); err != nil {
 		return err
 	}
 	if err := (allowed{"max_per_minute", 0, maxPlanPerMinute, 0}).check(&p.MaxPerMinute); err != nil {
 		return err
 	}
-	if err := (allowed{"max_attempts", 1, maxPlanAttempts, 3}).check(&p.MaxAttempts); err != nil {
+	if err := (allowed{"max_attempts", 1, maxPlanAttempts, defaultAttempts}).check(&p.MaxAttempts); err != nil {
 		return err
 	}
 	return checkSpan("jitter_ms", p.Jitter, 0, maxPlanJitter)
@@ -147,15 +147,6 @@ const (
 	maxWaveName = 60 // bytes
 	maxSoak     = 7 * 24 * time.Hour
 )
-
-// DefaultWaves are those of a plan that names none.
-func DefaultWaves() []WavePlan {
-	return []WavePlan{
-		{Name: "canary", Percent: 1, Soak: 10 * time.Minute},
-		{Name: "early", Percent: 10, Soak: 2 * time.Minute},
-		{Name: "rest", Percent: 100, Soak: 2 * time.Minute},
-	}
-}
 
 // normalizeWaves leaves a soak of zero: a device may be done as soon as its
 // checks are.
@@ -187,7 +178,7 @@ func (w *WavePlan) normalize(number int) error {
 		w.Name = fmt.Sprintf("wave %d", number+1)
 	}
 	if w.SuccessPercent == 0 {
-		w.SuccessPercent = 90
+		w.SuccessPercent = defaultSuccess
 	}
 	if w.Gate == "" {
 		w.Gate = GateAuto
@@ -202,7 +193,7 @@ func (w *WavePlan) normalize(number int) error {
 	if err := checkPercent(field+".success_percent", w.SuccessPercent); err != nil {
 		return err
 	}
-	if err := (allowed{field + ".min_sample", 1, maxPlanDevices, 1}).check(&w.MinSample); err != nil {
+	if err := (allowed{field + ".min_sample", 1, maxPlanDevices, defaultSample}).check(&w.MinSample); err != nil {
 		return err
 	}
 	return checkSpan(field+".soak_ms", w.Soak, 0, maxSoak)
@@ -458,7 +449,7 @@ func (p *Plan) normalizeHealth() error {
 	if err := (allowed{"min_heap_percent", 0, 100, 0}).check(&p.MinHeapPercent); err != nil {
 		return err
 	}
-	if err := (allowed{"max_reconnects", 1, maxPlanFlaps, 3}).check(&p.MaxReconnects); err != nil {
+	if err := (allowed{"max_reconnects", 1, maxPlanFlaps, defaultReconnects}).check(&p.MaxReconnects); err != nil {
 		return err
 	}
 	if len(p.ForbidRemoved) > maxPlanForbidden {

@@ -4,8 +4,10 @@
 //
 // It takes an [io.ReaderAt] and holds a few KiB at a time, whatever the size
 // of the file and whatever the file claims. It knows nothing of devices: which
-// of them an image fits is decided in package fleet. Offsets and sizes are in
+// of them an image fits is decided in package firmware. Offsets and sizes are in
 // bytes; everything in an image is little-endian.
+//
+// There is no state: functions may be called from any goroutine.
 package espimage
 
 import (

@@ -1,5 +1,3 @@
-// Package fleettest has what tests of the domain need: a call store in memory
-// and devices that answer by script. It contains no domain rules.
 package fleettest
 
 import (

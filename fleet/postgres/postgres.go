@@ -5,6 +5,11 @@
 // Call records go through a group commit (see [Store.Run]): durable when the
 // method returns, at several times the rate of single commits. Every list is
 // bounded, and paged by key.
+//
+// It decides nothing: rules are functions of the domain, or constraints of the
+// tables. [Store.Run] is the goroutine that commits call records; [Store.Lead] has
+// one more that watches the connection of the campaign engine. The locks guard their
+// queues and are never held during a statement.
 package postgres
 
 import (

@@ -1,4 +1,4 @@
-// Package rollout carries campaigns out: it opens waves, notifies devices of their
+// Package rollout carries campaigns out: it opens waves, dispatches their
 // images, gathers the evidence about each, judges, and goes on or stops.
 //
 // It has a clock and one goroutine, and no rules: what evidence means, when a

@@ -8,6 +8,9 @@
 // failures as problems (RFC 9457) with a stable code. What an operation takes,
 // gives and needs as a role is declared once and read by the router, the guard
 // and the OpenAPI document alike.
+//
+// It knows no pages. An event stream runs on the goroutine of its request; one lock
+// guards the list of those that are open.
 package api
 
 import (

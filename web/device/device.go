@@ -5,6 +5,10 @@
 // Devices are crude clients: they want exactly status 200, an explicit
 // Content-Length and short bodies, and no redirects. All that they send is
 // foreign text; it is cleaned and bounded here.
+//
+// It does not decide who may join or what is installed: packages enrolment and
+// firmware do. A request runs on its own goroutine; one more looks at connections
+// that devices are given time to close ([Lingerer]). Its lock guards their queue.
 package device
 
 import (

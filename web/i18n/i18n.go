@@ -1,9 +1,13 @@
 // Package i18n is the console's message catalogue: every visible text, in
 // every language, and the rules by which numbers and times are written.
 //
-// Both languages of a message stand side by side in messages/*.json, so that
+// Both languages of a message are side by side in messages/*.json, so that
 // neither is the translation of the other. A text is a whole sentence with
 // named placeholders; code never glues sentences from parts.
+//
+// It knows codes and their parameters (of package fleet), no pages and no subjects:
+// a code from a newer version is written as it is. The catalogue is read once, at
+// the start, and never changes; there is no lock and no goroutine.
 package i18n
 
 import (

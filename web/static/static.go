@@ -1,6 +1,9 @@
 // Package static serves the console's style sheets, scripts and icons from
 // within the program. A file's public name carries a hash of its content, so
 // that browsers keep it for a year and never see a stale one.
+//
+// All files are hashed and compressed when the program starts, and never change:
+// there is no lock and no goroutine. It knows no page and no session.
 package static
 
 import (

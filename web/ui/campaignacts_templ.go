@@ -1318,9 +1318,9 @@ func (b CampaignBoard) contents() templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var71 string
-			templ_7745c5c3_Var71, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "campaign.wave_plan", "name", w.Plan.Name, "n", w.Size, "p", trimFloat(w.Plan.SuccessPercent), "min", w.Plan.MinSample, "d", w.Plan.Soak, "gate", t(ctx, "campaign.gate."+string(w.Plan.Gate))))
+			templ_7745c5c3_Var71, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "campaign.wave_plan", "name", waveName(ctx, w.Plan.Name), "n", w.Size, "p", trimFloat(w.Plan.SuccessPercent), "min", w.Plan.MinSample, "d", w.Plan.Soak, "gate", t(ctx, "campaign.gate."+string(w.Plan.Gate))))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/campaignacts.templ`, Line: 224, Col: 209}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/campaignacts.templ`, Line: 224, Col: 224}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var71))
 			if templ_7745c5c3_Err != nil {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"fleetd/fleet/campaign"
-	"fleetd/fleet/firmware"
 )
 
 // A PlanForm is the plan of a campaign as fields of a form. The fields are the
@@ -122,10 +122,10 @@ var windowPresets = []struct{ name, key string }{
 
 // Command carries out a button that changes the form itself: preset=NAME,
 // add=TABLE or drop=TABLE.ROW. It reports whether there was one.
-func (f PlanForm) Command(ctx context.Context) bool {
+func (f PlanForm) Command() bool {
 	did := false
 	if name := f.val("preset"); name != "" {
-		f.preset(ctx, name)
+		f.preset(name)
 		did = true
 	}
 	if name := f.val("add"); rowDefaults[name] != nil {
@@ -156,40 +156,52 @@ var wavePresets = []struct{ name, key string }{
 	{"canary", "campaign.preset.canary"}, {"small", "campaign.preset.small"}, {"all", "campaign.preset.all"},
 }
 
-func (f PlanForm) preset(ctx context.Context, name string) {
-	first, early, all := t(ctx, "campaign.wave.canary"), t(ctx, "campaign.wave.early"), t(ctx, "campaign.wave.everyone")
+func (f PlanForm) preset(name string) {
 	f.clear("wave")
 	switch name {
 	case "small":
-		f.addRow("wave", first, "count", "1", "100", "1", "10m", "manual")
-		f.addRow("wave", all, "percent", "100", "95", "5", "2m", "auto")
+		f.addRow("wave", campaign.WaveCanary, "count", "1", "100", "1", "10m", "manual")
+		f.addRow("wave", campaign.WaveRest, "percent", "100", "95", "5", "2m", "auto")
 	case "all":
-		f.addRow("wave", all, "percent", "100", "95", "5", "2m", "auto")
+		f.addRow("wave", campaign.WaveEveryone, "percent", "100", "95", "5", "2m", "auto")
 	default:
-		f.addRow("wave", first, "percent", "1", "100", "1", "10m", "manual")
-		f.addRow("wave", early, "percent", "10", "98", "5", "2m", "auto")
-		f.addRow("wave", all, "percent", "100", "95", "10", "2m", "auto")
+		f.addRow("wave", campaign.WaveCanary, "percent", "1", "100", "1", "10m", "manual")
+		f.addRow("wave", campaign.WaveEarly, "percent", "10", "98", "5", "2m", "auto")
+		f.addRow("wave", campaign.WaveRest, "percent", "100", "95", "10", "2m", "auto")
 	}
 }
 
-// NewPlanForm is the form as it is first shown; what the address names stays.
-func NewPlanForm(ctx context.Context, v url.Values, zone *time.Location) PlanForm {
-	f := PlanForm{Values: v, Zone: zone}
-	if f.Filled() {
-		return f
+// NewPlanForm is the form as it is first shown: [campaign.DefaultPlan], and in
+// place of its fields those that the address names. A table is replaced whole. A form that was
+// filled in stays as it is.
+func NewPlanForm(v url.Values, zone *time.Location) PlanForm {
+	if v.Has(filled) {
+		return PlanForm{Values: v, Zone: zone}
 	}
-	f.Values.Set(filled, "1")
-	for name, value := range map[string]string{"mode": string(firmware.ModeAuto), "in_flight": "10", "attempts": "3",
-		"heap": "50", "reconnects": "3", "end_behavior": string(campaign.EndStopRollout)} {
-		if !f.Values.Has(name) {
-			f.Values.Set(name, value)
+	f := FillPlan(campaign.DefaultPlan(), zone)
+	for name, table := range planTables {
+		if slices.ContainsFunc(table.fields, v.Has) {
+			f.clear(name)
 		}
 	}
-	f.preset(ctx, "canary")
-	f.addRow("rule", string(campaign.DeploymentRolledBack), "1", "0", string(campaign.ScopeWave), "1",
-		string(campaign.AbortPause))
-	f.addRow("rule", campaign.ClassAny, "5", "10", string(campaign.ScopeCampaign), "", string(campaign.AbortPause))
+	maps.Copy(f.Values, v)
 	return f
+}
+
+// waveName is the name of a wave in the reader's language if the program chose
+// it, else as its planner wrote it.
+func waveName(ctx context.Context, name string) string {
+	switch name {
+	case campaign.WaveCanary:
+		return t(ctx, "campaign.wave.canary")
+	case campaign.WaveEarly:
+		return t(ctx, "campaign.wave.early")
+	case campaign.WaveRest:
+		return t(ctx, "campaign.wave.rest")
+	case campaign.WaveEveryone:
+		return t(ctx, "campaign.wave.everyone")
+	}
+	return name
 }
 
 // ParseSpan reads a length of time as people write it: 30s, 10m, 2h, 1d, or

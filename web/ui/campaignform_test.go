@@ -1,7 +1,6 @@
 package ui_test
 
 import (
-	"context"
 	"net/url"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := ui.NewPlanForm(context.Background(), sent, shanghai)
+		back := ui.NewPlanForm(sent, shanghai)
 		got := back.Plan()
 		if diff := cmp.Diff(plan, got); diff != "" || len(back.Problems) > 0 {
 			t.Errorf("%s comes back changed, with problems %v:\n%s", plan.Name, back.Problems, diff)
@@ -71,14 +70,14 @@ func TestSpans(t *testing.T) {
 }
 
 func TestFormCommands(t *testing.T) {
-	f := ui.NewPlanForm(context.Background(), url.Values{"release": {"x"}}, time.UTC)
+	f := ui.NewPlanForm(url.Values{"release": {"x"}}, time.UTC)
 	if n := len(f.Plan().Waves); n != 3 {
 		t.Fatalf("a new form has %d waves, want the canary's 3", n)
 	}
 	do := func(name, value string) campaign.Plan {
 		t.Helper()
 		f.Values.Set(name, value)
-		if !f.Command(context.Background()) || f.Values.Has(name) {
+		if !f.Command() || f.Values.Has(name) {
 			t.Fatalf("%s=%s was not carried out", name, value)
 		}
 		return f.Plan()
@@ -104,7 +103,22 @@ func TestFormCommands(t *testing.T) {
 	if n := len(f.Values["wave.size"]); n > 20 {
 		t.Errorf("one can add waves up to %d", n)
 	}
-	if f.Command(context.Background()) {
+	if f.Command() {
 		t.Error("a form without a command carried one out")
+	}
+}
+
+// A new form is the default plan with what the address names in its place: a
+// table whole, so that no wave mixes the two.
+func TestNewFormIsTheDefaultPlan(t *testing.T) {
+	f := ui.NewPlanForm(url.Values{}, time.UTC)
+	if diff := cmp.Diff(campaign.DefaultPlan(), f.Plan()); diff != "" {
+		t.Errorf("a new form (-default +form):\n%s", diff)
+	}
+	f = ui.NewPlanForm(url.Values{"q": {"tag:lab"}, "heap": {"0"}, "wave.size": {"100"}, "wave.unit": {"percent"}}, time.UTC)
+	want := campaign.DefaultPlan()
+	want.Query, want.MinHeapPercent, want.Waves = "tag:lab", 0, []campaign.WavePlan{{Percent: 100}}
+	if diff := cmp.Diff(want, f.Plan()); diff != "" {
+		t.Errorf("a form that the address fills in part (-want +got):\n%s", diff)
 	}
 }

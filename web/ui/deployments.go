@@ -91,7 +91,7 @@ func (v DeploymentsPage) waveOptions(ctx context.Context) []option {
 	out := []option{{"", t(ctx, "campaign.any")}}
 	for _, w := range v.Waves {
 		out = append(out, option{strconv.Itoa(w.Number + 1), t(ctx, "campaign.wave_named", "i", w.Number+1, "name",
-			w.Plan.Name)})
+			waveName(ctx, w.Plan.Name))})
 	}
 	return out
 }

@@ -254,7 +254,7 @@ func campaignsPage() templ.Component {
 
 func wizard(step int) templ.Component {
 	return late(func(ctx context.Context) templ.Component {
-		v := ui.CampaignNewPage{Form: ui.NewPlanForm(ctx, url.Values{}, time.UTC),
+		v := ui.CampaignNewPage{Form: ui.NewPlanForm(url.Values{}, time.UTC),
 			Releases: []firmware.Release{sampleRelease("2.4.3"), sampleRelease("2.4.2")},
 			Tools:    tools, Zones: []string{"UTC", "Asia/Shanghai"}}
 		if step == 0 {

@@ -12,6 +12,9 @@
 //
 // All visible text comes from package i18n. The pages run under
 // Content-Security-Policy: no inline script, no inline style, no evaluation.
+//
+// A component is a function of its view struct and the context: there is no lock
+// and no goroutine.
 package ui
 
 import (

@@ -201,7 +201,7 @@ type Campaign struct {
 
 // CampaignBody defines model for CampaignBody.
 type CampaignBody struct {
-	// AbortRules When to stop automatically
+	// AbortRules When to stop automatically. Default: pause at the first rolled_back of wave 1, or at 10 % failures of at least 5 verdicts; [] is no rule
 	AbortRules *[]AbortRule `json:"abort_rules,omitempty"`
 
 	// AllowDowngrade Also devices that run something newer, or another build of the same version
@@ -219,7 +219,7 @@ type CampaignBody struct {
 	// EndAt null is a week after the start
 	EndAt *time.Time `json:"end_at,omitempty"`
 
-	// EndBehavior What becomes of devices that are not done at the end
+	// EndBehavior What becomes of devices that are not done at the end. Default: stop_rollout
 	EndBehavior *string `json:"end_behavior,omitempty"`
 
 	// ForbidRemoved Tools that must still be offered; ["*"] is every one
@@ -229,23 +229,25 @@ type CampaignBody struct {
 	HealthChecks *[]HealthCheck `json:"health_checks,omitempty"`
 
 	// JitterMs Spreads the devices over this time from the opening of a window or wave
-	JitterMs    *int64 `json:"jitter_ms,omitempty"`
+	JitterMs *int64 `json:"jitter_ms,omitempty"`
+
+	// MaxAttempts Tries for each device. Default: 3
 	MaxAttempts *int64 `json:"max_attempts,omitempty"`
 	MaxDevices  *int64 `json:"max_devices,omitempty"`
 
-	// MaxInFlight Devices under way at one time
+	// MaxInFlight Devices under way at one time. Default: 10
 	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
 
 	// MaxPerMinute Devices notified in a minute; 0 is no limit
 	MaxPerMinute *int64 `json:"max_per_minute,omitempty"`
 
-	// MaxReconnects While the device is watched
+	// MaxReconnects While the device is watched. Default: 3
 	MaxReconnects *int64 `json:"max_reconnects,omitempty"`
 
-	// MinHeapPercent Of the free heap before; 0 does not check
+	// MinHeapPercent Of the free heap before; 0 does not check. Default: 50
 	MinHeapPercent *int64 `json:"min_heap_percent,omitempty"`
 
-	// Mode push calls a tool of the device, pull offers at its next boot, auto takes push where it can
+	// Mode push calls a tool of the device, pull offers at its next boot, auto takes push where it can. Default: auto
 	Mode *string `json:"mode,omitempty"`
 	Name string  `json:"name"`
 
@@ -262,7 +264,7 @@ type CampaignBody struct {
 	// Supersede Take devices over that wait in other campaigns
 	Supersede *bool `json:"supersede,omitempty"`
 
-	// Waves Steps, each judged before the next
+	// Waves Steps, each judged before the next. Default: canary 1 % (soak 10 min), early 10 %, rest 100 % (soak 2 min each)
 	Waves *[]WavePlan `json:"waves,omitempty"`
 
 	// Windows Times in which devices may be notified; an empty list means always
@@ -881,10 +883,10 @@ type PlannedWave struct {
 	// Devices Or these devices
 	Devices *[]string `json:"devices,omitempty"`
 
-	// Gate manual: an operator opens the next wave
+	// Gate manual: an operator opens the next wave. Default: auto
 	Gate *string `json:"gate,omitempty"`
 
-	// MinSample Verdicts needed to judge
+	// MinSample Verdicts needed to judge. Default: 1
 	MinSample *int64  `json:"min_sample,omitempty"`
 	Name      *string `json:"name,omitempty"`
 
@@ -898,7 +900,7 @@ type PlannedWave struct {
 	// SoakMs How long each device must stay well; by default ten minutes in the first of several waves, else two
 	SoakMs *int64 `json:"soak_ms,omitempty"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open
+	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 }
 
@@ -1208,10 +1210,10 @@ type Wave struct {
 	Devices    *[]string  `json:"devices,omitempty"`
 	FinishedAt *time.Time `json:"finished_at"`
 
-	// Gate manual: an operator opens the next wave
+	// Gate manual: an operator opens the next wave. Default: auto
 	Gate *string `json:"gate,omitempty"`
 
-	// MinSample Verdicts needed to judge
+	// MinSample Verdicts needed to judge. Default: 1
 	MinSample *int64  `json:"min_sample,omitempty"`
 	Name      *string `json:"name,omitempty"`
 
@@ -1229,7 +1231,7 @@ type Wave struct {
 	StartedAt *time.Time `json:"started_at"`
 	State     string     `json:"state"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open
+	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 
 	// Verdict Why it was judged as it was
@@ -1252,10 +1254,10 @@ type WavePlan struct {
 	// Devices Or these devices
 	Devices *[]string `json:"devices,omitempty"`
 
-	// Gate manual: an operator opens the next wave
+	// Gate manual: an operator opens the next wave. Default: auto
 	Gate *string `json:"gate,omitempty"`
 
-	// MinSample Verdicts needed to judge
+	// MinSample Verdicts needed to judge. Default: 1
 	MinSample *int64  `json:"min_sample,omitempty"`
 	Name      *string `json:"name,omitempty"`
 
@@ -1265,7 +1267,7 @@ type WavePlan struct {
 	// SoakMs How long each device must stay well; by default ten minutes in the first of several waves, else two
 	SoakMs *int64 `json:"soak_ms,omitempty"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open
+	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 }
 

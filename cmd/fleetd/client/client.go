@@ -1,6 +1,10 @@
 // Package client is fleetd's commands that manage a running server over REST,
 // from any machine: devices, firmware images, releases, campaigns and serial
 // numbers. It prints for a person on a terminal, and JSON otherwise.
+//
+// It knows the contract of REST alone, by types generated from the OpenAPI document
+// (api.gen.go): no database, no broker, no defaults of its server. A command makes
+// one request after the other; there is no goroutine and no lock.
 package client
 
 import (

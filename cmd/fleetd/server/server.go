@@ -2,6 +2,11 @@
 // together and listens. It keeps no state in the package, so that several
 // servers can run in one process.
 //
+// It is the only package that knows all others, and holds no rule of the fleet: it
+// reads the configuration, connects what one part needs to the part that has it
+// (adapters.go), and starts and stops them in order (stages.go). Each part has one
+// goroutine; [Server.Close] stops the latest first and waits a bounded time for each.
+//
 // The commands that work straight on a server's database are here, too: they
 // open it as Start does.
 package server

@@ -1,6 +1,8 @@
 // Package terminal prints what fleetd's commands found: aligned tables for a
 // person, JSON for a script. Text that others wrote, such as a device's name,
 // cannot steer the terminal.
+//
+// It knows neither devices nor servers, and has no state: callers pass rows of text.
 package terminal
 
 import (

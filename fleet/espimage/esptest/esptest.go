@@ -3,6 +3,8 @@
 // as it likes.
 //
 // It shares no code with package espimage, whose tests it serves.
+//
+// An image is a function of its options: the same ones give the same bytes.
 package esptest
 
 import (

@@ -1,5 +1,8 @@
 // Package token makes the secrets of one-time links. A link is unguessable, and
 // only the hash of its token is stored.
+//
+// It knows neither links nor their lifetime: who issues one stores the hash with
+// the time at which it ends. There is no state.
 package token
 
 import (

@@ -13,6 +13,9 @@
 // /proc/self/fd/3, which needs no right on the directories above. The same
 // descriptor carries the lock that says a server, or what is left of one, still
 // runs. Linux only, for both reasons and for the parent-death signal.
+//
+// It knows no schema: package migrations has that. It has no lock; one goroutine
+// waits for the child to end.
 package embedded
 
 import (

@@ -2,6 +2,9 @@
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention. The queue is in the database, so that only one of
 // several processes runs a job, and an interrupted job is resumed.
+//
+// It knows tables by what package postgres offers, and no subject of the fleet. Its
+// goroutines are the job queue's (river); it has no lock.
 package jobs
 
 import (

@@ -7,6 +7,9 @@
 // else in the temporary directory, one for each binary that runs at the same
 // time, and end with the binary; the next run starts them in a tenth of a second. Databases are copies of a template,
 // made again when migrations or modules change. Nothing here is durable.
+//
+// It knows no tables but through package migrations. A lock makes the server and
+// the template once for each binary; tests then run in parallel.
 package pgtest
 
 import (

@@ -1,5 +1,8 @@
 // Command gen prints the OpenAPI document of the REST interface, as a server
 // shows it, for generators of clients.
+//
+// It starts no server and opens no database: the document follows from the
+// declarations of package api alone. scripts/generate runs it.
 package main
 
 import (

@@ -1,4 +1,8 @@
-// Package scratch says where tests make PostgreSQL clusters.
+// Package scratch says where tests make PostgreSQL clusters: in memory where
+// there is room, else in the temporary directory. It is a package because the tests of
+// package embedded need it, and pgtest imports embedded.
+//
+// It has no state and starts nothing.
 package scratch
 
 import (

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// repository is the root of the module, as seen from this package's tests.
+const repository = "../.."
+
+// A goPackage is what "go list" says about a package of the module.
+type goPackage struct {
+	ImportPath, Name, Dir string
+	GoFiles               []string
+}
+
+func goPackages(t *testing.T) (all []goPackage) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles", "./...")
+	cmd.Dir = repository
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p goPackage
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 20 {
+		t.Fatalf("go list found %d packages only", len(all))
+	}
+	return all
+}
+
+// A package says what it is for in the file where one looks first.
+func TestPackageComments(t *testing.T) {
+	const least = 3 // lines
+	for _, p := range goPackages(t) {
+		lines := 0
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil,
+				parser.ParseComments|parser.PackageClauseOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc == nil || !strings.HasPrefix(f.Doc.Text(), "Package ") && !strings.HasPrefix(f.Doc.Text(), "Command ") {
+				continue // a generator's mark is no package comment
+			}
+			if name != "doc.go" && name != p.Name+".go" && name != filepath.Base(p.Dir)+".go" {
+				t.Errorf("%s: the package comment is in %s, want it in doc.go or %s.go", p.ImportPath, name, p.Name)
+			}
+			lines += strings.Count(f.Doc.Text(), "\n")
+		}
+		if lines < least {
+			t.Errorf("%s has a package comment of %d lines, want %d: what it is for, what it does not know, its locks",
+				p.ImportPath, lines, least)
+		}
+	}
+}
+
+// CONTRIBUTING.md has each package in its table, and no other.
+func TestContributingListsPackages(t *testing.T) {
+	text := readDoc(t, "CONTRIBUTING.md")
+	listed := map[string]bool{}
+	cell := regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(text) {
+		first, _, row := strings.Cut(strings.TrimPrefix(line, "| `"), " |")
+		if !row || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for _, m := range cell.FindAllStringSubmatch("`"+first, -1) {
+			listed[m[1]] = true
+			if strings.HasPrefix(m[1], "make ") {
+				continue // the table of commands
+			}
+			if info, err := os.Stat(filepath.Join(repository, m[1])); err != nil || !info.IsDir() {
+				t.Errorf("CONTRIBUTING.md lists `%s`, which is no directory", m[1])
+			}
+		}
+	}
+	for _, p := range goPackages(t) {
+		if name := strings.TrimPrefix(p.ImportPath, "fleetd/"); !listed[name] {
+			t.Errorf("CONTRIBUTING.md does not list `%s` in its table of packages", name)
+		}
+	}
+}
+
+// A link of docs/architecture.md that names something in a Go file.
+var codeLink = regexp.MustCompile("\\[`([^`\\]]+)`\\]\\(([^)]+)\\)")
+
+// What docs/architecture.md links to exists, and the file has what the link names:
+// a function, a type, or a method as Type.Method.
+func TestArchitectureLinks(t *testing.T) {
+	const doc = "docs/architecture.md"
+	text := readDoc(t, doc)
+	links := codeLink.FindAllStringSubmatch(text, -1)
+	if len(links) < 30 {
+		t.Errorf("%s has %d links to code only: did their form change?", doc, len(links))
+	}
+	known := map[string]map[string]bool{}
+	for _, link := range links {
+		name, target := link[1], link[2]
+		file := filepath.Join(repository, "docs", target)
+		if !strings.HasSuffix(target, ".go") {
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s links %s: %v", doc, target, err)
+			}
+			continue
+		}
+		if known[file] == nil {
+			known[file] = declared(t, file)
+		}
+		if !known[file][name] {
+			t.Errorf("%s links `%s`, which %s does not declare", doc, name, target)
+		}
+	}
+}
+
+// Links between our documents lead to files that exist.
+func TestDocumentLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
+	docs, err := filepath.Glob(repository + "/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range append(docs, repository+"/README.md", repository+"/CONTRIBUTING.md",
+		repository+"/firmware/README.md") {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(doc), m[1])); err != nil {
+				t.Errorf("%s links %s: %v", strings.TrimPrefix(doc, repository+"/"), m[1], err)
+			}
+		}
+	}
+}
+
+// declared are the names that a Go file declares; nothing if there is no such file.
+func declared(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Error(err)
+		return names
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			if d.Recv != nil {
+				name = receiver(d.Recv.List[0].Type) + "." + name
+			}
+			names[name] = true
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.TypeSpec:
+					names[s.Name.Name] = true
+				case *ast.ValueSpec:
+					for _, n := range s.Names {
+						names[n.Name] = true
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+func receiver(of ast.Expr) string {
+	switch of := of.(type) {
+	case *ast.StarExpr:
+		return receiver(of.X)
+	case *ast.IndexExpr:
+		return receiver(of.X)
+	case *ast.Ident:
+		return of.Name
+	}
+	return ""
+}
+
+func readDoc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,60 @@
+package campaign
+
+import (
+	"time"
+
+	"fleetd/fleet/firmware"
+)
+
+// Defaults of a [Plan] and its waves. Where zero means "not set",
+// [Plan.Normalize] fills them in, too.
+const (
+	defaultInFlight    = 10
+	defaultAttempts    = 3
+	defaultHeapPercent = 50
+	defaultReconnects  = 3
+	defaultSuccess     = 90 // percent
+	defaultSample      = 1  // verdicts
+)
+
+// DefaultPlan is what every new campaign starts from, in the console, over REST
+// and on the command line: the same few fields give the same digest everywhere.
+// It lacks a name, a release and an audience.
+//
+// [Plan.Normalize] leaves it as it is. It cannot make it from a zero Plan: a
+// MinHeapPercent of 0 there is a choice, not to check.
+func DefaultPlan() Plan {
+	return Plan{Mode: firmware.ModeAuto, Waves: DefaultWaves(), AbortRules: DefaultAbortRules(),
+		MaxInFlight: defaultInFlight, MaxAttempts: defaultAttempts, MinHeapPercent: defaultHeapPercent,
+		MaxReconnects: defaultReconnects, EndBehavior: EndStopRollout}
+}
+
+// Names of the waves that the program plans by itself. They are stored as they are
+// here; pages show them in the reader's language.
+const (
+	WaveCanary   = "canary"
+	WaveEarly    = "early"
+	WaveRest     = "rest"
+	WaveEveryone = "everyone" // of a plan with one wave
+)
+
+// DefaultWaves are those of a plan that names none.
+func DefaultWaves() []WavePlan {
+	wave := func(name string, percent float64, soak time.Duration) WavePlan {
+		return WavePlan{Name: name, Percent: percent, SuccessPercent: defaultSuccess, MinSample: defaultSample,
+			Soak: soak, Gate: GateAuto}
+	}
+	return []WavePlan{
+		wave(WaveCanary, 1, 10*time.Minute),
+		wave(WaveEarly, 10, 2*time.Minute),
+		wave(WaveRest, 100, 2*time.Minute),
+	}
+}
+
+// DefaultAbortRules are those of a plan that names none.
+func DefaultAbortRules() []AbortRule {
+	return []AbortRule{
+		{Class: string(DeploymentRolledBack), MinExecuted: 1, Scope: ScopeWave, Wave: 1, Action: AbortPause},
+		{Class: ClassAny, MinExecuted: 5, Percent: 10, Scope: ScopeCampaign, Action: AbortPause},
+	}
+}
