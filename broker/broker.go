@@ -179,6 +179,6 @@ func (b *Broker) Kick(id fleet.DeviceID, reason string) bool {
 	if c == nil {
 		return false
 	}
-	c.stop(causeError(reason))
+	c.stop(causeOf(fleet.CauseKicked, reason, "detail", fleet.CleanText(reason, 120)))
 	return true
 }

@@ -33,7 +33,7 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 		return c.outcome(inv.Tool, answer.Result, answer.Err)
 	}
 	if errors.Is(err, mcp.ErrTimeout) {
-		c.unanswered(fmt.Sprintf("no answer to %s", inv.Tool))
+		c.unanswered(inv.Tool)
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
 	}
 	if errors.Is(err, mcp.ErrClosed) {

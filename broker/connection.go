@@ -18,14 +18,24 @@ import (
 )
 
 // A causeError says why we ended a connection.
-type causeError string
+type causeError struct{ fleet.Cause }
 
-func (e causeError) Error() string { return string(e) }
+func (e causeError) Error() string { return e.Text }
 
-const (
-	errTakenOver = causeError("the device connected again")
-	errStopping  = causeError("fleetd is stopping")
-	errNotTaken  = causeError("the device takes no more bytes")
+func causeOf(code, text string, params ...any) causeError {
+	return causeError{fleet.Cause{Reason: fleet.Because(code, params...), Text: text}}
+}
+
+// brokenRules is the cause of the end of a connection that breaks the rules of
+// MQTT.
+func brokenRules(how string) causeError {
+	return causeOf(fleet.CauseViolation, how, "detail", fleet.CleanText(how, 120))
+}
+
+var (
+	errTakenOver = causeOf(fleet.CauseTakenOver, "the device connected again")
+	errStopping  = causeOf(fleet.CauseStopping, "fleetd is stopping")
+	errNotTaken  = causeOf(fleet.CauseNotTaken, "the device takes no more bytes")
 )
 
 var errPanic = errors.New("internal error")
@@ -142,7 +152,7 @@ func (b *Broker) ended(nc *netConn, err error) {
 	c.device.release(c)
 	if c.established {
 		b.stats.connections.Add(-1)
-		b.devices.Disconnected(c.Connection, c.clean, c.reason(err))
+		b.devices.Disconnected(c.Connection, c.clean, c.endCause(err))
 	}
 }
 
@@ -183,28 +193,28 @@ func (c *connection) stop(cause error) {
 	}
 }
 
-// reason returns, as text for people, why the connection ended; "" if the device
-// disconnected cleanly.
-func (c *connection) reason(err error) string {
+// endCause returns why the connection ended; none if the device disconnected
+// cleanly.
+func (c *connection) endCause(err error) fleet.Cause {
 	c.mu.Lock()
 	cause := c.cause
 	c.mu.Unlock()
 	var ours causeError
 	switch {
 	case errors.As(cause, &ours):
-		return string(ours)
+		return ours.Cause
 	case c.clean:
-		return ""
+		return fleet.Cause{}
 	case errors.Is(cause, os.ErrDeadlineExceeded):
-		return "no sign of life within 1.5 times its keepalive"
+		return causeOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive").Cause
 	case errors.Is(err, errPanic):
-		return err.Error()
+		return causeOf(fleet.CauseInternal, err.Error()).Cause
 	case err == nil, errors.Is(err, io.EOF):
-		return "the device closed the socket"
+		return causeOf(fleet.CauseSocketClosed, "the device closed the socket").Cause
 	case errors.Is(err, net.ErrClosed):
-		return "the device takes no more bytes"
+		return errNotTaken.Cause
 	}
-	return err.Error()
+	return causeOf(fleet.CauseSocketError, err.Error(), "detail", fleet.CleanText(err.Error(), 120)).Cause
 }
 
 // seen notes a packet of any kind.
@@ -258,12 +268,13 @@ func (c *connection) answered() {
 }
 
 // unanswered notes that the device let a request time out.
-func (c *connection) unanswered(why string) {
+func (c *connection) unanswered(request string) {
 	if c.health.Swap(healthSilent) == healthSilent || c.hasEnded() {
 		return
 	}
 	c.broker.prober.add(c, time.Now())
-	c.broker.devices.Unresponsive(c.Connection, why)
+	c.broker.devices.Unresponsive(c.Connection,
+		causeOf(fleet.CauseNoAnswer, "no answer to "+request, "request", fleet.CleanText(request, 100)).Cause)
 }
 
 func (c *connection) hasEnded() bool {

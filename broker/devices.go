@@ -20,14 +20,14 @@ type Devices interface {
 	// Disconnected follows each Connected once, maybe after the next Connected
 	// of the same device. clean means that the device sent DISCONNECT, as it
 	// does before it restarts.
-	Disconnected(c fleet.Connection, clean bool, reason string)
+	Disconnected(c fleet.Connection, clean bool, cause fleet.Cause)
 	// Seen reports that packets arrive, at most every few seconds per connection.
 	Seen(id fleet.DeviceID)
 	// Responded reports an answer: the first on a connection, and the first
 	// after Unresponsive.
 	Responded(id fleet.DeviceID)
 	// Unresponsive reports that a request went unanswered.
-	Unresponsive(c fleet.Connection, why string)
+	Unresponsive(c fleet.Connection, cause fleet.Cause)
 
 	// IsSoftware reports whether the device's boot poll, read in full, named no
 	// hardware: a program on a computer, not a board.

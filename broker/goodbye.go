@@ -46,9 +46,9 @@ func (c *connection) say(why packets.Code) error {
 func (c *connection) broken(how packets.Code, cause causeError) {
 	b := c.broker
 	b.stats.protocolErrors.Add(1)
-	if ok, skipped := b.refusals.allow(c.ClientID+string(cause), time.Now()); ok {
+	if ok, skipped := b.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
 		b.log.Warn("connection ended: the device breaks the rules of MQTT", "device", c.Device, "remote", c.RemoteAddr,
-			"code", how.Code, "reason", cause, "not_logged", skipped)
+			"code", how.Code, "reason", cause.Text, "not_logged", skipped)
 	}
 	if c.v5() && c.established {
 		_ = c.say(how)

@@ -55,13 +55,13 @@ func (d *domain) Authenticate(clientID, _ string, password []byte) (fleet.Device
 }
 
 func (d *domain) Connected(c fleet.Connection) { d.note("connected %s", c.Device) }
-func (d *domain) Disconnected(c fleet.Connection, clean bool, reason string) {
-	d.note("disconnected %s clean=%v: %s", c.Device, clean, reason)
+func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
+	d.note("disconnected %s clean=%v: %s", c.Device, clean, cause.Text)
 }
 func (d *domain) Seen(fleet.DeviceID)         {}
 func (d *domain) Responded(id fleet.DeviceID) { d.note("responded %s", id) }
-func (d *domain) Unresponsive(c fleet.Connection, why string) {
-	d.note("unresponsive %s: %s", c.Device, why)
+func (d *domain) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	d.note("unresponsive %s: %s", c.Device, cause.Text)
 }
 
 func (d *domain) IsSoftware(fleet.DeviceID) bool {

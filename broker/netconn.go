@@ -45,7 +45,7 @@ func (c *netConn) Read(p []byte) (int, error) {
 func (c *netConn) refuse() error {
 	switch {
 	case c.link != nil:
-		c.link.broken(codeOf(c.bad), causeError(c.bad.Error()))
+		c.link.broken(codeOf(c.bad), brokenRules(c.bad.Error()))
 	case errors.Is(c.bad, errProtocolLevel):
 		_, _ = c.Write([]byte{packets.Connack << 4, 2, 0, packets.Err3UnsupportedProtocolVersion.Code})
 	}

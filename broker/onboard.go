@@ -166,7 +166,7 @@ func (c *connection) judge(what string, err error) error {
 	case err == nil || refused:
 		c.answered()
 	case errors.Is(err, mcp.ErrTimeout) && !errors.Is(err, mcp.ErrNotSent):
-		c.unanswered("no answer to " + what)
+		c.unanswered(what)
 	}
 	return err
 }

@@ -37,7 +37,7 @@ func (c *connection) publishing(pk packets.Packet) (packets.Packet, error) {
 
 // rejected ends the connection over a packet.
 func (c *connection) rejected(pk packets.Packet, why packets.Code) (packets.Packet, error) {
-	c.broken(why, causeError(why.Reason))
+	c.broken(why, brokenRules(why.Reason))
 	return pk, packets.ErrRejectPacket
 }
 

@@ -9,6 +9,7 @@ type Evidence struct {
 	Kind   EvidenceKind `json:"kind"`
 	Detail string       `json:"detail,omitempty"`
 	ELF    string       `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
+	Cause  Reason       `json:"-"`             // of the end of a connection: its code, whose English text is Detail
 	Code   string       `json:"-"`             // not_sent, refused: of the call's error, whose message is Detail
 }
 

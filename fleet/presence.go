@@ -34,10 +34,48 @@ const (
 )
 
 // PresenceReasons are the codes of presence with the names of their parameters.
-// Detail is what the connection reported; it may be foreign text.
+// Detail is a code of [CauseReasons]; on records of older versions it is text.
 var PresenceReasons = map[string][]string{
 	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
 	PresenceBroke: {"detail"}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
+}
+
+// Codes of why a connection ended or is silent: the parameter "detail" of the
+// codes above, and of what a campaign records of it.
+const (
+	CauseTakenOver    = "taken_over_by_device" // the device connected again
+	CauseStopping     = "fleetd_stopping"
+	CauseNotTaken     = "takes_no_bytes"
+	CauseKicked       = "connection_kicked"
+	CauseViolation    = "mqtt_violation"
+	CauseNoKeepalive  = "keepalive_missed"
+	CauseInternal     = "internal_error"
+	CauseSocketClosed = "socket_closed"
+	CauseSocketError  = "socket_error"
+	CauseReplaced     = "replaced_by_newer"
+	CauseNoAnswer     = "no_answer_to"
+)
+
+// CauseReasons are the codes of causes with the names of their parameters. A
+// detail is foreign text.
+var CauseReasons = map[string][]string{
+	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseKicked: {"detail"}, CauseViolation: {"detail"},
+	CauseNoKeepalive: {}, CauseInternal: {}, CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {},
+	CauseNoAnswer: {"request"},
+}
+
+// A Cause says why a connection ended or is silent. The zero Cause is none.
+type Cause struct {
+	Reason Reason // a code of [CauseReasons]; zero if the cause has no code
+	Text   string // in English, for logs and for the evidence of calls
+}
+
+// detail is the cause as the parameter of a reason, "" without one.
+func (c Cause) detail() any {
+	if c.Reason.Is("") {
+		return CleanText(c.Text, 120)
+	}
+	return c.Reason
 }
 
 // A PresenceChange is one device's presence to be stored. Changes are

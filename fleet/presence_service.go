@@ -57,7 +57,7 @@ type presenceShard struct {
 type reachability struct {
 	presence Presence
 	code     string // of the evidence, and its one parameter
-	detail   string
+	detail   any    // string, or Reason
 	since    int64
 	epoch    int64 // of the newest connection
 	lastSeen int64
@@ -106,42 +106,42 @@ func (p *Presences) Connected(c Connection) {
 			return // a newer connection was faster
 		}
 		if r.connected() {
-			p.notify(c.Device, p.evidence(EvidenceConnectionLost, "replaced by a newer connection"))
+			p.notify(c.Device, p.evidence(EvidenceConnectionLost, Cause{Because(CauseReplaced), "replaced by a newer connection"}))
 		}
 		r.epoch = c.Epoch
 		r.lastSeen = c.At.UnixMilli()
-		p.notify(c.Device, p.evidence(EvidenceConnect, c.RemoteAddr))
+		p.notify(c.Device, p.evidence(EvidenceConnect, Cause{Text: c.RemoteAddr}))
 		p.change(c.Device, r, PresenceOnline, PresenceConnected, c.RemoteAddr, &c)
 	})
 }
 
 // Disconnected notes the end of a connection. clean says that the device sent
 // an MQTT DISCONNECT.
-func (p *Presences) Disconnected(c Connection, clean bool, reason string) {
+func (p *Presences) Disconnected(c Connection, clean bool, cause Cause) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch != r.epoch || !r.connected() {
 			return
 		}
-		detail := CleanText(reason, 120)
+		cause.Text = CleanText(cause.Text, 120)
 		kind, code := EvidenceConnectionLost, PresenceLost
 		switch {
-		case clean && detail != "":
+		case clean && cause.Text != "":
 			kind, code = EvidenceDisconnect, PresenceLeft
 		case clean:
 			kind, code = EvidenceDisconnect, PresenceDisconnected
-		case detail != "":
+		case cause.Text != "":
 			code = PresenceBroke
 		}
-		p.notify(c.Device, p.evidence(kind, detail))
-		p.change(c.Device, r, PresenceOffline, code, detail, nil)
+		p.notify(c.Device, p.evidence(kind, cause))
+		p.change(c.Device, r, PresenceOffline, code, cause.detail(), nil)
 	})
 }
 
 // Unresponsive notes that the device did not answer over its connection.
-func (p *Presences) Unresponsive(c Connection, why string) {
+func (p *Presences) Unresponsive(c Connection, cause Cause) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch == r.epoch && r.presence == PresenceOnline {
-			p.change(c.Device, r, PresenceUnresponsive, PresenceSilent, CleanText(why, 120), nil)
+			p.change(c.Device, r, PresenceUnresponsive, PresenceSilent, cause.detail(), nil)
 		}
 	})
 }
@@ -330,13 +330,14 @@ func (p *Presences) notify(id DeviceID, e Evidence) {
 	}
 }
 
-func (p *Presences) evidence(kind EvidenceKind, detail string) Evidence {
-	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: detail}
+func (p *Presences) evidence(kind EvidenceKind, cause Cause) Evidence {
+	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: cause.Text, Cause: cause.Reason}
 }
 
 // change sets the presence, publishes and stores it. A reconnect without a gap
 // is no change of presence, but the store must learn the connection.
-func (p *Presences) change(id DeviceID, r *reachability, to Presence, code, detail string, c *Connection) {
+func (p *Presences) change(id DeviceID, r *reachability, to Presence, code string, detail any,
+	c *Connection) {
 	now := p.opts.Now()
 	changed := r.presence != to
 	if changed {

@@ -114,14 +114,14 @@ func TestPresenceFollowsTheNewestConnection(t *testing.T) {
 		{"never heard of", func() {}, ""},
 		{"a poll says nothing of MQTT", func() { p.Polled(unit, time.Now(), "") }, ""},
 		{"connected", func() { p.Connected(c1) }, fleet.PresenceOnline},
-		{"no answer", func() { p.Unresponsive(c1, "no answer to tools/list") }, fleet.PresenceUnresponsive},
+		{"no answer", func() { p.Unresponsive(c1, fleet.Cause{Text: "no answer to tools/list"}) }, fleet.PresenceUnresponsive},
 		{"a ping is no answer", func() { p.Seen(unit) }, fleet.PresenceUnresponsive},
 		{"an answer", func() { p.Responded(unit) }, fleet.PresenceOnline},
 		{"taken over", func() { p.Connected(c2) }, fleet.PresenceOnline},
-		{"the old one's end", func() { p.Disconnected(c1, false, "taken over") }, fleet.PresenceOnline},
-		{"the old one's silence", func() { p.Unresponsive(c1, "late") }, fleet.PresenceOnline},
-		{"the end", func() { p.Disconnected(c2, true, "") }, fleet.PresenceOffline},
-		{"the end again", func() { p.Disconnected(c2, false, "") }, fleet.PresenceOffline},
+		{"the old one's end", func() { p.Disconnected(c1, false, fleet.Cause{Text: "taken over"}) }, fleet.PresenceOnline},
+		{"the old one's silence", func() { p.Unresponsive(c1, fleet.Cause{Text: "late"}) }, fleet.PresenceOnline},
+		{"the end", func() { p.Disconnected(c2, true, fleet.Cause{}) }, fleet.PresenceOffline},
+		{"the end again", func() { p.Disconnected(c2, false, fleet.Cause{}) }, fleet.PresenceOffline},
 		{"an answer after the end", func() { p.Responded(unit) }, fleet.PresenceOffline},
 		{"an old connect, overtaken", func() { p.Connected(c1) }, fleet.PresenceOffline},
 	}
@@ -141,7 +141,7 @@ func TestPresenceEventsOnlyOnChange(t *testing.T) {
 	p.Seen(unit)
 	p.Responded(unit)
 	p.Connected(connection(2))
-	p.Disconnected(connection(2), false, "")
+	p.Disconnected(connection(2), false, fleet.Cause{})
 	sub.Close()
 	var got []fleet.Presence
 	for e := range sub.C {
@@ -158,7 +158,7 @@ func TestWatchDeliversEvidenceInOrder(t *testing.T) {
 	seen, stop := p.Watch(unit)
 	other, stopOther := p.Watch("b00000000001")
 	defer stopOther()
-	p.Disconnected(connection(1), true, "")
+	p.Disconnected(connection(1), true, fleet.Cause{})
 	p.Polled(unit, time.Now(), "")
 	p.Connected(connection(2))
 	p.Connected(connection(3))
@@ -200,7 +200,7 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 			t.Errorf("ten minutes of pings were %d writes, want about 20", n)
 		}
 		p.Connected(connection(2))
-		p.Unresponsive(connection(2), "no answer") // merged: the connection must not be lost
+		p.Unresponsive(connection(2), fleet.Cause{Text: "no answer"}) // merged: the connection must not be lost
 		time.Sleep(time.Second)
 		if row := s.row(unit); row.Presence != fleet.PresenceUnresponsive || row.Connection.Epoch != 2 {
 			t.Errorf("merged changes left %+v", row)
@@ -211,7 +211,7 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 		if samples < 10 {
 			t.Errorf("%d samples in eleven minutes", samples)
 		}
-		p.Disconnected(connection(2), false, "fleetd stopping")
+		p.Disconnected(connection(2), false, fleet.Cause{Text: "fleetd stopping"})
 		stop()
 		if row := s.row(unit); row.Presence != fleet.PresenceOffline {
 			t.Errorf("at shutdown the row is %+v", row)
@@ -243,8 +243,8 @@ func TestTapSeesWhatWatchersSee(t *testing.T) {
 	seen, stop := p.Watch(unit)
 	p.Connected(connection(1))
 	p.Connected(connection(2))
-	p.Disconnected(connection(1), false, "") // of the older one: says nothing
-	p.Disconnected(connection(2), true, "")
+	p.Disconnected(connection(1), false, fleet.Cause{}) // of the older one: says nothing
+	p.Disconnected(connection(2), true, fleet.Cause{})
 	p.Polled(unit, time.Now(), "aa11")
 	p.Observed(unit, fleet.Evidence{Kind: fleet.EvidenceUpload})
 	p.Seen(unit)

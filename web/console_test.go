@@ -3,7 +3,6 @@ package web_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -395,13 +394,23 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
+// foreignPart reports whether the element is foreign text within a sentence.
+func foreignPart(n *html.Node) bool {
+	return n != nil && n.Data == "span" && attribute(n, "class") == "foreign" &&
+		(n.PrevSibling != nil && n.PrevSibling.Type == html.TextNode || n.NextSibling != nil &&
+			n.NextSibling.Type == html.TextNode)
+}
+
 // text is what the elements say, with blanks made single.
 func (p *page) text(selector string) string {
 	var b strings.Builder
 	for _, n := range p.find(selector) {
 		for d := range n.Descendants() {
 			if d.Type == html.TextNode {
-				fmt.Fprintf(&b, " %s", d.Data)
+				if !foreignPart(d.Parent) && !foreignPart(d.PrevSibling) {
+					b.WriteByte(' ')
+				}
+				b.WriteString(d.Data)
 			}
 		}
 	}

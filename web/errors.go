@@ -55,14 +55,15 @@ func errorCode(err error) string {
 }
 
 // explain says in the viewer's language what went wrong. Other errors than
-// those with a code are not meant for people.
+// those with a code are not meant for people. Foreign parts are marked, as
+// web/ui shows them.
 func explain(ctx context.Context, err error) string {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		err = outcome.Of(tooLarge).Refusal
 	}
 	if e, ok := errors.AsType[*fleet.Error](err); ok {
 		v := viewerOf(ctx)
-		return i18n.Error(v.lang, v.zone, e)
+		return i18n.ErrorMarked(v.lang, v.zone, e)
 	}
 	return ""
 }
@@ -70,6 +71,9 @@ func explain(ctx context.Context, err error) string {
 // callError says in the viewer's language why a call failed.
 func callError(ctx context.Context, e *fleet.CallError) string {
 	v := viewerOf(ctx)
-	text, _ := i18n.CallError(v.lang, v.zone, e)
-	return fleet.CleanText(text, 300)
+	text, foreign := i18n.CallErrorMarked(v.lang, v.zone, e)
+	if foreign {
+		return i18n.Mark(fleet.CleanText(text, 300))
+	}
+	return text
 }

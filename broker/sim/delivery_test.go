@@ -198,12 +198,14 @@ func (s deviceSide) Authenticate(clientID, username string, password []byte) (fl
 	return s.enrolments.Authenticate(clientID, username, password)
 }
 func (s deviceSide) Connected(c fleet.Connection) { s.presences.Connected(c) }
-func (s deviceSide) Disconnected(c fleet.Connection, clean bool, reason string) {
-	s.presences.Disconnected(c, clean, reason)
+func (s deviceSide) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
+	s.presences.Disconnected(c, clean, cause)
 }
-func (s deviceSide) Seen(id fleet.DeviceID)                           { s.presences.Seen(id) }
-func (s deviceSide) Responded(id fleet.DeviceID)                      { s.presences.Responded(id) }
-func (s deviceSide) Unresponsive(c fleet.Connection, why string)      { s.presences.Unresponsive(c, why) }
+func (s deviceSide) Seen(id fleet.DeviceID)      { s.presences.Seen(id) }
+func (s deviceSide) Responded(id fleet.DeviceID) { s.presences.Responded(id) }
+func (s deviceSide) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	s.presences.Unresponsive(c, cause)
+}
 func (s deviceSide) NeedsListing(fleet.DeviceID) bool                 { return true }
 func (s deviceSide) IsSoftware(fleet.DeviceID) bool                   { return false }
 func (s deviceSide) Notified(fleet.DeviceID, string, json.RawMessage) {}

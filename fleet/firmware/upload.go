@@ -124,7 +124,7 @@ func imageError(err error) error {
 		code = "no_app_descriptor"
 	}
 	return fleet.Refuse(fleet.ErrInvalid, "image_"+strings.ReplaceAll(code, " ", "_"),
-		"detail", fleet.CleanText(fault.Message, 500)).At("file")
+		"detail", fleet.CleanText(fault.Message, 500), "found", fault.Found).At("file")
 }
 
 // signed refuses what is not signed as it must be.

@@ -54,7 +54,7 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 		return ids
 	}
 	same(t, list("presence:online"), []fleet.DeviceID{"b", "c"})
-	p.Disconnected(fleet.Connection{Device: "b", Epoch: 1}, true, "")
+	p.Disconnected(fleet.Connection{Device: "b", Epoch: 1}, true, fleet.Cause{})
 	q, _ := fleet.ParseQuery("presence:online")
 	if n, err := devices.CountDevices(ctx, q); n != 1 || err != nil {
 		t.Errorf("%d online, %v; want 1", n, err)

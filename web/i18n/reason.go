@@ -20,6 +20,11 @@ func Because(l Lang, zone *time.Location, prefix string, r fleet.Reason) string 
 	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix}.text(r)
 }
 
+// BecauseMarked is [Because] with its foreign parts marked, for [Pieces].
+func BecauseMarked(l Lang, zone *time.Location, prefix string, r fleet.Reason) string {
+	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix, mark: true}.text(r)
+}
+
 const (
 	errorPrefix = "error.code." // of [fleet.Error], and of all that is nested in it
 	callPrefix  = "call.error." // of [fleet.CallError]
@@ -28,7 +33,13 @@ const (
 // Error writes for a page what an error says: a sentence in the reader's
 // language.
 func Error(l Lang, zone *time.Location, e *fleet.Error) string {
-	return writer{lang: l, zone: zone, prefix: errorPrefix, nested: errorPrefix, sentence: true}.text(e.Reason())
+	return Unmarked(ErrorMarked(l, zone, e))
+}
+
+// ErrorMarked is [Error] with its foreign parts marked, for [Pieces].
+func ErrorMarked(l Lang, zone *time.Location, e *fleet.Error) string {
+	return writer{lang: l, zone: zone, prefix: errorPrefix, nested: errorPrefix, sentence: true, mark: true}.
+		text(e.Reason())
 }
 
 // ErrorDetail writes for programs, logs and terminals what an error says:
@@ -43,7 +54,14 @@ func Detail(prefix string, r fleet.Reason) string {
 // CallError writes for a page why a call failed. foreign says that the words
 // are the device's, or those of an older version.
 func CallError(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
-	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true}, e)
+	text, foreign = CallErrorMarked(l, zone, e)
+	return Unmarked(text), foreign
+}
+
+// CallErrorMarked is [CallError] with the foreign parts of a text of ours
+// marked, for [Pieces].
+func CallErrorMarked(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
+	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true, mark: true}, e)
 }
 
 // CallErrorDetail writes for programs and terminals why a call failed.
@@ -85,6 +103,7 @@ type writer struct {
 	zone           *time.Location // nil for programs: times are RFC 3339
 	prefix, nested string         // of the messages of a code, and of the codes in its parameters
 	sentence       bool           // with a capital and a full stop
+	mark           bool           // with its foreign parts marked
 }
 
 // key is the message of a code, "" without one. A case that says the same of
@@ -121,7 +140,7 @@ func (w writer) text(r fleet.Reason) string {
 func (w writer) param(name string, value any) any {
 	switch v := value.(type) {
 	case fleet.Reason:
-		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested}.text(v)
+		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark}.text(v)
 	case int64:
 		switch {
 		case strings.HasSuffix(name, "_ms"):
@@ -132,6 +151,9 @@ func (w writer) param(name string, value any) any {
 	case string:
 		if at, err := time.Parse(time.RFC3339, v); err == nil && w.zone != nil && strings.HasSuffix(name, "_at") {
 			return at.In(w.zone)
+		}
+		if w.mark {
+			return Mark(v)
 		}
 	}
 	return value

@@ -21,7 +21,8 @@ import (
 // reasonParams are all codes of reasons with their parameters.
 func reasonParams(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
-	for _, table := range []map[string][]string{fleet.PresenceReasons, firmware.Reasons, campaign.Reasons} {
+	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, firmware.Reasons,
+		campaign.Reasons} {
 		for code, names := range table {
 			if _, twice := all[code]; twice {
 				t.Errorf("two packages have the code %s", code)
@@ -71,7 +72,7 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 		made[code] = true
 	}
 	codes := reasonParams(t)
-	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout"} {
+	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout", "broker"} {
 		files := parse(t, filepath.Join("../..", dir))
 		for _, f := range files {
 			ast.Inspect(f, func(n ast.Node) bool {
@@ -81,7 +82,8 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 					}
 				}
 				call, ok := n.(*ast.CallExpr)
-				if !ok || nameOf(call.Fun) != "Because" && nameOf(call.Fun) != "failedCheck" || len(call.Args) == 0 {
+				if !ok || nameOf(call.Fun) != "Because" && nameOf(call.Fun) != "failedCheck" &&
+					nameOf(call.Fun) != "causeOf" || len(call.Args) == 0 {
 					return true
 				}
 				code, known := constants[nameOf(call.Args[0])]
@@ -135,7 +137,7 @@ func addConstant(n ast.Node) bool {
 	}
 	name := spec.Names[0].Name
 	lit, ok := spec.Values[0].(*ast.BasicLit)
-	if !ok || lit.Kind != token.STRING || !slices.ContainsFunc([]string{"Reason", "Fit", "Transfer", "Presence"},
+	if !ok || lit.Kind != token.STRING || !slices.ContainsFunc([]string{"Reason", "Fit", "Transfer", "Presence", "Cause"},
 		func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true
 	}
@@ -154,7 +156,11 @@ func nameOf(e ast.Expr) string {
 }
 
 func paramNames(call *ast.CallExpr) (names []string) {
-	for i := 1; i < len(call.Args); i += 2 {
+	first := 1
+	if nameOf(call.Fun) == "causeOf" {
+		first = 2 // after the text
+	}
+	for i := first; i < len(call.Args); i += 2 {
 		if lit, ok := call.Args[i].(*ast.BasicLit); ok {
 			name, _ := strconv.Unquote(lit.Value)
 			names = append(names, name)

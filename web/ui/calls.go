@@ -52,10 +52,11 @@ func (c CallRow) detail(ctx context.Context) (text string, foreign bool) {
 	return callErrorText(ctx, c.Error)
 }
 
-// callErrorText says why a call failed, and whether the words are foreign.
+// callErrorText says why a call failed, and whether all of it is foreign; else
+// foreign parts are marked, for [phrase].
 func callErrorText(ctx context.Context, e *fleet.CallError) (text string, foreign bool) {
 	p := page(ctx)
-	return i18n.CallError(p.Lang, p.Zone, e)
+	return i18n.CallErrorMarked(p.Lang, p.Zone, e)
 }
 
 func (c CallRow) in(oneDevice bool) CallRow {

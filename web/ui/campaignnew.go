@@ -149,12 +149,13 @@ func skipText(ctx context.Context, reason firmware.SkipReason) string {
 	return t(ctx, "campaign.skip."+string(reason))
 }
 
+// warningText is what to think of before the start, for [phrase].
 func warningText(ctx context.Context, w campaign.PlanWarning) string {
 	if key := "campaign.warn." + w.Code; i18n.Has(key) {
-		return t(ctx, key, "detail", w.Detail)
+		return t(ctx, key, "detail", mark(w.Detail))
 	}
 	if w.Detail != "" {
-		return w.Detail
+		return mark(w.Detail)
 	}
 	return w.Code
 }

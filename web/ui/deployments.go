@@ -108,7 +108,7 @@ func (r DeploymentRow) path() string {
 	return CampaignPath(r.Deployment.Campaign.String(), "devices", string(r.Deployment.Device))
 }
 
-// detail is the one line that says more than the state.
+// detail is the one line that says more than the state, for [phrase].
 func (r DeploymentRow) detail(ctx context.Context) string {
 	d := r.Deployment
 	switch {
@@ -121,7 +121,7 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 	case d.Class != "" && d.Reason.Is(""):
 		return t(ctx, "campaign.fail."+string(d.Class))
 	}
-	return because(ctx, d.Reason)
+	return reasonText(ctx, d.Reason)
 }
 
 // downloadText says how much was sent, and how much of it the device says that

@@ -16,7 +16,7 @@ func TestDeviceReports(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.Chinese})
 	reported := campaign.Deployment{State: campaign.DeploymentFailed, Class: campaign.FailureImage,
 		Reason: fleet.Because(campaign.ReasonDeviceReported, "error", "", "detail", "the device was retired")}
-	if got := (DeploymentRow{Deployment: reported}).detail(ctx); got != "设备报告：“the device was retired”" {
+	if got := i18n.Unmarked((DeploymentRow{Deployment: reported}).detail(ctx)); got != "设备报告：“the device was retired”" {
 		t.Errorf("the row says %q", got)
 	}
 	if got := because(ctx, fleet.Because(campaign.ReasonRetired)); got != "设备已退役" {

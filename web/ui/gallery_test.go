@@ -104,7 +104,7 @@ var samples = []sample{
 			hostile[0]).Page()
 	}), false},
 	{"failure", "/calls", late(func(ctx context.Context) templ.Component {
-		return ui.Failure(ctx, 503, "database_unavailable", "The database does not answer.").Page()
+		return ui.Failure(ctx, 503, "database_unavailable", i18n.Mark("The database does not answer.")).Page()
 	}), false},
 }
 

@@ -3,6 +3,10 @@ package ui
 import (
 	"cmp"
 	"context"
+	"io"
+	"strings"
+
+	"github.com/a-h/templ"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
@@ -10,11 +14,15 @@ import (
 	"fleetd/web/i18n"
 )
 
-// because writes a reason in the language of the page and in the zone of the reader's clock.
-func because(ctx context.Context, r fleet.Reason) string {
+// because writes a reason in the language of the page and in the zone of the
+// reader's clock, for what is not an element.
+func because(ctx context.Context, r fleet.Reason) string { return i18n.Unmarked(reasonText(ctx, r)) }
+
+// reasonText is because with its foreign parts marked, for [phrase].
+func reasonText(ctx context.Context, r fleet.Reason) string {
 	switch r.Code {
 	case campaign.ReasonDeviceReported: // foreign text: shown in quotation marks
-		return t(ctx, "campaign.device_says", "words", r.Params["detail"])
+		return t(ctx, "campaign.device_says", "words", foreignParam(r, "detail"))
 	case campaign.ReasonSkippedFor:
 		if skip, _ := r.Params["skip"].(string); i18n.Has("campaign.skip." + skip) {
 			return skipText(ctx, firmware.SkipReason(skip))
@@ -28,7 +36,32 @@ func because(ctx context.Context, r fleet.Reason) string {
 		return t(ctx, "campaign.job.progress", "p", percentText(ctx, float64(percent)/100))
 	case campaign.ReasonJobFailed:
 		code, _ := r.Params["error"].(string)
-		return t(ctx, "campaign.job.failed", "why", cmp.Or(why(ctx, code), code), "words", r.Params["detail"])
+		return t(ctx, "campaign.job.failed", "why", cmp.Or(why(ctx, code), mark(code)),
+			"words", foreignParam(r, "detail"))
 	}
-	return i18n.Because(page(ctx).Lang, page(ctx).Zone, "reason.", r)
+	return i18n.BecauseMarked(page(ctx).Lang, page(ctx).Zone, "reason.", r)
 }
+
+func foreignParam(r fleet.Reason, name string) string {
+	text, _ := r.Params[name].(string)
+	return mark(text)
+}
+
+// phrase writes a text of ours whose foreign parts are marked.
+func phrase(text string) templ.Component {
+	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
+		var b strings.Builder
+		for _, p := range i18n.Pieces(text) {
+			if p.Foreign {
+				b.WriteString(`<span class="foreign">` + templ.EscapeString(p.Text) + `</span>`)
+			} else {
+				b.WriteString(templ.EscapeString(p.Text))
+			}
+		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
+}
+
+// mark marks text as foreign within a text of ours.
+func mark(text string) string { return i18n.Mark(text) }

@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -267,7 +268,7 @@ func wizard(step int) templ.Component {
 			v.Form.Values["wave.soak"][1] = "soon"
 			v.Form.Values["wave.size"][2] = "all"
 			v.Form.Plan()
-			v.Run, v.Problem = nil, "wave 2: the percentage is smaller than that of the wave before"
+			v.Run, v.Problem = nil, i18n.Mark("wave 2: the percentage is smaller than that of the wave before")
 		case 3:
 			c := sampleCampaign(campaign.Running, "Echo fix", 40)
 			v.Campaign, v.Run = &c, nil

@@ -11,6 +11,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -32,7 +33,7 @@ var firmwareSamples = []sample{
 	{"firmware-release-revoked", "/firmware/releases/x", releasePage(firmware.ReleaseRevoked), false},
 	{"firmware-new", "/firmware/releases/new", releaseForm(""), false},
 	{"firmware-new-none", "/firmware/releases/new", ui.ReleaseFormPage{}.Page(), false},
-	{"firmware-edit", "/firmware/releases/x/edit", releaseForm("The version 2.4.3 differs from that of an image, 2.4.2."),
+	{"firmware-edit", "/firmware/releases/x/edit", releaseForm(i18n.Mark("The version 2.4.3 differs from that of an image, 2.4.2.")),
 		false},
 }
 
@@ -85,8 +86,8 @@ func uploadedPage() templ.Component {
 	first, other := image(0), image(4)
 	v.Upload.Results = []ui.UploadResult{
 		{FileName: "xiaozhi.bin", Image: &first, New: true}, {FileName: hostile[0], Image: &other},
-		{FileName: "partition-table.bin", Fault: ui.Fault{Title: "Not an app image.",
-			Detail: "this is a partition table; upload xiaozhi.bin or merged-binary.bin"}},
+		{FileName: "partition-table.bin", Fault: ui.Fault{Title: i18n.Mark("Not an app image."),
+			Detail: i18n.Mark("this is a partition table; upload xiaozhi.bin or merged-binary.bin")}},
 	}
 	v.Rows = []ui.ImageRow{ui.NewImageRow(first, ui.Running{Fleet: 4312}, true)}
 	return v.Page()
@@ -131,7 +132,7 @@ func imagePage(i int) templ.Component {
 			{ID: "r2", Version: "2.4.3", State: firmware.ReleaseDeprecated}}
 	}
 	if i == 4 {
-		v.Fit = ui.FitView{Path: "/firmware/images/x", Query: "nope:x", BadQuery: "there is no field nope",
+		v.Fit = ui.FitView{Path: "/firmware/images/x", Query: "nope:x", BadQuery: i18n.Mark("there is no field nope"),
 			Mode: firmware.ModePull}
 		v.Adoption = ui.Adoption{}
 	}

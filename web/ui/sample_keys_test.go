@@ -6,6 +6,7 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet/enrolment"
+	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -13,7 +14,7 @@ func serialsPage() templ.Component {
 	at := now.Add(-time.Hour)
 	return ui.SerialsPage{List: list(ui.PathSerials, ""), Admin: true, Counts: enrolment.SerialCounts{Total: 4200,
 		Unused: 4198, Bound: 1, Conflicts: 1, Refused: 1},
-		Problem: "Nothing was loaded. These lines are wrong:", More: 7,
+		Problem: i18n.Mark("Nothing was loaded. These lines are wrong:"), More: 7,
 		Problems: []enrolment.LineProblem{{Line: 7, Code: enrolment.LineKey}, {Line: 9, Code: enrolment.LineDuplicate,
 			Other: 2}},
 		Rows: []enrolment.SerialKey{

@@ -24,8 +24,8 @@ func (d brokerDevices) Connected(c fleet.Connection) {
 	d.Enrolments.Connected(c)
 }
 
-func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, reason string) {
-	d.Presences.Disconnected(c, clean, reason)
+func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
+	d.Presences.Disconnected(c, clean, cause)
 }
 
 func (d brokerDevices) Seen(id fleet.DeviceID) {
@@ -35,8 +35,8 @@ func (d brokerDevices) Seen(id fleet.DeviceID) {
 
 func (d brokerDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
-func (d brokerDevices) Unresponsive(c fleet.Connection, why string) {
-	d.Presences.Unresponsive(c, why)
+func (d brokerDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	d.Presences.Unresponsive(c, cause)
 }
 
 func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.Enrolments.Running(id).Software }
