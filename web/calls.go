@@ -186,7 +186,7 @@ func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.
 	return v, err
 }
 
-// sendCallImage serves an image that stands in a call's result.
+// sendCallImage serves an image that is part of a call's result.
 func (s *Server) sendCallImage(w http.ResponseWriter, r *http.Request) {
 	c, err := s.call(r)
 	if err != nil {

@@ -51,8 +51,8 @@ func (s *Server) campaignActs() map[string]campaignDo {
 
 type simpleAct func(ctx context.Context, by fleet.Actor, id uuid.UUID) (campaign.Campaign, error)
 
-// simple is an act that needs no more than a word. The service is looked up
-// when it is done: the table of routes is read without one, too.
+// simple returns an act without parameters. It looks up the service when the act
+// is done: the table of routes is also read without a service.
 func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
 	return func(ctx context.Context, by fleet.Actor, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
 		error) {
@@ -117,8 +117,8 @@ func flashKey(act string, after campaign.Campaign) string {
 	return "campaign.flash." + act
 }
 
-// actFailed tells what kept an act from being done where the reader was; the
-// thing may have moved on while the button was pressed.
+// actFailed shows why an act was refused on the page where the reader was; the
+// campaign may have changed state before the button was pressed.
 func (s *Server) actFailed(ctx context.Context, err error, location string) (answer, error) {
 	for _, kind := range []error{fleet.ErrConflict, fleet.ErrInvalid, fleet.ErrForbidden} {
 		if errors.Is(err, kind) && !errors.Is(err, errNotConfirmed) {

@@ -46,7 +46,7 @@ func ofCampaign(e *fleet.Event) bool {
 	return e.Kind == fleet.EventCampaign || e.Kind == fleet.EventDeployed
 }
 
-// sent remembers what a page was told, so that only what changed is told again.
+// sent remembers what a page was sent, so that only what changed is sent again.
 type sent map[string]string
 
 // changed renders a part and returns it, or nil if the page has it already.
@@ -111,7 +111,7 @@ type campaignListView struct {
 	server *Server
 	filter campaign.Filter
 	rows   map[string]bool // on the page
-	seen   map[string]bool // told of as new
+	seen   map[string]bool // already considered as new
 	began  time.Time
 }
 
@@ -206,8 +206,8 @@ func (v *deploymentsView) begin(ctx context.Context) (u updates, err error) {
 	return u, v.show(ctx, found.Items, &u)
 }
 
-// render looks at the page again. Devices that have left it by their state stay
-// in sight until the page is loaded anew.
+// render queries the page again. Devices that have left it by their state stay
+// in sight until the page is reloaded.
 func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u updates, err error) {
 	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
 	if err != nil {

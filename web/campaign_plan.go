@@ -22,8 +22,8 @@ const (
 	maxPlanFields   = 2000 // values of one form
 )
 
-// zonesOffered are the time zones that a window can be in, beside the devices'
-// own and the viewer's.
+// zonesOffered are the time zones that a window can be in, in addition to the
+// devices' own and the viewer's.
 var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin",
 	"America/New_York", "America/Los_Angeles", "Australia/Sydney"}
 
@@ -48,7 +48,7 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 	if _, err := s.lookAtPlan(ctx, &page); err != nil {
 		return answer{}, err
 	}
-	// What is wrong stands in the page: the answer to a form half filled in is no error.
+	// The page itself shows what is wrong: the answer to a form half filled in is no error.
 	return show(page.Page())
 }
 

@@ -60,7 +60,7 @@ func campaignFilter(l ui.ListURL) campaign.Filter {
 	return campaign.Filter{States: ui.CampaignStates(l.Get("state")), Limit: limitOf(l), Cursor: l.Get("cursor")}
 }
 
-// rowsAtOnce bounds the queries that one list runs beside one another.
+// rowsAtOnce bounds the queries that one list runs concurrently.
 const rowsAtOnce = 4
 
 // campaignRows shows campaigns with how far they are.
@@ -124,8 +124,8 @@ func (s *Server) showCampaign(r *http.Request) (answer, error) {
 // rateSpan is what the chart of a board looks back on.
 const rateSpan = time.Hour
 
-// campaignBoard is a campaign as it stands. Its row and its waves are read
-// anew, so that an act shows at once; what has to be counted may be a moment old.
+// campaignBoard returns the present state of a campaign. Its row and its waves
+// are read each time, so that an act shows at once; counts may be a moment old.
 func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.CampaignBoard, err error) {
 	if b.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
 		return b, err

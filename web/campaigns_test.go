@@ -241,9 +241,9 @@ func TestCampaignActs(t *testing.T) {
 	if got, err := c.campaigns.Campaign(t.Context(), id); err != nil || !got.RollbackWanted {
 		t.Errorf("after an abort with rollback: %+v, %v", got.RollbackWanted, err)
 	}
-	nobody := uuid.NewString()
-	for _, path := range []string{"/campaigns/x", "/campaigns/" + nobody, "/campaigns/" + nobody + "/edit", "/campaigns/" +
-		nobody + "/devices", "/campaigns/" + nobody + "/devices/" + string(ids[0])} {
+	unknown := uuid.NewString()
+	for _, path := range []string{"/campaigns/x", "/campaigns/" + unknown, "/campaigns/" + unknown + "/edit", "/campaigns/" +
+		unknown + "/devices", "/campaigns/" + unknown + "/devices/" + string(ids[0])} {
 		b.get(path).wantStatus(404)
 	}
 	b.get("/campaigns?state=nope&cursor=").wantStatus(200)

@@ -44,7 +44,7 @@ var passwordHash = sync.OnceValue(func() string {
 	return hash
 })
 
-// A console is a whole server on a database of its own, with scripted devices.
+// A console is a whole server on its own database, with scripted devices.
 type console struct {
 	t          testing.TB
 	url        string
@@ -265,7 +265,7 @@ func says(text string) fleettest.Script {
 	return func(context.Context, string, json.RawMessage) (fleet.Answer, error) { return fleettest.Text(text), nil }
 }
 
-// A browser keeps cookies and follows no redirects by itself.
+// A browser keeps cookies and does not follow redirects.
 type browser struct {
 	t       testing.TB
 	base    string

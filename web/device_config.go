@@ -16,7 +16,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// defaultHeartbeat is the included firmware's, where it was not told otherwise.
+// defaultHeartbeat is the included firmware's, where its configuration does not
+// set another.
 const defaultHeartbeat = time.Minute
 
 // reportWait is longer than a report takes to be written.
@@ -52,9 +53,9 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 		return v, err
 	}
 	v.Config, v.Fields = &c, ui.ConfigFields(c.Values)
-	told, err := s.Reports.Vitals(ctx, d.ID)
-	if err == nil && told.At.After(c.At) && told.ConfigVersion != c.Version {
-		v.Running = &told.ConfigVersion // it was restarted on trial, or configured by others
+	vitals, err := s.Reports.Vitals(ctx, d.ID)
+	if err == nil && vitals.At.After(c.At) && vitals.ConfigVersion != c.Version {
+		v.Running = &vitals.ConfigVersion // it was restarted on trial, or configured by others
 	}
 	return v, unless(err, fleet.ErrNotFound)
 }
@@ -143,13 +144,13 @@ func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []ui.ConfigF
 	return showAgain(page.Page())
 }
 
-// awaitReport waits a moment until what the device answered is kept: the page
+// awaitReport waits a moment until what the device answered is stored: the page
 // that follows shows it, also without script.
-func awaitReport(ctx context.Context, told *fleet.Subscription) {
+func awaitReport(ctx context.Context, reports *fleet.Subscription) {
 	ctx, cancel := context.WithTimeout(ctx, reportWait)
 	defer cancel()
 	select {
-	case <-told.C:
+	case <-reports.C:
 	case <-ctx.Done():
 	}
 }
@@ -161,15 +162,15 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	if err != nil {
 		return answer{}, err
 	}
-	told := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
-	defer told.Close()
+	reports := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
+	defer reports.Close()
 	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
 		Arguments: args})
 	if err != nil {
 		return answer{}, err
 	}
 	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
-		awaitReport(r.Context(), told)
+		awaitReport(r.Context(), reports)
 	}
 	return goTo(ui.DevicePath(d.ID, "health") + "?" + url.Values{"call": {call.ID.String()}}.Encode() + "#configuration")
 }

@@ -30,21 +30,21 @@ func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *flee
 		}
 		v.Dumps = append(v.Dumps, crash)
 	}
-	told, err := s.Reports.Vitals(ctx, id)
+	vitals, err := s.Reports.Vitals(ctx, id)
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		return v, err
 	}
-	v.Waits = told.CoreDump && v.Offers && !collected(dumps, told)
+	v.Waits = vitals.CoreDump && v.Offers && !collected(dumps, vitals)
 	return v, nil
 }
 
-// collected reports whether the core dump that a device told of, as it does
-// before it is asked for it, has been fetched since.
-func collected(dumps []telemetry.CoreDump, told telemetry.Vitals) bool {
-	return len(dumps) > 0 && dumps[0].Boots == told.Boots
+// collected reports whether the core dump that the vitals announce has been
+// fetched since.
+func collected(dumps []telemetry.CoreDump, vitals telemetry.Vitals) bool {
+	return len(dumps) > 0 && dumps[0].Boots == vitals.Boots
 }
 
-// imageOfBuild is the image whose bytes the build is in; nil if there is none.
+// imageOfBuild returns the image that contains the build, or nil without one.
 func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.ImageRef, error) {
 	if c.ELFSHA256 == "" {
 		return nil, nil

@@ -20,8 +20,8 @@ const (
 	campaigned = 50 // deployments among which a job's campaign is looked for
 )
 
-// Reports is what devices with the included firmware told of themselves. What
-// a device never told is [fleet.ErrNotFound], or none.
+// Reports reads what devices with the included firmware reported. For a device
+// that never reported it returns [fleet.ErrNotFound], or no points.
 type Reports interface {
 	Vitals(ctx context.Context, device fleet.DeviceID) (telemetry.Vitals, error)
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) (
@@ -75,10 +75,10 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 	return page, err
 }
 
-// deviceVitals is what the device told last.
+// deviceVitals returns what the device reported last.
 func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVitals, error) {
 	v := ui.DeviceVitals{Device: d.ID, Online: d.Presence == fleet.PresenceOnline, Heartbeat: defaultHeartbeat}
-	told, err := s.Reports.Vitals(ctx, d.ID)
+	vitals, err := s.Reports.Vitals(ctx, d.ID)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
 		v.Reports, err = s.reporting(ctx, d.ID)
@@ -86,19 +86,19 @@ func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVit
 	case err != nil:
 		return v, err
 	}
-	v.Vitals, v.Reports = &told, true
-	if told.CoreDump {
+	v.Vitals, v.Reports = &vitals, true
+	if vitals.CoreDump {
 		dumps, err := s.CoreDumps.CoreDumps(ctx, d.ID, 1)
 		if err != nil {
 			return v, err
 		}
-		v.Collected = collected(dumps, told)
+		v.Collected = collected(dumps, vitals)
 	}
 	config, err := s.Reports.DeviceConfig(ctx, d.ID)
 	if err == nil {
 		v.Heartbeat, v.Muted = heartbeatOf(config)
-		if config.At.After(told.At) {
-			told.ConfigVersion = config.Version
+		if config.At.After(vitals.At) {
+			vitals.ConfigVersion = config.Version
 		}
 	}
 	return v, unless(err, fleet.ErrNotFound)
@@ -134,7 +134,7 @@ func offers(inv *fleet.Inventory, tool string) bool {
 	return ok
 }
 
-// healthTrends are the vitals over time, up to what the device told last.
+// healthTrends returns the vitals over time, up to what the device reported last.
 func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.HealthRange) (ui.HealthTrends, error) {
 	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, To: s.now(), Heartbeat: v.Heartbeat}
 	if !v.Reports {
@@ -149,23 +149,23 @@ func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.H
 	return trends, nil
 }
 
-// withLatest adds what was told last: a step is stored a little later, and
-// stands where it began.
-func withLatest(points []telemetry.VitalsPoint, told *telemetry.Vitals, since time.Time,
+// withLatest adds what was reported last: a step is stored a little later, under
+// the time at which it began.
+func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since time.Time,
 	step time.Duration) []telemetry.VitalsPoint {
-	if told == nil || told.At.Before(since) {
+	if latest == nil || latest.At.Before(since) {
 		return points
 	}
-	p := telemetry.VitalsPoint{At: told.At, Beats: 1, HeapFree: told.HeapFree, HeapMin: told.HeapMin,
-		HeapLargest: told.HeapLargest,
-		RSSI:        told.RSSI, Temperature: told.Temperature, Reconnects: told.Reconnects, Uptime: told.Uptime,
-		Boots: told.Boots}
+	p := telemetry.VitalsPoint{At: latest.At, Beats: 1, HeapFree: latest.HeapFree, HeapMin: latest.HeapMin,
+		HeapLargest: latest.HeapLargest, RSSI: latest.RSSI, Temperature: latest.Temperature,
+		Reconnects: latest.Reconnects, Uptime: latest.Uptime, Boots: latest.Boots}
 	if n := len(points); n > 0 {
 		last := points[n-1]
-		if !told.At.After(last.At) {
+		if !latest.At.After(last.At) {
 			return points
 		}
-		p.Restarted = told.Boots > last.Boots && last.Boots > 0 || told.At.Add(-told.Uptime).After(last.At.Add(step))
+		p.Restarted = latest.Boots > last.Boots && last.Boots > 0 ||
+			latest.At.Add(-latest.Uptime).After(last.At.Add(step))
 	}
 	return append(points, p)
 }

@@ -45,16 +45,16 @@ func heartbeat(change string) string {
 
 const usualConfig = `{"config":{"version":4,"on_trial":false,"reverted":0,"values":{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}}}`
 
-// tells has the unit report something, and waits until it can be read.
-func (c *console) tells(method, params string) {
+// notify has the unit report something, and waits until it can be read.
+func (c *console) notify(method, params string) {
 	c.t.Helper()
-	told := c.events.Subscribe(16, func(e *fleet.Event) bool {
+	reports := c.events.Subscribe(16, func(e *fleet.Event) bool {
 		return e.Device == unit && (e.Kind == fleet.EventVitals || e.Kind == fleet.EventJob || e.Kind == fleet.EventConfig)
 	})
-	defer told.Close()
+	defer reports.Close()
 	c.reports.Notified(unit, "notifications/"+method, json.RawMessage(params))
 	select {
-	case <-told.C:
+	case <-reports.C:
 	case <-time.After(10 * time.Second):
 		c.t.Fatalf("the report is not kept: %s", params)
 	}
@@ -76,13 +76,13 @@ func TestHealthOfStockDevice(t *testing.T) {
 	b.get("/devices/ffffffffffff/health").wantStatus(404)
 }
 
-func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
+func TestHealthShowsWhatTheDeviceReported(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
 	b := c.as(fleet.RoleViewer)
 	b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#vitals", "has not reported its health yet")
 
-	c.tells("telemetry", heartbeat(""))
+	c.notify("telemetry", heartbeat(""))
 	p := b.get("/devices/a085e3112233/health").wantStatus(200)
 	for _, want := range []string{"2 h 1 min", "ota_0 confirmed", "powered on", "148 KiB", "96.0 KiB", "110 KiB",
 		"41.5 °C", "−66 dBm", "fair", "workshop channel 6", "1 waiting, 5 dropped"} {
@@ -94,7 +94,7 @@ func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
 		t.Errorf("a device that is well has a sign: %s", got)
 	}
 
-	c.tells("telemetry", heartbeat(`,"safe_mode":true,"crashes":3,"core_dump":true,"uptime_s":9,"reset_reason":"panic"`))
+	c.notify("telemetry", heartbeat(`,"safe_mode":true,"crashes":3,"core_dump":true,"uptime_s":9,"reset_reason":"panic"`))
 	p = b.get("/devices/a085e3112233/health").wantText("#vitals",
 		"Safe mode: the device has crashed 3 times in a row.").wantText("#vitals", "one waits on the device")
 	if len(p.find("a[href=/devices/a085e3112233/logs]")) == 0 {
@@ -107,7 +107,7 @@ func TestHealthShowsWhatTheDeviceTold(t *testing.T) {
 func TestHealthLooksBack(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
-	c.tells("telemetry", heartbeat(""))
+	c.notify("telemetry", heartbeat(""))
 	b := c.as(fleet.RoleViewer)
 	for asked, want := range map[string]string{"": "1 h", "1h": "1 h", "24h": "24 h", "7d": "7 days", "30d": "30 days",
 		"9999d": "1 h", "'": "1 h"} {
@@ -134,20 +134,20 @@ func TestHealthIsLive(t *testing.T) {
 	health.want("patch", `id="vitals"`, "has not reported")
 	first.want("patch", `id="vitals-line"`)
 
-	// What it tells as it connects does not stand in the way of its presence.
+	// What it reports as it connects does not delay its presence.
 	c.connect(unit, says("true"))
 	c.reports.Notified(unit, "notifications/telemetry", json.RawMessage(heartbeat(`,"birth":true`)))
 	head.want("patch", `id="device-head"`, "is-online")
 	health.want("patch", `id="vitals"`, "148 KiB")
 	first.want("patch", `id="vitals-line"`, "148 KiB")
-	c.tells("config", strings.Replace(usualConfig, `"on_trial":false`, `"on_trial":true`, 1))
+	c.notify("config", strings.Replace(usualConfig, `"on_trial":false`, `"on_trial":true`, 1))
 	health.want("patch", `id="config"`, "On trial.")
-	c.tells("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":45}`)
+	c.notify("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":45}`)
 	health.want("patch", `id="jobs"`, `aria-valuenow="45"`)
 	for len(facts.events) > 0 {
 		if e := <-facts.events; strings.Contains(e.data, `id="vitals`) || strings.Contains(e.data, `id="config`) ||
 			strings.Contains(e.data, `id="jobs`) {
-			t.Errorf("a tab that does not tell of it is sent %s", e.data)
+			t.Errorf("a tab that does not show it is sent %s", e.data)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestHealthIsLive(t *testing.T) {
 func TestJobsOfADevice(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
-	c.tells("job", `{"job":"4711","kind":"upgrade","state":"failed","code":"wrong_target","reason":"the image is for <b>esp32s3</b>"}`)
+	c.notify("job", `{"job":"4711","kind":"upgrade","state":"failed","code":"wrong_target","reason":"the image is for <b>esp32s3</b>"}`)
 	b := c.as(fleet.RoleViewer)
 	for _, tab := range []string{"health", "firmware"} {
 		p := b.get("/devices/a085e3112233/" + tab).wantStatus(200)
@@ -227,8 +227,8 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 	b.get("/calls?device=a085e3112233&tool="+fleet.ToolConfigSet).wantText("#main", "operator-1")
 
 	// A version that the device took back is not used again.
-	c.tells("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
-	b.get("/devices/a085e3112233/health").wantText("#config", "took version 5 back by itself")
+	c.notify("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
+	b.get("/devices/a085e3112233/health").wantText("#config", "took version 5 back automatically")
 	b.post("/devices/a085e3112233/config", form).wantStatus(303)
 	if got := device.asked(); !strings.Contains(got, `\"version\":6`) {
 		t.Errorf("after a reverted version the device was asked %s", got)
@@ -238,7 +238,7 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 func TestConfigurationRefusedByTheDevice(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
-	c.tells("config", usualConfig)
+	c.notify("config", usualConfig)
 	c.connect(unit, (&configurable{refuse: `Unknown setting: <script>alert(1)</script>`}).answer)
 	b := c.as(fleet.RoleOperator)
 	form := unchangedForm()
@@ -262,8 +262,8 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	c.connect(unit, device.answer)
 	b := c.as(fleet.RoleOperator)
 	const config = "/devices/a085e3112233/config"
-	b.post(config, unchangedForm()).wantStatus(422) // it has not told what it has
-	c.tells("config", usualConfig)
+	b.post(config, unchangedForm()).wantStatus(422) // it has not reported what it has
+	c.notify("config", usualConfig)
 	tests := []struct{ name, field, value, want string }{
 		{"nothing changed", "base", "4", "Nothing was changed"},
 		{"of another version", "base", "3", "has reported version 4 meanwhile"},
@@ -296,11 +296,11 @@ func TestConfigurationThatTheDeviceHasNoMore(t *testing.T) {
 	c.enrolUnit()
 	device := new(configurable)
 	c.connect(unit, device.answer)
-	c.tells("config", strings.Replace(usualConfig, `"version":4,"on_trial":false`, `"version":5,"on_trial":true`, 1))
+	c.notify("config", strings.Replace(usualConfig, `"version":4,"on_trial":false`, `"version":5,"on_trial":true`, 1))
 	b := c.as(fleet.RoleOperator)
 	live := b.stream("/events?view=device&id=a085e3112233&tab=health")
 	live.want("patch", `id="vitals"`)
-	c.tells("telemetry", heartbeat(""))
+	c.notify("telemetry", heartbeat(""))
 	live.want("patch", `id="config"`, "runs with version 4 now")
 	form := unchangedForm()
 	form.Set("base", "5")
@@ -316,7 +316,7 @@ func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	c.enrolUnit()
 	device := new(configurable)
 	c.connect(unit, device.answer)
-	c.tells("config", usualConfig)
+	c.notify("config", usualConfig)
 	b := c.as(fleet.RoleViewer)
 	p := b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#config",
 		"Viewers cannot change the configuration.")
@@ -334,15 +334,15 @@ func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	}
 }
 
-// The address may name any call: only those of this configuration are told of.
-func TestHealthTellsOfItsOwnCallsOnly(t *testing.T) {
+// The address may name any call: only those of this configuration are shown.
+func TestHealthShowsItsOwnCallsOnly(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
 	c.enrol("a085e3112244")
 	c.connect("a085e3112244", says("true"))
 	c.connect(unit, says("true"))
 	b := c.as(fleet.RoleOperator)
-	c.tells("config", usualConfig)
+	c.notify("config", usualConfig)
 	id := func(device string) string {
 		at := b.post(fmt.Sprintf("/devices/%s/tools/self.get_device_status", device), nil).wantRedirect("/devices/" + device)
 		u, err := url.Parse(at)
@@ -354,7 +354,7 @@ func TestHealthTellsOfItsOwnCallsOnly(t *testing.T) {
 	for _, call := range []string{id("a085e3112244"), id(string(unit)), uuid.NewString(), "x"} {
 		p := b.get("/devices/a085e3112233/health?call=" + call).wantStatus(200)
 		if got := p.text("#configuration"); strings.Contains(got, "record") {
-			t.Errorf("call %s is told of: %s", call, got)
+			t.Errorf("call %s is shown: %s", call, got)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (s *Server) showLogs(r *http.Request) (answer, error) {
 // coreDumpCall is the call that the form just made, while it has no outcome or
 // a bad one: a core dump that came shows itself.
 func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, error) {
-	v, err := s.callBeside(r, d, fleet.ToolCoreDumpUpload)
+	v, err := s.callOfForm(r, d, fleet.ToolCoreDumpUpload)
 	if v == nil || v.Call.State == fleet.CallSucceeded {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (l *shownLog) shown(v telemetry.LogView) {
 	l.generation, l.seq, l.until = v.Generation, v.Last, v.Following.Until
 }
 
-// logged shows what came of a log or of a crash on the tab that tells of them.
+// logged shows a log or a crash that arrived, on the tab about them.
 func (v *deviceView) logged(ctx context.Context, kind fleet.EventKind, u *updates) error {
 	switch {
 	case v.tab != tabLogs:

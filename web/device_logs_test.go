@@ -40,8 +40,8 @@ var logTools = []fleet.Tool{
 // core dumps, as far as they show in the console.
 type crashed struct {
 	c     *console
-	dump  []byte // nil: there is none
-	said  string // its words on the crash
+	dump  []byte // nil if the device has no core dump
+	said  string // its summary of the crash
 	asked []string
 }
 
@@ -181,7 +181,7 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 		b.stream("/events?view=device&tab=logs&level=error&id="+string(logged))
 	elsewhere := viewer.stream("/events?view=device&id=" + string(logged))
 
-	d.streams(1, "unasked") // nobody follows: it is dropped
+	d.streams(1, "unasked") // not being followed: it is dropped
 	b.post(at+"/fetch", nil).wantRedirect(at)
 	p := b.get(at).wantText("#flash", "The log was fetched").wantText("#log-lines",
 		"0:01:01.042 E <b>ota</b> it <i>broke</i>").wantText("#log-lines", "net up")

@@ -46,11 +46,11 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
 	page.Query = page.List.Get("q")
-	glance, err := s.glance(ctx)
+	summary, err := s.summary(ctx)
 	if err != nil {
 		return answer{}, err
 	}
-	page.Fleet, page.Boards = glance.fleet, glance.boards
+	page.Fleet, page.Boards = summary.fleet, summary.boards
 	f, err := deviceFilter(page.List)
 	if err != nil {
 		page.BadQuery = explain(ctx, err)
@@ -107,41 +107,41 @@ func (s *Server) setup(ctx context.Context) ui.Setup {
 	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayAct(ctx)}
 }
 
-// A glance is what every device list shows beside the list. It may be a
-// moment old: at 100,000 devices it costs more than the list.
-type glance struct {
+// A fleetSummary is what every device list shows in addition to the list. It may
+// be a moment old: at 100,000 devices it costs more than the list.
+type fleetSummary struct {
 	at     time.Time
 	fleet  int
 	boards []string
 }
 
-type glances struct {
+type summaryCache struct {
 	mu   sync.Mutex
-	last glance
+	last fleetSummary
 }
 
 const (
-	glanceAge    = 2 * time.Second
-	glanceBoards = 6
+	summaryAge    = 2 * time.Second
+	summaryBoards = 6
 )
 
-func (s *Server) glance(ctx context.Context) (glance, error) {
-	s.glances.mu.Lock()
-	defer s.glances.mu.Unlock()
-	g := glance{at: s.now()}
-	if age := g.at.Sub(s.glances.last.at); s.glances.last.fleet > 0 && age >= 0 && age < glanceAge {
-		return s.glances.last, nil
+func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
+	s.summaries.mu.Lock()
+	defer s.summaries.mu.Unlock()
+	g := fleetSummary{at: s.now()}
+	if age := g.at.Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
+		return s.summaries.last, nil
 	}
 	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
 	if err != nil {
-		return glance{}, err
+		return fleetSummary{}, err
 	}
 	for i, b := range boards {
 		g.fleet += b.Count
-		if i < glanceBoards && b.Value != "" {
+		if i < summaryBoards && b.Value != "" {
 			g.boards = append(g.boards, b.Value)
 		}
 	}
-	s.glances.last = g
+	s.summaries.last = g
 	return g, nil
 }

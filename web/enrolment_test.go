@@ -14,7 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// asks makes a device that nobody knows ask to join.
+// asks makes an unknown device ask to join.
 func (c *console) asks(id fleet.DeviceID, board string) string {
 	c.t.Helper()
 	a, err := c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board,

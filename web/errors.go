@@ -16,8 +16,7 @@ var errNoPage = fleet.Refuse(fleet.ErrNotFound, "no_page")
 
 var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
 
-// fail answers with the page of an error. Errors that are nobody's fault but
-// ours are logged, once, here.
+// fail answers with the page of an error. Internal errors are logged, once, here.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	status := o.Status
@@ -31,8 +30,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	s.render(w, r, answer{status: status, page: s.errorPage(r, status, err).Page(), whole: true})
 }
 
-// errorPage says what went wrong. What is nobody's business stays in the log,
-// under the request's id.
+// errorPage says what went wrong. The details of an internal error stay in the
+// log, under the request's id.
 func (s *Server) errorPage(r *http.Request, status int, err error) ui.ErrorPage {
 	ctx := inLanguage(r.Context())
 	switch {

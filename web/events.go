@@ -30,7 +30,7 @@ type view interface {
 	// wants picks the events that the page shows; it is called for every event
 	// of the fleet and must be quick.
 	wants(e *fleet.Event) bool
-	// pace is how often the page is told: bursts become one answer.
+	// pace is the interval between two updates of the page: bursts become one update.
 	pace() time.Duration
 	// begin brings the page up to date with what happened while it loaded.
 	begin(ctx context.Context) (updates, error)
@@ -39,8 +39,8 @@ type view interface {
 	render(ctx context.Context, events []fleet.Event) (updates, error)
 }
 
-// updates are what a live page is told: components that replace their like,
-// and how many things are new that its list does not show.
+// updates are what a live page is sent: components that replace those with the
+// same id, and how many things are new that its list does not show.
 type updates struct {
 	patches []templ.Component
 	fresh   int
@@ -222,7 +222,7 @@ func (st *stream) page(ctx context.Context) context.Context {
 var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")
 
 // writePatch writes a component as one event. Line ends within it would end
-// the event's field, so each line gets a field of its own.
+// the event's field, so each line gets a separate field.
 func writePatch(ctx context.Context, b *bytes.Buffer, c templ.Component) error {
 	var html strings.Builder
 	if err := c.Render(ctx, &html); err != nil {
@@ -248,7 +248,7 @@ func (st *stream) write(b []byte) error {
 // beat looks whether the reader may still read: who was disabled, or signed
 // out in another tab, is cut off here.
 func (st *stream) beat(r *http.Request) error {
-	// A context of its own: the request's would give back what it read at first.
+	// Not the request's context: its session data is what was read at the start.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	ctx, err := st.server.sessions.Load(ctx, cookie(r, st.server.sessions.Cookie.Name))

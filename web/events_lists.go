@@ -26,7 +26,7 @@ type listView struct {
 	server *Server
 	query  fleet.Query
 	rows   map[fleet.DeviceID]bool // on the page
-	seen   map[fleet.DeviceID]bool // told of as new
+	seen   map[fleet.DeviceID]bool // already counted as new
 	began  time.Time
 	first  []fleet.Device
 }

@@ -201,31 +201,31 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 	return u, nil
 }
 
-// deployed shows what became of a deployment on the tab that tells of them.
+// deployed shows what became of a deployment, on the tab about deployments.
 func (v *deviceView) deployed(ctx context.Context, u *updates) error {
 	if v.tab != "firmware" {
 		return nil
 	}
-	told, err := v.server.deviceUpdates(ctx, v.id)
-	u.patches = append(u.patches, told.View())
+	firmware, err := v.server.deviceUpdates(ctx, v.id)
+	u.patches = append(u.patches, firmware.View())
 	return err
 }
 
-// call shows a call in the tables and beside the form that made it. The
+// call shows a call in the tables and next to the form that made it. The
 // outcome is repeated once, for a form whose answer was on its way.
 func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
-	beside, err := v.server.callView(ctx, c, "")
+	view, err := v.server.callView(ctx, c, "")
 	if err != nil {
 		return err
 	}
-	beside.Beside = true
+	view.Compact = true
 	row := callRow(c, "")
 	row.NoDevice = true
 	u.patches = append(u.patches, row.Row())
 	if c.State.Final() {
-		u.again = append(u.again, beside.View())
+		u.again = append(u.again, view.View())
 	} else {
-		u.patches = append(u.patches, beside.View())
+		u.patches = append(u.patches, view.View())
 	}
 	return nil
 }

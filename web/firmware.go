@@ -98,7 +98,7 @@ func (s *Server) releaseRows(ctx context.Context, all []firmware.Release) (rows 
 // builds are the different builds of some images.
 func builds(images []firmware.Image) (elves []string) {
 	for _, i := range images {
-		if i.ELFSHA256 != "" { // built without: nobody can be told to run it
+		if i.ELFSHA256 != "" { // built without: no device can be recognized as running it
 			elves = append(elves, i.ELFSHA256)
 		}
 	}
@@ -113,12 +113,12 @@ type runningCount struct {
 }
 
 func (s *Server) runningBuilds(ctx context.Context, elves []string) (c runningCount, err error) {
-	glance, err := s.glance(ctx)
+	summary, err := s.summary(ctx)
 	if err != nil {
 		return c, err
 	}
 	slices.Sort(elves)
-	c.fleet = glance.fleet
+	c.fleet = summary.fleet
 	c.byELF, err = s.Firmware.RunningByELF(ctx, slices.Compact(elves))
 	return c, err
 }

@@ -8,7 +8,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// shownDeployments is how many of a device's deployments its page tells.
+// shownDeployments is how many of a device's deployments its page shows.
 const shownDeployments = 10
 
 // deviceUpdates says why a device is, or is not, being updated.

@@ -26,8 +26,8 @@ func (c *console) bootPoll(id fleet.DeviceID, elf string) {
 	}
 }
 
-// A device's firmware tab says what keeps it from being updated, and tells of
-// what changes while it is looked at.
+// A device's firmware tab says what keeps it from being updated, and shows
+// changes while it is open.
 func TestWhyNotUpdating(t *testing.T) {
 	const id = "a085e3112233"
 	c := newConsole(t)
@@ -42,7 +42,7 @@ func TestWhyNotUpdating(t *testing.T) {
 	}
 	b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "2.4.3")
 	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
-	s.want("patch", "device-head") // it is connected: what follows is told
+	s.want("patch", "device-head") // it is connected: what follows is sent
 
 	created, err := c.campaigns.Create(t.Context(), anna, campaign.Plan{Name: "to the <b>lab</b>", Release: release.ID,
 		Query: "id:" + id})

@@ -61,8 +61,8 @@ func readManifest(r io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, firmware.MaxManifestBytes+1))
 }
 
-// isManifest tells the .manifest file of an image from the image, among files
-// that come together.
+// isManifest reports whether the part is the .manifest file of an image, among
+// files that come together.
 func isManifest(part *multipart.Part) bool { return strings.HasSuffix(part.FileName(), ".manifest") }
 
 // takeManifest gives the image that a file is about its manifest, or says what

@@ -145,7 +145,7 @@ func TestImagePage(t *testing.T) {
 	path := ui.ImagePath(sum)
 	p := b.get(path).wantStatus(200).wantText("#main", "any esp32s3 board").wantText("#main", sum[:16]).wantText("#main",
 		"v6.0.2")
-	p.wantText("#fit", "do not fit") // the devices never told their flash layout
+	p.wantText("#fit", "do not fit") // the devices never reported their flash layout
 	if strings.Contains(p.body, "⟦") {
 		t.Error("a message is missing")
 	}
@@ -222,7 +222,7 @@ func TestReleasePages(t *testing.T) {
 	}
 }
 
-// The lists tell of what others bring, and of what changes.
+// The lists show what others upload, and what changes.
 func TestFirmwareStream(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)

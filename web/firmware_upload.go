@@ -18,14 +18,14 @@ import (
 // is too large is read to its end and thrown away.
 const uploadsBytes = 4 << 30
 
-// uploadPatience is how long a browser may send nothing, and uploadLimit how
+// uploadIdleTimeout is how long a browser may send nothing, and uploadLimit how
 // long it may take for everything.
 const (
-	uploadPatience = time.Minute
-	uploadLimit    = 30 * time.Minute
+	uploadIdleTimeout = time.Minute
+	uploadLimit       = 30 * time.Minute
 )
 
-// fieldBytes bounds a text field beside the files.
+// fieldBytes bounds a text field of a form with files.
 const fieldBytes = 16 << 10
 
 // uploadImages takes files as they arrive; none is in memory as a whole. The
@@ -33,7 +33,7 @@ const fieldBytes = 16 << 10
 // taken does not make the request a failure.
 func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	r.Body = patientBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
+	r.Body = uploadBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
 	a, err := s.takeImages(r)
 	extend(w, time.Minute, time.Minute)
 	if err != nil {
@@ -43,15 +43,16 @@ func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	s.render(w, r, a)
 }
 
-// A patientBody gives a slow network its time, and none to a dead one.
-type patientBody struct {
+// An uploadBody extends the read deadline with every read: an upload over a slow
+// network continues, and one over a dead network ends.
+type uploadBody struct {
 	io.ReadCloser
 	control *http.ResponseController
 	until   time.Time
 }
 
-func (b patientBody) Read(p []byte) (int, error) {
-	deadline := time.Now().Add(uploadPatience)
+func (b uploadBody) Read(p []byte) (int, error) {
+	deadline := time.Now().Add(uploadIdleTimeout)
 	if deadline.After(b.until) {
 		deadline = b.until
 	}

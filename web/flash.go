@@ -20,9 +20,9 @@ func (s *Server) flashRoutes() []route {
 	return []route{
 		{method: "GET", pattern: ui.PathFlash, role: operator, raw: s.withSerial(s.showFlash)},
 		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, raw: s.withSerial(s.claimFlashed)},
-		{method: "POST", pattern: ui.FlashPath("build"), role: operator, raw: patiently(s.withSerial(s.uploadBuild)),
+		{method: "POST", pattern: ui.FlashPath("build"), role: operator, raw: slowUpload(s.withSerial(s.uploadBuild)),
 			body: uploadsBytes},
-		{method: "POST", pattern: image + "/layout", role: operator, raw: patiently(s.serve(s.uploadLayout)),
+		{method: "POST", pattern: image + "/layout", role: operator, raw: slowUpload(s.serve(s.uploadLayout)),
 			body: uploadsBytes},
 		{method: "GET", pattern: image + "/manifest.json", role: operator, raw: s.sendManifest},
 		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, raw: s.sendPart, wait: downloadWait},

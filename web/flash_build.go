@@ -35,7 +35,8 @@ func (s *Server) uploadBuild(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.build_kept", "version", image.Version)
 }
 
-// uploadLayout takes what stands beside an image that is here already.
+// uploadLayout stores what a blank board needs in addition to an image that is
+// stored already.
 func (s *Server) uploadLayout(r *http.Request) (answer, error) {
 	image, err := s.image(r)
 	if err != nil {
@@ -58,12 +59,12 @@ func (s *Server) uploadLayout(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.layout_kept")
 }
 
-// patiently gives a form of files its time: as long as bytes come.
-func patiently(next http.HandlerFunc) http.HandlerFunc {
+// slowUpload lets a form of files take up to uploadLimit, as long as bytes arrive.
+func slowUpload(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(uploadLimit + time.Minute)) // a writer without deadlines is a test's
-		r.Body = patientBody{r.Body, control, time.Now().Add(uploadLimit)}
+		r.Body = uploadBody{r.Body, control, time.Now().Add(uploadLimit)}
 		next(w, r)
 	}
 }

@@ -103,7 +103,7 @@ func (v *flashView) wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventDevice || e.Kind == fleet.EventPresence
 }
 
-// begin tells nothing to those who may not install: they have no such page.
+// begin sends nothing to viewers who may not install: they have no such page.
 func (v *flashView) begin(ctx context.Context) (updates, error) {
 	if !mayAct(ctx) {
 		return updates{}, nil

@@ -146,7 +146,7 @@ func TestFlashDownloads(t *testing.T) {
 	}
 }
 
-// Nobody but operators, no image but released ones, nothing of revoked ones.
+// Only operators may install, only released images, and nothing of revoked ones.
 func TestFlashRefuses(t *testing.T) {
 	c := newConsole(t)
 	b, viewer, stranger := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer), c.browser()

@@ -60,7 +60,7 @@ func TestFormToArguments(t *testing.T) {
 			if tt.want == "" {
 				p.wantStatus(http.StatusUnprocessableEntity).wantText("#main", "Nothing was called")
 				if p.header.Get("HX-Retarget") != "" {
-					t.Error("a page without script was told of htmx")
+					t.Error("a page without script got a header of htmx")
 				}
 				return
 			}
@@ -161,7 +161,7 @@ func TestDeviceActs(t *testing.T) {
 		t.Error("a name is shown as markup")
 	}
 	if b.get(dev).text("#flash") != "" {
-		t.Error("the outcome is told twice")
+		t.Error("the outcome is shown twice")
 	}
 	b.post(dev+"/edit", url.Values{"time_zone": {"Asia/Shanghai"}}).wantRedirect(dev)
 	if d := device(); d.TimeZone != "Asia/Shanghai" || d.Name == "" {
@@ -335,7 +335,7 @@ func TestBadInput(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
 	b := c.as(fleet.RoleAdmin)
-	nobody := uuid.NewString()
+	unknown := uuid.NewString()
 	for _, tt := range []struct {
 		path   string
 		status int
@@ -348,8 +348,8 @@ func TestBadInput(t *testing.T) {
 		{dev + "/tools/self.nope", 404}, {dev + "/firmware?from=x&to=y", 404}, {dev + "/tools/self.reboot?call=x", 200},
 		{"/calls?device=%21", 200}, {"/calls?state=nope", 200}, {"/calls?since=yesterday", 200}, {"/calls?cursor=x", 303},
 		{"/calls?fanout=x", 200},
-		{"/calls?tool=%00", 200}, {"/calls/x", 404}, {"/calls/" + nobody, 404}, {"/calls/" + nobody + "/images/0", 404},
-		{"/snapshots/x", 404}, {"/snapshots/" + nobody, 404}, {"/fanouts/x", 404}, {"/fanouts/" + nobody, 404},
+		{"/calls?tool=%00", 200}, {"/calls/x", 404}, {"/calls/" + unknown, 404}, {"/calls/" + unknown + "/images/0", 404},
+		{"/snapshots/x", 404}, {"/snapshots/" + unknown, 404}, {"/fanouts/x", 404}, {"/fanouts/" + unknown, 404},
 		{"/fanouts?cursor=x", 303},
 	} {
 		p := b.get(tt.path)
@@ -359,22 +359,22 @@ func TestBadInput(t *testing.T) {
 	}
 	b.get("/devices?q=nope:x").wantText("#list", "there is no field")
 	for path, form := range map[string]url.Values{
-		dev + "/edit":                            {"name": {strings.Repeat("x", 500)}},
-		dev + "/edit?":                           {"name": {"a\x00b"}},
-		dev + "/hold":                            {},
-		dev + "/retire":                          {},
-		"/claim":                                 {},
-		"/fanouts":                               {},
-		"/fanouts?":                              {"tool": {"self.reboot"}, "q": {"nope:x"}},
-		"/settings/operators":                    {},
-		"/settings/tokens":                       {},
-		"/settings/password":                     {},
-		"/devices/ffffffffffff/release":          {},
-		"/settings/tokens/x/revoke":              {},
-		"/settings/operators/x/disable":          {},
-		"/fanouts/" + nobody + "/cancel":         {},
-		dev + "/tools/self.nope":                 {},
-		"/settings/tokens/" + nobody + "/revoke": {},
+		dev + "/edit":                             {"name": {strings.Repeat("x", 500)}},
+		dev + "/edit?":                            {"name": {"a\x00b"}},
+		dev + "/hold":                             {},
+		dev + "/retire":                           {},
+		"/claim":                                  {},
+		"/fanouts":                                {},
+		"/fanouts?":                               {"tool": {"self.reboot"}, "q": {"nope:x"}},
+		"/settings/operators":                     {},
+		"/settings/tokens":                        {},
+		"/settings/password":                      {},
+		"/devices/ffffffffffff/release":           {},
+		"/settings/tokens/x/revoke":               {},
+		"/settings/operators/x/disable":           {},
+		"/fanouts/" + unknown + "/cancel":         {},
+		dev + "/tools/self.nope":                  {},
+		"/settings/tokens/" + unknown + "/revoke": {},
 	} {
 		if p := b.post(path, form); p.status < 400 || p.status >= 500 {
 			t.Errorf("POST %s: %d, want an error of the asker's", path, p.status)

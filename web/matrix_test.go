@@ -12,7 +12,7 @@ import (
 	"fleetd/web"
 )
 
-// TestWhoMayDoWhat walks every route as nobody and in each role. The routes
+// TestWhoMayDoWhat walks every route signed out and in each role. The routes
 // come from the server's own table: one that is added there is tested here.
 func TestWhoMayDoWhat(t *testing.T) {
 	c := newConsole(t)
@@ -61,7 +61,7 @@ func checkAccess(t *testing.T, p *page, route web.Route, role fleet.Role) {
 		}
 	case role == "":
 		if p.status != http.StatusSeeOther || !strings.HasPrefix(p.header.Get("Location"), "/sign-in") {
-			t.Errorf("%s as nobody: %d to %q, want the sign-in page", p.what, p.status, p.header.Get("Location"))
+			t.Errorf("%s signed out: %d to %q, want the sign-in page", p.what, p.status, p.header.Get("Location"))
 		}
 	case !role.Allows(route.Role):
 		if p.status != http.StatusForbidden {

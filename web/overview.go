@@ -148,7 +148,7 @@ func fillGaps(buckets []fleet.CallBucket, first, now time.Time) []fleet.CallBuck
 	return all
 }
 
-// thin keeps a chart's points at a number that can be told apart.
+// thin limits a chart's points to a number that can be distinguished.
 func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
 	step := len(samples)/maxSamples + 1
 	if step == 1 {

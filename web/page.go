@@ -81,7 +81,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL,
 		Open: s.EnrolmentMode == fleet.EnrolOpen}
 	if v.operator == nil {
-		p.Open = false // strangers are told nothing
+		p.Open = false // not shown to visitors who are not signed in
 		return p
 	}
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}

@@ -163,7 +163,7 @@ func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Hand
 	return p.Handler
 }
 
-// forDevices tells addresses of devices and programs from pages.
+// forDevices reports whether the address is one for devices or programs, not a page.
 func forDevices(path string) bool {
 	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp"} {
 		if strings.HasPrefix(path, prefix) {

@@ -27,7 +27,7 @@ const (
 
 const sessionLifetime = 7 * 24 * time.Hour
 
-// newSessions fills the manager in by itself: scs.New would start a store, and
+// newSessions makes the manager without scs.New, which would start a store with
 // a goroutine that never ends.
 func (s *Server) newSessions(https bool) *scs.SessionManager {
 	m := &scs.SessionManager{
@@ -45,8 +45,8 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 	return m
 }
 
-// signedIn returns the operator of the session, nil if there is none. A
-// session ends with the password that opened it, and while its operator is disabled.
+// signedIn returns the operator of the session, or nil without one. A session
+// ends when the password that opened it changes or its operator is disabled.
 func (s *Server) signedIn(ctx context.Context) (*fleet.Operator, error) {
 	id, err := uuid.Parse(s.sessions.GetString(ctx, sessionOperator))
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Server) openSession(ctx context.Context, o fleet.Operator) error {
 	return nil
 }
 
-// credential names a password without telling anything of it.
+// credential identifies a password without disclosing anything of it.
 func credential(o fleet.Operator) string {
 	sum := sha256.Sum256([]byte(o.PasswordHash))
 	return hex.EncodeToString(sum[:8])

@@ -45,7 +45,7 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 
 // system are the facts about this fleetd; cmd/fleetd/server adds those it knows.
 func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
-	g, err := s.glance(ctx)
+	g, err := s.summary(ctx)
 	v := viewerOf(ctx)
 	facts := []ui.SystemFact{
 		{Key: "version", Value: s.Version},

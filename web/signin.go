@@ -78,9 +78,9 @@ func (s *Server) signOut(r *http.Request) (answer, error) {
 	return goTo(ui.PathSignIn)
 }
 
-// requireRole keeps out who may not. A stranger is asked to sign in and comes
-// back to the page; what they sent with a POST is lost, and they are told
-// nothing of what is there.
+// requireRole refuses requests without the role. A visitor who is not signed in
+// is asked to sign in and comes back to the page; what they sent with a POST is
+// lost, and the answer does not disclose whether the page exists.
 func (s *Server) requireRole(need fleet.Role, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := viewerOf(r.Context())

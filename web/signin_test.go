@@ -204,7 +204,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	}
 }
 
-// A device that uses the wrong method is told so: the sign-in would show its
+// A device that uses the wrong method gets an error: the sign-in would show its
 // secret address to whoever signs in next.
 func TestDevicesAreNotAskedToSignIn(t *testing.T) {
 	c := newConsole(t, func(o *web.Options) {

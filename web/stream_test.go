@@ -116,7 +116,7 @@ func (s *stream) wantEnd() {
 	}
 }
 
-func TestStreamTellsPresence(t *testing.T) {
+func TestStreamSendsPresence(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
 	b := c.as(fleet.RoleViewer)
@@ -129,7 +129,7 @@ func TestStreamTellsPresence(t *testing.T) {
 	overview.want("patch", `id="presence-now"`, "<strong class=\"num\">1</strong>")
 }
 
-func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
+func TestStreamSendsNewDevicesAndCalls(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
 	b := c.as(fleet.RoleOperator)
@@ -147,7 +147,7 @@ func TestStreamTellsNewDevicesAndCalls(t *testing.T) {
 	device.want("new", "1")
 	select {
 	case e := <-filtered.events:
-		t.Errorf("a list that the device does not fit was told %v", e)
+		t.Errorf("a list that the device does not fit was sent %v", e)
 	default:
 	}
 }

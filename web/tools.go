@@ -42,7 +42,7 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
-	if page.Last, err = s.callBeside(r, d, tool.Name); err != nil {
+	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
 		return answer{}, err
 	}
 	return show(page.Page())
@@ -87,8 +87,8 @@ func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMe
 	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
 }
 
-// callBeside is the call that the form just made, if the address names one.
-func (s *Server) callBeside(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
+// callOfForm returns the call that the form just made, if the address names one.
+func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("call"))
 	if err != nil {
 		return nil, nil
@@ -101,7 +101,7 @@ func (s *Server) callBeside(r *http.Request, d fleet.Device, tool string) (*ui.C
 		return nil, err
 	}
 	v, err := s.callView(r.Context(), c, d.Name)
-	v.Beside = true
+	v.Compact = true
 	return &v, err
 }
 
@@ -182,7 +182,7 @@ func confirmed(word, typed string, d fleet.Device) bool {
 }
 
 // receivePicture stores the picture to be shown by the device, made to fit the
-// screen as far as a photograph of it told its size.
+// screen if a photograph of the screen has shown its size.
 func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
 	file, _, err := r.FormFile("picture")
 	if err != nil {

@@ -45,7 +45,7 @@ func viewerOf(ctx context.Context) *viewer {
 }
 
 // withViewer finds out who asks. An operator who was disabled, or whose
-// password has changed since, is nobody from the next request on.
+// password has changed since, is signed out from the next request on.
 func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		operator, err := s.signedIn(r.Context())

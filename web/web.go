@@ -48,7 +48,7 @@ type Options struct {
 	Pictures   fleet.SnapshotStore // what is known of the pictures
 	Stats      fleet.StatsStore
 	Samples    fleet.PresenceStore // the console only reads its samples
-	Reports    Reports             // what devices tell of themselves
+	Reports    Reports             // what devices report about themselves
 	CoreDumps  *telemetry.CoreDumps
 	Logs       *telemetry.Logs
 	Events     *fleet.Events
@@ -76,21 +76,21 @@ type Options struct {
 // A Server is the console with everything that shares its address.
 type Server struct {
 	Options
-	handler  http.Handler
-	sessions *scs.SessionManager
-	streams  *streams
-	limits   limits
-	waiting  waitingCount
-	glances  glances
-	progress progresses
-	started  time.Time
+	handler   http.Handler
+	sessions  *scs.SessionManager
+	streams   *streams
+	limits    limits
+	waiting   waitingCount
+	summaries summaryCache
+	progress  progresses
+	started   time.Time
 }
 
 // drainTimeout is what requests in flight get when the server stops: a call
 // that a page waits for is on record and goes on without its page.
 const drainTimeout = 5 * time.Second
 
-// New makes a server. It fails if PublicURL is none.
+// New makes a server. It fails if PublicURL is not an http or https URL.
 func New(o Options) (*Server, error) {
 	public, err := url.Parse(o.PublicURL)
 	if err != nil || public.Host == "" || (public.Scheme != "http" && public.Scheme != "https") {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ type daemon struct {
 	admin      string
 	token      string
 	cmd        *exec.Cmd
-	out        *bytes.Buffer
+	out        *output
 }
 
 // newDaemon starts a fleetd on free ports of the loopback interface.
@@ -78,9 +79,27 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
+// An output is what a process prints, which a test may read meanwhile.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
 func (d *daemon) start(flags ...string) {
 	d.t.Helper()
-	d.out = &bytes.Buffer{}
+	d.out = &output{}
 	args := append([]string{"serve", "--http-addr", d.http, "--mqtt-addr", d.mqtt, "--admin-addr", d.admin, "--enrolment",
 		"open"}, flags...)
 	d.cmd = d.command(args...)

@@ -224,7 +224,7 @@ func TestAdvance(t *testing.T) {
 			"no such tool"},
 		{"dispatching", kind("get"), "downloading", "", "", ""},
 		{"dispatching", timer, "ambiguous", "", "", "it still may"},
-		{"dispatching", kind("fleetd_start"), "ambiguous", "", "", "may have been told"},
+		{"dispatching", kind("fleetd_start"), "ambiguous", "", "", "may have received it"},
 		{"dispatching", kind("revoked"), "aborted", "revoke", "", "revoked"},
 		{"dispatching", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "revoke", "", ""},
 		{"dispatching", kind("canceled"), "dispatching", "", "", ""},

@@ -254,6 +254,30 @@ func TestOpenModeRebindsOnlyWhoIsAway(t *testing.T) {
 	}
 }
 
+// Two units that ask in turn do not take the credentials from each other for
+// ever: once that shows, they stay where they are until an operator decides.
+func TestOpenModeLeavesContestedCredentials(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
+	var last *enrolment.Credentials
+	for _, client := range []string{uuid1, uuid2, uuid1} {
+		if a := poll(t, e, client); a.Session != nil {
+			last = a.Session
+		}
+	}
+	if e.Conflict(unit) == nil {
+		t.Fatal("units that ask in turn are no conflict")
+	}
+	refused := 0
+	for _, client := range []string{uuid2, uuid1, uuid2, uuid1} {
+		if poll(t, e, client).Session == nil {
+			refused++
+		}
+	}
+	if refused != 2 || auth(e, last) != "" {
+		t.Errorf("%d of 4 polls were refused, want 2; the credentials issued before: %q", refused, auth(e, last))
+	}
+}
+
 func TestOpenModeStillAsksForSomeCodes(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *enrolment.Options) {
 		o.ByCode = func(fleet.DeviceID) bool { return true }

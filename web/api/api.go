@@ -3,7 +3,7 @@
 // that carry a token.
 //
 // It holds no rules of the fleet. It reads a request, asks package fleet, and
-// puts the answer into the words of the contract: snake_case JSON, times in
+// puts the answer into the form of the contract: snake_case JSON, times in
 // RFC 3339 and UTC, durations in milliseconds, lists with items and a cursor,
 // failures as problems (RFC 9457) with a stable code. What an operation takes,
 // gives and needs as a role is declared once and read by the router, the guard
@@ -73,8 +73,8 @@ type api struct {
 	streams  streamCount
 }
 
-// failuresPerMinute is how often one address may come with a bad token before
-// it is told to slow down. Good tokens from there go on working.
+// failuresPerMinute is how often one address may send a bad token before its
+// requests are refused. Good tokens from there go on working.
 const failuresPerMinute = 30
 
 // New returns the handler for everything below /api/v1, to be mounted there.

@@ -15,7 +15,7 @@ import (
 func (a *api) registerAudit() {
 	register(a, operation{id: "list-audit", method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
 		summary: "List audit entries, newest first",
-		about:   "Who changed what. Tool calls are records of their own: see /calls."}, a.listAudit)
+		about:   "Who changed what. Tool calls are recorded separately: see /calls."}, a.listAudit)
 }
 
 type auditInput struct {

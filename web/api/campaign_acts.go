@@ -26,7 +26,7 @@ func (a *api) registerCampaignActs() {
 	register(a, act("approve", "Approve a campaign",
 		"As a second person, for the plan with this digest. If it waits for that, it starts."), a.approveCampaign)
 	register(a, act("deny", "Refuse to approve a campaign", ""), a.denyCampaign)
-	register(a, act("pause", "Pause a campaign", "No further device is told; what is under way goes on."), a.pauseCampaign)
+	register(a, act("pause", "Pause a campaign", "No further device is notified; what is under way goes on."), a.pauseCampaign)
 	register(a, act("abort", "Abort a campaign",
 		"Downloads are cut; devices that have the whole image run to their natural end. "+
 			"With rollback the devices that were updated are taken back."), a.abortCampaign)

@@ -25,11 +25,11 @@ type CampaignFields struct {
 	Continuous       *bool                  `json:"continuous,omitempty" doc:"Add devices that come to match; needs max_devices and end_at"`
 	MaxDevices       *int                   `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
 	MaxInFlight      *int                   `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time"`
-	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices told in a minute; 0 is no limit"`
-	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop by itself"`
-	Windows          *[]WindowView          `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be told; none is always"`
+	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices notified in a minute; 0 is no limit"`
+	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop automatically"`
+	Windows          *[]WindowView          `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be notified; an empty list means always"`
 	JitterMs         *int64                 `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
-	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Not before; null starts when told to"`
+	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Not before; null starts on request"`
 	EndAt            maybeTime              `json:"end_at,omitempty" doc:"null is a week after the start"`
 	EndBehavior      *campaign.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"What becomes of devices that are not done at the end"`
 	HealthChecks     *[]HealthCheckView     `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must go well after the upgrade; each is made before it, too, for comparison"`
@@ -62,7 +62,7 @@ type AbortRuleView struct {
 	Action      campaign.AbortAction `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
 }
 
-// WindowView is a recurring time in which devices may be told.
+// WindowView is a recurring time in which devices may be notified.
 type WindowView struct {
 	Cron       string `json:"cron" maxLength:"100" example:"0 2 * * *" doc:"When it opens: minute, hour, day of month, month, day of week"`
 	DurationMs int64  `json:"duration_ms" minimum:"1" maximum:"31536000000"`

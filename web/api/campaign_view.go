@@ -18,7 +18,7 @@ type CampaignHead struct {
 	State            campaign.State        `json:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired"`
 	PauseReason      *campaign.PauseReason `json:"pause_reason" enum:"operator,window,threshold,gate,system" doc:"Who or what paused it; null unless it is paused"`
 	Reason           string                `json:"reason" doc:"Why it is paused, denied or aborted"`
-	ReasonCode       string                `json:"reason_code" doc:"What reason is made of; empty if there is none" example:"next_window"`
+	ReasonCode       string                `json:"reason_code" doc:"Reason code of reason; empty without one" example:"next_window"`
 	ReasonParams     map[string]any        `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
 	Query            string                `json:"q" doc:"The filter as written; empty when the devices were named"`
@@ -154,7 +154,7 @@ type waveView struct {
 	Size          int                `json:"size" doc:"Devices planned"`
 	State         campaign.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
 	Verdict       string             `json:"verdict" doc:"Why it was judged as it was"`
-	VerdictCode   string             `json:"verdict_code" doc:"What verdict is made of; empty if there is none" example:"wave_rate"`
+	VerdictCode   string             `json:"verdict_code" doc:"Reason code of verdict; empty without one" example:"wave_rate"`
 	VerdictParams map[string]any     `json:"verdict_params" doc:"Parameters of the code"`
 	StartedAt     *time.Time         `json:"started_at"`
 	FinishedAt    *time.Time         `json:"finished_at"`

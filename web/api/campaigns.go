@@ -17,7 +17,7 @@ func (a *api) registerCampaigns() {
 		a.createCampaign)
 	register(a, operation{id: "dry-run-campaign", method: http.MethodPost, path: "/campaigns/dry-run",
 		role: fleet.RoleViewer, body: maxPlan,
-		summary: "Tell what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
+		summary: "Show what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
 	register(a, operation{id: "list-campaigns", method: http.MethodGet, path: "/campaigns", role: fleet.RoleViewer,
 		summary: "List campaigns, newest first"}, a.listCampaigns)
 	register(a, operation{id: "get-campaign", method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer,

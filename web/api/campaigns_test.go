@@ -191,7 +191,7 @@ func TestDeployments(t *testing.T) {
 	}
 }
 
-// A device tells which campaign it is part of, once that runs, and why it
+// A device shows which campaign it is part of, once that runs, and why it
 // waits.
 func TestDeviceOfACampaign(t *testing.T) {
 	w := newWorld(t)

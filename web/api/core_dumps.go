@@ -21,7 +21,7 @@ func (a *api) registerCoreDumps() {
 		summary: "Make a device send its core dump",
 		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload +
 			" and waits; answers with that call, whatever its state. " +
-			"fleetd fetches core dumps by itself, too, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
+			"fleetd also fetches core dumps automatically, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
 	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer,
 		noun:    "core_dump",
 		summary: "Show a core dump"}, a.getCoreDump)
@@ -49,7 +49,7 @@ type coreDumpView struct {
 	ELFSHA256   string                `json:"elf_sha256" doc:"Of the build that crashed, or the beginning of it; empty if unknown"`
 	BuildFrom   telemetry.BuildSource `json:"build_from" enum:",core_dump,device" doc:"How the build is known: the core dump names it, or the device ran it when the core dump was fetched, which is another after a rollback"`
 	Version     string                `json:"version" doc:"Of that build; empty if unknown"`
-	ResetReason string                `json:"reset_reason" doc:"Of the start before the core dump was fetched, as the device told"`
+	ResetReason string                `json:"reset_reason" doc:"Of the start before the core dump was fetched, as the device reported"`
 	CreatedAt   time.Time             `json:"created_at"`
 	URL         string                `json:"url" doc:"Where the core dump itself is"`
 }

@@ -22,11 +22,11 @@ type DeploymentView struct {
 	Failures      int                      `json:"failures" doc:"Attempts that failed; max_attempts bounds these"`
 	FailureClass  *campaign.FailureClass   `json:"failure_class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
 	Reason        string                   `json:"reason" doc:"Why it failed, or what it waits for"`
-	ReasonCode    string                   `json:"reason_code" doc:"What reason is made of; empty if there is none" example:"download_stalled"`
+	ReasonCode    string                   `json:"reason_code" doc:"Reason code of reason; empty without one" example:"download_stalled"`
 	ReasonParams  map[string]any           `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	Skip          *firmware.SkipReason     `json:"skip" doc:"Why it was left out"`
 	Late          bool                     `json:"late" doc:"It succeeded after it had been given up"`
-	Image         string                   `json:"image" doc:"SHA-256; empty if there is none for it"`
+	Image         string                   `json:"image" doc:"SHA-256; empty if the release has no image for the device"`
 	ImageSize     int64                    `json:"image_size"`
 	BytesSent     int64                    `json:"bytes_sent" doc:"Of the attempt under way"`
 	Percent       *int                     `json:"percent" doc:"How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware"`
@@ -49,7 +49,7 @@ type observedView struct {
 	At           time.Time                `json:"at"`
 	Kind         fleet.EvidenceKind       `json:"kind"`
 	Detail       string                   `json:"detail"`
-	DetailCode   string                   `json:"detail_code" doc:"What detail is made of; empty if there is none"`
+	DetailCode   string                   `json:"detail_code" doc:"Reason code of detail; empty without one"`
 	DetailParams map[string]any           `json:"detail_params" doc:"Parameters of the code"`
 	Attempt      int                      `json:"attempt"`
 	From         campaign.DeploymentState `json:"from"`
@@ -84,7 +84,7 @@ type outlookView struct {
 	Deployment  *DeploymentView       `json:"deployment" doc:"Its latest part in a campaign"`
 	Campaign    *CampaignItem         `json:"campaign" doc:"That campaign"`
 	BlockReason *campaign.BlockReason `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
-	Until       *time.Time            `json:"until" doc:"When the hindrance ends by itself, if that is known"`
+	Until       *time.Time            `json:"until" doc:"When that ends automatically, if known"`
 	Quarantine  *quarantineView       `json:"quarantine"`
 	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
 }
@@ -117,10 +117,10 @@ func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView 
 type quarantineView struct {
 	DeviceID     fleet.DeviceID `json:"device_id"`
 	Reason       string         `json:"reason"`
-	ReasonCode   string         `json:"reason_code" doc:"What reason is made of"`
+	ReasonCode   string         `json:"reason_code" doc:"Reason code of reason"`
 	ReasonParams map[string]any `json:"reason_params" doc:"Parameters of the code"`
 	Since        time.Time      `json:"since"`
-	Until        time.Time      `json:"until" doc:"It ends by itself then"`
+	Until        time.Time      `json:"until" doc:"It ends automatically then"`
 }
 
 func quarantine(q campaign.Quarantine) quarantineView {

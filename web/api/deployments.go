@@ -24,7 +24,7 @@ func (a *api) registerDeployments() {
 		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
 	register(a, operation{id: "get-outlook", method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "Tell why a device is not updating"}, a.getOutlook)
+		summary: "Show why a device is not updating"}, a.getOutlook)
 	register(a, operation{id: "list-quarantines", method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
 		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
 	register(a, operation{id: "clear-quarantine", method: http.MethodDelete, path: "/devices/{id}/quarantine",

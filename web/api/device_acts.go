@@ -52,7 +52,7 @@ type holdInput struct {
 	DevicePath
 	Body struct {
 		Reason string     `json:"reason" minLength:"1" maxLength:"300"`
-		Until  *time.Time `json:"until,omitempty" doc:"The hold ends by itself; without it, when released"`
+		Until  *time.Time `json:"until,omitempty" doc:"When the hold ends automatically; without it, the hold lasts until released"`
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // deviceView is the contract's device object.
 type deviceView struct {
 	ID                     fleet.DeviceID  `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
-	MAC                    string          `json:"mac" doc:"The MAC address with colons; empty if the id is none"`
+	MAC                    string          `json:"mac" doc:"The MAC address with colons; empty if the id is not a MAC address"`
 	Name                   string          `json:"name"`
 	Board                  string          `json:"board"`
 	BoardType              string          `json:"board_type"`
@@ -24,7 +24,7 @@ type deviceView struct {
 	Presence               fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
 	PresenceSince          *time.Time      `json:"presence_since"`
 	PresenceEvidence       string          `json:"presence_evidence" doc:"What the presence was concluded from"`
-	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"What presence_evidence is made of; empty if there is none" example:"connected"`
+	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty without one" example:"connected"`
 	PresenceEvidenceParams map[string]any  `json:"presence_evidence_params" doc:"Parameters of the code"`
 	LastSeen               *time.Time      `json:"last_seen"`
 	LastPoll               *time.Time      `json:"last_poll"`
@@ -79,7 +79,7 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	return v
 }
 
-// hold shows a hold that stands; one that has run out is none.
+// hold shows a hold that is in force, and null for one that has run out.
 func hold(h *fleet.Hold) *holdView {
 	if !h.Active(time.Now()) {
 		return nil

@@ -104,7 +104,7 @@ func (a *api) getRule(_ context.Context, _ fleet.Actor, in *IDPath) (*answer[rul
 	return a.rule(a.Rules.Rule(in.uuid()))
 }
 
-// RuleFields are what a rule may be told; nil stays as it is.
+// RuleFields are the fields of a rule that can be set; nil leaves one as it is.
 type RuleFields struct {
 	Name       *string               `json:"name,omitempty" maxLength:"120"`
 	Enabled    *bool                 `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`

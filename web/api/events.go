@@ -70,7 +70,8 @@ func event(e fleet.Event) eventView {
 	return v
 }
 
-// releaseOrImage tells the two things apart that events about releases name.
+// releaseOrImage reports whether the subject of an event is a release or an
+// image: it returns the one it is, and leaves the other empty.
 func releaseOrImage(subject string) (release, image string) {
 	if _, err := uuid.Parse(subject); err == nil {
 		return subject, ""

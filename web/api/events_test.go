@@ -115,7 +115,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	for lines.Scan() {
 	}
 	if lines.Err() != nil {
-		t.Errorf("the stream did not end by itself: %v", lines.Err())
+		t.Errorf("the stream did not end on the server's side: %v", lines.Err())
 	}
 }
 
@@ -135,7 +135,7 @@ func TestEventStreamsAreLimited(t *testing.T) {
 	w.listen(t, "", w.tokens[fleet.RoleAdmin]) // others are not concerned
 }
 
-// A reader that does not read is dropped, and holds up nobody.
+// A reader that does not read is dropped, and does not delay the others.
 func TestSlowReaderIsDropped(t *testing.T) {
 	w := newWorld(t)
 	lines := w.listen(t, "?kind=fanout", w.tokens[fleet.RoleViewer])

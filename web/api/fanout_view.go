@@ -53,7 +53,8 @@ type fanOutProgressView struct {
 	SkippedFor []reasonView       `json:"skipped_reasons" nullable:"false"`
 }
 
-// fanOutWaitingView says what a fan-out waits for. It goes on by itself.
+// fanOutWaitingView says what a fan-out waits for. The fan-out resumes
+// automatically.
 type fanOutWaitingView struct {
 	Code  fleet.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database does not take the records that must precede the calls"`
 	Since time.Time       `json:"since"`

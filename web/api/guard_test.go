@@ -34,8 +34,8 @@ func (w *world) routes() []route {
 	return all
 }
 
-// needs is the authorization matrix, kept beside the declarations so that a
-// change of one is noticed.
+// needs is the authorization matrix, kept separately from the declarations so
+// that a change of one is noticed.
 var needs = map[string]fleet.Role{
 	"list-devices": fleet.RoleViewer, "get-device": fleet.RoleViewer, "list-tools": fleet.RoleViewer,
 	"list-inventories": fleet.RoleViewer, "diff-inventories": fleet.RoleViewer, "list-firmware": fleet.RoleViewer,
@@ -89,7 +89,8 @@ var needs = map[string]fleet.Role{
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)
 
-// Who may not is told so before anything else; who may gets further.
+// A role that may not make a request is refused before anything else is checked;
+// a role that may gets further.
 func TestAuthorizationMatrix(t *testing.T) {
 	w := newWorld(t)
 	w.api.failures = unlimited()
@@ -178,7 +179,7 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 	}
 }
 
-// brokenAudit stands for whatever may break.
+// brokenAudit fails as any dependency may.
 type brokenAudit struct{ err error }
 
 func (b brokenAudit) AuditEntries(context.Context, fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {

@@ -103,7 +103,7 @@ func (a *api) replay(w http.ResponseWriter, r *http.Request, seal sealer, saved 
 	return nil
 }
 
-// savedAnswer is what is kept of an answer beside its status.
+// savedAnswer is what is kept of an answer in addition to its status.
 type savedAnswer struct {
 	Header http.Header
 	Body   []byte

@@ -29,7 +29,7 @@ type imageView struct {
 	FlashSize     int64                     `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
 	MergedBinary  bool                      `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
 	Signatures    []firmware.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
-	Manifest      *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if nobody did"`
+	Manifest      *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if unsigned"`
 	NotOfferable  string                    `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
 	Warnings      []versionWarning          `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
 	UploadedBy    actorView                 `json:"uploaded_by"`
@@ -62,7 +62,7 @@ func versionWarnings(i firmware.Image) []versionWarning {
 type manifestView struct {
 	Manifest  string `json:"manifest" doc:"The text that was signed"`
 	Signature string `json:"signature" doc:"Ed25519, base64"`
-	Key       string `json:"key" doc:"Public key that the signature holds with, hex; empty if nobody knows"`
+	Key       string `json:"key" doc:"Public key that verifies the signature, hex; empty if not known"`
 	Checked   bool   `json:"checked" doc:"The key is one that this server was given"`
 }
 
@@ -113,7 +113,7 @@ func viewed[D, V any](items []D, view func(D) V) []V { return listOf(items, view
 // FitInput asks whom an image or release fits.
 type FitInput struct {
 	Query          string                `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
-	Mode           firmware.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be told"`
+	Mode           firmware.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be notified"`
 	AllowDowngrade bool                  `query:"allow_downgrade" doc:"Devices that run something newer fit, too"`
 }
 
@@ -136,7 +136,7 @@ func fit(r firmware.FitReport) fitView {
 type misfitsView struct {
 	Reason       firmware.SkipReason `json:"reason" example:"too_large"`
 	Detail       string              `json:"detail" doc:"Of one of them"`
-	DetailCode   string              `json:"detail_code" doc:"What detail is made of; empty if there is none" example:"fit_slot"`
+	DetailCode   string              `json:"detail_code" doc:"Reason code of detail; empty without one" example:"fit_slot"`
 	DetailParams map[string]any      `json:"detail_params" doc:"Parameters of the code"`
 	Count        int                 `json:"count"`
 	Sample       []fleet.DeviceID    `json:"sample" nullable:"false" doc:"A few of the devices"`

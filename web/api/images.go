@@ -40,7 +40,7 @@ func (a *api) registerImages() {
 		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
 	register(a, operation{id: "fit-image", method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer,
 		noun:    "image",
-		summary: "Tell which devices an image fits, which not, and why"}, a.fitImage)
+		summary: "List which devices an image fits, which not, and why"}, a.fitImage)
 }
 
 // ImagePath is the input of operations on one image.

@@ -18,10 +18,10 @@ import (
 func (a *api) registerLayouts() {
 	register(a, operation{id: "get-image-layout", method: http.MethodGet, path: "/images/{sha256}/layout",
 		role: fleet.RoleViewer, noun: "layout",
-		summary: "Tell what a blank board needs beside an image"}, a.getLayout)
+		summary: "Show what a blank board needs in addition to an image"}, a.getLayout)
 	register(a, operation{id: "put-image-layout", method: http.MethodPut, path: "/images/{sha256}/layout",
 		role: fleet.RoleOperator, noun: "image", streams: true,
-		summary: "Add what a blank board needs beside an image",
+		summary: "Add what a blank board needs in addition to an image",
 		about: "multipart/form-data with the files of the image's build, each as \"file\": bootloader, partition table, initial otadata, and flasher_args.json if " +
 			"there is one. It takes the place of a layout that is there."}, a.putLayout)
 	form := &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
@@ -70,7 +70,7 @@ type layoutInput struct {
 	w http.ResponseWriter
 }
 
-// Resolve keeps the request for the handler; the document has no words for it.
+// Resolve keeps the request for the handler; it is not part of the document.
 func (in *layoutInput) Resolve(ctx huma.Context) []error {
 	in.r, in.w = humachi.Unwrap(ctx)
 	return nil

@@ -48,7 +48,7 @@ func register[I, O any](a *api, op operation, handle func(context.Context, fleet
 	})
 }
 
-// describe is the operation in huma's words.
+// describe returns the operation as huma's type.
 func (op operation) describe() huma.Operation {
 	h := huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
 		Tags:            []string{strings.Split(op.path, "/")[1]},

@@ -91,7 +91,7 @@ type failuresView struct {
 	State        campaign.DeploymentState `json:"state"`
 	Class        *campaign.FailureClass   `json:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
 	Reason       string                   `json:"reason" doc:"Of one of them"`
-	ReasonCode   string                   `json:"reason_code" doc:"What reason is made of"`
+	ReasonCode   string                   `json:"reason_code" doc:"Reason code of reason"`
 	ReasonParams map[string]any           `json:"reason_params" doc:"Parameters of the code"`
 	Count        int                      `json:"count"`
 	Sample       []fleet.DeviceID         `json:"sample" nullable:"false" doc:"A few of the devices"`
@@ -127,7 +127,7 @@ type dryRunView struct {
 	Conflicts     []conflictView     `json:"conflicts" nullable:"false" doc:"Other campaigns that have part of the audience"`
 	Warnings      []warningView      `json:"warnings" nullable:"false" doc:"To think of before the start"`
 	Digest        string             `json:"digest"`
-	FirstDispatch *time.Time         `json:"first_dispatch" doc:"When the first device could be told; null if no window opens before the end"`
+	FirstDispatch *time.Time         `json:"first_dispatch" doc:"When the first device could be notified; null if no window opens before the end"`
 	EstimateMs    int64              `json:"estimate_ms" doc:"Of the whole, if every device were online; 0 if unknown"`
 }
 

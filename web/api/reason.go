@@ -7,8 +7,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// because is the English text of a reason, times in UTC. A field that shows one has
-// two beside it: its code, and the code's parameters.
+// because returns the English text of a reason, times in UTC. A field that shows one
+// is accompanied by two others: its code, and the code's parameters.
 func because(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
 
 // paramsOf is never null.

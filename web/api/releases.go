@@ -34,7 +34,7 @@ func (a *api) registerReleases() {
 		a.revokeRelease)
 	register(a, operation{id: "fit-release", method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer,
 		noun:    "release",
-		summary: "Tell which devices a release fits, which not, and why"}, a.fitRelease)
+		summary: "List which devices a release fits, which not, and why"}, a.fitRelease)
 }
 
 type createReleaseInput struct {

@@ -11,8 +11,8 @@ import (
 func (a *api) registerReports() {
 	register(a, operation{id: "get-vitals", method: http.MethodGet, path: "/devices/{id}/vitals", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "Show the vitals that a device told last",
-		about:   "The included firmware tells them when it connects and at every heartbeat. Stock firmware tells none: 404."},
+		summary: "Show the vitals that a device reported last",
+		about:   "The included firmware reports them when it connects and at every heartbeat. Stock firmware reports none: 404."},
 		a.getVitals)
 	register(a, operation{id: "list-vitals", method: http.MethodGet, path: "/devices/{id}/vitals/history",
 		role: fleet.RoleViewer, noun: "device",
@@ -74,7 +74,7 @@ func (a *api) listVitals(ctx context.Context, _ fleet.Actor, in *listVitalsInput
 	since, until := in.interval(time.Now())
 	points, err := a.Reports.VitalsHistory(ctx, id, since, until, time.Duration(in.StepMS)*time.Millisecond)
 	if err == nil && len(points) == 0 {
-		_, err = a.Reports.Vitals(ctx, id) // says so if the device never told any
+		_, err = a.Reports.Vitals(ctx, id) // fails if the device never reported any
 	}
 	if err != nil {
 		return nil, err

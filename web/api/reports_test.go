@@ -33,9 +33,9 @@ func TestReports(t *testing.T) {
 	now := time.Now()
 	lines := w.listen(t, "?kind=vitals,job,config&device=a0:85:e3:11:22:33", w.tokens[fleet.RoleViewer])
 	w.report(unit, now)
-	told := toldOf(t, lines, 3)
-	if told["vitals"].DeviceID != unit || told["job"].JobID != "night" || told["config"].DeviceID != unit {
-		t.Errorf("events: %+v", told)
+	events := eventsByKind(t, lines, 3)
+	if events["vitals"].DeviceID != unit || events["job"].JobID != "night" || events["config"].DeviceID != unit {
+		t.Errorf("events: %+v", events)
 	}
 
 	v := decode[vitalsView](t, w.get(t, "/devices/a0:85:e3:11:22:33/vitals"), http.StatusOK)
@@ -74,19 +74,19 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// toldOf reads events until there is one of each of n kinds.
-func toldOf(t *testing.T, lines *bufio.Scanner, n int) map[string]eventView {
+// eventsByKind reads events until there is one of each of n kinds.
+func eventsByKind(t *testing.T, lines *bufio.Scanner, n int) map[string]eventView {
 	t.Helper()
-	told := map[string]eventView{}
-	for len(told) < n {
+	events := map[string]eventView{}
+	for len(events) < n {
 		kind, e := next(t, lines)
-		told[kind] = e
+		events[kind] = e
 	}
-	return told
+	return events
 }
 
-// A device with stock firmware reports nothing, and is told apart from one that
-// does not exist.
+// A device with stock firmware reports nothing, and is distinguished from one
+// that does not exist.
 func TestNoReports(t *testing.T) {
 	w := newWorld(t)
 	for path, code := range map[string]string{"/vitals": "no_vitals", "/vitals/history": "no_vitals",

@@ -65,14 +65,14 @@ func vitals(v telemetry.Vitals) vitalsView {
 type vitalsPointView struct {
 	At           time.Time `json:"at" doc:"Beginning of the step"`
 	Beats        int       `json:"beats" doc:"Heartbeats within it"`
-	HeapFree     int64     `json:"heap_free" doc:"Lowest; 0 if not told, as are the next two"`
+	HeapFree     int64     `json:"heap_free" doc:"Lowest; 0 if not reported, as are the next two"`
 	HeapMin      int64     `json:"heap_min"`
 	HeapLargest  int64     `json:"heap_largest"`
 	RSSIDBM      *int      `json:"rssi_dbm" doc:"Lowest"`
 	TemperatureC *float64  `json:"temperature_c" doc:"Highest"`
 	Reconnects   int64     `json:"reconnects" doc:"Highest count since the device's start"`
 	UptimeMS     int64     `json:"uptime_ms" doc:"At the end of the step"`
-	Restarted    bool      `json:"restarted" doc:"The device started anew within the step, or since the one before"`
+	Restarted    bool      `json:"restarted" doc:"The device restarted within the step, or since the one before"`
 }
 
 func vitalsPoint(p telemetry.VitalsPoint) vitalsPointView {

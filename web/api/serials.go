@@ -84,7 +84,7 @@ type serialListInput struct {
 	w http.ResponseWriter
 }
 
-// Resolve keeps the request for the handler; the document has no words for it.
+// Resolve keeps the request for the handler; it is not part of the document.
 func (in *serialListInput) Resolve(ctx huma.Context) []error {
 	in.r, in.w = humachi.Unwrap(ctx)
 	return nil

@@ -51,7 +51,7 @@ type createTokenInput struct {
 	Body struct {
 		Name      string     `json:"name" minLength:"1" maxLength:"120" doc:"Of the program that will use it"`
 		Role      fleet.Role `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
-		ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"The token ends by itself; without it, when revoked"`
+		ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the token expires; without it, the token lasts until revoked"`
 	}
 }
 

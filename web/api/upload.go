@@ -65,8 +65,8 @@ func describeUpload(a *api, h *huma.Operation) {
 	also[imageView](a, h, "201", "The image is on record")
 }
 
-// describeUploadBody is for after the registration: told of a body before,
-// huma would read it whole.
+// describeUploadBody must run after the registration: if huma knew of the body
+// before, it would read it whole.
 func describeUploadBody(op *huma.Operation) {
 	file := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	text := &huma.Schema{Type: huma.TypeString}

@@ -162,7 +162,7 @@ func TestUploadClaimsTooMuch(t *testing.T) {
 	}
 }
 
-// 2 GB that come without a word about it end at the bound, a form's file too.
+// 2 GB that come without a Content-Length end at the bound, a form's file too.
 func TestUploadStreamsTooMuch(t *testing.T) {
 	w := newWorld(t)
 	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
@@ -182,8 +182,8 @@ func TestUploadStreamsTooMuch(t *testing.T) {
 	}
 }
 
-// No upload is held in memory. The test does not run beside others, whose
-// memory it would count.
+// No upload is held in memory. The test does not run in parallel with others,
+// whose memory it would count.
 func TestUploadMemory(t *testing.T) {
 	a := newAPI(Options{Operators: fleet.NewOperators(tokenStore{}), Firmware: firmware.New(firmware.Options{})})
 	server := httptest.NewServer(mounted(a))
@@ -259,7 +259,7 @@ func TestUploadBreaksOff(t *testing.T) {
 	}
 }
 
-// Who may not upload is told so before the body is read.
+// A role that may not upload is refused before the body is read.
 func TestUploadNeedsARole(t *testing.T) {
 	w := newWorld(t)
 	r := w.as(t, fleet.RoleViewer, http.MethodPost, "/images", strings.Repeat("x", 100_000))

@@ -72,7 +72,7 @@ var root = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: flee
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
-		t.Parallel() // each has a world of its own, and mostly waits for its making
+		t.Parallel() // each test makes its own world, and mostly waits for that
 	}
 	w := &world{store: postgres.New(pgtest.New(t), postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
 		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}

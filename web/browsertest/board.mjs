@@ -1,7 +1,7 @@
 // An ESP32-C3 or ESP32 at a fake serial port, inside the page: its ROM loader
 // and flasher stub as esptool-js talks to them (SLIP, registers, RAM, deflated
 // flash blocks), and after the reset the firmware's Improv. The flash begins as
-// an old one: what nobody writes or erases stays old.
+// an old one: what is not written or erased stays old.
 //
 // install runs in the browser before any of the page's scripts; it must not use
 // anything from outside of it.
@@ -53,7 +53,7 @@ export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {
       this.#rts = requestToSend;
     }
 
-    #send(bytes) { try { this.#out.enqueue(new Uint8Array(bytes)); } catch { /* nobody reads */ } }
+    #send(bytes) { try { this.#out.enqueue(new Uint8Array(bytes)); } catch { /* no reader */ } }
 
     async #receive(b) {
       if (board.mode === 'loader') return this.#receiveSlip(b);
@@ -111,7 +111,7 @@ export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {
       return le32(data, 0) !== content.length || content.reduce((x, b) => x ^ b, 0xef) !== sum ? 7 : 0;
     }
 
-    // The SPI controller runs one command: tell which flash it is (0x9f).
+    // The SPI controller runs one command: read the flash's id (0x9f).
     #writeRegister(at, value) {
       this.#regs.set(at, value);
       if (at !== spi) return;

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// placeTimeout is how long a GET waits for a place among the downloads: a
+	// placeTimeout bounds how long a GET waits for a place among the downloads: a
 	// stock device waits 30 seconds for the headers.
 	placeTimeout = 20 * time.Second
-	// stallTimeout ends a download whose device takes no further 32 KiB. A
-	// stock device gives up after 30 seconds without a byte.
+	// stallTimeout bounds how long a device may take to receive 32 KiB. A stock
+	// device gives up after 30 seconds without a byte.
 	stallTimeout = 30 * time.Second
 )
 

@@ -193,7 +193,7 @@ func TestDeadFirmwareLinks(t *testing.T) {
 		bodies[string(body)] = true
 	}
 	if len(bodies) != 1 {
-		t.Errorf("dead links are told apart: %v", bodies)
+		t.Errorf("dead links can be distinguished: %v", bodies)
 	}
 	resp, err := client.Head(other)
 	if err != nil {

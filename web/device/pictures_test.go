@@ -325,7 +325,7 @@ func TestSlowUploadIsBounded(t *testing.T) {
 	}()
 	other, _ := s.uploadURL(t, time.Minute)
 	if status, text := upload(t, other, form("file", jpegOf(drawing(64, 48)))); status != 200 {
-		t.Errorf("an upload beside the slow one: status %d: %s", status, text)
+		t.Errorf("an upload during the slow one: status %d: %s", status, text)
 	}
 	<-done
 	if ctx.Err() != nil {

@@ -805,7 +805,7 @@ func (c CallRow) Row() templ.Component {
 	})
 }
 
-// actor names who acted; a program is told apart from a person.
+// actor names who acted, and distinguishes a program from a person.
 func actor(a fleet.Actor) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

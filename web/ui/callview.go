@@ -15,13 +15,13 @@ type CallPage struct {
 	Call CallView
 }
 
-// A CallView is one call with all that is known of it. It stands on its own
-// page and beside a tool's form; a live stream sends it as a patch.
+// A CallView is one call with all that is known of it. It is shown on its own
+// page and next to a tool's form; a live stream sends it as a patch.
 type CallView struct {
 	Call       fleet.Call
 	DeviceName string
 	Picture    *Snapshot // uploaded for this call
-	Beside     bool      // beside the form: link to the record, leave out what the form shows
+	Compact    bool      // shown next to the form: links to the record, leaves out what the form shows
 }
 
 // CallImagePath serves an image that is part of a call's result, by its place

@@ -35,7 +35,7 @@ type CampaignBoard struct {
 type Download struct {
 	Device      fleet.DeviceID
 	Sent, Total int64
-	Percent     *int // as the device tells it; nil if it tells nothing
+	Percent     *int // as the device reports it; nil if it reports no progress
 	Since       *time.Time
 }
 
@@ -59,7 +59,7 @@ func (b CampaignBoard) tally() CampaignTally { return NewCampaignTally(b.Progres
 // started reports whether there is anything to be seen of it.
 func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
 
-// Parts are the live parts of the board by name, each with an id of its own.
+// Parts returns the live parts of the board by name; each has its own id.
 func (b CampaignBoard) Parts() map[string]templ.Component {
 	all := map[string]templ.Component{"head": b.Head(), "acts": b.Actions(), "skips": b.Skips()}
 	for i := range b.Waves {
@@ -72,7 +72,7 @@ func (b CampaignBoard) Parts() map[string]templ.Component {
 	return all
 }
 
-// Shape changes when parts come or go: then the whole body has to be shown anew.
+// Shape changes when parts come or go: then the whole body has to be shown again.
 func (b CampaignBoard) Shape() string {
 	c := b.Campaign
 	waits := c.State == campaign.AwaitingApproval
@@ -103,7 +103,7 @@ func (b CampaignBoard) acts() (a acts) {
 		a.advance = c.Wave+1 < len(b.Waves)
 	case campaign.Paused:
 		a.abort = true
-		a.pause = c.PauseReason == campaign.PausedByWindow // it would go on by itself
+		a.pause = c.PauseReason == campaign.PausedByWindow // it would resume automatically
 		a.advance = c.PauseReason == campaign.PausedByGate && c.Wave+1 < len(b.Waves)
 		a.resume = c.PauseReason != campaign.PausedByGate // the way on is past the gate
 	default:

@@ -1045,7 +1045,7 @@ func (b CampaignBoard) Funnel() templ.Component {
 	})
 }
 
-// Rate renders the outcomes by minute. The script draws anew when they change.
+// Rate renders the outcomes by minute. The script redraws them when they change.
 func (b CampaignBoard) Rate() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

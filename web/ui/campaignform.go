@@ -31,8 +31,8 @@ type PlanProblem struct {
 	Key   string // of the message
 }
 
-// filled is the field that tells a form that was sent from the first look at
-// the page: only then is a box without a tick a no.
+// filled is the field that distinguishes a submitted form from the first visit
+// to the page: only in a submitted form does a box without a tick mean no.
 const filled = "f"
 
 // Filled reports whether the form was filled in.

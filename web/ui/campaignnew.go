@@ -17,7 +17,7 @@ import (
 )
 
 // A CampaignNewPage is the wizard: release, audience, waves, rules and
-// schedule on one page, beside what would happen. GET [PathCampaignNew] with
+// schedule on one page, next to what would happen. GET [PathCampaignNew] with
 // the plan's fields shows it, and POST [PathCampaigns] with the same fields
 // keeps it, as "do" says: draft or start. Of a campaign that is there already
 // it is its "edit".
@@ -27,7 +27,7 @@ type CampaignNewPage struct {
 	Releases []firmware.Release // that may be chosen, newest first
 	Tools    []fleet.Tool       // of the audience, for the health checks
 	Run      *campaign.DryRun   // nil until there is something to plan
-	Problem  string             // why there is none, in the page's language
+	Problem  string             // why Run is nil, in the page's language
 	Zones    []string           // offered for windows
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // A trend is a line chart drawn by the server: lines that share a unit over
-// time, with gaps where nothing was told. It needs no script; a value shows
-// under the pointer by the title of the strip that it stands in.
+// time, with gaps where nothing was reported. It needs no script; a value shows
+// under the pointer as the title of the strip that contains it.
 //
 // Lines live in a box of plotWide by plotHigh units that is stretched to the
 // space there is; labels stand outside of it, placed by percent, so that they
@@ -60,8 +60,8 @@ func (c trend) x(at time.Time) float64 { return plotWide * c.span.share(at) }
 
 func (c trend) y(v float64) float64 { return plotHigh * (1 - c.axis.share(v)) }
 
-// joined reports whether the reading at i continues what the one before it
-// told of line n.
+// joined reports whether line n is continuous between the reading before i and
+// the one at i.
 func (c trend) joined(i, n int) bool {
 	return i > 0 && !math.IsNaN(c.readings[i-1].values[n]) && c.readings[i].at.Sub(c.readings[i-1].at) <= c.reach
 }

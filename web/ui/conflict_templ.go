@@ -541,7 +541,7 @@ func (v DevicePage) conflict() templ.Component {
 	})
 }
 
-// sharedClient reports whether no Client-Id tells the units apart.
+// sharedClient reports whether the units have the same Client-Id.
 func sharedClient(c *fleet.DeviceConflict) bool {
 	for _, side := range c.Sides {
 		if side.Client != c.Sides[0].Client {

@@ -29,7 +29,7 @@ type DeploymentRow struct {
 	Name       string // of the device
 }
 
-// A deploymentGroup is a choice of the state filter that stands for several states.
+// A deploymentGroup is a choice of the state filter that covers several states.
 type deploymentGroup struct {
 	name, key string
 	in        func(campaign.DeploymentState) bool
@@ -157,7 +157,7 @@ type DeploymentView struct {
 	Name        string // of the device
 	Events      []campaign.DeploymentEvent
 	BlockReason campaign.BlockReason // why it is not dispatched now
-	Until       *time.Time           // when that ends by itself
+	Until       *time.Time           // when that ends automatically
 	Quarantine  *campaign.Quarantine
 	CanAct      bool
 }
@@ -188,7 +188,7 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 	return t(ctx, "campaign.verdict."+string(d.State), args...)
 }
 
-// waits says what a device that was not told yet is waiting for.
+// waits says what a device that was not notified yet is waiting for.
 func (v DeploymentView) waits(ctx context.Context) string {
 	if key := "campaign.hinder." + string(v.BlockReason); v.BlockReason != "" && i18n.Has(key) {
 		return t(ctx, key)
@@ -231,7 +231,7 @@ func evidenceText(ctx context.Context, e campaign.DeploymentEvent) string {
 	return string(e.Kind)
 }
 
-// callsURL lists the calls that told the device.
+// callsURL lists the calls that notified the device.
 func (v DeploymentView) callsURL() string {
 	return PathCalls + "?" + url.Values{"device": {string(v.Deployment.Device)},
 		"tool": {fleet.ToolUpgradeFirmware}}.Encode()

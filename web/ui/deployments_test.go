@@ -91,7 +91,7 @@ func TestPercentOfTheDevice(t *testing.T) {
 	}
 }
 
-// TestAcceptedOnCallPage: the step has words of its own.
+// The accepted step has its own text.
 func TestAcceptedOnCallPage(t *testing.T) {
 	v := CallView{Call: fleet.Call{Evidence: []fleet.Evidence{{Kind: fleet.EvidenceSent}, {Kind: fleet.EvidenceJob,
 		Detail: "accepted"}, {Kind: fleet.EvidenceConnect}}}}

@@ -18,7 +18,7 @@ const configTrial = 2 * time.Minute
 // device for what it has.
 type DeviceConfigView struct {
 	Device  fleet.DeviceID
-	Config  *telemetry.Config // nil if it never told one
+	Config  *telemetry.Config // nil if it never reported one
 	Fields  []ConfigField
 	Running *int64 // the version that a later heartbeat names, if it is another
 	Offers  bool   // the device has the tools
@@ -51,8 +51,8 @@ func (v DeviceConfigView) editable() (all []ConfigField) {
 	return all
 }
 
-// said is what to tell of the last call in our own words: its key, and
-// whether it is bad news.
+// said returns the key of the message about the last call's outcome, and
+// whether that is a failure.
 func (c ConfigCall) said() (key string, bad bool) {
 	set := c.Call.Tool == fleet.ToolConfigSet
 	switch state := c.Call.State; {
@@ -79,8 +79,8 @@ func (f ConfigField) label(ctx context.Context) (text string, ours bool) {
 	return shorten(f.Key, 64), false
 }
 
-// choices are those of the setting, with the value that the device has if it
-// is none of them.
+// choices returns those of the setting, and adds the value that the device has
+// if it is not among them.
 func (f ConfigField) choices() []string {
 	all := f.setting().choices
 	if slices.Contains(all, f.Value) {

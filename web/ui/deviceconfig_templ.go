@@ -241,8 +241,8 @@ func (v DeviceConfigView) state() templ.Component {
 }
 
 // Outcome says what became of the last call, with the device's own sentence if
-// it refused. It stands apart: what the device tells meanwhile does not take
-// it away.
+// it refused. It is a separate element: what the device reports meanwhile does
+// not replace it.
 func (v DeviceConfigView) Outcome() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

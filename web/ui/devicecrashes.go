@@ -13,7 +13,7 @@ type DeviceCrashes struct {
 	Device fleet.DeviceID
 	Dumps  []Crash // newest first
 	Offers bool    // the device can be asked for one
-	Waits  bool    // by its own word it holds one
+	Waits  bool    // the device reports that it holds one
 	CanAct bool
 }
 

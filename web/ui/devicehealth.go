@@ -19,24 +19,24 @@ type HealthPage struct {
 	Config DeviceConfigView
 }
 
-// DeviceVitals is what a device told last; a live stream sends it as a patch.
+// DeviceVitals is what a device reported last; a live stream sends it as a patch.
 type DeviceVitals struct {
 	Device    fleet.DeviceID
-	Vitals    *telemetry.Vitals // nil if it never told any
+	Vitals    *telemetry.Vitals // nil if it never reported any
 	Reports   bool              // its firmware is one that reports
 	Online    bool
-	Collected bool          // the core dump that it tells of was fetched since
+	Collected bool          // the core dump that it reports was fetched since
 	Muted     bool          // its configuration turns heartbeats off
 	Heartbeat time.Duration // between two of them
 }
 
-// overdue reports whether a device that is on line has told nothing for three
-// heartbeats.
+// overdue reports whether a device that is online has reported nothing for
+// three heartbeats.
 func (v DeviceVitals) overdue(ctx context.Context) bool {
 	return v.Online && !v.Muted && page(ctx).Now.Sub(v.Vitals.At) > 3*max(v.Heartbeat, 10*time.Second)
 }
 
-// started is when the device last started, by its own word.
+// started returns when the device last started, as it reported.
 func (v DeviceVitals) started() time.Time { return v.Vitals.At.Add(-v.Vitals.Uptime) }
 
 // uptime goes on for as long as the device is on line: a restart would end its

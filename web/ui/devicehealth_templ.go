@@ -89,7 +89,7 @@ func (v HealthPage) Page() templ.Component {
 	})
 }
 
-// View shows what the device told last, or why it tells nothing.
+// View shows what the device reported last, or why it reports nothing.
 func (v DeviceVitals) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

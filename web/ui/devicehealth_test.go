@@ -46,7 +46,7 @@ func trendsOf(points []telemetry.VitalsPoint, r string) ui.HealthTrends {
 		Heartbeat: time.Minute, Points: points}
 }
 
-func TestTrendBreaksWhereNothingWasTold(t *testing.T) {
+func TestTrendBreaksWhereNothingWasReported(t *testing.T) {
 	at := func(minutes int) telemetry.VitalsPoint {
 		return telemetry.VitalsPoint{At: now.Add(-time.Duration(minutes) * time.Minute), HeapFree: 1000 << 10,
 			HeapMin: 900 << 10, HeapLargest: 500 << 10}
@@ -54,7 +54,7 @@ func TestTrendBreaksWhereNothingWasTold(t *testing.T) {
 	_, doc := rendered(t, trendsOf([]telemetry.VitalsPoint{at(55), at(50), at(45), at(20), at(10), at(5)}, "1h").View())
 	lines := withClass(doc, "trend-line")
 	if len(lines) != 3 {
-		t.Fatalf("%d lines, want those of memory alone: nothing else was told", len(lines))
+		t.Fatalf("%d lines, want those of memory alone: nothing else was reported", len(lines))
 	}
 	// 55 to 45 are joined, 20 stands alone, 10 and 5 are joined.
 	for _, line := range lines {

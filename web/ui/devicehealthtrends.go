@@ -11,7 +11,7 @@ import (
 )
 
 // A HealthRange is a time that the health page can look back on, in steps that
-// a phone can still tell apart.
+// a phone can still show as separate points.
 type HealthRange struct {
 	Name       string
 	Span, Step time.Duration
@@ -68,7 +68,7 @@ func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
 	return drawn
 }
 
-// restarts are the moments at which the device started anew.
+// restarts returns the times at which the device restarted.
 func (v HealthTrends) restarts() (all []time.Time) {
 	for _, p := range v.Points {
 		if p.Restarted {
@@ -88,8 +88,8 @@ func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64
 	return c
 }
 
-// say is what stands under the pointer: when, what, and whether the device
-// started anew.
+// say returns the text shown under the pointer: when, what, and whether the
+// device restarted.
 func (v HealthTrends) say(ctx context.Context, i int, what string) string {
 	said := exact(ctx, v.Points[i].At) + "\n" + what
 	if v.Points[i].Restarted {
@@ -119,7 +119,7 @@ func (v HealthTrends) memory(ctx context.Context) trend {
 	}
 	_, hi := c.bounds()
 	c.axis = niceAxis(0, max(hi, 1), 4)
-	return c.told(ctx)
+	return c.described(ctx)
 }
 
 // memoryUnit is the unit in which the axis has short figures.
@@ -132,7 +132,7 @@ func memoryUnit(points []telemetry.VitalsPoint) (name string, size float64) {
 	return "KiB", 1 << 10
 }
 
-// memory writes an amount of memory, or a dash for one that was not told.
+// memory writes an amount of memory, or a dash for one that was not reported.
 func memory(ctx context.Context, n int64) string {
 	if n <= 0 {
 		return "–"
@@ -140,7 +140,7 @@ func memory(ctx context.Context, n int64) string {
 	return bytesText(ctx, n)
 }
 
-// positive is NaN for what the board could not tell.
+// positive returns NaN for what the board could not measure.
 func positive(n int64) float64 {
 	if n <= 0 {
 		return math.NaN()
@@ -167,7 +167,7 @@ func (v HealthTrends) signal(ctx context.Context) trend {
 		c.lines[0].last = dBm(ctx, *v.Points[n-1].RSSI)
 	}
 	c.axis = axis{-100, -20, 20}
-	return c.told(ctx)
+	return c.described(ctx)
 }
 
 func (v HealthTrends) temperature(ctx context.Context) trend {
@@ -189,7 +189,7 @@ func (v HealthTrends) temperature(ctx context.Context) trend {
 	}
 	lo, hi := c.bounds()
 	c.axis = niceAxis(min(lo, 20), max(hi, 60), 4)
-	return c.told(ctx)
+	return c.described(ctx)
 }
 
 // reconnects are shown by step: the device counts from its start.
@@ -206,7 +206,7 @@ func (v HealthTrends) reconnects(ctx context.Context) trend {
 	c.lines = []trendLine{{"line-bar", t(ctx, "health.trend.in_all"), count(ctx, total)}}
 	_, hi := c.bounds()
 	c.axis = niceAxis(0, max(hi, 4), 4)
-	return c.told(ctx)
+	return c.described(ctx)
 }
 
 // lostConnections is how often the connection was lost in each step.
@@ -235,8 +235,8 @@ func (c trend) bounds() (lo, hi float64) {
 	return lo, hi
 }
 
-// told says what the chart shows.
-func (c trend) told(ctx context.Context) trend {
+// described returns the chart with a description of what it shows.
+func (c trend) described(ctx context.Context) trend {
 	lo, hi := c.bounds()
 	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi),
 		"unit", c.unit)

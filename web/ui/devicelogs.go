@@ -40,7 +40,7 @@ func NewOffers(inv *fleet.Inventory) (o Offers) {
 // A LogFilter picks lines: at least as urgent as Level, with Text in them.
 type LogFilter struct{ Level, Text string }
 
-// NewLogFilter reads the filter in an address. An unknown level is none.
+// NewLogFilter reads the filter in an address. It ignores an unknown level.
 func NewLogFilter(q url.Values) LogFilter {
 	f := LogFilter{Level: q.Get("level"), Text: strings.TrimSpace(q.Get("q"))}
 	if !slices.Contains(telemetry.LogLevels, f.Level) {
@@ -49,7 +49,7 @@ func NewLogFilter(q url.Values) LogFilter {
 	return f
 }
 
-// Values is the filter as it stands in an address.
+// Values returns the filter as the parameters of an address.
 func (f LogFilter) Values() url.Values {
 	v := url.Values{}
 	if f.Level != "" {

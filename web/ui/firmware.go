@@ -135,10 +135,10 @@ func NewImageRow(i firmware.Image, running Running, canAct bool) ImageRow {
 		Running: running, CreatedAt: i.CreatedAt, CanAct: canAct}
 }
 
-// Signed says whose word stands for an image.
+// Signed says what is known of an image's signatures.
 type Signed string
 
-// What is known of an image's signatures, from least to most.
+// From least known to most.
 const (
 	Unsigned      Signed = "unsigned"
 	SignedBroken  Signed = "broken"  // a block whose own checks do not hold

@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// firmwareTabs are the two lists, each with an address of its own.
+// firmwareTabs renders the two lists; each has its own address.
 func firmwareTabs(images bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -463,7 +463,7 @@ func (v ReleasesPage) script() string {
 	return ""
 }
 
-// firmwareTeach says what an image is, where there is none yet.
+// firmwareTeach says what an image is, where there are no images yet.
 func firmwareTeach(u UploadBox, canAct bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -1422,8 +1422,8 @@ func (v FirmwareImagePage) deleteForm() templ.Component {
 	})
 }
 
-// adoptionCard says how much of what could run it does; the figures are those
-// of the devices that the filter beside it names.
+// adoptionCard says how many of the devices that could run the image do so; the
+// figures count the devices that the filter next to it selects.
 func adoptionCard(a Adoption, fit FitView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -2,7 +2,8 @@ package ui
 
 import "fleetd/fleet/firmware"
 
-// A manifestState says whose word stands behind an image's manifest.
+// A manifestState says whether an image has a manifest, and whether its signature was
+// checked.
 type manifestState string
 
 const (

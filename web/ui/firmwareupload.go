@@ -9,7 +9,7 @@ import (
 )
 
 // An UploadBox takes firmware files: POST [PathImages] with file (repeated),
-// board and notes. The script sends each file by itself and shows its progress.
+// board and notes. The script sends each file separately and shows its progress.
 type UploadBox struct {
 	Boards  []string // of the fleet, offered for the board
 	Board   string   // as typed
@@ -28,7 +28,8 @@ type UploadResult struct {
 }
 
 // A Fault is why something was not accepted: what sort of fault in the page's
-// language, and the details in the domain's own words. The zero value is none.
+// language, and the details in the domain's own words. The zero value means no
+// fault.
 type Fault struct {
 	Title, Detail string
 	Foreign       string // words of the parser of a file

@@ -146,7 +146,8 @@ func (f FlashTarget) partPath(n int) string { return f.path("parts", strconv.Ito
 // takes its Wi-Fi from the installer.
 func (f FlashTarget) ours() bool { return SpeaksImprov(f.Image) }
 
-// SpeaksImprov tells by the project: what the descriptor says of the build.
+// SpeaksImprov reports whether the image's firmware speaks Improv. It decides by
+// the project name in the image's descriptor.
 func SpeaksImprov(i firmware.Image) bool { return i.Project == "fleet_unit" }
 
 func hexOffset(n int64) string { return "0x" + strconv.FormatInt(n, 16) }
@@ -201,7 +202,7 @@ const pushLayoutCommand = "fleetd image push --layout build/ --board BOARD"
 // build are posted to [FlashPath] of the image and "layout".
 type LayoutCard struct {
 	Image    firmware.Image
-	Layout   firmware.ImageLayout // empty if there is none
+	Layout   firmware.ImageLayout // empty if the image has no layout
 	Released bool                 // part of a release that is released
 	CanAct   bool
 	Fault    Fault // why files were not taken

@@ -101,7 +101,7 @@ func indent(raw []byte) string {
 	return b.String()
 }
 
-// treeSize tells a folded value's kind and length: {3}, [12].
+// treeSize returns a folded value's kind and length: {3}, [12].
 func treeSize(n node) string {
 	if n.Kind == "array" {
 		return "[" + strconv.Itoa(len(n.Children)) + "]"

@@ -8,7 +8,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// head is what a page tells its frame.
+// head is what the frame needs to know of its page.
 type head struct {
 	Title  string // in the page's language
 	Crumbs []link // the way here, without the page itself

@@ -58,7 +58,8 @@ type CampaignNeed struct {
 	ID, Name, Why string
 }
 
-// NewCampaignNeed says what a campaign waits for; ok is false if for nobody.
+// NewCampaignNeed says why a campaign needs an operator; ok is false if it does
+// not.
 func NewCampaignNeed(c campaign.Campaign) (n CampaignNeed, ok bool) {
 	n = CampaignNeed{ID: c.ID.String(), Name: c.Plan.Name}
 	switch {
@@ -111,7 +112,7 @@ func bars(counts []fleet.DeviceCount, field string) []bar {
 	return out
 }
 
-// A chart is drawn by the script from this; the table beside it holds the
+// A chart is drawn by the script from this; the table next to it holds the
 // same figures.
 type chart struct {
 	X      []int64  `json:"x"` // Unix seconds

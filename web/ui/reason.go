@@ -13,7 +13,7 @@ import (
 // because writes a reason in the language of the page and in the zone of the reader's clock.
 func because(ctx context.Context, r fleet.Reason) string {
 	switch r.Code {
-	case campaign.ReasonDeviceReported: // foreign text: it stands in quotation marks
+	case campaign.ReasonDeviceReported: // foreign text: shown in quotation marks
 		return t(ctx, "campaign.device_says", "words", r.Params["detail"])
 	case campaign.ReasonSkippedFor:
 		if skip, _ := r.Params["skip"].(string); i18n.Has("campaign.skip." + skip) {

@@ -103,9 +103,9 @@ func safeMode(v *ui.HealthPage) {
 
 // unfriendly is a device that writes what it likes wherever it can.
 func unfriendly(v *ui.HealthPage) {
-	told := v.Vitals.Vitals
-	told.Version, told.ResetReason, told.SSID, told.IP = hostile[0], hostile[3], hostile[1], hostile[4]
-	told.SlotLabel, told.SlotState = hostile[3], hostile[2]
+	reported := v.Vitals.Vitals
+	reported.Version, reported.ResetReason, reported.SSID, reported.IP = hostile[0], hostile[3], hostile[1], hostile[4]
+	reported.SlotLabel, reported.SlotState = hostile[3], hostile[2]
 	c := configValues(fmt.Sprintf(
 		`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
 	c.OnTrial, c.Reverted = true, math.MaxInt64

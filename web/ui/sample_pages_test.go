@@ -93,7 +93,7 @@ func toolPage(tool int, last *ui.CallView, canAct bool) templ.Component {
 		v.Form = ui.NewToolForm(tools[tool], nil)
 	}
 	if last != nil {
-		last.Beside = true
+		last.Compact = true
 	}
 	return v.Page()
 }

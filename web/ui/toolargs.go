@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// otherChoice is the radio button that stands for "something else", typed in
-// the field arg.NAME.other.
+// otherChoice is the value of the radio button "something else", whose text is
+// typed in the field arg.NAME.other.
 const otherChoice = "\u2063other"
 
 // Arguments reads a submitted tool form into the JSON object to be sent. What
@@ -84,7 +84,7 @@ func (f Field) parseInt() (any, bool, string) {
 	return n, true, ""
 }
 
-// other is the value of a choice field that is none of its choices.
+// other returns the value of a choice field if it is not among its choices.
 func (f Field) other() string {
 	for _, c := range f.Choices {
 		if f.Value == c {

@@ -29,7 +29,7 @@ type Field struct {
 // Ranged reports whether the field gets a slider.
 func (f Field) Ranged() bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
 
-// sliderAt is where the slider stands. Without a value the number beside it
+// sliderAt is the slider's position. Without a value the number next to it
 // stays empty and the slider looks unset: what is not known must be chosen,
 // not sent by accident.
 func (f Field) sliderAt() string {

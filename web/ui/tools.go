@@ -13,7 +13,7 @@ type ToolsPage struct {
 	Head  DeviceHead
 	Tools []fleet.Tool
 	Form  *ToolForm // the chosen tool; nil shows only the list
-	Last  *CallView // the call made last; its outcome stands beside the form
+	Last  *CallView // the call made last; its outcome is shown next to the form
 
 	Recent []CallRow // the device's, shown until a tool is chosen
 }

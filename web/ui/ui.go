@@ -28,7 +28,7 @@ const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 's
 	"connect-src 'self'; form-action 'self'; manifest-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // A Page is what every component may know of the request it is rendered for.
-// The zero value renders an English page for nobody.
+// The zero value renders an English page for a visitor who is not signed in.
 type Page struct {
 	Lang  i18n.Lang
 	Theme string         // "light" or "dark"; "" follows the system
@@ -48,7 +48,7 @@ type Operator struct {
 	Role fleet.Role
 }
 
-// A Flash tells the outcome of an act on the page that follows it. Text is
+// A Flash shows the outcome of an act on the page that follows it. Text is
 // shown as it is: make it with [T].
 type Flash struct {
 	Bad  bool

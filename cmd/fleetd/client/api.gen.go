@@ -162,7 +162,7 @@ type Campaign struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode What reason is made of; empty if there is none
+	// ReasonCode Reason code of reason; empty without one
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -201,7 +201,7 @@ type Campaign struct {
 
 // CampaignBody defines model for CampaignBody.
 type CampaignBody struct {
-	// AbortRules When to stop by itself
+	// AbortRules When to stop automatically
 	AbortRules *[]AbortRule `json:"abort_rules,omitempty"`
 
 	// AllowDowngrade Also devices that run something newer, or another build of the same version
@@ -236,7 +236,7 @@ type CampaignBody struct {
 	// MaxInFlight Devices under way at one time
 	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
 
-	// MaxPerMinute Devices told in a minute; 0 is no limit
+	// MaxPerMinute Devices notified in a minute; 0 is no limit
 	MaxPerMinute *int64 `json:"max_per_minute,omitempty"`
 
 	// MaxReconnects While the device is watched
@@ -256,7 +256,7 @@ type CampaignBody struct {
 	Q         *string `json:"q,omitempty"`
 	ReleaseID string  `json:"release_id"`
 
-	// StartAt Not before; null starts when told to
+	// StartAt Not before; null starts on request
 	StartAt *time.Time `json:"start_at,omitempty"`
 
 	// Supersede Take devices over that wait in other campaigns
@@ -265,7 +265,7 @@ type CampaignBody struct {
 	// Waves Steps, each judged before the next
 	Waves *[]WavePlan `json:"waves,omitempty"`
 
-	// Windows Times in which devices may be told; none is always
+	// Windows Times in which devices may be notified; an empty list means always
 	Windows *[]Window `json:"windows,omitempty"`
 }
 
@@ -312,7 +312,7 @@ type CampaignItem struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode What reason is made of; empty if there is none
+	// ReasonCode Reason code of reason; empty without one
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -446,7 +446,7 @@ type Deployment struct {
 	FromELFSHA256 string `json:"from_elf_sha256"`
 	FromVersion   string `json:"from_version"`
 
-	// Image SHA-256; empty if there is none for it
+	// Image SHA-256; empty if the release has no image for the device
 	Image     string `json:"image"`
 	ImageSize int64  `json:"image_size"`
 
@@ -462,7 +462,7 @@ type Deployment struct {
 	// Reason Why it failed, or what it waits for
 	Reason string `json:"reason"`
 
-	// ReasonCode What reason is made of; empty if there is none
+	// ReasonCode Reason code of reason; empty without one
 	//
 	// Examples: download_stalled
 	ReasonCode string `json:"reason_code"`
@@ -518,7 +518,7 @@ type Device struct {
 	LastPoll    *time.Time `json:"last_poll"`
 	LastSeen    *time.Time `json:"last_seen"`
 
-	// MAC The MAC address with colons; empty if the id is none
+	// MAC The MAC address with colons; empty if the id is not a MAC address
 	MAC      string `json:"mac"`
 	Name     string `json:"name"`
 	Notes    string `json:"notes"`
@@ -527,7 +527,7 @@ type Device struct {
 	// PresenceEvidence What the presence was concluded from
 	PresenceEvidence string `json:"presence_evidence"`
 
-	// PresenceEvidenceCode What presence_evidence is made of; empty if there is none
+	// PresenceEvidenceCode Reason code of presence_evidence; empty without one
 	//
 	// Examples: connected
 	PresenceEvidenceCode string `json:"presence_evidence_code"`
@@ -574,7 +574,7 @@ type DryRun struct {
 	// EstimateMs Of the whole, if every device were online; 0 if unknown
 	EstimateMs int64 `json:"estimate_ms"`
 
-	// FirstDispatch When the first device could be told; null if no window opens before the end
+	// FirstDispatch When the first device could be notified; null if no window opens before the end
 	FirstDispatch *time.Time     `json:"first_dispatch"`
 	Images        []PlannedImage `json:"images"`
 	Matched       int64          `json:"matched"`
@@ -609,7 +609,7 @@ type Failures struct {
 	// Reason Of one of them
 	Reason string `json:"reason"`
 
-	// ReasonCode What reason is made of
+	// ReasonCode Reason code of reason
 	ReasonCode string `json:"reason_code"`
 
 	// ReasonParams Parameters of the code
@@ -661,7 +661,7 @@ type Hold struct {
 type HoldInputBody struct {
 	Reason string `json:"reason"`
 
-	// Until The hold ends by itself; without it, when released
+	// Until When the hold ends automatically; without it, the hold lasts until released
 	Until *time.Time `json:"until,omitempty"`
 }
 
@@ -790,7 +790,7 @@ type Manifest struct {
 	// Checked The key is one that this server was given
 	Checked bool `json:"checked"`
 
-	// Key Public key that the signature holds with, hex; empty if nobody knows
+	// Key Public key that verifies the signature, hex; empty if not known
 	Key string `json:"key"`
 
 	// Manifest The text that was signed
@@ -807,7 +807,7 @@ type Misfits struct {
 	// Detail Of one of them
 	Detail string `json:"detail"`
 
-	// DetailCode What detail is made of; empty if there is none
+	// DetailCode Reason code of detail; empty without one
 	//
 	// Examples: fit_slot
 	DetailCode string `json:"detail_code"`
@@ -828,7 +828,7 @@ type Observed struct {
 	Attempt int64     `json:"attempt"`
 	Detail  string    `json:"detail"`
 
-	// DetailCode What detail is made of; empty if there is none
+	// DetailCode Reason code of detail; empty without one
 	DetailCode string `json:"detail_code"`
 
 	// DetailParams Parameters of the code
@@ -1045,7 +1045,7 @@ type Retried struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode What reason is made of; empty if there is none
+	// ReasonCode Reason code of reason; empty without one
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -1235,7 +1235,7 @@ type Wave struct {
 	// Verdict Why it was judged as it was
 	Verdict string `json:"verdict"`
 
-	// VerdictCode What verdict is made of; empty if there is none
+	// VerdictCode Reason code of verdict; empty without one
 	//
 	// Examples: wave_rate
 	VerdictCode string `json:"verdict_code"`

@@ -21,7 +21,7 @@ type CampaignCommand struct {
 	Approve     campaignApprove     `cmd:"" help:"Approve a campaign that somebody else planned."`
 	Deny        campaignDeny        `cmd:"" help:"Refuse to approve a campaign."`
 	Discard     campaignDiscard     `cmd:"" help:"Discard a campaign that was not started."`
-	Pause       campaignPause       `cmd:"" help:"Stop telling devices; what is under way goes on."`
+	Pause       campaignPause       `cmd:"" help:"Stop notifying devices; what is under way goes on."`
 	Resume      campaignResume      `cmd:"" help:"Go on with a paused campaign."`
 	Advance     campaignAdvance     `cmd:"" help:"Open the next wave."`
 	PullNow     campaignPullNow     `cmd:"" help:"Restart online devices that wait for their next boot."`
@@ -132,7 +132,7 @@ type campaignCreate struct {
 	Query       *string `name:"q" help:"Filter that picks the devices: board:bread-compact-wifi tag:lab; an empty one is every device." placeholder:"FILTER"`
 	Canary      string  `help:"Devices of a first wave, the others follow: 5, or 2%." placeholder:"N|P%"`
 	MaxInFlight int     `help:"Devices under way at one time." placeholder:"N"`
-	Mode        string  `help:"How devices are told." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
+	Mode        string  `help:"How devices are notified." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
 	Approval    bool    `help:"A second person must approve."`
 	Start       bool    `help:"Start it at once, or ask for its approval."`
 	DryRun      bool    `help:"Only say what it would do."`

@@ -185,7 +185,7 @@ type deviceHold struct {
 	clientFlags
 	ID     string        `arg:"" help:"Device id, a MAC address in any form."`
 	Reason string        `arg:"" help:"Why."`
-	For    time.Duration `help:"End the hold by itself after this time."`
+	For    time.Duration `help:"End the hold automatically after this time."`
 }
 
 func (c *deviceHold) Run(ctx context.Context) error {

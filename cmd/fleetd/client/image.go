@@ -50,9 +50,9 @@ type imagePush struct {
 	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
 	Notes string `help:"What is to be known about it."`
 
-	Layout string `help:"Also what a blank board needs beside it: the folder of its build, with flasher_args.json." type:"existingdir" placeholder:"DIR"`
+	Layout string `help:"Also what a blank board needs in addition: the folder of its build, with flasher_args.json." type:"existingdir" placeholder:"DIR"`
 
-	Manifest string `help:"Its signed manifest. Default: the file beside it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
+	Manifest string `help:"Its signed manifest. Default: the file next to it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
 }
 
 func (c *imagePush) Run(ctx context.Context) error {

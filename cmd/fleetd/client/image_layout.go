@@ -78,7 +78,7 @@ func (c *imagePush) pushLayout(ctx context.Context, image json.RawMessage, files
 	req.Body, req.ContentLength = io.NopCloser(&body), int64(body.Len())
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	if _, err := c.send(&http.Client{}, req); err != nil {
-		return fmt.Errorf("the image %.12s is there, but not what a blank board needs beside it: %w", pushed.SHA256, err)
+		return fmt.Errorf("the image %.12s is there, but not what a blank board needs in addition: %w", pushed.SHA256, err)
 	}
 	return nil
 }

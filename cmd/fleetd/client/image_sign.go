@@ -28,7 +28,7 @@ type imageSign struct {
 	File      string    `arg:"" help:"The app image, or the merged-binary.bin, to be signed." type:"existingfile"`
 	Key       string    `help:"Private key (PEM, Ed25519), as fleetd image key makes it." required:"" type:"existingfile" placeholder:"FILE"`
 	NotBefore time.Time `help:"Devices take the image no earlier (2026-12-24T06:00:00Z)." placeholder:"TIME"`
-	Out       string    `help:"Where the manifest goes. Default: beside the image, with .manifest added." placeholder:"FILE"`
+	Out       string    `help:"Where the manifest goes. Default: next to the image, with .manifest added." placeholder:"FILE"`
 }
 
 func (c *imageSign) Run(context.Context) error {
@@ -83,7 +83,7 @@ func manifestOf(name string) (espimage.Manifest, error) {
 }
 
 type imageKey struct {
-	File string `arg:"" help:"Private key, in PEM: made if it is not there. Its public half goes beside it."`
+	File string `arg:"" help:"Private key, in PEM: made if it is not there. Its public half is written next to it."`
 }
 
 // Run makes a key pair, or shows the public half of one.

@@ -208,7 +208,7 @@ func (w *chaosWorld) asSuperuser(do func(context.Context, *pgx.Conn) error) erro
 
 func ownFileSystem(w *chaosWorld) string {
 	if !w.mounted {
-		return "a file system of its own for the database, which only root can mount"
+		return "a separate file system for the database, which only root can mount"
 	}
 	return ""
 }

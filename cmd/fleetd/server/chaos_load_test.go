@@ -83,7 +83,7 @@ const (
 	chaosPollTimeout = 5 * time.Second // of a boot poll; a device waits six times as long
 )
 
-// startLoad lets clients call devices and devices of their own poll until stop.
+// startLoad lets clients call devices and separate devices poll until stop.
 func (w *chaosWorld) startLoad() *chaosLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &chaosLoad{w: w, stop: cancel}

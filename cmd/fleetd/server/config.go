@@ -76,7 +76,7 @@ type Config struct {
 
 	// MQTTEndpoint is the host:port of the broker that devices are sent to. Port 8883 means TLS to a device. Default:
 	// the host of PublicURL and the port of MQTTAddr.
-	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker as told to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
+	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker as given to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 
 	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
 	Enrolment string `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
@@ -112,7 +112,7 @@ type Config struct {
 	Retention time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
 
 	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
-	TimeZone string `help:"Time zone of devices that have none of their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
+	TimeZone string `help:"Time zone of devices that have none set (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
 
 	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
 	MaxDownloads int `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
@@ -134,7 +134,7 @@ type Config struct {
 
 	// CollectDumps fetches the core dump of a crashed device, once per crash; a device on a hold is left alone. The
 	// command line sets it by default.
-	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device by itself, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
+	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device automatically, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 
 	// Demo also runs this many simulated devices, 20,000 at most.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`

@@ -35,7 +35,7 @@ type demoUnit struct{ mac, board, chip string }
 var demoBuilds = []demoBuild{
 	{"1.0.0", "", "What the virtual devices run at first."},
 	{"1.1.0", "", "For the virtual devices: a campaign to it succeeds."},
-	{"1.2.0", `{"selftest":"fail"}`, "For the virtual devices: its self-test fails, and they go back by themselves."},
+	{"1.2.0", `{"selftest":"fail"}`, "For the virtual devices: its self-test fails, and they roll back automatically."},
 }
 
 type demoBuild struct{ version, payload, notes string }

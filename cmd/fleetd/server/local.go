@@ -155,7 +155,7 @@ type tokenCreate struct {
 	Database
 	Name    string        `arg:"" help:"Name of the program that will use it."`
 	Role    string        `help:"What the token may do." enum:"viewer,operator,admin" default:"operator"`
-	Expires time.Duration `help:"End the token by itself after this time."`
+	Expires time.Duration `help:"End the token automatically after this time."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 

@@ -74,7 +74,7 @@ type Server struct {
 	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
 
-	zone          *time.Location // of devices that have none of their own
+	zone          *time.Location // of devices that have none set
 	virtual       *virtualFleet  // nil without DemoVirtual
 	firstPassword string         // of the operator made at the first start; "" later
 }

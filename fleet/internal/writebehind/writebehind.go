@@ -96,6 +96,9 @@ func (w *Buffer[K, V]) Run(ctx context.Context) {
 			break
 		}
 		err := w.Flush(ctx)
+		if ctx.Err() != nil {
+			break // the end interrupted the write; it is made again below
+		}
 		w.report(err, &failing)
 		if wait = w.Every; err != nil {
 			wait = min(10*w.Every, 5*time.Second)

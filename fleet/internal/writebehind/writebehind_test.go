@@ -1,6 +1,7 @@
 package writebehind
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -165,6 +166,22 @@ func TestWriteBehindGivesUpOnAWriteThatHangs(t *testing.T) {
 		time.Sleep(time.Minute)
 		if len(s.snapshot()) != 2 {
 			t.Errorf("rows %v", s.snapshot())
+		}
+	})
+}
+
+// A write that the end interrupts is made again, and is no failure to log.
+func TestWriteBehindWritesAgainWhatItsEndInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := benchStore{hangs: true}
+		w, stop := startWriteBehind(t, &s, 100)
+		var log bytes.Buffer
+		w.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.Put(1, 1)
+		time.Sleep(300 * time.Millisecond) // the write is under way
+		stop()
+		if len(s.snapshot()) != 1 || log.Len() != 0 {
+			t.Errorf("rows %v, log %q", s.snapshot(), &log)
 		}
 	})
 }

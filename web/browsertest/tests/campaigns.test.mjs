@@ -54,7 +54,7 @@ test('it starts, and the board comes to its gate without a reload', async () => 
   board = new URL(page.url()).pathname;
   await page.evaluate(() => { window.sameDocument = true; });
   await page.waitForSelector('#campaign-head >> text=at a gate', { timeout: 120_000 });
-  assert.ok(await page.evaluate(() => window.sameDocument), 'the page was loaded anew');
+  assert.ok(await page.evaluate(() => window.sameDocument), 'the page was reloaded');
   assert.match(await page.locator('h1').innerText(), /<b>test<\/b>/);
   assert.match(await page.locator('#wave-0').innerText(), /1 of 1 succeeded/);
 });
@@ -86,7 +86,7 @@ test('every device gets its verdict, live', async () => {
   assert.equal(funnel, 8);
 });
 
-test('the time line of a device tells how it went', async () => {
+test('the time line of a device shows how it went', async () => {
   await page.goto(`${board}/devices?state=succeeded`);
   await page.locator('#list tbody tr a').first().click();
   await page.waitForURL(/\/devices\/[^/]+$/);

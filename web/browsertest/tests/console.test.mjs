@@ -10,7 +10,7 @@ before(async () => {
   page = await newPage(browser, fleetd.url);
 });
 
-// A page of its own, for what makes the browser log an error on purpose.
+// A separate page, for what makes the browser log an error on purpose.
 const visitor = () => newPage(browser, fleetd.url, { storageState: session });
 
 async function typeTheWord(on) {

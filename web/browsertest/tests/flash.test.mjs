@@ -38,7 +38,7 @@ const flashOf = page => page.evaluate(async () => {
 
 const say = page => page.locator('ewt-install-dialog');
 
-/** What a page must not do; a blank board that speaks no Improv is none of it. */
+/** Errors that a page must not log; those about a blank board that speaks no Improv are expected. */
 const errors = page => page.errors.filter(e => !/Improv (initialization failed|Wi-Fi Serial not detected)|Error fetching current state: TIMEOUT/.test(e));
 
 /** What the dialog says at last. */
@@ -150,7 +150,7 @@ test('a board with another chip is refused, and stays as it is', async () => {
   await page.context().close();
 });
 
-test('who picks no port is told what to look for', async () => {
+test('without a chosen port, the page says what to look for', async () => {
   const page = await withBoard({ refusePort: true });
   await page.goto('/flash');
   await page.waitForSelector('[data-state=ready]');

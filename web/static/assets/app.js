@@ -312,7 +312,7 @@
     }
   }
 
-  // drawn is what the plot gets: a bar stands in the middle of its step, on
+  // drawn is what the plot gets: a bar is placed in the middle of its step, on
   // those that follow it.
   function drawn(spec) {
     const bars = spec.series[0].bars
