@@ -1545,7 +1545,7 @@ func (f Field) choice() templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var85 string
-		templ_7745c5c3_Var85, templ_7745c5c3_Err = templ.JoinStringErrs(otherChoice)
+		templ_7745c5c3_Var85, templ_7745c5c3_Err = templ.JoinStringErrs(OtherChoice)
 		if templ_7745c5c3_Err != nil {
 			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/tools.templ`, Line: 179, Col: 68}
 		}
