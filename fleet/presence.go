@@ -64,7 +64,7 @@ var CauseReasons = map[string][]string{
 	CauseNoAnswer: {"request"},
 }
 
-// A Cause says why a connection ended or is silent. The zero Cause is none.
+// A Cause says why a connection ended or is silent. The zero Cause says nothing.
 type Cause struct {
 	Reason Reason // a code of [CauseReasons]; zero if the cause has no code
 	Text   string // in English, for logs and for the evidence of calls

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -89,7 +90,7 @@ func (s *Server) createRule(r *http.Request) (answer, error) {
 	f, err := readRule(r)
 	if err == nil {
 		var rule enrolment.Rule
-		if rule, err = f.Rule(viewerOf(ctx).zone); err == nil {
+		if rule, err = forms.Rule(f, viewerOf(ctx).zone); err == nil {
 			_, err = s.Rules.Create(ctx, viewerOf(ctx).actor(), rule)
 		}
 	}
@@ -147,7 +148,7 @@ func (s *Server) editRule(r *http.Request) (answer, error) {
 	f, err := readRule(r)
 	if err == nil {
 		var changed enrolment.Rule
-		if changed, err = f.Rule(viewerOf(ctx).zone); err == nil {
+		if changed, err = forms.Rule(f, viewerOf(ctx).zone); err == nil {
 			_, err = s.Rules.Update(ctx, viewerOf(ctx).actor(), rule.ID, func(to *enrolment.Rule) error {
 				changed.Position, changed.CreatedBy, changed.CreatedAt = to.Position, to.CreatedBy, to.CreatedAt
 				*to = changed

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -37,7 +38,7 @@ func (s *Server) planFanOut(r *http.Request) (answer, error) {
 func refill(f *ui.ToolForm, form url.Values) {
 	for name := range form {
 		if strings.HasPrefix(name, "arg.") {
-			_, f.Fields, _ = ui.Arguments(f.Fields, form)
+			_, f.Fields, _ = forms.Arguments(f.Fields, form)
 			return
 		}
 	}
@@ -188,7 +189,7 @@ func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.T
 // previewFanOut says on the page what the filled-in form would do.
 func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (fleet.FanOutRequest,
 	error) {
-	args, shown, ok := ui.Arguments(page.Form.Fields, form)
+	args, shown, ok := forms.Arguments(page.Form.Fields, form)
 	page.Form.Fields = shown
 	if !ok {
 		page.Problem = text(ctx, "tools.check_fields")

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -152,7 +153,7 @@ func parseUpload(r *http.Request) error {
 func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request fleet.CallRequest,
 	problem string, err error) {
 	ctx := r.Context()
-	args, shown, ok := ui.Arguments(form.Fields, r.PostForm)
+	args, shown, ok := forms.Arguments(form.Fields, r.PostForm)
 	form.Fields = shown
 	switch {
 	case !ok:

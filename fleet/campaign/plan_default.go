@@ -29,7 +29,7 @@ func DefaultPlan() Plan {
 		MaxReconnects: defaultReconnects, EndBehavior: EndStopRollout}
 }
 
-// Names of the waves that the program plans by itself. They are stored as they are
+// Names of the waves that the program plans automatically. They are stored as they are
 // here; pages show them in the reader's language.
 const (
 	WaveCanary   = "canary"

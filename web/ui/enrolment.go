@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 )
 
@@ -49,7 +48,8 @@ type RuleForm struct {
 	Problem                                 string // why it was not accepted, in the page's language
 }
 
-const formTime = "2006-01-02T15:04"
+// FormTime is how a form writes a time, in the zone of the viewer.
+const FormTime = "2006-01-02T15:04"
 
 // NewRuleForm shows a rule in its form, its times in the zone of the viewer.
 func NewRuleForm(r enrolment.Rule, zone *time.Location) RuleForm {
@@ -66,50 +66,15 @@ func NewRuleForm(r enrolment.Rule, zone *time.Location) RuleForm {
 	}
 	f.Networks = strings.Join(lines, "\n")
 	if r.From != nil {
-		f.From = r.From.In(zone).Format(formTime)
+		f.From = r.From.In(zone).Format(FormTime)
 	}
 	if r.Until != nil {
-		f.Until = r.Until.In(zone).Format(formTime)
+		f.Until = r.Until.In(zone).Format(FormTime)
 	}
 	if r.MaxDevices > 0 {
 		f.Max = strconv.Itoa(r.MaxDevices)
 	}
 	return f
-}
-
-// Rule reads the form.
-func (f RuleForm) Rule(zone *time.Location) (r enrolment.Rule, err error) {
-	r = enrolment.Rule{Name: f.Name, Action: enrolment.RuleAction(f.Action), Enabled: f.Enabled,
-		Boards: fieldsOf(f.Boards), Tags: fieldsOf(f.Tags)}
-	if r.Networks, err = enrolment.ParseNetworks(f.Networks); err != nil {
-		return r, err
-	}
-	if r.Devices, err = enrolment.ParseDeviceList(f.Devices); err != nil {
-		return r, err
-	}
-	for text, to := range map[string]**time.Time{f.From: &r.From, f.Until: &r.Until} {
-		if text == "" {
-			continue
-		}
-		at, err := time.ParseInLocation(formTime, text[:min(len(text), len(formTime))], zone)
-		if err != nil {
-			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.time", "value", fleet.CleanText(text, 40))
-		}
-		*to = new(at.UTC())
-	}
-	if f.From != "" && f.From == f.Until {
-		return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.order")
-	}
-	if f.Max != "" {
-		if r.MaxDevices, err = strconv.Atoi(f.Max); err != nil {
-			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.number", "value", fleet.CleanText(f.Max, 40))
-		}
-	}
-	return r, nil
-}
-
-func fieldsOf(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\r\n,，、", r) })
 }
 
 // conditions are the lines that say what a rule looks at.

@@ -80,7 +80,7 @@ func (v FanOutNewPage) carried() url.Values {
 		switch {
 		case f.Ours, f.Type == "boolean" && f.Value != "true":
 		case f.other() != "" && len(f.Choices) > 0:
-			form.Set("arg."+f.Name, otherChoice)
+			form.Set("arg."+f.Name, OtherChoice)
 			form.Set("arg."+f.Name+".other", f.Value)
 		default:
 			form.Set("arg."+f.Name, f.Value)

@@ -177,3 +177,57 @@ func choices(description, argument string) []string {
 	}
 	return nil
 }
+
+// OtherChoice is the radio button for a value that is not among the choices;
+// it is typed in the field arg.NAME.other.
+const OtherChoice = "\u2063other"
+
+// other is the value of a choice field that is not one of its choices.
+func (f Field) other() string {
+	for _, c := range f.Choices {
+		if f.Value == c {
+			return ""
+		}
+	}
+	return f.Value
+}
+
+// Parse is the value that the field holds as text. present is false for one
+// that is left out; problem is the message of what is wrong with it.
+func (f Field) Parse() (value any, present bool, problem string) {
+	if f.Value == "" {
+		if f.Required && f.Type != "string" {
+			return nil, false, "field.required"
+		}
+		return "", f.Required, ""
+	}
+	switch f.Type {
+	case "boolean":
+		return f.Value == "true", true, ""
+	case "string":
+		return f.Value, true, ""
+	case "integer":
+		return f.parseInt()
+	case "number":
+		n, err := strconv.ParseFloat(f.Value, 64)
+		if err != nil {
+			return nil, false, "field.not_a_number"
+		}
+		return n, true, ""
+	}
+	if raw := json.RawMessage(strings.TrimSpace(f.Value)); json.Valid(raw) {
+		return raw, true, ""
+	}
+	return nil, false, "field.not_json"
+}
+
+func (f Field) parseInt() (any, bool, string) {
+	n, err := strconv.ParseInt(f.Value, 10, 64)
+	switch {
+	case err != nil:
+		return nil, false, "field.not_whole"
+	case f.Min != nil && n < *f.Min, f.Max != nil && n > *f.Max:
+		return nil, false, "field.out_of_range"
+	}
+	return n, true, ""
+}

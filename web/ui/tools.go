@@ -62,7 +62,7 @@ func (f *ToolForm) takesPicture() bool { return fleet.ShowsPicture(f.Tool.Name) 
 func (f *ToolForm) rpc() string {
 	form := make(map[string]any)
 	for _, field := range f.Fields {
-		if value, present, problem := field.parse(); field.Ours {
+		if value, present, problem := field.Parse(); field.Ours {
 			form[field.Name] = "…"
 		} else if present && problem == "" {
 			form[field.Name] = value

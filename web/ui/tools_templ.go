@@ -1540,7 +1540,7 @@ func (f Field) choice() templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var84 string
-		templ_7745c5c3_Var84, templ_7745c5c3_Err = templ.JoinStringErrs(otherChoice)
+		templ_7745c5c3_Var84, templ_7745c5c3_Err = templ.JoinStringErrs(OtherChoice)
 		if templ_7745c5c3_Err != nil {
 			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/tools.templ`, Line: 181, Col: 68}
 		}
