@@ -177,25 +177,20 @@ func (w *chaosWorld) prepare() (err error) {
 	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
 	w.client = &http.Client{Timeout: 25 * time.Second,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
+	// The ports are held until the proxies have theirs: those could be the same.
 	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
-		if *addr, err = anyFreeAddr(); err != nil {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
 			return err
 		}
+		defer ln.Close()
+		*addr = ln.Addr().String()
 	}
 	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
 		return err
 	}
 	w.mqtt, err = newChaosProxy(w.mqttAddr)
 	return err
-}
-
-func anyFreeAddr() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
 }
 
 // placeDatabase copies the template's cluster to where this seed's PostgreSQL
