@@ -1,8 +1,8 @@
 // Package forms is what the forms of the console hold. It fills them in from
 // the domain's types and reads what was submitted back into these: the plan of
-// a campaign, the arguments of a tool, the configuration of a device, a rule of
-// enrolment. A form keeps what was typed. What cannot be read becomes a problem
-// of its field, as a message key, or a refusal.
+// a campaign, the arguments of a tool, the configuration of a device, the filter
+// of its log, a rule of enrolment. A form keeps what was typed. What cannot be
+// read becomes a problem of its field, as a message key, or a refusal.
 //
 // It does not know HTTP, nor how a form looks: that is package ui. It has no
 // state, no lock and no goroutine.
