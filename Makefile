@@ -55,8 +55,8 @@ generate: ## make the Go code of the templ pages, and the client's types of REST
 .PHONY: bench
 bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS=5)
 	@scripts/setup test
-	@go build -o bin/bench ./bench
-	@exec bin/bench $(if $(ROUNDS),--rounds $(ROUNDS))
+	@go build -o bin/ ./bench ./cmd/fleetd
+	@exec bin/bench --output bench/RESULTS.md $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: chaos
 chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEEDS=1-50; MINUTES=5)
