@@ -17,6 +17,9 @@ type callCommand struct {
 	Devices  int     `help:"Devices connected; 0 is 64, and 10,000 for fan-out."`
 	Seconds  float64 `help:"Length of one measurement." default:"5"`
 	Repeat   int     `help:"Measurements, one after the other with the same fleetd." default:"1"`
+
+	Detail     bool   `help:"Also count allocations, context switches, system calls, WAL and index entries; takes half a minute more."`
+	CPUProfile string `name:"cpu-profile" help:"Also write fleetd's CPU profile for go tool pprof, and print the functions that use most." placeholder:"FILE"`
 }
 
 // Run starts what is measured, lets it warm up for a second, and prints.
@@ -46,11 +49,15 @@ func (c *callCommand) Run(ctx context.Context) error {
 	if c.Variant == "fan-out" {
 		workers = 1
 	}
+	if v.rig == nil && (c.Detail || c.CPUProfile != "") {
+		return fmt.Errorf("--detail and --cpu-profile are about fleetd, which has no part in %s", c.Variant)
+	}
+	d := time.Duration(c.Seconds * float64(time.Second))
 	closedLoop(workers, time.Second, v.do)
-	fmt.Printf("%s: %d in flight, %d devices, %g s; processor: µs a call (user + system)\n", c.Variant, c.InFlight,
-		c.Devices, c.Seconds)
+	fmt.Printf("%s: %d in flight, %d devices, %v; processor: µs a call (user + system)\n", c.Variant, c.InFlight,
+		c.Devices, d)
 	for range c.Repeat {
-		r := v.measure(workers, time.Duration(c.Seconds*float64(time.Second)))
+		r := v.measure(workers, d)
 		fmt.Printf("%.0f/s  p50 %.2f ms  p99 %.2f ms ", r.PerSecond, r.P50, r.P99)
 		for _, p := range v.processes {
 			u := r.Each[p.name]
@@ -64,23 +71,40 @@ func (c *callCommand) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	if c.Detail {
+		cost, err := v.rig.cost(ctx, v, workers, d)
+		if err != nil {
+			return err
+		}
+		writeCosts(os.Stdout, []namedCost{{fmt.Sprintf("%s, %d in flight", c.Variant, c.InFlight), cost}})
+	}
+	if c.CPUProfile != "" {
+		top, err := v.rig.cpuProfile(v, workers, d, c.CPUProfile)
+		if err != nil {
+			return err
+		}
+		fmt.Print(top)
+	}
 	return nil
 }
 
+// start starts a variant.
 func (c *callCommand) start(ctx context.Context, dir string, devices *deviceProcess) (v variant, err error) {
 	switch c.Variant {
 	case "echo":
-		return startEcho(dir, c.Devices, c.InFlight, devices)
+		v, _, err = startEcho(dir, c.Devices, c.InFlight, devices)
+		return v, err
 	case "http":
 		return startBare(c.InFlight)
 	case "commit":
 		return startCommits(ctx, dir, c.InFlight)
 	}
+	dir = filepath.Join(dir, "fleetd")
 	var r *rig
 	if c.Variant == "in-process" {
-		r, err = inProcess(ctx, filepath.Join(dir, "data"))
+		r, err = startServer(ctx, dir)
 	} else {
-		r, err = serve(ctx, filepath.Join(dir, "data"), c.rigOptions)
+		r, err = startServe(ctx, dir, c.rigOptions)
 	}
 	if err != nil {
 		return v, err
@@ -90,12 +114,15 @@ func (c *callCommand) start(ctx context.Context, dir string, devices *deviceProc
 		return v, err
 	}
 	switch c.Variant {
-	case "in-process":
-		return variant{r.call, 1, r.processes(devices), r.stop}, nil
+	case "rest":
+		load := r.rest(c.InFlight)
+		v = r.variant(load.do, devices)
+		v.stop = func() { load.close(); r.stop() }
 	case "fan-out":
-		do := func(int) error { _, err := r.fanOut(c.InFlight); return err }
-		return variant{do, c.Devices, r.processes(devices), r.stop}, nil
+		v = r.variant(func(int) error { _, err := r.fanOut(c.InFlight); return err }, devices)
+		v.calls = c.Devices
+	default:
+		v = r.variant(r.call, devices)
 	}
-	load := r.rest(c.InFlight)
-	return variant{load.do, 1, r.processes(devices), func() { load.close(); r.stop() }}, nil
+	return v, nil
 }

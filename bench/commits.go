@@ -10,12 +10,12 @@ import (
 	"fleetd/fleet/postgres/embedded"
 )
 
-// singleRowCommits measures what a program gets that commits a row per call, by
-// how many calls are in flight.
-func singleRowCommits(ctx context.Context, url string, d time.Duration) (map[int]reading, error) {
+// singleRowCommits measures what a program gets that commits a row per call to
+// the rig's PostgreSQL, by how many calls are in flight.
+func singleRowCommits(ctx context.Context, r *rig, d time.Duration) (map[int]reading, error) {
 	all := make(map[int]reading)
 	for _, n := range []int{1, 16, 64} {
-		v, err := commitsOver(ctx, url, n)
+		v, err := commitsOver(ctx, r.db.Config().ConnString(), r.postgres, n)
 		if err != nil {
 			return nil, err
 		}
@@ -27,7 +27,7 @@ func singleRowCommits(ctx context.Context, url string, d time.Duration) (map[int
 
 // commitsOver commits a row for each of n in flight, over a connection each but 48
 // at most: PostgreSQL has 60.
-func commitsOver(ctx context.Context, url string, n int) (variant, error) {
+func commitsOver(ctx context.Context, url string, server process, n int) (variant, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return variant{}, err
@@ -47,7 +47,7 @@ func commitsOver(ctx context.Context, url string, n int) (variant, error) {
 			"02beef000001", "self.audio_speaker.set_volume", `{"volume":50}`)
 		return err
 	}
-	return variant{do: do, calls: 1, stop: pool.Close}, nil
+	return variant{do: do, calls: 1, processes: []process{server, self(ofLoad)}, stop: pool.Close}, nil
 }
 
 // startCommits starts a PostgreSQL for commitsOver.
@@ -57,14 +57,17 @@ func startCommits(ctx context.Context, dir string, n int) (variant, error) {
 		return variant{}, err
 	}
 	stop := func() { _ = pg.Stop(context.WithoutCancel(ctx)) }
-	v, err := commitsOver(ctx, pg.URL(), n)
+	p, err := postmaster(filepath.Join(dir, "data"))
+	if err != nil {
+		stop()
+		return variant{}, err
+	}
+	v, err := commitsOver(ctx, pg.URL(), p, n)
 	if err != nil {
 		stop()
 		return v, err
 	}
 	closePool := v.stop
 	v.stop = func() { closePool(); stop() }
-	p, err := postmaster(filepath.Join(dir, "data"))
-	v.processes = []process{p, self(ofLoad)}
-	return v, err
+	return v, nil
 }

@@ -242,6 +242,6 @@ func startBare(n int) (v variant, err error) {
 	request := httpRequest("POST", addr, "/api/v1/devices/02beef000000/calls", callBody,
 		"Authorization: Bearer "+strings.Repeat("x", 40))
 	load := newHTTPLoad(addr, `"state":"succeeded"`, slices.Repeat([][]byte{request}, n))
-	return variant{load.do, 1, []process{{name: ofHTTP, pid: cmd.Process.Pid}, self(ofLoad)},
-		func() { load.close(); stop() }}, nil
+	return variant{do: load.do, calls: 1, processes: []process{{name: ofHTTP, pid: cmd.Process.Pid}, self(ofLoad)},
+		stop: func() { load.close(); stop() }}, nil
 }

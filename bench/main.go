@@ -34,7 +34,10 @@ type runCommand struct {
 	Rounds   int           `help:"How many rounds; a figure is their median." default:"5"`
 	Duration time.Duration `help:"Length of one measurement." default:"3s"`
 	Fleet    int           `help:"Devices in fan-outs and storms." default:"10000"`
-	Output   string        `help:"Where to write the tables, too." placeholder:"FILE"`
+	Profile  bool          `help:"Also measure what one call costs; takes three minutes."`
+	Output   string        `help:"Also write the tables to this file." placeholder:"FILE"`
+	JSON     string        `name:"json" help:"Also write the figures to this file, for --compare." placeholder:"FILE"`
+	Compare  string        `help:"Print the change of each figure since the run of this file of --json." placeholder:"FILE"`
 }
 
 type devicesCommand struct{}
@@ -43,6 +46,13 @@ func (devicesCommand) Run() error { return runDevices() }
 
 // Run does all rounds even if it takes long, and writes at the end.
 func (c *runCommand) Run(ctx context.Context) error {
+	var old storedRun
+	if c.Compare != "" {
+		var err error
+		if old, err = readRun(c.Compare); err != nil { // now, as --json may write over it
+			return err
+		}
+	}
 	dir, err := os.MkdirTemp("", "fleetd-bench")
 	if err != nil {
 		return err
@@ -66,9 +76,26 @@ func (c *runCommand) Run(ctx context.Context) error {
 		fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", i+1, c.Rounds, r)
 		rounds = append(rounds, r)
 	}
+	var costs []namedCost
+	var top string
+	if c.Profile {
+		if costs, top, err = s.profile(ctx); err != nil {
+			return err
+		}
+	}
 	var text strings.Builder
-	report(&text, rounds, s, fmt.Sprintf("make bench ROUNDS=%d", c.Rounds))
+	report(&text, rounds, costs, top, s, fmt.Sprintf("make bench ROUNDS=%d", c.Rounds))
 	fmt.Print(text.String())
+	now := figures(rounds, costs)
+	if c.Compare != "" {
+		fmt.Println()
+		compare(os.Stdout, old, now)
+	}
+	if c.JSON != "" {
+		if err := writeRun(c.JSON, now, len(rounds)); err != nil {
+			return err
+		}
+	}
 	if c.Output == "" {
 		return nil
 	}

@@ -48,10 +48,10 @@ func (m *mosquitto) stop() {
 
 // startEcho starts a Mosquitto with devices, and a controller for n calls in
 // flight.
-func startEcho(dir string, devices, n int, child *deviceProcess) (variant, error) {
+func startEcho(dir string, devices, n int, child *deviceProcess) (variant, *controller, error) {
 	m, err := startMosquitto(dir)
 	if err != nil {
-		return variant{}, err
+		return variant{}, nil, err
 	}
 	var c *controller
 	if _, err = child.connect(m.addr, 64, mosquittoDevices(max(devices, n))); err == nil {
@@ -59,13 +59,10 @@ func startEcho(dir string, devices, n int, child *deviceProcess) (variant, error
 	}
 	if err != nil {
 		m.stop()
-		return variant{}, err
+		return variant{}, nil, err
 	}
-	return variant{c.call, 1, m.processes(child), func() { c.close(); m.stop() }}, nil
-}
-
-func (m *mosquitto) processes(child *deviceProcess) []process {
-	return []process{{name: ofBroker, pid: m.cmd.Process.Pid}, self(ofLoad), child.process()}
+	return variant{do: c.call, calls: 1, stop: func() { c.close(); m.stop() }, processes: []process{
+		{name: ofBroker, pid: m.cmd.Process.Pid}, self(ofLoad), child.process()}}, c, nil
 }
 
 func freeAddr() (string, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -33,8 +35,9 @@ type rig struct {
 	fleetd, postgres  process
 	ids               []fleet.DeviceID // enrolled
 
-	server *server.Server // nil for a child
-	child  *exec.Cmd      // nil in process
+	server   *server.Server   // nil for a child
+	child    *exec.Cmd        // nil in process
+	separate *embedded.Server // nil unless PostgreSQL is reached over TCP
 }
 
 // rigOptions say which fleetd runs. Devices join at once: the default asks a
@@ -42,12 +45,13 @@ type rig struct {
 type rigOptions struct {
 	Fleetd string `help:"The program fleetd." default:"bin/fleetd"`
 	Procs  int    `help:"GOMAXPROCS of fleetd; 0 is all cores." default:"0"`
+	TCP    bool   `help:"fleetd reaches PostgreSQL over TCP (--database-url)."`
 }
 
 var benchActor = fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleAdmin}
 
-// inProcess starts a server in this process.
-func inProcess(ctx context.Context, dir string) (r *rig, err error) {
+// startServer starts a server in this process.
+func startServer(ctx context.Context, dir string) (r *rig, err error) {
 	r = &rig{fleetd: self(ofFleetd)}
 	r.server, err = server.Start(ctx, server.Config{Database: server.Database{DataDir: dir}, HTTPAddr: "127.0.0.1:0",
 		MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: string(fleet.EnrolOpen), NodeName: "bench",
@@ -56,31 +60,51 @@ func inProcess(ctx context.Context, dir string) (r *rig, err error) {
 		return nil, err
 	}
 	r.http, r.mqtt, r.admin = r.server.HTTPAddr().String(), r.server.MQTTAddr().String(), r.server.AdminAddr().String()
-	return r, r.join(ctx, dir)
+	if err := r.join(ctx, dir); err != nil {
+		r.stop()
+		return nil, err
+	}
+	return r, nil
 }
 
-// serve starts fleetd serve as a child, with default flags but for addresses
+// startServe starts fleetd serve as a child, with default flags but for addresses
 // and enrolment.
-func serve(ctx context.Context, dir string, o rigOptions) (*rig, error) {
+func startServe(ctx context.Context, dir string, o rigOptions) (_ *rig, err error) {
 	r := &rig{}
 	for _, addr := range []*string{&r.http, &r.mqtt, &r.admin} {
-		var err error
 		if *addr, err = freeAddr(); err != nil {
 			return nil, err
 		}
 	}
+	clusterDir := dir
+	env := append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "FLEETD_") || strings.HasPrefix(v, "DATABASE_URL=")
+	}), "FLEETD_DATA_DIR="+dir)
+	if o.Procs > 0 {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(o.Procs))
+	}
+	if o.TCP {
+		clusterDir = dir + "-postgres"
+		var url string
+		if r.separate, url, err = postgresOverTCP(ctx, clusterDir); err != nil {
+			return nil, err
+		}
+		env = append(env, "FLEETD_DATABASE_URL="+url)
+	}
+	defer func() {
+		if err != nil {
+			r.stop()
+		}
+	}()
 	log, err := os.Create(dir + ".log")
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	r.child = exec.Command(o.Fleetd, "serve", "--data-dir", dir, "--http-addr", r.http, "--mqtt-addr", r.mqtt,
-		"--admin-addr", r.admin, "--enrolment", "open")
-	r.child.Stdout, r.child.Stderr = log, log
+	r.child = exec.Command(o.Fleetd, "serve", "--http-addr", r.http, "--mqtt-addr", r.mqtt, "--admin-addr", r.admin,
+		"--enrolment", "open")
+	r.child.Env, r.child.Stdout, r.child.Stderr = env, log, log
 	r.child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if o.Procs > 0 {
-		r.child.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(o.Procs))
-	}
 	if err := r.child.Start(); err != nil {
 		return nil, fmt.Errorf("%w: build it with go build -o bin/ ./cmd/fleetd, or name one with --fleetd", err)
 	}
@@ -89,19 +113,40 @@ func serve(ctx context.Context, dir string, o rigOptions) (*rig, error) {
 		said, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("%w: %s", err, said)
 	}
-	if err := r.join(ctx, dir); err != nil {
-		return nil, err
-	}
-	out, err := exec.CommandContext(ctx, o.Fleetd, "token", "create", "bench", "--role", "admin", "--data-dir", dir).Output()
+	token := exec.CommandContext(ctx, o.Fleetd, "token", "create", "bench", "--role", "admin")
+	token.Env, token.Stderr = env, os.Stderr
+	out, err := token.Output()
 	if err != nil {
-		r.stop()
 		return nil, fmt.Errorf("fleetd token create: %w", err)
 	}
 	r.token = strings.TrimSpace(string(out))
-	return r, nil
+	return r, r.join(ctx, clusterDir)
 }
 
-// ready waits until the child serves; it stops a child that does not.
+// postgresOverTCP starts a PostgreSQL that is reached over TCP.
+func postgresOverTCP(ctx context.Context, dir string) (pg *embedded.Server, url string, err error) {
+	const host = "127.54.32.1" // of the loopback interface; the port is taken by others on 127.0.0.1
+	pg, err = embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: map[string]string{"listen_addresses": host}})
+	if err != nil {
+		return nil, "", err
+	}
+	file := filepath.Join(dir, "postgres", "pg_hba.conf")
+	rules, err := os.ReadFile(file)
+	if err == nil { // the cluster refuses hosts
+		err = os.WriteFile(file, append([]byte("host all all 127.0.0.0/8 trust\n"), rules...), 0o600)
+	}
+	p, pidErr := postmaster(dir)
+	if err = errors.Join(err, pidErr); err == nil {
+		err = syscall.Kill(p.pid, syscall.SIGHUP)
+	}
+	if err != nil {
+		_ = pg.Stop(ctx)
+		return nil, "", err
+	}
+	return pg, "postgres://fleetd@" + host + ":5432/fleetd?sslmode=disable", nil
+}
+
+// ready waits until the child serves.
 func (r *rig) ready(ctx context.Context) error {
 	for range 600 {
 		resp, err := http.Get("http://" + r.admin + "/readyz")
@@ -116,7 +161,6 @@ func (r *rig) ready(ctx context.Context) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	r.stop()
 	return fmt.Errorf("%s did not become ready", r.child.Path)
 }
 
@@ -132,9 +176,6 @@ func (r *rig) join(ctx context.Context, dir string) error {
 	if err == nil {
 		r.postgres, err = postmaster(dir)
 	}
-	if err != nil {
-		r.stop()
-	}
 	return err
 }
 
@@ -149,14 +190,6 @@ func postmaster(dir string) (process, error) {
 	return p, err
 }
 
-// processes are those that take part in calls; in process, the load is fleetd's.
-func (r *rig) processes(devices *deviceProcess) []process {
-	if r.child == nil {
-		return []process{r.fleetd, r.postgres, devices.process()}
-	}
-	return []process{r.fleetd, r.postgres, self(ofLoad), devices.process()}
-}
-
 func (r *rig) stop() {
 	if r.db != nil {
 		r.db.Close()
@@ -164,11 +197,14 @@ func (r *rig) stop() {
 	if r.server != nil {
 		r.server.Close()
 	}
-	if r.child != nil {
+	if r.child != nil && r.child.Process != nil {
 		_ = r.child.Process.Signal(syscall.SIGTERM)
 		kill := time.AfterFunc(time.Minute, func() { _ = r.child.Process.Kill() })
 		_ = r.child.Wait()
 		kill.Stop()
+	}
+	if r.separate != nil {
+		_ = r.separate.Stop(context.Background())
 	}
 }
 
@@ -191,6 +227,16 @@ func (r *rig) populate(ctx context.Context, n int, devices *deviceProcess) ([]cr
 
 // settle waits until what fleetd does about n new connections is over.
 func settle(n int) { time.Sleep(2*time.Second + time.Duration(n)*time.Millisecond) }
+
+// variant is calls to this fleetd; in process, the load is part of it.
+func (r *rig) variant(do func(worker int) error, devices *deviceProcess) variant {
+	v := variant{do: do, calls: 1, processes: []process{r.fleetd, r.postgres}, stop: r.stop, rig: r}
+	if r.child != nil {
+		v.processes = append(v.processes, self(ofLoad))
+	}
+	v.processes = append(v.processes, devices.process())
+	return v
+}
 
 // enrol lets n devices poll as at boot and returns their credentials.
 func (r *rig) enrol(n int) ([]credentials, error) {

@@ -12,18 +12,31 @@ import (
 // A round is one pass over everything, in the same minute, so that its ratios
 // compare like with like on a noisy machine.
 type round struct {
-	Echo, HTTP, InProcess   map[int]reading // by calls in flight
-	Serve, ServeFew         map[int]reading // through REST
-	Commits                 map[int]reading
+	Flights                 map[string]map[int]reading // by what was called, and calls in flight
 	Polls                   reading
 	EchoFanOut, FanOut      float64 // seconds
 	MochiStorm, Storm       deviceReport
 	IdleKiB, AfterStormsKiB float64 // per device
 }
 
+// What is called. The whole fleet is connected where the name has no number.
+const (
+	echo        = "Mosquitto echo"
+	bare        = "bare net/http"
+	commits     = "single-row commit"
+	processed   = "in process"
+	served      = "fleetd serve"
+	servedFew   = "fleetd serve, 64 devices"
+	servedSmall = "fleetd serve, 64 devices, GOMAXPROCS=1"
+	servedTCP   = "fleetd serve, 64 devices, PostgreSQL over TCP"
+)
+
+// flightNames are in the order of the tables.
+var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedSmall, servedTCP}
+
 var inFlight = []int{1, 64, 512}
 
-// fewDevices are connected where a large fleet is not to be measured.
+// fewDevices are connected where a large fleet is not what is measured.
 const fewDevices = 64
 
 type suite struct {
@@ -35,6 +48,7 @@ type suite struct {
 }
 
 func (s *suite) round(ctx context.Context) (r round, err error) {
+	r.Flights = make(map[string]map[int]reading)
 	dir, err := os.MkdirTemp(s.dir, "round")
 	if err != nil {
 		return r, err
@@ -54,29 +68,21 @@ func (s *suite) round(ctx context.Context) (r round, err error) {
 }
 
 // flights measures a variant at each number of calls in flight.
-func (s *suite) flights(processes []process, do func(worker int) error) map[int]reading {
+func (s *suite) flights(v variant) map[int]reading {
 	all := make(map[int]reading)
 	for _, n := range inFlight {
-		all[n] = variant{do: do, calls: 1, processes: processes}.measure(n, s.duration)
+		all[n] = v.measure(n, s.duration)
 	}
 	return all
 }
 
 func (s *suite) echo(_ context.Context, dir string, r *round) error {
-	m, err := startMosquitto(dir)
+	v, c, err := startEcho(dir, s.devices, 512, s.child)
 	if err != nil {
 		return err
 	}
-	defer m.stop()
-	if _, err := s.child.connect(m.addr, 64, mosquittoDevices(s.devices)); err != nil {
-		return err
-	}
-	c, err := newController(m.addr, 512)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	r.Echo = s.flights(m.processes(s.child), c.call)
+	defer v.stop()
+	r.Flights[echo] = s.flights(v)
 	r.EchoFanOut, err = thrice(func() (time.Duration, error) { return c.fanOut(s.devices, 512) })
 	return err
 }
@@ -87,13 +93,13 @@ func (s *suite) bare(_ context.Context, _ string, r *round) error {
 		return err
 	}
 	defer v.stop()
-	r.HTTP = s.flights(v.processes, v.do)
+	r.Flights[bare] = s.flights(v)
 	return nil
 }
 
 // serve measures fleetd serve with the whole fleet.
 func (s *suite) serve(ctx context.Context, dir string, r *round) error {
-	rig, err := serve(ctx, filepath.Join(dir, "serve"), s.rig)
+	rig, err := startServe(ctx, filepath.Join(dir, "serve"), s.rig)
 	if err != nil {
 		return err
 	}
@@ -104,11 +110,11 @@ func (s *suite) serve(ctx context.Context, dir string, r *round) error {
 		return err
 	}
 	r.IdleKiB = (rss(rig.fleetd.pid) - before) / float64(s.devices)
-	if r.Commits, err = singleRowCommits(ctx, rig.db.Config().ConnString(), s.duration/2); err != nil {
+	if r.Flights[commits], err = singleRowCommits(ctx, rig, s.duration/2); err != nil {
 		return err
 	}
 	load := rig.rest(512)
-	r.Serve = s.flights(rig.processes(s.child), load.do)
+	r.Flights[served] = s.flights(rig.variant(load.do, s.child))
 	load.close()
 	if r.FanOut, err = thrice(func() (time.Duration, error) { return rig.fanOut(512) }); err != nil {
 		return err
@@ -128,24 +134,32 @@ func (s *suite) serve(ctx context.Context, dir string, r *round) error {
 	return nil
 }
 
-// serveFew measures fleetd serve with a few devices.
+// serveFew measures fleetd serve with a few devices, as it is and as on a small
+// machine.
 func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
-	rig, err := serve(ctx, filepath.Join(dir, "few"), s.rig)
-	if err != nil {
-		return err
+	small, tcp := s.rig, s.rig
+	small.Procs, tcp.TCP = 1, true
+	for i, o := range []rigOptions{s.rig, small, tcp} {
+		name := []string{servedFew, servedSmall, servedTCP}[i]
+		rig, err := startServe(ctx, filepath.Join(dir, fmt.Sprint("few", i)), o)
+		if err != nil {
+			return err
+		}
+		if _, err = rig.populate(ctx, fewDevices, s.child); err == nil {
+			load := rig.rest(512)
+			r.Flights[name] = s.flights(rig.variant(load.do, s.child))
+			load.close()
+		}
+		rig.stop()
+		if err != nil {
+			return err
+		}
 	}
-	defer rig.stop()
-	if _, err := rig.populate(ctx, fewDevices, s.child); err != nil {
-		return err
-	}
-	load := rig.rest(512)
-	defer load.close()
-	r.ServeFew = s.flights(rig.processes(s.child), load.do)
 	return nil
 }
 
 func (s *suite) inProcess(ctx context.Context, dir string, r *round) error {
-	rig, err := inProcess(ctx, filepath.Join(dir, "process"))
+	rig, err := startServer(ctx, filepath.Join(dir, "process"))
 	if err != nil {
 		return err
 	}
@@ -153,7 +167,7 @@ func (s *suite) inProcess(ctx context.Context, dir string, r *round) error {
 	if _, err := rig.populate(ctx, s.devices, s.child); err != nil {
 		return err
 	}
-	r.InProcess = s.flights(rig.processes(s.child), rig.call)
+	r.Flights[processed] = s.flights(rig.variant(rig.call, s.child))
 	return nil
 }
 
@@ -192,14 +206,23 @@ func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
 	return nil
 }
 
+// bestCommits is the best rate of single-row commits.
+func (r round) bestCommits() (best float64) {
+	for _, c := range r.Flights[commits] {
+		best = max(best, c.PerSecond)
+	}
+	return best
+}
+
 func (r round) String() string {
-	for _, variant := range []map[int]reading{r.Serve, r.ServeFew, r.InProcess} {
-		for n, reading := range variant {
+	for name, flights := range r.Flights {
+		for n, reading := range flights {
 			if reading.Error != nil {
-				return fmt.Sprintf("at %d in flight: %v", n, reading.Error)
+				return fmt.Sprintf("%s, %d in flight: %v", name, n, reading.Error)
 			}
 		}
 	}
+	rate := func(name string) float64 { return r.Flights[name][64].PerSecond }
 	return fmt.Sprintf("at 64 in flight: Mosquitto %.0f/s, commits %.0f/s, in process %.0f/s, fleetd serve %.0f/s; polls %.0f/s",
-		r.Echo[64].PerSecond, r.Commits[64].PerSecond, r.InProcess[64].PerSecond, r.Serve[64].PerSecond, r.Polls.PerSecond)
+		rate(echo), rate(commits), rate(processed), rate(served), r.Polls.PerSecond)
 }
