@@ -29,19 +29,28 @@ type netConn struct {
 }
 
 // Read gives out whole packets up to a bad one, so that those before it are
-// answered first.
+// answered first. It keeps plain messages from mochi, which would copy each many
+// times, and handles them.
 func (c *netConn) Read(p []byte) (int, error) {
-	if c.bad != nil {
-		return 0, c.refuse()
+	for {
+		if c.bad != nil {
+			return 0, c.refuse()
+		}
+		mayHandle := c.guard.betweenPackets() && c.link != nil && c.link.established
+		n, err := c.Conn.Read(p)
+		n, c.bad = c.guard.check(p[:n])
+		handled := 0
+		if mayHandle {
+			handled = c.link.handle(p[:n])
+			n = copy(p, p[handled:n])
+		}
+		switch {
+		case c.bad == nil && (n > 0 || err != nil || handled == 0):
+			return n, err
+		case c.bad != nil && n > 0:
+			return n, nil
+		}
 	}
-	n, err := c.Conn.Read(p)
-	if n, c.bad = c.guard.check(p[:n]); c.bad == nil {
-		return n, err
-	}
-	if n == 0 {
-		return 0, c.refuse()
-	}
-	return n, nil
 }
 
 // refuse answers a bad packet as MQTT wants it, before the connection ends.
