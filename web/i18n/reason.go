@@ -2,6 +2,7 @@ package i18n
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -147,6 +148,8 @@ func (w writer) param(name string, value any) any {
 			return time.Duration(v) * time.Millisecond
 		case strings.HasSuffix(name, "_bytes"):
 			return Bytes(w.lang, v)
+		case strings.HasSuffix(name, "_hex"):
+			return fmt.Sprintf("%#x", v)
 		}
 	case string:
 		if at, err := time.Parse(time.RFC3339, v); err == nil && w.zone != nil && strings.HasSuffix(name, "_at") {

@@ -772,6 +772,14 @@ type Layout struct {
 
 	// Problem Why the parts of a merged binary cannot be used; empty if they can
 	Problem string `json:"problem"`
+
+	// ProblemCode Code of problem; empty without one
+	//
+	// Examples: image_layout
+	ProblemCode string `json:"problem_code"`
+
+	// ProblemParams Parameters of the code
+	ProblemParams map[string]interface{} `json:"problem_params"`
 }
 
 // MakeCallInputBody defines model for MakeCallInputBody.
