@@ -59,6 +59,7 @@ func readSource(t *testing.T) *source {
 		s.readConsts(f)
 	}
 	for _, f := range files {
+		s.readNouns(f)
 		s.readSites(set, f, nil)
 	}
 	if len(s.sites) < 300 {
@@ -88,6 +89,22 @@ func (s *source) readConsts(f *ast.File) {
 			}
 		}
 	}
+}
+
+// readNouns finds what the operations of REST are about: a field of their table.
+func (s *source) readNouns(f *ast.File) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		pair, ok := n.(*ast.KeyValueExpr)
+		if !ok {
+			return true
+		}
+		if key, ok := pair.Key.(*ast.Ident); ok && key.Name == "noun" {
+			if noun, ok := literal(pair.Value); ok {
+				s.words["noun"] = append(s.words["noun"], noun)
+			}
+		}
+		return true
+	})
 }
 
 func literal(e ast.Expr) (string, bool) {
@@ -192,6 +209,8 @@ func (s *source) variants(code string) []string {
 	case "image_":
 		of = []string{"size", "magic", "no_app_descriptor", "chip_id", "segment_bounds", "truncated", "checksum", "sha256",
 			"partition_table", "bootloader", "otadata", "layout"}
+	case "unknown_":
+		of = s.words["noun"]
 	case "unsigned.":
 		of = s.typed["SignatureProblem"]
 	case "invalid_": // of any field, by its case
