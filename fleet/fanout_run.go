@@ -78,7 +78,8 @@ func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 		return
 	}
 	workers := min(f.MaxInFlight, f.Targets)
-	r := &fanOutRun{s: s, f: f, targets: targets, orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
+	r := &fanOutRun{s: s, f: f, targets: targets,
+		orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
 		parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool)}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
