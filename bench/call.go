@@ -11,7 +11,7 @@ import (
 // callCommand measures one way to make calls for a few seconds: what one runs
 // while tuning.
 type callCommand struct {
-	rigOptions
+	serveOptions
 	Variant  string  `help:"What to measure: rest (fleetd serve), in-process, fan-out, echo (Mosquitto), http (a bare net/http) or commit." enum:"rest,in-process,fan-out,echo,http,commit" default:"rest"`
 	InFlight int     `help:"Calls in flight." default:"64"`
 	Devices  int     `help:"Devices connected; 0 is 64, and 10,000 for fan-out."`
@@ -104,7 +104,7 @@ func (c *callCommand) start(ctx context.Context, dir string, devices *deviceProc
 	if c.Variant == "in-process" {
 		r, err = startServer(ctx, dir)
 	} else {
-		r, err = startServe(ctx, dir, c.rigOptions)
+		r, err = startServe(ctx, dir, c.serveOptions)
 	}
 	if err != nil {
 		return v, err

@@ -63,7 +63,7 @@ type quantity struct {
 }
 
 var quantities = []quantity{
-	{"single-row commits/s, best of 1, 16 and 48 connections", round.bestCommits},
+	{"single-row commits/s, best of 1, 16 and 32 connections", round.bestCommits},
 	{"rows/s at 64 in flight, in process / best single-row commits", // a call is two rows
 		func(r round) float64 { return 2 * r.Flights[processed][64].PerSecond / r.bestCommits() }},
 	{"fan-out, Mosquitto, unaudited, s", func(r round) float64 { return r.EchoFanOut }},
@@ -102,7 +102,7 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	}
 	fmt.Fprintln(w, "\n"+readingHint)
 	fmt.Fprint(w, "\n## Medians\n\nTime of processors is per call, in µs: of the server, of PostgreSQL, and of the load with the devices. "+
-		"Other work is the share of the machine that processes outside the measurement had, in %. Commits at 64 in flight share 48 connections.\n\n")
+		"Other work is the share of the machine that processes outside the measurement had, in %. Commits at 64 in flight share 32 connections.\n\n")
 	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew)
 	fmt.Fprintf(w, "\n| Quantity | Median |\n|---|---|\n")
 	for _, q := range quantities {
@@ -213,7 +213,7 @@ func machine() string {
 	return strings.Join(parts, "; ") + ". Shared with other work, so single rounds vary."
 }
 
-// readingHint stands below the table: what a missed line depends on.
-const readingHint = "Every call of fleetd is two durable rows, the intent before a byte leaves and the outcome before anybody is told, " +
+// readingHint is printed below the table: what a missed line depends on.
+const readingHint = "Every call of fleetd is two durable rows, the intent before a byte leaves and the outcome before the caller gets it, " +
 	"with a round trip to the device between them. Against single-row commits, and against a Mosquitto that keeps no record, it therefore does best where the processor " +
 	"is the limit and the disk slow; where fsync returns in some 50 µs, as on the machine of the committed figures, those two ratios are at their worst."
