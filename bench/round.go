@@ -206,6 +206,8 @@ func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
 	return nil
 }
 
+func (r round) at(name string, n int) reading { return r.Flights[name][n] }
+
 // bestCommits is the best rate of single-row commits.
 func (r round) bestCommits() (best float64) {
 	for _, c := range r.Flights[commits] {
@@ -222,7 +224,7 @@ func (r round) String() string {
 			}
 		}
 	}
-	rate := func(name string) float64 { return r.Flights[name][64].PerSecond }
+	rate := func(name string) float64 { return r.at(name, 64).PerSecond }
 	return fmt.Sprintf("at 64 in flight: Mosquitto %.0f/s, commits %.0f/s, in process %.0f/s, fleetd serve %.0f/s; polls %.0f/s",
 		rate(echo), rate(commits), rate(processed), rate(served), r.Polls.PerSecond)
 }
