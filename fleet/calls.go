@@ -186,7 +186,7 @@ func (s *Calls) newCallID(now time.Time) uuid.UUID {
 // announce publishes an event about a call. The record is copied: views read it
 // while the call goes on.
 func (s *Calls) announce(c *Call) {
-	if s.o.Events.Idle() {
+	if !s.o.Events.Wanted(EventCall) {
 		return
 	}
 	record := *c
