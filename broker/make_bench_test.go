@@ -40,7 +40,7 @@ func BenchmarkMake(bench *testing.B) {
 	targets := fleet.NewTargets(records{}, records{})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: records{}, Targets: targets, Link: b, Events: &events})
 	defer calls.Shutdown()
-	sub := events.Subscribe(1, func(e *fleet.Event) bool { return e.Kind == fleet.EventRelease })
+	sub := events.Subscribe(1, nil, fleet.EventRelease)
 	defer sub.Close()
 	bench.ReportAllocs()
 	bench.ResetTimer()
