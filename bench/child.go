@@ -51,6 +51,8 @@ func (p *deviceProcess) drop() error {
 	return err
 }
 
+func (p *deviceProcess) process() process { return process{name: ofDevices, pid: p.cmd.Process.Pid} }
+
 func (p *deviceProcess) stop() {
 	p.stdin.Close()
 	_ = p.cmd.Wait()
