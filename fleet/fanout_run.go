@@ -475,8 +475,8 @@ func (r *fanOutRun) handle(result fanOutResult) {
 // follow subscribes to the presence of devices.
 func (r *fanOutRun) follow() {
 	r.presence = r.s.events.Subscribe(presenceBuffer, func(e *Event) bool {
-		return e.Kind == EventPresence && (e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive)
-	})
+		return e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive
+	}, EventPresence)
 }
 
 // seen is nil, which never delivers, if no device can be waited for.

@@ -126,9 +126,8 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 
 // Run forgets devices as events report their changes, until ctx ends.
 func (t *Targets) Run(ctx context.Context, events *Events) error {
-	changes := func(e *Event) bool { return e.Kind == EventDevice || e.Kind == EventInventory }
 	for ctx.Err() == nil {
-		sub := events.Subscribe(1024, changes)
+		sub := events.Subscribe(1024, nil, EventDevice, EventInventory)
 		t.forgetAll() // what changed before the subscription
 		t.follow(ctx, sub)
 		sub.Close()
