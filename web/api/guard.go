@@ -142,18 +142,24 @@ func readBody(limit, form int64, next http.Handler) http.Handler {
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // not every writer is a connection's
-	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	// Not every writer is a connection's. At the end of the body net/http lifts the deadline.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+	var data []byte
+	var err error
+	if n := r.ContentLength; n > 0 && n <= min(limit, maxBody) {
+		data = make([]byte, n)
+		_, err = io.ReadFull(r.Body, data)
+	} else {
+		data, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
 	var large *http.MaxBytesError
 	switch {
+	case err == nil:
+		return data, nil
 	case errors.As(err, &large):
 		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large",
 			Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
-	case err != nil:
-		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body",
-			Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
 	}
-	return data, nil
+	return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body",
+		Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
 }
