@@ -52,6 +52,9 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if picture, _ := op.Metadata[pictureKey].(bool); picture {
 			next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
 		}
+		if usual, _ := op.Metadata[usualKey].(func(http.Handler) http.Handler); usual != nil {
+			next = usual(next)
+		}
 		next = readBody(limit, form, next)
 	}
 	return a.authenticated(need, op.Summary, next)
