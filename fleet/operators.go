@@ -274,6 +274,12 @@ func (s *Operators) token(ctx context.Context, hash [32]byte, now time.Time) (*s
 	if seen != nil && now.Sub(seen.readAt) < tokenTTL {
 		return seen, nil
 	}
+	return s.readToken(ctx, hash, now, epoch)
+}
+
+// readToken reads a token and keeps it, unless one was revoked since epoch: it
+// may have been this one.
+func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time, epoch int) (*seenToken, error) {
 	t, err := s.store.TokenByHash(ctx, hash[:])
 	if err != nil {
 		return nil, err
@@ -283,16 +289,15 @@ func (s *Operators) token(ctx context.Context, hash [32]byte, now time.Time) (*s
 			return nil, err
 		}
 	}
-	seen = &seenToken{actor: t.Actor(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
+	seen := &seenToken{actor: t.Actor(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.epoch != epoch {
-		return seen, nil // it may have been read just before it was revoked
+	if s.epoch == epoch {
+		if len(s.tokens) > 1000 {
+			clear(s.tokens)
+		}
+		s.tokens[hash] = seen
 	}
-	if len(s.tokens) > 1000 {
-		clear(s.tokens)
-	}
-	s.tokens[hash] = seen
 	return seen, nil
 }
 

@@ -75,10 +75,15 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 			buffers.Put(b)
 		}
 	}()
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		panic(err) // a mistake of ours: see recovered
+	if u, ok := v.(interface{ writeUsual(*bytes.Buffer) bool }); ok && u.writeUsual(b) {
+		b.WriteByte('\n')
+	} else {
+		b.Reset()
+		e := json.NewEncoder(b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(v); err != nil {
+			panic(err) // a mistake of ours: see recovered
+		}
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
