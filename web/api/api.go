@@ -123,13 +123,15 @@ func newAPI(o Options) *api {
 	return a
 }
 
+// What every answer has in its header.
+var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
+
 // handler adds what every answer needs.
 func (a *api) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.recovered(w, r)
 		h := w.Header()
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cache-Control", "no-store")
+		h["X-Content-Type-Options"], h["Cache-Control"] = noSniff, noStore
 		a.router.ServeHTTP(w, r)
 	})
 }

@@ -16,7 +16,7 @@ import (
 func (a *api) registerCalls() {
 	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
 		noun:    "device",
-		summary: "Call a tool of a device", picture: true,
+		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +

@@ -52,6 +52,9 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if picture, _ := op.Metadata[pictureKey].(bool); picture {
 			next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
 		}
+		if usual, _ := op.Metadata[usualKey].(func(http.Handler) http.Handler); usual != nil {
+			next = usual(next)
+		}
 		next = readBody(limit, form, next)
 	}
 	return a.authenticated(need, op.Summary, next)
@@ -141,17 +144,23 @@ func readBody(limit, form int64, next http.Handler) http.Handler {
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // not every writer is a connection's
-	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	// Not every writer is a connection's. At the end of the body net/http lifts the deadline.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+	var data []byte
+	var err error
+	if n := r.ContentLength; n > 0 && n <= min(limit, maxBody) {
+		data = make([]byte, n)
+		_, err = io.ReadFull(r.Body, data)
+	} else {
+		data, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
 	var large *http.MaxBytesError
 	switch {
+	case err == nil:
+		return data, nil
 	case errors.As(err, &large):
 		return nil, refused(http.StatusRequestEntityTooLarge,
 			fleet.Refuse(fleet.ErrInvalid, "body_too_large.body", "limit", limit>>10))
-	case err != nil:
-		return nil, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", timeout))
 	}
-	return data, nil
+	return nil, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", timeout))
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -60,6 +62,35 @@ func (p *problem) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may be gone
+}
+
+// buffers are for answers on their way.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// writeJSON answers as huma does, where huma does not.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	b := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if b.Cap() <= 64<<10 { // an answer with a picture need not stay
+			b.Reset()
+			buffers.Put(b)
+		}
+	}()
+	if u, ok := v.(interface{ writeUsual(*bytes.Buffer) bool }); ok && u.writeUsual(b) {
+		b.WriteByte('\n')
+	} else {
+		b.Reset()
+		e := json.NewEncoder(b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(v); err != nil {
+			panic(err) // a mistake of ours: see recovered
+		}
+	}
+	h := w.Header()
+	h["Content-Type"] = []string{contentType}
+	h["Content-Length"] = []string{strconv.Itoa(b.Len())}
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client may be gone
 }
 
 // huma makes its own errors, those of requests that do not fit the document,
