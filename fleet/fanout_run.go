@@ -34,16 +34,18 @@ type fanOutRun struct {
 	cancel context.CancelFunc
 
 	orders  chan fanOutOrder
-	results chan fanOutResult
+	results chan fanOutResult // with room for all that is in flight
+	acting  sync.RWMutex      // held for reading by workers but while they wait for a call
+	over    bool              // under acting: workers touch the record no more
 
 	// The coordinator's own.
 	ready    []DeviceID
 	parked   map[DeviceID]time.Time // not connected: when they are looked at again at the latest
 	gone     map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
 	wake     time.Time              // no later than the first of parked; zero: none
-	inFlight int
-	targets  []DeviceID // of a new fan-out, until they are ready: none has had its call
-	after    DeviceID   // the last target read
+	inFlight int                    // orders without a result
+	targets  []DeviceID             // of a new fan-out, until they are ready: none has had its call
+	after    DeviceID               // the last target read
 	allRead  bool
 	failed   error         // of a device about which nothing is on record: the fan-out must not complete
 	presence *Subscription // nil if no device can be waited for
@@ -78,9 +80,8 @@ func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 		return
 	}
 	workers := min(f.MaxInFlight, f.Targets)
-	r := &fanOutRun{s: s, f: f, targets: targets,
-		orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
-		parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool)}
+	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool),
+		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
 	s.running.Go(func() {
@@ -186,10 +187,17 @@ func (s *FanOuts) announce(id uuid.UUID) {
 // untilStored calls do until the database accepts it, with growing pauses. It
 // returns errors that are not the database's, and the end of ctx.
 func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) error, failed func(error)) error {
-	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
+	return s.untilDone(ctx, func() error {
 		bounded, cancel := context.WithTimeout(ctx, fanOutDBTimeout)
-		err := do(bounded)
-		cancel()
+		defer cancel()
+		return do(bounded)
+	}, failed)
+}
+
+// untilDone is untilStored for what bounds its use of the database itself.
+func (s *FanOuts) untilDone(ctx context.Context, do func() error, failed func(error)) error {
+	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
+		err := do()
 		if err == nil || ctx.Err() != nil || rowRefused(err) || errors.Is(err, ErrOffline) {
 			return err
 		}
@@ -204,25 +212,24 @@ func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) erro
 
 // persist is untilStored, shown to who follows the fan-out.
 func (r *fanOutRun) persist(do func(context.Context) error) error {
-	return r.persistStalling(func(ctx context.Context, _ func(error)) error { return do(ctx) })
+	return r.showStuck(func(stalled func(error)) error { return r.s.untilStored(r.ctx, do, stalled) })
 }
 
-// persistStalling is persist for what waits for the database itself too: then
-// it calls stalled.
-func (r *fanOutRun) persistStalling(do func(ctx context.Context, stalled func(error)) error) error {
+// showStuck shows that do waits for the database, from its first call of stalled
+// to its end.
+func (r *fanOutRun) showStuck(do func(stalled func(error)) error) error {
 	stuck := false
-	stalled := func(err error) {
-		if !stuck {
-			stuck = true
-			r.noteStuck(err)
-		}
-	}
 	defer func() {
 		if stuck {
 			r.unstuck()
 		}
 	}()
-	return r.s.untilStored(r.ctx, func(ctx context.Context) error { return do(ctx, stalled) }, stalled)
+	return do(func(err error) {
+		if !stuck && r.ctx.Err() == nil {
+			stuck = true
+			r.noteStuck(err)
+		}
+	})
 }
 
 func (r *fanOutRun) noteStuck(err error) {
@@ -259,13 +266,22 @@ func (r *fanOutRun) carryOut(workers int) {
 	live, stopLive := context.WithCancel(r.ctx)
 	defer stopLive()
 	go r.announceWhile(live)
-	if err := r.callAll(workers); err != nil {
-		if r.ctx.Err() == nil {
+	for range workers {
+		go r.work()
+	}
+	err := r.callAll()
+	stopping := r.ctx.Err() != nil
+	if err != nil {
+		r.cancel()
+	}
+	r.release()
+	if err != nil {
+		if !stopping {
 			r.s.log.Error("fan-out stopped; it goes on at the next start", "fanout", r.f.ID, "err", err)
 		}
 		return
 	}
-	err := r.persist(func(ctx context.Context) error {
+	err = r.persist(func(ctx context.Context) error {
 		// All is done: that goes on record even while fleetd stops.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
 		defer cancel()
@@ -276,19 +292,27 @@ func (r *fanOutRun) carryOut(workers int) {
 	}
 }
 
+// work makes calls until there are no more orders.
+func (r *fanOutRun) work() {
+	r.acting.RLock()
+	for o := range r.orders {
+		r.results <- r.call(o)
+	}
+	r.acting.RUnlock()
+}
+
+// release ends the workers. It does not wait for those that wait for a call:
+// they will find that the run is over.
+func (r *fanOutRun) release() {
+	close(r.orders)
+	r.acting.Lock()
+	r.over = true
+	r.acting.Unlock()
+}
+
 // callAll returns when every target has had its call or a reason for having
 // none, or the run is canceled.
-func (r *fanOutRun) callAll(workers int) error {
-	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() {
-			for o := range r.orders {
-				r.results <- r.call(o)
-			}
-		})
-	}
-	defer all.Wait()
-	defer close(r.orders)
+func (r *fanOutRun) callAll() error {
 	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) {
 		r.follow()
 		defer func() { r.presence.Close() }()
@@ -296,8 +320,17 @@ func (r *fanOutRun) callAll(workers int) error {
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
 	for {
-		if err := r.fill(workers); err != nil {
+		if err := r.fill(cap(r.orders)); err != nil {
 			return err
+		}
+		for len(r.results) > 0 {
+			r.handle(<-r.results)
+		}
+		for len(r.ready) > 0 && len(r.orders) < cap(r.orders) && r.inFlight < cap(r.results) {
+			r.orders <- r.order(r.ready[0])
+			r.ready = r.ready[1:]
+			r.inFlight++
+			r.changed.Store(true)
 		}
 		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
 			return r.failed
@@ -306,18 +339,8 @@ func (r *fanOutRun) callAll(workers int) error {
 		if !r.wake.IsZero() {
 			alarm.Reset(max(r.wake.Sub(r.s.now()), time.Millisecond))
 		}
-		var orders chan<- fanOutOrder
-		var next fanOutOrder
-		if len(r.ready) > 0 {
-			orders, next = r.orders, r.order(r.ready[0])
-		}
 		select {
-		case orders <- next:
-			r.ready = r.ready[1:]
-			r.inFlight++
-			r.changed.Store(true)
 		case result := <-r.results:
-			r.inFlight--
 			r.handle(result)
 		case e, ok := <-r.seen():
 			r.online(e, ok)
@@ -464,6 +487,7 @@ func (r *fanOutRun) unpark(id DeviceID) {
 // connected and is still waited for.
 func (r *fanOutRun) handle(result fanOutResult) {
 	r.changed.Store(true)
+	r.inFlight--
 	if result.offline {
 		r.parkOrCall(result.device)
 	}
@@ -530,11 +554,13 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	result := fanOutResult{device: o.device}
 	again, conflicts := false, 0
 	var open *unsettledError
-	err := r.persistStalling(func(ctx context.Context, stalled func(error)) error {
+	try := func(stalled func(error)) error {
 		if err := r.awaitSettled(&open); err != nil {
 			return err
 		}
 		if again {
+			ctx, cancel := context.WithTimeout(r.ctx, fanOutDBTimeout)
+			defer cancel()
 			if due, err := r.due(ctx, o.device); err != nil || !due {
 				return err
 			}
@@ -552,6 +578,9 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 			result.offline = r.retriesOffline(c)
 		}
 		return err
+	}
+	err := r.showStuck(func(stalled func(error)) error {
+		return r.s.untilDone(r.ctx, func() error { return try(stalled) }, stalled)
 	})
 	switch {
 	case err == nil, r.ctx.Err() != nil:
@@ -563,40 +592,22 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	return result
 }
 
-// makeCall makes a call and waits for its outcome, but no longer than the run
-// lasts: a call that waits for its turn, or for an answer, is left to [Calls],
-// so that it does not hold up a stop.
+// makeCall makes a call and waits for its outcome. If the run ends meanwhile the
+// call goes on, and its outcome no longer matters here: a call that waits for its
+// turn, or for an answer, does not hold up a stop.
 func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
 	if r.ctx.Err() != nil {
 		return Call{}, r.ctx.Err()
 	}
-	type outcome struct {
-		call Call
-		err  error
+	r.acting.RUnlock()
+	c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
+		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
+		stalled: stalled})
+	r.acting.RLock()
+	if r.over {
+		return Call{}, r.ctx.Err()
 	}
-	made := make(chan outcome, 1)
-	stalls := make(chan error)
-	go func() {
-		c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
-			Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
-			stalled: func(err error) {
-				select {
-				case stalls <- err:
-				case <-r.ctx.Done():
-				}
-			}})
-		made <- outcome{c, err}
-	}()
-	for {
-		select {
-		case m := <-made:
-			return m.call, m.err
-		case err := <-stalls:
-			stalled(err)
-		case <-r.ctx.Done():
-			return Call{}, r.ctx.Err()
-		}
-	}
+	return c, err
 }
 
 // awaitSettled returns when the record of an earlier call is true.
