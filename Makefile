@@ -53,10 +53,11 @@ generate: ## make the Go code of the templ pages, and the client's types of REST
 	@scripts/generate
 
 .PHONY: bench
-bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md (ROUNDS=5)
+bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)
 	@scripts/setup test
-	@go build -o bin/bench ./bench
-	@exec bin/bench $(if $(ROUNDS),--rounds $(ROUNDS))
+	@go build -o bin/ ./bench ./cmd/fleetd
+	@exec bin/bench --profile --output bench/RESULTS.md --json bench/results.json \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(COMPARE),--compare $(COMPARE))
 
 .PHONY: chaos
 chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEEDS=1-50; MINUTES=5)

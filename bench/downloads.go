@@ -133,7 +133,7 @@ func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads
 func peakMemory(downloads *firmware.Downloads) func() (heap, resident float64, active int) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	heap0, resident0 := float64(m.HeapInuse), rss()
+	heap0, resident0 := float64(m.HeapInuse), rss(os.Getpid())
 	var heap, resident float64
 	var active int
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -141,7 +141,7 @@ func peakMemory(downloads *firmware.Downloads) func() (heap, resident float64, a
 		defer close(stopped)
 		for {
 			runtime.ReadMemStats(&m)
-			heap, resident = max(heap, float64(m.HeapInuse)-heap0), max(resident, rss()-resident0)
+			heap, resident = max(heap, float64(m.HeapInuse)-heap0), max(resident, rss(os.Getpid())-resident0)
 			active = max(active, len(downloads.Active()))
 			select {
 			case <-stop:

@@ -1,9 +1,11 @@
 // Command bench measures fleetd and what it is compared with, in the same
-// run: Mosquitto's raw echo, PostgreSQL's single-row commits, and a bare mochi.
-// It prints a table against the speed targets and writes bench/RESULTS.md.
+// run: Mosquitto's raw echo, PostgreSQL's single-row commits, a bare net/http and
+// a bare mochi. It prints a table against the speed targets; make bench
+// writes it to bench/RESULTS.md.
 //
-// The server is [server.Start] in this process, the devices that load it are a
-// child. It measures over sockets, and keeps no state between runs.
+// fleetd is the program fleetd serve, a child that is loaded through REST; "in
+// process" it is [server.Start] in this process. The devices are a child, too.
+// It keeps no state between runs.
 package main
 
 import (
@@ -18,19 +20,24 @@ import (
 )
 
 type cli struct {
-	Run     runCommand     `cmd:"" default:"withargs" help:"Measure, print and write the table."`
-	Profile profileCommand `cmd:"" help:"Profile in-process calls."`
-	Devices devicesCommand `cmd:"" hidden:"" help:"Play devices; used by run."`
+	Run     runCommand     `cmd:"" default:"withargs" help:"Measure everything, print and write the tables."`
+	Call    callCommand    `cmd:"" help:"Measure one way to make calls, for a few seconds."`
+	Devices devicesCommand `cmd:"" hidden:"" help:"Play devices; used by run and call."`
+	Bare    bareCommand    `cmd:"" hidden:"" help:"Answer requests with net/http alone; used by run and call."`
 
 	Downloads downloadsCommand `cmd:"" help:"Measure the memory that many firmware downloads take at once."`
 	Fetch     fetchCommand     `cmd:"" hidden:"" help:"Play downloading devices; used by downloads."`
 }
 
 type runCommand struct {
+	serveOptions
 	Rounds   int           `help:"How many rounds; a figure is their median." default:"5"`
 	Duration time.Duration `help:"Length of one measurement." default:"3s"`
 	Fleet    int           `help:"Devices in fan-outs and storms." default:"10000"`
-	Output   string        `help:"Where to write the table." default:"bench/RESULTS.md"`
+	Profile  bool          `help:"Also measure what one call costs; takes three minutes."`
+	Output   string        `help:"Also write the tables to this file." placeholder:"FILE"`
+	JSON     string        `name:"json" help:"Also write the figures to this file, for --compare." placeholder:"FILE"`
+	Compare  string        `help:"Print the change of each figure since the run of this file of --json." placeholder:"FILE"`
 }
 
 type devicesCommand struct{}
@@ -39,6 +46,13 @@ func (devicesCommand) Run() error { return runDevices() }
 
 // Run does all rounds even if it takes long, and writes at the end.
 func (c *runCommand) Run(ctx context.Context) error {
+	var old storedRun
+	if c.Compare != "" {
+		var err error
+		if old, err = readRun(c.Compare); err != nil { // now, as --json may write over it
+			return err
+		}
+	}
 	dir, err := os.MkdirTemp("", "fleetd-bench")
 	if err != nil {
 		return err
@@ -49,7 +63,7 @@ func (c *runCommand) Run(ctx context.Context) error {
 		return err
 	}
 	defer child.stop()
-	s := &suite{duration: c.Duration, devices: c.Fleet, dir: dir, child: child}
+	s := &suite{serving: c.serveOptions, duration: c.Duration, devices: c.Fleet, dir: dir, child: child}
 	var rounds []round
 	for i := range c.Rounds {
 		if ctx.Err() != nil {
@@ -62,17 +76,30 @@ func (c *runCommand) Run(ctx context.Context) error {
 		fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", i+1, c.Rounds, r)
 		rounds = append(rounds, r)
 	}
-	kept := keptFigures(c.Output)
-	out, err := os.Create(c.Output)
-	if err != nil {
-		return err
+	var costs []namedCost
+	var top string
+	if c.Profile {
+		if costs, top, err = s.profile(ctx); err != nil {
+			return err
+		}
 	}
-	defer out.Close()
-	defer func() { _, _ = out.WriteString(kept) }()
-	command := fmt.Sprintf("make bench ROUNDS=%d", c.Rounds)
-	report(os.Stdout, rounds, s, command)
-	report(out, rounds, s, command)
-	return nil
+	var text strings.Builder
+	report(&text, rounds, costs, top, s, fmt.Sprintf("make bench ROUNDS=%d", c.Rounds))
+	fmt.Print(text.String())
+	now := figures(rounds, costs)
+	if c.Compare != "" {
+		fmt.Println()
+		compare(os.Stdout, old, now)
+	}
+	if c.JSON != "" {
+		if err := writeRun(c.JSON, now, len(rounds)); err != nil {
+			return err
+		}
+	}
+	if c.Output == "" {
+		return nil
+	}
+	return os.WriteFile(c.Output, []byte(text.String()+keptFigures(c.Output)), 0o644)
 }
 
 // keptHeading begins the figures that other commands measured.

@@ -46,6 +46,25 @@ func (m *mosquitto) stop() {
 	_ = m.cmd.Wait()
 }
 
+// startEcho starts a Mosquitto with devices, and a controller for n calls in
+// flight.
+func startEcho(dir string, devices, n int, child *deviceProcess) (variant, *controller, error) {
+	m, err := startMosquitto(dir)
+	if err != nil {
+		return variant{}, nil, err
+	}
+	var c *controller
+	if _, err = child.connect(m.addr, 64, mosquittoDevices(max(devices, n))); err == nil {
+		c, err = newController(m.addr, n)
+	}
+	if err != nil {
+		m.stop()
+		return variant{}, nil, err
+	}
+	return variant{do: c.call, calls: 1, stop: func() { c.close(); m.stop() }, processes: []process{
+		{name: ofBroker, pid: m.cmd.Process.Pid}, self(ofLoad), child.process(ofDevices)}}, c, nil
+}
+
 func freeAddr() (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

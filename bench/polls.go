@@ -1,11 +1,8 @@
 package main
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -17,30 +14,25 @@ const pollBody = `{"version":2,"language":"en-US","flash_size":16777216,"minimum
 	`"partition_table":[{"label":"ota_0","type":0,"subtype":16,"address":131072,"size":4128768},{"label":"ota_1","type":0,"subtype":17,"address":4259840,"size":4128768}],` +
 	`"ota":{"label":"ota_0"},"board":{"type":"bench","name":"bench","ssid":"lab","rssi":-52,"channel":6,"ip":"192.168.4.27","mac":"%[1]s"}}`
 
-// bootPolls measures polls of known devices over new connections, as devices
-// make them, with the load on the same cores.
-func bootPolls(r *rig, workers int, d time.Duration) reading {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+// bootPoll polls as device i does at boot, over a new connection, and returns
+// the answer.
+func (r *rig) bootPoll(i int) ([]byte, error) {
+	mac, uuid := r.ids[i].MAC(), fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i)
+	client := httpClient{addr: r.http}
+	defer client.close()
+	status, body, err := client.do(httpRequest("POST", r.http, "/xiaozhi/ota/", fmt.Sprintf(pollBody, mac, uuid),
+		"Connection: close", "Device-Id: "+mac, "Client-Id: "+uuid, "User-Agent: bench/2.4.2"))
+	if err == nil && !bytes.Contains(body, []byte(`"mqtt"`)) {
+		err = fmt.Errorf("status %d without credentials: %.200s", status, body)
+	}
+	return body, err
+}
+
+// bootPolls measures polls of known devices, with the load on the same cores.
+func (r *rig) bootPolls(workers int, d time.Duration) reading {
 	var n atomic.Int64
 	return closedLoop(workers, d, func(int) error {
-		i := int(n.Add(1)) % len(r.ids)
-		mac, uuid := r.ids[i].MAC(), fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i)
-		req, err := http.NewRequest("POST", "http://"+r.http+"/xiaozhi/ota/", strings.NewReader(fmt.Sprintf(pollBody, mac,
-			uuid)))
-		if err != nil {
-			return err
-		}
-		req.Header = http.Header{"Device-Id": {mac}, "Client-Id": {uuid}, "User-Agent": {"bench/2.4.2"},
-			"Content-Type": {"application/json"}}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err == nil && !strings.Contains(string(body), `"mqtt"`) {
-			err = errors.New("no credentials in the answer")
-		}
+		_, err := r.bootPoll(int(n.Add(1)) % len(r.ids))
 		return err
 	})
 }

@@ -1,89 +1,169 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
-	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres/embedded"
 )
 
-// A rig is a whole fleetd in this process, with a PostgreSQL that outlives it.
+// A rig is a whole fleetd with an embedded PostgreSQL: fleetd serve as users run
+// it, or a server in this process.
 type rig struct {
-	*server.Server
-	postgres *embedded.Server
-	http     string // address of REST and the boot poll
-	token    string
+	http, mqtt, admin string // addresses
+	token             string // of an administrator
+	db                *pgxpool.Pool
+	fleetd, postgres  process
+	ids               []fleet.DeviceID // enrolled
 
-	ids []fleet.DeviceID
+	server   *server.Server   // nil for a child
+	child    *exec.Cmd        // nil in process
+	separate *embedded.Server // nil unless PostgreSQL is reached over TCP
 }
 
 var benchActor = fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleAdmin}
 
-func newRig(ctx context.Context, dir string) (*rig, error) {
-	pg, err := embedded.Start(ctx, embedded.Options{DataDir: filepath.Join(dir, "data")})
+// startServer starts a server in this process.
+func startServer(ctx context.Context, dir string) (r *rig, err error) {
+	r = &rig{fleetd: self(ofFleetd)}
+	r.server, err = server.Start(ctx, server.Config{Database: server.Database{DataDir: dir}, HTTPAddr: "127.0.0.1:0",
+		MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: string(fleet.EnrolOpen), NodeName: "bench",
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{postgres: pg}
-	r.Server, err = server.Start(ctx, server.Config{
-		Database: server.Database{DataDir: filepath.Join(dir, "fleetd"), DatabaseURL: pg.URL()},
-		HTTPAddr: "127.0.0.1:0", MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: string(fleet.EnrolOpen),
-		NodeName: "bench", Log: slog.New(slog.DiscardHandler)})
-	if err == nil {
-		r.http = r.HTTPAddr().String()
-		_, r.token, err = r.Operators.NewToken(ctx, benchActor, "bench", fleet.RoleAdmin, nil)
-	}
-	if err != nil {
+	r.http, r.mqtt, r.admin = r.server.HTTPAddr().String(), r.server.MQTTAddr().String(), r.server.AdminAddr().String()
+	if err := r.join(ctx, dir); err != nil {
 		r.stop()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *rig) stop() {
-	if r.Server != nil {
-		r.Close()
+// join connects to the rig's PostgreSQL, for what only it knows.
+func (r *rig) join(ctx context.Context, dir string) error {
+	url, running, err := embedded.Join(dir)
+	if err == nil && !running {
+		err = fmt.Errorf("no PostgreSQL runs in %s", dir)
 	}
-	_ = r.postgres.Stop(context.Background())
+	if err == nil {
+		r.db, err = pgxpool.New(ctx, url)
+	}
+	if err == nil {
+		r.postgres, err = postmaster(dir)
+	}
+	return err
+}
+
+// postmaster is the PostgreSQL of a data directory.
+func postmaster(dir string) (process, error) {
+	p := process{name: ofPostgres, children: true}
+	data, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
+	if err == nil {
+		first, _, _ := strings.Cut(string(data), "\n")
+		p.pid, err = strconv.Atoi(first)
+	}
+	return p, err
+}
+
+func (r *rig) stop() {
+	if r.db != nil {
+		r.db.Close()
+	}
+	if r.server != nil {
+		r.server.Close()
+	}
+	if r.child != nil && r.child.Process != nil {
+		_ = r.child.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(time.Minute, func() { _ = r.child.Process.Kill() })
+		_ = r.child.Wait()
+		kill.Stop()
+	}
+	if r.separate != nil {
+		_ = r.separate.Stop(context.Background())
+	}
+}
+
+// populate enrols n devices, connects them and waits until fleetd knows their
+// tools and has settled, unaided.
+func (r *rig) populate(ctx context.Context, n int, devices *deviceProcess) ([]credentials, error) {
+	all, err := r.enrol(n)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := devices.connect(r.mqtt, 64, all); err != nil {
+		return nil, err
+	}
+	if err := r.listed(ctx, n); err != nil {
+		return nil, err
+	}
+	settle(n)
+	return all, nil
+}
+
+// settle waits until what fleetd does about n new connections is over.
+func settle(n int) { time.Sleep(2*time.Second + time.Duration(n)*time.Millisecond) }
+
+// variant is calls to this fleetd; in process, the load is part of it.
+func (r *rig) variant(do func(worker int) error, devices *deviceProcess) variant {
+	v := variant{do: do, calls: 1, processes: []process{r.fleetd, r.postgres}, stop: r.stop, rig: r}
+	if r.child != nil {
+		v.processes = append(v.processes, self(ofLoad))
+	}
+	v.processes = append(v.processes, devices.process(ofDevices))
+	return v
 }
 
 // enrol lets n devices poll as at boot and returns their credentials.
 func (r *rig) enrol(n int) ([]credentials, error) {
 	r.ids = make([]fleet.DeviceID, n)
-	out := make([]credentials, n)
-	for i := range n {
+	for i := range r.ids {
 		r.ids[i] = fleet.DeviceID(fmt.Sprintf("02beef%06x", i))
-		a, err := r.Enrolments.Poll(enrolment.BootPoll{Device: r.ids[i],
-			ClientID: fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-%012x", i), Board: "bench",
-			Chip: "esp32s3", Version: "2.4.2", ELFSHA256: "9f2c4d6b8a01c3e5f7091b2d4f60718293a4b5c6d7e8f90a1b2c3d4e5f607101",
-			Slot: "ota_0", At: time.Now()})
-		if err != nil {
-			return nil, err
-		}
-		c := a.Session
-		out[i] = credentials{ClientID: c.ClientID, Username: c.Username, Password: c.Password, Up: c.PublishTopic}
 	}
-	return out, nil
+	all := make([]credentials, n)
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range all {
+		g.Go(func() error {
+			var answer struct {
+				MQTT struct {
+					ClientID     string `json:"client_id"`
+					Username     string `json:"username"`
+					Password     string `json:"password"`
+					PublishTopic string `json:"publish_topic"`
+				} `json:"mqtt"`
+			}
+			body, err := r.bootPoll(i)
+			if err == nil {
+				err = json.Unmarshal(body, &answer)
+			}
+			m := answer.MQTT
+			all[i] = credentials{ClientID: m.ClientID, Username: m.Username, Password: m.Password, Up: m.PublishTopic}
+			return err
+		})
+	}
+	return all, g.Wait()
 }
 
 // listed waits until the tools of all n devices are known.
 func (r *rig) listed(ctx context.Context, n int) error {
-	q, err := fleet.ParseQuery("tool:self.audio_speaker.set_volume")
-	if err != nil {
-		return err
-	}
 	for range 600 {
-		known, err := r.Devices.CountDevices(ctx, q)
+		var known int
+		err := r.db.QueryRow(ctx, `SELECT count(*) FROM devices WHERE tools_count > 0`).Scan(&known)
 		if err != nil || known == n {
 			return err
 		}
@@ -92,56 +172,66 @@ func (r *rig) listed(ctx context.Context, n int) error {
 	return fmt.Errorf("not all of %d devices listed their tools within a minute", n)
 }
 
+const callBody = `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":50}}`
+
 // call makes one call in process, as the console and fan-outs do.
 func (r *rig) call(worker int) error {
-	c, err := r.Calls.Make(context.Background(), fleet.CallRequest{Actor: benchActor, Device: r.ids[worker],
-		Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
+	c, err := r.server.Calls.Make(context.Background(), fleet.CallRequest{Actor: benchActor,
+		Device: r.ids[worker%len(r.ids)], Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
 	if err == nil && c.State != fleet.CallSucceeded {
 		err = fmt.Errorf("call to %s ended %s: %+v", c.Device, c.State, c.Error)
 	}
 	return err
 }
 
-// restCall makes one call through REST, on a connection that is kept.
-func (r *rig) restCall(client *http.Client, worker int) error {
-	req, err := http.NewRequest("POST", "http://"+r.http+"/api/v1/devices/"+string(r.ids[worker])+"/calls",
-		bytes.NewReader([]byte(`{"tool":"self.audio_speaker.set_volume","arguments":{"volume":50}}`)))
-	if err != nil {
-		return err
+// rest makes calls through REST on connections that are kept, one for each of n
+// workers.
+func (r *rig) rest(n int) *httpLoad {
+	requests := make([][]byte, n)
+	for i := range requests {
+		requests[i] = httpRequest("POST", r.http, "/api/v1/devices/"+string(r.ids[i%len(r.ids)])+"/calls", callBody,
+			"Authorization: Bearer "+r.token)
 	}
-	req.Header.Set("Authorization", "Bearer "+r.token)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && !bytes.Contains(body, []byte(`"state":"succeeded"`)) {
-		err = fmt.Errorf("%s: %.200s", resp.Status, body)
-	}
-	return err
+	return newHTTPLoad(r.http, `"state":"succeeded"`, requests)
 }
 
-// fanOut calls the first n devices, with the record of each, and returns how
-// long that took.
-func (r *rig) fanOut(ctx context.Context, n, window int) (time.Duration, error) {
+// fanOut calls all devices through REST, with the record of each, and returns
+// how long that took.
+func (r *rig) fanOut(window int) (time.Duration, error) {
+	type view struct {
+		ID     string
+		State  fleet.FanOutState
+		Counts struct{ Succeeded int }
+	}
+	var made, done view
 	begin := time.Now()
-	f, err := r.FanOuts.Create(ctx, fleet.FanOutRequest{Actor: benchActor, Devices: r.ids[:n],
-		Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`), MaxInFlight: window})
+	err := r.ask("POST", "/fanouts", fmt.Sprintf(`{"q":"","max_in_flight":%d,%s`, window, callBody[1:]), &made)
 	if err != nil {
 		return 0, err
 	}
-	for f.State == fleet.FanOutRunning {
+	for list := (struct{ Items []view }{}); len(list.Items) == 0 || list.Items[0].State == fleet.FanOutRunning; {
 		time.Sleep(5 * time.Millisecond)
-		if f, err = r.FanOuts.Get(ctx, f.ID); err != nil {
+		if err := r.ask("GET", "/fanouts?limit=1", "", &list); err != nil {
 			return 0, err
 		}
 	}
 	took := time.Since(begin)
-	p, err := r.FanOuts.Progress(ctx, f.ID)
-	if err == nil && p.ByState[fleet.CallSucceeded] != n {
-		err = fmt.Errorf("of %d calls of the fan-out: %v", n, p.ByState)
+	if err = r.ask("GET", "/fanouts/"+made.ID, "", &done); err == nil && done.Counts.Succeeded != len(r.ids) {
+		err = fmt.Errorf("of %d calls of the fan-out %d succeeded", len(r.ids), done.Counts.Succeeded)
 	}
 	return took, err
+}
+
+// ask makes a request of REST that is not what is measured.
+func (r *rig) ask(method, path, body string, answer any) error {
+	client := httpClient{addr: r.http}
+	defer client.close()
+	status, data, err := client.do(httpRequest(method, r.http, "/api/v1"+path, body, "Authorization: Bearer "+r.token))
+	if err == nil && status >= 300 {
+		err = fmt.Errorf("%s %s: status %d: %.200s", method, path, status, data)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, answer)
 }

@@ -3,42 +3,58 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
+	"path/filepath"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 )
 
 // A round is one pass over everything, in the same minute, so that its ratios
 // compare like with like on a noisy machine.
 type round struct {
-	Mosquitto, InProcess, REST map[int]reading // by calls in flight
-	Commits                    reading
-	Polls                      reading
-	MosquittoFanOut, FanOut    float64 // seconds
-	MochiStorm, Storm          deviceReport
-	IdleKiB, AfterStormsKiB    float64 // per device
+	Flights                 map[string]map[int]reading // by what was called, and calls in flight
+	Polls                   reading
+	EchoFanOut, FanOut      float64 // seconds
+	MochiStorm, Storm       deviceReport
+	IdleKiB, AfterStormsKiB float64 // per device
 }
+
+// What is called. The whole fleet is connected where the name has no number.
+const (
+	echo        = "Mosquitto echo"
+	bare        = "bare net/http"
+	commits     = "single-row commit"
+	processed   = "in process"
+	served      = "fleetd serve"
+	servedFew   = "fleetd serve, 64 devices"
+	servedSmall = "fleetd serve, 64 devices, GOMAXPROCS=1"
+	servedTCP   = "fleetd serve, 64 devices, PostgreSQL over TCP"
+)
+
+// flightNames are in the order of the tables.
+var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedSmall, servedTCP}
 
 var inFlight = []int{1, 64, 512}
 
+// fewDevices are connected where a large fleet is not what is measured.
+const fewDevices = 64
+
 type suite struct {
+	serving  serveOptions
 	duration time.Duration
 	devices  int // of fan-outs and storms
 	dir      string
 	child    *deviceProcess
 }
 
-func (s *suite) round(ctx context.Context) (round, error) {
-	r := round{Mosquitto: map[int]reading{}, InProcess: map[int]reading{}, REST: map[int]reading{}}
+func (s *suite) round(ctx context.Context) (r round, err error) {
+	r.Flights = make(map[string]map[int]reading)
 	dir, err := os.MkdirTemp(s.dir, "round")
 	if err != nil {
 		return r, err
 	}
 	defer os.RemoveAll(dir)
-	steps := []func(context.Context, string, *round) error{s.mosquitto, s.fleetd, s.mochi}
+	steps := []func(context.Context, string, *round) error{s.echo, s.bare, s.serve, s.serveFew, s.inProcess, s.mochi}
 	for _, step := range steps {
 		if err := step(ctx, dir, &r); err != nil {
 			return r, err
@@ -51,64 +67,107 @@ func (s *suite) round(ctx context.Context) (round, error) {
 	return r, nil
 }
 
-func (s *suite) mosquitto(_ context.Context, dir string, r *round) error {
-	m, err := startMosquitto(dir)
-	if err != nil {
-		return err
-	}
-	defer m.stop()
-	if _, err := s.child.connect(m.addr, 64, mosquittoDevices(s.devices)); err != nil {
-		return err
-	}
-	c, err := newController(m.addr, 512)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+// flights measures a variant at each number of calls in flight.
+func (s *suite) flights(v variant) map[int]reading {
+	all := make(map[int]reading)
 	for _, n := range inFlight {
-		r.Mosquitto[n] = closedLoop(n, s.duration, c.call)
+		all[n] = v.measure(n, s.duration)
 	}
-	r.MosquittoFanOut, err = thrice(func() (time.Duration, error) { return c.fanOut(s.devices, 512) })
+	return all
+}
+
+func (s *suite) echo(_ context.Context, dir string, r *round) error {
+	v, c, err := startEcho(dir, s.devices, 512, s.child)
+	if err != nil {
+		return err
+	}
+	defer v.stop()
+	r.Flights[echo] = s.flights(v)
+	r.EchoFanOut, err = thrice(func() (time.Duration, error) { return c.fanOut(s.devices, 512) })
 	return err
 }
 
-func (s *suite) fleetd(ctx context.Context, dir string, r *round) error {
-	rig, err := newRig(ctx, dir)
+func (s *suite) bare(_ context.Context, _ string, r *round) error {
+	v, err := startBare(512)
+	if err != nil {
+		return err
+	}
+	defer v.stop()
+	r.Flights[bare] = s.flights(v)
+	return nil
+}
+
+// serve measures fleetd serve with the whole fleet.
+func (s *suite) serve(ctx context.Context, dir string, r *round) error {
+	rig, err := startServe(ctx, filepath.Join(dir, "serve"), s.serving)
 	if err != nil {
 		return err
 	}
 	defer rig.stop()
-	devices, err := rig.enrol(s.devices)
+	before := rss(rig.fleetd.pid)
+	devices, err := rig.populate(ctx, s.devices, s.child)
 	if err != nil {
 		return err
 	}
-	before := rss()
-	addr := rig.MQTTAddr().String()
-	if _, err := s.child.connect(addr, 64, devices); err != nil {
+	r.IdleKiB = (rss(rig.fleetd.pid) - before) / float64(s.devices)
+	if r.Flights[commits], err = singleRowCommits(ctx, rig, s.duration/2); err != nil {
 		return err
 	}
-	if err := rig.listed(ctx, len(devices)); err != nil {
+	load := rig.rest(512)
+	r.Flights[served] = s.flights(rig.variant(load.do, s.child))
+	load.close()
+	if r.FanOut, err = thrice(func() (time.Duration, error) { return rig.fanOut(512) }); err != nil {
 		return err
 	}
-	r.IdleKiB = (settledRSS() - before) / float64(s.devices)
-	if r.Commits, err = singleRowCommits(ctx, rig.postgres.URL(), s.duration/2); err != nil {
-		return err
-	}
-	s.calls(rig, r)
-	if r.FanOut, err = thrice(func() (time.Duration, error) { return rig.fanOut(ctx, s.devices, 512) }); err != nil {
-		return err
-	}
-	r.Polls = bootPolls(rig, 64, s.duration)
+	r.Polls = rig.bootPolls(64, s.duration)
 	for range 3 {
 		if err := s.child.drop(); err != nil {
 			return err
 		}
 		time.Sleep(time.Second)
-		if r.Storm, err = s.child.connect(addr, 256, devices); err != nil {
+		if r.Storm, err = s.child.connect(rig.mqtt, 256, devices); err != nil {
 			return err
 		}
 	}
-	r.AfterStormsKiB = (settledRSS() - before) / float64(s.devices)
+	settle(s.devices)
+	r.AfterStormsKiB = (rss(rig.fleetd.pid) - before) / float64(s.devices)
+	return nil
+}
+
+// serveFew measures fleetd serve with a few devices, as it is and as on a small
+// machine.
+func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
+	small, tcp := s.serving, s.serving
+	small.Procs, tcp.TCP = 1, true
+	for i, o := range []serveOptions{s.serving, small, tcp} {
+		name := []string{servedFew, servedSmall, servedTCP}[i]
+		rig, err := startServe(ctx, filepath.Join(dir, fmt.Sprint("few", i)), o)
+		if err != nil {
+			return err
+		}
+		if _, err = rig.populate(ctx, fewDevices, s.child); err == nil {
+			load := rig.rest(512)
+			r.Flights[name] = s.flights(rig.variant(load.do, s.child))
+			load.close()
+		}
+		rig.stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *suite) inProcess(ctx context.Context, dir string, r *round) error {
+	rig, err := startServer(ctx, filepath.Join(dir, "process"))
+	if err != nil {
+		return err
+	}
+	defer rig.stop()
+	if _, err := rig.populate(ctx, s.devices, s.child); err != nil {
+		return err
+	}
+	r.Flights[processed] = s.flights(rig.variant(rig.call, s.child))
 	return nil
 }
 
@@ -123,16 +182,6 @@ func thrice(run func() (time.Duration, error)) (float64, error) {
 		seconds = append(seconds, took.Seconds())
 	}
 	return median(seconds), nil
-}
-
-func (s *suite) calls(rig *rig, r *round) {
-	transport := &http.Transport{MaxIdleConnsPerHost: 600, MaxIdleConns: 600}
-	client := &http.Client{Transport: transport}
-	defer transport.CloseIdleConnections()
-	for _, n := range inFlight {
-		r.InProcess[n] = closedLoop(n, s.duration, rig.call)
-		r.REST[n] = closedLoop(n, s.duration, func(worker int) error { return rig.restCall(client, worker) })
-	}
 }
 
 func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
@@ -157,34 +206,25 @@ func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
 	return nil
 }
 
-// settledRSS is the resident memory once fleetd has settled, unaided, after a
-// storm. Nothing is done to help it.
-func settledRSS() float64 {
-	time.Sleep(12 * time.Second)
-	return rss()
-}
+func (r round) at(name string, n int) reading { return r.Flights[name][n] }
 
-// rss is the resident memory of this process in KiB.
-func rss() float64 {
-	data, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
+// bestCommits is the best rate of single-row commits.
+func (r round) bestCommits() (best float64) {
+	for _, c := range r.Flights[commits] {
+		best = max(best, c.PerSecond)
 	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			n, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return n
-		}
-	}
-	return 0
+	return best
 }
 
 func (r round) String() string {
-	for n, reading := range r.REST {
-		if reading.Error != nil {
-			return fmt.Sprintf("REST at %d: %v", n, reading.Error)
+	for name, flights := range r.Flights {
+		for n, reading := range flights {
+			if reading.Error != nil {
+				return fmt.Sprintf("%s, %d in flight: %v", name, n, reading.Error)
+			}
 		}
 	}
-	return fmt.Sprintf("mosquitto %.0f/s, commits %.0f/s, in process %.0f/s, REST %.0f/s at 64; polls %.0f/s",
-		r.Mosquitto[64].PerSecond, r.Commits.PerSecond, r.InProcess[64].PerSecond, r.REST[64].PerSecond, r.Polls.PerSecond)
+	rate := func(name string) float64 { return r.at(name, 64).PerSecond }
+	return fmt.Sprintf("at 64 in flight: Mosquitto %.0f/s, commits %.0f/s, in process %.0f/s, fleetd serve %.0f/s; polls %.0f/s",
+		rate(echo), rate(commits), rate(processed), rate(served), r.Polls.PerSecond)
 }

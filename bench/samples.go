@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -34,10 +35,37 @@ func median(values []float64) float64 {
 
 // A reading is one closed-loop measurement.
 type reading struct {
+	Calls     float64
 	PerSecond float64
 	P50, P99  float64 // milliseconds
 	Failed    int
-	Error     error // of one that failed
+	Error     error            // of one that failed
+	Each      map[string]usage // what a call used, by process; nil where it was not counted
+	Foreign   float64          // share of the machine that other processes used
+}
+
+// A variant is one way to make calls.
+type variant struct {
+	do        func(worker int) error
+	calls     int // that do makes at a time, 1 but for fan-outs
+	processes []process
+	stop      func()
+	rig       *rig // nil without fleetd
+}
+
+// measure runs a closed loop with a look at what the processes use.
+func (v variant) measure(n int, d time.Duration) reading {
+	begin, before, busyBefore := time.Now(), usages(v.processes), busy()
+	r := closedLoop(n, d, v.do)
+	took, after, used := time.Since(begin), usages(v.processes), busy()-busyBefore
+	r.Calls, r.PerSecond = r.Calls*float64(v.calls), r.PerSecond*float64(v.calls)
+	r.Each = make(map[string]usage)
+	for name := range after {
+		r.Each[name] = after[name].each(before[name], max(1, r.Calls))
+		used -= after[name].cpu() - before[name].cpu()
+	}
+	r.Foreign = max(0, used/float64(took.Microseconds())/float64(runtime.NumCPU()))
+	return r
 }
 
 // closedLoop runs do on n workers for a while, each waiting for its own
@@ -74,7 +102,8 @@ func closedLoop(n int, d time.Duration, do func(worker int) error) reading {
 		total.Failed += r.failed
 		total.Error = cmp.Or(total.Error, r.err)
 	}
-	total.PerSecond = float64(len(all)) / time.Since(begin).Seconds()
+	total.Calls = float64(len(all))
+	total.PerSecond = total.Calls / time.Since(begin).Seconds()
 	total.P50, total.P99 = ms(all.percentile(50)), ms(all.percentile(99))
 	return total
 }

@@ -10,8 +10,7 @@ import (
 	"fleetd/mcp"
 )
 
-// forever is the timeout of calls that only the caller's context ends: mcp
-// requires one.
+// forever is the timeout of calls whose context has no deadline: mcp requires one.
 const forever = 24 * time.Hour
 
 // Send writes the call and waits for the answer until ctx ends.
@@ -23,8 +22,12 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	c := t.c
 	call := &sentCall{id: t.id, tool: inv.Tool, late: late}
 	c.device.remember(call)
-	result, err := c.session.Call(ctx, mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments,
-		Scope: scopeOf(inv), Timeout: forever, OnSent: inv.OnWritten})
+	params := mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments, Scope: scopeOf(inv),
+		OnSent: inv.OnWritten}
+	if _, bounded := ctx.Deadline(); !bounded {
+		params.Timeout = forever
+	}
+	result, err := c.session.Call(ctx, params)
 	if !gaveUp(err) {
 		c.device.settle(call)
 		return c.outcome(inv.Tool, result, err)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -223,6 +224,51 @@ func (c *connection) seen(now time.Time) {
 		c.lastSeen = now
 		c.broker.devices.Seen(c.Device)
 	}
+}
+
+// handle receives the messages that b begins with and returns how many bytes they
+// take. The rest is for mochi: it begins with a packet that is not QoS 0 to the
+// device's own topic without properties, or not complete.
+func (c *connection) handle(b []byte) (handled int) {
+	payload, next := c.plainMessage(b)
+	if next == 0 {
+		return 0
+	}
+	now := time.Now()
+	c.seen(now)
+	for ; next > 0 && !c.client.Closed(); payload, next = c.plainMessage(b[handled:]) {
+		handled += next
+		c.receive(payload)
+	}
+	if k := c.client.State.Keepalive; k > 0 { // as mochi does for the packets that it reads
+		_ = c.client.Net.Conn.SetDeadline(now.Add(time.Duration(k+k/2) * time.Second))
+	}
+	return handled
+}
+
+// plainMessage returns the payload of the packet that b begins with, and its
+// length; 0 if it is a packet that handle leaves to mochi.
+func (c *connection) plainMessage(b []byte) (payload []byte, length int) {
+	if len(b) < 2 || b[0] != packetPublish<<4 {
+		return nil, 0
+	}
+	remaining, n := binary.Uvarint(b[1:])
+	if n <= 0 || remaining > uint64(len(b)-1-n) {
+		return nil, 0
+	}
+	length = 1 + n + int(remaining)
+	body := b[1+n : length]
+	if len(body) < 2+len(c.up) || int(binary.BigEndian.Uint16(body)) != len(c.up) || string(body[2:2+len(c.up)]) != c.up {
+		return nil, 0
+	}
+	payload = body[2+len(c.up):]
+	if !c.v5() {
+		return payload, length
+	}
+	if len(payload) == 0 || payload[0] != 0 {
+		return nil, 0
+	}
+	return payload[1:], length
 }
 
 // receive takes what the device published.

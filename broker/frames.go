@@ -93,6 +93,9 @@ func (g *frameGuard) check(b []byte) (good int, err error) {
 	return len(b), nil
 }
 
+// betweenPackets reports whether the next byte begins a packet after CONNECT.
+func (g *frameGuard) betweenPackets() bool { return g.connected && g.at == atHeader }
+
 // skippable passes over up to n bytes that need no look, all at once.
 func (g *frameGuard) skippable(n int) int {
 	switch g.at {

@@ -136,6 +136,8 @@ func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 	deadline := time.Now().Add(l.broker.o.ConnectTimeout)
 	if l.shaking != nil {
 		nc.handshake = l.shaking.add(raw, deadline, l.life.Done())
+	} else if tcp, ok := raw.(*net.TCPConn); ok {
+		nc.plain, _ = tcp.SyscallConn() // an error is of a connection that is not one
 	}
 	l.handlers.Add(1)
 	l.mu.Lock()
@@ -177,7 +179,7 @@ func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.Es
 		return
 	default:
 	}
-	if err = nc.raw.SetDeadline(deadline); err != nil { // writes of CONNACK and later have their own
+	if err = nc.setConnectDeadline(deadline); err != nil {
 		return
 	}
 	if l.broker.fromProxy(nc.raw.RemoteAddr()) {

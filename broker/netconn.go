@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"runtime/debug"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -12,9 +14,10 @@ import (
 // A netConn is a device's socket as mochi sees it. It refuses bytes that mochi
 // must not see, and does not let a device that takes nothing block a writer.
 type netConn struct {
-	net.Conn              // what to read from and write to: the socket, or TLS over it
-	raw          net.Conn // the socket
-	remote       net.Addr // the device's, if a proxy says it; nil: the socket's
+	net.Conn                     // what to read from and write to: the socket, or TLS over it
+	raw          net.Conn        // the socket
+	plain        syscall.RawConn // the socket, unless there is TLS over it
+	remote       net.Addr        // the device's, if a proxy says it; nil: the socket's
 	writeTimeout time.Duration
 	handshake    *handshake // over TLS
 
@@ -26,19 +29,28 @@ type netConn struct {
 }
 
 // Read gives out whole packets up to a bad one, so that those before it are
-// answered first.
+// answered first. It keeps plain messages from mochi, which would copy each many
+// times, and handles them.
 func (c *netConn) Read(p []byte) (int, error) {
-	if c.bad != nil {
-		return 0, c.refuse()
+	for {
+		if c.bad != nil {
+			return 0, c.refuse()
+		}
+		mayHandle := c.guard.betweenPackets() && c.link != nil && c.link.established
+		n, err := c.Conn.Read(p)
+		n, c.bad = c.guard.check(p[:n])
+		handled := 0
+		if mayHandle {
+			handled = c.link.handle(p[:n])
+			n = copy(p, p[handled:n])
+		}
+		switch {
+		case c.bad == nil && (n > 0 || err != nil || handled == 0):
+			return n, err
+		case c.bad != nil && n > 0:
+			return n, nil
+		}
 	}
-	n, err := c.Conn.Read(p)
-	if n, c.bad = c.guard.check(p[:n]); c.bad == nil {
-		return n, err
-	}
-	if n == 0 {
-		return 0, c.refuse()
-	}
-	return n, nil
 }
 
 // refuse answers a bad packet as MQTT wants it, before the connection ends.
@@ -74,14 +86,79 @@ func (c *netConn) RemoteAddr() net.Addr {
 // Write sends all of p in time or closes the socket: after a part of a packet,
 // everything that follows would be read as garbage.
 func (c *netConn) Write(p []byte) (int, error) {
-	if err := c.raw.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
-		return 0, err
+	done, err := c.writeNow(p)
+	if err != nil || done == len(p) {
+		return done, err
 	}
-	n, err := c.Conn.Write(p)
+	if err := c.raw.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+		return done, err
+	}
+	n, err := c.Conn.Write(p[done:])
+	switch {
+	case err != nil:
+		_ = c.Close()
+	case c.plain != nil:
+		_ = c.raw.SetWriteDeadline(time.Time{}) // writeNow would fail after it
+	}
+	return done + n, err
+}
+
+// writeNow sends as much of p as the socket accepts at once. Over TLS that is
+// nothing: a record cannot be sent in part. After an error the socket is closed.
+func (c *netConn) writeNow(p []byte) (int, error) {
+	if c.plain == nil {
+		return 0, nil
+	}
+	w := writers.Get().(*writer)
+	w.p = p
+	err := c.plain.Write(w.do)
+	if err == nil {
+		err = w.err
+	}
+	n := w.n
+	w.p, w.n, w.err = nil, 0, nil
+	writers.Put(w)
 	if err != nil {
 		_ = c.Close()
 	}
 	return n, err
+}
+
+// A writer is one attempt to write to a socket. It spares each write a closure.
+type writer struct {
+	p   []byte
+	n   int
+	err error
+	do  func(fd uintptr) bool
+}
+
+var writers = sync.Pool{New: func() any {
+	w := new(writer)
+	w.do = w.write
+	return w
+}}
+
+// write returns true: what is left is not to be waited for.
+func (w *writer) write(fd uintptr) bool {
+	for {
+		n, err := syscall.Write(int(fd), w.p)
+		if err == syscall.EINTR {
+			continue
+		}
+		if w.n = max(n, 0); err != syscall.EAGAIN {
+			w.err = err
+		}
+		return true
+	}
+}
+
+// setConnectDeadline bounds what comes before CONNACK. Mochi's writes have
+// deadlines already, those of a TLS handshake have not.
+func (c *netConn) setConnectDeadline(t time.Time) error {
+	if c.plain != nil {
+		return c.raw.SetReadDeadline(t)
+	}
+	return c.raw.SetDeadline(t)
 }
 
 // SetDeadline is how mochi enforces the keepalive, on what it reads. Writes have

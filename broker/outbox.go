@@ -2,11 +2,10 @@ package broker
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-
-	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/mcp"
 )
@@ -17,9 +16,10 @@ const maxOutbox = 16
 
 var errOutboxFull = errors.New("the device does not read what it is sent")
 
-// An outbox holds the messages to be written to one device. While it has any,
-// one goroutine writes them: a device that does not read blocks no other, and an
-// idle one costs no goroutine.
+// An outbox holds the packets to be written to one device. Whoever sends to an
+// idle device writes the packet, as far as the socket accepts it at once. For
+// what is left, and what comes meanwhile, there is one goroutine: a device that
+// does not read blocks no other, and an idle one costs no goroutine.
 type outbox struct {
 	waiting [][]byte
 	writing bool
@@ -29,57 +29,123 @@ func (o *outbox) clear() { o.waiting = nil }
 
 // Send makes a connection the transport of its MCP session.
 func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
-	return c.deliver(mcp.AppendEnvelope(make([]byte, 0, len(msg)+64), msg, scope))
+	return c.post(mcp.AppendEnvelope(c.beginPublish(len(msg)+64), msg, scope))
 }
 
-// deliver queues a message to the device, or returns an error if it was not
-// sent. A nil error does not prove delivery: only an answer does.
+// deliver sends a message to the device. See [connection.post].
 func (c *connection) deliver(payload []byte) error {
-	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(payload)+len(c.down)+16 > int(limit) {
+	return c.post(append(c.beginPublish(len(payload)), payload...))
+}
+
+// maxFixedHeader is the longest fixed header of an MQTT packet.
+const maxFixedHeader = 1 + binary.MaxVarintLen32
+
+// beginPublish returns a PUBLISH packet to the device, with room for a payload
+// of so many bytes. The payload is to be appended.
+func (c *connection) beginPublish(size int) []byte {
+	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(c.down)+1+size) // the fixed header comes last
+	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(c.down))), c.down...)
+	if c.v5() {
+		packet = append(packet, 0) // no properties
+	}
+	return packet
+}
+
+// endPublish fills in the fixed header. QoS 0: a device does not distinguish a
+// repeated call from a new one.
+func endPublish(packet []byte) []byte {
+	header := binary.AppendUvarint([]byte{packetPublish << 4}, uint64(len(packet)-maxFixedHeader))
+	start := maxFixedHeader - len(header)
+	copy(packet[start:], header)
+	return packet[start:]
+}
+
+// post sends a packet of beginPublish with its payload, or returns an error if it
+// was not sent. It does not wait for the device. A nil error does not prove
+// delivery: only an answer does.
+func (c *connection) post(packet []byte) error {
+	packet = endPublish(packet)
+	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device takes packets of at most %d bytes", mcp.ErrNotSent, limit)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.cause != nil:
-		return fmt.Errorf("%w: %w", mcp.ErrNotSent, c.cause)
-	case len(c.outbox.waiting) >= maxOutbox:
-		c.broker.stats.outboxFull.Add(1)
-		return fmt.Errorf("%w: %w", mcp.ErrNotSent, errOutboxFull)
+	if first, err := c.enqueue(packet); !first {
+		return err
 	}
-	c.outbox.waiting = append(c.outbox.waiting, payload)
-	if !c.outbox.writing {
-		c.outbox.writing = true
-		go c.write()
-	}
+	c.writeNow(packet)
 	return nil
 }
 
-// write empties the outbox.
-func (c *connection) write() {
-	for {
-		payload, ok := c.nextMessage()
-		if !ok {
-			return
+// enqueue puts a packet in the outbox, unless it is the first: then the caller
+// has to write it.
+func (c *connection) enqueue(packet []byte) (first bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := &c.outbox
+	switch {
+	case c.cause != nil:
+		return false, fmt.Errorf("%w: %w", mcp.ErrNotSent, c.cause)
+	case !o.writing:
+		o.writing = true
+		return true, nil
+	case len(o.waiting) >= maxOutbox:
+		c.broker.stats.outboxFull.Add(1)
+		return false, fmt.Errorf("%w: %w", mcp.ErrNotSent, errOutboxFull)
+	}
+	o.waiting = append(o.waiting, packet)
+	return false, nil
+}
+
+// writeNow writes the first packet without waiting for anything, and leaves the
+// rest to a goroutine.
+func (c *connection) writeNow(packet []byte) {
+	c.broker.stats.publishesOut.Add(1)
+	nc, ok := c.client.Net.Conn.(*netConn)
+	if !ok || !c.client.TryLock() { // mochi writes
+		go c.write(packet, false)
+		return
+	}
+	n, err := nc.writeNow(packet)
+	if err == nil && n < len(packet) {
+		go c.write(packet[n:], true)
+		return
+	}
+	c.client.Unlock()
+	if c.written(err) {
+		if next, ok := c.nextPacket(); ok {
+			go c.write(next, false)
 		}
-		c.broker.stats.publishesOut.Add(1)
-		// QoS 0: a device does not distinguish a repeated call from a new one.
-		err := c.client.WritePacket(packets.Packet{
-			FixedHeader: packets.FixedHeader{Type: packets.Publish},
-			TopicName:   c.down,
-			Payload:     payload,
-		})
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			c.stop(errNotTaken)
+	}
+}
+
+// write writes a packet, or the rest of one, then what is in the outbox. Packets
+// must not mix with those of mochi: locked means that the caller holds the
+// client's lock.
+func (c *connection) write(packet []byte, locked bool) {
+	for ok := true; ok; packet, ok = c.nextPacket() {
+		if !locked {
+			c.client.Lock()
 		}
-		if err != nil {
-			c.client.Stop(err) // its reader knows better why it ended
+		locked = false
+		_, err := c.client.Net.Conn.Write(packet)
+		c.client.Unlock()
+		if !c.written(err) {
 			return
 		}
 	}
 }
 
-func (c *connection) nextMessage() ([]byte, bool) {
+// written ends the connection if a write failed.
+func (c *connection) written(err error) bool {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.stop(errNotTaken)
+	}
+	if err != nil {
+		c.client.Stop(err) // its reader knows better why it ended
+	}
+	return err == nil
+}
+
+func (c *connection) nextPacket() ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.outbox
@@ -87,10 +153,11 @@ func (c *connection) nextMessage() ([]byte, bool) {
 		o.writing = false
 		return nil, false
 	}
-	payload := o.waiting[0]
+	packet := o.waiting[0]
 	o.waiting[0] = nil
 	if o.waiting = o.waiting[1:]; len(o.waiting) == 0 {
 		o.waiting = nil
 	}
-	return payload, true
+	c.broker.stats.publishesOut.Add(1)
+	return packet, true
 }

@@ -294,8 +294,6 @@ func (a *attempt) await() error {
 
 // deliver writes the call and waits for its answer, or for what proves its effect.
 func (a *attempt) deliver() {
-	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
-	defer cancel()
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
 		a.call.SentAt = nil
@@ -304,16 +302,18 @@ func (a *attempt) deliver() {
 	}
 	a.call.SentAt = &now
 	known := knownTools[a.call.Tool]
-	switch {
-	case a.order != nil:
-		a.sendUpgrade(ctx)
-		return
-	case known.silent:
-		a.sendAway(ctx, known.effect)
+	if a.order == nil && !known.silent {
+		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
+		a.conclude(answer, err)
 		return
 	}
-	answer, err := a.turn.Send(ctx, a.invocation(), a.late)
-	a.conclude(answer, err)
+	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
+	defer cancel()
+	if a.order != nil {
+		a.sendUpgrade(ctx)
+	} else {
+		a.sendAway(ctx, known.effect)
+	}
 }
 
 func (a *attempt) invocation() Invocation {

@@ -75,9 +75,10 @@ type CallsOptions struct {
 // A call is made at most once. What fleetd cannot know it calls unknown or
 // timed_out, and never sends again without a new request.
 type Calls struct {
-	o       CallsOptions
-	gate    gate
-	settler *settler // completes records whose writes failed
+	o         CallsOptions
+	gate      gate
+	settler   *settler  // completes records whose writes failed
+	deadlines deadlines // of calls that were sent
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -103,6 +104,7 @@ func NewCalls(o CallsOptions) *Calls {
 	life, stop := context.WithCancelCause(context.Background())
 	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
+	s.deadlines.life = life
 	return s
 }
 
@@ -184,7 +186,7 @@ func (s *Calls) newCallID(now time.Time) uuid.UUID {
 // announce publishes an event about a call. The record is copied: views read it
 // while the call goes on.
 func (s *Calls) announce(c *Call) {
-	if s.o.Events.Idle() {
+	if !s.o.Events.Wanted(EventCall) {
 		return
 	}
 	record := *c

@@ -26,7 +26,7 @@ func ParseDeviceID(s string) (DeviceID, error) {
 	}
 	id := strings.ToLower(strings.TrimSpace(s))
 	if macSeparated.MatchString(id) {
-		return DeviceID(strings.NewReplacer(":", "", "-", "", "_", "").Replace(id)), nil
+		return DeviceID(id[0:2] + id[3:5] + id[6:8] + id[9:11] + id[12:14] + id[15:17]), nil
 	}
 	if !deviceIDPattern.MatchString(id) {
 		return "", Refuse(ErrInvalid, "invalid_device_id", "value", CleanText(s, 80))

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,6 +44,7 @@ type Events struct {
 	mu     sync.RWMutex
 	subs   map[*Subscription]struct{}
 	closed bool
+	kinds  atomic.Pointer[[]EventKind] // that subscriptions are about; with a "" if one is about all
 }
 
 // A Subscription receives events on C until it is closed, by its owner or
@@ -50,15 +53,18 @@ type Subscription struct {
 	C      <-chan Event
 	c      chan Event
 	want   func(*Event) bool
+	kinds  []EventKind
 	events *Events
 	once   sync.Once
 }
 
 // Subscribe starts a subscription with room for buffer unread events. want
-// reports whether it wants an event, nil for all; it must be quick.
-func (b *Events) Subscribe(buffer int, want func(*Event) bool) *Subscription {
+// reports whether it wants an event, nil for all; it must be quick. Kinds are
+// those that it may want, none for all: events that are costly to make are not
+// made unless they may be wanted.
+func (b *Events) Subscribe(buffer int, want func(*Event) bool, kinds ...EventKind) *Subscription {
 	c := make(chan Event, buffer)
-	s := &Subscription{C: c, c: c, want: want, events: b}
+	s := &Subscription{C: c, c: c, want: want, kinds: kinds, events: b}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -69,7 +75,21 @@ func (b *Events) Subscribe(buffer int, want func(*Event) bool) *Subscription {
 		b.subs = make(map[*Subscription]struct{})
 	}
 	b.subs[s] = struct{}{}
+	b.noteKinds()
 	return s
+}
+
+// noteKinds is called with mu held.
+func (b *Events) noteKinds() {
+	var kinds []EventKind
+	for s := range b.subs {
+		if kinds = append(kinds, s.kinds...); len(s.kinds) == 0 {
+			kinds = append(kinds, "")
+		}
+	}
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	b.kinds.Store(&kinds)
 }
 
 // Publish hands e to every subscriber that wants it. It never blocks.
@@ -77,7 +97,7 @@ func (b *Events) Publish(e Event) {
 	var slow []*Subscription
 	b.mu.RLock()
 	for s := range b.subs {
-		if s.want != nil && !s.want(&e) {
+		if len(s.kinds) > 0 && !slices.Contains(s.kinds, e.Kind) || s.want != nil && !s.want(&e) {
 			continue
 		}
 		select {
@@ -92,11 +112,10 @@ func (b *Events) Publish(e Event) {
 	}
 }
 
-// Idle reports whether there are no subscribers, so that costly events need not be made.
-func (b *Events) Idle() bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return len(b.subs) == 0
+// Wanted reports whether a subscriber may want events of the kind.
+func (b *Events) Wanted(kind EventKind) bool {
+	kinds := b.kinds.Load()
+	return kinds != nil && len(*kinds) > 0 && ((*kinds)[0] == "" || slices.Contains(*kinds, kind))
 }
 
 // Close ends every subscription, and all later ones at once.
@@ -104,6 +123,7 @@ func (b *Events) Close() {
 	b.mu.Lock()
 	subs := b.subs
 	b.subs, b.closed = nil, true
+	b.noteKinds()
 	b.mu.Unlock()
 	for s := range subs {
 		s.once.Do(func() { close(s.c) })
@@ -114,6 +134,7 @@ func (b *Events) Close() {
 func (s *Subscription) Close() {
 	s.events.mu.Lock()
 	delete(s.events.subs, s)
+	s.events.noteKinds()
 	s.events.mu.Unlock()
 	s.once.Do(func() { close(s.c) })
 }

@@ -42,7 +42,8 @@ type fanOutRun struct {
 	gone     map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
 	wake     time.Time              // no later than the first of parked; zero: none
 	inFlight int
-	after    DeviceID // the last target read
+	targets  []DeviceID // of a new fan-out, until they are ready: none has had its call
+	after    DeviceID   // the last target read
 	allRead  bool
 	failed   error         // of a device about which nothing is on record: the fan-out must not complete
 	presence *Subscription // nil if no device can be waited for
@@ -69,15 +70,16 @@ type fanOutResult struct {
 }
 
 // launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
-// find it on record) or is stopping.
-func (s *FanOuts) launch(f FanOut) {
+// find it on record) or is stopping. Targets of nil are read from the record.
+func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life == nil || s.life.Err() != nil || s.runs[f.ID] != nil {
 		return
 	}
 	workers := min(f.MaxInFlight, f.Targets)
-	r := &fanOutRun{s: s, f: f, orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
+	r := &fanOutRun{s: s, f: f, targets: targets,
+		orders: make(chan fanOutOrder), results: make(chan fanOutResult, workers),
 		parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool)}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
@@ -348,14 +350,10 @@ func (r *fanOutRun) waitFor(id DeviceID) time.Time {
 // graceEnd is when the fleet has had time to come back after the start.
 func (r *fanOutRun) graceEnd() time.Time { return r.s.started.Add(r.s.grace) }
 
-// fill reads targets while the workers could soon be without.
+// fill adds targets while the workers could soon be without.
 func (r *fanOutRun) fill(workers int) error {
 	for !r.allRead && len(r.ready) <= workers {
-		var page []DeviceID
-		err := r.persist(func(ctx context.Context) (err error) {
-			page, err = r.s.store.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
-			return err
-		})
+		page, err := r.nextTargets()
 		if err != nil {
 			return err
 		}
@@ -363,12 +361,28 @@ func (r *fanOutRun) fill(workers int) error {
 			r.allRead = true
 			return nil
 		}
-		r.after = page[len(page)-1]
 		if err := r.sortOut(page); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// nextTargets returns some targets that have not had their call, none at the end.
+func (r *fanOutRun) nextTargets() (page []DeviceID, err error) {
+	if r.targets != nil {
+		n := min(fanOutPage, len(r.targets))
+		page, r.targets = r.targets[:n], r.targets[n:]
+		return page, nil
+	}
+	err = r.persist(func(ctx context.Context) (err error) {
+		page, err = r.s.store.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
+		return err
+	})
+	if len(page) > 0 {
+		r.after = page[len(page)-1]
+	}
+	return page, err
 }
 
 // sortOut parks the devices that are waited for; the others are ready.
@@ -461,8 +475,8 @@ func (r *fanOutRun) handle(result fanOutResult) {
 // follow subscribes to the presence of devices.
 func (r *fanOutRun) follow() {
 	r.presence = r.s.events.Subscribe(presenceBuffer, func(e *Event) bool {
-		return e.Kind == EventPresence && (e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive)
-	})
+		return e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive
+	}, EventPresence)
 }
 
 // seen is nil, which never delivers, if no device can be waited for.

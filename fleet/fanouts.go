@@ -135,7 +135,7 @@ func (s *FanOuts) Run(ctx context.Context) error {
 	}
 	for _, f := range open {
 		s.log.Info("fan-out resumed", "fanout", f.ID, "tool", f.Tool)
-		s.launch(f)
+		s.launch(f, nil)
 	}
 	<-ctx.Done()
 	s.running.Wait()
@@ -177,9 +177,20 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		}
 		return FanOut{}, err
 	}
-	s.launch(f)
+	s.launch(f, called(targets))
 	s.announce(f.ID)
 	return f, nil
+}
+
+// called are the devices that no reason excludes.
+func called(targets []FanOutTarget) []DeviceID {
+	ids := make([]DeviceID, 0, len(targets))
+	for _, t := range targets {
+		if t.Reason == "" {
+			ids = append(ids, t.Device)
+		}
+	}
+	return ids
 }
 
 // Get returns one fan-out, or [ErrNotFound].
@@ -275,7 +286,7 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 			}
 			target := FanOutTarget{Device: id, Reason: s.reason(t, r)}
 			targets = append(targets, target)
-			p.count(t, target.Reason, skipped, r.Tool)
+			p.count(t, target.Reason, s.presence.IsConnected(id), skipped, r.Tool)
 		}
 	}
 	p.Skipped = sortSkipped(skipped)
@@ -318,14 +329,15 @@ func (s *FanOuts) reason(t *target, r FanOutRequest) string {
 	return ""
 }
 
-func (p *FanOutPreview) count(t *target, reason string, skipped map[string]*SkippedDevices, tool string) {
+func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped map[string]*SkippedDevices,
+	tool string) {
 	p.Matched++
 	if listed, ok := t.inventory.Tool(tool); ok && listed.UserOnly() {
 		p.UserOnly = true
 	}
 	if reason == "" {
 		p.Targets++
-		if t.device.Presence != PresenceOnline && t.device.Presence != PresenceUnresponsive {
+		if !connected {
 			p.Offline++
 		}
 		return

@@ -417,8 +417,6 @@ func TestFanOutWaitsForTheDatabase(t *testing.T) {
 					}
 				}
 				switch op {
-				case "targets":
-					b.records.fail = away("targets")
 				case "insert":
 					b.store.Fail = away("insert")
 				case "hung insert":
@@ -442,10 +440,10 @@ func TestFanOutWaitsForTheDatabase(t *testing.T) {
 				}
 				b.start()
 				f := b.fanOut(n, fleet.FanOutRequest{MaxInFlight: 8})
-				if op == "read" { // after a restart
+				if op == "read" || op == "targets" { // after a restart
 					b.stop()
 					b.records.f.State = running
-					b.records.fail = away("read")
+					b.records.fail = away(op)
 					b.start()
 				}
 				time.Sleep(10 * time.Second)

@@ -60,13 +60,27 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	return t.add(ctx, d, now)
 }
 
-// load reads many devices at once, for a fan-out.
+// load returns many devices at once, for a fan-out: those that are unknown, or
+// known for too long, are read.
 func (t *Targets) load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
-	devices, err := t.devices.DevicesByID(ctx, ids)
+	loaded := make(map[DeviceID]*target, len(ids))
+	var unknown []DeviceID
+	t.mu.RLock()
+	for _, id := range ids {
+		if known := t.targets[id]; known != nil && now.Sub(known.readAt) < targetTTL {
+			loaded[id] = known
+		} else {
+			unknown = append(unknown, id)
+		}
+	}
+	t.mu.RUnlock()
+	if len(unknown) == 0 {
+		return loaded, nil
+	}
+	devices, err := t.devices.DevicesByID(ctx, unknown)
 	if err != nil {
 		return nil, err
 	}
-	loaded := make(map[DeviceID]*target, len(devices))
 	for _, d := range devices {
 		if loaded[d.ID], err = t.add(ctx, d, now); err != nil {
 			return nil, err
@@ -112,9 +126,8 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 
 // Run forgets devices as events report their changes, until ctx ends.
 func (t *Targets) Run(ctx context.Context, events *Events) error {
-	changes := func(e *Event) bool { return e.Kind == EventDevice || e.Kind == EventInventory }
 	for ctx.Err() == nil {
-		sub := events.Subscribe(1024, changes)
+		sub := events.Subscribe(1024, nil, EventDevice, EventInventory)
 		t.forgetAll() // what changed before the subscription
 		t.follow(ctx, sub)
 		sub.Close()

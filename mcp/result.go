@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -40,7 +41,11 @@ func (r *CallToolResult) Failed() bool {
 
 // AppendJSON appends the result as MCP's JSON.
 func (r *CallToolResult) AppendJSON(dst []byte) []byte {
-	dst = append(dst, `{"content":[`...)
+	size := 40
+	for _, c := range r.Content {
+		size += 40 + len(c.Text) + len(c.Data) + len(c.MIMEType)
+	}
+	dst = append(slices.Grow(dst, size), `{"content":[`...)
 	for i, c := range r.Content {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -77,11 +82,12 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	r := new(struct { // one allocation: every call comes by here
 		CallToolResult
 		limit *LimitError
+		only  [1]Content
 	})
 	err := eachMember(value, func(key, value []byte) (err error) {
 		switch string(key) {
 		case "content":
-			r.Content, err = parseContents(value)
+			r.Content, err = parseContents(r.only[:0], value)
 			if limit, ok := errors.AsType[*LimitError](err); ok {
 				r.limit, err = limit, nil // the flag may follow
 			}
@@ -100,10 +106,12 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	return &r.CallToolResult, nil
 }
 
-func parseContents(value []byte) (contents []Content, err error) {
+// parseContents puts them into room, as far as they fit.
+func parseContents(room []Content, value []byte) (contents []Content, err error) {
 	if unlessNull(value) == nil {
 		return nil, nil
 	}
+	contents = room[:0:cap(room)]
 	err = eachElement(value, func(value []byte) error {
 		if len(contents) == maxContent {
 			return &LimitError{Limit: LimitItems, Max: maxContent}

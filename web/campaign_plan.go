@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 		return answer{}, errPlanTooLarge
 	}
 	if page.Form.Values == nil || asked.Get("f") != "" {
-		page.Form = ui.NewPlanForm(asked, viewerOf(ctx).zone)
+		page.Form = forms.NewPlan(asked, viewerOf(ctx).zone)
 	}
 	if page.Form.Command() {
 		return goTo(path + "?" + page.Form.Values.Encode())
@@ -100,7 +101,7 @@ func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campai
 		page.Form.Steer(&plan)
 		return plan, nil
 	}
-	plan := page.Form.Plan()
+	plan := page.Form.Read()
 	if plan.Name == "" && plan.Release != uuid.Nil {
 		release, err := s.Firmware.Release(ctx, plan.Release)
 		if errors.Is(err, fleet.ErrNotFound) {
@@ -165,7 +166,7 @@ func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.P
 		return campaign.Plan{}, errPlanTooLarge
 	}
 	ctx := r.Context()
-	page.Form = ui.NewPlanForm(maps.Clone(r.PostForm), viewerOf(ctx).zone)
+	page.Form = forms.NewPlan(maps.Clone(r.PostForm), viewerOf(ctx).zone)
 	return s.lookAtPlan(ctx, page)
 }
 
@@ -225,7 +226,7 @@ func (s *Server) editedCampaign(r *http.Request) (page ui.CampaignNewPage, err e
 		return page, err
 	}
 	page.Campaign = &c
-	page.Form = ui.FillPlan(c.Plan, viewerOf(r.Context()).zone)
+	page.Form = forms.FillPlan(c.Plan, viewerOf(r.Context()).zone)
 	return page, nil
 }
 

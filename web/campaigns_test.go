@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/espimage/esptest"
 	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -123,7 +124,7 @@ func TestCampaignEdit(t *testing.T) {
 		return got
 	}
 	before := get()
-	form := ui.FillPlan(before.Plan, time.UTC).Values
+	form := forms.FillPlan(before.Plan, time.UTC).Values
 	b.get(draft+"/edit").wantStatus(200).wantText("#plan-run", "4 devices in 2 waves")
 	b.post(draft+"/edit", form).wantRedirect(draft)
 	if after := get(); after.Digest != before.Digest {
@@ -140,7 +141,7 @@ func TestCampaignEdit(t *testing.T) {
 	if len(p.find("input[name=q]")) != 0 {
 		t.Error("the devices of a campaign that runs can be edited")
 	}
-	form = ui.FillPlan(get().Plan, time.UTC).Values
+	form = forms.FillPlan(get().Plan, time.UTC).Values
 	form.Set("in_flight", "3")
 	form.Set("q", "")
 	b.post(draft+"/edit", form).wantRedirect(draft)

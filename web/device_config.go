@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -52,7 +53,7 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 	case err != nil:
 		return v, err
 	}
-	v.Config, v.Fields = &c, ui.ConfigFields(c.Values)
+	v.Config, v.Fields = &c, forms.ConfigFields(c.Values)
 	vitals, err := s.Reports.Vitals(ctx, d.ID)
 	if err == nil && vitals.At.After(c.At) && vitals.ConfigVersion != c.Version {
 		v.Running = &vitals.ConfigVersion // it was restarted on trial, or configured by others
@@ -103,7 +104,7 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 	if view.Config == nil {
 		return answer{}, fleet.Refuse(fleet.ErrInvalid, "config_unknown")
 	}
-	changed, typed, ok := ui.ReadConfigForm(view.Fields, r.PostForm)
+	changed, typed, ok := forms.ReadConfig(view.Fields, r.PostForm)
 	if problem := s.configProblem(r, view, changed, ok); problem != "" {
 		return s.configAgain(r, d, typed, problem)
 	}
@@ -135,7 +136,8 @@ func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed m
 }
 
 // configAgain shows the page with what was typed and what is wrong with it.
-func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []ui.ConfigField, problem string) (answer, error) {
+func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (answer,
+	error) {
 	page, err := s.healthPage(r, d)
 	if err != nil {
 		return answer{}, err

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) showLogs(r *http.Request) (answer, error) {
 	}
 	ctx := r.Context()
 	page := ui.LogsPage{Head: s.head(r, d, tabLogs)}
-	filter := ui.NewLogFilter(r.URL.Query())
+	filter := forms.NewLogFilter(r.URL.Query())
 	page.Head.Live = filter.Values()
 	page.Log = ui.NewDeviceLog(d.ID, s.Logs.View(d.ID, 0), filter, ui.NewOffers(inv), mayAct(ctx), s.now())
 	if page.Crashes, err = s.deviceCrashes(ctx, d.ID, inv); err != nil {
@@ -78,7 +79,7 @@ func (s *Server) sendLog(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Disposition", `attachment; filename="log-`+string(d.ID)+`.txt"`)
 	h.Set("Cache-Control", "no-store")
 	var text strings.Builder
-	for _, l := range ui.NewLogFilter(r.URL.Query()).Pick(s.Logs.View(d.ID, 0).Lines) {
+	for _, l := range forms.NewLogFilter(r.URL.Query()).Pick(s.Logs.View(d.ID, 0).Lines) {
 		text.WriteString(ui.LogText(l))
 	}
 	_, _ = w.Write([]byte(text.String())) // an error means that the reader has gone
@@ -130,7 +131,7 @@ func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context
 	}
 	s.flashOutcome(ctx, call, done)
 	to := ui.DevicePath(d.ID, "logs")
-	if q := ui.NewLogFilter(url.Values{"level": {r.PostFormValue("level")},
+	if q := forms.NewLogFilter(url.Values{"level": {r.PostFormValue("level")},
 		"q": {r.PostFormValue("q")}}).Values().Encode(); q != "" {
 		to += "?" + q
 	}
@@ -171,7 +172,7 @@ func (v *deviceView) wholeLog(ctx context.Context, u *updates) error {
 
 // shownLog is how far a live page has shown a log.
 type shownLog struct {
-	filter     ui.LogFilter
+	filter     forms.LogFilter
 	generation uint64
 	seq        uint64
 	until      time.Time // of the following

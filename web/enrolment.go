@@ -34,7 +34,7 @@ func (s *Server) enrolmentRoutes() []route {
 
 func (s *Server) rulesPage(r *http.Request) ui.RulesPage {
 	page := ui.RulesPage{Mode: string(s.EnrolmentMode), Rules: s.Rules.Rules(), Admin: mayAdmin(r),
-		Form: ui.RuleForm{Enabled: true}, WouldMatch: map[string]int{}}
+		Form: forms.Rule{Enabled: true}, WouldMatch: map[string]int{}}
 	for _, m := range s.Rules.Preview(s.Enrolments.Waiting()) {
 		page.WouldMatch[m.Rule.String()]++
 	}
@@ -54,12 +54,12 @@ func (s *Server) listRules(r *http.Request) (answer, error) {
 
 // readRule reads the form of a rule. The addresses of a file come after those
 // that were typed.
-func readRule(r *http.Request) (ui.RuleForm, error) {
+func readRule(r *http.Request) (forms.Rule, error) {
 	if err := r.ParseMultipartForm(ruleBytes); err != nil && err != http.ErrNotMultipart {
-		return ui.RuleForm{}, formError(err)
+		return forms.Rule{}, formError(err)
 	}
 	get := r.PostFormValue
-	f := ui.RuleForm{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"),
+	f := forms.Rule{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"),
 		Devices: get("devices"),
 		From:    get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"), Enabled: get("enabled") != ""}
 	file, _, err := r.FormFile("list")
@@ -90,7 +90,7 @@ func (s *Server) createRule(r *http.Request) (answer, error) {
 	f, err := readRule(r)
 	if err == nil {
 		var rule enrolment.Rule
-		if rule, err = forms.Rule(f, viewerOf(ctx).zone); err == nil {
+		if rule, err = f.Read(viewerOf(ctx).zone); err == nil {
 			_, err = s.Rules.Create(ctx, viewerOf(ctx).actor(), rule)
 		}
 	}
@@ -99,8 +99,7 @@ func (s *Server) createRule(r *http.Request) (answer, error) {
 	}
 	if err != nil {
 		page := s.rulesPage(r)
-		page.Form = f
-		page.Form.Problem = explain(ctx, err)
+		page.Form, page.Problem = f, explain(ctx, err)
 		return showAgain(page.Page())
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
@@ -116,7 +115,7 @@ func (s *Server) rule(r *http.Request) (enrolment.RuleRow, error) {
 }
 
 func (s *Server) rulePage(r *http.Request, rule enrolment.RuleRow) ui.RulePage {
-	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: ui.NewRuleForm(rule.Rule,
+	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: forms.FillRule(rule.Rule,
 		viewerOf(r.Context()).zone)}
 	for i, other := range s.Rules.Rules() {
 		if other.ID == rule.ID {
@@ -148,7 +147,7 @@ func (s *Server) editRule(r *http.Request) (answer, error) {
 	f, err := readRule(r)
 	if err == nil {
 		var changed enrolment.Rule
-		if changed, err = forms.Rule(f, viewerOf(ctx).zone); err == nil {
+		if changed, err = f.Read(viewerOf(ctx).zone); err == nil {
 			_, err = s.Rules.Update(ctx, viewerOf(ctx).actor(), rule.ID, func(to *enrolment.Rule) error {
 				changed.Position, changed.CreatedBy, changed.CreatedAt = to.Position, to.CreatedBy, to.CreatedAt
 				*to = changed
@@ -161,8 +160,7 @@ func (s *Server) editRule(r *http.Request) (answer, error) {
 	}
 	if err != nil {
 		page := s.rulePage(r, rule)
-		page.Form = f
-		page.Form.Problem = explain(ctx, err)
+		page.Form, page.Problem = f, explain(ctx, err)
 		return showAgain(page.Page())
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -32,7 +33,7 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		if err != nil {
 			return nil, errNoPage
 		}
-		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: ui.NewLogFilter(q)},
+		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: forms.NewLogFilter(q)},
 			fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
 		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"),

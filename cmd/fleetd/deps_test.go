@@ -42,6 +42,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/web", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/web/api", "fleetd/web/ui", "REST has no looks"},
 	{"fleetd/web/ui", "github.com/jackc/pgx/v5", "components take view structs, never a store"},
+	{"fleetd/web/forms", "fleetd/web/ui", "what a form holds does not depend on how it looks"},
+	{"fleetd/web/forms", "fleetd/web/i18n", "a problem is the key of a message; pages make its text"},
 	{"fleetd/broker/sim", "fleetd/", "a simulator that shares the server's code hides its mistakes"},
 	{"fleetd/fleet/postgres", "fleetd/web", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/fleet/postgres", "fleetd/broker", "siblings meet in cmd/fleetd/server"},

@@ -93,6 +93,8 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	}
 	replied := make(chan reply, 1)
 	gaveUp := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx) // the script ends with Send, the caller's context need not
+	defer cancel()
 	go func() {
 		answer, err := t.device.script(ctx, inv.Tool, inv.Arguments)
 		select {

@@ -51,12 +51,14 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	}
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
 		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State),
-		result:   cleanJSON(c.Result),
-		evidence: marshalled(c.Evidence), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
+		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
 		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt)}
 	if insert {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
+	}
+	if len(c.Evidence) > 0 {
+		r.evidence = marshalled(c.Evidence)
 	}
 	if c.State.Failed() {
 		r.failure = &r.state
@@ -200,15 +202,16 @@ func noteChanged(rows pgx.Rows, updates []*callWrite) error {
 	return nil
 }
 
-func column[T any](writes []*callWrite, of func(*callColumns) T) []T {
-	out := make([]T, len(writes))
+// column is an array of one column. pgx encodes a FlatArray without reflection.
+func column[T any](writes []*callWrite, of func(*callColumns) T) pgtype.FlatArray[T] {
+	out := make(pgtype.FlatArray[T], len(writes))
 	for i, w := range writes {
 		out[i] = of(&w.row)
 	}
 	return out
 }
 
-func ids(writes []*callWrite) []pgtype.UUID {
+func ids(writes []*callWrite) pgtype.FlatArray[pgtype.UUID] {
 	return column(writes, func(r *callColumns) pgtype.UUID { return pgtype.UUID{Bytes: r.id, Valid: true} })
 }
 

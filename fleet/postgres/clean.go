@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"time"
@@ -29,11 +30,11 @@ func cleanJSON(raw json.RawMessage) *string {
 	if len(raw) == 0 {
 		return nil
 	}
-	s := string(raw)
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "\uFFFD")
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	if !json.Valid([]byte(s)) || tooDeep(s) {
+	s := string(raw)
+	if !json.Valid(raw) || tooDeep(s) {
 		quoted, _ := json.Marshal(cleanText(s)) // a string marshals
 		s = string(quoted)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,12 @@ const (
 	maxWaiting    = 8192 // writes in line; further ones wait outside
 	maxBatch      = 512  // writes of one transaction
 	maxBatchBytes = 4 << 20
-	flushers      = 2 // while one waits for the disk the other gathers
+
+	// A transaction costs PostgreSQL as much as some twenty rows in it. Two at a
+	// time pay if there is work for both, or the first waits for a slow disk.
+	flushers  = 2
+	crowd     = 32                    // writes that wait, and a second flusher goes
+	longFlush = 20 * time.Millisecond // or the last one went so long ago
 )
 
 // A committer writes call records in groups. It has no timer: each flush takes
@@ -32,18 +38,20 @@ type committer struct {
 	flushTimeout time.Duration
 
 	slots chan struct{} // one for each write in line
-	wake  chan struct{}
+	first chan struct{} // wakes the first flusher
+	helps chan struct{} // wakes the second
 
 	mu      sync.Mutex
 	line    []*callWrite
 	running bool
+	taken   time.Time // of the last batch
 
 	flushed atomic.Int64
 }
 
 func newCommitter(db *pgxpool.Pool, log *slog.Logger, flushTimeout time.Duration) *committer {
 	return &committer{db: db, log: log, flushTimeout: flushTimeout,
-		slots: make(chan struct{}, maxWaiting), wake: make(chan struct{}, flushers)}
+		slots: make(chan struct{}, maxWaiting), first: make(chan struct{}, 1), helps: make(chan struct{}, 1)}
 }
 
 // write returns when w is durable, or could not be made so. If ctx ends first
@@ -74,14 +82,35 @@ func (c *committer) enqueue(w *callWrite) bool {
 		return false
 	}
 	c.line = append(c.line, w)
-	c.wakeFlusher()
+	c.wakeFlushers()
 	return true
 }
 
-func (c *committer) wakeFlusher() {
+// wakeFlushers wakes those that have something to do. Callers hold mu.
+func (c *committer) wakeFlushers() {
+	wake(c.first)
+	if len(c.line) >= crowd || time.Since(c.taken) > longFlush {
+		wake(c.helps)
+	}
+}
+
+func wake(flusher chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
-	default: // enough flushers are on their way
+	case flusher <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// gather lets the callers run that are ready to, as long as they add to the line.
+// Those that the last flush released come back with their next write meanwhile.
+// If none is ready to run, it returns at once.
+func (c *committer) gather() {
+	for before, n := -1, 0; n != before && n < maxBatch; {
+		runtime.Gosched()
+		before = n
+		c.mu.Lock()
+		n = len(c.line)
+		c.mu.Unlock()
 	}
 }
 
@@ -96,8 +125,9 @@ func (c *committer) take() []*callWrite {
 	}
 	batch := c.line[:n:n]
 	c.line = c.line[n:]
+	c.taken = time.Now()
 	if len(c.line) > 0 {
-		c.wakeFlusher()
+		c.wakeFlushers()
 	}
 	return batch
 }
@@ -112,9 +142,8 @@ func (c *committer) run(ctx context.Context) error {
 	defer db.Close()
 	c.setRunning(true)
 	var all sync.WaitGroup
-	for range flushers {
-		all.Go(func() { c.flushUntil(ctx, db) })
-	}
+	all.Go(func() { c.flushUntil(ctx, db, c.first) })
+	all.Go(func() { c.flushUntil(ctx, db, c.helps) })
 	all.Wait()
 	c.setRunning(false)
 	for batch := c.take(); len(batch) > 0; batch = c.take() {
@@ -129,10 +158,11 @@ func (c *committer) setRunning(running bool) {
 	c.running = running
 }
 
-func (c *committer) flushUntil(ctx context.Context, db *pgxpool.Pool) {
+func (c *committer) flushUntil(ctx context.Context, db *pgxpool.Pool, awake <-chan struct{}) {
 	for {
 		select {
-		case <-c.wake:
+		case <-awake:
+			c.gather()
 			c.flush(db, c.take())
 		case <-ctx.Done():
 			return

@@ -206,7 +206,7 @@ func (e *Engine) followReleases(ctx context.Context) (stop func()) {
 }
 
 func (e *Engine) watchReleases(ctx context.Context) {
-	sub := e.o.Events.Subscribe(64, func(ev *fleet.Event) bool { return ev.Kind == fleet.EventRelease })
+	sub := e.o.Events.Subscribe(64, nil, fleet.EventRelease)
 	defer sub.Close()
 	for {
 		select {

@@ -28,7 +28,7 @@ func (l *loop) announce() {
 // publish notifies live views of a deployment that was stored.
 func (l *loop) publish(d *deployment) {
 	d.camp.events.pending = true
-	if l.o.Events.Idle() {
+	if !l.o.Events.Wanted(fleet.EventDeployed) {
 		return
 	}
 	l.o.Events.Publish(fleet.Event{Kind: fleet.EventDeployed, At: l.now, Device: d.Device, Subject: d.Campaign.String()})

@@ -163,7 +163,7 @@ func (r *Reports) saveConfigs(ctx context.Context, batch map[fleet.DeviceID]Conf
 }
 
 func (r *Reports) publish(kind fleet.EventKind, device fleet.DeviceID, subject string) {
-	if e := r.opts.Events; e != nil && !e.Idle() {
+	if e := r.opts.Events; e != nil && e.Wanted(kind) {
 		e.Publish(fleet.Event{Kind: kind, At: r.opts.Now().UTC(), Device: device, Subject: subject})
 	}
 }

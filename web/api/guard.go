@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/web/outcome"
 )
 
 // principal is who makes a request. The secret seals what is kept of it.
@@ -79,12 +79,12 @@ func (a *api) authenticated(need fleet.Role, operation string, next guarded) htt
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
-			a.unauthenticated(w, r, "token_missing", "give an API token: Authorization: Bearer flt_...")
+			a.unauthenticated(w, r, fleet.Refuse(fleet.ErrForbidden, "token_missing"))
 			return
 		}
 		actor, err := a.Operators.Authenticate(r.Context(), secret)
 		if errors.Is(err, fleet.ErrForbidden) {
-			a.unauthenticated(w, r, "invalid_token", known(err).Detail)
+			a.unauthenticated(w, r, outcome.Of(err).Refusal)
 			return
 		}
 		if err == nil && !actor.Role.Allows(need) {
@@ -105,18 +105,17 @@ func bearer(r *http.Request) (string, bool) {
 }
 
 // unauthenticated refuses, and slows down who comes again and again.
-func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, code, detail string) {
+func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, why *fleet.Error) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="fleetd"`)
 	if a.failures.OnLimit(w, r, httprate.CanonicalizeIP(host)) {
-		(&problem{Status: http.StatusTooManyRequests, Code: "too_many_attempts",
-			Detail: "too many requests without a good token; wait a minute"}).write(w)
+		refused(http.StatusTooManyRequests, fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.token")).write(w)
 		return
 	}
-	(&problem{Status: http.StatusUnauthorized, Code: code, Detail: detail}).write(w)
+	refused(http.StatusUnauthorized, why).write(w)
 }
 
 // Bounds of a request's body.
@@ -174,9 +173,8 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.D
 	case err == nil:
 		return data, nil
 	case errors.As(err, &large):
-		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large",
-			Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
+		return nil, refused(http.StatusRequestEntityTooLarge,
+			fleet.Refuse(fleet.ErrInvalid, "body_too_large.body", "limit", limit>>10))
 	}
-	return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body",
-		Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
+	return nil, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", timeout))
 }

@@ -1,50 +1,49 @@
-// Package forms reads the forms of the console into the domain's types: the
-// arguments of a tool and the rules of enrolment. What cannot be read becomes a
-// problem of its field, as a message key.
+// Package forms is what the forms of the console hold. It fills them in from
+// the domain's types and reads what was submitted back into these: the plan of
+// a campaign, the arguments of a tool, the configuration of a device, the filter
+// of its log, a rule of enrolment. A form keeps what was typed. What cannot be
+// read becomes a problem of its field, as a message key, or a refusal.
 //
 // It does not know HTTP, nor how a form looks: that is package ui. It has no
 // state, no lock and no goroutine.
 package forms
 
 import (
-	"encoding/json"
-	"net/url"
 	"strconv"
-
-	"fleetd/web/ui"
+	"strings"
+	"time"
 )
 
-// Arguments reads a submitted tool form into the JSON object to be sent. What
-// the form leaves empty is left out, unless it is required; url arguments are
-// left to fleetd. Values that cannot be what they should be are marked as
-// Problems on the returned fields (by message key), and ok is false.
-func Arguments(fields []ui.Field, form url.Values) (args json.RawMessage, shown []ui.Field, ok bool) {
-	object := make(map[string]any)
-	shown, ok = append([]ui.Field(nil), fields...), true
-	for i := range shown {
-		f := &shown[i]
-		if f.Ours {
-			continue
-		}
-		f.Value = submitted(*f, form)
-		value, present, problem := f.Parse()
-		if problem != "" {
-			f.Problem, ok = problem, false
-		} else if present {
-			object[f.Name] = value
-		}
+// localTime is what browsers send from a field for date and time; some add the
+// seconds.
+const localTime = "2006-01-02T15:04"
+
+// parseTime reads a time in the zone of the viewer; "" is nil.
+func parseTime(text string, zone *time.Location) (*time.Time, error) {
+	if text == "" {
+		return nil, nil
 	}
-	args, _ = json.Marshal(object) // of strings, numbers, bools and valid raw JSON
-	return args, shown, ok
+	at, err := time.ParseInLocation(localTime, text[:min(len(text), len(localTime))], zone)
+	if err != nil {
+		return nil, err
+	}
+	return new(at.UTC()), nil
 }
 
-func submitted(f ui.Field, form url.Values) string {
-	v := form.Get("arg." + f.Name)
-	if v == ui.OtherChoice {
-		v = form.Get("arg." + f.Name + ".other")
+// parseInt reads a whole number; a limit that is nil does not apply. The
+// problem is the message of what is wrong with it.
+func parseInt(text string, least, most *int64) (n int64, problem string) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil:
+		return 0, "field.not_whole"
+	case least != nil && n < *least, most != nil && n > *most:
+		return 0, "field.out_of_range"
 	}
-	if f.Type == "boolean" {
-		return strconv.FormatBool(v != "")
-	}
-	return v
+	return n, ""
+}
+
+// splitList reads a list with commas, spaces or lines between its items.
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\r\n,，、", r) })
 }

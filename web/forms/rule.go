@@ -7,13 +7,47 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
-	"fleetd/web/ui"
 )
 
-// Rule reads the form of an enrolment rule, its times in the zone of the viewer.
-func Rule(f ui.RuleForm, zone *time.Location) (r enrolment.Rule, err error) {
+// A Rule is a rule of enrolment as it is typed: the fields name, action,
+// boards, networks, devices (text) and list (a file), from, until, max_devices,
+// tags, enabled.
+type Rule struct {
+	Name, Action, Boards, Networks, Devices string
+	From, Until, Max, Tags                  string
+	Enabled                                 bool
+}
+
+// FillRule is the form of a rule, its times in the zone of the viewer.
+func FillRule(r enrolment.Rule, zone *time.Location) Rule {
+	f := Rule{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "),
+		Tags: strings.Join(r.Tags, ", "), Enabled: r.Enabled}
+	lines := make([]string, 0, len(r.Devices))
+	for _, id := range r.Devices {
+		lines = append(lines, id.MAC())
+	}
+	f.Devices = strings.Join(lines, "\n")
+	lines = lines[:0]
+	for _, p := range r.Networks {
+		lines = append(lines, p.String())
+	}
+	f.Networks = strings.Join(lines, "\n")
+	if r.From != nil {
+		f.From = r.From.In(zone).Format(localTime)
+	}
+	if r.Until != nil {
+		f.Until = r.Until.In(zone).Format(localTime)
+	}
+	if r.MaxDevices > 0 {
+		f.Max = strconv.Itoa(r.MaxDevices)
+	}
+	return f
+}
+
+// Read reads the form, its times in the zone of the viewer.
+func (f Rule) Read(zone *time.Location) (r enrolment.Rule, err error) {
 	r = enrolment.Rule{Name: f.Name, Action: enrolment.RuleAction(f.Action), Enabled: f.Enabled,
-		Boards: fieldsOf(f.Boards), Tags: fieldsOf(f.Tags)}
+		Boards: splitList(f.Boards), Tags: splitList(f.Tags)}
 	if r.Networks, err = enrolment.ParseNetworks(f.Networks); err != nil {
 		return r, err
 	}
@@ -21,14 +55,9 @@ func Rule(f ui.RuleForm, zone *time.Location) (r enrolment.Rule, err error) {
 		return r, err
 	}
 	for text, to := range map[string]**time.Time{f.From: &r.From, f.Until: &r.Until} {
-		if text == "" {
-			continue
-		}
-		at, err := time.ParseInLocation(ui.FormTime, text[:min(len(text), len(ui.FormTime))], zone)
-		if err != nil {
+		if *to, err = parseTime(text, zone); err != nil {
 			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.time", "value", fleet.CleanText(text, 40))
 		}
-		*to = new(at.UTC())
 	}
 	if f.From != "" && f.From == f.Until {
 		return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.order")
@@ -39,8 +68,4 @@ func Rule(f ui.RuleForm, zone *time.Location) (r enrolment.Rule, err error) {
 		}
 	}
 	return r, nil
-}
-
-func fieldsOf(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\r\n,，、", r) })
 }

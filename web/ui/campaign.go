@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
 )
 
 // A CampaignBoard is one campaign as it goes: GET [CampaignPath]. A live
@@ -432,9 +433,25 @@ func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	return t(ctx, "campaign.rule.say", args...)
 }
 
+// waveName is the name of a wave in the reader's language if the program chose
+// it, else as its planner wrote it.
+func waveName(ctx context.Context, name string) string {
+	switch name {
+	case campaign.WaveCanary:
+		return t(ctx, "campaign.wave.canary")
+	case campaign.WaveEarly:
+		return t(ctx, "campaign.wave.early")
+	case campaign.WaveRest:
+		return t(ctx, "campaign.wave.rest")
+	case campaign.WaveEveryone:
+		return t(ctx, "campaign.wave.everyone")
+	}
+	return name
+}
+
 // copyURL opens the wizard with this plan, for another campaign.
 func (b CampaignBoard) copyURL(ctx context.Context) string {
 	p := b.Campaign.Plan
 	p.StartAt, p.EndAt = nil, nil
-	return PathCampaignNew + "?" + FillPlan(p, page(ctx).Zone).Values.Encode()
+	return PathCampaignNew + "?" + forms.FillPlan(p, page(ctx).Zone).Values.Encode()
 }

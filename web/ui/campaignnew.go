@@ -2,17 +2,16 @@ package ui
 
 import (
 	"context"
-	"net/url"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
 	"fleetd/web/i18n"
 )
 
@@ -22,7 +21,7 @@ import (
 // keeps it, as "do" says: draft or start. Of a campaign that is there already
 // it is its "edit".
 type CampaignNewPage struct {
-	Form     PlanForm
+	Form     forms.Plan
 	Campaign *campaign.Campaign // that is edited; nil for a new one
 	Releases []firmware.Release // that may be chosen, newest first
 	Tools    []fleet.Tool       // of the audience, for the health checks
@@ -61,11 +60,28 @@ func (v CampaignNewPage) head(ctx context.Context) head {
 
 // release is the chosen one.
 func (v CampaignNewPage) release() *firmware.Release {
-	id, err := uuid.Parse(v.Form.val("release"))
-	if i := slices.IndexFunc(v.Releases, func(r firmware.Release) bool { return r.ID == id }); err == nil && i >= 0 {
+	id := v.Form.Release()
+	if i := slices.IndexFunc(v.Releases, func(r firmware.Release) bool { return r.ID == id }); i >= 0 {
 		return &v.Releases[i]
 	}
 	return nil
+}
+
+// wrong is the aria-invalid of a field.
+func (v CampaignNewPage) wrong(name string, row int) string {
+	return pressed(slices.ContainsFunc(v.Form.Problems,
+		func(p forms.Problem) bool { return p.Field == name && p.Row == row }))
+}
+
+// wavePresets are the buttons above the waves.
+var wavePresets = []struct{ name, key string }{
+	{"canary", "campaign.preset.canary"}, {"small", "campaign.preset.small"}, {"all", "campaign.preset.all"},
+}
+
+// windowPresets are the buttons that add a window.
+var windowPresets = []struct{ name, key string }{
+	{"night", "campaign.win.night"}, {"weekday", "campaign.win.weekday"}, {"weekend", "campaign.win.weekend"},
+	{"win", "campaign.win.own"},
 }
 
 // An option is a choice of a select.
@@ -165,12 +181,8 @@ func (v CampaignNewPage) carried() []string { return v.Form.Values["d"] }
 
 // withoutTicked is the wizard for everybody whom the filter finds.
 func (v CampaignNewPage) withoutTicked() string {
-	q := url.Values{}
-	for k, vals := range v.Form.Values {
-		if k != "d" {
-			q[k] = vals
-		}
-	}
+	q := maps.Clone(v.Form.Values)
+	q.Del("d")
 	return v.path() + "?" + q.Encode()
 }
 

@@ -1150,7 +1150,7 @@ func (v CampaignNewPage) submit() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if v.Form.on("approval") {
+			if v.Form.Get("approval") != "" {
 				var templ_7745c5c3_Var53 string
 				templ_7745c5c3_Var53, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "campaign.ask"))
 				if templ_7745c5c3_Err != nil {

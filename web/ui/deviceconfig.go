@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
 )
 
 // configTrial is how long the included firmware keeps a configuration on trial.
@@ -19,7 +20,7 @@ const configTrial = 2 * time.Minute
 type DeviceConfigView struct {
 	Device  fleet.DeviceID
 	Config  *telemetry.Config // nil if it never reported one
-	Fields  []ConfigField
+	Fields  []forms.ConfigField
 	Running *int64 // the version that a later heartbeat names, if it is another
 	Offers  bool   // the device has the tools
 	CanAct  bool
@@ -42,9 +43,9 @@ func (v DeviceConfigView) path(parts ...string) string {
 func (v DeviceConfigView) trialEnds() time.Time { return v.Config.At.Add(configTrial) }
 
 // editable are the fields that the form can change.
-func (v DeviceConfigView) editable() (all []ConfigField) {
+func (v DeviceConfigView) editable() (all []forms.ConfigField) {
 	for _, f := range v.Fields {
-		if f.Kind != configOther {
+		if f.Kind != forms.ConfigOther {
 			all = append(all, f)
 		}
 	}
@@ -70,19 +71,29 @@ func (c ConfigCall) said() (key string, bad bool) {
 	return "config.call.failed", true
 }
 
-// label is a field's name for people: ours where the setting is known, else
-// the device's own.
-func (f ConfigField) label(ctx context.Context) (text string, ours bool) {
-	if s := f.setting(); s != nil {
-		return t(ctx, s.label), true
+// configTexts are the messages about settings of the included firmware.
+// Settings that it does not have are asked for by name.
+var configTexts = map[string]struct{ label, help string }{
+	"heartbeat_s": {"config.heartbeat", "config.heartbeat_help"},
+	"telemetry":   {"config.telemetry", "config.telemetry_help"},
+	"log_level":   {"config.log_level", "config.log_level_help"},
+	"url_hosts":   {"config.url_hosts", "config.url_hosts_help"},
+	"allow_http":  {"config.allow_http", "config.allow_http_help"},
+}
+
+// configLabel is a field's name for people: ours where the setting is known,
+// else the device's own.
+func configLabel(ctx context.Context, f forms.ConfigField) (text string, ours bool) {
+	if text, ours := configTexts[f.Key]; ours && f.Setting() != nil {
+		return t(ctx, text.label), true
 	}
 	return shorten(f.Key, 64), false
 }
 
-// choices returns those of the setting, and adds the value that the device has
-// if it is not among them.
-func (f ConfigField) choices() []string {
-	all := f.setting().choices
+// configChoices returns those of the setting, and adds the value that the
+// device has if it is not among them.
+func configChoices(f forms.ConfigField) []string {
+	all := f.Setting().Choices
 	if slices.Contains(all, f.Value) {
 		return all
 	}

@@ -2,13 +2,12 @@ package ui
 
 import (
 	"fmt"
-	"net/url"
-	"slices"
 	"strings"
 	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
 )
 
 // A LogsPage is a device's log and what its crashes left:
@@ -37,53 +36,13 @@ func NewOffers(inv *fleet.Inventory) (o Offers) {
 	return o
 }
 
-// A LogFilter picks lines: at least as urgent as Level, with Text in them.
-type LogFilter struct{ Level, Text string }
-
-// NewLogFilter reads the filter in an address. It ignores an unknown level.
-func NewLogFilter(q url.Values) LogFilter {
-	f := LogFilter{Level: q.Get("level"), Text: strings.TrimSpace(q.Get("q"))}
-	if !slices.Contains(telemetry.LogLevels, f.Level) {
-		f.Level = ""
-	}
-	return f
-}
-
-// Values returns the filter as the parameters of an address.
-func (f LogFilter) Values() url.Values {
-	v := url.Values{}
-	if f.Level != "" {
-		v.Set("level", f.Level)
-	}
-	if f.Text != "" {
-		v.Set("q", f.Text)
-	}
-	return v
-}
-
-// Pick returns the lines that pass.
-func (f LogFilter) Pick(lines []telemetry.LogLine) []telemetry.LogLine {
-	if f == (LogFilter{}) {
-		return lines
-	}
-	most, text := slices.Index(telemetry.LogLevels, f.Level), strings.ToLower(f.Text)
-	var picked []telemetry.LogLine
-	for _, l := range lines {
-		if (most < 0 || slices.Index(telemetry.LogLevels, l.Level) <= most) &&
-			(strings.Contains(strings.ToLower(l.Text), text) || strings.Contains(strings.ToLower(l.Tag), text)) {
-			picked = append(picked, l)
-		}
-	}
-	return picked
-}
-
 // A DeviceLog is what fleetd has of a device's log. A live stream replaces its
 // parts by their ids, and adds lines with [LogNews].
 type DeviceLog struct {
 	Device  fleet.DeviceID
 	Offers  Offers
 	CanAct  bool
-	Filter  LogFilter
+	Filter  forms.LogFilter
 	Lines   []telemetry.LogLine // that pass the filter
 	All     int                 // with those that do not
 	Dropped int64
@@ -92,7 +51,8 @@ type DeviceLog struct {
 }
 
 // NewDeviceLog shows what is there of the log.
-func NewDeviceLog(id fleet.DeviceID, v telemetry.LogView, f LogFilter, o Offers, canAct bool, now time.Time) DeviceLog {
+func NewDeviceLog(id fleet.DeviceID, v telemetry.LogView, f forms.LogFilter, o Offers, canAct bool,
+	now time.Time) DeviceLog {
 	return DeviceLog{Device: id, Offers: o, CanAct: canAct, Filter: f, Lines: f.Pick(v.Lines), All: len(v.Lines),
 		Dropped: v.Dropped, Follow: v.Following, Now: now}
 }

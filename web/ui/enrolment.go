@@ -3,11 +3,10 @@ package ui
 import (
 	"context"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"fleetd/fleet/enrolment"
+	"fleetd/web/forms"
 )
 
 // PathRules is the list of enrolment rules: GET list, POST create. Below it,
@@ -25,7 +24,9 @@ type RulesPage struct {
 	Mode  string // enrolment mode
 	Rules []enrolment.RuleRow
 	Admin bool
-	Form  RuleForm // for the rule to be added
+	Form  forms.Rule // for the rule to be added
+	// Problem says why Form was not accepted, in the page's language.
+	Problem string
 	// WouldMatch counts, by rule, the waiting devices that it would decide about.
 	WouldMatch map[string]int
 }
@@ -35,46 +36,9 @@ type RulePage struct {
 	Rule    enrolment.RuleRow
 	Place   int // in the list, from 1
 	Admin   bool
-	Form    RuleForm
+	Form    forms.Rule
+	Problem string                // why Form was not accepted, in the page's language
 	Matches []enrolment.RuleMatch // of devices that wait now
-}
-
-// A RuleForm holds a rule as it is typed: name, action, boards, networks,
-// devices (text) and list (a file), from, until, max_devices, tags, enabled.
-type RuleForm struct {
-	Name, Action, Boards, Networks, Devices string
-	From, Until, Max, Tags                  string
-	Enabled                                 bool
-	Problem                                 string // why it was not accepted, in the page's language
-}
-
-// FormTime is how a form writes a time, in the zone of the viewer.
-const FormTime = "2006-01-02T15:04"
-
-// NewRuleForm shows a rule in its form, its times in the zone of the viewer.
-func NewRuleForm(r enrolment.Rule, zone *time.Location) RuleForm {
-	f := RuleForm{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "), Tags: strings.Join(r.Tags,
-		", "), Enabled: r.Enabled}
-	lines := make([]string, 0, len(r.Devices))
-	for _, id := range r.Devices {
-		lines = append(lines, id.MAC())
-	}
-	f.Devices = strings.Join(lines, "\n")
-	lines = lines[:0]
-	for _, p := range r.Networks {
-		lines = append(lines, p.String())
-	}
-	f.Networks = strings.Join(lines, "\n")
-	if r.From != nil {
-		f.From = r.From.In(zone).Format(FormTime)
-	}
-	if r.Until != nil {
-		f.Until = r.Until.In(zone).Format(FormTime)
-	}
-	if r.MaxDevices > 0 {
-		f.Max = strconv.Itoa(r.MaxDevices)
-	}
-	return f
 }
 
 // conditions are the lines that say what a rule looks at.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 	"fleetd/web/i18n"
 )
 
@@ -73,26 +74,10 @@ func (v FanOutNewPage) ask() url.Values {
 	return url.Values{"d": ids}
 }
 
-// carried repeats the tool form's fields in the form that sends it off.
-func (v FanOutNewPage) carried() url.Values {
-	form := url.Values{}
-	for _, f := range v.Form.Fields {
-		switch {
-		case f.Ours, f.Type == "boolean" && f.Value != "true":
-		case f.other() != "" && len(f.Choices) > 0:
-			form.Set("arg."+f.Name, OtherChoice)
-			form.Set("arg."+f.Name+".other", f.Value)
-		default:
-			form.Set("arg."+f.Name, f.Value)
-		}
-	}
-	return form
-}
-
 // changeURL leads from the preview back to the form, filled in as it was.
 func (v FanOutNewPage) changeURL() string {
 	q := v.ask()
-	for name, values := range v.carried() {
+	for name, values := range forms.Values(v.Form.Fields) {
 		q[name] = values
 	}
 	q.Set("tool", v.Form.Tool.Name)

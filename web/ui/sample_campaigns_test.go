@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -255,19 +256,19 @@ func campaignsPage() templ.Component {
 
 func wizard(step int) templ.Component {
 	return late(func(ctx context.Context) templ.Component {
-		v := ui.CampaignNewPage{Form: ui.NewPlanForm(url.Values{}, time.UTC),
+		v := ui.CampaignNewPage{Form: forms.NewPlan(url.Values{}, time.UTC),
 			Releases: []firmware.Release{sampleRelease("2.4.3"), sampleRelease("2.4.2")},
 			Tools:    tools, Zones: []string{"UTC", "Asia/Shanghai"}}
 		if step == 0 {
 			return v.Page()
 		}
-		v.Form = ui.FillPlan(samplePlan("Echo fix for the lobby 🦊"), time.UTC)
+		v.Form = forms.FillPlan(samplePlan("Echo fix for the lobby 🦊"), time.UTC)
 		v.Run = sampleRun()
 		switch step {
 		case 2:
 			v.Form.Values["wave.soak"][1] = "soon"
 			v.Form.Values["wave.size"][2] = "all"
-			v.Form.Plan()
+			v.Form.Read()
 			v.Run, v.Problem = nil, i18n.Mark("wave 2: the percentage is smaller than that of the wave before")
 		case 3:
 			c := sampleCampaign(campaign.Running, "Echo fix", 40)

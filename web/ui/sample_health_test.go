@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -78,7 +79,7 @@ func healthView(r string) ui.HealthPage {
 		Trends: ui.HealthTrends{Device: id, Shown: true, Range: shown, To: now, Heartbeat: time.Minute,
 			Points: vitalsPoints(shown)},
 		Jobs:   deviceJobs(),
-		Config: ui.DeviceConfigView{Device: id, Config: &c, Fields: ui.ConfigFields(c.Values), Offers: true, CanAct: true},
+		Config: ui.DeviceConfigView{Device: id, Config: &c, Fields: forms.ConfigFields(c.Values), Offers: true, CanAct: true},
 	}
 }
 
@@ -109,7 +110,7 @@ func unfriendly(v *ui.HealthPage) {
 	c := configValues(fmt.Sprintf(
 		`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
 	c.OnTrial, c.Reverted = true, math.MaxInt64
-	v.Config.Config, v.Config.Fields = &c, ui.ConfigFields(c.Values)
+	v.Config.Config, v.Config.Fields = &c, forms.ConfigFields(c.Values)
 	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
 		Error: &fleet.CallError{Code: fleet.CodeToolError, Message: hostile[0] + hostile[2]}}}
 }

@@ -2,8 +2,10 @@ package ui
 
 import (
 	"encoding/json"
+	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 )
 
 // A ToolsPage lists a device's tools: GET DevicePath(id, "tools"), and one
@@ -21,14 +23,14 @@ type ToolsPage struct {
 // A ToolForm is the form of one tool.
 type ToolForm struct {
 	Tool    fleet.Tool
-	Fields  []Field
+	Fields  []forms.Field
 	Problem string // why the form was not accepted, in the page's language
 	Offline bool   // the call would end offline
 }
 
-// NewToolForm makes the form of a tool; see [NewFields] for last.
+// NewToolForm makes the form of a tool; see [forms.NewFields] for last.
 func NewToolForm(tool fleet.Tool, last json.RawMessage) *ToolForm {
-	return &ToolForm{Tool: tool, Fields: NewFields(tool, last)}
+	return &ToolForm{Tool: tool, Fields: forms.NewFields(tool, last)}
 }
 
 // A confirmation asks the operator to type a word before a call that takes the
@@ -69,6 +71,19 @@ func (f *ToolForm) rpc() string {
 		}
 	}
 	return indent(rpcMessage("…", f.Tool.Name, form))
+}
+
+// ranged reports whether an argument gets a slider.
+func ranged(f forms.Field) bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
+
+// sliderAt is the slider's position. Without a value the number next to it
+// stays empty and the slider looks unset: what is not known must be chosen,
+// not sent by accident.
+func sliderAt(f forms.Field) string {
+	if f.Value != "" {
+		return f.Value
+	}
+	return strconv.FormatInt(*f.Min, 10)
 }
 
 func (v ToolsPage) group(userOnly bool) []fleet.Tool {

@@ -5,6 +5,8 @@
 //	ctx = ui.WithPage(ctx, page)
 //	ui.DevicesPage{...}.Page().Render(ctx, w)
 //
+// What the fields of a form hold, and how they are read, is package forms.
+//
 // Every page is rendered whole. Where htmx asks for a page it picks the part
 // it needs by id (hx-select), so handlers have one answer for both. Live
 // streams send components that carry an id (DeviceRow, CallRow, ...) as the

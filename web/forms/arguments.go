@@ -1,8 +1,9 @@
-package ui
+package forms
 
 import (
 	"bytes"
 	"encoding/json"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,19 +25,6 @@ type Field struct {
 	Choices  []string // strings whose values the description names
 	Ours     bool     // filled in by fleetd: a one-time address
 	Problem  string   // why the value was not accepted
-}
-
-// Ranged reports whether the field gets a slider.
-func (f Field) Ranged() bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
-
-// sliderAt is the slider's position. Without a value the number next to it
-// stays empty and the slider looks unset: what is not known must be chosen,
-// not sent by accident.
-func (f Field) sliderAt() string {
-	if f.Value != "" {
-		return f.Value
-	}
-	return strconv.FormatInt(*f.Min, 10)
 }
 
 type schemaProperty struct {
@@ -158,10 +146,8 @@ var (
 // choices are the values that a description names for an argument: two or
 // more words in backticks side by side, in a sentence that speaks of it.
 func choices(description, argument string) []string {
-	for _, sentence := range strings.FieldsFunc(description, func(r rune) bool {
-		return strings.ContainsRune(".。\n;；",
-			r)
-	}) {
+	ends := func(r rune) bool { return strings.ContainsRune(".。\n;；", r) }
+	for _, sentence := range strings.FieldsFunc(description, ends) {
 		if !strings.Contains(strings.ToLower(sentence), strings.ToLower(argument)) {
 			continue
 		}
@@ -182,14 +168,63 @@ func choices(description, argument string) []string {
 // it is typed in the field arg.NAME.other.
 const OtherChoice = "\u2063other"
 
-// other is the value of a choice field that is not one of its choices.
-func (f Field) other() string {
-	for _, c := range f.Choices {
-		if f.Value == c {
-			return ""
-		}
+// Other is the value of a field that is not one of its choices.
+func (f Field) Other() string {
+	if slices.Contains(f.Choices, f.Value) {
+		return ""
 	}
 	return f.Value
+}
+
+// Values are the form with what the fields hold; [Arguments] reads them back.
+func Values(fields []Field) url.Values {
+	form := url.Values{}
+	for _, f := range fields {
+		switch {
+		case f.Ours, f.Type == "boolean" && f.Value != "true":
+		case f.Other() != "" && len(f.Choices) > 0:
+			form.Set("arg."+f.Name, OtherChoice)
+			form.Set("arg."+f.Name+".other", f.Value)
+		default:
+			form.Set("arg."+f.Name, f.Value)
+		}
+	}
+	return form
+}
+
+// Arguments reads a submitted tool form into the JSON object to be sent. What
+// the form leaves empty is left out, unless it is required; url arguments are
+// left to fleetd. Values that cannot be what they should be are marked as
+// Problems on the returned fields (by message key), and ok is false.
+func Arguments(fields []Field, form url.Values) (args json.RawMessage, shown []Field, ok bool) {
+	object := make(map[string]any)
+	shown, ok = slices.Clone(fields), true
+	for i := range shown {
+		f := &shown[i]
+		if f.Ours {
+			continue
+		}
+		f.Value = f.submitted(form)
+		value, present, problem := f.Parse()
+		if problem != "" {
+			f.Problem, ok = problem, false
+		} else if present {
+			object[f.Name] = value
+		}
+	}
+	args, _ = json.Marshal(object) // of strings, numbers, bools and valid raw JSON
+	return args, shown, ok
+}
+
+func (f Field) submitted(form url.Values) string {
+	v := form.Get("arg." + f.Name)
+	if v == OtherChoice {
+		v = form.Get("arg." + f.Name + ".other")
+	}
+	if f.Type == "boolean" {
+		return strconv.FormatBool(v != "")
+	}
+	return v
 }
 
 // Parse is the value that the field holds as text. present is false for one
@@ -207,7 +242,8 @@ func (f Field) Parse() (value any, present bool, problem string) {
 	case "string":
 		return f.Value, true, ""
 	case "integer":
-		return f.parseInt()
+		n, problem := parseInt(f.Value, f.Min, f.Max)
+		return n, problem == "", problem
 	case "number":
 		n, err := strconv.ParseFloat(f.Value, 64)
 		if err != nil {
@@ -219,15 +255,4 @@ func (f Field) Parse() (value any, present bool, problem string) {
 		return raw, true, ""
 	}
 	return nil, false, "field.not_json"
-}
-
-func (f Field) parseInt() (any, bool, string) {
-	n, err := strconv.ParseInt(f.Value, 10, 64)
-	switch {
-	case err != nil:
-		return nil, false, "field.not_whole"
-	case f.Min != nil && n < *f.Min, f.Max != nil && n > *f.Max:
-		return nil, false, "field.out_of_range"
-	}
-	return n, true, ""
 }

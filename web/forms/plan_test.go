@@ -1,15 +1,17 @@
-package ui_test
+package forms
 
 import (
+	"encoding/json"
 	"net/url"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/web/ui"
 )
 
 // A plan that is edited and saved without a change must stay the same: its
@@ -19,31 +21,49 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := samplePlan("春季 🦊")
-	start, end := time.Date(2026, 12, 1, 18, 30, 0, 0, time.UTC), time.Date(2026, 12, 9, 0, 0, 0, 0, time.UTC)
-	full.StartAt, full.EndAt, full.Jitter = &start, &end, 90*time.Minute
+	plain := func() campaign.Plan {
+		p := campaign.DefaultPlan()
+		p.Name, p.Release, p.Query = "plain", uuid.NewSHA1(uuid.Nil, []byte("2.4.3")), "board:bread-compact-wifi,esp-box-3 -hold"
+		p.AbortRules = append(p.AbortRules, campaign.AbortRule{Class: campaign.ClassAny, MinExecuted: 20, Percent: 25,
+			Scope: campaign.ScopeBoard, Action: campaign.AbortAndRollback})
+		p.MaxPerMinute, p.ForbidRemoved = 200, []string{"self.reboot"}
+		p.Windows = []campaign.Window{{Cron: "0 2 * * *", Duration: 3 * time.Hour, TimeZone: campaign.DeviceZone}}
+		p.HealthChecks = []campaign.HealthCheck{{Tool: "self.get_device_status", Retries: 2, Assert: []campaign.Assertion{
+			{Path: "$.audio_speaker.volume", Op: "unchanged"},
+			{Path: "$.network.signal", Op: "ne", Value: json.RawMessage(`"weak"`)}}}}
+		return p
+	}
+	full := plain()
+	full.Name = "春季 🦊"
+	full.StartAt = new(time.Date(2026, 12, 1, 18, 30, 0, 0, time.UTC))
+	full.EndAt, full.Jitter = new(time.Date(2026, 12, 9, 0, 0, 0, 0, time.UTC)), 90*time.Minute
 	full.Devices = []fleet.DeviceID{"a085e3112233", "a085e3112244"}
 	full.Waves[0] = campaign.WavePlan{Name: "By hand", Devices: full.Devices, SuccessPercent: 99.5, MinSample: 1,
 		Soak: 36 * time.Hour, Gate: campaign.GateManual}
 	full.Waves[1].Percent, full.Waves[1].Count = 0, 25
 	full.Continuous, full.MaxDevices, full.Supersede, full.AllowDowngrade, full.ApprovalRequired, full.PullNow = true, 500,
 		true, true, true, true
-	full.HealthChecks = append(full.HealthChecks, campaign.HealthCheck{Tool: "self.get_device_status",
-		Arguments: schema(`{"deep":true}`)},
-		campaign.HealthCheck{Tool: "self.get_device_status", Assert: []campaign.Assertion{{Path: "$.a", Op: "eq",
-			Value: schema(`"12"`)}, {Path: "$.b", Op: "eq", Value: schema(`12`)},
-			{Path: "$.c", Op: "matches", Value: schema(`"^a b$"`)}, {Path: "$.d", Op: "exists"}, {Path: "$.e", Op: "ne",
-				Value: schema(`" x"`)}, {Path: "$.f", Op: "ne", Value: schema(`null`)}}})
+	full.HealthChecks = append(full.HealthChecks,
+		campaign.HealthCheck{Tool: "self.get_device_status", Arguments: json.RawMessage(`{"deep":true}`)},
+		campaign.HealthCheck{Tool: "self.get_device_status", Assert: []campaign.Assertion{
+			{Path: "$.a", Op: "eq", Value: json.RawMessage(`"12"`)}, {Path: "$.b", Op: "eq", Value: json.RawMessage(`12`)},
+			{Path: "$.c", Op: "matches", Value: json.RawMessage(`"^a b$"`)}, {Path: "$.d", Op: "exists"},
+			{Path: "$.e", Op: "ne", Value: json.RawMessage(`" x"`)}, {Path: "$.f", Op: "ne", Value: json.RawMessage(`null`)}}})
+	for field, value := range reflect.ValueOf(full).Fields() {
+		if value.IsZero() {
+			t.Errorf("the full plan does not set %s", field.Name)
+		}
+	}
 	bare := campaign.Plan{Name: "bare", Release: full.Release, AbortRules: []campaign.AbortRule{}}
-	for _, plan := range []campaign.Plan{full, samplePlan("plain"), bare} {
-		form := ui.FillPlan(plan, shanghai)
+	for _, plan := range []campaign.Plan{full, plain(), bare} {
+		form := FillPlan(plan, shanghai)
 		// As it comes back from a browser, in the address.
 		sent, err := url.ParseQuery(form.Values.Encode())
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := ui.NewPlanForm(sent, shanghai)
-		got := back.Plan()
+		back := NewPlan(sent, shanghai)
+		got := back.Read()
 		if diff := cmp.Diff(plan, got); diff != "" || len(back.Problems) > 0 {
 			t.Errorf("%s comes back changed, with problems %v:\n%s", plan.Name, back.Problems, diff)
 		}
@@ -54,24 +74,24 @@ func TestSpans(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 0, "0": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute,
 		" 2h ": 2 * time.Hour, "1d": 24 * time.Hour,
 		"1d12h": 36 * time.Hour, "1h30m": 90 * time.Minute, "90m": 90 * time.Minute, "1h0m5s": time.Hour + 5*time.Second} {
-		got, ok := ui.ParseSpan(text)
+		got, ok := parseSpan(text)
 		if !ok || got != want {
-			t.Errorf("ParseSpan(%q) = %v, %v, want %v", text, got, ok, want)
+			t.Errorf("parseSpan(%q) = %v, %v, want %v", text, got, ok, want)
 		}
-		if again, ok := ui.ParseSpan(ui.SpanText(got)); !ok || again != got {
-			t.Errorf("SpanText(%v) = %q, which reads %v, %v", got, ui.SpanText(got), again, ok)
+		if again, ok := parseSpan(spanText(got)); !ok || again != got {
+			t.Errorf("spanText(%v) = %q, which reads %v, %v", got, spanText(got), again, ok)
 		}
 	}
 	for _, text := range []string{"soon", "-5m", "5", "1d x", "99999d", "-1d", "d"} {
-		if got, ok := ui.ParseSpan(text); ok {
-			t.Errorf("ParseSpan(%q) = %v, want it refused", text, got)
+		if got, ok := parseSpan(text); ok {
+			t.Errorf("parseSpan(%q) = %v, want it refused", text, got)
 		}
 	}
 }
 
 func TestFormCommands(t *testing.T) {
-	f := ui.NewPlanForm(url.Values{"release": {"x"}}, time.UTC)
-	if n := len(f.Plan().Waves); n != 3 {
+	f := NewPlan(url.Values{"release": {"x"}}, time.UTC)
+	if n := len(f.Read().Waves); n != 3 {
 		t.Fatalf("a new form has %d waves, want the canary's 3", n)
 	}
 	do := func(name, value string) campaign.Plan {
@@ -80,7 +100,7 @@ func TestFormCommands(t *testing.T) {
 		if !f.Command() || f.Values.Has(name) {
 			t.Fatalf("%s=%s was not carried out", name, value)
 		}
-		return f.Plan()
+		return f.Read()
 	}
 	if p := do("preset", "small"); len(p.Waves) != 2 || p.Waves[0].Count != 1 {
 		t.Errorf("small fleet: %+v", p.Waves)
@@ -111,14 +131,22 @@ func TestFormCommands(t *testing.T) {
 // A new form is the default plan with what the address names in its place: a
 // table whole, so that no wave mixes the two.
 func TestNewFormIsTheDefaultPlan(t *testing.T) {
-	f := ui.NewPlanForm(url.Values{}, time.UTC)
-	if diff := cmp.Diff(campaign.DefaultPlan(), f.Plan()); diff != "" {
+	f := NewPlan(url.Values{}, time.UTC)
+	if diff := cmp.Diff(campaign.DefaultPlan(), f.Read()); diff != "" {
 		t.Errorf("a new form (-default +form):\n%s", diff)
 	}
-	f = ui.NewPlanForm(url.Values{"q": {"tag:lab"}, "heap": {"0"}, "wave.size": {"100"}, "wave.unit": {"percent"}}, time.UTC)
+	f = NewPlan(url.Values{"q": {"tag:lab"}, "heap": {"0"}, "wave.size": {"100"}, "wave.unit": {"percent"}}, time.UTC)
 	want := campaign.DefaultPlan()
 	want.Query, want.MinHeapPercent, want.Waves = "tag:lab", 0, []campaign.WavePlan{{Percent: 100}}
-	if diff := cmp.Diff(want, f.Plan()); diff != "" {
+	if diff := cmp.Diff(want, f.Read()); diff != "" {
 		t.Errorf("a form that the address fills in part (-want +got):\n%s", diff)
+	}
+}
+
+// A release that cannot be read is not chosen: no part of it becomes an ID.
+func TestUnreadableRelease(t *testing.T) {
+	f := NewPlan(url.Values{"release": {"6ba7b810-9dad-11d1-80b4-00c04fd430cx"}}, time.UTC)
+	if got := f.Read().Release; got != uuid.Nil {
+		t.Errorf("Release = %s, want none", got)
 	}
 }

@@ -1,4 +1,4 @@
-package ui
+package forms
 
 import (
 	"bytes"
@@ -13,59 +13,58 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// FillPlan is the form of a plan that is there already; [PlanForm.Plan] reads
+// FillPlan is the form of a plan that is there already; [Plan.Read] reads
 // the same plan back.
-func FillPlan(p campaign.Plan, zone *time.Location) PlanForm {
-	f := PlanForm{Values: url.Values{filled: {"1"}}, Zone: zone}
-	f.set("name", p.Name)
-	f.set("q", p.Query)
+func FillPlan(p campaign.Plan, zone *time.Location) Plan {
+	f := Plan{Values: url.Values{filled: {"1"}}, Zone: zone}
+	f.fill("name", p.Name)
+	f.fill("q", p.Query)
 	if p.Release != uuid.Nil {
-		f.set("release", p.Release.String())
+		f.fill("release", p.Release.String())
 	}
 	for _, id := range p.Devices {
-		f.Values.Add("d", string(id))
+		f.Add("d", string(id))
 	}
-	f.set("mode", string(p.Mode))
-	f.set("end_behavior", string(p.EndBehavior))
+	f.fill("mode", string(p.Mode))
+	f.fill("end_behavior", string(p.EndBehavior))
 	for name, on := range map[string]bool{"pull_now": p.PullNow, "supersede": p.Supersede, "downgrade": p.AllowDowngrade,
 		"continuous": p.Continuous, "approval": p.ApprovalRequired} {
 		if on {
-			f.set(name, "1")
+			f.fill(name, "1")
 		}
 	}
 	for name, n := range map[string]int{"max_devices": p.MaxDevices, "in_flight": p.MaxInFlight,
-		"per_minute": p.MaxPerMinute,
-		"heap":       p.MinHeapPercent, "reconnects": p.MaxReconnects, "attempts": p.MaxAttempts} {
+		"per_minute": p.MaxPerMinute, "heap": p.MinHeapPercent, "reconnects": p.MaxReconnects, "attempts": p.MaxAttempts} {
 		if n != 0 || name == "heap" || name == "reconnects" {
-			f.set(name, strconv.Itoa(n))
+			f.fill(name, strconv.Itoa(n))
 		}
 	}
-	f.set("forbid", strings.Join(p.ForbidRemoved, " "))
+	f.fill("forbid", strings.Join(p.ForbidRemoved, " "))
 	if p.Jitter > 0 {
-		f.set("jitter", SpanText(p.Jitter))
+		f.fill("jitter", spanText(p.Jitter))
 	}
-	f.setTime("start", p.StartAt)
-	f.setTime("end", p.EndAt)
+	f.fillTime("start", p.StartAt)
+	f.fillTime("end", p.EndAt)
 	f.fillTables(p)
 	return f
 }
 
-func (f PlanForm) set(name, value string) {
+func (f Plan) fill(name, value string) {
 	if value != "" {
-		f.Values.Set(name, value)
+		f.Set(name, value)
 	}
 }
 
-func (f PlanForm) setTime(name string, at *time.Time) {
+func (f Plan) fillTime(name string, at *time.Time) {
 	if at != nil {
-		f.set(name, at.In(f.zone()).Format(localTime))
+		f.fill(name, at.In(f.Zone).Format(localTime))
 	}
 }
 
-func (f PlanForm) fillTables(p campaign.Plan) {
+func (f Plan) fillTables(p campaign.Plan) {
 	for _, w := range p.Waves {
 		unit, size := waveSize(w)
-		f.addRow("wave", w.Name, unit, size, trimFloat(w.SuccessPercent), strconv.Itoa(w.MinSample), SpanText(w.Soak),
+		f.addRow("wave", w.Name, unit, size, decimal(w.SuccessPercent), strconv.Itoa(w.MinSample), spanText(w.Soak),
 			string(w.Gate))
 	}
 	for _, r := range p.AbortRules {
@@ -73,10 +72,10 @@ func (f PlanForm) fillTables(p campaign.Plan) {
 		if r.Wave > 0 {
 			wave = strconv.Itoa(r.Wave)
 		}
-		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), trimFloat(r.Percent), string(r.Scope), wave, string(r.Action))
+		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), decimal(r.Percent), string(r.Scope), wave, string(r.Action))
 	}
 	for _, w := range p.Windows {
-		f.addRow("win", w.Cron, SpanText(w.Duration), w.TimeZone)
+		f.addRow("win", w.Cron, spanText(w.Duration), w.TimeZone)
 	}
 	for _, c := range p.HealthChecks {
 		if len(c.Assert) == 0 {
@@ -87,6 +86,9 @@ func (f PlanForm) fillTables(p campaign.Plan) {
 		}
 	}
 }
+
+// decimal writes a percentage without needless digits.
+func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 func waveSize(w campaign.WavePlan) (unit, size string) {
 	switch {
@@ -99,7 +101,7 @@ func waveSize(w campaign.WavePlan) (unit, size string) {
 	case w.Count > 0:
 		return "count", strconv.Itoa(w.Count)
 	}
-	return "percent", trimFloat(w.Percent)
+	return "percent", decimal(w.Percent)
 }
 
 // valueText writes an assertion's value as [looseJSON] reads it: a string

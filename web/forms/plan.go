@@ -1,7 +1,6 @@
-package ui
+package forms
 
 import (
-	"context"
 	"maps"
 	"net/url"
 	"slices"
@@ -9,23 +8,25 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet/campaign"
 )
 
-// A PlanForm is the plan of a campaign as fields of a form. The fields are the
+// A Plan is the plan of a campaign as fields of a form. The fields are the
 // address of the wizard, so that a plan survives a reload and can be sent to a
 // colleague; a plan that was typed wrong stays as it was typed.
 //
 // Fields of a table repeat, one value for each of its rows: wave.size is that
 // of the first wave, then of the second, and so on.
-type PlanForm struct {
-	Values   url.Values
-	Problems []PlanProblem
+type Plan struct {
+	url.Values
+	Problems []Problem
 	Zone     *time.Location // of the times in it
 }
 
-// A PlanProblem is a field that cannot be read.
-type PlanProblem struct {
+// A Problem is a field that cannot be read.
+type Problem struct {
 	Field string // "wave.size"
 	Row   int
 	Key   string // of the message
@@ -35,37 +36,38 @@ type PlanProblem struct {
 // to the page: only in a submitted form does a box without a tick mean no.
 const filled = "f"
 
-// Filled reports whether the form was filled in.
-func (f PlanForm) Filled() bool { return f.Values.Has(filled) }
+// NewPlan is the form as it is first shown: [campaign.DefaultPlan], and in
+// place of its fields those that the address names. A table is replaced whole.
+// A form that was filled in stays as it is.
+func NewPlan(v url.Values, zone *time.Location) Plan {
+	if v.Has(filled) {
+		return Plan{Values: v, Zone: zone}
+	}
+	f := FillPlan(campaign.DefaultPlan(), zone)
+	for name, table := range planTables {
+		if slices.ContainsFunc(table.fields, v.Has) {
+			f.clear(name)
+		}
+	}
+	maps.Copy(f.Values, v)
+	return f
+}
 
-func (f PlanForm) val(name string) string { return f.Values.Get(name) }
-
-func (f PlanForm) on(name string) bool { return f.Values.Get(name) != "" }
-
-// at is the value of a table's field in a row.
-func (f PlanForm) at(name string, row int) string {
+// At is the value of a table's field in a row.
+func (f Plan) At(name string, row int) string {
 	if all := f.Values[name]; row < len(all) {
 		return all[row]
 	}
 	return ""
 }
 
-func (f PlanForm) rows(name string) []int {
-	rows := make([]int, len(f.Values[name]))
-	for i := range rows {
-		rows[i] = i
+// Release is the chosen release, or the zero UUID.
+func (f Plan) Release() uuid.UUID {
+	id, err := uuid.Parse(f.Get("release"))
+	if err != nil {
+		return uuid.Nil // the domain refuses a plan without one
 	}
-	return rows
-}
-
-// wrong is the aria-invalid of a field.
-func (f PlanForm) wrong(name string, row int) string {
-	for _, p := range f.Problems {
-		if p.Field == name && p.Row == row {
-			return "true"
-		}
-	}
-	return "false"
+	return id
 }
 
 // A planTable is a table of the form: its fields, of which the first counts
@@ -76,26 +78,25 @@ type planTable struct {
 }
 
 var planTables = map[string]planTable{
-	"wave": {[]string{"wave.name", "wave.unit", "wave.size", "wave.success", "wave.sample", "wave.soak", "wave.gate"},
-		20},
+	"wave":  {[]string{"wave.name", "wave.unit", "wave.size", "wave.success", "wave.sample", "wave.soak", "wave.gate"}, 20},
 	"rule":  {[]string{"rule.class", "rule.min", "rule.percent", "rule.scope", "rule.wave", "rule.action"}, 10},
 	"check": {[]string{"check.tool", "check.args", "check.path", "check.op", "check.value", "check.retries"}, 20},
 	"win":   {[]string{"win.cron", "win.for", "win.zone"}, 10},
 }
 
-func (f PlanForm) addRow(table string, values ...string) {
+func (f Plan) addRow(table string, values ...string) {
 	for i, name := range planTables[table].fields {
 		f.Values[name] = append(f.Values[name], values[i])
 	}
 }
 
-func (f PlanForm) clear(table string) {
+func (f Plan) clear(table string) {
 	for _, name := range planTables[table].fields {
-		f.Values.Del(name)
+		f.Del(name)
 	}
 }
 
-func (f PlanForm) dropRow(table string, row int) {
+func (f Plan) dropRow(table string, row int) {
 	for _, name := range planTables[table].fields {
 		if all := f.Values[name]; row >= 0 && row < len(all) {
 			f.Values[name] = slices.Delete(slices.Clone(all), row, row+1)
@@ -114,21 +115,15 @@ var rowDefaults = map[string][]string{
 	"weekend": {"0 8 * * 6,0", "10h", campaign.DeviceZone},
 }
 
-// windowPresets are the buttons that add a window.
-var windowPresets = []struct{ name, key string }{
-	{"night", "campaign.win.night"}, {"weekday", "campaign.win.weekday"}, {"weekend", "campaign.win.weekend"},
-	{"win", "campaign.win.own"},
-}
-
 // Command carries out a button that changes the form itself: preset=NAME,
 // add=TABLE or drop=TABLE.ROW. It reports whether there was one.
-func (f PlanForm) Command() bool {
+func (f Plan) Command() bool {
 	did := false
-	if name := f.val("preset"); name != "" {
+	if name := f.Get("preset"); name != "" {
 		f.preset(name)
 		did = true
 	}
-	if name := f.val("add"); rowDefaults[name] != nil {
+	if name := f.Get("add"); rowDefaults[name] != nil {
 		table := name
 		if _, ok := planTables[name]; !ok {
 			table = "win"
@@ -138,7 +133,7 @@ func (f PlanForm) Command() bool {
 		}
 		did = true
 	}
-	if table, row, ok := strings.Cut(f.val("drop"), "."); ok {
+	if table, row, ok := strings.Cut(f.Get("drop"), "."); ok {
 		n, err := strconv.Atoi(row)
 		if err == nil && planTables[table].most > 0 {
 			f.dropRow(table, n)
@@ -146,17 +141,12 @@ func (f PlanForm) Command() bool {
 		did = true
 	}
 	for _, name := range []string{"preset", "add", "drop"} {
-		f.Values.Del(name)
+		f.Del(name)
 	}
 	return did
 }
 
-// wavePresets are the buttons above the waves.
-var wavePresets = []struct{ name, key string }{
-	{"canary", "campaign.preset.canary"}, {"small", "campaign.preset.small"}, {"all", "campaign.preset.all"},
-}
-
-func (f PlanForm) preset(name string) {
+func (f Plan) preset(name string) {
 	f.clear("wave")
 	switch name {
 	case "small":
@@ -171,42 +161,9 @@ func (f PlanForm) preset(name string) {
 	}
 }
 
-// NewPlanForm is the form as it is first shown: [campaign.DefaultPlan], and in
-// place of its fields those that the address names. A table is replaced whole. A form that was
-// filled in stays as it is.
-func NewPlanForm(v url.Values, zone *time.Location) PlanForm {
-	if v.Has(filled) {
-		return PlanForm{Values: v, Zone: zone}
-	}
-	f := FillPlan(campaign.DefaultPlan(), zone)
-	for name, table := range planTables {
-		if slices.ContainsFunc(table.fields, v.Has) {
-			f.clear(name)
-		}
-	}
-	maps.Copy(f.Values, v)
-	return f
-}
-
-// waveName is the name of a wave in the reader's language if the program chose
-// it, else as its planner wrote it.
-func waveName(ctx context.Context, name string) string {
-	switch name {
-	case campaign.WaveCanary:
-		return t(ctx, "campaign.wave.canary")
-	case campaign.WaveEarly:
-		return t(ctx, "campaign.wave.early")
-	case campaign.WaveRest:
-		return t(ctx, "campaign.wave.rest")
-	case campaign.WaveEveryone:
-		return t(ctx, "campaign.wave.everyone")
-	}
-	return name
-}
-
-// ParseSpan reads a length of time as people write it: 30s, 10m, 2h, 1d, or
+// parseSpan reads a length of time as people write it: 30s, 10m, 2h, 1d, or
 // two of them, 1h30m. Nothing is 0.
-func ParseSpan(s string) (time.Duration, bool) {
+func parseSpan(s string) (time.Duration, bool) {
 	s = strings.ReplaceAll(strings.TrimSpace(s), " ", "")
 	if s == "" || s == "0" {
 		return 0, true
@@ -225,8 +182,8 @@ func ParseSpan(s string) (time.Duration, bool) {
 	return days + d, err == nil && d >= 0
 }
 
-// SpanText writes a length of time as [ParseSpan] reads it.
-func SpanText(d time.Duration) string {
+// spanText writes a length of time as [parseSpan] reads it.
+func spanText(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0"
