@@ -94,7 +94,7 @@ func call(c fleet.Call) callView {
 		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
 	if c.FanOut != uuid.Nil {
-		v.FanOutID = &c.FanOut
+		v.FanOutID = ptr(c.FanOut) // not its address: all of c would go to the heap
 	}
 	if c.SentAt != nil && c.FinishedAt != nil {
 		v.DurationMs = ptr(c.Duration().Milliseconds())

@@ -70,14 +70,19 @@ type makeCallOutput struct {
 	Body              callView
 }
 
-func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+// request is the call without its picture.
+func (in *makeCallInput) request(by fleet.Actor) (fleet.CallRequest, error) {
 	id, err := in.device()
+	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
+		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}, err
+}
+
+func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+	r, err := in.request(by)
 	if err != nil {
 		return nil, err
 	}
-	r := fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
-		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}
-	if r.Picture, err = a.pictureFor(ctx, id, r.Tool, in.Body.Picture); err != nil {
+	if r.Picture, err = a.pictureFor(ctx, r.Device, r.Tool, in.Body.Picture); err != nil {
 		return nil, err
 	}
 	if prefersAsync(in.Prefer) {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+
+	"fleetd/fleet"
 )
 
 // usualCall answers calls that come in the usual form: plain JSON, in which all
@@ -12,37 +14,41 @@ import (
 // body of each twice and goes through it by reflection, which takes
 // longer than the call itself. All other requests, and so everything that is at
 // fault, are next's, which is huma.
-func (a *api) usualCall(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		in, ok := readUsualCall(r)
-		if !ok {
-			next.ServeHTTP(w, r)
+func (a *api) usualCall(next guarded) guarded {
+	return func(w http.ResponseWriter, r *http.Request, who principal) {
+		var in makeCallInput
+		if !in.readUsual(r) {
+			next(w, r, who)
 			return
 		}
-		out, err := a.makeCall(r.Context(), principalOf(r.Context()).actor, in)
+		var c fleet.Call
+		request, err := in.request(who.actor)
+		if err == nil {
+			c, err = a.Calls.Make(r.Context(), request)
+		}
 		if err != nil {
-			p := a.problemOf(r.Context(), err, "device", in.ID)
+			p := a.problemOf(withPrincipal(r.Context(), who), err, "device", in.ID)
 			for name, values := range p.GetHeaders() {
 				w.Header()[name] = values
 			}
 			writeJSON(w, p.Status, p.ContentType(""), p)
 			return
 		}
-		writeJSON(w, out.Status, "application/json", &out.Body)
-	})
+		view := call(c)
+		writeJSON(w, http.StatusOK, "application/json", &view)
+	}
 }
 
-// readUsualCall reads a call, if it has the usual form.
-func readUsualCall(r *http.Request) (*makeCallInput, bool) {
+// readUsual reads a call, if it has the usual form.
+func (in *makeCallInput) readUsual(r *http.Request) bool {
 	body, ok := r.Body.(*bufferedBody)
-	id := r.PathValue("id")
-	if !ok || id == "" || len(id) > 80 || r.URL.RawPath != "" || len(r.Header[keyHeader]) > 0 ||
+	in.ID = r.PathValue("id")
+	if !ok || in.ID == "" || len(in.ID) > 80 || r.URL.RawPath != "" || len(r.Header[keyHeader]) > 0 ||
 		len(r.Header["Prefer"]) > 0 || !is(r.Header["Accept"], "", "*/*", "application/json") ||
 		!is(r.Header["Content-Type"], "", "application/json", "application/json; charset=utf-8") {
-		return nil, false
+		return false
 	}
-	in := &makeCallInput{DevicePath: DevicePath{ID: id}}
-	return in, in.readUsualBody(body.data)
+	return in.readUsualBody(body.data)
 }
 
 // is reports whether a header has one of the values, in one line. Without the

@@ -34,6 +34,13 @@ func principalOf(ctx context.Context) principal {
 	return p
 }
 
+func withPrincipal(ctx context.Context, who principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, who)
+}
+
+// A guarded handler answers a request of a principal who may make it.
+type guarded func(w http.ResponseWriter, r *http.Request, who principal)
+
 // guard lets an operation's requests through to next: of a known token, with a
 // sufficient role, a body of bounded size, and each act once per
 // Idempotency-Key.
@@ -42,25 +49,33 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
-	if streams, _ := op.Metadata[streamsKey].(bool); !streams && op.Method != http.MethodGet &&
-		op.Method != http.MethodDelete {
-		if op.Method == http.MethodPost {
-			next = a.once(next)
-		}
-		limit := op.MaxBodyBytes - 1
-		form := int64(0)
-		if picture, _ := op.Metadata[pictureKey].(bool); picture {
-			next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
-		}
-		if usual, _ := op.Metadata[usualKey].(func(http.Handler) http.Handler); usual != nil {
-			next = usual(next)
-		}
-		next = readBody(limit, form, next)
+	streams, _ := op.Metadata[streamsKey].(bool)
+	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
+		return a.authenticated(need, op.Summary, knowing(next))
 	}
-	return a.authenticated(need, op.Summary, next)
+	if op.Method == http.MethodPost {
+		next = a.once(next)
+	}
+	limit := op.MaxBodyBytes - 1
+	form := int64(0)
+	if picture, _ := op.Metadata[pictureKey].(bool); picture {
+		next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
+	}
+	act := knowing(next)
+	if usual, _ := op.Metadata[usualKey].(func(guarded) guarded); usual != nil {
+		act = usual(act)
+	}
+	return a.authenticated(need, op.Summary, readBody(limit, form, act))
 }
 
-func (a *api) authenticated(need fleet.Role, operation string, next http.Handler) http.Handler {
+// knowing lets next find the principal in the request's context.
+func knowing(next http.Handler) guarded {
+	return func(w http.ResponseWriter, r *http.Request, who principal) {
+		next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), who)))
+	}
+}
+
+func (a *api) authenticated(need fleet.Role, operation string, next guarded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
@@ -80,8 +95,7 @@ func (a *api) authenticated(need fleet.Role, operation string, next http.Handler
 			a.problemOf(r.Context(), err, "", "").write(w)
 			return
 		}
-		who := principal{actor, secret, w.Header().Get(requestHeader)}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who)))
+		next(w, r, principal{actor, secret, w.Header().Get(requestHeader)})
 	})
 }
 
@@ -123,8 +137,8 @@ func (*bufferedBody) Close() error { return nil }
 // readBody reads the whole body before anything is done. The deadline ends
 // with it: a call may well take longer than its arguments took to arrive.
 // A form may be larger, and take its time, where the operation takes one.
-func readBody(limit, form int64, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func readBody(limit, form int64, next guarded) guarded {
+	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		body := new(bufferedBody)
 		if r.Body != nil && r.Body != http.NoBody {
 			most, timeout := limit, bodyTimeout
@@ -139,8 +153,8 @@ func readBody(limit, form int64, next http.Handler) http.Handler {
 		}
 		body.Reset(body.data)
 		r.Body = body
-		next.ServeHTTP(w, r)
-	})
+		next(w, r, who)
+	}
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {

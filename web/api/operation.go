@@ -27,7 +27,7 @@ type operation struct {
 	picture bool   // takes a form with a picture in place of its body, too
 	streams bool   // reads its body itself, as it comes
 
-	usual func(http.Handler) http.Handler // answers requests in the usual form, and hands over the rest; may be nil
+	usual func(guarded) guarded // answers requests in the usual form, and hands over the rest; may be nil
 
 	more func(*huma.Operation) // adds to the document what the types do not say
 }
