@@ -210,7 +210,7 @@ func (r *rig) fanOut(window int) (time.Duration, error) {
 		return 0, err
 	}
 	for list := (struct{ Items []view }{}); len(list.Items) == 0 || list.Items[0].State == fleet.FanOutRunning; {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		if err := r.ask("GET", "/fanouts?limit=1", "", &list); err != nil {
 			return 0, err
 		}
