@@ -73,14 +73,18 @@ func (f *benchFleet) Inventory(context.Context, string) (*fleet.Inventory, error
 	return &fleet.Inventory{ID: "1", Tools: []fleet.Tool{{Name: "self.a", InputSchema: []byte(`{"type":"object"}`)}}}, nil
 }
 
-func (f *benchFleet) CreateFanOut(context.Context, *fleet.FanOut, []fleet.FanOutTarget) error { return nil }
-func (f *benchFleet) RunningFanOuts(context.Context) ([]fleet.FanOut, error)                  { return nil, nil }
+func (f *benchFleet) CreateFanOut(context.Context, *fleet.FanOut, []fleet.FanOutTarget) error {
+	return nil
+}
+func (f *benchFleet) RunningFanOuts(context.Context) ([]fleet.FanOut, error) { return nil, nil }
 func (f *benchFleet) FinishFanOut(context.Context, fleet.Actor, uuid.UUID, fleet.FanOutState, time.Time) error {
 	f.ended <- struct{}{}
 	return nil
 }
 
-func (f *benchFleet) Queue(fleet.DeviceID) (fleet.Turn, error) { return benchTurn{f, f.rpcID.Add(1)}, nil }
+func (f *benchFleet) Queue(fleet.DeviceID) (fleet.Turn, error) {
+	return benchTurn{f, f.rpcID.Add(1)}, nil
+}
 
 type benchTurn struct {
 	f  *benchFleet
