@@ -10,10 +10,10 @@ import (
 )
 
 // usualCall answers calls that come in the usual form: plain JSON, in which all
-// is as the document has it. Calls are most of all requests, and huma parses the
-// body of each twice and goes through it by reflection, which takes
-// longer than the call itself. All other requests, and so everything that is at
-// fault, are next's, which is huma.
+// is as the document has it. Most requests are such calls. huma parses a body
+// twice and goes through it by reflection, which takes longer than the call
+// itself. All other requests, and so everything that is at fault, go to next,
+// which is huma.
 func (a *api) usualCall(next guarded) guarded {
 	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		var in makeCallInput
