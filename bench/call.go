@@ -11,18 +11,20 @@ import (
 // callCommand measures one way to make calls for a few seconds: what one runs
 // while tuning.
 type callCommand struct {
-	rigOptions
+	serveOptions
 	Variant  string  `help:"What to measure: rest (fleetd serve), in-process, fan-out, echo (Mosquitto), http (a bare net/http) or commit." enum:"rest,in-process,fan-out,echo,http,commit" default:"rest"`
 	InFlight int     `help:"Calls in flight." default:"64"`
 	Devices  int     `help:"Devices connected; 0 is 64, and 10,000 for fan-out."`
 	Seconds  float64 `help:"Length of one measurement." default:"5"`
 	Repeat   int     `help:"Measurements, one after the other with the same fleetd." default:"1"`
+	Against  string  `help:"Another build of fleetd, measured in turns; prints what --fleetd changes." placeholder:"FLEETD"`
 
 	Detail     bool   `help:"Also count allocations, context switches, system calls, WAL and index entries; takes half a minute more."`
 	CPUProfile string `name:"cpu-profile" help:"Also write fleetd's CPU profile for go tool pprof, and print the functions that use most." placeholder:"FILE"`
 }
 
-// Run starts what is measured, lets it warm up for a second, and prints.
+// Run starts what is measured, lets it warm up for a second, and prints. Two
+// builds take turns, so that other work on the machine meets both.
 func (c *callCommand) Run(ctx context.Context) error {
 	if c.Devices == 0 {
 		c.Devices = 64
@@ -30,46 +32,78 @@ func (c *callCommand) Run(ctx context.Context) error {
 			c.Devices = 10_000
 		}
 	}
-	dir, err := os.MkdirTemp("", "fleetd-bench")
-	if err != nil {
-		return err
+	builds := []string{c.Fleetd}
+	if c.Against != "" {
+		if c.Variant != "rest" && c.Variant != "fan-out" {
+			return fmt.Errorf("--against compares builds of fleetd serve, which has no part in %s", c.Variant)
+		}
+		builds = append(builds, c.Against)
 	}
-	defer os.RemoveAll(dir)
-	devices, err := startDevices()
-	if err != nil {
-		return err
+	var variants []variant
+	for _, c.Fleetd = range builds {
+		dir, err := os.MkdirTemp("", "fleetd-bench")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		devices, err := startDevices()
+		if err != nil {
+			return err
+		}
+		defer devices.stop()
+		v, err := c.start(ctx, dir, devices)
+		if err != nil {
+			return err
+		}
+		defer v.stop()
+		variants = append(variants, v)
 	}
-	defer devices.stop()
-	v, err := c.start(ctx, dir, devices)
-	if err != nil {
-		return err
-	}
-	defer v.stop()
-	workers := c.InFlight
-	if c.Variant == "fan-out" {
-		workers = 1
-	}
+	v := variants[0]
 	if v.rig == nil && (c.Detail || c.CPUProfile != "") {
 		return fmt.Errorf("--detail and --cpu-profile are about fleetd, which has no part in %s", c.Variant)
 	}
-	d := time.Duration(c.Seconds * float64(time.Second))
-	closedLoop(workers, time.Second, v.do)
+	workers, d := c.InFlight, time.Duration(c.Seconds*float64(time.Second))
+	if c.Variant == "fan-out" {
+		workers = 1
+	}
+	for _, v := range variants {
+		closedLoop(workers, time.Second, v.do)
+	}
 	fmt.Printf("%s: %d in flight, %d devices, %v; processor: µs a call (user + system)\n", c.Variant, c.InFlight,
 		c.Devices, d)
+	changes := make([][]float64, len(flightColumns))
 	for range c.Repeat {
-		r := v.measure(workers, d)
-		fmt.Printf("%.0f/s  p50 %.2f ms  p99 %.2f ms ", r.PerSecond, r.P50, r.P99)
-		for _, p := range v.processes {
-			u := r.Each[p.name]
-			fmt.Printf("  %s %.0f (%.0f + %.0f)", p.name, u.cpu(), u.User, u.System)
+		readings := make([]reading, len(variants))
+		for i, v := range variants {
+			r := v.measure(workers, d)
+			if len(variants) > 1 {
+				fmt.Print(builds[i] + ": ")
+			}
+			fmt.Printf("%.0f/s  p50 %.2f ms  p99 %.2f ms ", r.PerSecond, r.P50, r.P99)
+			for _, p := range v.processes {
+				u := r.Each[p.name]
+				fmt.Printf("  %s %.0f (%.0f + %.0f)", p.name, u.cpu(), u.User, u.System)
+			}
+			fmt.Printf("  others %.0f %% of the machine\n", 100*r.Foreign)
+			if r.Error != nil {
+				return fmt.Errorf("%d calls failed, one with %w", r.Failed, r.Error)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			readings[i] = r
 		}
-		fmt.Printf("  others %.0f %% of the machine\n", 100*r.Foreign)
-		if r.Error != nil {
-			return fmt.Errorf("%d calls failed, one with %w", r.Failed, r.Error)
+		for i, column := range flightColumns {
+			first, last := column.value(readings[0]), column.value(readings[len(readings)-1])
+			changes[i] = append(changes[i], 100*(first-last)/last)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+	}
+	if c.Against != "" {
+		fmt.Printf("%s against %s, median of %d:", builds[0], builds[1], c.Repeat)
+		for i, column := range flightColumns[:5] {
+			fmt.Printf("  %s %+.1f %%", column.name, median(changes[i]))
 		}
+		fmt.Println()
 	}
 	if c.Detail {
 		cost, err := v.rig.cost(ctx, v, workers, d)
@@ -104,7 +138,7 @@ func (c *callCommand) start(ctx context.Context, dir string, devices *deviceProc
 	if c.Variant == "in-process" {
 		r, err = startServer(ctx, dir)
 	} else {
-		r, err = startServe(ctx, dir, c.rigOptions)
+		r, err = startServe(ctx, dir, c.serveOptions)
 	}
 	if err != nil {
 		return v, err

@@ -8,16 +8,15 @@ import (
 	"os/exec"
 )
 
-// A deviceProcess is the child that plays devices.
-type deviceProcess struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	orders  *json.Encoder
-	reports *json.Decoder
+// A child is this program with another command. It ends when its stdin does.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout io.Reader
 }
 
-func startDevices() (*deviceProcess, error) {
-	cmd := exec.Command(os.Args[0], "devices")
+func startChild(command string) (*child, error) {
+	cmd := exec.Command(os.Args[0], command)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -27,7 +26,29 @@ func startDevices() (*deviceProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &deviceProcess{cmd, in, json.NewEncoder(in), json.NewDecoder(out)}, cmd.Start()
+	return &child{cmd, in, out}, cmd.Start()
+}
+
+func (c *child) process(name string) process { return process{name: name, pid: c.cmd.Process.Pid} }
+
+func (c *child) stop() {
+	c.stdin.Close()
+	_ = c.cmd.Wait()
+}
+
+// A deviceProcess is the child that plays devices.
+type deviceProcess struct {
+	*child
+	orders  *json.Encoder
+	reports *json.Decoder
+}
+
+func startDevices() (*deviceProcess, error) {
+	c, err := startChild("devices")
+	if err != nil {
+		return nil, err
+	}
+	return &deviceProcess{c, json.NewEncoder(c.stdin), json.NewDecoder(c.stdout)}, nil
 }
 
 // connect drops the devices connected before and connects these.
@@ -49,11 +70,4 @@ func (p *deviceProcess) connect(addr string, parallel int, devices []credentials
 func (p *deviceProcess) drop() error {
 	_, err := p.connect("", 1, nil)
 	return err
-}
-
-func (p *deviceProcess) process() process { return process{name: ofDevices, pid: p.cmd.Process.Pid} }
-
-func (p *deviceProcess) stop() {
-	p.stdin.Close()
-	_ = p.cmd.Wait()
 }

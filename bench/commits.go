@@ -25,14 +25,14 @@ func singleRowCommits(ctx context.Context, r *rig, d time.Duration) (map[int]rea
 	return all, nil
 }
 
-// commitsOver commits a row for each of n in flight, over a connection each but 48
-// at most: PostgreSQL has 60.
+// commitsOver commits a row for each of n in flight, over a connection each but 32
+// at most: PostgreSQL has 60, and fleetd keeps some.
 func commitsOver(ctx context.Context, url string, server process, n int) (variant, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return variant{}, err
 	}
-	config.MaxConns = int32(min(n, 48))
+	config.MaxConns = int32(min(n, 32))
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return variant{}, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -24,7 +25,8 @@ type figure struct {
 	value float64
 }
 
-// figures are all numbers of the tables, in their order.
+// figures are all numbers of the tables, in their order. What was not measured is
+// left out.
 func figures(rounds []round, costs []namedCost) (all []figure) {
 	for _, t := range targets {
 		all = append(all, figure{t.name, medianOf(rounds, t.value)})
@@ -33,7 +35,7 @@ func figures(rounds []round, costs []namedCost) (all []figure) {
 		for _, n := range slices.Sorted(maps.Keys(rounds[0].Flights[name])) {
 			for _, c := range flightColumns {
 				all = append(all, figure{fmt.Sprintf("%s, %d in flight, %s", name, n, c.name),
-					medianOf(rounds, func(r round) float64 { return c.value(r.Flights[name][n]) })})
+					medianOf(rounds, func(r round) float64 { return c.value(r.at(name, n)) })})
 			}
 		}
 	}
@@ -45,7 +47,7 @@ func figures(rounds []round, costs []namedCost) (all []figure) {
 			all = append(all, figure{"per call, " + c.name + ": " + row.name, row.value(c.cost)})
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, func(f figure) bool { return math.IsNaN(f.value) || math.IsInf(f.value, 0) })
 }
 
 func readRun(file string) (run storedRun, err error) {
@@ -83,6 +85,7 @@ func compare(w io.Writer, old storedRun, now []figure) {
 		switch {
 		case !ok:
 			fmt.Fprintf(w, "| %s | | %s | |\n", f.name, number(f.value))
+		case before == 0 && f.value == 0:
 		case before == 0: // a share of nothing
 			fmt.Fprintf(w, "| %s | %s | %s | |\n", f.name, number(before), number(f.value))
 		default:

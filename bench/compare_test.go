@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,7 +9,7 @@ import (
 
 func TestCompare(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "run.json")
-	if err := writeRun(file, []figure{{"rate", 200}, {"slower", 2}, {"same", 0.5}, {"failed", 0}, {"gone", 7}}, 3); err != nil {
+	if err := writeRun(file, []figure{{"rate", 200}, {"slower", 2}, {"same", 0.5}, {"failed", 0}, {"nothing", 0}, {"gone", 7}}, 3); err != nil {
 		t.Fatal(err)
 	}
 	old, err := readRun(file)
@@ -16,7 +17,7 @@ func TestCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	compare(&text, old, []figure{{"rate", 250}, {"slower", 1}, {"same", 0.5}, {"failed", 3}, {"added", 4}})
+	compare(&text, old, []figure{{"rate", 250}, {"slower", 1}, {"same", 0.5}, {"failed", 3}, {"nothing", 0}, {"added", 4}})
 	_, table, _ := strings.Cut(text.String(), "|---|---|---|---|\n")
 	want := `| rate | 200 | 250 | +25.0 % |
 | slower | 2.00 | 1.00 | -50.0 % |
@@ -50,7 +51,35 @@ func TestFigures(t *testing.T) {
 	if got := seen["Mosquitto echo, 64 in flight, /s"]; got != 100 {
 		t.Errorf("the rate of Mosquitto is %v, want 100", got)
 	}
+	if got, ok := seen["fan-out, audited / Mosquitto's unaudited"]; ok {
+		t.Errorf("the fan-out, which was not measured, is %v", got)
+	}
 	if got := seen["calls/s at 64 in flight, fleetd serve / Mosquitto"]; got != 1 {
 		t.Errorf("the ratio to Mosquitto is %v, want 1", got)
+	}
+}
+
+func TestTarget(t *testing.T) {
+	most, least := target{want: "<=", limit: 2}, target{want: ">=", limit: 0.5}
+	tests := []struct {
+		name   string
+		target target
+		value  float64
+		met    bool
+	}{
+		{"at most, reached", most, 2, true},
+		{"at most, exceeded", most, 2.01, false},
+		{"at most, not measured", most, 0, false},
+		{"at most, divided by nothing", most, math.NaN(), false},
+		{"at least, reached", least, 0.5, true},
+		{"at least, below", least, 0.49, false},
+		{"at least, divided by nothing", least, math.NaN(), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.target.met(tt.value); got != tt.met {
+				t.Errorf("met(%v) = %v", tt.value, got)
+			}
+		})
 	}
 }

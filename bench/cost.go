@@ -242,7 +242,7 @@ func (s *suite) profileOf(ctx context.Context, name string) (costs []namedCost, 
 	defer os.RemoveAll(dir)
 	start := startServer
 	if name == served {
-		start = func(ctx context.Context, dir string) (*rig, error) { return startServe(ctx, dir, s.rig) }
+		start = func(ctx context.Context, dir string) (*rig, error) { return startServe(ctx, dir, s.serving) }
 	}
 	rig, err := start(ctx, filepath.Join(dir, "fleetd"))
 	if err != nil {
@@ -265,6 +265,6 @@ func (s *suite) profileOf(ctx context.Context, name string) (costs []namedCost, 
 		}
 		costs = append(costs, namedCost{fmt.Sprintf("%s, %d in flight", name, n), c})
 	}
-	top, err = rig.cpuProfile(v, 64, s.duration, filepath.Join(dir, "cpu.pprof"))
+	top, err = rig.cpuProfile(v, 64, 3*s.duration, filepath.Join(dir, "cpu.pprof"))
 	return costs, top, err
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,32 +215,19 @@ func (bareCommand) Run() error {
 
 // startBare starts a bareCommand, and requests as long as calls.
 func startBare(n int) (v variant, err error) {
-	cmd := exec.Command(os.Args[0], "bare")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	server, err := startChild("bare")
 	if err != nil {
 		return v, err
 	}
-	out, err := cmd.StdoutPipe()
+	addr, err := bufio.NewReader(server.stdout).ReadString('\n')
 	if err != nil {
-		return v, err
-	}
-	if err := cmd.Start(); err != nil {
-		return v, err
-	}
-	stop := func() {
-		in.Close()
-		_ = cmd.Wait()
-	}
-	addr, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		stop()
+		server.stop()
 		return v, fmt.Errorf("bench bare: %w", err)
 	}
 	addr = strings.TrimSpace(addr)
 	request := httpRequest("POST", addr, "/api/v1/devices/02beef000000/calls", callBody,
 		"Authorization: Bearer "+strings.Repeat("x", 40))
 	load := newHTTPLoad(addr, `"state":"succeeded"`, slices.Repeat([][]byte{request}, n))
-	return variant{do: load.do, calls: 1, processes: []process{{name: ofHTTP, pid: cmd.Process.Pid}, self(ofLoad)},
-		stop: func() { load.close(); stop() }}, nil
+	return variant{do: load.do, calls: 1, processes: []process{server.process(ofHTTP), self(ofLoad)},
+		stop: func() { load.close(); server.stop() }}, nil
 }

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -62,15 +64,20 @@ func TestReadResponse(t *testing.T) {
 
 // The server of net/http sends what the client reads, over one connection.
 func TestHTTPClient(t *testing.T) {
-	connections := map[string]bool{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connections[r.RemoteAddr] = true
+	var connections atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s", r.Method, r.Header.Get("Authorization"), body)
 		if r.URL.Path == "/long" { // more than the server buffers: in chunks
 			_, _ = w.Write(make([]byte, 10_000))
 		}
 	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "http://")
 	load := newHTTPLoad(host, "POST Bearer x {}", [][]byte{
@@ -89,7 +96,7 @@ func TestHTTPClient(t *testing.T) {
 	if err := load.do(2); err == nil {
 		t.Error("an answer without what is wanted passed")
 	}
-	if len(connections) != 3 {
-		t.Errorf("%d connections; want one for each of 3 workers", len(connections))
+	if n := connections.Load(); n != 3 {
+		t.Errorf("%d connections; want one for each of 3 workers", n)
 	}
 }

@@ -30,7 +30,7 @@ type cli struct {
 }
 
 type runCommand struct {
-	rigOptions
+	serveOptions
 	Rounds   int           `help:"How many rounds; a figure is their median." default:"5"`
 	Duration time.Duration `help:"Length of one measurement." default:"3s"`
 	Fleet    int           `help:"Devices in fan-outs and storms." default:"10000"`
@@ -63,7 +63,7 @@ func (c *runCommand) Run(ctx context.Context) error {
 		return err
 	}
 	defer child.stop()
-	s := &suite{rig: c.rigOptions, duration: c.Duration, devices: c.Fleet, dir: dir, child: child}
+	s := &suite{serving: c.serveOptions, duration: c.Duration, devices: c.Fleet, dir: dir, child: child}
 	var rounds []round
 	for i := range c.Rounds {
 		if ctx.Err() != nil {

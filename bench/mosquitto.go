@@ -62,7 +62,7 @@ func startEcho(dir string, devices, n int, child *deviceProcess) (variant, *cont
 		return variant{}, nil, err
 	}
 	return variant{do: c.call, calls: 1, stop: func() { c.close(); m.stop() }, processes: []process{
-		{name: ofBroker, pid: m.cmd.Process.Pid}, self(ofLoad), child.process()}}, c, nil
+		{name: ofBroker, pid: m.cmd.Process.Pid}, self(ofLoad), child.process(ofDevices)}}, c, nil
 }
 
 func freeAddr() (string, error) {

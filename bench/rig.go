@@ -1,25 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
@@ -40,14 +35,6 @@ type rig struct {
 	separate *embedded.Server // nil unless PostgreSQL is reached over TCP
 }
 
-// rigOptions say which fleetd runs. Devices join at once: the default asks a
-// person for each, which no call notices.
-type rigOptions struct {
-	Fleetd string `help:"The program fleetd." default:"bin/fleetd"`
-	Procs  int    `help:"GOMAXPROCS of fleetd; 0 is all cores." default:"0"`
-	TCP    bool   `help:"fleetd reaches PostgreSQL over TCP (--database-url)."`
-}
-
 var benchActor = fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleAdmin}
 
 // startServer starts a server in this process.
@@ -65,103 +52,6 @@ func startServer(ctx context.Context, dir string) (r *rig, err error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// startServe starts fleetd serve as a child, with default flags but for addresses
-// and enrolment.
-func startServe(ctx context.Context, dir string, o rigOptions) (_ *rig, err error) {
-	r := &rig{}
-	for _, addr := range []*string{&r.http, &r.mqtt, &r.admin} {
-		if *addr, err = freeAddr(); err != nil {
-			return nil, err
-		}
-	}
-	clusterDir := dir
-	env := append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "FLEETD_") || strings.HasPrefix(v, "DATABASE_URL=")
-	}), "FLEETD_DATA_DIR="+dir)
-	if o.Procs > 0 {
-		env = append(env, "GOMAXPROCS="+strconv.Itoa(o.Procs))
-	}
-	if o.TCP {
-		clusterDir = dir + "-postgres"
-		var url string
-		if r.separate, url, err = postgresOverTCP(ctx, clusterDir); err != nil {
-			return nil, err
-		}
-		env = append(env, "FLEETD_DATABASE_URL="+url)
-	}
-	defer func() {
-		if err != nil {
-			r.stop()
-		}
-	}()
-	log, err := os.Create(dir + ".log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	r.child = exec.Command(o.Fleetd, "serve", "--http-addr", r.http, "--mqtt-addr", r.mqtt, "--admin-addr", r.admin,
-		"--enrolment", "open")
-	r.child.Env, r.child.Stdout, r.child.Stderr = env, log, log
-	r.child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := r.child.Start(); err != nil {
-		return nil, fmt.Errorf("%w: build it with go build -o bin/ ./cmd/fleetd, or name one with --fleetd", err)
-	}
-	r.fleetd = process{name: ofFleetd, pid: r.child.Process.Pid}
-	if err := r.ready(ctx); err != nil {
-		said, _ := os.ReadFile(log.Name())
-		return nil, fmt.Errorf("%w: %s", err, said)
-	}
-	token := exec.CommandContext(ctx, o.Fleetd, "token", "create", "bench", "--role", "admin")
-	token.Env, token.Stderr = env, os.Stderr
-	out, err := token.Output()
-	if err != nil {
-		return nil, fmt.Errorf("fleetd token create: %w", err)
-	}
-	r.token = strings.TrimSpace(string(out))
-	return r, r.join(ctx, clusterDir)
-}
-
-// postgresOverTCP starts a PostgreSQL that is reached over TCP.
-func postgresOverTCP(ctx context.Context, dir string) (pg *embedded.Server, url string, err error) {
-	const host = "127.54.32.1" // of the loopback interface; the port is taken by others on 127.0.0.1
-	pg, err = embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: map[string]string{"listen_addresses": host}})
-	if err != nil {
-		return nil, "", err
-	}
-	file := filepath.Join(dir, "postgres", "pg_hba.conf")
-	rules, err := os.ReadFile(file)
-	if err == nil { // the cluster refuses hosts
-		err = os.WriteFile(file, append([]byte("host all all 127.0.0.0/8 trust\n"), rules...), 0o600)
-	}
-	p, pidErr := postmaster(dir)
-	if err = errors.Join(err, pidErr); err == nil {
-		err = syscall.Kill(p.pid, syscall.SIGHUP)
-	}
-	if err != nil {
-		_ = pg.Stop(ctx)
-		return nil, "", err
-	}
-	return pg, "postgres://fleetd@" + host + ":5432/fleetd?sslmode=disable", nil
-}
-
-// ready waits until the child serves.
-func (r *rig) ready(ctx context.Context) error {
-	for range 600 {
-		resp, err := http.Get("http://" + r.admin + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return fmt.Errorf("%s did not become ready", r.child.Path)
 }
 
 // join connects to the rig's PostgreSQL, for what only it knows.
@@ -234,7 +124,7 @@ func (r *rig) variant(do func(worker int) error, devices *deviceProcess) variant
 	if r.child != nil {
 		v.processes = append(v.processes, self(ofLoad))
 	}
-	v.processes = append(v.processes, devices.process())
+	v.processes = append(v.processes, devices.process(ofDevices))
 	return v
 }
 
@@ -245,45 +135,28 @@ func (r *rig) enrol(n int) ([]credentials, error) {
 		r.ids[i] = fleet.DeviceID(fmt.Sprintf("02beef%06x", i))
 	}
 	all := make([]credentials, n)
-	var next atomic.Int64
-	errs := make(chan error)
-	const workers = 16
-	for range workers {
-		go func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					errs <- nil
-					return
-				}
-				var answer struct {
-					MQTT struct {
-						ClientID     string `json:"client_id"`
-						Username     string `json:"username"`
-						Password     string `json:"password"`
-						PublishTopic string `json:"publish_topic"`
-					} `json:"mqtt"`
-				}
-				body, err := r.bootPoll(i)
-				if err == nil {
-					err = json.Unmarshal(body, &answer)
-				}
-				if err != nil {
-					errs <- err
-					return
-				}
-				m := answer.MQTT
-				all[i] = credentials{ClientID: m.ClientID, Username: m.Username, Password: m.Password, Up: m.PublishTopic}
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range all {
+		g.Go(func() error {
+			var answer struct {
+				MQTT struct {
+					ClientID     string `json:"client_id"`
+					Username     string `json:"username"`
+					Password     string `json:"password"`
+					PublishTopic string `json:"publish_topic"`
+				} `json:"mqtt"`
 			}
-		}()
+			body, err := r.bootPoll(i)
+			if err == nil {
+				err = json.Unmarshal(body, &answer)
+			}
+			m := answer.MQTT
+			all[i] = credentials{ClientID: m.ClientID, Username: m.Username, Password: m.Password, Up: m.PublishTopic}
+			return err
+		})
 	}
-	var failed error
-	for range workers {
-		if err := <-errs; err != nil {
-			failed = err
-		}
-	}
-	return all, failed
+	return all, g.Wait()
 }
 
 // listed waits until the tools of all n devices are known.
@@ -337,7 +210,7 @@ func (r *rig) fanOut(window int) (time.Duration, error) {
 		return 0, err
 	}
 	for list := (struct{ Items []view }{}); len(list.Items) == 0 || list.Items[0].State == fleet.FanOutRunning; {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		if err := r.ask("GET", "/fanouts?limit=1", "", &list); err != nil {
 			return 0, err
 		}
@@ -351,20 +224,11 @@ func (r *rig) fanOut(window int) (time.Duration, error) {
 
 // ask makes a request of REST that is not what is measured.
 func (r *rig) ask(method, path, body string, answer any) error {
-	req, err := http.NewRequest(method, "http://"+r.http+"/api/v1"+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+r.token)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode >= 300 {
-		err = fmt.Errorf("%s %s: %s: %.200s", method, path, resp.Status, data)
+	client := httpClient{addr: r.http}
+	defer client.close()
+	status, data, err := client.do(httpRequest(method, r.http, "/api/v1"+path, body, "Authorization: Bearer "+r.token))
+	if err == nil && status >= 300 {
+		err = fmt.Errorf("%s %s: status %d: %.200s", method, path, status, data)
 	}
 	if err != nil {
 		return err

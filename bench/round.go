@@ -40,7 +40,7 @@ var inFlight = []int{1, 64, 512}
 const fewDevices = 64
 
 type suite struct {
-	rig      rigOptions
+	serving  serveOptions
 	duration time.Duration
 	devices  int // of fan-outs and storms
 	dir      string
@@ -99,7 +99,7 @@ func (s *suite) bare(_ context.Context, _ string, r *round) error {
 
 // serve measures fleetd serve with the whole fleet.
 func (s *suite) serve(ctx context.Context, dir string, r *round) error {
-	rig, err := startServe(ctx, filepath.Join(dir, "serve"), s.rig)
+	rig, err := startServe(ctx, filepath.Join(dir, "serve"), s.serving)
 	if err != nil {
 		return err
 	}
@@ -137,9 +137,9 @@ func (s *suite) serve(ctx context.Context, dir string, r *round) error {
 // serveFew measures fleetd serve with a few devices, as it is and as on a small
 // machine.
 func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
-	small, tcp := s.rig, s.rig
+	small, tcp := s.serving, s.serving
 	small.Procs, tcp.TCP = 1, true
-	for i, o := range []rigOptions{s.rig, small, tcp} {
+	for i, o := range []serveOptions{s.serving, small, tcp} {
 		name := []string{servedFew, servedSmall, servedTCP}[i]
 		rig, err := startServe(ctx, filepath.Join(dir, fmt.Sprint("few", i)), o)
 		if err != nil {
@@ -206,6 +206,8 @@ func (s *suite) mochi(ctx context.Context, _ string, r *round) error {
 	return nil
 }
 
+func (r round) at(name string, n int) reading { return r.Flights[name][n] }
+
 // bestCommits is the best rate of single-row commits.
 func (r round) bestCommits() (best float64) {
 	for _, c := range r.Flights[commits] {
@@ -222,7 +224,7 @@ func (r round) String() string {
 			}
 		}
 	}
-	rate := func(name string) float64 { return r.Flights[name][64].PerSecond }
+	rate := func(name string) float64 { return r.at(name, 64).PerSecond }
 	return fmt.Sprintf("at 64 in flight: Mosquitto %.0f/s, commits %.0f/s, in process %.0f/s, fleetd serve %.0f/s; polls %.0f/s",
 		rate(echo), rate(commits), rate(processed), rate(served), r.Polls.PerSecond)
 }

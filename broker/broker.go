@@ -174,11 +174,11 @@ func (b *Broker) Connection(id fleet.DeviceID) (fleet.Connection, bool) {
 
 // Kick ends the device's connection, if it has one: it is revoked or retired,
 // and must come back with other credentials or not at all.
-func (b *Broker) Kick(id fleet.DeviceID, reason string) bool {
+func (b *Broker) Kick(id fleet.DeviceID, cause fleet.Cause) bool {
 	c := b.registry.connection(id)
 	if c == nil {
 		return false
 	}
-	c.stop(causeOf(fleet.CauseKicked, reason, "detail", fleet.CleanText(reason, 120)))
+	c.stop(causeError{cause})
 	return true
 }

@@ -151,8 +151,10 @@ func TestLostConnection(t *testing.T) {
 	b, dom := start(t, nil)
 	for name, end := range map[string]func(*rawDevice){
 		"clean=false: the device closed the socket": func(d *rawDevice) { d.conn.Close() },
-		"clean=true: ":         func(d *rawDevice) { d.write([]byte{0xe0, 0}) },
-		"clean=false: revoked": func(d *rawDevice) { b.Kick(d.id, "revoked") },
+		"clean=true: ": func(d *rawDevice) { d.write([]byte{0xe0, 0}) },
+		"clean=false: revoked": func(d *rawDevice) {
+			b.Kick(d.id, fleet.Cause{Reason: fleet.Because(fleet.CauseRevoked), Text: "revoked"})
+		},
 	} {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 		d.serve(func(r rpc) string {

@@ -247,7 +247,7 @@ func (c *connection) handle(b []byte) (handled int) {
 }
 
 // plainMessage returns the payload of the packet that b begins with, and its
-// length; 0 if it is none that handle receives.
+// length; 0 if it is a packet that handle leaves to mochi.
 func (c *connection) plainMessage(b []byte) (payload []byte, length int) {
 	if len(b) < 2 || b[0] != packetPublish<<4 {
 		return nil, 0

@@ -26,8 +26,8 @@ type Devices struct {
 	presence    *Presences // nil: rows are as stored
 	targets     *Targets
 	events      *Events
-	kick        func(DeviceID, string) // ends the device's connection
-	retiring    func(DeviceID)         // enrolment's: its credentials end
+	kick        func(DeviceID, Cause) // ends the device's connection
+	retiring    func(DeviceID)        // enrolment's: its credentials end
 	approve     func(ctx context.Context, by Actor, id DeviceID, code string) error
 	busy        func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	log         *slog.Logger
@@ -43,7 +43,7 @@ type DevicesOptions struct {
 	Targets  *Targets
 	Presence *Presences // nil: rows are as stored
 	Events   *Events
-	Kick     func(id DeviceID, reason string)
+	Kick     func(id DeviceID, cause Cause)
 	Retiring func(id DeviceID)
 	// Approve lets in a unit that replaces another while it waits; enrolment does.
 	Approve func(ctx context.Context, by Actor, id DeviceID, code string) error
@@ -183,7 +183,7 @@ func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
 
 func (s *Devices) end(id DeviceID) {
 	s.retiring(id)
-	s.kick(id, "retired")
+	s.kick(id, Cause{Because(CauseRetired), "retired"})
 	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id})
 }
 

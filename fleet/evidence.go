@@ -8,9 +8,23 @@ type Evidence struct {
 	At     time.Time    `json:"at"`
 	Kind   EvidenceKind `json:"kind"`
 	Detail string       `json:"detail,omitempty"`
-	ELF    string       `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
-	Cause  Reason       `json:"-"`             // of the end of a connection: its code, whose English text is Detail
-	Code   string       `json:"-"`             // not_sent, refused: of the call's error, whose message is Detail
+	// Reason is the code whose English text is Detail: why a connection ended, of
+	// [CauseReasons], or what was uploaded, of [UploadReasons]. Zero if the detail
+	// is foreign text, and on records of older versions.
+	Reason Reason `json:"reason,omitzero"`
+	ELF    string `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
+	Code   string `json:"-"`             // not_sent, refused: of the call's error, whose message is Detail
+}
+
+// Codes of what a device uploaded.
+const (
+	ReasonPictureUploaded  = "picture_uploaded"
+	ReasonCoreDumpUploaded = "core_dump_uploaded"
+)
+
+// UploadReasons are the codes of uploads with the names of their parameters.
+var UploadReasons = map[string][]string{
+	ReasonPictureUploaded: {"media_type", "size_bytes"}, ReasonCoreDumpUploaded: {"size_bytes"},
 }
 
 // EvidenceKind names what was observed.

@@ -387,6 +387,8 @@ func (r *fanOutRun) fill(workers int) error {
 		if err := r.sortOut(page); err != nil {
 			return err
 		}
+		// All at once: otherwise each call reads its device. After an error it does.
+		_, _ = r.s.calls.o.Targets.load(r.ctx, r.ready, r.s.now())
 	}
 	return nil
 }

@@ -329,7 +329,8 @@ func (s *FanOuts) reason(t *target, r FanOutRequest) string {
 	return ""
 }
 
-func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped map[string]*SkippedDevices, tool string) {
+func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped map[string]*SkippedDevices,
+	tool string) {
 	p.Matched++
 	if listed, ok := t.inventory.Tool(tool); ok && listed.UserOnly() {
 		p.UserOnly = true

@@ -79,15 +79,19 @@ type Operators struct {
 	store OperatorStore
 	now   func() time.Time
 
-	mu      sync.Mutex
-	tokens  map[[32]byte]seenToken // recently used, so that a request costs no read
-	dummy   string                 // hash compared when the name is unknown, so that timing reveals nothing
-	hashing chan struct{}          // argon2id takes 64 MB a turn
+	mu      sync.RWMutex
+	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read
+	epoch   int                     // revocations until now: what was read before the latest is not kept
+	dummy   string                  // hash compared when the name is unknown, so that timing reveals nothing
+	hashing chan struct{}           // argon2id takes 64 MB a turn
 }
 
+// A seenToken is what a request needs of a token.
 type seenToken struct {
-	token  Token
-	readAt time.Time
+	actor   Actor
+	expires *time.Time
+	revoked bool
+	readAt  time.Time
 }
 
 // tokenTTL bounds how long a token revoked by another process still works.
@@ -97,7 +101,7 @@ const tokenTTL = 5 * time.Second
 func NewOperators(store OperatorStore) *Operators {
 	dummy, _ := HashPassword(rand.Text())
 	return &Operators{store: store, now: func() time.Time { return time.Now().UTC() },
-		tokens: make(map[[32]byte]seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
+		tokens: make(map[[32]byte]*seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
 }
 
 // HashPassword returns the argon2id hash of a password, or an error that says
@@ -249,43 +253,52 @@ func (s *Operators) Authenticate(ctx context.Context, secret string) (Actor, err
 	if !strings.HasPrefix(secret, tokenPrefix) || len(secret) > 200 {
 		return Actor{}, errToken
 	}
-	t, err := s.token(ctx, sha256.Sum256([]byte(secret)))
+	now := s.now()
+	t, err := s.token(ctx, sha256.Sum256([]byte(secret)), now)
 	if errors.Is(err, ErrNotFound) {
 		return Actor{}, errToken
 	}
 	if err != nil {
 		return Actor{}, err
 	}
-	if t.RevokedAt != nil || (t.ExpiresAt != nil && !s.now().Before(*t.ExpiresAt)) {
+	if t.revoked || (t.expires != nil && !now.Before(*t.expires)) {
 		return Actor{}, errToken
 	}
-	return t.Actor(), nil
+	return t.actor, nil
 }
 
-func (s *Operators) token(ctx context.Context, hash [32]byte) (Token, error) {
-	now := s.now()
-	s.mu.Lock()
-	seen, ok := s.tokens[hash]
-	s.mu.Unlock()
-	if ok && now.Sub(seen.readAt) < tokenTTL {
-		return seen.token, nil
+func (s *Operators) token(ctx context.Context, hash [32]byte, now time.Time) (*seenToken, error) {
+	s.mu.RLock()
+	seen, epoch := s.tokens[hash], s.epoch
+	s.mu.RUnlock()
+	if seen != nil && now.Sub(seen.readAt) < tokenTTL {
+		return seen, nil
 	}
+	return s.readToken(ctx, hash, now, epoch)
+}
+
+// readToken reads a token and keeps it, unless one was revoked since epoch: it
+// may have been this one.
+func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time, epoch int) (*seenToken, error) {
 	t, err := s.store.TokenByHash(ctx, hash[:])
 	if err != nil {
-		return Token{}, err
+		return nil, err
 	}
 	if t.LastUsedAt == nil || now.Sub(*t.LastUsedAt) > time.Minute {
 		if err := s.store.TouchToken(ctx, t.ID, now); err != nil {
-			return Token{}, err
+			return nil, err
 		}
 	}
+	seen := &seenToken{actor: t.Actor(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.tokens) > 1000 {
-		clear(s.tokens)
+	if s.epoch == epoch {
+		if len(s.tokens) > 1000 {
+			clear(s.tokens)
+		}
+		s.tokens[hash] = seen
 	}
-	s.tokens[hash] = seenToken{t, now}
-	return t, nil
+	return seen, nil
 }
 
 // Revoke ends a token at once.
@@ -298,6 +311,7 @@ func (s *Operators) Revoke(ctx context.Context, by Actor, id uuid.UUID) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.epoch++
 	clear(s.tokens)
 	return nil
 }

@@ -46,7 +46,9 @@ const (
 	CauseTakenOver    = "taken_over_by_device" // the device connected again
 	CauseStopping     = "fleetd_stopping"
 	CauseNotTaken     = "takes_no_bytes"
-	CauseKicked       = "connection_kicked"
+	CauseRetired      = "kicked_retired"      // the device was retired
+	CauseRevoked      = "credentials_revoked" // the device must come back with others
+	CauseKicked       = "connection_kicked"   // on records of older versions: why is text
 	CauseViolation    = "mqtt_violation"
 	CauseNoKeepalive  = "keepalive_missed"
 	CauseInternal     = "internal_error"
@@ -59,9 +61,9 @@ const (
 // CauseReasons are the codes of causes with the names of their parameters. A
 // detail is foreign text.
 var CauseReasons = map[string][]string{
-	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseKicked: {"detail"}, CauseViolation: {"detail"},
-	CauseNoKeepalive: {}, CauseInternal: {}, CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {},
-	CauseNoAnswer: {"request"},
+	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseRetired: {}, CauseRevoked: {},
+	CauseKicked: {"detail"}, CauseViolation: {"detail"}, CauseNoKeepalive: {}, CauseInternal: {},
+	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseNoAnswer: {"request"},
 }
 
 // A Cause says why a connection ended or is silent. The zero Cause says nothing.

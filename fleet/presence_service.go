@@ -331,7 +331,7 @@ func (p *Presences) notify(id DeviceID, e Evidence) {
 }
 
 func (p *Presences) evidence(kind EvidenceKind, cause Cause) Evidence {
-	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: cause.Text, Cause: cause.Reason}
+	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: cause.Text, Reason: cause.Reason}
 }
 
 // change sets the presence, publishes and stores it. A reconnect without a gap

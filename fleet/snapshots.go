@@ -84,7 +84,8 @@ func (s *Snapshots) keep(ctx context.Context, l URLLink, data []byte, mediaType 
 	}
 	if s.o.Presences != nil {
 		s.o.Presences.Observed(l.Device, Evidence{At: shot.CreatedAt, Kind: EvidenceUpload,
-			Detail: fmt.Sprintf("%s, %d bytes", mediaType, len(data))})
+			Detail: fmt.Sprintf("%s, %d bytes", mediaType, len(data)),
+			Reason: Because(ReasonPictureUploaded, "media_type", mediaType, "size_bytes", len(data))})
 	}
 	s.o.Events.Publish(Event{Kind: EventSnapshot, At: shot.CreatedAt, Device: l.Device, Subject: shot.ID.String()})
 	return shot, nil

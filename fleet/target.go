@@ -60,14 +60,18 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	return t.add(ctx, d, now)
 }
 
+// loadTTL leaves what load returns enough time to be used by the calls for which
+// it was loaded, so that these do not read device by device.
+const loadTTL = targetTTL / 3
+
 // load returns many devices at once, for a fan-out: those that are unknown, or
-// known for too long, are read.
+// were read a while ago, are read.
 func (t *Targets) load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
 	loaded := make(map[DeviceID]*target, len(ids))
 	var unknown []DeviceID
 	t.mu.RLock()
 	for _, id := range ids {
-		if known := t.targets[id]; known != nil && now.Sub(known.readAt) < targetTTL {
+		if known := t.targets[id]; known != nil && now.Sub(known.readAt) < loadTTL {
 			loaded[id] = known
 		} else {
 			unknown = append(unknown, id)

@@ -130,7 +130,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
 		Events: c.events,
-		Kick:   func(fleet.DeviceID, string) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
+		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: campaign.PartsOf(c.store)})
 	c.operators = fleet.NewOperators(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,

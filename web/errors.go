@@ -21,18 +21,18 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	status := o.Status
 	if status >= 500 && r.Context().Err() == nil {
-		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(r.Context()),
+		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(w),
 			"err", err)
 	}
 	if o.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
 	}
-	s.render(w, r, answer{status: status, page: s.errorPage(r, status, err).Page(), whole: true})
+	s.render(w, r, answer{status: status, page: s.errorPage(w, r, status, err).Page(), whole: true})
 }
 
 // errorPage says what went wrong. The details of an internal error stay in the
 // log, under the request's id.
-func (s *Server) errorPage(r *http.Request, status int, err error) ui.ErrorPage {
+func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, err error) ui.ErrorPage {
 	ctx := inLanguage(r.Context())
 	switch {
 	case status == http.StatusNotFound:
@@ -40,7 +40,7 @@ func (s *Server) errorPage(r *http.Request, status int, err error) ui.ErrorPage 
 	case status == http.StatusForbidden:
 		return ui.Forbidden(ctx, explain(r.Context(), err))
 	case status >= 500:
-		return ui.Failure(ctx, status, requestID(r.Context()), explain(r.Context(), err))
+		return ui.Failure(ctx, status, requestID(w), explain(r.Context(), err))
 	}
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
 }

@@ -179,9 +179,8 @@ func mayRevoke(ctx context.Context) bool {
 	return viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
 }
 
-// fault says why something was not accepted. What sort of file it is instead is
-// in the page's language; other faults are as its parser writes them, under a
-// title in the page's language.
+// fault says in the page's language why something was not accepted: the kind of
+// fault, and which one it is.
 func fault(ctx context.Context, err error) ui.Fault {
 	var e *fleet.Error
 	if !errors.As(err, &e) {
@@ -190,12 +189,6 @@ func fault(ctx context.Context, err error) ui.Fault {
 	title := ""
 	if key := "firmware.fault." + e.Code; i18n.Has(key) {
 		title = text(ctx, key)
-	}
-	if found, _ := e.Params["found"].(string); i18n.Has("firmware.found." + found) {
-		return ui.Fault{Title: title, Detail: text(ctx, "firmware.found."+found)}
-	}
-	if detail, ok := e.Params["detail"].(string); ok && title != "" {
-		return ui.Fault{Title: title, Foreign: detail}
 	}
 	return ui.Fault{Title: title, Detail: explain(ctx, err)}
 }

@@ -130,7 +130,7 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, s
 	}
 	if err := write(w); err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Warn("firmware not sent whole", "path", redact(r.URL.Path), "request", requestID(r.Context()), "err", err)
+			s.Log.Warn("firmware not sent whole", "path", redact(r.URL.Path), "request", requestID(w), "err", err)
 		}
 		panic(http.ErrAbortHandler) // half a file must not look like a whole one
 	}

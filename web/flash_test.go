@@ -271,7 +271,8 @@ func TestMergedWithoutLayout(t *testing.T) {
 		esptest.Partitions...)
 	p := b.upload("", "", file{"m.bin", esptest.Merged(esptest.App{}.Bytes(), hostile, 0)}).wantStatus(200)
 	sum := chosen(p, "#upload-results")[0]
-	b.get("/firmware/images/"+sum).wantText("#layout", "cannot be used").wantText("#layout", "<b>x</b>")
+	b.get("/firmware/images/"+sum).wantText("#layout", "cannot be used").wantText("#layout", "<b>x</b>").
+		wantText("#layout", "reaches to 0x100000000, beyond the flash of any board")
 	b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
 	b.get("/flash/" + sum + "/manifest.json").wantStatus(http.StatusConflict)
 	b.get("/flash").wantText("#layouts", "Released, but without a layout")

@@ -1,9 +1,9 @@
 package web
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
+	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -14,32 +14,44 @@ import (
 	"fleetd/web/ui"
 )
 
-type requestIDKey struct{}
+const requestIDHeader = "X-Request-Id"
 
 // withRequestID numbers the request, so that an error page can be found in the log.
 func withRequestID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := strings.ToLower(rand.Text()[:12])
-		w.Header().Set("X-Request-Id", id)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+		w.Header()[requestIDHeader] = []string{newRequestID()}
+		next.ServeHTTP(w, r)
 	})
 }
 
-func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey{}).(string)
-	return id
+// newRequestID returns 60 random bits in base32. They name a request in the log
+// and are no secret.
+func newRequestID() string {
+	const digits = "abcdefghijklmnopqrstuvwxyz234567"
+	var id [12]byte
+	for i, bits := 0, rand.Uint64(); i < len(id); i, bits = i+1, bits>>5 {
+		id[i] = digits[bits&31]
+	}
+	return string(id[:])
 }
 
-// logAccess notes every request. Queries are left out, and paths that are
-// secrets are shortened.
+// requestID is the number of the request that w answers. It is kept in the
+// header alone: a context would cost each request a copy of itself.
+func requestID(w http.ResponseWriter) string { return w.Header().Get(requestIDHeader) }
+
+// logAccess notes every request, if the log is that detailed. Queries are left
+// out, and paths that are secrets are shortened.
 func (s *Server) logAccess(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.Log.Enabled(r.Context(), slog.LevelDebug) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		began := time.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		defer func() {
 			s.Log.Debug("request", "method", r.Method, "path", redact(r.URL.Path), "status", ww.Status(), "bytes",
-				ww.BytesWritten(),
-				"took", time.Since(began), "from", clientIP(r), "request", requestID(r.Context()))
+				ww.BytesWritten(), "took", time.Since(began), "from", clientIP(r), "request", requestID(w))
 		}()
 		next.ServeHTTP(ww, r)
 	})
@@ -67,7 +79,7 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(r.Context()), "panic", v, "stack",
+			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(w), "panic", v, "stack",
 				string(debug.Stack()))
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}()

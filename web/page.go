@@ -53,7 +53,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 	var b bytes.Buffer
 	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("page not rendered", "path", redact(r.URL.Path), "request", requestID(r.Context()), "err", err)
+			s.Log.Error("page not rendered", "path", redact(r.URL.Path), "request", requestID(w), "err", err)
 		}
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return

@@ -86,7 +86,7 @@ func TestReplaceDuringACampaign(t *testing.T) {
 	active := true
 	busy := fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: fleet.NewTargets(c.store, c.store),
 		Events: c.events,
-		Kick:   func(fleet.DeviceID, string) {}, Retiring: func(fleet.DeviceID) {},
+		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: func(fleet.DeviceID) {},
 		Busy: func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
 			return []fleet.CampaignPart{{Name: "spring", Active: active}}, nil
 		}})

@@ -21,6 +21,13 @@ const (
 	uploadBytes = fleet.MaxSnapshotBytes + formBytes
 )
 
+// Bounds of a request's time, unless its routes have their own. The answer to a
+// request of the API waits for a device.
+const (
+	arrivalTimeout = 30 * time.Second
+	answerTimeout  = fleet.MaxCallTimeout + 2*time.Minute
+)
+
 // A route is one address of the console: who may ask, and who answers. Routes
 // without a role are open to all.
 type route struct {
@@ -100,9 +107,9 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics, deadlines(30*time.Second,
-		time.Minute))
-	r.With(protectBrowsers).Handle(static.Prefix+"*", static.Handler())
+	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
+	page := deadlines(arrivalTimeout, time.Minute)
+	r.With(page, protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
 			r.Use(deadlines(90*time.Second, 10*time.Minute)) // Wi-Fi at the far end of a building
@@ -110,12 +117,12 @@ func (s *Server) routes(public *url.URL) http.Handler {
 		})
 	}
 	if s.API != nil {
-		r.Group(func(r chi.Router) {
-			r.Use(deadlines(5*time.Minute, fleet.MaxCallTimeout+2*time.Minute))
-			r.Mount("/api/v1", s.API)
-		})
+		r.Mount("/api/v1", s.API) // with the deadlines of Run
 	}
-	r.Group(func(r chi.Router) { s.console(r, public) })
+	r.Group(func(r chi.Router) {
+		r.Use(page)
+		s.console(r, public)
+	})
 	return r
 }
 

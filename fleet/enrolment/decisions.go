@@ -189,7 +189,7 @@ func (e *Service) apply(before, after Admission) {
 		credentialSerial(before.Serial).generation() != credentialSerial(after.Serial).generation() &&
 		!credentialSerial(after.Serial).overlaps()
 	if dead {
-		e.o.Kick(after.Device, "credentials revoked")
+		e.o.Kick(after.Device, fleet.Cause{Reason: fleet.Because(fleet.CauseRevoked), Text: "credentials revoked"})
 	}
 	e.changed(after.Device)
 }

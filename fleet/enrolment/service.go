@@ -46,7 +46,7 @@ type Options struct {
 	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
 	Conflicts ConflictStore
 	// Kick ends a device's connection when its credentials die. May be nil.
-	Kick func(id fleet.DeviceID, reason string)
+	Kick func(id fleet.DeviceID, cause fleet.Cause)
 
 	MaxWaiting int // devices that wait at one time. Default: 10,000; at most 100,000
 	// MaxWaitingPerNetwork bounds those of one network; this machine's own is
@@ -196,7 +196,7 @@ func enrolmentDefaults(o Options) Options {
 		o.ByCode = func(fleet.DeviceID) bool { return false }
 	}
 	if o.Kick == nil {
-		o.Kick = func(fleet.DeviceID, string) {}
+		o.Kick = func(fleet.DeviceID, fleet.Cause) {}
 	}
 	return o
 }

@@ -190,7 +190,12 @@ func TestNewClientIDNeedsADecision(t *testing.T) {
 	var kicked []fleet.DeviceID
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByApproval, func(o *enrolment.Options) {
-		o.Kick = func(id fleet.DeviceID, _ string) { kicked = append(kicked, id) }
+		o.Kick = func(id fleet.DeviceID, cause fleet.Cause) {
+			if !cause.Reason.Is(fleet.CauseRevoked) || cause.Text == "" {
+				t.Errorf("the cause is %v", cause)
+			}
+			kicked = append(kicked, id)
+		}
 	})
 	poll(t, e, uuid1)
 	must(t, e.Approve(t.Context(), ann, unit, ""))

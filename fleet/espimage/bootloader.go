@@ -22,15 +22,13 @@ func ParseBootloader(r io.ReaderAt, limit int64) (*Image, error) {
 	}
 	switch {
 	case isApp(start):
-		return nil, faultf(ReasonBootloader, "this is an application, not a bootloader")
+		return nil, newFault(ReasonBootloader, "is_app")
 	case len(start) < minSize || start[0] != appMagic:
-		return nil, faultf(ReasonBootloader, "there is no bootloader: an image begins with the byte 0xe9, this with %#02x",
-			start[0])
+		return nil, newFault(ReasonBootloader, "begins", "byte_hex", start[0])
 	}
 	img := &Image{Header: decodeHeader(start)}
 	if img.Chip = chips[img.Header.ChipID]; img.Chip == "" {
-		return nil, faultf(ReasonBootloader, "the bootloader is for the chip with the id %#04x, which fleetd does not know",
-			img.Header.ChipID)
+		return nil, newFault(ReasonBootloader, "chip_unknown", "id_hex", img.Header.ChipID)
 	}
 	return img, aboutBootloader(img.readBare(r, limit))
 }
@@ -58,5 +56,5 @@ func aboutBootloader(err error) error {
 	if !ok {
 		return err
 	}
-	return &Fault{Reason: ReasonBootloader, Message: "the bootloader is not good: " + f.Message}
+	return newFault(ReasonBootloader, "damaged", "cause", f)
 }

@@ -1,6 +1,6 @@
 // Package espimage reads ESP32 application images, as esp_ota_end and the
-// bootloader of the device will read them, and says in one sentence what is
-// wrong with any other file.
+// bootloader of the device will read them, and says by code and parameters what
+// is wrong with any other file.
 //
 // It takes an [io.ReaderAt] and holds a few KiB at a time, whatever the size
 // of the file and whatever the file claims. It knows nothing of devices: which
@@ -92,7 +92,7 @@ func parseApp(r io.ReaderAt, limit int64, keys []Key) (*Image, error) {
 		return nil, err
 	}
 	if len(start) < minSize {
-		return nil, faultf(ReasonSize, "the file has %d bytes; an app image has at least %d", limit, minSize)
+		return nil, newFault(ReasonSize, "short", "size", limit, "least", minSize)
 	}
 	img := &Image{Header: decodeHeader(start), Descriptor: decodeDescriptor(start[descriptorAt:])}
 	if err := img.checkStart(start); err != nil {
@@ -111,15 +111,14 @@ func parseApp(r io.ReaderAt, limit int64, keys []Key) (*Image, error) {
 // checkStart checks the header and the descriptor.
 func (img *Image) checkStart(start []byte) error {
 	if start[0] != appMagic {
-		return faultf(ReasonMagic, "the file begins with the byte %#02x; an app image begins with 0xe9", start[0])
+		return newFault(ReasonMagic, "begins", "byte_hex", start[0])
 	}
 	if binary.LittleEndian.Uint32(start[descriptorAt:]) != descriptorMagic {
 		return noDescriptor(start)
 	}
 	chip, ok := chips[img.Header.ChipID]
 	if !ok {
-		return faultf(ReasonChip, "the image is for the chip with the id %#04x, which fleetd does not know",
-			img.Header.ChipID)
+		return newFault(ReasonChip, "unknown", "id_hex", img.Header.ChipID)
 	}
 	img.Chip = chip
 	return nil
@@ -128,17 +127,15 @@ func (img *Image) checkStart(start []byte) error {
 func noDescriptor(start []byte) error {
 	const bootloaderDescriptor = 0x50 // first byte of esp_bootloader_desc_t
 	if start[descriptorAt] == bootloaderDescriptor {
-		return faultf(ReasonDescriptor,
-			"this is a bootloader (no app descriptor at 32); upload the application, such as xiaozhi.bin, or the merged-binary.bin of a release")
+		return newFault(ReasonDescriptor, "bootloader")
 	}
-	return faultf(ReasonDescriptor,
-		"the image has no app descriptor at 32: it may be a bootloader, or built without ESP-IDF; upload the application, such as xiaozhi.bin")
+	return newFault(ReasonDescriptor, "missing")
 }
 
 // readStart reads the header and the descriptor, or what there is of them.
 func readStart(r io.ReaderAt, size int64) ([]byte, error) {
 	if size <= 0 {
-		return nil, faultf(ReasonSize, "the file is empty")
+		return nil, newFault(ReasonSize, "empty")
 	}
 	start := make([]byte, min(size, minSize))
 	return start, readAt(r, start, 0)

@@ -1,13 +1,19 @@
 package espimage
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // A Reason names a kind of fault, for programs. It does not change.
 type Reason string
 
 const (
 	ReasonSize       Reason = "size"  // too short for any image
-	ReasonMagic      Reason = "magic" // another sort of file; Found may name it
+	ReasonMagic      Reason = "magic" // another sort of file; the parameter found may name it
 	ReasonDescriptor Reason = "no app descriptor at 32"
 	ReasonChip       Reason = "chip_id"
 	ReasonSegments   Reason = "segment bounds"
@@ -18,19 +24,65 @@ const (
 	ReasonBootloader Reason = "bootloader"
 	ReasonOTAData    Reason = "otadata"
 	ReasonLayout     Reason = "layout" // the parts are good, but not together
+	ReasonManifest   Reason = "manifest"
 )
 
-// A Fault is what is wrong with a file that should be an image.
+// A Fault is what is wrong with a file that should be an image or a manifest.
+// It holds no text: that is made from its code where it is shown.
 type Fault struct {
 	Reason Reason
-	// Found is the sort of file that it seems to be: "elf", "gzip", "zip",
-	// "html", "uf2", "partition_table", "erased"; "" if nothing is known.
-	Found   string
-	Message string // one sentence, for a person
+	Case   string         // which of the faults of its kind, in snake_case
+	Params map[string]any // string, int64, or a *Fault that explains further; foreign text is as it was found
 }
 
-func (f *Fault) Error() string { return f.Message }
+// newFault makes a fault. params alternates names and values. A name that ends
+// in _hex is of a number that is written in hexadecimal.
+func newFault(reason Reason, which string, params ...any) *Fault {
+	f := &Fault{Reason: reason, Case: which}
+	for i := 0; i+1 < len(params); i += 2 {
+		if f.Params == nil {
+			f.Params = make(map[string]any, len(params)/2)
+		}
+		value := params[i+1]
+		switch v := value.(type) {
+		case int:
+			value = int64(v)
+		case byte:
+			value = int64(v)
+		case uint16:
+			value = int64(v)
+		case uint32:
+			value = int64(v)
+		}
+		f.Params[params[i].(string)] = value
+	}
+	return f
+}
 
-func faultf(reason Reason, format string, args ...any) *Fault {
-	return &Fault{Reason: reason, Message: fmt.Sprintf(format, args...)}
+// Found is the sort of file that it seems to be: "elf", "gzip", "zip", "html",
+// "json", "uf2", "partition_table", "erased"; "" if nothing is known.
+func (f *Fault) Found() string {
+	found, _ := f.Params["found"].(string)
+	return found
+}
+
+// Error is for logs: the code, and what belongs to it.
+func (f *Fault) Error() string {
+	var b strings.Builder
+	b.WriteString(cmp.Or(string(f.Reason), "fault") + ": " + f.Case)
+	for _, name := range slices.Sorted(maps.Keys(f.Params)) {
+		switch v := f.Params[name].(type) {
+		case string:
+			fmt.Fprintf(&b, " %s=%q", name, v)
+		case int64:
+			if strings.HasSuffix(name, "_hex") {
+				fmt.Fprintf(&b, " %s=%#x", name, v)
+			} else {
+				fmt.Fprintf(&b, " %s=%d", name, v)
+			}
+		default:
+			fmt.Fprintf(&b, " %s=(%v)", name, v)
+		}
+	}
+	return b.String()
 }

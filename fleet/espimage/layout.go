@@ -57,11 +57,10 @@ type Piece struct {
 // cannot be read.
 func (p Pieces) Layout() (*Layout, error) {
 	if p.Bootloader == nil {
-		return nil, faultf(ReasonBootloader, "there is no bootloader among the files; add bootloader.bin of the build")
+		return nil, newFault(ReasonBootloader, "missing")
 	}
 	if p.Table == nil {
-		return nil, faultf(ReasonPartitions,
-			"there is no partition table among the files; add partition-table.bin of the build")
+		return nil, newFault(ReasonPartitions, "missing")
 	}
 	l := &Layout{Chip: p.Chip}
 	if err := p.addBootloader(l); err != nil {
@@ -88,11 +87,11 @@ func (p Pieces) addBootloader(l *Layout) error {
 		return err
 	}
 	if img.Chip != p.Chip {
-		return faultf(ReasonBootloader, "the bootloader is for the %s, the application for the %s", img.Chip, p.Chip)
+		return newFault(ReasonBootloader, "other_chip", "chip", img.Chip, "other", p.Chip)
 	}
 	at := BootloaderOffset(p.Chip)
 	if end := at + img.Size; end > p.TableOffset {
-		return faultf(ReasonLayout, "the bootloader reaches to %#x, into the partition table at %#x", end, p.TableOffset)
+		return newFault(ReasonLayout, "bootloader_reaches", "end_hex", end, "table_hex", p.TableOffset)
 	}
 	l.FlashSize = img.Header.FlashSize
 	l.add(PartBootloader, "", at, io.NewSectionReader(p.Bootloader, 0, img.Size))
@@ -101,7 +100,7 @@ func (p Pieces) addBootloader(l *Layout) error {
 
 func (p Pieces) addTable(l *Layout) ([]Partition, error) {
 	if p.TableOffset < firstTable || p.TableOffset > lastTable || p.TableOffset%sectorSize != 0 {
-		return nil, faultf(ReasonLayout, "a partition table cannot lie at %#x", p.TableOffset)
+		return nil, newFault(ReasonLayout, "table_offset", "at_hex", p.TableOffset)
 	}
 	b := make([]byte, min(p.Table.Size(), tableSize+1))
 	if err := readAt(p.Table, b, 0); err != nil {
@@ -113,9 +112,8 @@ func (p Pieces) addTable(l *Layout) ([]Partition, error) {
 	}
 	for _, entry := range table {
 		if l.FlashSize > 0 && entry.End() > l.FlashSize {
-			return nil, faultf(ReasonLayout,
-				"the partition %.16q reaches to %#x, but the bootloader was built for %d MiB of flash", entry.Label, entry.End(),
-				l.FlashSize>>20)
+			return nil, newFault(ReasonLayout, "beyond_flash", "label", entry.Label, "end_hex", entry.End(),
+				"flash_mib", l.FlashSize>>20)
 		}
 	}
 	l.add(PartTable, "", p.TableOffset, p.Table)
@@ -130,8 +128,7 @@ func (p Pieces) addPartitions(l *Layout, table []Partition) error {
 		return err
 	}
 	if p.App.Size() > slot.Size {
-		return faultf(ReasonLayout, "the application has %d bytes, but its partition %.16q only %d", p.App.Size(), slot.Label,
-			slot.Size)
+		return newFault(ReasonLayout, "app_size", "size", p.App.Size(), "label", slot.Label, "room", slot.Size)
 	}
 	l.add(PartApp, slot.Label, slot.Offset, p.App)
 	if err := p.addOTAData(l, table); err != nil {
@@ -149,13 +146,12 @@ func (p Pieces) addOTAData(l *Layout, table []Partition) error {
 	place, ok := findPartition(table, typeData, dataOTA)
 	if !ok {
 		if p.OTAData != nil {
-			return faultf(ReasonOTAData, "there is initial otadata, but the partition table has no place for it")
+			return newFault(ReasonOTAData, "no_partition")
 		}
 		return nil
 	}
 	if place.Size > maxOTAData {
-		return faultf(ReasonOTAData, "the otadata partition has %d bytes; it has two sectors, %d bytes", place.Size,
-			maxOTAData)
+		return newFault(ReasonOTAData, "partition_size", "size", place.Size, "most", maxOTAData)
 	}
 	if p.OTAData != nil {
 		if err := checkOTAData(p.OTAData, place.Size); err != nil {
@@ -173,11 +169,11 @@ const maxOTAData = 2 * sectorSize
 // layout leaves empty.
 func checkOTAData(data *io.SectionReader, room int64) error {
 	if data.Size() > room {
-		return faultf(ReasonOTAData, "the initial otadata has %d bytes, its partition %d", data.Size(), room)
+		return newFault(ReasonOTAData, "size", "size", data.Size(), "room", room)
 	}
 	end, err := written(data)
 	if err == nil && end > 0 {
-		return faultf(ReasonOTAData, "the otadata is not initial: it chooses a slot already; take ota_data_initial.bin of the build")
+		return newFault(ReasonOTAData, "not_initial")
 	}
 	return err
 }
@@ -185,12 +181,11 @@ func checkOTAData(data *io.SectionReader, room int64) error {
 func (l *Layout) addData(table []Partition, d Piece) error {
 	end := d.Offset + d.Data.Size()
 	if end == d.Offset {
-		return faultf(ReasonLayout, "the file for %#x is empty", d.Offset)
+		return newFault(ReasonLayout, "data_empty", "at_hex", d.Offset)
 	}
 	i := slices.IndexFunc(table, func(p Partition) bool { return p.Offset <= d.Offset && end <= p.End() })
 	if i < 0 || table[i].Type == typeApp {
-		return faultf(ReasonLayout, "a file of %d bytes is to go to %#x, which lies in no data partition with room for it",
-			d.Data.Size(), d.Offset)
+		return newFault(ReasonLayout, "data_nowhere", "size", d.Data.Size(), "at_hex", d.Offset)
 	}
 	l.add(PartData, table[i].Label, d.Offset, d.Data)
 	return nil
@@ -199,8 +194,7 @@ func (l *Layout) addData(table []Partition, d Piece) error {
 func (l *Layout) check() error {
 	for i, p := range l.Parts {
 		if i > 0 && l.Parts[i-1].End() > p.Offset {
-			return faultf(ReasonLayout, "two parts lie on each other: one reaches to %#x, the next begins at %#x",
-				l.Parts[i-1].End(), p.Offset)
+			return newFault(ReasonLayout, "overlap", "end_hex", l.Parts[i-1].End(), "at_hex", p.Offset)
 		}
 	}
 	return nil

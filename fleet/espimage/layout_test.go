@@ -108,8 +108,8 @@ func TestLayoutFaults(t *testing.T) {
 		reason  espimage.Reason
 		message string
 	}{
-		{"no bootloader", func(p *espimage.Pieces) { p.Bootloader = nil }, espimage.ReasonBootloader, "bootloader.bin"},
-		{"no table", func(p *espimage.Pieces) { p.Table = nil }, espimage.ReasonPartitions, "partition-table.bin"},
+		{"no bootloader", func(p *espimage.Pieces) { p.Bootloader = nil }, espimage.ReasonBootloader, "missing"},
+		{"no table", func(p *espimage.Pieces) { p.Table = nil }, espimage.ReasonPartitions, "missing"},
 		{"another chip's bootloader", func(p *espimage.Pieces) {
 			p.Bootloader = section(
 				esptest.App{Chip: "esp32c3"}.Bootloader())
@@ -117,22 +117,22 @@ func TestLayoutFaults(t *testing.T) {
 		{"damaged bootloader", func(p *espimage.Pieces) { p.Bootloader = section(damagedLoader) }, espimage.ReasonBootloader,
 			"checksum"},
 		{"an application as bootloader", func(p *espimage.Pieces) { p.Bootloader = p.App }, espimage.ReasonBootloader,
-			"application"},
+			"is_app"},
 		{"no image as bootloader", func(p *espimage.Pieces) { p.Bootloader = section(make([]byte, 5000)) },
-			espimage.ReasonBootloader, "0x00"},
+			espimage.ReasonBootloader, "byte_hex=0x0"},
 		{"bootloader into the table", func(p *espimage.Pieces) {
 			p.Bootloader = section(esptest.App{LoaderSize: 40_000, FlashSize: 3}.Bootloader())
 		}, espimage.ReasonLayout, "0x8000"},
 		{"flash too small", func(p *espimage.Pieces) { p.Bootloader = section(esptest.App{FlashSize: 2}.Bootloader()) },
-			espimage.ReasonLayout, "4 MiB"},
+			espimage.ReasonLayout, "flash_mib=4"},
 		{"application too large", func(p *espimage.Pieces) { p.App = section(big.Bytes()) }, espimage.ReasonLayout, "ota_0"},
 		{"otadata that chooses", func(p *espimage.Pieces) { p.OTAData = section(chosen) }, espimage.ReasonOTAData,
-			"ota_data_initial.bin"},
+			"not_initial"},
 		{"otadata too large", func(p *espimage.Pieces) { p.OTAData = section(make([]byte, 9000)) }, espimage.ReasonOTAData,
 			"9000"},
 		{"table nowhere", func(p *espimage.Pieces) { p.TableOffset = 0x123 }, espimage.ReasonLayout, "0x123"},
 		{"table that lies on its partitions", func(p *espimage.Pieces) { p.TableOffset = 0xC000 }, espimage.ReasonPartitions,
-			"nvs"},
+			`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`},
 		{"data into an application", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x41000, section([]byte("x"))}} },
 			espimage.ReasonLayout, "0x41000"},
 		{"data beyond its partition", func(p *espimage.Pieces) {
@@ -143,14 +143,14 @@ func TestLayoutFaults(t *testing.T) {
 			p.Data = []espimage.Piece{{0x640000, section([]byte("xy"))}, {0x640001, section([]byte("y"))}}
 		}, espimage.ReasonLayout, "0x640001"},
 		{"empty data", func(p *espimage.Pieces) { p.Data = []espimage.Piece{{0x640000, section(nil)}} },
-			espimage.ReasonLayout, "empty"},
+			espimage.ReasonLayout, "data_empty"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := pieces(t, "esp32s3", 0x8000)
 			tt.change(&p)
 			_, err := p.Layout()
-			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.message) {
-				t.Errorf("%s; want %s in it", f.Message, tt.message)
+			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Error(), tt.message) {
+				t.Errorf("%v; want %s in it", f, tt.message)
 			}
 		})
 	}
@@ -162,17 +162,17 @@ func TestTableFaults(t *testing.T) {
 		return esptest.Partition{Label: label, Type: 1, Subtype: 2, Offset: offset, Size: size}
 	}
 	for name, table := range map[string][]esptest.Partition{
-		"overlap":             {data("nvs", 0x9000, 0x18000), app},
+		"overlap":             {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9000, 0x18000), app},
 		"same place":          {data("a", 0x9000, 0x1000), data("b", 0x9000, 0x1000)},
-		"on the table":        {data("nvs", 0x8000, 0x1000), app},
-		"on the bootloader":   {data("nvs", 0, 0x1000), app},
-		"one name twice":      {data("nvs", 0x9000, 0x1000), data("nvs", 0xA000, 0x1000)},
-		"empty":               {data("nvs", 0x9000, 0), app},
-		"unaligned":           {data("nvs", 0x9001, 0x1000), app},
+		"on the table":        {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x8000, 0x1000), app},
+		"on the bootloader":   {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0, 0x1000), app},
+		"one name twice":      {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9000, 0x1000), data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0xA000, 0x1000)},
+		"empty":               {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9000, 0), app},
+		"unaligned":           {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9001, 0x1000), app},
 		"unaligned app":       {{Label: "ota_0", Subtype: 0x10, Offset: 0x21000, Size: 0x10000}},
-		"giant":               {data("nvs", 0x9000, 0xFFFFF000), app},
-		"beyond the flash":    {data("nvs", 0xFFFFF000, 0x1000), app},
-		"overlap by overflow": {data("nvs", 0x9000, 0x1000), data("x", 0xFFFFE000, 0x10000)},
+		"giant":               {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9000, 0xFFFFF000), app},
+		"beyond the flash":    {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0xFFFFF000, 0x1000), app},
+		"overlap by overflow": {data(`on_table at_hex=0x9000 end_hex=0xd000 label="nvs"`, 0x9000, 0x1000), data("x", 0xFFFFE000, 0x10000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := espimage.ParseTable(esptest.Table(table), 0x8000)
@@ -233,7 +233,7 @@ func TestMergedLayoutFaults(t *testing.T) {
 			}
 			_, err := mergedLayout(b)
 			var f *espimage.Fault
-			if !errors.As(err, &f) || f.Message == "" {
+			if !errors.As(err, &f) || f.Case == "" {
 				t.Errorf("%v, want a fault", err)
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -67,31 +66,31 @@ func (m Manifest) Sign(key ed25519.PrivateKey) (SignedManifest, error) {
 }
 
 // ReadSignedManifest reads a .manifest file, and the manifest in it, within the
-// bounds of what devices take.
+// bounds of what devices take. Its error is a [*Fault].
 func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
 	var s SignedManifest
 	var m Manifest
 	if len(file) > MaxSignedManifest {
-		return s, m, fmt.Errorf("it has %d bytes, and no .manifest file has more than %d", len(file), MaxSignedManifest)
+		return s, m, newFault(ReasonManifest, "file_size", "size", len(file), "most", MaxSignedManifest)
 	}
 	if err := json.Unmarshal(file, &s); err != nil || s.Text == "" {
-		return s, m, errors.New(`it is no .manifest file: {"manifest":"…","signature":"…"}, as fleetd image sign writes it`)
+		return s, m, newFault(ReasonManifest, "not_one")
 	}
 	if len(s.Text) > maxManifest {
-		return s, m, fmt.Errorf("the manifest in it has %d bytes, devices take %d", len(s.Text), maxManifest)
+		return s, m, newFault(ReasonManifest, "size", "size", len(s.Text), "most", maxManifest)
 	}
 	if _, err := s.signature(); err != nil {
 		return s, m, err
 	}
 	if err := json.Unmarshal([]byte(s.Text), &m); err != nil {
-		return s, m, fmt.Errorf("the manifest in it cannot be read: %w", err)
+		return s, m, newFault(ReasonManifest, "syntax", "detail", err.Error())
 	}
 	return s, m, m.check()
 }
 
 func (m Manifest) check() error {
 	if sum, err := hex.DecodeString(m.SHA256); err != nil || len(sum) != sha256.Size || m.Size <= 0 || m.Chip < 0 {
-		return errors.New("the manifest in it lacks sha256, size or chip")
+		return newFault(ReasonManifest, "lacks")
 	}
 	return nil
 }
@@ -99,7 +98,7 @@ func (m Manifest) check() error {
 func (s SignedManifest) signature() ([]byte, error) {
 	sig, err := base64.StdEncoding.Strict().DecodeString(s.Signature)
 	if err != nil || len(sig) != ed25519.SignatureSize {
-		return nil, fmt.Errorf("the signature in it is not base64 of %d bytes", ed25519.SignatureSize)
+		return nil, newFault(ReasonManifest, "signature", "size", ed25519.SignatureSize)
 	}
 	return sig, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/md5"
 	"encoding/binary"
-	"fmt"
 	"io"
 )
 
@@ -83,13 +82,13 @@ func readTable(b []byte) ([]Partition, error) {
 				Offset: int64(binary.LittleEndian.Uint32(e[4:])), Size: int64(binary.LittleEndian.Uint32(e[8:]))})
 		case bytes.HasPrefix(e, sumMagic):
 			if sum := md5.Sum(b[:at]); !bytes.Equal(sum[:], e[16:]) {
-				return nil, faultf(ReasonPartitions, "the partition table does not match its MD5; the file is damaged")
+				return nil, newFault(ReasonPartitions, "md5")
 			}
 			return table, nil
 		case bytes.HasPrefix(e, endMagic):
 			return table, nil
 		default:
-			return nil, faultf(ReasonPartitions, "the partition table is damaged at its entry %d", at/partitionEntry+1)
+			return nil, newFault(ReasonPartitions, "entry", "entry", at/partitionEntry+1)
 		}
 	}
 	return table, nil
@@ -102,14 +101,13 @@ func parseMerged(r io.ReaderAt, size int64, table []Partition, keys []Key) (*Ima
 			return parsePartition(r, size, p, keys)
 		}
 	}
-	return nil, faultf(ReasonPartitions, "this is a merged binary whose partition table names no application")
+	return nil, newFault(ReasonPartitions, "no_app")
 }
 
 func parsePartition(r io.ReaderAt, size int64, p Partition, keys []Key) (*Image, error) {
 	limit := min(p.Size, size-p.Offset)
 	if limit <= 0 {
-		return nil, faultf(ReasonTruncated, "this is a merged binary that ends before its application, which lies at %#x",
-			p.Offset)
+		return nil, newFault(ReasonTruncated, "before_app", "at_hex", p.Offset)
 	}
 	img, err := parseApp(io.NewSectionReader(r, p.Offset, limit), limit, keys)
 	if err != nil {
@@ -127,7 +125,5 @@ func inPartition(err error, p Partition) error {
 	if !ok {
 		return err
 	}
-	return &Fault{Reason: f.Reason, Found: f.Found,
-		Message: fmt.Sprintf("this is a merged binary, and the application in its partition %.16q at %#x is not good: %s",
-			p.Label, p.Offset, f.Message)}
+	return newFault(f.Reason, "in_partition", "label", p.Label, "at_hex", p.Offset, "cause", f)
 }

@@ -15,7 +15,7 @@ func MergedLayout(r io.ReaderAt, size int64, img *Image) (*Layout, error) {
 		return nil, err
 	}
 	if img.Merged == nil || table == nil {
-		return nil, faultf(ReasonLayout, "this is an application by itself, without a layout")
+		return nil, newFault(ReasonLayout, "app_alone")
 	}
 	partitions, err := ParseTable(table, at)
 	if err != nil {
@@ -26,8 +26,7 @@ func MergedLayout(r io.ReaderAt, size int64, img *Image) (*Layout, error) {
 		return nil, err
 	}
 	if slot != *img.Merged {
-		return nil, faultf(ReasonLayout,
-			"a blank board starts the partition %.16q, but the application taken is that in %.16q", slot.Label, img.Merged.Label)
+		return nil, newFault(ReasonLayout, "other_app", "label", slot.Label, "other", img.Merged.Label)
 	}
 	p := Pieces{Chip: img.Chip, TableOffset: at, Table: io.NewSectionReader(r, at, int64(len(table))),
 		App: io.NewSectionReader(r, img.Offset, img.Size)}

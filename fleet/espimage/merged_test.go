@@ -88,9 +88,9 @@ func TestMergedBinaryFaults(t *testing.T) {
 		reason  espimage.Reason
 		message string
 	}{
-		{"no application", withoutApps(app, data), espimage.ReasonPartitions, "merged"},
-		{"table damaged", damage(0x8000 + 20), espimage.ReasonPartitions, "MD5"},
-		{"entry damaged", damage(0x8000 + 64), espimage.ReasonPartitions, "entry 3"},
+		{"no application", withoutApps(app, data), espimage.ReasonPartitions, "no_app"},
+		{"table damaged", damage(0x8000 + 20), espimage.ReasonPartitions, "md5"},
+		{"entry damaged", damage(0x8000 + 64), espimage.ReasonPartitions, "entry=3"},
 		{"cut before the application", good()[:0x20000], espimage.ReasonTruncated, "0x20000"},
 		{"cut inside it", good()[:0x20000+50_000], espimage.ReasonTruncated, `"ota_0"`},
 		{"application damaged", damage(0x20000 + 50_000), espimage.ReasonChecksum, "0x20000"},
@@ -99,8 +99,8 @@ func TestMergedBinaryFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parse(tt.file)
-			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Message, tt.message) {
-				t.Errorf("%s; want %s in it", f.Message, tt.message)
+			if f := wantFault(t, err, tt.reason); !strings.Contains(f.Error(), tt.message) {
+				t.Errorf("%v; want %s in it", f, tt.message)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ const checksumSeed = 0xEF
 func (img *Image) readSegments(r io.ReaderAt, limit int64) error {
 	n := int(img.Header.SegmentCount)
 	if n < 1 || n > maxSegments {
-		return faultf(ReasonSegments, "the image claims %d segments; an image has 1 to %d", n, maxSegments)
+		return newFault(ReasonSegments, "count", "segments", n, "most", maxSegments)
 	}
 	end := int64(headerSize)
 	for i := range n {
@@ -48,8 +48,7 @@ func readSegment(r io.ReaderAt, at, limit int64, i, n int) (Segment, error) {
 	s := Segment{LoadAddr: binary.LittleEndian.Uint32(h[:]), Offset: at + segmentHeader, Size: binary.LittleEndian.Uint32(
 		h[4:])}
 	if s.Size >= maxSegmentSize || s.Size%4 != 0 {
-		return s, faultf(ReasonSegments,
-			"segment %d of %d claims %d bytes, which no device accepts; the file is damaged or no app image", i+1, n, s.Size)
+		return s, newFault(ReasonSegments, "size", "segment", i+1, "segments", n, "size", s.Size)
 	}
 	if end := s.Offset + int64(s.Size); end > limit {
 		return s, truncated(end, limit)
@@ -58,9 +57,7 @@ func readSegment(r io.ReaderAt, at, limit int64, i, n int) (Segment, error) {
 }
 
 func truncated(need, have int64) error {
-	return faultf(ReasonTruncated,
-		"the file ends after %d bytes, but the image needs at least %d; fetch or build it again, it was cut short", have,
-		need)
+	return newFault(ReasonTruncated, "short", "size", have, "least", need)
 }
 
 // checksumAt is the last byte of the 16-byte block after the last segment.
@@ -78,14 +75,13 @@ func (img *Image) verify(r io.ReaderAt, limit int64) error {
 		return err
 	}
 	if img.Checksum = tail[0]; sum != img.Checksum {
-		return faultf(ReasonChecksum, "the checksum is %#02x, but the data gives %#02x; the file is damaged", img.Checksum,
-			sum)
+		return newFault(ReasonChecksum, "differs", "stored_hex", img.Checksum, "computed_hex", sum)
 	}
 	if !img.Header.HashAppended {
 		return nil
 	}
 	if !bytes.Equal(tail[1:], digest) {
-		return faultf(ReasonSHA256, "the SHA-256 at the image's end does not match its bytes; the file is damaged or was changed after the build")
+		return newFault(ReasonSHA256, "differs")
 	}
 	img.SHA256 = hex.EncodeToString(digest)
 	return nil

@@ -12,12 +12,22 @@ import (
 // A Signature is a Secure Boot v2 signature block. Up to three lie in the first
 // 4 KiB sector after the image; each signs everything before that sector.
 type Signature struct {
-	Scheme    string // "rsa3072", "ecdsa192", "ecdsa256", "ecdsa384"; "" if unknown
-	KeyDigest string // SHA-256 of the public key as the chip's fuses hold it, hex
-	Valid     bool   // CRC, image digest and signature are right
-	Trusted   bool   // valid, and made with one of the keys given
-	Problem   string // why it is not valid: one sentence
+	Scheme    string           // "rsa3072", "ecdsa192", "ecdsa256", "ecdsa384"; "" if unknown
+	KeyDigest string           // SHA-256 of the public key as the chip's fuses hold it, hex
+	Valid     bool             // CRC, image digest and signature are right
+	Trusted   bool             // valid, and made with one of the keys given
+	Problem   SignatureProblem // why it is not valid; "" if it is
 }
+
+// A SignatureProblem says why a signature is not valid.
+type SignatureProblem string
+
+const (
+	SignatureUnknown    SignatureProblem = "block_unknown" // a kind of block that fleetd does not know
+	SignatureCRC        SignatureProblem = "block_crc"     // the block is damaged
+	SignatureOtherImage SignatureProblem = "other_image"   // the digest in the block is not the image's
+	SignatureWrong      SignatureProblem = "signature"     // not made with the key next to it
+)
 
 const (
 	signatureMagic   = 0xE7
@@ -62,7 +72,7 @@ func readSignatures(r io.ReaderAt, length, limit int64, keys []Key) ([]Signature
 func readSignature(r io.ReaderAt, signed int64, block []byte, keys []Key) (Signature, error) {
 	key, ok := blockKey(block)
 	if !ok {
-		return Signature{Problem: "the signature block is of a kind that fleetd does not know"}, nil
+		return Signature{Problem: SignatureUnknown}, nil
 	}
 	s := Signature{Scheme: key.scheme, KeyDigest: key.digest()}
 	sum, err := signedDigest(r, signed, key)
@@ -71,11 +81,11 @@ func readSignature(r io.ReaderAt, signed int64, block []byte, keys []Key) (Signa
 	}
 	switch {
 	case crc32.ChecksumIEEE(block[:signatureCRC]) != binary.LittleEndian.Uint32(block[signatureCRC:]):
-		s.Problem = "the CRC of the signature block is wrong; the file is damaged"
+		s.Problem = SignatureCRC
 	case string(block[signatureDigest:][:len(sum)]) != string(sum):
-		s.Problem = "the signature block is of another image, or the image was changed after it was signed"
+		s.Problem = SignatureOtherImage
 	case !key.verify(sum, block):
-		s.Problem = "the signature does not match the image and the public key next to it"
+		s.Problem = SignatureWrong
 	default:
 		s.Valid, s.Trusted = true, trusted(keys, s.KeyDigest)
 	}

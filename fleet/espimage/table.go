@@ -31,11 +31,10 @@ const (
 // twice, or on top of each other or of the table.
 func ParseTable(b []byte, offset int64) ([]Partition, error) {
 	if len(b) < 2*partitionEntry || !isTable(b) {
-		return nil, faultf(ReasonPartitions, "this is no partition table: it does not begin with an entry (aa 50)")
+		return nil, newFault(ReasonPartitions, "not_one")
 	}
 	if len(b) > tableSize {
-		return nil, faultf(ReasonPartitions, "the partition table has %d bytes, more than the %d that flash has for it",
-			len(b), tableSize)
+		return nil, newFault(ReasonPartitions, "long", "size", len(b), "room", tableSize)
 	}
 	table, err := readTable(b[:min(len(b), tableEntries*partitionEntry)])
 	if err != nil {
@@ -57,14 +56,12 @@ func checkTable(table []Partition, offset int64) error {
 		}
 		switch {
 		case labels[p.Label]:
-			return faultf(ReasonPartitions, "the partition table names %.16q twice", p.Label)
+			return newFault(ReasonPartitions, "twice", "label", p.Label)
 		case p.Offset < end && i == 0:
-			return faultf(ReasonPartitions,
-				"the partition %.16q at %#x lies on the bootloader or on the table itself, which ends at %#x", p.Label, p.Offset,
-				end)
+			return newFault(ReasonPartitions, "on_table", "label", p.Label, "at_hex", p.Offset, "end_hex", end)
 		case p.Offset < end:
-			return faultf(ReasonPartitions, "the partition %.16q at %#x overlaps %.16q, which ends at %#x", p.Label, p.Offset,
-				byOffset[i-1].Label, end)
+			return newFault(ReasonPartitions, "overlaps", "label", p.Label, "at_hex", p.Offset,
+				"other", byOffset[i-1].Label, "end_hex", end)
 		}
 		labels[p.Label], end = true, p.End()
 	}
@@ -77,11 +74,11 @@ func (p Partition) End() int64 { return p.Offset + p.Size }
 func (p Partition) check() error {
 	switch {
 	case p.Size == 0:
-		return faultf(ReasonPartitions, "the partition %.16q is empty", p.Label)
+		return newFault(ReasonPartitions, "empty", "label", p.Label)
 	case p.End() > maxFlash:
-		return faultf(ReasonPartitions, "the partition %.16q reaches to %#x, beyond the flash of any board", p.Label, p.End())
+		return newFault(ReasonPartitions, "beyond_flash", "label", p.Label, "end_hex", p.End())
 	case p.Offset%sectorSize != 0 || p.Type == typeApp && p.Offset%appAlignment != 0:
-		return faultf(ReasonPartitions, "the partition %.16q begins at %#x, where none of its type can", p.Label, p.Offset)
+		return newFault(ReasonPartitions, "misaligned", "label", p.Label, "at_hex", p.Offset)
 	}
 	return nil
 }
@@ -99,7 +96,7 @@ func bootSlot(table []Partition) (Partition, error) {
 		}
 	}
 	if first == nil {
-		return Partition{}, faultf(ReasonPartitions, "the partition table names no application that a device starts")
+		return Partition{}, newFault(ReasonPartitions, "no_boot_app")
 	}
 	return *first, nil
 }

@@ -16,8 +16,9 @@ type ImageLayout struct {
 	Image     string // its SHA-256
 	FlashSize int64  // bytes that the bootloader was built for; 0 if it does not say
 	// Problem says why the parts of a merged binary do not go together: it has
-	// none then. "" if they do.
-	Problem string
+	// none then. A [FaultReason], or the code "legacy" with a text of an older
+	// version; zero if they do.
+	Problem fleet.Reason
 	Parts   []ImagePart // by offset
 	AddedBy fleet.Actor
 	AddedAt time.Time
@@ -33,7 +34,7 @@ type ImagePart struct {
 }
 
 // Complete reports whether a blank board runs with it.
-func (l ImageLayout) Complete() bool { return l.Problem == "" && len(l.Parts) > 0 }
+func (l ImageLayout) Complete() bool { return l.Problem.Code == "" && len(l.Parts) > 0 }
 
 // Size is how many bytes are written to a board.
 func (l ImageLayout) Size() (n int64) {

@@ -46,7 +46,7 @@ func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (I
 		return Installable{}, err
 	case !layout.Complete():
 		return Installable{}, fleet.Refuse(fleet.ErrConflict, "no_layout.merged", "image", short(img.SHA256),
-			"detail", layout.Problem)
+			"cause", layout.Problem)
 	}
 	found, err := f.o.Layouts.Installable(ctx, InstallFilter{Image: img.SHA256, Limit: 1})
 	if err != nil {

@@ -34,7 +34,7 @@ func (f *Service) keepMerged(ctx context.Context, by fleet.Actor, img Image, fil
 	layout, err := espimage.MergedLayout(file, size, parsed)
 	var fault *espimage.Fault
 	if errors.As(err, &fault) {
-		return f.putLayout(ctx, by, ImageLayout{Image: img.SHA256, Problem: fleet.CleanText(fault.Message, 500)})
+		return f.putLayout(ctx, by, ImageLayout{Image: img.SHA256, Problem: FaultReason(fault)})
 	}
 	if err != nil {
 		return imageError(err)

@@ -80,8 +80,11 @@ func (f *Service) takeManifest(img *Image, file []byte) error {
 }
 
 func unreadable(err error) error {
-	return fleet.Refuse(fleet.ErrInvalid, "manifest_unreadable.fault",
-		"detail", fleet.CleanText(err.Error(), 400)).At("manifest")
+	var fault *espimage.Fault
+	if !errors.As(err, &fault) {
+		return err
+	}
+	return faultError(fault).At("manifest")
 }
 
 // differsFrom says in what a manifest disagrees with the image; the zero Reason

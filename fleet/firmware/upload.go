@@ -112,19 +112,42 @@ func (w *writeErr) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// imageError turns what is wrong with a file into an error with a code such as
-// "image_sha256" or "image_segment_bounds".
+// imageError turns what is wrong with a file into a refusal.
 func imageError(err error) error {
 	var fault *espimage.Fault
 	if !errors.As(err, &fault) {
 		return fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.read", "detail", err)
 	}
-	code := string(fault.Reason)
-	if fault.Reason == espimage.ReasonDescriptor {
-		code = "no_app_descriptor"
+	return faultError(fault).At("file")
+}
+
+func faultError(f *espimage.Fault) *fleet.Error {
+	r := FaultReason(f)
+	return &fleet.Error{Kind: fleet.ErrInvalid, Code: r.Code, Params: r.Params}
+}
+
+// FaultReason is a fault as a code with parameters, such as "image_sha256" or
+// "image_segment_bounds"; the case says which of its kind. Its text is that of
+// a refusal.
+func FaultReason(f *espimage.Fault) fleet.Reason {
+	code := "image_" + strings.ReplaceAll(string(f.Reason), " ", "_")
+	switch f.Reason {
+	case espimage.ReasonDescriptor:
+		code = "image_no_app_descriptor"
+	case espimage.ReasonManifest:
+		code = "manifest_unreadable"
 	}
-	return fleet.Refuse(fleet.ErrInvalid, "image_"+strings.ReplaceAll(code, " ", "_"),
-		"detail", fleet.CleanText(fault.Message, 500), "found", fault.Found).At("file")
+	r := fleet.Reason{Code: code}.With("case", f.Case)
+	for name, value := range f.Params {
+		switch v := value.(type) {
+		case *espimage.Fault:
+			value = FaultReason(v)
+		case string:
+			value = fleet.CleanText(v, 200)
+		}
+		r = r.With(name, value)
+	}
+	return r
 }
 
 // signed refuses what is not signed as it must be.
@@ -140,7 +163,7 @@ func (f *Service) signed(all []espimage.Signature) error {
 		case s.Valid:
 			why = fleet.Because("unsigned.key", "key", fleet.CleanText(s.KeyDigest, 16), "keys", len(f.o.Keys))
 		default:
-			why = fleet.Because("detail", "detail", s.Problem)
+			why = fleet.Because("unsigned." + string(s.Problem))
 		}
 	}
 	return fleet.Refuse(fleet.ErrInvalid, "image_unsigned", "cause", why).At("file")

@@ -36,7 +36,9 @@ func TestCallRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantKind(t, s.MarkSent(ctx, c), fleet.ErrConflict)
-			c.Evidence = []fleet.Evidence{{At: now(), Kind: fleet.EvidenceBootPoll, Detail: "2.4.0"}}
+			c.Evidence = []fleet.Evidence{{At: now(), Kind: fleet.EvidenceBootPoll, Detail: "2.4.0"},
+				{At: now(), Kind: fleet.EvidenceUpload, Detail: "core dump, 70000 bytes",
+					Reason: fleet.Because(fleet.ReasonCoreDumpUploaded, "size_bytes", 70_000)}}
 			finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"z\u0000"}],"a":1}`)
 			if err := s.FinishCall(ctx, c); err != nil {
 				t.Fatal(err)

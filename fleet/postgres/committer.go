@@ -24,7 +24,7 @@ const (
 	// A transaction costs PostgreSQL as much as some twenty rows in it. Two at a
 	// time pay if there is work for both, or the first waits for a slow disk.
 	flushers  = 2
-	crowd     = 256                   // writes that wait, and a second flusher goes
+	crowd     = 32                    // writes that wait, and a second flusher goes
 	longFlush = 20 * time.Millisecond // or the last one went so long ago
 )
 

@@ -112,7 +112,7 @@ func TestConflictIsResolved(t *testing.T) {
 			s := postgres.New(testDB(t), postgres.Options{})
 			var kicked []fleet.DeviceID
 			e, _ := enrolments(t, s, func(o *enrolment.Options) {
-				o.Conflicts, o.Kick = s, func(id fleet.DeviceID, _ string) { kicked = append(kicked, id) }
+				o.Conflicts, o.Kick = s, func(id fleet.DeviceID, _ fleet.Cause) { kicked = append(kicked, id) }
 			})
 			say := func(client string) enrolment.PollAnswer {
 				a, err := e.Poll(pollOf(client, "192.0.2.1", "box", time.Now().UTC()))

@@ -16,12 +16,18 @@ var _ firmware.LayoutStore = (*Store)(nil)
 
 // PutLayout puts a layout on record, in place of one that is there.
 func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l firmware.ImageLayout) error {
-	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize, "problem": l.Problem}
+	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize}
+	if l.Problem.Code != "" {
+		detail["problem_code"], detail["problem_params"] = l.Problem.Code, l.Problem.Params
+	}
 	return s.audited(ctx, by, "image.layout", l.Image, detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO image_layouts (image, flash_size, problem, added_by, added_at) VALUES ($1, $2, $3, $4, $5)
-			ON CONFLICT (image) DO UPDATE SET flash_size = $2, problem = $3, added_by = $4, added_at = $5`,
-			cleanText(l.Image), l.FlashSize, cleanText(l.Problem), storableJSON(l.AddedBy), l.AddedAt)
+			INSERT INTO image_layouts (image, flash_size, problem_code, problem_params, added_by, added_at)
+			VALUES ($1, $2, $3, $4, $5, $6)
+			ON CONFLICT (image) DO UPDATE
+			SET flash_size = $2, problem_code = $3, problem_params = $4, added_by = $5, added_at = $6`,
+			cleanText(l.Image), l.FlashSize, cleanText(l.Problem.Code), reasonParams(l.Problem), storableJSON(l.AddedBy),
+			l.AddedAt)
 		if err != nil {
 			return err
 		}
@@ -54,7 +60,8 @@ func (s *Store) Layout(ctx context.Context, image string) (firmware.ImageLayout,
 // layouts reads the layouts of images, and in a second question the parts of
 // all of them.
 func (s *Store) layouts(ctx context.Context, images []string) (map[string]*firmware.ImageLayout, error) {
-	rows, _ := s.db.Query(ctx, `SELECT image, flash_size, problem, added_by, added_at FROM image_layouts WHERE image = ANY ($1)`, cleanTexts(images))
+	rows, _ := s.db.Query(ctx, `SELECT image, flash_size, `+reasonColumn("", "problem")+`, added_by, added_at
+		FROM image_layouts WHERE image = ANY ($1)`, cleanTexts(images))
 	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByNameLax[firmware.ImageLayout])
 	if err != nil {
 		return nil, domainError(err)

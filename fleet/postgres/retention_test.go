@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -109,5 +110,27 @@ func TestOutcomeIsUpdateInPlace(t *testing.T) {
 	}
 	if updates != 50 || inPlace < 40 {
 		t.Errorf("%d of %d updates in place", inPlace, updates)
+	}
+}
+
+// The targets of a fan-out have no foreign key, which would cost more than they do.
+func TestRetainFanOutTargets(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	old := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: fleet.FanOutRunning, Targets: 1, CreatedAt: now()}
+	young := old
+	young.ID = uuid.Must(uuid.NewV7())
+	for _, f := range []*fleet.FanOut{&old, &young} {
+		check(t, s.CreateFanOut(ctx, f, []fleet.FanOutTarget{{Device: "d0"}}))
+	}
+	check(t, s.FinishFanOut(ctx, admin, old.ID, fleet.FanOutCompleted, now().AddDate(0, -2, 0)))
+	if removed, err := s.Retain(ctx, postgres.Retention{Calls: 30 * 24 * time.Hour}, now()); removed < 1 || err != nil {
+		t.Fatalf("removed %d, %v", removed, err)
+	}
+	var left []uuid.UUID
+	check(t, db.QueryRow(ctx, `SELECT array_agg(fanout_id) FROM fanout_targets`).Scan(&left))
+	if !slices.Equal(left, []uuid.UUID{young.ID}) {
+		t.Errorf("targets are left of the fan-outs %v; want %v", left, young.ID)
 	}
 }

@@ -26,8 +26,8 @@ func OfDevice(id fleet.DeviceID, seen fleet.Evidence) Evidence {
 	case fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost:
 		if seen.Detail != "" {
 			e.Reason = fleet.Because(campaign.ReasonConnectionEnded, "detail", seen.Detail)
-			if !seen.Cause.Is("") {
-				e.Reason = e.Reason.With("detail", seen.Cause)
+			if !seen.Reason.Is("") {
+				e.Reason = e.Reason.With("detail", seen.Reason)
 			}
 		}
 	default:

@@ -181,7 +181,8 @@ func (s *CoreDumps) keep(ctx context.Context, l fleet.URLLink, data []byte) (Cor
 	}
 	if s.o.Presences != nil {
 		s.o.Presences.Observed(l.Device, fleet.Evidence{At: c.CreatedAt, Kind: fleet.EvidenceUpload,
-			Detail: fmt.Sprintf("core dump, %d bytes", len(data))})
+			Detail: fmt.Sprintf("core dump, %d bytes", len(data)),
+			Reason: fleet.Because(fleet.ReasonCoreDumpUploaded, "size_bytes", len(data))})
 	}
 	if err == nil {
 		s.o.Events.Publish(fleet.Event{Kind: fleet.EventCoreDump, At: c.CreatedAt, Device: l.Device, Subject: c.ID.String()})

@@ -123,13 +123,15 @@ func newAPI(o Options) *api {
 	return a
 }
 
+// What every answer has in its header.
+var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
+
 // handler adds what every answer needs.
 func (a *api) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.recovered(w, r)
 		h := w.Header()
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cache-Control", "no-store")
+		h["X-Content-Type-Options"], h["Cache-Control"] = noSniff, noStore
 		a.router.ServeHTTP(w, r)
 	})
 }
@@ -150,8 +152,8 @@ func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) noSuchPath(w http.ResponseWriter, _ *http.Request) {
-	(&problem{Status: http.StatusNotFound, Code: "not_found", Detail: "there is nothing at this address; see " + prefix +
-		"/openapi.json"}).write(w)
+	refused(http.StatusNotFound, fleet.Refuse(fleet.ErrNotFound, "not_found.address", "document", prefix+"/openapi.json")).
+		write(w)
 }
 
 func (a *api) noSuchMethod(w http.ResponseWriter, r *http.Request) {
@@ -164,6 +166,5 @@ func (a *api) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 			w.Header().Add("Allow", m)
 		}
 	}
-	(&problem{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Detail: r.Method +
-		" is not possible here; see the header Allow"}).write(w)
+	refused(http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method", r.Method)).write(w)
 }

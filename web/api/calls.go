@@ -16,7 +16,7 @@ import (
 func (a *api) registerCalls() {
 	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
 		noun:    "device",
-		summary: "Call a tool of a device", picture: true,
+		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
@@ -70,14 +70,19 @@ type makeCallOutput struct {
 	Body              callView
 }
 
-func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+// request is the call without its picture.
+func (in *makeCallInput) request(by fleet.Actor) (fleet.CallRequest, error) {
 	id, err := in.device()
+	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
+		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}, err
+}
+
+func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+	r, err := in.request(by)
 	if err != nil {
 		return nil, err
 	}
-	r := fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
-		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}
-	if r.Picture, err = a.pictureFor(ctx, id, r.Tool, in.Body.Picture); err != nil {
+	if r.Picture, err = a.pictureFor(ctx, r.Device, r.Tool, in.Body.Picture); err != nil {
 		return nil, err
 	}
 	if prefersAsync(in.Prefer) {

@@ -1,20 +1,30 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/web"
+	"fleetd/web/device"
 )
 
 // instantLink answers every call at once, without a goroutine: what is left is
@@ -146,6 +156,101 @@ func BenchmarkCall(b *testing.B) {
 			callOverHTTP(b, s.Client(), s.URL+prefix+callPath)
 		}
 	})
+	b.Run("served", func(b *testing.B) {
+		callServed(b, func(ctx context.Context, ln net.Listener) error { return serveConsole(ctx, a.handler(), ln) })
+	})
+	b.Run("served-alone", func(b *testing.B) { callServed(b, serveAlone) })
+}
+
+// callServed makes calls through an HTTP server, 64 in flight. The client is
+// little more than its system calls, and cpu-us/op is the processor time of
+// both: it depends less on what else the machine does.
+func callServed(b *testing.B, serve func(context.Context, net.Listener) error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := serve(ctx, ln); err != nil {
+			b.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer stop()
+	request := fmt.Appendf(nil, "POST %s%s HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer flt_bench\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", prefix, callPath, len(volume50), volume50)
+
+	b.ReportAllocs()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	before := processorTime(b)
+	b.ResetTimer()
+	var clients sync.WaitGroup
+	for range min(64, b.N) {
+		clients.Go(func() {
+			conn, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer conn.Close()
+			answer := make([]byte, 4096)
+			for left.Add(-1) >= 0 {
+				if _, err := conn.Write(request); err != nil {
+					b.Error(err)
+					return
+				}
+				n, err := conn.Read(answer) // it is small, and comes as one segment
+				if err != nil || !bytes.HasPrefix(answer[:n], []byte("HTTP/1.1 200 OK")) ||
+					!bytes.HasSuffix(answer[:n], []byte("}\n")) {
+					b.Errorf("answered %q, %v", answer[:n], err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64((processorTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+}
+
+// serveConsole serves the API as cmd/fleetd/server does.
+func serveConsole(ctx context.Context, h http.Handler, ln net.Listener) error {
+	console, err := web.New(web.Options{API: h, PublicURL: "http://h", DeviceRoutes: func(chi.Router) {},
+		ConnContext: device.WithConn})
+	if err != nil {
+		return err
+	}
+	return console.Run(ctx, device.NewLingerer(device.LingerOptions{}).Listener(ln))
+}
+
+// serveAlone is net/http with a handler that does nothing: what no framework
+// can save.
+func serveAlone(ctx context.Context, ln net.Listener) error {
+	size := strconv.Itoa(600)
+	answer := append(bytes.Repeat([]byte(" "), 598), "}\n"...)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header()["Content-Length"] = []string{size}
+		w.Header()["Content-Type"] = []string{"application/json"}
+		_, _ = w.Write(answer)
+	})}
+	context.AfterFunc(ctx, func() { _ = srv.Close() })
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// processorTime is what the process has used until now.
+func processorTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func BenchmarkDurableCall(b *testing.B) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/web/outcome"
 )
 
 // principal is who makes a request. The secret seals what is kept of it.
@@ -34,6 +34,13 @@ func principalOf(ctx context.Context) principal {
 	return p
 }
 
+func withPrincipal(ctx context.Context, who principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, who)
+}
+
+// A guarded handler answers a request of a principal who may make it.
+type guarded func(w http.ResponseWriter, r *http.Request, who principal)
+
 // guard lets an operation's requests through to next: of a known token, with a
 // sufficient role, a body of bounded size, and each act once per
 // Idempotency-Key.
@@ -42,31 +49,42 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
-	if streams, _ := op.Metadata[streamsKey].(bool); !streams && op.Method != http.MethodGet &&
-		op.Method != http.MethodDelete {
-		if op.Method == http.MethodPost {
-			next = a.once(next)
-		}
-		limit := op.MaxBodyBytes - 1
-		form := int64(0)
-		if picture, _ := op.Metadata[pictureKey].(bool); picture {
-			next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
-		}
-		next = readBody(limit, form, next)
+	streams, _ := op.Metadata[streamsKey].(bool)
+	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
+		return a.authenticated(need, op.Summary, knowing(next))
 	}
-	return a.authenticated(need, op.Summary, next)
+	if op.Method == http.MethodPost {
+		next = a.once(next)
+	}
+	limit := op.MaxBodyBytes - 1
+	form := int64(0)
+	if picture, _ := op.Metadata[pictureKey].(bool); picture {
+		next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
+	}
+	act := knowing(next)
+	if usual, _ := op.Metadata[usualKey].(func(guarded) guarded); usual != nil {
+		act = usual(act)
+	}
+	return a.authenticated(need, op.Summary, readBody(limit, form, act))
 }
 
-func (a *api) authenticated(need fleet.Role, operation string, next http.Handler) http.Handler {
+// knowing lets next find the principal in the request's context.
+func knowing(next http.Handler) guarded {
+	return func(w http.ResponseWriter, r *http.Request, who principal) {
+		next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), who)))
+	}
+}
+
+func (a *api) authenticated(need fleet.Role, operation string, next guarded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
-			a.unauthenticated(w, r, "token_missing", "give an API token: Authorization: Bearer flt_...")
+			a.unauthenticated(w, r, fleet.Refuse(fleet.ErrForbidden, "token_missing"))
 			return
 		}
 		actor, err := a.Operators.Authenticate(r.Context(), secret)
 		if errors.Is(err, fleet.ErrForbidden) {
-			a.unauthenticated(w, r, "invalid_token", known(err).Detail)
+			a.unauthenticated(w, r, outcome.Of(err).Refusal)
 			return
 		}
 		if err == nil && !actor.Role.Allows(need) {
@@ -77,8 +95,7 @@ func (a *api) authenticated(need fleet.Role, operation string, next http.Handler
 			a.problemOf(r.Context(), err, "", "").write(w)
 			return
 		}
-		who := principal{actor, secret, w.Header().Get(requestHeader)}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who)))
+		next(w, r, principal{actor, secret, w.Header().Get(requestHeader)})
 	})
 }
 
@@ -88,18 +105,17 @@ func bearer(r *http.Request) (string, bool) {
 }
 
 // unauthenticated refuses, and slows down who comes again and again.
-func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, code, detail string) {
+func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, why *fleet.Error) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="fleetd"`)
 	if a.failures.OnLimit(w, r, httprate.CanonicalizeIP(host)) {
-		(&problem{Status: http.StatusTooManyRequests, Code: "too_many_attempts",
-			Detail: "too many requests without a good token; wait a minute"}).write(w)
+		refused(http.StatusTooManyRequests, fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.token")).write(w)
 		return
 	}
-	(&problem{Status: http.StatusUnauthorized, Code: code, Detail: detail}).write(w)
+	refused(http.StatusUnauthorized, why).write(w)
 }
 
 // Bounds of a request's body.
@@ -121,8 +137,8 @@ func (*bufferedBody) Close() error { return nil }
 // readBody reads the whole body before anything is done. The deadline ends
 // with it: a call may well take longer than its arguments took to arrive.
 // A form may be larger, and take its time, where the operation takes one.
-func readBody(limit, form int64, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func readBody(limit, form int64, next guarded) guarded {
+	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		body := new(bufferedBody)
 		if r.Body != nil && r.Body != http.NoBody {
 			most, timeout := limit, bodyTimeout
@@ -137,23 +153,28 @@ func readBody(limit, form int64, next http.Handler) http.Handler {
 		}
 		body.Reset(body.data)
 		r.Body = body
-		next.ServeHTTP(w, r)
-	})
+		next(w, r, who)
+	}
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // not every writer is a connection's
-	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	// Not every writer is a connection's. At the end of the body net/http lifts the deadline.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+	var data []byte
+	var err error
+	if n := r.ContentLength; n > 0 && n <= min(limit, maxBody) {
+		data = make([]byte, n)
+		_, err = io.ReadFull(r.Body, data)
+	} else {
+		data, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
 	var large *http.MaxBytesError
 	switch {
+	case err == nil:
+		return data, nil
 	case errors.As(err, &large):
-		return nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large",
-			Detail: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
-	case err != nil:
-		return nil, &problem{Status: http.StatusBadRequest, Code: "broken_body",
-			Detail: fmt.Sprintf("the body broke off or took longer than %v", timeout)}
+		return nil, refused(http.StatusRequestEntityTooLarge,
+			fleet.Refuse(fleet.ErrInvalid, "body_too_large.body", "limit", limit>>10))
 	}
-	return data, nil
+	return nil, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", timeout))
 }

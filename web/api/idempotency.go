@@ -43,8 +43,8 @@ func (a *api) once(next http.Handler) http.Handler {
 
 func (a *api) onceUnder(key string, w http.ResponseWriter, r *http.Request, next http.Handler) *problem {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < '!' || c > '~' }) {
-		return &problem{Status: http.StatusUnprocessableEntity, Code: "invalid_idempotency_key", Field: "header." + keyHeader,
-			Detail: "an Idempotency-Key has 1 to 255 printable ASCII characters without blanks; a UUID is a good one"}
+		return refused(http.StatusUnprocessableEntity,
+			fleet.Refuse(fleet.ErrInvalid, "invalid_idempotency_key", "limit", maxKey).At("header."+keyHeader))
 	}
 	who := principalOf(r.Context())
 	seal := newSealer(who.secret)

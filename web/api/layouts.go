@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 )
 
 func (a *api) registerLayouts() {
@@ -33,11 +34,13 @@ func (a *api) registerLayouts() {
 
 // layoutView is what is written to a blank board, and where.
 type layoutView struct {
-	FlashSize int64      `json:"flash_size" doc:"Bytes that the bootloader was built for; 0 if it does not say"`
-	Problem   string     `json:"problem" doc:"Why the parts of a merged binary cannot be used; empty if they can"`
-	Parts     []partView `json:"parts" nullable:"false" doc:"By offset"`
-	AddedBy   actorView  `json:"added_by"`
-	AddedAt   time.Time  `json:"added_at"`
+	FlashSize     int64          `json:"flash_size" doc:"Bytes that the bootloader was built for; 0 if it does not say"`
+	Problem       string         `json:"problem" doc:"Why the parts of a merged binary cannot be used; empty if they can"`
+	ProblemCode   string         `json:"problem_code" doc:"Code of problem; empty without one" example:"image_layout"`
+	ProblemParams map[string]any `json:"problem_params" doc:"Parameters of the code"`
+	Parts         []partView     `json:"parts" nullable:"false" doc:"By offset"`
+	AddedBy       actorView      `json:"added_by"`
+	AddedAt       time.Time      `json:"added_at"`
 }
 
 type partView struct {
@@ -54,8 +57,12 @@ func shownLayout(l firmware.ImageLayout, err error) (*answer[layoutView], error)
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(layoutView{FlashSize: l.FlashSize, Problem: l.Problem, Parts: viewed(l.Parts, part),
-		AddedBy: actor(l.AddedBy), AddedAt: utc(l.AddedAt)}), nil
+	v := layoutView{FlashSize: l.FlashSize, ProblemCode: l.Problem.Code, ProblemParams: paramsOf(l.Problem),
+		Parts: viewed(l.Parts, part), AddedBy: actor(l.AddedBy), AddedAt: utc(l.AddedAt)}
+	if l.Problem.Code != "" {
+		v.Problem = i18n.Detail("error.code.", l.Problem)
+	}
+	return answerWith(v), nil
 }
 
 func (a *api) getLayout(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[layoutView], error) {

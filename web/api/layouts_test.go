@@ -50,6 +50,21 @@ func TestImageLayout(t *testing.T) {
 	}
 }
 
+// A merged binary whose parts cannot be used says so by code, and in English.
+func TestLayoutProblem(t *testing.T) {
+	w := newWorld(t)
+	table := append([]esptest.Partition{{Label: "x", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},
+		esptest.Partitions...)
+	i := decode[imageView](t, w.upload(t, "/images", "application/octet-stream",
+		bytes.NewReader(esptest.Merged(esptest.App{}.Bytes(), table, 0))), 201)
+	got := decode[layoutView](t, w.get(t, "/images/"+i.SHA256+"/layout"), 200)
+	if want := `the partition "x" reaches to 0x100000000, beyond the flash of any board`; want !=
+		got.Problem || got.ProblemCode != "image_partition_table" || got.ProblemParams["case"] != "beyond_flash" ||
+		got.ProblemParams["label"] != "x" || got.ProblemParams["end_hex"] != float64(0x100000000) {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}
+
 func (w *world) putFiles(t *testing.T, path string, files map[string][]byte) reply {
 	t.Helper()
 	var body bytes.Buffer

@@ -27,6 +27,8 @@ type operation struct {
 	picture bool   // takes a form with a picture in place of its body, too
 	streams bool   // reads its body itself, as it comes
 
+	usual func(guarded) guarded // answers requests in the usual form, and hands over the rest; may be nil
+
 	more func(*huma.Operation) // adds to the document what the types do not say
 }
 
@@ -35,6 +37,7 @@ const (
 	roleKey    = "role"
 	streamsKey = "streams"
 	pictureKey = "picture"
+	usualKey   = "usual"
 )
 
 // register makes an operation part of the router and of the document.
@@ -55,7 +58,7 @@ func (op operation) describe() huma.Operation {
 		Description:     strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
 		Security:        []map[string][]string{{"token": {string(op.role)}}},
 		Errors:          op.failures(),
-		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams, pictureKey: op.picture},
+		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams, pictureKey: op.picture, usualKey: op.usual},
 		BodyReadTimeout: -1, // the guard has read the body
 		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,
 	}

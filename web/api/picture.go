@@ -58,8 +58,7 @@ func openForm(limit int64, next http.Handler) http.Handler {
 }
 
 func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
-	broken := &problem{Status: http.StatusBadRequest, Code: "broken_body",
-		Detail: "the form cannot be read; send multipart/form-data with the JSON as \"call\" and the file as \"picture\""}
+	broken := refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.picture_form"))
 	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
 		return nil, nil, broken
@@ -70,8 +69,7 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 		case errors.Is(err, io.EOF) && call != nil && picture != nil:
 			return call, picture, nil
 		case errors.Is(err, io.EOF):
-			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "part_missing",
-				Detail: "the form needs the JSON as \"call\" and the file as \"picture\""}
+			return nil, nil, refused(http.StatusUnprocessableEntity, fleet.Refuse(fleet.ErrInvalid, "part_missing"))
 		case err != nil:
 			return nil, nil, broken
 		}
@@ -81,16 +79,15 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 		case "picture":
 			to, most = &picture, fleet.MaxSnapshotBytes
 		default:
-			return nil, nil, &problem{Status: http.StatusUnprocessableEntity, Code: "unknown_part",
-				Detail: "the form takes the parts \"call\" and \"picture\", nothing else"}
+			return nil, nil, refused(http.StatusUnprocessableEntity, fleet.Refuse(fleet.ErrInvalid, "unknown_part"))
 		}
 		data, err := io.ReadAll(io.LimitReader(part, most+1))
 		switch {
 		case err != nil || *to != nil:
 			return nil, nil, broken
 		case int64(len(data)) > most:
-			return nil, nil, &problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Field: part.FormName(),
-				Detail: "a picture has at most 4 MiB, the rest of the call at most 64 KiB"}
+			return nil, nil, refused(http.StatusRequestEntityTooLarge, fleet.Refuse(fleet.ErrInvalid, "body_too_large.picture",
+				"picture_mib", fleet.MaxSnapshotBytes>>20, "limit", limit>>10).At(part.FormName()))
 		}
 		*to = append([]byte{}, data...)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -8,9 +9,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"fleetd/fleet"
 	"fleetd/web/i18n"
 	"fleetd/web/outcome"
 )
@@ -61,27 +64,66 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p) // the client may be gone
 }
 
+// buffers are for answers on their way.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// writeJSON answers as huma does, where huma does not.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	b := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if b.Cap() <= 64<<10 { // an answer with a picture need not stay
+			b.Reset()
+			buffers.Put(b)
+		}
+	}()
+	if u, ok := v.(interface{ writeUsual(*bytes.Buffer) bool }); ok && u.writeUsual(b) {
+		b.WriteByte('\n')
+	} else {
+		b.Reset()
+		e := json.NewEncoder(b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(v); err != nil {
+			panic(err) // a mistake of ours: see recovered
+		}
+	}
+	h := w.Header()
+	h["Content-Type"] = []string{contentType}
+	h["Content-Length"] = []string{strconv.Itoa(b.Len())}
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client may be gone
+}
+
 // huma makes its own errors, those of requests that do not fit the document,
 // with this function.
 func init() { huma.NewError = requestProblem }
 
+// msg and the messages of errs are huma's.
 func requestProblem(status int, msg string, errs ...error) huma.StatusError {
-	p := &problem{Status: status, Title: http.StatusText(status), Detail: msg, Code: "invalid_request"}
-	switch status {
-	case http.StatusUnsupportedMediaType:
-		p.Code, p.Detail = "unsupported_media_type", "send JSON, with Content-Type: application/json"
-		return p
-	case http.StatusBadRequest:
-		p.Code = "malformed_json"
+	if status == http.StatusUnsupportedMediaType {
+		return refused(status, fleet.Refuse(fleet.ErrInvalid, "unsupported_media_type"))
 	}
+	var fields problem
 	for _, err := range errs {
-		p.add(err)
+		fields.add(err)
 	}
-	if len(p.Errors) > 0 {
-		p.Field = p.Errors[0].Field
-		p.Detail = p.Errors[0].Field + ": " + p.Errors[0].Message
+	detail, field := msg, ""
+	if len(fields.Errors) > 0 {
+		field = fields.Errors[0].Field
+		detail = field + ": " + fields.Errors[0].Message
 	}
+	e := fleet.Refuse(fleet.ErrInvalid, "invalid_request.document", "detail", detail)
+	if status == http.StatusBadRequest {
+		e = fleet.Refuse(fleet.ErrInvalid, "malformed_json", "detail", detail)
+	}
+	p := refused(status, e.At(field))
+	p.Errors = fields.Errors
 	return p
+}
+
+// refused is the problem of a refusal.
+func refused(status int, e *fleet.Error) *problem {
+	return &problem{Status: status, Title: http.StatusText(status), Code: e.Code, Detail: i18n.ErrorDetail(e),
+		Field: e.Field, Params: e.Params}
 }
 
 // add names a field at fault. Its value is not repeated: it may be a secret.
@@ -106,7 +148,7 @@ func (a *api) problemOf(ctx context.Context, err error, noun, id string) *proble
 		return p
 	}
 	if p.Code == "not_found" && id != "" {
-		p.Code, p.Detail = "unknown_"+noun, "there is no "+noun+" "+strconv.Quote(id)
+		p = refused(p.Status, fleet.Refuse(fleet.ErrNotFound, "unknown_"+noun+".id", "id", fleet.CleanText(id, 100)))
 	}
 	if p.Code == "unavailable" && ctx.Err() == nil {
 		a.Log.Warn("request not served", "err", err)
@@ -120,8 +162,9 @@ func known(err error) *problem {
 	if o.Refusal == nil {
 		return nil
 	}
-	return &problem{Status: o.Status, Title: http.StatusText(o.Status), Code: o.Refusal.Code,
-		Detail: i18n.ErrorDetail(o.Refusal), Field: o.Refusal.Field, Params: o.Refusal.Params, retryAfter: o.RetryAfter}
+	p := refused(o.Status, o.Refusal)
+	p.retryAfter = o.RetryAfter
+	return p
 }
 
 // internalProblem says nothing but where the log says more. id is the
@@ -130,7 +173,7 @@ func internalProblem(id string) *problem {
 	if id == "" {
 		id = strings.ToLower(rand.Text()[:12])
 	}
-	return &problem{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError),
-		Code:   "internal",
-		Detail: "fleetd failed; its log says more about request " + id, RequestID: id}
+	p := refused(http.StatusInternalServerError, fleet.Refuse(nil, "internal", "request", id))
+	p.RequestID = id
+	return p
 }

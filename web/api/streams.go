@@ -2,8 +2,9 @@ package api
 
 import (
 	"net/http"
-	"strconv"
 	"sync"
+
+	"fleetd/fleet"
 )
 
 // maxStreams is how many event streams a token may hold open: each costs a
@@ -22,9 +23,9 @@ func (s *streamCount) enter(token string) (leave func(), _ *problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open[token] >= maxStreams {
-		return nil, &problem{Status: http.StatusTooManyRequests, Title: http.StatusText(http.StatusTooManyRequests),
-			Code:   "too_many_streams",
-			Detail: "the token has " + strconv.Itoa(maxStreams) + " event streams open already; close one first", retryAfter: 10}
+		p := refused(http.StatusTooManyRequests, fleet.Refuse(fleet.ErrTooMany, "too_many_streams", "limit", maxStreams))
+		p.retryAfter = 10
+		return nil, p
 	}
 	if s.open == nil {
 		s.open = make(map[string]int)

@@ -111,9 +111,7 @@ func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body
 	}
 	in.r.Body = body
 	if err := in.r.ParseMultipartForm(formMemory); err != nil {
-		return firmware.Image{}, false, &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest),
-			Code:   "broken_body",
-			Detail: "the form cannot be read; send multipart/form-data with the file as \"file\", or the file as the body itself"}
+		return firmware.Image{}, false, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.file_form"))
 	}
 	defer func() { _ = in.r.MultipartForm.RemoveAll() }()
 	return a.receiveForm(ctx, by, in.r, u)
@@ -158,9 +156,8 @@ func formManifest(r *http.Request) ([]byte, error) {
 }
 
 func imageTooLarge() *problem {
-	return &problem{Status: http.StatusRequestEntityTooLarge, Title: http.StatusText(http.StatusRequestEntityTooLarge),
-		Code:   "image_too_large",
-		Detail: "the upload is larger than 64 MiB, more than the flash of any board holds; upload the app image that the build left, or its merged-binary.bin"}
+	return refused(http.StatusRequestEntityTooLarge,
+		fleet.Refuse(fleet.ErrInvalid, "image_too_large.upload", "limit", firmware.MaxImageBytes>>20))
 }
 
 // uploadBody reads a body as long as bytes keep coming, up to a bound, and
@@ -202,8 +199,7 @@ func (b *uploadBody) fault() *problem {
 	case errors.As(b.err, &large):
 		return imageTooLarge()
 	}
-	return &problem{Status: http.StatusBadRequest, Title: http.StatusText(http.StatusBadRequest), Code: "broken_body",
-		Detail: "the upload broke off, or stood still for half a minute; nothing was stored; send it again"}
+	return refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.upload", "stall_ms", uploadStall))
 }
 
 // finish takes the rest of a body that was refused early, since many clients

@@ -110,7 +110,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
-		Kick:   func(fleet.DeviceID, string) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
+		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: campaign.PartsOf(w.store)})
 	w.operators = fleet.NewOperators(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,

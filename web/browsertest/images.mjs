@@ -27,3 +27,13 @@ export function appImage({ chip = 'esp32s3', version = '2.9.0', size = 4096, see
   const body = Buffer.concat([header, data, padding]);
   return Buffer.concat([body, createHash('sha256').update(body).digest()]);
 }
+
+/** A whole flash with the app, a partition table, and no bootloader: an image without a usable layout. */
+export function mergedBinary(app) {
+  const flash = Buffer.alloc(0x20000, 0xff);
+  flash.set([0xaa, 0x50, 0x00, 0x10], 0x8000);
+  flash.writeUInt32LE(0x20000, 0x8004);
+  flash.writeUInt32LE(0x100000, 0x8008);
+  flash.fill(0, 0x800c, 0x8020).write('ota_0', 0x800c, 'latin1');
+  return Buffer.concat([flash, app]);
+}

@@ -61,7 +61,9 @@ export async function newPage(browser, url, options = {}) {
   page.errors = [];
   page.on('pageerror', e => page.errors.push(e.message));
   // "[object Event]" is htmx's note that a stream ended because the page was left.
-  page.on('console', m => m.type() === 'error' && m.text() !== '[object Event]' && page.errors.push(m.text()));
+  // htmx logs a request that is aborted because its page is left; one that fails it logs as htmx:sendError.
+  const aborted = /^(\[object Event\]|htmx:(afterRequest|sendAbort), .*)$/;
+  page.on('console', m => m.type() === 'error' && !aborted.test(m.text()) && page.errors.push(m.text()));
   return page;
 }
 

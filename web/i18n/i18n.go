@@ -60,6 +60,13 @@ func Text(l Lang, key string, args ...any) string {
 	if len(args) == 0 {
 		return text
 	}
+	if l == Chinese {
+		values := make(map[string]string, len(args)/2)
+		for i := 0; i+1 < len(args); i += 2 {
+			values["{"+args[i].(string)+"}"] = value(l, args[i+1])
+		}
+		return fillChinese(text, values)
+	}
 	pairs := make([]string, 0, len(args))
 	for i := 0; i+1 < len(args); i += 2 {
 		pairs = append(pairs, "{"+args[i].(string)+"}", value(l, args[i+1]))

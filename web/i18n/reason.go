@@ -2,6 +2,7 @@ package i18n
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -38,7 +39,7 @@ func Error(l Lang, zone *time.Location, e *fleet.Error) string {
 
 // ErrorMarked is [Error] with its foreign parts marked, for [Pieces].
 func ErrorMarked(l Lang, zone *time.Location, e *fleet.Error) string {
-	return writer{lang: l, zone: zone, prefix: errorPrefix, nested: errorPrefix, sentence: true, mark: true}.
+	return writer{lang: l, zone: zone, prefix: errorPrefix, nested: errorPrefix, sentence: true, mark: true, terms: true}.
 		text(e.Reason())
 }
 
@@ -61,7 +62,8 @@ func CallError(l Lang, zone *time.Location, e *fleet.CallError) (text string, fo
 // CallErrorMarked is [CallError] with the foreign parts of a text of ours
 // marked, for [Pieces].
 func CallErrorMarked(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
-	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true, mark: true}, e)
+	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true, mark: true,
+		terms: true}, e)
 }
 
 // CallErrorDetail writes for programs and terminals why a call failed.
@@ -104,6 +106,7 @@ type writer struct {
 	prefix, nested string         // of the messages of a code, and of the codes in its parameters
 	sentence       bool           // with a capital and a full stop
 	mark           bool           // with its foreign parts marked
+	terms          bool           // with roles and fields as pages call them
 }
 
 // key is the message of a code, "" without one. A case that says the same of
@@ -140,17 +143,24 @@ func (w writer) text(r fleet.Reason) string {
 func (w writer) param(name string, value any) any {
 	switch v := value.(type) {
 	case fleet.Reason:
-		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark}.text(v)
+		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark, terms: w.terms}.text(v)
 	case int64:
 		switch {
 		case strings.HasSuffix(name, "_ms"):
 			return time.Duration(v) * time.Millisecond
 		case strings.HasSuffix(name, "_bytes"):
 			return Bytes(w.lang, v)
+		case strings.HasSuffix(name, "_hex"):
+			return fmt.Sprintf("%#x", v)
 		}
 	case string:
 		if at, err := time.Parse(time.RFC3339, v); err == nil && w.zone != nil && strings.HasSuffix(name, "_at") {
 			return at.In(w.zone)
+		}
+		if w.terms {
+			if text := term(w.lang, name, v); text != "" {
+				return text
+			}
 		}
 		if w.mark {
 			return Mark(v)
@@ -162,7 +172,8 @@ func (w writer) param(name string, value any) any {
 // sentence gives a text its capital and full stop. What begins with a parameter
 // or with the name of a field keeps its first letter.
 func sentence(message, text string) string {
-	if strings.HasPrefix(message, "{cause}") || strings.HasPrefix(message, "{act}") { // a text of ours
+	if strings.HasPrefix(message, "{cause}") || strings.HasPrefix(message, "{act}") ||
+		strings.HasPrefix(message, "{field}") { // a text of ours
 		message = text
 	}
 	first, _ := utf8.DecodeRuneInString(message)

@@ -99,7 +99,7 @@ func TestCallErrors(t *testing.T) {
 		foreign bool
 	}{
 		{nil, "", false},
-		{fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", 5*time.Second), "5 秒 内没有应答，设备可能已执行调用。",
+		{fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", 5*time.Second), "5 秒内没有应答，设备可能已执行调用。",
 			false},
 		{&fleet.CallError{Code: fleet.CodeNoAnswer, Message: "no answer within 5s"}, "no answer within 5s", true},
 		{&fleet.CallError{Code: fleet.CodeStayed, Message: "the device stayed"}, "the device stayed", true},

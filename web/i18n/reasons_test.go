@@ -21,8 +21,8 @@ import (
 // reasonParams are all codes of reasons with their parameters.
 func reasonParams(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
-	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, firmware.Reasons,
-		campaign.Reasons} {
+	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, fleet.UploadReasons,
+		firmware.Reasons, campaign.Reasons} {
 		for code, names := range table {
 			if _, twice := all[code]; twice {
 				t.Errorf("two packages have the code %s", code)
@@ -62,7 +62,7 @@ func TestReasonsHaveMessages(t *testing.T) {
 // madeElsewhere are codes that no call of fleet.Because names: SQL writes them,
 // or a table chooses among them.
 var madeElsewhere = []string{campaign.ReasonBusyIn, campaign.ReasonTakenOver, campaign.ReasonWaveNamed,
-	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText}
+	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText, fleet.CauseKicked}
 
 // Every code is made with exactly the parameters that its table names, and
 // every code is made.
@@ -72,7 +72,8 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 		made[code] = true
 	}
 	codes := reasonParams(t)
-	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout", "broker"} {
+	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout", "fleet/enrolment", "fleet/telemetry",
+		"broker"} {
 		files := parse(t, filepath.Join("../..", dir))
 		for _, f := range files {
 			ast.Inspect(f, func(n ast.Node) bool {

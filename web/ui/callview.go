@@ -60,7 +60,8 @@ func content(result json.RawMessage) []contentPart {
 type step struct {
 	at     time.Time
 	key    string
-	detail string
+	reason fleet.Reason  // what happened, if it is known by its code
+	detail string        // the same otherwise: foreign text
 	after  time.Duration // since the step before
 }
 
@@ -77,7 +78,11 @@ func (v CallView) steps() []step {
 		case fleet.EvidenceJob: // a call hears of its acceptance alone
 			steps = append(steps, step{at: e.At, key: "evidence.job"})
 		default:
-			steps = append(steps, step{at: e.At, key: "evidence." + string(e.Kind), detail: e.Detail})
+			s := step{at: e.At, key: "evidence." + string(e.Kind), reason: e.Reason}
+			if s.reason.Is("") {
+				s.detail = e.Detail
+			}
+			steps = append(steps, s)
 		}
 	}
 	if c.FinishedAt != nil {

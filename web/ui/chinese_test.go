@@ -30,8 +30,10 @@ func TestChinesePagesHoldNoEnglish(t *testing.T) {
 				if n.Type != html.TextNode || written(n) {
 					continue
 				}
-				if english := englishSentence.FindString(n.Data); english != "" {
-					t.Errorf("%q in <%s class=%q>", english, n.Parent.Data, attr(n.Parent, "class"))
+				for _, fault := range []*regexp.Regexp{englishSentence, programName, noSpace} {
+					if found := fault.FindString(dates.ReplaceAllString(n.Data, "")); found != "" {
+						t.Errorf("%q in <%s class=%q>", found, n.Parent.Data, attr(n.Parent, "class"))
+					}
 				}
 			}
 		})
@@ -40,6 +42,30 @@ func TestChinesePagesHoldNoEnglish(t *testing.T) {
 
 // englishSentence is four words in a row.
 var englishSentence = regexp.MustCompile(`[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}`)
+
+// programName is what programs call a row of a plan, or a role.
+var programName = regexp.MustCompile(`[a-z_]+\[\d+\]|(需要|角色是|角色为) ?(viewer|operator|admin)\b`)
+
+// noSpace is a Latin word or a number next to a Chinese character. Dates are
+// written without spaces.
+var (
+	noSpace = regexp.MustCompile(`\p{Han}[A-Za-z0-9].{0,12}|.{0,12}[A-Za-z0-9]\p{Han}`)
+	dates   = regexp.MustCompile(`(\d+年)?\d+月(\d+日)?`)
+)
+
+// TestChineseFaultsAreFound keeps the patterns from finding nothing.
+func TestChineseFaultsAreFound(t *testing.T) {
+	for text, fault := range map[string]*regexp.Regexp{"waves[0].percent 为 0": programName, "需要 operator 角色": programName,
+		"音量须为0": noSpace, "volume须为 0": noSpace, "设备 the device went away": englishSentence} {
+		if !fault.MatchString(text) {
+			t.Errorf("%q is not found", text)
+		}
+	}
+	if good := dates.ReplaceAllString("2026年8月2日 06:00，操作员的角色是查看者，第 1 批", ""); noSpace.MatchString(good) ||
+		programName.MatchString(good) {
+		t.Errorf("%q is a fault", good)
+	}
+}
 
 // written reports whether devices, operators or programs wrote the text.
 func written(n *html.Node) bool {

@@ -27,13 +27,9 @@ type UploadResult struct {
 	Fault    Fault // what is wrong with it
 }
 
-// A Fault is why something was not accepted: what sort of fault in the page's
-// language, and the details in the domain's own words. The zero value means no
-// fault.
-type Fault struct {
-	Title, Detail string
-	Foreign       string // words of the parser of a file
-}
+// A Fault is why something was not accepted, in the page's language: what kind
+// of fault, and which one. The zero value means no fault.
+type Fault struct{ Title, Detail string }
 
 func (f Fault) any() bool { return f != Fault{} }
 

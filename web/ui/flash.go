@@ -51,7 +51,7 @@ type FlashChoice struct {
 	Ref     ImageRef
 	Project string
 	Release string
-	Why     string // why its merged binary gives no layout; foreign text
+	Why     fleet.Reason // why its merged binary gives no layout
 }
 
 // NewFlashChoice shows an installable image in a list.

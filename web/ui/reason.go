@@ -42,6 +42,12 @@ func reasonText(ctx context.Context, r fleet.Reason) string {
 	return i18n.BecauseMarked(page(ctx).Lang, page(ctx).Zone, "reason.", r)
 }
 
+// problemText writes a code of the refusals that is shown as a fact, in the
+// language of the page, with its foreign parts marked.
+func problemText(ctx context.Context, r fleet.Reason) string {
+	return i18n.ErrorMarked(page(ctx).Lang, page(ctx).Zone, &fleet.Error{Code: r.Code, Params: r.Params})
+}
+
 func foreignParam(r fleet.Reason, name string) string {
 	text, _ := r.Params[name].(string)
 	return mark(text)

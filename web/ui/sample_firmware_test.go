@@ -26,6 +26,7 @@ var firmwareSamples = []sample{
 	{"firmware-images", "/firmware/images", imagesPage(), false},
 	{"firmware-uploaded", "/firmware/images", uploadedPage(), false},
 	{"firmware-image", "/firmware/images/x", imagePage(0), false},
+	{"flash-problems", "/flash", flashPage(), false},
 	{"firmware-image-revoked", "/firmware/images/x", imagePage(3), false},
 	{"firmware-image-hostile", "/firmware/images/x", imagePage(4), false},
 	{"firmware-release", "/firmware/releases/x", releasePage(firmware.ReleaseReleased), false},
@@ -124,10 +125,24 @@ func fitView(path string) ui.FitView {
 			}}}
 }
 
+// flashPage has images without a usable layout: for a reason, and for one of an
+// older version.
+func flashPage() templ.Component {
+	return ui.FlashPage{Missing: []ui.FlashChoice{
+		ui.NewFlashChoice(firmware.Installable{Image: image(0), ReleaseVersion: "2.4.3",
+			Layout: &firmware.ImageLayout{Problem: fleet.Because("image_bootloader.damaged", "cause",
+				fleet.Because("image_checksum.differs", "stored_hex", 0x12, "computed_hex", 0x34))}}),
+		ui.NewFlashChoice(firmware.Installable{Image: image(1), ReleaseVersion: "2.4.3",
+			Layout: &firmware.ImageLayout{Problem: legacy("two parts lie on each other")}})},
+		Joining: ui.Joining{Since: now}, Setup: setup("code")}.Page()
+}
+
 func imagePage(i int) templ.Component {
 	v := ui.FirmwareImagePage{Image: image(i), Boards: boards, CanAct: true, CanRevoke: true,
 		Adoption: ui.Adoption{Running: 1120, Fit: 3011}, Fit: fitView("/firmware/images/x")}
 	if i == 0 {
+		v.Blank = ui.LayoutCard{Image: v.Image, Layout: firmware.ImageLayout{Image: v.Image.SHA256,
+			Problem: fleet.Because("image_layout.other_app", "label", "ota_0", "other", hostile[0])}, CanAct: true}
 		v.Releases = []ui.ReleaseRef{{ID: "r1", Version: "2.4.3", State: firmware.ReleaseReleased},
 			{ID: "r2", Version: "2.4.3", State: firmware.ReleaseDeprecated}}
 	}

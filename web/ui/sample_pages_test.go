@@ -71,7 +71,11 @@ func rebootView() ui.CallView {
 		fleet.CallSucceeded, sent.Add(-2*time.Millisecond), &sent, &finished, 2*time.Minute
 	c.FanOut = uuid.Max
 	c.Evidence = []fleet.Evidence{
-		{At: sent, Kind: fleet.EvidenceSent}, {At: sent.Add(1042 * time.Millisecond), Kind: fleet.EvidenceDisconnect},
+		{At: sent, Kind: fleet.EvidenceSent}, {At: sent.Add(1042 * time.Millisecond), Kind: fleet.EvidenceUpload,
+			Detail: "core dump, 70000 bytes", Reason: fleet.Because(fleet.ReasonCoreDumpUploaded, "size_bytes", 70_000)},
+		{At: sent.Add(1500 * time.Millisecond), Kind: fleet.EvidenceConnectionLost,
+			Detail: "no sign of life within 1.5 times its keepalive", Reason: fleet.Because(fleet.CauseNoKeepalive)},
+		{At: sent.Add(1600 * time.Millisecond), Kind: fleet.EvidenceConnectionLost, Detail: "of an older version"},
 		{At: sent.Add(12 * time.Second), Kind: fleet.EvidenceBootPoll, Detail: "2.4.2, ota_0"},
 		{At: finished, Kind: fleet.EvidenceConnect, Detail: "mqtt"},
 	}

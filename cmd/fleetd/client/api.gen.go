@@ -599,8 +599,14 @@ type DryRun struct {
 type Evidence struct {
 	At     time.Time `json:"at"`
 	Detail *string   `json:"detail,omitempty"`
-	ELF    *string   `json:"elf,omitempty"`
-	Kind   string    `json:"kind"`
+
+	// DetailCode Reason code of detail; left out if the detail is the device's, or of an older version
+	DetailCode *string `json:"detail_code,omitempty"`
+
+	// DetailParams Parameters of the code
+	DetailParams *map[string]interface{} `json:"detail_params,omitempty"`
+	ELF          *string                 `json:"elf,omitempty"`
+	Kind         string                  `json:"kind"`
 }
 
 // Failures defines model for Failures.
@@ -772,6 +778,14 @@ type Layout struct {
 
 	// Problem Why the parts of a merged binary cannot be used; empty if they can
 	Problem string `json:"problem"`
+
+	// ProblemCode Code of problem; empty without one
+	//
+	// Examples: image_layout
+	ProblemCode string `json:"problem_code"`
+
+	// ProblemParams Parameters of the code
+	ProblemParams map[string]interface{} `json:"problem_params"`
 }
 
 // MakeCallInputBody defines model for MakeCallInputBody.

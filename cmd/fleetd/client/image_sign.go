@@ -16,8 +16,9 @@ import (
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
-
 	"fleetd/fleet/espimage"
+	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 )
 
 // manifestSuffix is what the name of an image's .manifest file adds to that of
@@ -76,6 +77,9 @@ func manifestOf(name string) (espimage.Manifest, error) {
 		return espimage.Manifest{}, err
 	}
 	m, err := espimage.ManifestOf(file, info.Size())
+	if fault, ok := errors.AsType[*espimage.Fault](err); ok {
+		err = errors.New(i18n.Detail("error.code.", firmware.FaultReason(fault)))
+	}
 	if err != nil {
 		return espimage.Manifest{}, fmt.Errorf("%s: %w", name, err)
 	}

@@ -75,10 +75,10 @@ func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.Ra
 }
 
 // kick ends a device's connection. The broker starts after those who ask.
-func (s *Server) kick(id fleet.DeviceID, reason string) {
+func (s *Server) kick(id fleet.DeviceID, cause fleet.Cause) {
 	s.targets.Forget(id)
 	if s.broker != nil {
-		s.broker.Kick(id, reason)
+		s.broker.Kick(id, cause)
 	}
 }
 

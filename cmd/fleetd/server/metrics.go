@@ -11,32 +11,35 @@ import (
 // metrics are what fleetd counts of its work.
 type metrics struct {
 	registry *prometheus.Registry
-	calls    *prometheus.CounterVec
+	calls    map[fleet.CallState]prometheus.Counter // by outcome
 	duration prometheus.Histogram
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fleetd_calls_total", Help: "Tool calls by outcome."}, []string{"state"}),
+		calls:    make(map[fleet.CallState]prometheus.Counter),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fleetd_call_duration_seconds", Help: "From sending a call to its outcome.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}),
 	}
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fleetd_calls_total", Help: "Tool calls by outcome."}, []string{"state"})
 	for _, s := range fleet.CallStates {
 		if s.Final() {
-			m.calls.WithLabelValues(string(s)) // shown from the start, as 0
+			m.calls[s] = calls.WithLabelValues(string(s)) // shown from the start, as 0
 		}
 	}
-	m.registry.MustRegister(m.calls, m.duration, collectors.NewGoCollector(),
+	m.registry.MustRegister(calls, m.duration, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // observe counts one outcome.
 func (m *metrics) observe(c *fleet.Call) {
-	m.calls.WithLabelValues(string(c.State)).Inc()
+	if n, ok := m.calls[c.State]; ok {
+		n.Inc()
+	}
 	if d := c.Duration(); d > 0 {
 		m.duration.Observe(d.Seconds())
 	}

@@ -2,7 +2,7 @@
 // operators wrote is marked as foreign, all else is in the catalogue.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { appImage } from '../images.mjs';
+import { appImage, mergedBinary } from '../images.mjs';
 import { eventually, newPage, password, signIn, startBrowser, startFleetd } from '../server.mjs';
 
 const unknown = '00000000-0000-0000-0000-000000000000';
@@ -18,6 +18,10 @@ const english = on => on.evaluate(() => {
   const look = text => {
     const sentence = text.replace(names, '·').match(/[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}/);
     if (sentence) found.push(sentence[0].slice(0, 120));
+    const name = text.match(/[a-z_]+\[\d+\]|(需要|角色是|角色为) ?(viewer|operator|admin)\b/); // of a field, or of a role, for programs
+    if (name) found.push(name[0]);
+    const tight = text.replace(/(\d+年)?\d+月(\d+日)?/g, '').match(/[\u4e00-\u9fff][A-Za-z0-9].{0,12}|.{0,12}[A-Za-z0-9][\u4e00-\u9fff]/);
+    if (tight) found.push(`no space in ${tight[0]}`);
   };
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = texts.nextNode());) {
@@ -55,6 +59,14 @@ async function post(path, fields, on = page) {
   return status;
 }
 
+/** What stands in an element must be ours: nothing in it is marked as foreign and English. */
+async function ours(selector, where) {
+  for (const text of await page.locator(selector).allInnerTexts()) {
+    const sentence = text.match(/[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}/);
+    if (sentence) complaints.push(`${where}, ${selector}: ${sentence[0].slice(0, 120)}`);
+  }
+}
+
 async function none(t) {
   await t();
   assert.deepEqual(complaints.splice(0), []);
@@ -86,9 +98,10 @@ test('a sentence in English is found, one that is marked is not', async () => {
   await page.goto('/help');
   const found = await page.evaluate(() => {
     const p = document.body.appendChild(document.createElement('p'));
-    p.innerHTML = '设备：the device went away today <span class="foreign">the device went away yesterday</span>';
+    p.innerHTML = '设备：the device went away today <span class="foreign">the device went away yesterday</span><p>waves[0].percent 为 0</p>'
+      + '<p>需要 operator 角色</p><p>音量须为0 到 100，2026年8月2日</p><span class="foreign">须为0</span>';
   }).then(() => english(page));
-  assert.deepEqual(found, ['the device went away today']);
+  assert.deepEqual(found, ['the device went away today', 'waves[0]', '需要 operator', 'no space in 为0 到 100，']);
 });
 
 test('lists, help, settings and what is not there', () => none(async () => {
@@ -138,7 +151,13 @@ test('calls that succeed, fail and are refused', () => none(async () => {
   })]);
   await visit('/calls');
   const calls = await page.locator('tbody tr a[href^="/calls/"]').evaluateAll(all => [...new Set(all.map(a => a.getAttribute('href')))]);
-  for (const path of calls.slice(0, 12)) await visit(path);
+  let ends = 0; // time lines that show the end of a connection
+  for (const path of calls.slice(0, 12)) {
+    await visit(path);
+    await ours('.timeline', path);
+    ends += await page.locator('.timeline li', { hasText: /断开|中断/ }).count();
+  }
+  assert.ok(ends > 0, 'a time line shows the end of a connection');
   await visit('/calls?state=failed');
   await look('failed calls');
   for (const path of ['/calls?since=soon', '/calls?device=x', '/calls?state=nope', '/calls?limit=0']) { await page.goto(path); await look(path); }
@@ -181,7 +200,7 @@ test('calls to many', () => none(async () => {
   await post(`${path}/cancel`, {});
 }));
 
-const wrong = [{ 'wave.soak': 'soon' }, { 'wave.percent': '900' }, { 'wave.percent': '3' }, { q: 'colour:red' }, { max_in_flight: '0' }, { name: '' },
+const wrong = [{ 'wave.soak': 'soon' }, { 'wave.percent': '900' }, { 'wave.percent': '3' }, { q: 'colour:red' }, { in_flight: '0' }, { name: '' }, { name: 'x'.repeat(300) }, { 'wave.size': '900' }, { 'wave.sample': '-1' }, { heap: '900' },
   { start: '1999-01-01T00:00' }, { end: '1999-01-01T00:00' }, { 'check.tool': 'self.reboot' }, { 'check.path': 'x[' }, { 'win.cron': '* *' },
   { 'rule.percent': '900' }, { max_attempts: 'many' }, { mode: 'nope' }, { zone: 'Nowhere' }];
 
@@ -240,6 +259,7 @@ test('firmware, also what is no firmware', () => none(async () => {
   const files = { 'beta.bin': good, 'damaged.bin': damaged, 'chip.bin': chip, 'cut.bin': appImage({ size: 90_000 }).subarray(0, 50_000),
     'notes.txt': Buffer.from('no firmware'), 'short.bin': Buffer.from([0xe9]), 'x.elf': Buffer.concat([Buffer.from([0x7f, 0x45, 0x4c, 0x46]), Buffer.alloc(4000)]),
     'x.html': Buffer.from(`<!doctype html>${' '.repeat(4000)}`), 'x.zip': Buffer.concat([Buffer.from('PK\x03\x04'), Buffer.alloc(4000)]),
+    'merged.bin': mergedBinary(appImage({ size: 60_000, version: '2.9.1' })), 'merged-damaged.bin': mergedBinary(damaged),
     'erased.bin': Buffer.alloc(8000, 0xff), 'zeros.bin': Buffer.alloc(8000), 'segments.bin': (() => { const b = appImage({ size: 50_000 }); b[1] = 200; return b; })() };
   await visit('/firmware/images');
   await page.fill('input[name=board]', 'esp-box-3');
@@ -247,7 +267,21 @@ test('firmware, also what is no firmware', () => none(async () => {
   const items = page.locator('#upload-results > li');
   await eventually('an outcome for each', async () => await items.count() === Object.keys(files).length && await page.locator('.upload-going').count() === 0);
   await look('the uploads');
-  const image = await items.locator('a[href^="/firmware/images/"]').first().getAttribute('href');
+  await ours('#upload-results .problem', 'the uploads');
+  for (const [name, words] of [['damaged.bin', /校验和/], ['merged-damaged.bin', /ota_0.*校验和/], ['chip.bin', /0x77/], ['segments.bin', /200 个段/]]) {
+    assert.match(await items.filter({ hasText: name }).last().locator('.problem').innerText(), words, name);
+  }
+  const merged = await items.filter({ hasText: 'merged.bin' }).locator('a[href^="/firmware/images/"]').getAttribute('href');
+  await visit(merged);
+  assert.match(await page.locator('#layout .problem').innerText(), /引导程序/);
+  await ours('#layout .problem', 'an image with a layout problem');
+  await post('/firmware/releases', { image: merged.split('/').pop(), to: 'released' });
+  await visit('/flash');
+  assert.match(await page.locator('.flash-missing').innerText(), /引导程序/);
+  await ours('.flash-missing', '/flash');
+  await visit(`/flash?image=${merged.split('/').pop()}`);
+  await visit('/firmware/images');
+  const image = await page.locator('#list').locator('a[href^="/firmware/images/"]').first().getAttribute('href');
   await visit(image);
   await post(`${image}/edit`, { board: 'a bad board!' });
   await post(`${image}/revoke`, {});

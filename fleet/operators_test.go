@@ -1,0 +1,83 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// oneToken is a store with one token, which is read as it was when reading began.
+type oneToken struct {
+	fleet.OperatorStore
+	token   fleet.Token
+	reads   int
+	reading func() // called while the token is read; may be nil
+}
+
+func (s *oneToken) TokenByHash(context.Context, []byte) (fleet.Token, error) {
+	t := s.token
+	s.reads++
+	if s.reading != nil {
+		s.reading()
+	}
+	return t, nil
+}
+
+func (s *oneToken) TouchToken(context.Context, uuid.UUID, time.Time) error { return nil }
+
+func (s *oneToken) RevokeToken(_ context.Context, _ fleet.Actor, _ uuid.UUID, at time.Time) error {
+	s.token.RevokedAt = &at
+	return nil
+}
+
+// A token ends at once when it is revoked, also if a request is just reading it.
+func TestRevokedTokenIsNotKept(t *testing.T) {
+	admin := fleet.Actor{Name: "ann", Role: fleet.RoleAdmin}
+	store := &oneToken{token: fleet.Token{ID: uuid.Max, Name: "script", Role: fleet.RoleViewer}}
+	operators := fleet.NewOperators(store)
+	revoke := func() {
+		if err := operators.Revoke(t.Context(), admin, uuid.Max); err != nil {
+			t.Fatal(err)
+		}
+	}
+	authenticate := func() error {
+		_, err := operators.Authenticate(t.Context(), "flt_secret")
+		return err
+	}
+	for range 3 {
+		if err := authenticate(); err != nil || store.reads != 1 {
+			t.Fatalf("a good token: %v after %d reads", err, store.reads)
+		}
+	}
+	revoke()
+	if err := authenticate(); !errors.Is(err, fleet.ErrForbidden) {
+		t.Errorf("a token that is revoked: %v", err)
+	}
+
+	store.token.RevokedAt = nil
+	operators = fleet.NewOperators(store)
+	store.reading = revoke
+	_ = authenticate() // began before, and may be let in
+	if err := authenticate(); !errors.Is(err, fleet.ErrForbidden) {
+		t.Errorf("a token that was revoked while it was read: %v", err)
+	}
+}
+
+func TestExpiredTokenEnds(t *testing.T) {
+	store := &oneToken{token: fleet.Token{Role: fleet.RoleViewer}}
+	operators := fleet.NewOperators(store)
+	soon := time.Now().Add(500 * time.Millisecond)
+	store.token.ExpiresAt = &soon
+	if _, err := operators.Authenticate(t.Context(), "flt_secret"); err != nil {
+		t.Errorf("before the token expires: %v", err)
+	}
+	time.Sleep(time.Until(soon) + time.Millisecond)
+	if _, err := operators.Authenticate(t.Context(), "flt_secret"); !errors.Is(err, fleet.ErrForbidden) {
+		t.Errorf("after the token expired: %v", err)
+	}
+}

@@ -1,0 +1,68 @@
+package i18n
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Names that programs use for fields of a plan or a form, and the messages with
+// which pages label them. A field of a table's row has its table before it.
+var fieldLabels = map[string]string{
+	"name": "device.name", "reason": "hold.reason", "board": "firmware.upload.board", "version": "devices.col.version",
+
+	"release": "campaign.release", "query": "campaign.filter", "mode": "campaign.mode", "pull_now": "campaign.pull_now",
+	"supersede": "campaign.supersede", "allow_downgrade": "campaign.downgrade", "continuous": "campaign.continuous",
+	"max_devices": "campaign.max_devices", "max_in_flight": "campaign.in_flight", "max_per_minute": "campaign.per_minute",
+	"max_attempts": "campaign.attempts", "jitter_ms": "campaign.jitter", "jitter_ns": "campaign.jitter",
+	"start_at": "campaign.start_at", "end_at": "campaign.end_at", "end_behavior": "campaign.end_behavior",
+	"waves": "campaign.waves", "abort_rules": "campaign.rules", "windows": "campaign.windows",
+	"health_checks": "campaign.health", "forbid_removed": "campaign.forbid", "min_heap_percent": "campaign.heap",
+	"max_reconnects": "campaign.reconnects", "approval_required": "campaign.approval",
+
+	"waves.name": "campaign.wave.name", "waves.percent": "campaign.wave.size", "waves.count": "campaign.wave.size",
+	"waves.devices": "campaign.wave.size", "waves.success_percent": "campaign.wave.success",
+	"waves.min_sample": "campaign.wave.sample", "waves.soak_ms": "campaign.wave.soak", "waves.gate": "campaign.wave.gate",
+	"abort_rules.percent": "campaign.rule.percent", "abort_rules.min_executed": "campaign.rule.min",
+	"abort_rules.wave": "campaign.rule.wave", "windows.duration_ms": "campaign.win.for",
+	"health_checks.tool": "campaign.check.tool", "health_checks.arguments": "campaign.check.args",
+	"health_checks.retries": "campaign.check.retries", "assert.path": "campaign.check.path",
+}
+
+// term is what a page calls the value of a parameter that has a name for
+// programs, such as a role or a field; "" if it has none.
+func term(l Lang, name, value string) string {
+	switch name {
+	case "role", "need":
+		if l != English && Has("role."+value) { // within a sentence, English names roles as programs do
+			return Text(l, "role."+value)
+		}
+	case "field":
+		return fieldTerm(l, "", value)
+	}
+	return ""
+}
+
+// fieldTerm is the label of a field such as waves[0].percent, with its row.
+// table is the one that the field is in, "" for none.
+func fieldTerm(l Lang, table, field string) string {
+	first, rest, _ := strings.Cut(field, ".")
+	first, index, isRow := strings.Cut(strings.TrimSuffix(first, "]"), "[")
+	row, err := strconv.Atoi(index)
+	switch {
+	case !isRow && rest == "":
+		if table != "" {
+			first = table + "." + first
+		}
+		if key, ok := fieldLabels[first]; ok {
+			return "“" + Text(l, key) + "”"
+		}
+	case !isRow || err != nil:
+	case rest == "" && Has("field.row."+first):
+		return Text(l, "field.row."+first, "i", row+1)
+	case rest != "" && Has("field.in."+first):
+		if label := fieldTerm(l, first, rest); label != "" {
+			return Text(l, "field.in."+first, "i", row+1, "label", label)
+		}
+	}
+	return ""
+}
