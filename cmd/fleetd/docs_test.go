@@ -81,8 +81,8 @@ func TestContributingListsPackages(t *testing.T) {
 		}
 		for _, m := range cell.FindAllStringSubmatch("`"+first, -1) {
 			listed[m[1]] = true
-			if strings.HasPrefix(m[1], "make ") {
-				continue // the table of commands
+			if strings.HasPrefix(m[1], "make ") || strings.HasPrefix(m[1], "--") {
+				continue // the tables of commands and of flags
 			}
 			if info, err := os.Stat(filepath.Join(repository, m[1])); err != nil || !info.IsDir() {
 				t.Errorf("CONTRIBUTING.md lists `%s`, which is no directory", m[1])

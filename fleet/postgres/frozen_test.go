@@ -54,18 +54,15 @@ func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		return fleettest.Text("true"), nil
 	})
-	for range 3 { // until both of the store's writers have a session
+	eventually(t, "both of the store's writers have a session", func() bool {
 		var all sync.WaitGroup
-		for range 4 {
+		for range 200 { // a crowd: only then both go
 			all.Go(func() { check(t, f.store.InsertCall(t.Context(), newCall("warm", fleet.CallSucceeded))) })
 		}
 		all.Wait()
-	}
-	for _, pid := range f.sessions() {
-		if !slices.Contains(before, pid) {
-			f.writers = append(f.writers, pid)
-		}
-	}
+		f.writers = slices.DeleteFunc(f.sessions(), func(pid int) bool { return slices.Contains(before, pid) })
+		return len(f.writers) >= 2
+	})
 	t.Cleanup(f.thaw) // before the store stops
 	return f
 }
