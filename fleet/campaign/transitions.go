@@ -56,6 +56,8 @@ import (
 // What observations must hold for it:
 //   - the ELF of initialize is what the latest boot poll named; that of a probe
 //     is what the device answers when asked now
+//   - healthy and unhealthy are as old as the checks, whenever they are looked at:
+//     they are no reason to dismiss a poll that came after the checks
 //   - the CallError of not_sent is [fleet.CodeBusy] if the device had no room;
 //     every other one uses up no attempt
 //   - a job is of the device that the deployment is of, and names its attempt

@@ -93,6 +93,27 @@ func TestEngineAgainstItsModel(t *testing.T) {
 	})
 }
 
+// The model found this scenario: device01 fell back while the database was away, and
+// succeeded all the same. Goroutines decide whether it shows, in about one run of four;
+// [TestRollbackUnseenWhileTheDatabaseIsAway] has its cause.
+func TestScenarioOfARollbackWhileTheDatabaseIsAway(t *testing.T) {
+	for range 40 {
+		s := scenario{Faults: []string{"busy", "rolled back later", "rolled back later", "busy"}, Waves: []int{4},
+			Mode: firmware.ModeAuto, InFlight: 2, Pace: 20, Copies: 2, Disasters: []disaster{
+				{At: 0, Kind: "reload", Device: 2, For: time.Minute},
+				{At: 4500 * time.Millisecond, Kind: "pause", Device: 1, For: time.Second},
+				{At: 7 * time.Second, Kind: "crash after dispatch", Device: 3, For: 20 * time.Second},
+				{At: 27 * time.Second, Kind: "database away", Device: 1, For: 40 * time.Second},
+				{At: 100 * time.Second, Kind: "crash", Device: 1, For: 20 * time.Second},
+				{At: 133500 * time.Millisecond, Kind: "database away", Device: 1, For: 14 * time.Second}}}
+		var bad []string
+		synctest.Test(t, func(t *testing.T) { bad = s.run(t) })
+		if len(bad) > 0 {
+			t.Fatal(bad)
+		}
+	}
+}
+
 // A hook decides about the store's writes, from one moment to the next.
 type hook struct {
 	f atomic.Pointer[func(op string) error]

@@ -105,6 +105,43 @@ func TestDatabaseAway(t *testing.T) {
 	})
 }
 
+// A verdict on the health of a device is as old as its checks. One that waits with the
+// engine for the database does not outrank the boot poll of the old build, which
+// waits behind it.
+func TestRollbackUnseenWhileTheDatabaseIsAway(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var away atomic.Bool
+		w.store.fail = func(string) error {
+			if away.Load() {
+				return fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
+			}
+			return nil
+		}
+		w.fill(2, func(i int) string { return []string{"rolled back later", ""}[i] })
+		c := w.plan(func(p *campaign.Plan) { healthPlan(p); p.MaxReconnects = 10 }, 2)
+		ids := w.ids()
+		stop := w.start()
+		defer stop()
+		for w.deployment(c.ID, ids[0]).State != campaign.DeploymentVerifying {
+			time.Sleep(10 * time.Millisecond)
+		}
+		sleep(45 * time.Millisecond) // the checks of both have begun, and take 100 ms
+		away.Store(true)
+		go w.devices[ids[1]].powerCycle(3 * time.Second) // to store this the engine waits while the checks pass
+		sleep(40 * time.Second)
+		if w.devices[ids[0]].running() != oldELF || w.deployment(c.ID, ids[0]).Checked {
+			t.Fatal("the device is to fall back while nothing can be stored")
+		}
+		away.Store(false)
+		w.await(c.ID, time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+		want := map[fleet.DeviceID]campaign.DeploymentState{ids[0]: campaign.DeploymentRolledBack,
+			ids[1]: campaign.DeploymentSucceeded}
+		if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
+			t.Errorf("verdicts (-want +got):\n%s\n%v", diff, w.story(w.deployment(c.ID, ids[0])))
+		}
+	})
+}
+
 // A change that was stored, while the reply got lost, is neither repeated
 // nor forgotten.
 func TestLostReplyOfACommit(t *testing.T) {

@@ -23,16 +23,17 @@ func (l *loop) verify(d *deployment) {
 	e, row, heap, plan, actor := l.e, d.Deployment, d.heap, d.camp.Plan, d.camp.actor()
 	l.inBackground(func(ctx context.Context) {
 		err := e.verdict(ctx, row, heap, plan, actor)
-		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, err) }})
+		at := e.now() // what waits in the inbox behind the verdict is newer, however late it is looked at
+		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, at, err) }})
 	})
 }
 
-func (l *loop) verified(d *deployment, attempt int, err error) {
+func (l *loop) verified(d *deployment, attempt int, at time.Time, err error) {
 	d.busy = false
 	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != campaign.DeploymentVerifying {
 		return
 	}
-	o := campaign.Observation{At: l.now, Kind: fleet.EvidenceHealthy, Attempt: attempt}
+	o := campaign.Observation{At: at, Kind: fleet.EvidenceHealthy, Attempt: attempt}
 	switch {
 	case errors.Is(err, errAbsent):
 		e := l.e
