@@ -35,7 +35,7 @@ type rig struct {
 	separate *embedded.Server // nil unless PostgreSQL is reached over TCP
 }
 
-var benchActor = fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleAdmin}
+var benchActor = fleet.Principal{Kind: fleet.KindProgram, Name: "bench", Role: fleet.RoleAdmin}
 
 // startServer starts a server in this process.
 func startServer(ctx context.Context, dir string) (r *rig, err error) {

@@ -50,7 +50,7 @@ func BenchmarkMake(bench *testing.B) {
 		id := testID(w)
 		wg.Go(func() {
 			for next.Add(1) <= int64(bench.N) {
-				c, err := calls.Make(context.Background(), fleet.CallRequest{Actor: fleet.Actor{Role: fleet.RoleOperator},
+				c, err := calls.Make(context.Background(), fleet.CallRequest{Actor: fleet.Principal{Role: fleet.RoleOperator},
 					Device: id, Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
 				if err != nil || c.State != fleet.CallSucceeded {
 					bench.Error(c.State, c.Error, err)

@@ -89,6 +89,9 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
 		return err
 	}
+	if !r.Actor.Sees(a.target.device) {
+		return fmt.Errorf("device %s: %w", r.Device, ErrNotFound)
+	}
 	a.call, a.wire = a.calls.newCall(r), r.Arguments
 	return nil
 }
@@ -317,7 +320,7 @@ func (a *attempt) deliver() {
 }
 
 func (a *attempt) invocation() Invocation {
-	return Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: a.call.Actor.Kind != ActorLLM}
+	return Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: !a.call.Actor.Kind.IsModel()}
 }
 
 // conclude turns what came back into an outcome.

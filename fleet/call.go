@@ -45,7 +45,7 @@ type Call struct {
 	Device    DeviceID
 	Tool      string
 	Arguments json.RawMessage // as sent, with the link of a url argument shortened (see [Links])
-	Actor     Actor
+	Actor     Principal
 	FanOut    uuid.UUID // zero if the call stands alone
 	State     CallState
 	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer, or with one that is too large
@@ -163,7 +163,7 @@ type CallStore interface {
 	// they were never sent.
 	CancelStrays(ctx context.Context, before uuid.UUID) (int64, error)
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
-	LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error)
+	LastArguments(ctx context.Context, actor Principal, tool string) (json.RawMessage, error)
 }
 
 // A CallBucket counts the calls of one stretch of time.

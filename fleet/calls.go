@@ -25,7 +25,7 @@ const (
 
 // A CallRequest asks for one tool call.
 type CallRequest struct {
-	Actor     Actor
+	Actor     Principal
 	Device    DeviceID
 	Tool      string
 	Arguments json.RawMessage // a JSON object; nil is {}
@@ -37,7 +37,8 @@ type CallRequest struct {
 	Picture       string         // [ToolPreviewImage]: blob key of the picture to show
 	Firmware      *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
-	now time.Time
+	now     time.Time
+	preview bool // nothing is to be called
 	// stalled, if set, sees each failure to store the outcome that is tried again.
 	stalled func(error)
 }
@@ -56,10 +57,11 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Log, Now and Observe are required.
+// CallsOptions configures [Calls]. All but Policy, Log, Now and Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
+	Policy  Policy // nil: what role, hold and tool allow is allowed
 	Link    Link
 	Watcher Watcher
 	URLs    URLMaker
@@ -101,10 +103,14 @@ func NewCalls(o CallsOptions) *Calls {
 	if o.Observe == nil {
 		o.Observe = func(*Call) {}
 	}
+	if o.Policy == nil {
+		o.Policy = everything{}
+	}
 	life, stop := context.WithCancelCause(context.Background())
 	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
+	s.gate.policy = o.Policy
 	return s
 }
 
@@ -131,7 +137,7 @@ func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
 
 // LastArguments returns the arguments that the actor last used for the tool on
 // any device, or nil.
-func (s *Calls) LastArguments(ctx context.Context, actor Actor, tool string) (json.RawMessage, error) {
+func (s *Calls) LastArguments(ctx context.Context, actor Principal, tool string) (json.RawMessage, error) {
 	return s.o.Store.LastArguments(ctx, actor, tool)
 }
 

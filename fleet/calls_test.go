@@ -21,8 +21,8 @@ import (
 const unit = fleet.DeviceID("a085e3112233")
 
 var (
-	ann = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}
-	bob = fleet.Actor{Kind: fleet.ActorOperator, ID: "2", Name: "bob", Role: fleet.RoleAdmin}
+	ann = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}
+	bob = fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bob", Role: fleet.RoleAdmin}
 )
 
 var tools = []fleet.Tool{
@@ -184,8 +184,8 @@ func code(c fleet.Call) string {
 }
 
 func TestGate(t *testing.T) {
-	viewer := fleet.Actor{Kind: fleet.ActorToken, Name: "v", Role: fleet.RoleViewer}
-	model := fleet.Actor{Kind: fleet.ActorLLM, Name: "m", Role: fleet.RoleOperator}
+	viewer := fleet.Principal{Kind: fleet.KindProgram, Name: "v", Role: fleet.RoleViewer}
+	model := fleet.Principal{Kind: fleet.KindModel, Name: "m", Role: fleet.RoleOperator}
 	held := func(d *fleet.Device) { d.Hold = &fleet.Hold{Reason: "bench", By: ann} }
 	at := time.Now()
 	tests := []struct {
@@ -624,10 +624,10 @@ func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 	})
 	var sent []bool
 	b.link.Sending = func(inv fleet.Invocation) { sent = append(sent, inv.ForOperator) }
-	kinds := []fleet.ActorKind{fleet.ActorOperator, fleet.ActorToken, fleet.ActorCampaign, fleet.ActorSystem,
-		fleet.ActorLLM}
+	kinds := []fleet.PrincipalKind{fleet.KindOperator, fleet.KindProgram, fleet.KindCampaign, fleet.KindSystem,
+		fleet.KindModel}
 	for _, kind := range kinds {
-		by := fleet.Actor{Kind: kind, Name: "a", Role: fleet.RoleOperator}
+		by := fleet.Principal{Kind: kind, Name: "a", Role: fleet.RoleOperator}
 		if c := b.call(t, fleet.CallRequest{Actor: by, Tool: "self.get_device_status"}); c.State != fleet.CallSucceeded {
 			t.Fatalf("%s: %s %v", kind, c.State, c.Error)
 		}

@@ -144,7 +144,7 @@ func (d Device) Title() string {
 // A Hold keeps everyone but its owner from acting on a device.
 type Hold struct {
 	Reason string
-	By     Actor
+	By     Principal
 	Since  time.Time
 	Until  *time.Time // nil holds until released
 }

@@ -47,9 +47,9 @@ type DeviceStore interface {
 	Facts(ctx context.Context, id DeviceID) (Facts, error)
 	FirmwareHistory(ctx context.Context, id DeviceID) ([]FirmwareRecord, error) // newest first
 
-	UpdateDevice(ctx context.Context, by Actor, id DeviceID, p DevicePatch) error
-	SetHold(ctx context.Context, by Actor, id DeviceID, h *Hold) error // nil releases
-	RetireDevice(ctx context.Context, by Actor, id DeviceID, at time.Time) error
+	UpdateDevice(ctx context.Context, by Principal, id DeviceID, p DevicePatch) error
+	SetHold(ctx context.Context, by Principal, id DeviceID, h *Hold) error // nil releases
+	RetireDevice(ctx context.Context, by Principal, id DeviceID, at time.Time) error
 	// ReplaceDevice retires old and gives its name, tags, notes and hold to its successor.
-	ReplaceDevice(ctx context.Context, by Actor, old, successor DeviceID, at time.Time) error
+	ReplaceDevice(ctx context.Context, by Principal, old, successor DeviceID, at time.Time) error
 }

@@ -28,7 +28,7 @@ type Devices struct {
 	events      *Events
 	kick        func(DeviceID, Cause) // ends the device's connection
 	retiring    func(DeviceID)        // enrolment's: its credentials end
-	approve     func(ctx context.Context, by Actor, id DeviceID, code string) error
+	approve     func(ctx context.Context, by Principal, id DeviceID, code string) error
 	busy        func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	log         *slog.Logger
 	now         func() time.Time
@@ -46,7 +46,7 @@ type DevicesOptions struct {
 	Kick     func(id DeviceID, cause Cause)
 	Retiring func(id DeviceID)
 	// Approve lets in a unit that replaces another while it waits; enrolment does.
-	Approve func(ctx context.Context, by Actor, id DeviceID, code string) error
+	Approve func(ctx context.Context, by Principal, id DeviceID, code string) error
 	// Busy returns the parts that a device has in open campaigns. nil: none does.
 	Busy func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	Log  *slog.Logger
@@ -130,7 +130,7 @@ func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]Invento
 }
 
 // Update changes name, notes, tags or time zone.
-func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePatch) (Device, error) {
+func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p DevicePatch) (Device, error) {
 	if err := by.May(RoleOperator, "change_device"); err != nil {
 		return Device{}, err
 	}
@@ -142,7 +142,8 @@ func (s *Devices) Update(ctx context.Context, by Actor, id DeviceID, p DevicePat
 
 // Hold keeps everyone but its owner from acting on the device, until the time
 // given or, if that is nil, until released.
-func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string, until *time.Time) (Device, error) {
+func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason string, until *time.Time) (Device,
+	error) {
 	if err := by.May(RoleOperator, "hold_device"); err != nil {
 		return Device{}, err
 	}
@@ -161,7 +162,7 @@ func (s *Devices) Hold(ctx context.Context, by Actor, id DeviceID, reason string
 }
 
 // Release ends a hold; any operator may.
-func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, error) {
+func (s *Devices) Release(ctx context.Context, by Principal, id DeviceID) (Device, error) {
 	if err := by.May(RoleOperator, "release_device"); err != nil {
 		return Device{}, err
 	}
@@ -170,7 +171,7 @@ func (s *Devices) Release(ctx context.Context, by Actor, id DeviceID) (Device, e
 
 // Retire takes a device out of service: its credentials end and its connection
 // closes. Its records stay.
-func (s *Devices) Retire(ctx context.Context, by Actor, id DeviceID) error {
+func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
 	if err := by.May(RoleAdmin, "retire_device"); err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ const (
 // its creation, and each device gets the call at most once.
 type FanOut struct {
 	ID          uuid.UUID
-	Actor       Actor
+	Actor       Principal
 	Query       string // the filter as written; "" when devices were ticked
 	Tool        string
 	Arguments   json.RawMessage
@@ -107,7 +107,7 @@ type FanOutStore interface {
 	SkippedTargets(ctx context.Context, id uuid.UUID) ([]DeviceCount, error) // Value is the reason
 	// SkipTarget notes why a target cannot be called; it counts as skipped then.
 	SkipTarget(ctx context.Context, id uuid.UUID, t FanOutTarget) error
-	FinishFanOut(ctx context.Context, by Actor, id uuid.UUID, state FanOutState, at time.Time) error
+	FinishFanOut(ctx context.Context, by Principal, id uuid.UUID, state FanOutState, at time.Time) error
 	// LastAlive returns when a fleetd last noted, before the given time, that it
 	// ran; zero if none did.
 	LastAlive(ctx context.Context, before time.Time) (time.Time, error)

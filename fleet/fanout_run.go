@@ -150,7 +150,7 @@ func (s *FanOuts) withdraw(f FanOut) {
 	})
 }
 
-var systemActor = Actor{Kind: ActorSystem, Name: "fleetd"}
+var systemActor = Principal{Kind: KindSystem, Name: "fleetd"}
 
 // Progress counts the fan-out's calls, and says what it waits for.
 func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error) {

@@ -31,7 +31,7 @@ const (
 // A FanOutRequest asks for the same call to many devices: those of a query, or
 // those listed.
 type FanOutRequest struct {
-	Actor       Actor
+	Actor       Principal
 	Query       string
 	Devices     []DeviceID // instead of Query
 	Tool        string
@@ -217,7 +217,7 @@ func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]DeviceCount, err
 }
 
 // Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
-func (s *FanOuts) Cancel(ctx context.Context, by Actor, id uuid.UUID) error {
+func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error {
 	if err := by.May(RoleOperator, "cancel_fanout"); err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, er
 // reason asks the gate, as the call itself will; "" lets the device in.
 func (s *FanOuts) reason(t *target, r FanOutRequest) string {
 	request := CallRequest{Actor: r.Actor, Device: t.device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
-		now: s.now()}
+		now: s.now(), preview: true}
 	if r.Tool == ToolSnapshot {
 		args, err := withURL(r.Arguments, "http://fleetd.invalid/")
 		if err != nil {

@@ -77,7 +77,7 @@ func (f *benchFleet) CreateFanOut(context.Context, *fleet.FanOut, []fleet.FanOut
 	return nil
 }
 func (f *benchFleet) RunningFanOuts(context.Context) ([]fleet.FanOut, error) { return nil, nil }
-func (f *benchFleet) FinishFanOut(context.Context, fleet.Actor, uuid.UUID, fleet.FanOutState, time.Time) error {
+func (f *benchFleet) FinishFanOut(context.Context, fleet.Principal, uuid.UUID, fleet.FanOutState, time.Time) error {
 	f.ended <- struct{}{}
 	return nil
 }
@@ -123,7 +123,7 @@ func BenchmarkFanOut(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		_, err := fanOuts.Create(b.Context(), fleet.FanOutRequest{Actor: fleet.Actor{Role: fleet.RoleAdmin}, Devices: ids,
+		_, err := fanOuts.Create(b.Context(), fleet.FanOutRequest{Actor: fleet.Principal{Role: fleet.RoleAdmin}, Devices: ids,
 			Tool: "self.a", MaxInFlight: 512})
 		if err != nil {
 			b.Fatal(err)

@@ -116,7 +116,7 @@ func (s *fanOutStore) PendingTargets(_ context.Context, _ uuid.UUID, after fleet
 }
 
 func (s *fanOutStore) FinishFanOut(
-	_ context.Context, _ fleet.Actor, _ uuid.UUID, state fleet.FanOutState, at time.Time,
+	_ context.Context, _ fleet.Principal, _ uuid.UUID, state fleet.FanOutState, at time.Time,
 ) error {
 	if err := s.failing("finish"); err != nil {
 		return err

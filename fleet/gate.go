@@ -2,6 +2,7 @@ package fleet
 
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
+	policy  Policy
 	schemas schemaCache
 	passed  passedCache
 }
@@ -27,13 +28,18 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if no := checkTool(tool, r); no != nil {
 		return no
 	}
-	return g.checkArguments(t.inventory.ID, tool, r.Arguments)
+	if no := g.checkArguments(t.inventory.ID, tool, r.Arguments); no != nil {
+		return no
+	}
+	return g.checkPolicy(t, tool, r)
 }
 
 func checkStanding(t *target, r CallRequest) *refusal {
 	switch {
-	case !r.Actor.Role.Allows(RoleOperator):
-		return refuse(NewCallError("forbidden", "actor", r.Actor.Name, "role", r.Actor.Role))
+	case !r.Actor.RoleOn(t.device).Allows(RoleOperator):
+		return refuse(NewCallError("forbidden", "actor", r.Actor.Name, "role", r.Actor.RoleOn(t.device)))
+	case !r.Actor.Scope.AllowsTool(r.Tool):
+		return refuse(NewCallError("tool_not_allowed", "actor", r.Actor.Name, "tool", CleanText(r.Tool, 80)))
 	case t.device.RetiredAt != nil:
 		return refuse(NewCallError("device_retired", "device", t.device.Title()))
 	case t.device.Enrolment != EnrolmentEnrolled:
@@ -43,6 +49,21 @@ func checkStanding(t *target, r CallRequest) *refusal {
 			"reason", t.device.Hold.Reason))
 	}
 	return nil
+}
+
+func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
+	v := g.policy.Judge(&Proposal{Principal: r.Actor, Device: &t.device, Tool: tool, Arguments: r.Arguments, At: r.now,
+		Preview: r.preview})
+	switch v.Decision {
+	case DecisionAllow:
+		return nil
+	case DecisionRequireApproval:
+		return refuse(NewCallError("approval_required", "rule", v.RuleName))
+	}
+	if v.Reason.Code == "" {
+		return refuse(NewCallError("policy_denied", "rule", v.RuleName))
+	}
+	return refuse(&CallError{Code: v.Reason.Code, Params: v.Reason.Params})
 }
 
 func unknownTool(t *target, name string) *refusal {
@@ -55,9 +76,9 @@ func unknownTool(t *target, name string) *refusal {
 func checkTool(tool Tool, r CallRequest) *refusal {
 	known := knownTools[tool.Name]
 	switch {
-	case tool.UserOnly() && r.Actor.Kind == ActorLLM:
+	case tool.UserOnly() && r.Actor.Kind.IsModel():
 		return refuse(NewCallError("user_only", "tool", tool.Name))
-	case known.access == forCampaigns && (r.Actor.Kind != ActorCampaign || r.Firmware == nil):
+	case known.access == forCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
 		return refuse(NewCallError("use_campaign"))
 	case known.access == forNone:
 		return refuse(NewCallError("url_not_served"))

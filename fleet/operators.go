@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/alexedwards/argon2id"
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 )
 
 // tokenPrefix marks an API token, for people and for secret scanners.
@@ -26,22 +28,27 @@ type Operator struct {
 	ID           uuid.UUID
 	Name         string
 	Role         Role
+	Scope        *Scope // nil: the role holds everywhere
 	PasswordHash string // argon2id
 	Locale       string // "en" or "zh-CN"; "" follows the browser
 	CreatedAt    time.Time
 	DisabledAt   *time.Time
 }
 
-// Actor returns the operator as a subject of calls and audit entries.
-func (o Operator) Actor() Actor {
-	return Actor{Kind: ActorOperator, ID: o.ID.String(), Name: o.Name, Role: o.Role}
+// Principal returns the operator as a subject of calls and audit entries.
+func (o Operator) Principal() Principal {
+	return Principal{Kind: KindOperator, ID: o.ID.String(), Name: o.Name, Role: o.Role, Scope: o.Scope}
 }
 
-// A Token lets a program act over REST. Only the SHA-256 of the secret is kept.
+// A Token lets a program or a language model act. Only the SHA-256 of the
+// secret is kept.
 type Token struct {
 	ID         uuid.UUID
 	Name       string
+	Kind       PrincipalKind // KindProgram or KindModel
 	Role       Role
+	Scope      *Scope // nil: the role holds everywhere, for all tools
+	PerMinute  int    // most requests a minute; 0: no limit
 	Hash       []byte // SHA-256 of the whole secret "flt_..."
 	Hint       string // last four characters, to distinguish tokens
 	CreatedBy  string
@@ -51,24 +58,24 @@ type Token struct {
 	RevokedAt  *time.Time
 }
 
-// Actor returns the token as a subject of calls and audit entries.
-func (t Token) Actor() Actor {
-	return Actor{Kind: ActorToken, ID: t.ID.String(), Name: t.Name, Role: t.Role}
+// Principal returns the token as a subject of calls and audit entries.
+func (t Token) Principal() Principal {
+	return Principal{Kind: t.Kind, ID: t.ID.String(), Name: t.Name, Role: t.Role, Scope: t.Scope}
 }
 
 // OperatorStore keeps operators and API tokens.
 type OperatorStore interface {
-	CreateOperator(ctx context.Context, by Actor, o Operator) error // ErrConflict if the name is taken (any case)
+	CreateOperator(ctx context.Context, by Principal, o Operator) error // ErrConflict if the name is taken (any case)
 	Operators(ctx context.Context) ([]Operator, error)
 	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
 	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
-	SetOperatorPassword(ctx context.Context, by Actor, id uuid.UUID, hash string) error
-	SetOperatorDisabled(ctx context.Context, by Actor, id uuid.UUID, at *time.Time) error
+	SetOperatorPassword(ctx context.Context, by Principal, id uuid.UUID, hash string) error
+	SetOperatorDisabled(ctx context.Context, by Principal, id uuid.UUID, at *time.Time) error
 	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
-	CreateToken(ctx context.Context, by Actor, t Token) error
+	CreateToken(ctx context.Context, by Principal, t Token) error
 	Tokens(ctx context.Context) ([]Token, error)
 	TokenByHash(ctx context.Context, hash []byte) (Token, error)
-	RevokeToken(ctx context.Context, by Actor, id uuid.UUID, at time.Time) error
+	RevokeToken(ctx context.Context, by Principal, id uuid.UUID, at time.Time) error
 	TouchToken(ctx context.Context, id uuid.UUID, at time.Time) error
 }
 
@@ -88,7 +95,8 @@ type Operators struct {
 
 // A seenToken is what a request needs of a token.
 type seenToken struct {
-	actor   Actor
+	actor   Principal
+	pace    *rate.Limiter // nil: no limit
 	expires *time.Time
 	revoked bool
 	readAt  time.Time
@@ -140,7 +148,8 @@ func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator
 }
 
 // Create adds an operator.
-func (s *Operators) Create(ctx context.Context, by Actor, name string, role Role, password string) (Operator, error) {
+func (s *Operators) Create(ctx context.Context, by Principal, name string, role Role, password string) (Operator,
+	error) {
 	if err := by.May(RoleAdmin, "add_operator"); err != nil {
 		return Operator{}, err
 	}
@@ -164,7 +173,7 @@ func invalidRole(r Role) error {
 }
 
 // SetPassword changes a password: an admin anyone's, an operator their own.
-func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, password string) error {
+func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID, password string) error {
 	if by.ID != id.String() {
 		if err := by.May(RoleAdmin, "change_password"); err != nil {
 			return err
@@ -179,7 +188,7 @@ func (s *Operators) SetPassword(ctx context.Context, by Actor, id uuid.UUID, pas
 
 // SetDisabled locks an operator out, or lets them in again. Operators cannot
 // lock themselves out.
-func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, disabled bool) error {
+func (s *Operators) SetDisabled(ctx context.Context, by Principal, id uuid.UUID, disabled bool) error {
 	if err := by.May(RoleAdmin, "disable_operator"); err != nil {
 		return err
 	}
@@ -195,7 +204,7 @@ func (s *Operators) SetDisabled(ctx context.Context, by Actor, id uuid.UUID, dis
 }
 
 // SetLocale keeps the language that operators choose for themselves.
-func (s *Operators) SetLocale(ctx context.Context, by Actor, id uuid.UUID, locale string) error {
+func (s *Operators) SetLocale(ctx context.Context, by Principal, id uuid.UUID, locale string) error {
 	if by.ID != id.String() {
 		return Refuse(ErrForbidden, "forbidden.locale", "actor", by.Name)
 	}
@@ -218,25 +227,59 @@ func (s *Operators) Operators(ctx context.Context) ([]Operator, error) { return 
 // Tokens returns all API tokens, also those that have ended, without secrets.
 func (s *Operators) Tokens(ctx context.Context) ([]Token, error) { return s.store.Tokens(ctx) }
 
+// A TokenRequest asks for an API token.
+type TokenRequest struct {
+	Name      string
+	Kind      PrincipalKind // KindProgram (default) or KindModel
+	Role      Role
+	Scope     string     // devices, see [ParseScope]; "" for all. All others do not exist for the token
+	Tools     []string   // patterns of tools that it may call; none: all
+	PerMinute int        // most requests a minute; 0: no limit
+	ExpiresAt *time.Time // nil: never
+}
+
+// Limits of a token.
+const (
+	maxTokenTools     = 50
+	maxTokenPerMinute = 100_000
+)
+
 // NewToken makes an API token and returns its secret, which is shown this once
 // and kept nowhere.
-func (s *Operators) NewToken(ctx context.Context, by Actor, name string, role Role, expires *time.Time) (Token, string,
-	error) {
+func (s *Operators) NewToken(ctx context.Context, by Principal, r TokenRequest) (Token, string, error) {
 	if err := by.May(RoleAdmin, "make_token"); err != nil {
 		return Token{}, "", err
 	}
-	name, err := CleanLine("name", name, MaxNameBytes)
-	if err != nil || name == "" {
-		return Token{}, "", Refuse(ErrInvalid, "invalid_name.token").At("name")
-	}
-	if !role.Valid() {
-		return Token{}, "", invalidRole(role)
+	t, err := r.token()
+	if err != nil {
+		return Token{}, "", err
 	}
 	secret := tokenPrefix + randomSecret()
 	hash := sha256.Sum256([]byte(secret))
-	t := Token{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, Hash: hash[:], Hint: secret[len(secret)-4:],
-		CreatedBy: by.Name, CreatedAt: s.now(), ExpiresAt: expires}
+	t.Hash, t.Hint, t.CreatedBy, t.CreatedAt = hash[:], secret[len(secret)-4:], by.Name, s.now()
 	return t, secret, s.store.CreateToken(ctx, by, t)
+}
+
+func (r TokenRequest) token() (Token, error) {
+	name, err := CleanLine("name", r.Name, MaxNameBytes)
+	if err != nil || name == "" {
+		return Token{}, Refuse(ErrInvalid, "invalid_name.token").At("name")
+	}
+	kind := cmp.Or(r.Kind, KindProgram)
+	switch {
+	case kind != KindProgram && kind != KindModel:
+		return Token{}, Refuse(ErrInvalid, "invalid_token_kind", "value", CleanText(string(kind), 20)).At("kind")
+	case !r.Role.Valid():
+		return Token{}, invalidRole(r.Role)
+	case r.PerMinute < 0 || r.PerMinute > maxTokenPerMinute:
+		return Token{}, Refuse(ErrInvalid, "invalid_per_minute", "limit", maxTokenPerMinute).At("per_minute")
+	}
+	scope, err := NewScope(r.Scope, "", r.Tools)
+	if err != nil {
+		return Token{}, err
+	}
+	return Token{ID: uuid.Must(uuid.NewV7()), Name: name, Kind: kind, Role: r.Role, Scope: scope, PerMinute: r.PerMinute,
+		ExpiresAt: r.ExpiresAt}, nil
 }
 
 // randomSecret returns 32 random bytes in URL-safe text.
@@ -248,21 +291,25 @@ func randomSecret() string {
 
 var errToken = Refuse(ErrForbidden, "invalid_token")
 
-// Authenticate returns the actor behind an API token.
-func (s *Operators) Authenticate(ctx context.Context, secret string) (Actor, error) {
+// Authenticate returns the principal behind an API token. It counts as one
+// request: one too many for the token's rate is [ErrTooMany].
+func (s *Operators) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	if !strings.HasPrefix(secret, tokenPrefix) || len(secret) > 200 {
-		return Actor{}, errToken
+		return Principal{}, errToken
 	}
 	now := s.now()
 	t, err := s.token(ctx, sha256.Sum256([]byte(secret)), now)
 	if errors.Is(err, ErrNotFound) {
-		return Actor{}, errToken
+		return Principal{}, errToken
 	}
 	if err != nil {
-		return Actor{}, err
+		return Principal{}, err
 	}
 	if t.revoked || (t.expires != nil && !now.Before(*t.expires)) {
-		return Actor{}, errToken
+		return Principal{}, errToken
+	}
+	if t.pace != nil && !t.pace.AllowN(now, 1) {
+		return Principal{}, Refuse(ErrTooMany, "token_rate", "limit", t.pace.Burst())
 	}
 	return t.actor, nil
 }
@@ -289,9 +336,14 @@ func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time,
 			return nil, err
 		}
 	}
-	seen := &seenToken{actor: t.Actor(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
+	seen := &seenToken{actor: t.Principal(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if before := s.tokens[hash]; before != nil {
+		seen.pace = before.pace
+	} else if t.PerMinute > 0 {
+		seen.pace = rate.NewLimiter(rate.Limit(float64(t.PerMinute)/60), t.PerMinute)
+	}
 	if s.epoch == epoch {
 		if len(s.tokens) > 1000 {
 			clear(s.tokens)
@@ -302,7 +354,7 @@ func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time,
 }
 
 // Revoke ends a token at once.
-func (s *Operators) Revoke(ctx context.Context, by Actor, id uuid.UUID) error {
+func (s *Operators) Revoke(ctx context.Context, by Principal, id uuid.UUID) error {
 	if err := by.May(RoleAdmin, "revoke_token"); err != nil {
 		return err
 	}

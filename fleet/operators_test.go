@@ -30,14 +30,14 @@ func (s *oneToken) TokenByHash(context.Context, []byte) (fleet.Token, error) {
 
 func (s *oneToken) TouchToken(context.Context, uuid.UUID, time.Time) error { return nil }
 
-func (s *oneToken) RevokeToken(_ context.Context, _ fleet.Actor, _ uuid.UUID, at time.Time) error {
+func (s *oneToken) RevokeToken(_ context.Context, _ fleet.Principal, _ uuid.UUID, at time.Time) error {
 	s.token.RevokedAt = &at
 	return nil
 }
 
 // A token ends at once when it is revoked, also if a request is just reading it.
 func TestRevokedTokenIsNotKept(t *testing.T) {
-	admin := fleet.Actor{Name: "ann", Role: fleet.RoleAdmin}
+	admin := fleet.Principal{Name: "ann", Role: fleet.RoleAdmin}
 	store := &oneToken{token: fleet.Token{ID: uuid.Max, Name: "script", Role: fleet.RoleViewer}}
 	operators := fleet.NewOperators(store)
 	revoke := func() {

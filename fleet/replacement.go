@@ -92,7 +92,7 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 // Replace retires old and gives its name, tags, notes, time zone and hold to
 // its successor. A successor that waits is let in first; code is the one that
 // it was seen to show, "" accepts whichever asks.
-func (s *Devices) Replace(ctx context.Context, by Actor, old, successor DeviceID, code string) (Device, error) {
+func (s *Devices) Replace(ctx context.Context, by Principal, old, successor DeviceID, code string) (Device, error) {
 	if err := by.May(RoleAdmin, "replace_device"); err != nil {
 		return Device{}, err
 	}

@@ -63,7 +63,7 @@ func TestWritesCheckTheRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	viewer := fleet.Actor{Kind: fleet.ActorOperator, ID: uuid.NewString(), Name: "vera", Role: fleet.RoleViewer}
+	viewer := fleet.Principal{Kind: fleet.KindOperator, ID: uuid.NewString(), Name: "vera", Role: fleet.RoleViewer}
 	checked := 0
 	for _, service := range []any{
 		fleet.NewDevices(fleet.DevicesOptions{}), fleet.NewFanOuts(fleet.FanOutsOptions{}), fleet.NewOperators(nil),
@@ -80,7 +80,7 @@ func TestWritesCheckTheRole(t *testing.T) {
 				switch in := method.Type.In(j); in {
 				case reflect.TypeFor[context.Context]():
 					args = append(args, reflect.ValueOf(t.Context()))
-				case reflect.TypeFor[fleet.Actor]():
+				case reflect.TypeFor[fleet.Principal]():
 					takesActor = true
 					args = append(args, reflect.ValueOf(viewer))
 				default:

@@ -53,6 +53,7 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	if known != nil && now.Sub(known.readAt) < targetTTL {
 		return known, nil
 	}
+	ctx = WithoutScope(ctx) // principals share the cache
 	d, err := t.devices.Device(ctx, id)
 	if err != nil {
 		return nil, err
@@ -81,6 +82,7 @@ func (t *Targets) load(ctx context.Context, ids []DeviceID, now time.Time) (map[
 	if len(unknown) == 0 {
 		return loaded, nil
 	}
+	ctx = WithoutScope(ctx)
 	devices, err := t.devices.DevicesByID(ctx, unknown)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-var campaignActor = fleet.Actor{Kind: fleet.ActorCampaign, ID: "c1", Name: "2.5 for the lab", Role: fleet.RoleOperator}
+var campaignActor = fleet.Principal{Kind: fleet.KindCampaign, ID: "c1", Name: "2.5 for the lab", Role: fleet.RoleOperator}
 
 const (
 	newBuild = "aa11"
@@ -201,7 +201,7 @@ func TestUpgradeAccepted(t *testing.T) {
 
 // TestUpgradeIsForCampaignsAlone tries every other way to the tool.
 func TestUpgradeIsForCampaignsAlone(t *testing.T) {
-	llm := fleet.Actor{Kind: fleet.ActorLLM, ID: "m", Name: "model", Role: fleet.RoleOperator}
+	llm := fleet.Principal{Kind: fleet.KindModel, ID: "m", Name: "model", Role: fleet.RoleOperator}
 	order := func(heard *notified) *fleet.FirmwareOrder { return upgradeRequest(heard).Firmware }
 	tests := []struct {
 		name   string

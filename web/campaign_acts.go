@@ -16,7 +16,7 @@ import (
 
 // A campaignDo is one thing that an operator does to a campaign. It returns
 // the campaign to look at next.
-type campaignDo func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+type campaignDo func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
 	campaign.Campaign, error)
 
 // campaignActs are the acts by the last part of their address.
@@ -27,19 +27,19 @@ func (s *Server) campaignActs() map[string]campaignDo {
 		"resume":   s.simple(func(f *campaign.Service) simpleAct { return f.Resume }),
 		"advance":  s.simple(func(f *campaign.Service) simpleAct { return f.Advance }),
 		"pull-now": s.simple(func(f *campaign.Service) simpleAct { return f.PullNow }),
-		"pause": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+		"pause": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (campaign.Campaign,
 			error) {
 			return s.Campaigns.Pause(ctx, by, c.ID, form("reason"))
 		},
-		"approve": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+		"approve": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
 			campaign.Campaign, error) {
 			return s.Campaigns.Approve(ctx, by, c.ID, form("digest"))
 		},
-		"deny": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+		"deny": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (campaign.Campaign,
 			error) {
 			return s.Campaigns.Deny(ctx, by, c.ID, form("reason"))
 		},
-		"retry": func(ctx context.Context, by fleet.Actor, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+		"retry": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
 			error) {
 			c, _, err := s.Campaigns.Retry(ctx, by, c.ID, nil, nil)
 			return c, err
@@ -49,12 +49,12 @@ func (s *Server) campaignActs() map[string]campaignDo {
 	}
 }
 
-type simpleAct func(ctx context.Context, by fleet.Actor, id uuid.UUID) (campaign.Campaign, error)
+type simpleAct func(ctx context.Context, by fleet.Principal, id uuid.UUID) (campaign.Campaign, error)
 
 // simple returns an act without parameters. It looks up the service when the act
 // is done: the table of routes is also read without a service.
 func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
-	return func(ctx context.Context, by fleet.Actor, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+	return func(ctx context.Context, by fleet.Principal, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
 		error) {
 		return act(s.Campaigns)(ctx, by, c.ID)
 	}
@@ -68,7 +68,7 @@ func typedCount(c campaign.Campaign, form func(string) string) error {
 	return nil
 }
 
-func (s *Server) abortCampaign(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+func (s *Server) abortCampaign(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
 	campaign.Campaign, error) {
 	if err := typedCount(c, form); err != nil {
 		return c, err
@@ -76,7 +76,8 @@ func (s *Server) abortCampaign(ctx context.Context, by fleet.Actor, c campaign.C
 	return s.Campaigns.Abort(ctx, by, c.ID, form("rollback") != "")
 }
 
-func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Actor, c campaign.Campaign, form func(string) string) (
+func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Principal, c campaign.Campaign,
+	form func(string) string) (
 	campaign.Campaign, error) {
 	if err := typedCount(c, form); err != nil {
 		return c, err

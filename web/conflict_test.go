@@ -21,7 +21,7 @@ func (c *console) twoUnits(id fleet.DeviceID, board string) {
 			c.t.Fatal(err)
 		}
 	}
-	root := fleet.Actor{Kind: fleet.ActorSystem, Name: "test", Role: fleet.RoleAdmin}
+	root := fleet.Principal{Kind: fleet.KindSystem, Name: "test", Role: fleet.RoleAdmin}
 	poll("A", "192.0.2.1")
 	if err := c.enrolments.Approve(c.t.Context(), root, id, ""); err != nil {
 		c.t.Fatal(err)

@@ -199,7 +199,7 @@ func (c *console) operator(name string, role fleet.Role) fleet.Operator {
 	c.t.Helper()
 	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(),
 		CreatedAt: time.Now().UTC()}
-	if err := c.store.CreateOperator(c.t.Context(), fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin},
+	if err := c.store.CreateOperator(c.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin},
 		o); err != nil {
 		c.t.Fatal(err)
 	}

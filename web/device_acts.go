@@ -100,7 +100,7 @@ func (s *Server) releaseDevice(r *http.Request) (answer, error) {
 
 func (s *Server) approveDevice(r *http.Request) (answer, error) {
 	code := r.PostFormValue("code") // as the page showed it
-	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return s.Enrolments.Approve(ctx, by, id, code)
 	})
 }
@@ -111,7 +111,7 @@ func (s *Server) rejectDevice(r *http.Request) (answer, error) {
 
 // decide asks enrolment alone: it knows a device that has just asked to join
 // before the store does.
-func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Actor, fleet.DeviceID) error) (
+func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Principal, fleet.DeviceID) error) (
 	answer, error) {
 	id, err := deviceID(r)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Server) decide(r *http.Request, key string, do func(context.Context, fl
 // resolveConflict ends the conflict of two units that use one id.
 func (s *Server) resolveConflict(r *http.Request) (answer, error) {
 	act := enrolment.ConflictAct(r.PostFormValue("act"))
-	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return s.Enrolments.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: act, Client: r.PostFormValue(
 			"client")})
 	})

@@ -98,7 +98,7 @@ func (s *Server) followLog(r *http.Request) (answer, error) {
 	if !slices.Contains(telemetry.LogLevels, level) {
 		return answer{}, errLogLevel
 	}
-	return s.actOnLog(r, "logs.flash.followed", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call,
+	return s.actOnLog(r, "logs.flash.followed", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (fleet.Call,
 		error) {
 		return s.Logs.Follow(ctx, by, id, level)
 	})
@@ -111,14 +111,14 @@ func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 	if level != telemetry.LogSilent && !slices.Contains(telemetry.LogLevels, level) {
 		return answer{}, errLogLevel
 	}
-	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) (fleet.Call,
+	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (fleet.Call,
 		error) {
 		return s.Calls.Make(ctx, s.Logs.LevelRequest(by, id, level, tag))
 	})
 }
 
 // actOnLog makes a call and leads back to the log with what came of it.
-func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Actor, fleet.DeviceID) (
+func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Principal, fleet.DeviceID) (
 	fleet.Call, error)) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {

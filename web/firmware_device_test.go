@@ -70,4 +70,4 @@ func TestWhyNotUpdating(t *testing.T) {
 	}
 }
 
-var anna = fleet.Actor{Kind: fleet.ActorOperator, Name: "anna", Role: fleet.RoleAdmin}
+var anna = fleet.Principal{Kind: fleet.KindOperator, Name: "anna", Role: fleet.RoleAdmin}

@@ -118,7 +118,8 @@ func (s *Server) deleteSerial(r *http.Request) (answer, error) {
 	return s.changeSerial(r, s.Serials.Delete, "flash.serial_deleted")
 }
 
-func (s *Server) changeSerial(r *http.Request, change func(context.Context, fleet.Actor, string) error, key string) (
+func (s *Server) changeSerial(r *http.Request, change func(context.Context, fleet.Principal, string) error,
+	key string) (
 	answer, error) {
 	ctx := r.Context()
 	if err := change(ctx, viewerOf(ctx).actor(), chi.URLParam(r, "serial")); err != nil {
@@ -155,7 +156,7 @@ func (s *Server) showKeys(r *http.Request) (answer, error) {
 }
 
 // rotateKeys acts on the rotation, if what was typed confirms it.
-func (s *Server) rotateKeys(act func(*enrolment.SigningKeys, context.Context, fleet.Actor, string) (
+func (s *Server) rotateKeys(act func(*enrolment.SigningKeys, context.Context, fleet.Principal, string) (
 	enrolment.KeyRotation,
 	error), key string) handler {
 	return func(r *http.Request) (answer, error) {

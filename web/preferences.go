@@ -12,7 +12,7 @@ func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	if lang := r.PostFormValue("lang"); known(lang) {
 		setPreference(w, r, cookieLang, lang)
 		if o := viewerOf(r.Context()).operator; o != nil {
-			if err := s.Operators.SetLocale(r.Context(), o.Actor(), o.ID, lang); err != nil {
+			if err := s.Operators.SetLocale(r.Context(), o.Principal(), o.ID, lang); err != nil {
 				s.fail(w, r, err)
 				return
 			}

@@ -15,7 +15,7 @@ func TestReplaceADevice(t *testing.T) {
 	const old, next, third = fleet.DeviceID("a085e3112233"), fleet.DeviceID("a085e3112244"), fleet.DeviceID("a085e3112255")
 	c.enrol(old, third)
 	code := c.asks(next, "bread-compact-wifi")
-	by := fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}
+	by := fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}
 	if err := c.store.UpdateDevice(t.Context(), by, old, fleet.DevicePatch{Name: new("Front <door>"),
 		Tags: &[]string{"lab"}}); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestReplaceDuringACampaign(t *testing.T) {
 		Busy: func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
 			return []fleet.CampaignPart{{Name: "spring", Active: active}}, nil
 		}})
-	admin := fleet.Actor{Kind: fleet.ActorSystem, Role: fleet.RoleAdmin}
+	admin := fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}
 	var e *fleet.Error
 	if _, err := busy.Replace(t.Context(), admin, "a085e3112233", "a085e3112244", ""); !errors.As(err, &e) ||
 		e.Code != "campaign_running" || e.Params["name"] != "spring" {

@@ -98,7 +98,7 @@ func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
 		return s.changed(r, "", errOldPassword)
 	}
 	if err == nil {
-		err = s.Operators.SetPassword(ctx, me.Actor(), me.ID, r.PostFormValue("new"))
+		err = s.Operators.SetPassword(ctx, me.Principal(), me.ID, r.PostFormValue("new"))
 	}
 	if err == nil {
 		err = s.keepSession(ctx, me.ID)
@@ -156,7 +156,7 @@ func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
 	}
 	ctx := r.Context()
 	me := viewerOf(ctx).operator
-	err = s.Operators.SetPassword(ctx, me.Actor(), o.ID, r.PostFormValue("password"))
+	err = s.Operators.SetPassword(ctx, me.Principal(), o.ID, r.PostFormValue("password"))
 	s.streams.end(allSessions) // those of the old password must not go on
 	if err == nil && o.ID == me.ID {
 		err = s.keepSession(ctx, me.ID)
@@ -172,8 +172,8 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
-	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), r.PostFormValue("name"),
-		fleet.Role(r.PostFormValue("role")), expires)
+	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), fleet.TokenRequest{Name: r.PostFormValue("name"),
+		Role: fleet.Role(r.PostFormValue("role")), ExpiresAt: expires})
 	if err != nil {
 		return s.changed(r, "", err)
 	}

@@ -28,11 +28,11 @@ type viewer struct {
 }
 
 // actor is the viewer as the subject of calls and audit entries.
-func (v *viewer) actor() fleet.Actor {
+func (v *viewer) actor() fleet.Principal {
 	if v.operator == nil {
-		return fleet.Actor{}
+		return fleet.Principal{}
 	}
-	return v.operator.Actor()
+	return v.operator.Principal()
 }
 
 type viewerKey struct{}

@@ -230,7 +230,7 @@ func (memory) ResetPresence(context.Context, string, fleet.Reason, time.Time) (i
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
 	return nil, nil
 }
-func (memory) SaveAdmission(context.Context, fleet.Actor, string, enrolment.Admission, time.Time) error {
+func (memory) SaveAdmission(context.Context, fleet.Principal, string, enrolment.Admission, time.Time) error {
 	return nil
 }
 
@@ -264,7 +264,7 @@ func TestPushedUpgrade(t *testing.T) {
 			d.mu.Unlock()
 			over := make(chan struct{})
 			c, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolUpgradeFirmware,
-				Actor: fleet.Actor{Kind: fleet.ActorCampaign, ID: "c", Name: "2.9", Role: fleet.RoleOperator},
+				Actor: fleet.Principal{Kind: fleet.KindCampaign, ID: "c", Name: "2.9", Role: fleet.RoleOperator},
 				Firmware: &fleet.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Timeout: time.Minute, Done: over,
 					Notify: func(e fleet.Evidence) { d.note(e.Kind) }}})
 			if err != nil {
@@ -319,7 +319,7 @@ func TestOfferedDelivery(t *testing.T) {
 			}
 			d.mu.Unlock()
 			if _, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolReboot,
-				Actor: fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}}); err != nil {
+				Actor: fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}}); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "the device on MQTT again", func() bool { return d.saw(fleet.EvidenceConnect) })

@@ -9,7 +9,7 @@ import (
 )
 
 // Start starts a draft, or asks for its approval if it needs one.
-func (s *Service) Start(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) Start(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.start", func(c *Campaign) error {
 		if c.State != Draft {
 			return errState(*c, "started")
@@ -67,7 +67,7 @@ func errReleaseState(r firmware.Release) error {
 
 // Approve records a second person's approval of the plan with this digest. A
 // campaign that waits for it starts.
-func (s *Service) Approve(ctx context.Context, by fleet.Actor, id uuid.UUID, digest string) (Campaign, error) {
+func (s *Service) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID, digest string) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.approve", func(c *Campaign) error {
 		switch {
 		case c.State != Draft && c.State != AwaitingApproval:
@@ -86,7 +86,7 @@ func (s *Service) Approve(ctx context.Context, by fleet.Actor, id uuid.UUID, dig
 }
 
 // Deny refuses to approve, with a reason.
-func (s *Service) Deny(ctx context.Context, by fleet.Actor, id uuid.UUID, reason string) (Campaign, error) {
+func (s *Service) Deny(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Campaign, error) {
 	reason, err := needReason(reason)
 	if err != nil {
 		return Campaign{}, err
@@ -101,7 +101,7 @@ func (s *Service) Deny(ctx context.Context, by fleet.Actor, id uuid.UUID, reason
 }
 
 // byOperator is the operator's text as a reason; zero without a text.
-func byOperator(by fleet.Actor, text string) fleet.Reason {
+func byOperator(by fleet.Principal, text string) fleet.Reason {
 	if text == "" {
 		return fleet.Reason{}
 	}
@@ -117,7 +117,7 @@ func needReason(reason string) (string, error) {
 }
 
 // Discard ends a campaign that was not started.
-func (s *Service) Discard(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) Discard(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.discard", func(c *Campaign) error {
 		switch c.State {
 		case Draft, AwaitingApproval, Denied:
@@ -130,7 +130,7 @@ func (s *Service) Discard(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 }
 
 // Pause stops dispatching; what is in flight goes on.
-func (s *Service) Pause(ctx context.Context, by fleet.Actor, id uuid.UUID, reason string) (Campaign, error) {
+func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Campaign, error) {
 	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
 	if err != nil {
 		return Campaign{}, err
@@ -147,7 +147,7 @@ func (s *Service) Pause(ctx context.Context, by fleet.Actor, id uuid.UUID, reaso
 
 // Resume goes on with a paused campaign, in spite of the failures so far. One
 // that waits at a gate is advanced instead.
-func (s *Service) Resume(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	progress, err := s.CampaignProgress(ctx, id)
 	if err != nil {
 		return Campaign{}, err
@@ -175,7 +175,7 @@ func isDeprecated(err error) bool {
 
 // Advance opens the next wave: past a gate, or without waiting for the rest of
 // the open wave.
-func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) Advance(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.advance", func(c *Campaign) error {
 		atGate := c.State == Paused && c.PauseReason == PausedByGate
 		switch {
@@ -193,7 +193,7 @@ func (s *Service) Advance(ctx context.Context, by fleet.Actor, id uuid.UUID) (Ca
 // Abort ends a campaign: links of attempts under way are revoked; devices that
 // have downloaded run to their natural end. rollback then returns the devices
 // that were updated to their former release.
-func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollback bool) (Campaign, error) {
+func (s *Service) Abort(ctx context.Context, by fleet.Principal, id uuid.UUID, rollback bool) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
 		switch c.State {
 		case Scheduled, Running, Paused:
@@ -210,7 +210,7 @@ func (s *Service) Abort(ctx context.Context, by fleet.Actor, id uuid.UUID, rollb
 
 // Retry queues devices again that failed; no states means all failures, no
 // devices means all of them. It returns how many.
-func (s *Service) Retry(ctx context.Context, by fleet.Actor, id uuid.UUID, states []DeploymentState,
+func (s *Service) Retry(ctx context.Context, by fleet.Principal, id uuid.UUID, states []DeploymentState,
 	devices []fleet.DeviceID) (Campaign, int, error) {
 	states, err := retryStates(states)
 	if err != nil {
@@ -282,7 +282,7 @@ func (s *Service) reopen(c *Campaign) {
 }
 
 // PullNow reboots the online devices that wait for a boot poll.
-func (s *Service) PullNow(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) PullNow(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.pull_now", func(c *Campaign) error {
 		switch {
 		case c.State != Running:

@@ -212,11 +212,11 @@ type Campaign struct {
 	Skipped    int
 	Approval   *Approval
 	RollbackOf uuid.UUID // zero unless it is a rollback
-	CreatedBy  fleet.Actor
+	CreatedBy  fleet.Principal
 	CreatedAt  time.Time
-	EditedBy   fleet.Actor // who made the plan what it is
+	EditedBy   fleet.Principal // who made the plan what it is
 	EditedAt   time.Time
-	StartedBy  *fleet.Actor // who asked it to start
+	StartedBy  *fleet.Principal // who asked it to start
 	StartedAt  *time.Time
 	FinishedAt *time.Time
 	Revision   int64 // of the row: a change to an older one is refused
@@ -243,9 +243,9 @@ func (c Campaign) Ends() (time.Time, bool) {
 
 // An Approval is a second person's approval of one digest.
 type Approval struct {
-	By     fleet.Actor `json:"by"`
-	At     time.Time   `json:"at"`
-	Digest string      `json:"digest"`
+	By     fleet.Principal `json:"by"`
+	At     time.Time       `json:"at"`
+	Digest string          `json:"digest"`
 }
 
 // WaveState is where a wave stands.

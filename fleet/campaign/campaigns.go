@@ -20,7 +20,7 @@ type Options struct {
 	Inventories fleet.InventoryStore
 	Quarantines QuarantineStore
 	// Requeue queues ended deployments again; see [RolloutStore].
-	Requeue func(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []DeploymentState,
+	Requeue func(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
 		devices []fleet.DeviceID, at time.Time) (int, error)
 	// RequireApproval makes every campaign but a rollback need a second person.
 	RequireApproval bool
@@ -60,7 +60,7 @@ func New(o Options) *Service {
 }
 
 // DryRun plans without keeping anything.
-func (s *Service) DryRun(ctx context.Context, by fleet.Actor, p Plan) (DryRun, error) {
+func (s *Service) DryRun(ctx context.Context, by fleet.Principal, p Plan) (DryRun, error) {
 	if err := by.May(fleet.RoleViewer, "plan_campaign"); err != nil {
 		return DryRun{}, err
 	}
@@ -69,7 +69,7 @@ func (s *Service) DryRun(ctx context.Context, by fleet.Actor, p Plan) (DryRun, e
 }
 
 // Create keeps a plan, with the audience as it is now, as a draft.
-func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign, error) {
+func (s *Service) Create(ctx context.Context, by fleet.Principal, p Plan) (Campaign, error) {
 	if err := by.May(fleet.RoleOperator, "make_campaign"); err != nil {
 		return Campaign{}, err
 	}
@@ -92,7 +92,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Actor, p Plan) (Campaign,
 // Edit replaces the plan of a campaign that was not started, and resolves its
 // audience again; an approval ends. Of one that runs, only pace, windows,
 // thresholds and the end can change, and if it needed approval, only be tightened.
-func (s *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, p Plan) (Campaign, error) {
+func (s *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, p Plan) (Campaign, error) {
 	if err := by.May(fleet.RoleOperator, "change_campaign"); err != nil {
 		return Campaign{}, err
 	}
@@ -109,7 +109,7 @@ func (s *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, p Plan
 	return Campaign{}, errState(c, "changed")
 }
 
-func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan) (Campaign, error) {
+func (s *Service) replan(ctx context.Context, by fleet.Principal, c Campaign, p Plan) (Campaign, error) {
 	if c.RollbackOf != uuid.Nil {
 		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "rollback_is_fixed")
 	}
@@ -131,7 +131,7 @@ func (s *Service) replan(ctx context.Context, by fleet.Actor, c Campaign, p Plan
 
 // editRunning leaves the digest as it was approved: what may change while a
 // campaign runs only makes it more careful, or needed no approval.
-func (s *Service) editRunning(ctx context.Context, by fleet.Actor, c Campaign, p Plan) (Campaign, error) {
+func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaign, p Plan) (Campaign, error) {
 	if err := p.Normalize(s.o.Now()); err != nil {
 		return Campaign{}, err
 	}
@@ -155,7 +155,8 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Actor, c Campaign, p
 const changeTries = 5
 
 // change reads a campaign, changes it and stores it.
-func (s *Service) change(ctx context.Context, by fleet.Actor, id uuid.UUID, action string, f func(*Campaign) error) (
+func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
+	f func(*Campaign) error) (
 	Campaign, error) {
 	if err := by.May(fleet.RoleOperator, "steer_campaign"); err != nil {
 		return Campaign{}, err

@@ -20,9 +20,9 @@ import (
 )
 
 var (
-	ana = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleOperator}
-	bo  = fleet.Actor{Kind: fleet.ActorOperator, ID: "2", Name: "bo", Role: fleet.RoleOperator}
-	vi  = fleet.Actor{Kind: fleet.ActorOperator, ID: "3", Name: "vi", Role: fleet.RoleViewer}
+	ana = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ana", Role: fleet.RoleOperator}
+	bo  = fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bo", Role: fleet.RoleOperator}
+	vi  = fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "vi", Role: fleet.RoleViewer}
 )
 
 // plans is the service over a real store, with devices and a release in it.
@@ -304,7 +304,7 @@ func TestCampaignIsSteered(t *testing.T) {
 	c := p.created(func(p *campaign.Plan) { p.StartAt = &start })
 	for _, step := range []struct {
 		name string
-		do   func(context.Context, fleet.Actor, uuid.UUID) (campaign.Campaign, error)
+		do   func(context.Context, fleet.Principal, uuid.UUID) (campaign.Campaign, error)
 		want campaign.State // "" expects wrong_state
 	}{
 		{"pause a draft", p.pause, ""},
@@ -342,11 +342,11 @@ func TestCampaignIsSteered(t *testing.T) {
 	refusedAs(t, err, "invalid_state")
 }
 
-func (p *plans) pause(ctx context.Context, by fleet.Actor, id uuid.UUID) (campaign.Campaign, error) {
+func (p *plans) pause(ctx context.Context, by fleet.Principal, id uuid.UUID) (campaign.Campaign, error) {
 	return p.Pause(ctx, by, id, "lunch")
 }
 
-func (p *plans) abort(ctx context.Context, by fleet.Actor, id uuid.UUID) (campaign.Campaign, error) {
+func (p *plans) abort(ctx context.Context, by fleet.Principal, id uuid.UUID) (campaign.Campaign, error) {
 	return p.Abort(ctx, by, id, false)
 }
 

@@ -65,7 +65,7 @@ func (s *Service) Quarantines(ctx context.Context, now time.Time) ([]Quarantine,
 }
 
 // ClearQuarantine lets a device that failed too often back into campaigns.
-func (s *Service) ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error {
+func (s *Service) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
 	if err := by.May(fleet.RoleOperator, "end_quarantine"); err != nil {
 		return err
 	}

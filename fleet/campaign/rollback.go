@@ -16,7 +16,7 @@ const rollbackSoak = 2 * time.Minute
 // Rollback makes a campaign that returns every device that this one updated to
 // the build it had before, as far as that build's image is stored here, and
 // starts it. It needs no approval: it is the way to safety.
-func (s *Service) Rollback(ctx context.Context, by fleet.Actor, id uuid.UUID) (Campaign, error) {
+func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	if err := by.May(fleet.RoleOperator, "roll_back_campaign"); err != nil {
 		return Campaign{}, err
 	}
@@ -56,7 +56,7 @@ func rollbackable(c Campaign) error {
 }
 
 // planRollback aims each device at the image of the build it came from.
-func (s *Service) planRollback(ctx context.Context, by fleet.Actor, from Campaign) (Campaign, planned, error) {
+func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Campaign) (Campaign, planned, error) {
 	updated, err := s.o.Store.Rollbacks(ctx, from.ID)
 	if err != nil {
 		return Campaign{}, planned{}, err

@@ -118,13 +118,13 @@ type Dispatch struct {
 // refused with [fleet.ErrConflict] (campaign_changed) if the row moved on meanwhile.
 type Store interface {
 	// CreateCampaign puts a campaign on record with its waves and deployments.
-	CreateCampaign(ctx context.Context, by fleet.Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	CreateCampaign(ctx context.Context, by fleet.Principal, c *Campaign, waves []Wave, targets []Deployment) error
 	// ReplanCampaign replaces plan, digest, waves and deployments of one that was
 	// not started.
-	ReplanCampaign(ctx context.Context, by fleet.Actor, c *Campaign, waves []Wave, targets []Deployment) error
+	ReplanCampaign(ctx context.Context, by fleet.Principal, c *Campaign, waves []Wave, targets []Deployment) error
 	// ChangeCampaign stores everything of c but its targets and their counts, with an audit entry
 	// for the action ("campaign.start"; "" writes none), and raises c.Revision.
-	ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *Campaign) error
+	ChangeCampaign(ctx context.Context, by fleet.Principal, action string, c *Campaign) error
 	Campaign(ctx context.Context, id uuid.UUID) (Campaign, error)
 	Campaigns(ctx context.Context, f Filter) (fleet.Page[Campaign], error) // newest first
 	OpenCampaigns(ctx context.Context) ([]Campaign, error)                 // [State.Open], oldest first
@@ -183,7 +183,8 @@ type RolloutStore interface {
 	// Requeue puts final deployments of a campaign back to queued, for a retry; no
 	// states means all failures, no devices all of them. Those that succeeded or
 	// were skipped at planning stay.
-	Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []DeploymentState, devices []fleet.DeviceID,
+	Requeue(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
+		devices []fleet.DeviceID,
 		at time.Time) (int, error)
 	// RevokeLinks ends the links of deployments; no GET is served after it returned.
 	RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error
@@ -204,5 +205,5 @@ type QuarantineStore interface {
 	Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) // standing, latest first
 	QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*Quarantine, error)
 	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
-	ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error
+	ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error
 }

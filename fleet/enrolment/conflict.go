@@ -80,7 +80,8 @@ func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflict
 
 // ResolveConflict ends a device's conflict. What the units do afterwards counts
 // again, but for polls of the unit that was not kept.
-func (e *Service) ResolveConflict(ctx context.Context, by fleet.Actor, id fleet.DeviceID, r ConflictResolution) error {
+func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fleet.DeviceID,
+	r ConflictResolution) error {
 	if err := by.May(fleet.RoleOperator, "resolve_conflict"); err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ type ConflictStore interface {
 	SaveConflicts(ctx context.Context, conflicts []ConflictRecord) error
 	// ResolveConflict removes a device's conflict and stores the admission that
 	// the act led to, with its audit entry.
-	ResolveConflict(ctx context.Context, by fleet.Actor, r ConflictResolution, a Admission, at time.Time) error
+	ResolveConflict(ctx context.Context, by fleet.Principal, r ConflictResolution, a Admission, at time.Time) error
 }
 
 // A ConflictAct is how an operator ends a conflict.

@@ -10,7 +10,7 @@ import (
 )
 
 // Claim lets in the device that shows the code, and returns it.
-func (e *Service) Claim(ctx context.Context, by fleet.Actor, code string) (fleet.DeviceID, error) {
+func (e *Service) Claim(ctx context.Context, by fleet.Principal, code string) (fleet.DeviceID, error) {
 	id, err := e.ByCode(by, code)
 	if err != nil {
 		return "", err
@@ -26,7 +26,7 @@ func (e *Service) Claim(ctx context.Context, by fleet.Actor, code string) (fleet
 
 // ByCode returns the device that shows the code, without a decision. Wrong
 // codes count as for [Service.Claim].
-func (e *Service) ByCode(by fleet.Actor, code string) (fleet.DeviceID, error) {
+func (e *Service) ByCode(by fleet.Principal, code string) (fleet.DeviceID, error) {
 	if err := by.May(fleet.RoleOperator, "claim_device"); err != nil {
 		return "", err
 	}
@@ -50,7 +50,7 @@ func (e *Service) ByCode(by fleet.Actor, code string) (fleet.DeviceID, error) {
 // or that was rejected. code is the one the operator saw it show; with it,
 // another unit that has asked under the same id meanwhile is not let in by
 // mistake. "" approves whoever asks.
-func (e *Service) Approve(ctx context.Context, by fleet.Actor, id fleet.DeviceID, code string) error {
+func (e *Service) Approve(ctx context.Context, by fleet.Principal, id fleet.DeviceID, code string) error {
 	return e.decide(ctx, by, "device.approve", id, func(a *Admission) error {
 		if code != "" && code != a.ClaimCode {
 			return fleet.Refuse(fleet.ErrConflict, "request_changed", "device", id)
@@ -61,7 +61,7 @@ func (e *Service) Approve(ctx context.Context, by fleet.Actor, id fleet.DeviceID
 
 // Reject refuses a request: of a device that waits, or of a new Client-Id, and
 // then the device keeps the one it has. A device without a request is put out.
-func (e *Service) Reject(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	refused := ""
 	err := e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
 		switch {
@@ -84,7 +84,7 @@ func (e *Service) Reject(ctx context.Context, by fleet.Actor, id fleet.DeviceID)
 
 // Revoke makes the device's credentials worthless at once and ends its
 // connection. It gets new ones when it next starts.
-func (e *Service) Revoke(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+func (e *Service) Revoke(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
 		if a.Enrolment != fleet.EnrolmentEnrolled {
 			return errNotEnrolled(id)
@@ -96,7 +96,7 @@ func (e *Service) Revoke(ctx context.Context, by fleet.Actor, id fleet.DeviceID)
 
 // Rotate gives the device new credentials when it next starts. The present
 // ones stay good until it has used the new ones.
-func (e *Service) Rotate(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+func (e *Service) Rotate(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.rotate", id, func(a *Admission) error {
 		serial := credentialSerial(a.Serial)
 		switch {
@@ -137,7 +137,7 @@ func letIn(a *Admission) error {
 
 // decide changes a device's standing, in the store with its audit entry first
 // and then in memory. No poll is written meanwhile, or it could undo the change.
-func (e *Service) decide(ctx context.Context, by fleet.Actor, action string, id fleet.DeviceID,
+func (e *Service) decide(ctx context.Context, by fleet.Principal, action string, id fleet.DeviceID,
 	change func(*Admission) error) error {
 	if err := by.May(fleet.RoleOperator, "decide_device"); err != nil {
 		return err

@@ -98,5 +98,5 @@ type Store interface {
 	DropWaiting(ctx context.Context, ids []fleet.DeviceID) error
 	// SaveAdmission stores an operator's decision about a device with its
 	// audit entry. action is "device.claim", "device.approve", "device.reject", ...
-	SaveAdmission(ctx context.Context, by fleet.Actor, action string, a Admission, at time.Time) error
+	SaveAdmission(ctx context.Context, by fleet.Principal, action string, a Admission, at time.Time) error
 }

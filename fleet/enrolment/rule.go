@@ -55,8 +55,8 @@ type RuleAcceptance struct {
 }
 
 // RuleActor is the principal of what a rule does.
-func RuleActor(a RuleAcceptance) fleet.Actor {
-	return fleet.Actor{Kind: fleet.ActorSystem, ID: a.Rule.String(), Name: "rule " + a.Name, Role: fleet.RoleAdmin}
+func RuleActor(a RuleAcceptance) fleet.Principal {
+	return fleet.Principal{Kind: fleet.KindSystem, ID: a.Rule.String(), Name: "rule " + a.Name, Role: fleet.RoleAdmin}
 }
 
 // Limits of enrolment rules.
@@ -71,12 +71,12 @@ const (
 // audit entry.
 type RuleStore interface {
 	EnrolmentRules(ctx context.Context) ([]Rule, error) // by position
-	CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r Rule) error
-	UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r Rule) error
-	DeleteEnrolmentRule(ctx context.Context, by fleet.Actor, id uuid.UUID) error
+	CreateEnrolmentRule(ctx context.Context, by fleet.Principal, r Rule) error
+	UpdateEnrolmentRule(ctx context.Context, by fleet.Principal, r Rule) error
+	DeleteEnrolmentRule(ctx context.Context, by fleet.Principal, id uuid.UUID) error
 	// OrderEnrolmentRules gives the rules their positions, in the order of ids.
 	// moved is the one that an operator moved.
-	OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []uuid.UUID, moved uuid.UUID) error
+	OrderEnrolmentRules(ctx context.Context, by fleet.Principal, ids []uuid.UUID, moved uuid.UUID) error
 }
 
 // clean brings a rule into the form in which it is stored and matched.

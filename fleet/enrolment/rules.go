@@ -125,7 +125,7 @@ func (s *Rules) Rule(id uuid.UUID) (RuleRow, error) {
 }
 
 // Create adds a rule at the end.
-func (s *Rules) Create(ctx context.Context, by fleet.Actor, r Rule) (RuleRow, error) {
+func (s *Rules) Create(ctx context.Context, by fleet.Principal, r Rule) (RuleRow, error) {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
@@ -148,7 +148,7 @@ func (s *Rules) Create(ctx context.Context, by fleet.Actor, r Rule) (RuleRow, er
 }
 
 // Update changes a rule; its order and its counts stay.
-func (s *Rules) Update(ctx context.Context, by fleet.Actor, id uuid.UUID,
+func (s *Rules) Update(ctx context.Context, by fleet.Principal, id uuid.UUID,
 	change func(*Rule) error) (RuleRow, error) {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
@@ -173,7 +173,7 @@ func (s *Rules) Update(ctx context.Context, by fleet.Actor, id uuid.UUID,
 }
 
 // Delete removes a rule. Devices that it let in stay.
-func (s *Rules) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
+func (s *Rules) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (s *Rules) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error 
 }
 
 // Move puts a rule to another place, counted from 0; beyond the end is the end.
-func (s *Rules) Move(ctx context.Context, by fleet.Actor, id uuid.UUID, place int) (RuleRow, error) {
+func (s *Rules) Move(ctx context.Context, by fleet.Principal, id uuid.UUID, place int) (RuleRow, error) {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}

@@ -25,12 +25,12 @@ func (s *ruleStore) EnrolmentRules(context.Context) ([]enrolment.Rule, error) {
 	return s.rules, nil
 }
 
-func (s *ruleStore) CreateEnrolmentRule(_ context.Context, _ fleet.Actor, r enrolment.Rule) error {
+func (s *ruleStore) CreateEnrolmentRule(_ context.Context, _ fleet.Principal, r enrolment.Rule) error {
 	s.rules = append(s.rules, r)
 	return nil
 }
 
-func (s *ruleStore) UpdateEnrolmentRule(_ context.Context, _ fleet.Actor, r enrolment.Rule) error {
+func (s *ruleStore) UpdateEnrolmentRule(_ context.Context, _ fleet.Principal, r enrolment.Rule) error {
 	for i := range s.rules {
 		if s.rules[i].ID == r.ID {
 			s.rules[i] = r
@@ -39,12 +39,14 @@ func (s *ruleStore) UpdateEnrolmentRule(_ context.Context, _ fleet.Actor, r enro
 	return nil
 }
 
-func (s *ruleStore) DeleteEnrolmentRule(context.Context, fleet.Actor, uuid.UUID) error { return nil }
-func (s *ruleStore) OrderEnrolmentRules(context.Context, fleet.Actor, []uuid.UUID, uuid.UUID) error {
+func (s *ruleStore) DeleteEnrolmentRule(context.Context, fleet.Principal, uuid.UUID) error {
+	return nil
+}
+func (s *ruleStore) OrderEnrolmentRules(context.Context, fleet.Principal, []uuid.UUID, uuid.UUID) error {
 	return nil
 }
 
-var ruler = fleet.Actor{Kind: fleet.ActorOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
+var ruler = fleet.Principal{Kind: fleet.KindOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
 
 func rulesOf(t testing.TB, rules ...enrolment.Rule) *enrolment.Rules {
 	t.Helper()

@@ -79,14 +79,14 @@ func (k SerialKey) in(state SerialState) bool {
 type SerialStore interface {
 	SerialKeys(ctx context.Context) ([]SerialKey, error)
 	// AddSerials adds all or none; [fleet.ErrConflict] if one is on record by now.
-	AddSerials(ctx context.Context, by fleet.Actor, keys []SerialKey) error
+	AddSerials(ctx context.Context, by fleet.Principal, keys []SerialKey) error
 	// BindSerial binds the serial number to the device, or returns [fleet.ErrConflict]
 	// if it is bound to another. Binding again changes nothing.
-	BindSerial(ctx context.Context, by fleet.Actor, serial string, device fleet.DeviceID, at time.Time) error
-	SetSerialConflict(ctx context.Context, by fleet.Actor, serial string, device fleet.DeviceID, at time.Time) error
+	BindSerial(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID, at time.Time) error
+	SetSerialConflict(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID, at time.Time) error
 	// ReleaseSerial ends the binding and the conflict.
-	ReleaseSerial(ctx context.Context, by fleet.Actor, serial string) error
-	DeleteSerial(ctx context.Context, by fleet.Actor, serial string) error
+	ReleaseSerial(ctx context.Context, by fleet.Principal, serial string) error
+	DeleteSerial(ctx context.Context, by fleet.Principal, serial string) error
 	// SaveWrongProofs stores counts; those of unknown serial numbers are dropped.
 	SaveWrongProofs(ctx context.Context, counts []WrongProofs) error
 }
@@ -210,7 +210,7 @@ type SerialLoad struct {
 
 // LoadList adds the serial numbers of a list, all or none. An error of type
 // [*SerialFileError] names the lines at fault.
-func (s *Serials) LoadList(ctx context.Context, by fleet.Actor, list io.Reader) (SerialLoad, error) {
+func (s *Serials) LoadList(ctx context.Context, by fleet.Principal, list io.Reader) (SerialLoad, error) {
 	if err := by.May(fleet.RoleAdmin, "load_serials"); err != nil {
 		return SerialLoad{}, err
 	}
@@ -245,7 +245,7 @@ func (s *Serials) LoadList(ctx context.Context, by fleet.Actor, list io.Reader) 
 }
 
 // compare finds the rows that are new.
-func (s *Serials) compare(by fleet.Actor, rows []serialRow) (added []SerialKey, done SerialLoad,
+func (s *Serials) compare(by fleet.Principal, rows []serialRow) (added []SerialKey, done SerialLoad,
 	problems []LineProblem) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -350,7 +350,7 @@ func (s *Serials) bind(ctx context.Context, serial string, id fleet.DeviceID) er
 }
 
 // enrolmentActor is fleetd acting on the rules of enrolment.
-var enrolmentActor = fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleAdmin}
+var enrolmentActor = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 
 func (s *Serials) change(serial string, f func(*SerialKey)) {
 	s.mu.Lock()
@@ -362,7 +362,7 @@ func (s *Serials) change(serial string, f func(*SerialKey)) {
 
 // Release ends the binding of a serial number: the next device that proves it
 // gets it. A device that is enrolled stays enrolled.
-func (s *Serials) Release(ctx context.Context, by fleet.Actor, serial string) error {
+func (s *Serials) Release(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.decide(by, serial, func() error {
 		if err := s.store.ReleaseSerial(ctx, by, serial); err != nil {
 			return err
@@ -373,7 +373,7 @@ func (s *Serials) Release(ctx context.Context, by fleet.Actor, serial string) er
 }
 
 // Delete removes a serial number and its key from the record.
-func (s *Serials) Delete(ctx context.Context, by fleet.Actor, serial string) error {
+func (s *Serials) Delete(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.decide(by, serial, func() error {
 		if err := s.store.DeleteSerial(ctx, by, serial); err != nil {
 			return err
@@ -386,7 +386,7 @@ func (s *Serials) Delete(ctx context.Context, by fleet.Actor, serial string) err
 	})
 }
 
-func (s *Serials) decide(by fleet.Actor, serial string, do func() error) error {
+func (s *Serials) decide(by fleet.Principal, serial string, do func() error) error {
 	if err := by.May(fleet.RoleAdmin, "change_serials"); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (s *serialStore) SerialKeys(context.Context) (all []enrolment.SerialKey, er
 	return all, err
 }
 
-func (s *serialStore) AddSerials(_ context.Context, _ fleet.Actor, keys []enrolment.SerialKey) error {
+func (s *serialStore) AddSerials(_ context.Context, _ fleet.Principal, keys []enrolment.SerialKey) error {
 	return s.do(func() error {
 		if s.rows == nil {
 			s.rows = make(map[string]enrolment.SerialKey)
@@ -65,30 +65,30 @@ func (s *serialStore) change(serial string, f func(*enrolment.SerialKey)) error 
 	})
 }
 
-func (s *serialStore) BindSerial(_ context.Context, _ fleet.Actor, serial string, id fleet.DeviceID,
+func (s *serialStore) BindSerial(_ context.Context, _ fleet.Principal, serial string, id fleet.DeviceID,
 	at time.Time) error {
 	return s.change(serial, func(k *enrolment.SerialKey) { k.Device, k.BoundAt = id, &at })
 }
 
-func (s *serialStore) SetSerialConflict(_ context.Context, _ fleet.Actor, serial string, id fleet.DeviceID,
+func (s *serialStore) SetSerialConflict(_ context.Context, _ fleet.Principal, serial string, id fleet.DeviceID,
 	at time.Time) error {
 	return s.change(serial, func(k *enrolment.SerialKey) { k.ConflictDevice, k.ConflictAt = id, &at })
 }
 
-func (s *serialStore) ReleaseSerial(_ context.Context, _ fleet.Actor, serial string) error {
+func (s *serialStore) ReleaseSerial(_ context.Context, _ fleet.Principal, serial string) error {
 	return s.change(serial, func(k *enrolment.SerialKey) {
 		k.Device, k.BoundAt, k.ConflictDevice, k.ConflictAt = "", nil, "",
 			nil
 	})
 }
 
-func (s *serialStore) DeleteSerial(_ context.Context, _ fleet.Actor, serial string) error {
+func (s *serialStore) DeleteSerial(_ context.Context, _ fleet.Principal, serial string) error {
 	return s.do(func() error { delete(s.rows, serial); return nil })
 }
 
 func (s *serialStore) SaveWrongProofs(context.Context, []enrolment.WrongProofs) error { return nil }
 
-var root = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
+var root = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
 
 func newSerials(t testing.TB, store enrolment.SerialStore, secret []byte) *enrolment.Serials {
 	t.Helper()
@@ -191,7 +191,7 @@ func TestSerialNumbersAreLoadedOnce(t *testing.T) {
 	if _, err := load(s, "SN-3,"+keyA+"\nSN-1,"+keyB); err == nil || s.Known("SN-3") {
 		t.Errorf("another key for a loaded serial number: %v", err)
 	}
-	viewer := fleet.Actor{Kind: fleet.ActorOperator, Name: "vic", Role: fleet.RoleOperator}
+	viewer := fleet.Principal{Kind: fleet.KindOperator, Name: "vic", Role: fleet.RoleOperator}
 	if _, err := s.LoadList(t.Context(), viewer, strings.NewReader("SN-4,"+keyA)); !errors.Is(err, fleet.ErrForbidden) {
 		t.Errorf("an operator's list: %v", err)
 	}

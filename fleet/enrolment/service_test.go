@@ -427,7 +427,7 @@ func TestClaimingIsLimited(t *testing.T) {
 	if code == wrong {
 		wrong = "000001"
 	}
-	viewer := fleet.Actor{Kind: fleet.ActorOperator, ID: "3", Name: "vic", Role: fleet.RoleViewer}
+	viewer := fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "vic", Role: fleet.RoleViewer}
 	if _, err := e.Claim(t.Context(), viewer, code); !errors.Is(err, fleet.ErrForbidden) {
 		t.Errorf("a viewer's claim: %v", err)
 	}

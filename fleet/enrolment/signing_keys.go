@@ -134,12 +134,12 @@ type KeyStore interface {
 	LatestRotation(ctx context.Context) (KeyRotation, []SigningKey, error)
 	// StartRotation puts a rotation and its new key on record; [fleet.ErrConflict] if
 	// one is open, or the generation was taken meanwhile.
-	StartRotation(ctx context.Context, by fleet.Actor, r KeyRotation, key SigningKey) error
+	StartRotation(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey) error
 	// MoveRotation brings a rotation from one state to the next; [fleet.ErrConflict]
 	// if it is in another by now. The end deletes the key that it refuses.
-	MoveRotation(ctx context.Context, by fleet.Actor, r KeyRotation, from RotationState) error
+	MoveRotation(ctx context.Context, by fleet.Principal, r KeyRotation, from RotationState) error
 	// ResetKeys ends whatever rotation is open and replaces all keys by one.
-	ResetKeys(ctx context.Context, by fleet.Actor, r KeyRotation, key SigningKey) error
+	ResetKeys(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey) error
 	SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]KeyUse) error
 	KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID]int32, error)
 	RotationCounts(ctx context.Context, r KeyRotation) (RotationCounts, error)
@@ -333,7 +333,7 @@ func (k *SigningKeys) SigningGeneration() int32 { return k.ring.Load().signs }
 
 // Start makes a new key. From now on it signs, and both are accepted. confirm
 // must read "rotate".
-func (k *SigningKeys) Start(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+func (k *SigningKeys) Start(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	if err := k.may(ctx, by); err != nil {
 		return KeyRotation{}, err
 	}
@@ -352,7 +352,7 @@ func (k *SigningKeys) Start(ctx context.Context, by fleet.Actor, confirm string)
 }
 
 // next is the rotation to a new key, sealed.
-func (k *SigningKeys) next(now *keyRing, by fleet.Actor, state RotationState) (KeyRotation, SigningKey) {
+func (k *SigningKeys) next(now *keyRing, by fleet.Principal, state RotationState) (KeyRotation, SigningKey) {
 	at := k.now()
 	generation := max(now.signs, now.rotation.ToGeneration) + 1
 	return KeyRotation{FromGeneration: now.signs, ToGeneration: generation, State: state, StartedAt: at,
@@ -363,7 +363,7 @@ func (k *SigningKeys) next(now *keyRing, by fleet.Actor, state RotationState) (K
 // Finish ends the rotation: of the two keys, the one that does not sign is
 // refused from now on, and deleted. confirm is how many devices are left then,
 // as a number: if there are more by now, nothing is done.
-func (k *SigningKeys) Finish(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+func (k *SigningKeys) Finish(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	return k.move(ctx, by, func(r *KeyRotation, c RotationCounts) error {
 		next := rotationRules[r.State].finish
 		typed, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(confirm), ",", ""), 10, 64)
@@ -384,7 +384,7 @@ func (k *SigningKeys) Finish(ctx context.Context, by fleet.Actor, confirm string
 
 // Abort has the old key sign again. Devices that came with the new one keep
 // being accepted until [SigningKeys.Finish]. confirm must read "abort".
-func (k *SigningKeys) Abort(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+func (k *SigningKeys) Abort(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	return k.move(ctx, by, func(r *KeyRotation, _ RotationCounts) error {
 		next := rotationRules[r.State].abort
 		switch {
@@ -398,7 +398,7 @@ func (k *SigningKeys) Abort(ctx context.Context, by fleet.Actor, confirm string)
 	})
 }
 
-func (k *SigningKeys) move(ctx context.Context, by fleet.Actor, change func(*KeyRotation, RotationCounts) error) (
+func (k *SigningKeys) move(ctx context.Context, by fleet.Principal, change func(*KeyRotation, RotationCounts) error) (
 	KeyRotation,
 	error) {
 	if err := k.may(ctx, by); err != nil {
@@ -424,7 +424,7 @@ func (k *SigningKeys) move(ctx context.Context, by fleet.Actor, change func(*Key
 
 // Reset is for when the server's secret was lost: it makes a new key, sealed
 // with the present secret, and refuses every other. confirm must read "reset".
-func (k *SigningKeys) Reset(ctx context.Context, by fleet.Actor, confirm string) (KeyRotation, error) {
+func (k *SigningKeys) Reset(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	if err := by.May(fleet.RoleAdmin, "reset_signing_key"); err != nil {
 		return KeyRotation{}, err
 	}
@@ -448,7 +448,7 @@ func (k *SigningKeys) Reset(ctx context.Context, by fleet.Actor, confirm string)
 }
 
 // may checks the role, and reads what another process may have changed.
-func (k *SigningKeys) may(ctx context.Context, by fleet.Actor) error {
+func (k *SigningKeys) may(ctx context.Context, by fleet.Principal) error {
 	if err := by.May(fleet.RoleAdmin, "rotate_signing_key"); err != nil {
 		return err
 	}
@@ -489,7 +489,7 @@ func (k *SigningKeys) Devices(ctx context.Context, f RotationFilter) (fleet.Page
 
 // Restart asks, for a fan-out, which connected devices a restart would bring to
 // the key that signs.
-func (k *SigningKeys) Restart(ctx context.Context, by fleet.Actor, connected func(fleet.DeviceID) bool) (
+func (k *SigningKeys) Restart(ctx context.Context, by fleet.Principal, connected func(fleet.DeviceID) bool) (
 	fleet.FanOutRequest, error) {
 	if err := by.May(fleet.RoleAdmin, "restart_devices_for_key"); err != nil {
 		return fleet.FanOutRequest{}, err

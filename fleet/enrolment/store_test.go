@@ -95,7 +95,7 @@ func (s *admissionStore) DropWaiting(_ context.Context, ids []fleet.DeviceID) er
 	return nil
 }
 
-func (s *admissionStore) SaveAdmission(_ context.Context, by fleet.Actor, action string, a enrolment.Admission,
+func (s *admissionStore) SaveAdmission(_ context.Context, by fleet.Principal, action string, a enrolment.Admission,
 	_ time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,9 +29,9 @@ import (
 )
 
 var (
-	anAdmin    = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ada", Role: fleet.RoleAdmin}
-	anOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "2", Name: "bo", Role: fleet.RoleOperator}
-	aViewer    = fleet.Actor{Kind: fleet.ActorOperator, ID: "3", Name: "cy", Role: fleet.RoleViewer}
+	anAdmin    = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ada", Role: fleet.RoleAdmin}
+	anOperator = fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bo", Role: fleet.RoleOperator}
+	aViewer    = fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "cy", Role: fleet.RoleViewer}
 )
 
 // A firmwareBench is the service on a real database and real files.

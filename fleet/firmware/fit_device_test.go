@@ -117,7 +117,7 @@ var fitCases = []fitCase{
 		img.RevokedAt, img.RevokeReason = &past, "leaks"
 	}, firmware.SkipRevoked, "leaks"},
 	{"held", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) {
-		d.Hold = &fleet.Hold{Reason: "on loan", By: fleet.Actor{Name: "ada"}, Until: &future}
+		d.Hold = &fleet.Hold{Reason: "on loan", By: fleet.Principal{Name: "ada"}, Until: &future}
 	}, firmware.SkipHeld, "ada: on loan"},
 	{"hold is over", func(d *fleet.Device, _ *firmware.Image,
 		_ *firmware.FitOptions) {

@@ -20,7 +20,7 @@ type ImageLayout struct {
 	// version; zero if they do.
 	Problem fleet.Reason
 	Parts   []ImagePart // by offset
-	AddedBy fleet.Actor
+	AddedBy fleet.Principal
 	AddedAt time.Time
 }
 
@@ -66,7 +66,7 @@ type InstallFilter struct {
 // LayoutStore keeps the layouts of images.
 type LayoutStore interface {
 	// PutLayout puts a layout on record, in place of one that is there.
-	PutLayout(ctx context.Context, by fleet.Actor, l ImageLayout) error
+	PutLayout(ctx context.Context, by fleet.Principal, l ImageLayout) error
 	Layout(ctx context.Context, image string) (ImageLayout, error)
 	// Installable lists images of released releases that are not revoked, once
 	// each, those of the newest release first.

@@ -23,7 +23,7 @@ const (
 // says where they go. The files wait on disk. The caller owes Close.
 type Build struct {
 	firmware *Service
-	by       fleet.Actor
+	by       fleet.Principal
 	files    []buildFile
 	args     *flasherArgs
 	size     int64
@@ -36,7 +36,7 @@ type buildFile struct {
 }
 
 // NewBuild starts an empty build.
-func (f *Service) NewBuild(by fleet.Actor) (*Build, error) {
+func (f *Service) NewBuild(by fleet.Principal) (*Build, error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ const maxInstallable = 500
 
 // Installable lists the images that operators may put on blank boards, and
 // those that lack only their layout.
-func (f *Service) Installable(ctx context.Context, by fleet.Actor, chip string) ([]Installable, error) {
+func (f *Service) Installable(ctx context.Context, by fleet.Principal, chip string) ([]Installable, error) {
 	if err := mayInstall(by); err != nil || f.o.Layouts == nil {
 		return nil, err
 	}
@@ -20,13 +20,13 @@ func (f *Service) Installable(ctx context.Context, by fleet.Actor, chip string) 
 }
 
 // mayInstall: the parts are firmware, which viewers do not get to see either.
-func mayInstall(by fleet.Actor) error {
+func mayInstall(by fleet.Principal) error {
 	return by.May(fleet.RoleOperator, "install_firmware")
 }
 
 // Install returns an image with its layout if it may be put on a blank board,
 // or says why not.
-func (f *Service) Install(ctx context.Context, by fleet.Actor, sha256 string) (Installable, error) {
+func (f *Service) Install(ctx context.Context, by fleet.Principal, sha256 string) (Installable, error) {
 	if err := mayInstall(by); err != nil {
 		return Installable{}, err
 	}

@@ -21,7 +21,7 @@ func (f *Service) Layout(ctx context.Context, image string) (ImageLayout, error)
 
 // keepMerged keeps what a merged binary holds in addition to its application. That its
 // parts do not go together makes the application no worse; it is put on record.
-func (f *Service) keepMerged(ctx context.Context, by fleet.Actor, img Image, file *os.File, size int64,
+func (f *Service) keepMerged(ctx context.Context, by fleet.Principal, img Image, file *os.File, size int64,
 	parsed *espimage.Image) error {
 	if parsed.Merged == nil || f.o.Layouts == nil {
 		return nil
@@ -45,7 +45,7 @@ func (f *Service) keepMerged(ctx context.Context, by fleet.Actor, img Image, fil
 
 // keepLayout stores the parts and puts them on record. Parts of a layout that
 // was there before are forgotten.
-func (f *Service) keepLayout(ctx context.Context, by fleet.Actor, image string, l *espimage.Layout) (ImageLayout,
+func (f *Service) keepLayout(ctx context.Context, by fleet.Principal, image string, l *espimage.Layout) (ImageLayout,
 	error) {
 	before, err := f.o.Layouts.Layout(ctx, image)
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
@@ -59,7 +59,7 @@ func (f *Service) keepLayout(ctx context.Context, by fleet.Actor, image string, 
 	return f.o.Layouts.Layout(ctx, image)
 }
 
-func (f *Service) storeLayout(ctx context.Context, by fleet.Actor, image string, l *espimage.Layout) error {
+func (f *Service) storeLayout(ctx context.Context, by fleet.Principal, image string, l *espimage.Layout) error {
 	f.stored.RLock()
 	defer f.stored.RUnlock()
 	kept := ImageLayout{Image: image, FlashSize: l.FlashSize}
@@ -77,7 +77,7 @@ func (f *Service) storeLayout(ctx context.Context, by fleet.Actor, image string,
 	return f.putLayout(ctx, by, kept)
 }
 
-func (f *Service) putLayout(ctx context.Context, by fleet.Actor, l ImageLayout) error {
+func (f *Service) putLayout(ctx context.Context, by fleet.Principal, l ImageLayout) error {
 	l.AddedBy, l.AddedAt = by, f.o.Now()
 	if err := f.o.Layouts.PutLayout(ctx, by, l); err != nil {
 		return err

@@ -40,7 +40,7 @@ type Image struct {
 	// make devices crash (protocol 1.6). It can still be pushed. "" if it may.
 	NotOfferable string
 
-	UploadedBy   fleet.Actor
+	UploadedBy   fleet.Principal
 	CreatedAt    time.Time
 	RevokedAt    *time.Time // from then on it is never served
 	RevokedBy    string
@@ -78,7 +78,7 @@ type Release struct {
 	Notes     string
 	State     ReleaseState
 	Images    []Image // by board, then chip
-	CreatedBy fleet.Actor
+	CreatedBy fleet.Principal
 	CreatedAt time.Time
 	ChangedAt time.Time // of the state
 	Reason    string    // why it was deprecated or revoked
@@ -121,27 +121,27 @@ type ReleaseFilter struct {
 type Store interface {
 	// CreateImage puts an image on record. If there is one of that SHA-256, it
 	// returns that one and false.
-	CreateImage(ctx context.Context, by fleet.Actor, img Image) (stored Image, created bool, err error)
+	CreateImage(ctx context.Context, by fleet.Principal, img Image) (stored Image, created bool, err error)
 	Image(ctx context.Context, sha256 string) (Image, error)
 	ImagesByELF(ctx context.Context, elfSHA256 []string) ([]Image, error) // not revoked, newest first
 	Images(ctx context.Context, f ImageFilter) (fleet.Page[Image], error) // newest first
-	UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) error
+	UpdateImage(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) error
 	// SetImageManifest stores the manifest of img, with its signature and key.
-	SetImageManifest(ctx context.Context, by fleet.Actor, img Image) error
+	SetImageManifest(ctx context.Context, by fleet.Principal, img Image) error
 	// RevokeImages revokes those that are not yet.
-	RevokeImages(ctx context.Context, by fleet.Actor, sha256 []string, reason string, at time.Time) error
+	RevokeImages(ctx context.Context, by fleet.Principal, sha256 []string, reason string, at time.Time) error
 	// DeleteImage forgets an image that no release and no deployment names, else [fleet.ErrConflict] (image_in_use).
-	DeleteImage(ctx context.Context, by fleet.Actor, sha256 string) error
+	DeleteImage(ctx context.Context, by fleet.Principal, sha256 string) error
 	// RunningByELF counts devices in service by the build they run, for the given builds.
 	RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error)
 
-	CreateRelease(ctx context.Context, by fleet.Actor, r Release) error
+	CreateRelease(ctx context.Context, by fleet.Principal, r Release) error
 	Release(ctx context.Context, id uuid.UUID) (Release, error)
 	Releases(ctx context.Context, f ReleaseFilter) (fleet.Page[Release], error) // newest first
 	// UpdateRelease changes a draft's notes, version and images.
-	UpdateRelease(ctx context.Context, by fleet.Actor, r Release) error
+	UpdateRelease(ctx context.Context, by fleet.Principal, r Release) error
 	// SetReleaseState moves a release from one state to another; [fleet.ErrConflict]
 	// (release_changed) if it is not in from any more. Revoking revokes its images.
-	SetReleaseState(ctx context.Context, by fleet.Actor, id uuid.UUID, from, to ReleaseState, reason string,
+	SetReleaseState(ctx context.Context, by fleet.Principal, id uuid.UUID, from, to ReleaseState, reason string,
 		at time.Time) error
 }

@@ -28,7 +28,7 @@ func (f *Service) RunningByELF(ctx context.Context, elfSHA256 []string) (map[str
 
 // Update changes what operators say about an image; nil stays. The board of an
 // image that is released stays, too: it decides who gets it.
-func (f *Service) Update(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) (Image, error) {
+func (f *Service) Update(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "change_image"); err != nil {
 		return Image{}, err
 	}
@@ -91,7 +91,7 @@ func (f *Service) notReleased(ctx context.Context, img Image) error {
 
 // Revoke withdraws an image: it is never served again, not even to a link in
 // use. It cannot be undone.
-func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason string) (Image, error) {
+func (f *Service) Revoke(ctx context.Context, by fleet.Principal, sha256, reason string) (Image, error) {
 	if err := by.May(fleet.RoleAdmin, "revoke_image"); err != nil {
 		return Image{}, err
 	}
@@ -113,7 +113,7 @@ func (f *Service) Revoke(ctx context.Context, by fleet.Actor, sha256, reason str
 }
 
 // Delete forgets an image that nothing names, and its bytes.
-func (f *Service) Delete(ctx context.Context, by fleet.Actor, sha256 string) error {
+func (f *Service) Delete(ctx context.Context, by fleet.Principal, sha256 string) error {
 	if err := by.May(fleet.RoleOperator, "delete_image"); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // SetManifest gives an image the signed manifest in a .manifest file, in place
 // of any that it has.
-func (f *Service) SetManifest(ctx context.Context, by fleet.Actor, sha256 string, file []byte) (Image, error) {
+func (f *Service) SetManifest(ctx context.Context, by fleet.Principal, sha256 string, file []byte) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
 	}
@@ -30,7 +30,7 @@ func (f *Service) SetManifest(ctx context.Context, by fleet.Actor, sha256 string
 }
 
 // AttachManifest gives the image that a .manifest file is about that manifest.
-func (f *Service) AttachManifest(ctx context.Context, by fleet.Actor, file []byte) (Image, error) {
+func (f *Service) AttachManifest(ctx context.Context, by fleet.Principal, file []byte) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
 	}
@@ -45,7 +45,7 @@ func (f *Service) AttachManifest(ctx context.Context, by fleet.Actor, file []byt
 	return img, err
 }
 
-func (f *Service) storeManifest(ctx context.Context, by fleet.Actor, img Image) (Image, error) {
+func (f *Service) storeManifest(ctx context.Context, by fleet.Principal, img Image) (Image, error) {
 	if err := f.o.Store.SetImageManifest(ctx, by, img); err != nil {
 		return Image{}, err
 	}

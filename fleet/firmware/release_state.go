@@ -18,7 +18,8 @@ var releaseMoves = map[ReleaseState][]ReleaseState{
 // SetState releases a draft or a deprecated release, deprecates or revokes.
 // Revoking is an admin's, needs a reason, revokes all images with it, and ends
 // downloads under way.
-func (f *Service) SetState(ctx context.Context, by fleet.Actor, id uuid.UUID, to ReleaseState, reason string) (Release,
+func (f *Service) SetState(ctx context.Context, by fleet.Principal, id uuid.UUID, to ReleaseState,
+	reason string) (Release,
 	error) {
 	reason, err := mayMove(by, to, reason)
 	if err != nil {
@@ -37,7 +38,7 @@ func (f *Service) SetState(ctx context.Context, by fleet.Actor, id uuid.UUID, to
 	return f.moved(ctx, by, r, to)
 }
 
-func mayMove(by fleet.Actor, to ReleaseState, reason string) (string, error) {
+func mayMove(by fleet.Principal, to ReleaseState, reason string) (string, error) {
 	switch to {
 	case ReleaseRevoked:
 		if err := by.May(fleet.RoleAdmin, "revoke_release"); err != nil {
@@ -76,7 +77,7 @@ func (r Release) checkMove(to ReleaseState) error {
 // moved follows up a new state. Images are cut off as the release names them
 // now, since a draft may have changed until the last moment; if that cannot be
 // read, as it did before.
-func (f *Service) moved(ctx context.Context, by fleet.Actor, before Release, to ReleaseState) (Release, error) {
+func (f *Service) moved(ctx context.Context, by fleet.Principal, before Release, to ReleaseState) (Release, error) {
 	r, err := f.Release(context.WithoutCancel(ctx), before.ID)
 	if err != nil {
 		r = before

@@ -30,7 +30,7 @@ func (f *Service) Releases(ctx context.Context, filter ReleaseFilter) (fleet.Pag
 }
 
 // Create makes a release of images.
-func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest) (Release, error) {
+func (f *Service) Create(ctx context.Context, by fleet.Principal, req ReleaseRequest) (Release, error) {
 	if err := by.May(fleet.RoleOperator, "make_release"); err != nil {
 		return Release{}, err
 	}
@@ -50,7 +50,7 @@ func (f *Service) Create(ctx context.Context, by fleet.Actor, req ReleaseRequest
 }
 
 // Edit changes a draft. What was released stays as it is: devices run it.
-func (f *Service) Edit(ctx context.Context, by fleet.Actor, id uuid.UUID, req ReleaseRequest) (Release, error) {
+func (f *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, req ReleaseRequest) (Release, error) {
 	if err := by.May(fleet.RoleOperator, "change_release"); err != nil {
 		return Release{}, err
 	}

@@ -25,7 +25,7 @@ type ImageUpload struct {
 // Upload reads, checks and stores an image, or the application of a merged
 // binary. An upload of bytes that are there already returns that image and
 // false. The file waits on disk while it is read: memory stays flat.
-func (f *Service) Upload(ctx context.Context, by fleet.Actor, u ImageUpload) (Image, bool, error) {
+func (f *Service) Upload(ctx context.Context, by fleet.Principal, u ImageUpload) (Image, bool, error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return Image{}, false, err
 	}
@@ -170,12 +170,14 @@ func (f *Service) signed(all []espimage.Signature) error {
 }
 
 // keep stores the bytes and puts the image on record.
-func (f *Service) keep(ctx context.Context, by fleet.Actor, img Image, data *io.SectionReader) (Image, bool, error) {
+func (f *Service) keep(ctx context.Context, by fleet.Principal, img Image, data *io.SectionReader) (Image, bool,
+	error) {
 	return f.keepSigned(ctx, by, img, nil, data)
 }
 
 // keepSigned is keep with the .manifest file of the image, if there is one.
-func (f *Service) keepSigned(ctx context.Context, by fleet.Actor, img Image, manifest []byte, data *io.SectionReader) (
+func (f *Service) keepSigned(ctx context.Context, by fleet.Principal, img Image, manifest []byte,
+	data *io.SectionReader) (
 	Image, bool, error) {
 	f.stored.RLock()
 	defer f.stored.RUnlock()
@@ -206,7 +208,7 @@ func (f *Service) keepSigned(ctx context.Context, by fleet.Actor, img Image, man
 
 // newImage is what the bytes and their uploader say. Texts of the build are
 // foreign.
-func newImage(p *espimage.Image, by fleet.Actor, u ImageUpload) Image {
+func newImage(p *espimage.Image, by fleet.Principal, u ImageUpload) Image {
 	d := p.Descriptor
 	img := Image{Size: p.Size, FileName: u.FileName, Board: u.Board, Notes: u.Notes,
 		Chip: p.Chip, Version: fleet.CleanText(d.Version, 32), Project: fleet.CleanText(d.Project, 32),

@@ -16,7 +16,7 @@ import (
 var _ fleet.AuditStore = (*Store)(nil)
 
 // audited makes a change and its audit entry in one transaction.
-func (s *Store) audited(ctx context.Context, by fleet.Actor, action, subject string, detail map[string]any,
+func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject string, detail map[string]any,
 	change func(pgx.Tx) error) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		if err := change(tx); err != nil {
@@ -30,7 +30,7 @@ func (s *Store) audited(ctx context.Context, by fleet.Actor, action, subject str
 	return nil
 }
 
-func audit(ctx context.Context, tx pgx.Tx, by fleet.Actor, action, subject string, detail map[string]any) error {
+func audit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string, detail map[string]any) error {
 	if detail == nil {
 		detail = map[string]any{}
 	}
@@ -71,7 +71,7 @@ func withoutNUL(text string) string {
 type auditRow struct {
 	ID        uuid.UUID
 	CreatedAt time.Time
-	ActorKind fleet.ActorKind
+	ActorKind fleet.PrincipalKind
 	ActorID   string
 	ActorName string
 	ActorRole fleet.Role
@@ -82,7 +82,7 @@ type auditRow struct {
 
 func (r auditRow) entry() fleet.AuditEntry {
 	return fleet.AuditEntry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
-		Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
+		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
 }
 
 // AuditEntries lists audit entries, newest first.

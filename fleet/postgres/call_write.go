@@ -30,7 +30,7 @@ type callColumns struct {
 	createdAt               time.Time
 	device, tool            string
 	arguments               *string
-	actor                   fleet.Actor
+	actor                   fleet.Principal
 	fanOut                  pgtype.UUID
 	state                   string
 	failure                 *string

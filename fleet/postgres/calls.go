@@ -119,7 +119,7 @@ type callRow struct {
 	Device       fleet.DeviceID
 	Tool         string
 	Arguments    []byte
-	ActorKind    fleet.ActorKind
+	ActorKind    fleet.PrincipalKind
 	ActorID      string
 	ActorName    string
 	ActorRole    fleet.Role
@@ -140,7 +140,7 @@ type callRow struct {
 func (r callRow) call() (fleet.Call, error) {
 	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID,
 		State:  r.State,
-		Actor:  fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
+		Actor:  fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
 	var err error
@@ -377,7 +377,7 @@ func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.Ca
 
 // LastArguments returns what this actor last gave the tool. It looks through
 // the actor's recent calls only: it fills in a form, no more.
-func (s *Store) LastArguments(ctx context.Context, actor fleet.Actor, tool string) (json.RawMessage, error) {
+func (s *Store) LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error) {
 	var arguments []byte
 	err := s.db.QueryRow(ctx, `
 		SELECT arguments FROM (

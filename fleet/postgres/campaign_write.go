@@ -18,7 +18,7 @@ import (
 func orNoUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
 // CreateCampaign puts a campaign on record with its waves and deployments.
-func (s *Store) CreateCampaign(ctx context.Context, by fleet.Actor, c *campaign.Campaign, waves []campaign.Wave,
+func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -88,7 +88,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign
 
 // ReplanCampaign replaces plan, digest, waves and deployments of a campaign
 // that was not started.
-func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *campaign.Campaign, waves []campaign.Wave,
+func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Principal, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
 		if err := changeCampaign(ctx, tx, c, `, targets = $21, skipped = $22, release_id = $23`,
@@ -116,7 +116,7 @@ func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Actor, c *campaign.
 
 // ChangeCampaign stores everything of c but its targets and their counts, and
 // raises c.Revision. Without an action there is no audit entry.
-func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *campaign.Campaign) error {
+func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Principal, action string, c *campaign.Campaign) error {
 	change := func(tx pgx.Tx) error { return changeCampaign(ctx, tx, c, "", "") }
 	var err error
 	if action != "" {

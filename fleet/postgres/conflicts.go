@@ -68,7 +68,7 @@ func cleanSides(sides []fleet.ConflictSide) []fleet.ConflictSide {
 
 // ResolveConflict removes the conflict and stores the admission that the act
 // led to.
-func (s *Store) ResolveConflict(ctx context.Context, by fleet.Actor, r enrolment.ConflictResolution,
+func (s *Store) ResolveConflict(ctx context.Context, by fleet.Principal, r enrolment.ConflictResolution,
 	a enrolment.Admission,
 	at time.Time) error {
 	detail := map[string]any{"act": r.Act}

@@ -62,7 +62,7 @@ func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int)
 }
 
 // DeleteCoreDump forgets a core dump.
-func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Actor, id uuid.UUID) (unused bool, err error) {
+func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Principal, id uuid.UUID) (unused bool, err error) {
 	detail := map[string]any{}
 	err = s.audited(ctx, by, "core_dump.delete", id.String(), detail, func(tx pgx.Tx) error {
 		var device, blob string

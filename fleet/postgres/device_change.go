@@ -11,7 +11,7 @@ import (
 )
 
 // UpdateDevice changes name, notes, tags or time zone.
-func (s *Store) UpdateDevice(ctx context.Context, by fleet.Actor, id fleet.DeviceID, p fleet.DevicePatch) error {
+func (s *Store) UpdateDevice(ctx context.Context, by fleet.Principal, id fleet.DeviceID, p fleet.DevicePatch) error {
 	set := where{args: []any{id}}
 	detail := map[string]any{}
 	if p.Name != nil {
@@ -51,7 +51,7 @@ func cleanTexts(list []string) []string {
 }
 
 // SetHold puts a hold on a device, or releases it if h is nil.
-func (s *Store) SetHold(ctx context.Context, by fleet.Actor, id fleet.DeviceID, h *fleet.Hold) error {
+func (s *Store) SetHold(ctx context.Context, by fleet.Principal, id fleet.DeviceID, h *fleet.Hold) error {
 	if h == nil {
 		return s.audited(ctx, by, "device.release", string(id), nil, func(tx pgx.Tx) error {
 			return changeOne(ctx, tx, `UPDATE devices SET hold_reason = NULL, hold_kind = NULL, hold_id = NULL, hold_name = NULL,
@@ -67,7 +67,7 @@ func (s *Store) SetHold(ctx context.Context, by fleet.Actor, id fleet.DeviceID, 
 }
 
 // RetireDevice takes a device out of service.
-func (s *Store) RetireDevice(ctx context.Context, by fleet.Actor, id fleet.DeviceID, at time.Time) error {
+func (s *Store) RetireDevice(ctx context.Context, by fleet.Principal, id fleet.DeviceID, at time.Time) error {
 	return s.audited(ctx, by, "device.retire", string(id), nil, func(tx pgx.Tx) error {
 		return retire(ctx, tx, id, "", at)
 	})
@@ -99,7 +99,8 @@ func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 
 // ReplaceDevice retires old and gives its name, tags, notes, time zone and
 // hold to its successor, which must be in service.
-func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Actor, old, successor fleet.DeviceID, at time.Time) error {
+func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Principal, old, successor fleet.DeviceID,
+	at time.Time) error {
 	if old == successor {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_successor.itself")
 	}

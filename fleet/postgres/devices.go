@@ -47,7 +47,8 @@ func (r deviceRow) device() fleet.Device {
 	d := r.Device
 	if r.HoldSince != nil {
 		d.Hold = &fleet.Hold{Reason: *r.HoldReason, Since: *r.HoldSince, Until: r.HoldUntil,
-			By: fleet.Actor{Kind: fleet.ActorKind(*r.HoldKind), ID: *r.HoldID, Name: *r.HoldName, Role: fleet.Role(*r.HoldRole)}}
+			By: fleet.Principal{Kind: fleet.PrincipalKind(*r.HoldKind), ID: *r.HoldID, Name: *r.HoldName,
+				Role: fleet.Role(*r.HoldRole)}}
 	}
 	d.Conflict = r.conflict()
 	if r.OTASlotSize != nil {

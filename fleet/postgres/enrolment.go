@@ -30,7 +30,7 @@ func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 }
 
 // SaveAdmission stores an operator's decision about a device.
-func (s *Store) SaveAdmission(ctx context.Context, by fleet.Actor, action string, a enrolment.Admission,
+func (s *Store) SaveAdmission(ctx context.Context, by fleet.Principal, action string, a enrolment.Admission,
 	at time.Time) error {
 	detail := map[string]any{"enrolment": a.Enrolment, "client_id": a.ClientID}
 	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {

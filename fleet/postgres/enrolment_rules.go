@@ -32,7 +32,7 @@ func (s *Store) EnrolmentRules(ctx context.Context) ([]enrolment.Rule, error) {
 }
 
 // CreateEnrolmentRule stores a new rule.
-func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r enrolment.Rule) error {
+func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Principal, r enrolment.Rule) error {
 	return s.audited(ctx, by, "enrolment_rule.create", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices,
@@ -45,7 +45,7 @@ func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Actor, r enrol
 }
 
 // UpdateEnrolmentRule stores a changed rule.
-func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Actor, r enrolment.Rule) error {
+func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Principal, r enrolment.Rule) error {
 	return s.audited(ctx, by, "enrolment_rule.update", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
 			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7,
@@ -65,14 +65,14 @@ func ruleColumns(r enrolment.Rule) []any {
 }
 
 // DeleteEnrolmentRule removes a rule.
-func (s *Store) DeleteEnrolmentRule(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
+func (s *Store) DeleteEnrolmentRule(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	return s.audited(ctx, by, "enrolment_rule.delete", id.String(), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `DELETE FROM enrolment_rules WHERE id = $1`, id)
 	})
 }
 
 // OrderEnrolmentRules gives the rules their positions.
-func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Actor, ids []uuid.UUID, moved uuid.UUID) error {
+func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Principal, ids []uuid.UUID, moved uuid.UUID) error {
 	at := 0
 	for i, id := range ids {
 		if id == moved {

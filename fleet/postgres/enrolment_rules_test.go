@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-var ruler = fleet.Actor{Kind: fleet.ActorOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
+var ruler = fleet.Principal{Kind: fleet.KindOperator, ID: "9", Name: "ruth", Role: fleet.RoleAdmin}
 
 // enrolments is the service over a database, with rules.
 func enrolments(t *testing.T, s *postgres.Store, change func(*enrolment.Options)) (*enrolment.Service,
@@ -109,7 +109,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 		}
 		if action == "device.accept" && len(page.Items) > 0 {
 			if x := page.Items[1]; x.Subject != "a085e3112233" || x.Actor.Name != "rule lab" ||
-				x.Actor.Kind != fleet.ActorSystem || x.Detail["rule"] != lab.ID.String() {
+				x.Actor.Kind != fleet.KindSystem || x.Detail["rule"] != lab.ID.String() {
 				t.Errorf("the acceptance is on record as %+v", x)
 			}
 		}

@@ -45,7 +45,7 @@ const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, 
 
 type fanOutRow struct {
 	ID          uuid.UUID
-	ActorKind   fleet.ActorKind
+	ActorKind   fleet.PrincipalKind
 	ActorID     string
 	ActorName   string
 	ActorRole   fleet.Role
@@ -65,7 +65,7 @@ type fanOutRow struct {
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
-	return fleet.FanOut{ID: r.ID, Actor: fleet.Actor{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName,
+	return fleet.FanOut{ID: r.ID, Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName,
 		Role: r.ActorRole},
 		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
@@ -117,7 +117,7 @@ func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
 }
 
 // FinishFanOut ends a running fan-out; one that has ended is [fleet.ErrConflict].
-func (s *Store) FinishFanOut(ctx context.Context, by fleet.Actor, id uuid.UUID, state fleet.FanOutState,
+func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, state fleet.FanOutState,
 	at time.Time) error {
 	who := ""
 	if state == fleet.FanOutCanceled {

@@ -15,7 +15,7 @@ import (
 var _ firmware.LayoutStore = (*Store)(nil)
 
 // PutLayout puts a layout on record, in place of one that is there.
-func (s *Store) PutLayout(ctx context.Context, by fleet.Actor, l firmware.ImageLayout) error {
+func (s *Store) PutLayout(ctx context.Context, by fleet.Principal, l firmware.ImageLayout) error {
 	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize}
 	if l.Problem.Code != "" {
 		detail["problem_code"], detail["problem_params"] = l.Problem.Code, l.Problem.Params

@@ -23,7 +23,7 @@ var scanImage = pgx.RowToStructByName[firmware.Image]
 
 // CreateImage puts an image on record. If there is one of that SHA-256, it
 // returns that one and false.
-func (s *Store) CreateImage(ctx context.Context, by fleet.Actor, img firmware.Image) (stored firmware.Image,
+func (s *Store) CreateImage(ctx context.Context, by fleet.Principal, img firmware.Image) (stored firmware.Image,
 	created bool, err error) {
 	known := errors.New("known")
 	detail := map[string]any{"file_name": img.FileName, "version": img.Version, "chip": img.Chip, "board": img.Board,
@@ -106,7 +106,7 @@ func (s *Store) Images(ctx context.Context, f firmware.ImageFilter) (fleet.Page[
 
 // UpdateImage changes what operators say about an image; nil stays. Releases
 // follow its board.
-func (s *Store) UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, board, notes *string) error {
+func (s *Store) UpdateImage(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) error {
 	detail := map[string]any{}
 	if board != nil {
 		detail["board"] = *board
@@ -122,7 +122,7 @@ func (s *Store) UpdateImage(ctx context.Context, by fleet.Actor, sha256 string, 
 }
 
 // SetImageManifest stores the manifest of img, with its signature and key.
-func (s *Store) SetImageManifest(ctx context.Context, by fleet.Actor, img firmware.Image) error {
+func (s *Store) SetImageManifest(ctx context.Context, by fleet.Principal, img firmware.Image) error {
 	detail := map[string]any{"key": img.ManifestKey, "checked": img.ManifestChecked}
 	return s.audited(ctx, by, "image.sign", img.SHA256, detail, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE images SET manifest = $2, manifest_signature = $3, manifest_key = $4, manifest_checked = $5 WHERE sha256 = $1`,
@@ -148,7 +148,8 @@ func (s *Store) RunningByELF(ctx context.Context, elfSHA256 []string) (map[strin
 }
 
 // RevokeImages revokes those that are not yet, with an audit entry each.
-func (s *Store) RevokeImages(ctx context.Context, by fleet.Actor, sha256 []string, reason string, at time.Time) error {
+func (s *Store) RevokeImages(ctx context.Context, by fleet.Principal, sha256 []string, reason string,
+	at time.Time) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return revokeImages(ctx, tx, by, sha256, reason, at) })
 	if err != nil {
 		return fmt.Errorf("revoke %d images: %w", len(sha256), domainError(err))
@@ -156,7 +157,8 @@ func (s *Store) RevokeImages(ctx context.Context, by fleet.Actor, sha256 []strin
 	return nil
 }
 
-func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Actor, sha256 []string, reason string, at time.Time) error {
+func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Principal, sha256 []string, reason string,
+	at time.Time) error {
 	rows, _ := tx.Query(ctx, `
 		UPDATE images SET revoked_at = $2, revoked_by = $3, revoke_reason = $4
 		WHERE sha256 = ANY ($1) AND revoked_at IS NULL RETURNING sha256`, cleanTexts(sha256), at, cleanText(by.Name),
@@ -174,7 +176,7 @@ func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Actor, sha256 []strin
 }
 
 // DeleteImage forgets an image that no release and no deployment names.
-func (s *Store) DeleteImage(ctx context.Context, by fleet.Actor, sha256 string) error {
+func (s *Store) DeleteImage(ctx context.Context, by fleet.Principal, sha256 string) error {
 	return s.audited(ctx, by, "image.delete", sha256, nil, func(tx pgx.Tx) error {
 		if err := imageUnused(ctx, tx, sha256); err != nil {
 			return err

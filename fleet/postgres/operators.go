@@ -18,13 +18,14 @@ var _ fleet.OperatorStore = (*Store)(nil)
 const maxPeople = 10_000
 
 // CreateOperator adds an operator; the name is taken whatever its case.
-func (s *Store) CreateOperator(ctx context.Context, by fleet.Actor, o fleet.Operator) error {
-	detail := map[string]any{"name": o.Name, "role": o.Role}
+func (s *Store) CreateOperator(ctx context.Context, by fleet.Principal, o fleet.Operator) error {
+	filter, rest, _ := scopeColumns(o.Scope)
+	detail := map[string]any{"name": o.Name, "role": o.Role, "scope": filter, "rest": rest}
 	return s.audited(ctx, by, "operator.create", o.ID.String(), detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO operators (id, name, name_key, role, password_hash, locale, created_at, disabled_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-			o.ID, o.Name, strings.ToLower(o.Name), o.Role, o.PasswordHash, o.Locale, o.CreatedAt, o.DisabledAt)
+			INSERT INTO operators (id, name, name_key, role, scope, rest, password_hash, locale, created_at, disabled_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+			o.ID, o.Name, strings.ToLower(o.Name), o.Role, filter, rest, o.PasswordHash, o.Locale, o.CreatedAt, o.DisabledAt)
 		if hasCode(err, "23505") {
 			return fleet.Refuse(fleet.ErrConflict, "name_taken", "name", o.Name)
 		}
@@ -32,12 +33,40 @@ func (s *Store) CreateOperator(ctx context.Context, by fleet.Actor, o fleet.Oper
 	})
 }
 
-const operatorColumns = `id, name, role, password_hash, locale, created_at, disabled_at`
+const operatorColumns = `id, name, role, scope, rest, password_hash, locale, created_at, disabled_at`
+
+type operatorRow struct {
+	ID           uuid.UUID
+	Name         string
+	Role         fleet.Role
+	Scope        string
+	Rest         fleet.Role
+	PasswordHash string
+	Locale       string
+	CreatedAt    time.Time
+	DisabledAt   *time.Time
+}
+
+// toOperator fails for a scope that this version cannot read: without it the
+// operator would reach every device.
+func toOperator(row pgx.CollectableRow) (fleet.Operator, error) {
+	r, err := pgx.RowToStructByName[operatorRow](row)
+	if err != nil {
+		return fleet.Operator{}, err
+	}
+	scope, err := fleet.NewScope(r.Scope, r.Rest, nil)
+	if err != nil {
+		return fleet.Operator{}, fmt.Errorf("scope of operator %s: %w", r.ID, err)
+	}
+	return fleet.Operator{ID: r.ID, Name: r.Name, Role: r.Role, Scope: scope, PasswordHash: r.PasswordHash,
+		Locale:    r.Locale,
+		CreatedAt: r.CreatedAt, DisabledAt: r.DisabledAt}, nil
+}
 
 // Operators lists all operators by name.
 func (s *Store) Operators(ctx context.Context) ([]fleet.Operator, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators ORDER BY name_key LIMIT $1`, maxPeople)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Operator])
+	list, err := pgx.CollectRows(rows, toOperator)
 	if err != nil {
 		return nil, fmt.Errorf("operators: %w", domainError(err))
 	}
@@ -58,7 +87,7 @@ func (s *Store) OperatorByName(ctx context.Context, name string) (fleet.Operator
 }
 
 func oneOperator(rows pgx.Rows, who any) (fleet.Operator, error) {
-	o, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Operator])
+	o, err := pgx.CollectExactlyOneRow(rows, toOperator)
 	if err != nil {
 		return fleet.Operator{}, fmt.Errorf("operator %v: %w", who, domainError(err))
 	}
@@ -67,14 +96,14 @@ func oneOperator(rows pgx.Rows, who any) (fleet.Operator, error) {
 
 // SetOperatorPassword stores a new hash and ends nothing else: signing the
 // operator out is up to the caller.
-func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Actor, id uuid.UUID, hash string) error {
+func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Principal, id uuid.UUID, hash string) error {
 	return s.audited(ctx, by, "operator.password", id.String(), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE operators SET password_hash = $2 WHERE id = $1`, id, hash)
 	})
 }
 
 // SetOperatorDisabled locks an operator out, or lets them in again if at is nil.
-func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Actor, id uuid.UUID, at *time.Time) error {
+func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Principal, id uuid.UUID, at *time.Time) error {
 	action := "operator.disable"
 	if at == nil {
 		action = "operator.enable"

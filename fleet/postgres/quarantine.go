@@ -68,7 +68,7 @@ func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any
 
 // ClearQuarantine lets a device take part again. Its failures before count no
 // more: see [Store.FailedAttempts].
-func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Actor, device fleet.DeviceID) error {
+func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
 	return s.audited(ctx, by, "quarantine.clear", string(device), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(),
 			cleanText(string(device)))

@@ -77,7 +77,8 @@ func TestOperatorsAndTokens(t *testing.T) {
 	wantKind(t, s.SetOperatorPassword(ctx, admin, uuid.New(), "h"), fleet.ErrNotFound)
 
 	hash := sha256.Sum256([]byte("flt_x"))
-	tok := fleet.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Role: fleet.RoleAdmin, Hash: hash[:], Hint: "x",
+	tok := fleet.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Kind: fleet.KindProgram, Role: fleet.RoleAdmin,
+		Hash: hash[:], Hint: "x",
 		CreatedBy: "ada", CreatedAt: now()}
 	check(t, s.CreateToken(ctx, admin, tok))
 	check(t, s.TouchToken(ctx, tok.ID, at))

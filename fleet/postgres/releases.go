@@ -15,7 +15,7 @@ import (
 )
 
 // CreateRelease puts a release on record.
-func (s *Store) CreateRelease(ctx context.Context, by fleet.Actor, r firmware.Release) error {
+func (s *Store) CreateRelease(ctx context.Context, by fleet.Principal, r firmware.Release) error {
 	detail := map[string]any{"version": r.Version, "state": r.State, "images": shas(r.Images)}
 	return s.audited(ctx, by, "release.create", r.ID.String(), detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -129,7 +129,7 @@ func (s *Store) collectReleases(ctx context.Context, rows pgx.Rows) ([]firmware.
 }
 
 // UpdateRelease changes a draft's notes, version and images.
-func (s *Store) UpdateRelease(ctx context.Context, by fleet.Actor, r firmware.Release) error {
+func (s *Store) UpdateRelease(ctx context.Context, by fleet.Principal, r firmware.Release) error {
 	detail := map[string]any{"version": r.Version, "notes": r.Notes, "images": shas(r.Images)}
 	return s.audited(ctx, by, "release.update", r.ID.String(), detail, func(tx pgx.Tx) error {
 		err := changeOne(ctx, tx, `UPDATE releases SET version = $2, notes = $3 WHERE id = $1 AND state = 'draft'`,
@@ -159,7 +159,7 @@ func whyNotRelease(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 
 // SetReleaseState moves a release from one state to another. Revoking revokes
 // its images.
-func (s *Store) SetReleaseState(ctx context.Context, by fleet.Actor, id uuid.UUID, from, to firmware.ReleaseState,
+func (s *Store) SetReleaseState(ctx context.Context, by fleet.Principal, id uuid.UUID, from, to firmware.ReleaseState,
 	reason string, at time.Time) error {
 	detail := map[string]any{"from": from, "reason": reason}
 	return s.audited(ctx, by, "release."+string(to), id.String(), detail, func(tx pgx.Tx) error {

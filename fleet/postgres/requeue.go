@@ -47,7 +47,7 @@ const endWaiting = `
 // states means all failures, no devices means all of them. Attempts keep their
 // numbers, failures are counted from zero. Those that succeeded or were skipped
 // at planning stay.
-func (s *Store) Requeue(ctx context.Context, by fleet.Actor, campaign uuid.UUID, states []campaign.DeploymentState,
+func (s *Store) Requeue(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []campaign.DeploymentState,
 	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	from := texts(states)
 	if len(from) == 0 {

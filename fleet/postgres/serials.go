@@ -28,7 +28,7 @@ func (s *Store) SerialKeys(ctx context.Context) ([]enrolment.SerialKey, error) {
 }
 
 // AddSerials adds serial numbers, all or none.
-func (s *Store) AddSerials(ctx context.Context, by fleet.Actor, keys []enrolment.SerialKey) error {
+func (s *Store) AddSerials(ctx context.Context, by fleet.Principal, keys []enrolment.SerialKey) error {
 	serials, sealed := make([]string, len(keys)), make([][]byte, len(keys))
 	for i, k := range keys {
 		serials[i], sealed[i] = k.Serial, k.SealedKey
@@ -44,7 +44,7 @@ func (s *Store) AddSerials(ctx context.Context, by fleet.Actor, keys []enrolment
 }
 
 // BindSerial binds a serial number to the device that proved it.
-func (s *Store) BindSerial(ctx context.Context, by fleet.Actor, serial string, device fleet.DeviceID,
+func (s *Store) BindSerial(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID,
 	at time.Time) error {
 	return s.audited(ctx, by, "serial.bind", serial, map[string]any{"device": device}, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
@@ -59,7 +59,7 @@ func (s *Store) BindSerial(ctx context.Context, by fleet.Actor, serial string, d
 }
 
 // SetSerialConflict notes a second device that proved the serial number.
-func (s *Store) SetSerialConflict(ctx context.Context, by fleet.Actor, serial string, device fleet.DeviceID,
+func (s *Store) SetSerialConflict(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID,
 	at time.Time) error {
 	return s.audited(ctx, by, "serial.conflict", serial, map[string]any{"device": device}, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE serial_keys SET conflict_device = $2, conflict_at = $3 WHERE serial = $1`, serial,
@@ -68,7 +68,7 @@ func (s *Store) SetSerialConflict(ctx context.Context, by fleet.Actor, serial st
 }
 
 // ReleaseSerial ends a serial number's binding and conflict.
-func (s *Store) ReleaseSerial(ctx context.Context, by fleet.Actor, serial string) error {
+func (s *Store) ReleaseSerial(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.audited(ctx, by, "serial.release", serial, nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
 			UPDATE serial_keys SET device_id = '', bound_at = NULL, conflict_device = '', conflict_at = NULL WHERE serial = $1`,
@@ -77,7 +77,7 @@ func (s *Store) ReleaseSerial(ctx context.Context, by fleet.Actor, serial string
 }
 
 // DeleteSerial takes a serial number and its key off the record.
-func (s *Store) DeleteSerial(ctx context.Context, by fleet.Actor, serial string) error {
+func (s *Store) DeleteSerial(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.audited(ctx, by, "serial.delete", serial, nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `DELETE FROM serial_keys WHERE serial = $1`, serial)
 	})

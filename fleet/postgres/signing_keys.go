@@ -36,7 +36,7 @@ func (s *Store) LatestRotation(ctx context.Context) (r enrolment.KeyRotation, ke
 }
 
 // StartRotation puts a rotation and its new key on record.
-func (s *Store) StartRotation(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+func (s *Store) StartRotation(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.rotate", "", rotationDetail(r), func(tx pgx.Tx) error {
 		return insertRotation(ctx, tx,
@@ -63,7 +63,7 @@ func insertRotation(ctx context.Context, tx pgx.Tx, r enrolment.KeyRotation, key
 
 // MoveRotation brings a rotation from one state to the next. Its end deletes
 // the key that is refused from then on.
-func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+func (s *Store) MoveRotation(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	from enrolment.RotationState) error {
 	action := "keys.finish"
 	if r.Open() {
@@ -87,7 +87,7 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Actor, r enrolment.Ke
 }
 
 // ResetKeys ends whatever rotation is open and replaces all keys by one.
-func (s *Store) ResetKeys(ctx context.Context, by fleet.Actor, r enrolment.KeyRotation,
+func (s *Store) ResetKeys(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.reset", "", rotationDetail(r), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE key_rotations SET state = 'aborted', ended_at = $1, ended_by = $2 WHERE ended_at IS NULL`,

@@ -18,7 +18,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-var admin = fleet.Actor{Kind: fleet.ActorOperator, ID: "0190", Name: "ada", Role: fleet.RoleAdmin}
+var admin = fleet.Principal{Kind: fleet.KindOperator, ID: "0190", Name: "ada", Role: fleet.RoleAdmin}
 
 func newStore(t testing.TB) *postgres.Store {
 	t.Helper()

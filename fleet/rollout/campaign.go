@@ -168,8 +168,8 @@ func (c *openCampaign) soak(wave int) time.Duration {
 }
 
 // actor is the campaign as the subject of calls and audit entries.
-func (c *openCampaign) actor() fleet.Actor {
-	return fleet.Actor{Kind: fleet.ActorCampaign, ID: c.ID.String(), Name: c.Plan.Name, Role: fleet.RoleOperator}
+func (c *openCampaign) actor() fleet.Principal {
+	return fleet.Principal{Kind: fleet.KindCampaign, ID: c.ID.String(), Name: c.Plan.Name, Role: fleet.RoleOperator}
 }
 
 // byDeviceTime reports whether a window follows the devices' own time zones.

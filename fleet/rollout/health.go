@@ -16,7 +16,8 @@ var errAbsent = errors.New("the device is not connected")
 // checkHealth calls the tools of health checks, each again as often as it
 // allows, and returns their answers by index. baseline are the answers from
 // before; nil collects them: then nothing is compared with before.
-func (e *Engine) checkHealth(ctx context.Context, by fleet.Actor, device fleet.DeviceID, checks []campaign.HealthCheck,
+func (e *Engine) checkHealth(ctx context.Context, by fleet.Principal, device fleet.DeviceID,
+	checks []campaign.HealthCheck,
 	baseline map[string]string) (map[string]string, error) {
 	answers := make(map[string]string, len(checks))
 	for i, check := range checks {
@@ -44,7 +45,7 @@ func callFailed(e *fleet.CallError) error {
 		"detail", fleet.CleanText(e.Message, 400))}
 }
 
-func (e *Engine) tryCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck,
+func (e *Engine) tryCheck(ctx context.Context, by fleet.Principal, device fleet.DeviceID, check campaign.HealthCheck,
 	baseline map[string]string, before string) (text string, err error) {
 	for try := 0; ; try++ {
 		text, err = e.runCheck(ctx, by, device, check)
@@ -76,7 +77,7 @@ func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 	return out
 }
 
-func (e *Engine) runCheck(ctx context.Context, by fleet.Actor, device fleet.DeviceID, check campaign.HealthCheck) (
+func (e *Engine) runCheck(ctx context.Context, by fleet.Principal, device fleet.DeviceID, check campaign.HealthCheck) (
 	string, error) {
 	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool,
 		Arguments: check.Arguments})

@@ -131,7 +131,7 @@ func (s *memStore) Campaign(ctx context.Context, id uuid.UUID) (campaign.Campaig
 	return c, nil
 }
 
-func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Actor, action string, c *campaign.Campaign) error {
+func (s *memStore) ChangeCampaign(ctx context.Context, by fleet.Principal, action string, c *campaign.Campaign) error {
 	return s.write(ctx, "campaign", func() error {
 		row := s.campaigns[c.ID]
 		if row.Revision != c.Revision {
@@ -370,7 +370,8 @@ func (s *memStore) AddTargets(ctx context.Context, campaignID uuid.UUID, targets
 	return n, err
 }
 
-func (s *memStore) Requeue(ctx context.Context, by fleet.Actor, campaignID uuid.UUID, states []campaign.DeploymentState,
+func (s *memStore) Requeue(ctx context.Context, by fleet.Principal, campaignID uuid.UUID,
+	states []campaign.DeploymentState,
 	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	err = s.write(ctx, "requeue", func() error {
 		for id, d := range s.deployments {

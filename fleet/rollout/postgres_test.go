@@ -78,7 +78,7 @@ func newPGFleet(t testing.TB, n int, fault func(i int) string) *pgFleet {
 	return f
 }
 
-var by = fleet.Actor{Kind: fleet.ActorSystem, Name: "test", Role: fleet.RoleAdmin}
+var by = fleet.Principal{Kind: fleet.KindSystem, Name: "test", Role: fleet.RoleAdmin}
 
 func (f *pgFleet) campaign(change func(*campaign.Plan), sizes ...int) campaign.Campaign {
 	now := time.Now().UTC().Truncate(time.Microsecond)

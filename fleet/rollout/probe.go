@@ -39,7 +39,7 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 }
 
 // askBuild returns the build that the device says it runs; "" if it does not say.
-func (e *Engine) askBuild(ctx context.Context, by fleet.Actor, device fleet.DeviceID) string {
+func (e *Engine) askBuild(ctx context.Context, by fleet.Principal, device fleet.DeviceID) string {
 	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: toolSystemInfo})
 	if err != nil || call.State != fleet.CallSucceeded {
 		return ""

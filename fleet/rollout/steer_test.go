@@ -346,7 +346,7 @@ func TestRetryOfACompletedCampaign(t *testing.T) {
 		defer stop()
 		w.await(c.ID, time.Hour, campaign.CompletedWithErrors)
 		w.devices["device000"].fault = ""
-		if n, err := w.store.Requeue(t.Context(), fleet.Actor{}, c.ID, nil, nil, time.Now()); n != 1 || err != nil {
+		if n, err := w.store.Requeue(t.Context(), fleet.Principal{}, c.ID, nil, nil, time.Now()); n != 1 || err != nil {
 			t.Fatalf("Requeue = %d, %v", n, err)
 		}
 		w.edit(c.ID, func(c *campaign.Campaign) { c.State, c.FinishedAt = campaign.Running, nil })

@@ -59,7 +59,7 @@ func (l *loop) verifyAgain(d *deployment, attempt int) {
 // verdict is nil for a device that is well, [errAbsent] if it could not be
 // asked, else what is wrong with it.
 func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan,
-	by fleet.Actor) error {
+	by fleet.Principal) error {
 	if err := e.checkTools(ctx, d, plan); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 const unit = fleet.DeviceID("a085e3112233")
 
 var (
-	ann = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}
-	bob = fleet.Actor{Kind: fleet.ActorOperator, ID: "2", Name: "bob", Role: fleet.RoleAdmin}
+	ann = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}
+	bob = fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bob", Role: fleet.RoleAdmin}
 )
 
 // bench is a call service over scripted devices. Its calls own no addresses

@@ -58,7 +58,7 @@ type CoreDumpStore interface {
 	CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]CoreDump, error) // newest first
 	// DeleteCoreDump forgets a core dump, with an audit entry. unused says that
 	// nothing names its blob any more.
-	DeleteCoreDump(ctx context.Context, by fleet.Actor, id uuid.UUID) (unused bool, err error)
+	DeleteCoreDump(ctx context.Context, by fleet.Principal, id uuid.UUID) (unused bool, err error)
 	// DeleteCoreDumpsBefore forgets what came before the given time, and returns
 	// the blobs that nothing names any more.
 	DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (deleted int, unused []string, err error)

@@ -88,7 +88,7 @@ func readCoreDumpInfo(result json.RawMessage) (info CoreDumpInfo, ok bool) {
 // Ask asks the device what core dump it holds. It fails with [fleet.ErrConflict]
 // (no_core_dump) if it holds no core dump. A device that does not offer the question
 // is not asked.
-func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.DeviceID) error {
+func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Principal, device fleet.DeviceID) error {
 	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
 		return err
 	}
@@ -103,14 +103,14 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Actor, device fleet.Dev
 }
 
 // UploadRequest is the call that makes the device send its core dump.
-func (s *CoreDumps) UploadRequest(actor fleet.Actor, device fleet.DeviceID, erase bool) fleet.CallRequest {
+func (s *CoreDumps) UploadRequest(actor fleet.Principal, device fleet.DeviceID, erase bool) fleet.CallRequest {
 	return fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpUpload,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"erase":%t}`, erase))}
 }
 
 // Fetch makes the device send its core dump, and erase it once it arrived if
 // so asked. It returns the call of the upload.
-func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Actor, device fleet.DeviceID, erase bool) (fleet.Call,
+func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Principal, device fleet.DeviceID, erase bool) (fleet.Call,
 	error) {
 	if err := s.Ask(ctx, actor, device); err != nil {
 		return fleet.Call{}, err
@@ -277,7 +277,7 @@ func (s *CoreDumps) Content(ctx context.Context, id uuid.UUID) (CoreDump, []byte
 }
 
 // Delete forgets a core dump, and its bytes unless another record needs them.
-func (s *CoreDumps) Delete(ctx context.Context, by fleet.Actor, id uuid.UUID) error {
+func (s *CoreDumps) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	if err := by.May(fleet.RoleOperator, "delete_core_dump"); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 )
 
 // collector is in whose name fleetd fetches core dumps automatically.
-var collector = fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
+var collector = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleOperator}
 
 // A coreDumpTry is a core dump that waits on a device.
 type coreDumpTry struct {

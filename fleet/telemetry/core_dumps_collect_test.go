@@ -184,7 +184,7 @@ func TestCoreDumpIsCollectedOnce(t *testing.T) {
 			t.Errorf("%+v\nwant %+v", c, want)
 		}
 		for _, call := range b.store.All() {
-			if call.Actor.Kind != fleet.ActorSystem || call.State != fleet.CallSucceeded {
+			if call.Actor.Kind != fleet.KindSystem || call.State != fleet.CallSucceeded {
 				t.Errorf("%s by %+v: %s", call.Tool, call.Actor, call.State)
 			}
 		}

@@ -51,7 +51,7 @@ type deviceLog struct {
 
 // Following says that a device streams its log.
 type Following struct {
-	By      fleet.Actor // who started it, and in whose name it is renewed
+	By      fleet.Principal // who started it, and in whose name it is renewed
 	Level   string
 	Since   time.Time
 	Until   time.Time // what the device was asked for
@@ -102,7 +102,7 @@ func (s *Logs) View(id fleet.DeviceID, seq uint64) LogView {
 // Fetch asks the device for the newest lines of its log and adds them to what
 // is there. It returns the last call that was made: each is on record. If it
 // failed, the lines that came before it are there nevertheless.
-func (s *Logs) Fetch(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) (last fleet.Call, err error) {
+func (s *Logs) Fetch(ctx context.Context, actor fleet.Principal, id fleet.DeviceID) (last fleet.Call, err error) {
 	var lines []LogLine
 	var from uint32
 	for range maxTailCalls {
@@ -130,14 +130,15 @@ func (s *Logs) Fetch(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) 
 
 // followRequest is the call that makes the device stream its log for step; 0
 // stops it.
-func (s *Logs) followRequest(actor fleet.Actor, id fleet.DeviceID, level string, step time.Duration) fleet.CallRequest {
+func (s *Logs) followRequest(actor fleet.Principal, id fleet.DeviceID, level string,
+	step time.Duration) fleet.CallRequest {
 	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsStream,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step.Round(time.Second)/time.Second), level))}
 }
 
 // LevelRequest is the call that sets how much the device logs, of one part or
 // ("") of all.
-func (s *Logs) LevelRequest(actor fleet.Actor, id fleet.DeviceID, level, tag string) fleet.CallRequest {
+func (s *Logs) LevelRequest(actor fleet.Principal, id fleet.DeviceID, level, tag string) fleet.CallRequest {
 	args, _ := json.Marshal(map[string]string{"level": level, "tag": tag}) // strings marshal
 	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsLevel, Arguments: args}
 }
@@ -145,7 +146,7 @@ func (s *Logs) LevelRequest(actor fleet.Actor, id fleet.DeviceID, level, tag str
 // Follow makes the device stream its log for [FollowStep]. While somebody
 // watches ([Logs.Watch]) it is renewed in the actor's name, until
 // [FollowLimit].
-func (s *Logs) Follow(ctx context.Context, actor fleet.Actor, id fleet.DeviceID, level string) (fleet.Call, error) {
+func (s *Logs) Follow(ctx context.Context, actor fleet.Principal, id fleet.DeviceID, level string) (fleet.Call, error) {
 	now := s.o.Now()
 	if err := s.startFollowing(id, Following{By: actor, Level: level, Since: now,
 		Until: now.Add(FollowStep)}); err != nil {
@@ -159,7 +160,7 @@ func (s *Logs) Follow(ctx context.Context, actor fleet.Actor, id fleet.DeviceID,
 }
 
 // Stop makes the device end its stream.
-func (s *Logs) Stop(ctx context.Context, actor fleet.Actor, id fleet.DeviceID) (fleet.Call, error) {
+func (s *Logs) Stop(ctx context.Context, actor fleet.Principal, id fleet.DeviceID) (fleet.Call, error) {
 	c, err := s.o.Calls.Make(ctx, s.followRequest(actor, id, LogLevels[0], 0))
 	if err == nil && c.State == fleet.CallSucceeded {
 		s.endFollowing(id)

@@ -55,7 +55,7 @@ func withReason(detail map[string]any, code string) map[string]any {
 	return detail
 }
 
-func (a *api) listAudit(ctx context.Context, _ fleet.Actor, in *auditInput) (*answer[list[auditView]], error) {
+func (a *api) listAudit(ctx context.Context, _ fleet.Principal, in *auditInput) (*answer[list[auditView]], error) {
 	f := fleet.AuditFilter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Limit: in.Limit, Cursor: in.Cursor}
 	page, err := a.Audit.AuditEntries(ctx, f)
 	if err != nil {

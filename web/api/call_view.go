@@ -41,11 +41,11 @@ func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 }
 
 type actorView struct {
-	Kind fleet.ActorKind `json:"kind" enum:"operator,token,llm,campaign,system"`
-	Name string          `json:"name"`
+	Kind fleet.PrincipalKind `json:"kind" enum:"operator,program,model,voice,campaign,system"`
+	Name string              `json:"name"`
 }
 
-func actor(a fleet.Actor) actorView { return actorView{a.Kind, a.Name} }
+func actor(a fleet.Principal) actorView { return actorView{a.Kind, a.Name} }
 
 // lateView is a late answer: either a result or an error.
 type lateView struct {

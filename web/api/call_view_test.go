@@ -16,7 +16,7 @@ func TestUsualCallIsWrittenAsJSON(t *testing.T) {
 	at := time.Date(2026, 3, 29, 2, 30, 0, 120_000_000, time.UTC)
 	usual := fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: unit, Tool: "self.<&>.set", State: fleet.CallSucceeded,
 		Arguments: json.RawMessage(` { "a" : "<\u2028 é\\u00e9" , "b":[ ] } `), Result: json.RawMessage(`{"content":[]}`),
-		Actor:   fleet.Actor{Kind: fleet.ActorToken, ID: "7", Name: "O'Neill <ops>", Role: fleet.RoleOperator},
+		Actor:   fleet.Principal{Kind: fleet.KindProgram, ID: "7", Name: "O'Neill <ops>", Role: fleet.RoleOperator},
 		Timeout: 10 * time.Second, CreatedAt: at, SentAt: &at, FinishedAt: new(at.Add(1234567 * time.Nanosecond))}
 	tests := []struct {
 		name   string

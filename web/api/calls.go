@@ -71,13 +71,13 @@ type makeCallOutput struct {
 }
 
 // request is the call without its picture.
-func (in *makeCallInput) request(by fleet.Actor) (fleet.CallRequest, error) {
+func (in *makeCallInput) request(by fleet.Principal) (fleet.CallRequest, error) {
 	id, err := in.device()
 	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
 		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}, err
 }
 
-func (a *api) makeCall(ctx context.Context, by fleet.Actor, in *makeCallInput) (*makeCallOutput, error) {
+func (a *api) makeCall(ctx context.Context, by fleet.Principal, in *makeCallInput) (*makeCallOutput, error) {
 	r, err := in.request(by)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,8 @@ type listDeviceCallsInput struct {
 	CallFilter
 }
 
-func (a *api) listDeviceCalls(ctx context.Context, _ fleet.Actor, in *listDeviceCallsInput) (*answer[list[callView]],
+func (a *api) listDeviceCalls(ctx context.Context, _ fleet.Principal,
+	in *listDeviceCallsInput) (*answer[list[callView]],
 	error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
@@ -146,7 +147,7 @@ type listCallsInput struct {
 	CallFilter
 }
 
-func (a *api) listCalls(ctx context.Context, _ fleet.Actor, in *listCallsInput) (*answer[list[callView]], error) {
+func (a *api) listCalls(ctx context.Context, _ fleet.Principal, in *listCallsInput) (*answer[list[callView]], error) {
 	f := in.filter()
 	var err error
 	if f.Device, err = deviceParam(in.Device); err != nil {
@@ -184,7 +185,7 @@ func (p IDPath) uuid() uuid.UUID {
 	return id
 }
 
-func (a *api) getCall(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[callView], error) {
+func (a *api) getCall(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[callView], error) {
 	c, err := a.Calls.Get(ctx, in.uuid())
 	if err != nil {
 		return nil, err

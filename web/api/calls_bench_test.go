@@ -89,7 +89,7 @@ func (forgetfulStore) InsertCall(context.Context, *fleet.Call) error { return ni
 func (forgetfulStore) FinishCall(context.Context, *fleet.Call) error { return nil }
 
 func callInProcess(b *testing.B, a *api) {
-	r := fleet.CallRequest{Actor: fleet.Actor{Kind: fleet.ActorToken, Name: "bench", Role: fleet.RoleOperator},
+	r := fleet.CallRequest{Actor: fleet.Principal{Kind: fleet.KindProgram, Name: "bench", Role: fleet.RoleOperator},
 		Device: unit,
 		Tool:   "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)}
 	if c, err := a.Calls.Make(context.Background(), r); err != nil || c.State != fleet.CallSucceeded {

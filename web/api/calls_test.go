@@ -21,7 +21,7 @@ func TestCall(t *testing.T) {
 	for _, id := range []string{"a085e3112233", "A0:85:E3:11:22:33", "a0-85-e3-11-22-33", "a0%3A85%3Ae3%3A11%3A22%3A33"} {
 		r := w.as(t, fleet.RoleOperator, http.MethodPost, "/devices/"+id+"/calls", volume50)
 		c := decode[callView](t, r, http.StatusOK)
-		if c.State != fleet.CallSucceeded || c.DeviceID != unit || c.Actor.Kind != fleet.ActorToken ||
+		if c.State != fleet.CallSucceeded || c.DeviceID != unit || c.Actor.Kind != fleet.KindProgram ||
 			c.Actor.Name != "operator-script" ||
 			c.DurationMs == nil || c.SentAt == nil || string(c.Arguments) != `{"volume":50}` {
 			t.Errorf("%s: answered %s", id, r.body)

@@ -40,9 +40,9 @@ func (a *api) registerCampaignActs() {
 }
 
 // plainAct is an operation that needs no more than the campaign's id.
-func (a *api) plainAct(act func(*campaign.Service, context.Context, fleet.Actor, uuid.UUID) (campaign.Campaign,
-	error)) func(context.Context, fleet.Actor, *IDPath) (*answer[CampaignView], error) {
-	return func(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[CampaignView], error) {
+func (a *api) plainAct(act func(*campaign.Service, context.Context, fleet.Principal, uuid.UUID) (campaign.Campaign,
+	error)) func(context.Context, fleet.Principal, *IDPath) (*answer[CampaignView], error) {
+	return func(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[CampaignView], error) {
 		c, err := act(a.Campaigns, ctx, by, in.uuid())
 		return a.shownCampaign(ctx, c, err)
 	}
@@ -55,7 +55,7 @@ type approveCampaignInput struct {
 	}
 }
 
-func (a *api) approveCampaign(ctx context.Context, by fleet.Actor, in *approveCampaignInput) (*answer[CampaignView],
+func (a *api) approveCampaign(ctx context.Context, by fleet.Principal, in *approveCampaignInput) (*answer[CampaignView],
 	error) {
 	c, err := a.Campaigns.Approve(ctx, by, in.uuid(), in.Body.Digest)
 	return a.shownCampaign(ctx, c, err)
@@ -66,7 +66,8 @@ type denyCampaignInput struct {
 	ReasonBody
 }
 
-func (a *api) denyCampaign(ctx context.Context, by fleet.Actor, in *denyCampaignInput) (*answer[CampaignView], error) {
+func (a *api) denyCampaign(ctx context.Context, by fleet.Principal, in *denyCampaignInput) (*answer[CampaignView],
+	error) {
 	c, err := a.Campaigns.Deny(ctx, by, in.uuid(), in.Body.Reason)
 	return a.shownCampaign(ctx, c, err)
 }
@@ -76,7 +77,7 @@ type pauseCampaignInput struct {
 	MayReasonBody
 }
 
-func (a *api) pauseCampaign(ctx context.Context, by fleet.Actor, in *pauseCampaignInput) (*answer[CampaignView],
+func (a *api) pauseCampaign(ctx context.Context, by fleet.Principal, in *pauseCampaignInput) (*answer[CampaignView],
 	error) {
 	c, err := a.Campaigns.Pause(ctx, by, in.uuid(), in.reason())
 	return a.shownCampaign(ctx, c, err)
@@ -89,7 +90,7 @@ type abortCampaignInput struct {
 	}
 }
 
-func (a *api) abortCampaign(ctx context.Context, by fleet.Actor, in *abortCampaignInput) (*answer[CampaignView],
+func (a *api) abortCampaign(ctx context.Context, by fleet.Principal, in *abortCampaignInput) (*answer[CampaignView],
 	error) {
 	c, err := a.Campaigns.Abort(ctx, by, in.uuid(), in.Body != nil && in.Body.Rollback)
 	return a.shownCampaign(ctx, c, err)
@@ -109,7 +110,8 @@ type retriedView struct {
 	Retried int `json:"retried" doc:"Devices that were queued again"`
 }
 
-func (a *api) retryCampaign(ctx context.Context, by fleet.Actor, in *retryCampaignInput) (*answer[retriedView], error) {
+func (a *api) retryCampaign(ctx context.Context, by fleet.Principal, in *retryCampaignInput) (*answer[retriedView],
+	error) {
 	var states []campaign.DeploymentState
 	var devices []fleet.DeviceID
 	if in.Body != nil {
@@ -130,7 +132,7 @@ func (a *api) retryCampaign(ctx context.Context, by fleet.Actor, in *retryCampai
 	return answerWith(retriedView{v, n}), nil
 }
 
-func (a *api) rollbackCampaign(ctx context.Context, by fleet.Actor, in *IDPath) (*createCampaignOutput, error) {
+func (a *api) rollbackCampaign(ctx context.Context, by fleet.Principal, in *IDPath) (*createCampaignOutput, error) {
 	c, err := a.Campaigns.Rollback(ctx, by, in.uuid())
 	if err != nil {
 		return nil, err

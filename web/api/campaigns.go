@@ -55,7 +55,8 @@ type createCampaignOutput struct {
 	Body     CampaignView
 }
 
-func (a *api) createCampaign(ctx context.Context, by fleet.Actor, in *campaignInput) (*createCampaignOutput, error) {
+func (a *api) createCampaign(ctx context.Context, by fleet.Principal, in *campaignInput) (*createCampaignOutput,
+	error) {
 	plan, err := a.planOf(ctx, in)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func (a *api) shownCampaign(ctx context.Context, c campaign.Campaign, err error)
 	return answerWith(v), nil
 }
 
-func (a *api) dryRunCampaign(ctx context.Context, by fleet.Actor, in *campaignInput) (*answer[dryRunView], error) {
+func (a *api) dryRunCampaign(ctx context.Context, by fleet.Principal, in *campaignInput) (*answer[dryRunView], error) {
 	plan, err := a.planOf(ctx, in)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,8 @@ type listCampaignsInput struct {
 	Release string   `query:"release" format:"uuid" doc:"Id of a release"`
 }
 
-func (a *api) listCampaigns(ctx context.Context, _ fleet.Actor, in *listCampaignsInput) (*answer[list[CampaignItem]],
+func (a *api) listCampaigns(ctx context.Context, _ fleet.Principal,
+	in *listCampaignsInput) (*answer[list[CampaignItem]],
 	error) {
 	f := campaign.Filter{Limit: in.Limit, Cursor: in.Cursor}
 	for _, s := range in.State {
@@ -132,7 +134,7 @@ func (a *api) listCampaigns(ctx context.Context, _ fleet.Actor, in *listCampaign
 	return pageOf(page, campaignItem), nil
 }
 
-func (a *api) getCampaign(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[CampaignView], error) {
+func (a *api) getCampaign(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[CampaignView], error) {
 	c, err := a.Campaigns.Campaign(ctx, in.uuid())
 	return a.shownCampaign(ctx, c, err)
 }
@@ -146,7 +148,7 @@ type updateCampaignInput struct {
 	}
 }
 
-func (a *api) updateCampaign(ctx context.Context, by fleet.Actor, in *updateCampaignInput) (*answer[CampaignView],
+func (a *api) updateCampaign(ctx context.Context, by fleet.Principal, in *updateCampaignInput) (*answer[CampaignView],
 	error) {
 	c, err := a.Campaigns.Campaign(ctx, in.uuid())
 	if err != nil {
@@ -167,7 +169,7 @@ func (a *api) updateCampaign(ctx context.Context, by fleet.Actor, in *updateCamp
 	return a.shownCampaign(ctx, c, err)
 }
 
-func (a *api) discardCampaign(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[CampaignView], error) {
+func (a *api) discardCampaign(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[CampaignView], error) {
 	c, err := a.Campaigns.Discard(ctx, by, in.uuid())
 	return a.shownCampaign(ctx, c, err)
 }

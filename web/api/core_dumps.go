@@ -66,7 +66,8 @@ type listCoreDumpsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listCoreDumps(ctx context.Context, _ fleet.Actor, in *listCoreDumpsInput) (*answer[list[coreDumpView]],
+func (a *api) listCoreDumps(ctx context.Context, _ fleet.Principal,
+	in *listCoreDumpsInput) (*answer[list[coreDumpView]],
 	error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
@@ -86,7 +87,8 @@ type fetchCoreDumpInput struct {
 	}
 }
 
-func (a *api) fetchCoreDump(ctx context.Context, by fleet.Actor, in *fetchCoreDumpInput) (*answer[callView], error) {
+func (a *api) fetchCoreDump(ctx context.Context, by fleet.Principal, in *fetchCoreDumpInput) (*answer[callView],
+	error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func (a *api) fetchCoreDump(ctx context.Context, by fleet.Actor, in *fetchCoreDu
 	return answerWith(call(c)), nil
 }
 
-func (a *api) getCoreDump(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[coreDumpView], error) {
+func (a *api) getCoreDump(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[coreDumpView], error) {
 	c, err := a.CoreDumps.CoreDump(ctx, in.uuid())
 	if err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func (a *api) getCoreDump(ctx context.Context, _ fleet.Actor, in *IDPath) (*answ
 	return answerWith(coreDump(c)), nil
 }
 
-func (a *api) deleteCoreDump(ctx context.Context, by fleet.Actor, in *IDPath) (*empty, error) {
+func (a *api) deleteCoreDump(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
 	return &empty{}, a.CoreDumps.Delete(ctx, by, in.uuid())
 }
 
@@ -118,7 +120,7 @@ type fileOutput struct {
 	Body         []byte
 }
 
-func (a *api) getCoreDumpContent(ctx context.Context, _ fleet.Actor, in *IDPath) (*fileOutput, error) {
+func (a *api) getCoreDumpContent(ctx context.Context, _ fleet.Principal, in *IDPath) (*fileOutput, error) {
 	c, data, err := a.CoreDumps.Content(ctx, in.uuid())
 	if err != nil {
 		return nil, err

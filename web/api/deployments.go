@@ -55,7 +55,7 @@ func (in *listDeploymentsInput) filter() (campaign.DeploymentFilter, error) {
 	return f, err
 }
 
-func (a *api) listDeployments(ctx context.Context, _ fleet.Actor, in *listDeploymentsInput) (
+func (a *api) listDeployments(ctx context.Context, _ fleet.Principal, in *listDeploymentsInput) (
 	*answer[list[DeploymentView]], error) {
 	f, err := in.filter()
 	if err != nil {
@@ -92,7 +92,8 @@ type deploymentPath struct {
 
 func (p deploymentPath) pathID() string { return p.Device }
 
-func (a *api) getDeployment(ctx context.Context, _ fleet.Actor, in *deploymentPath) (*answer[DeploymentView], error) {
+func (a *api) getDeployment(ctx context.Context, _ fleet.Principal, in *deploymentPath) (*answer[DeploymentView],
+	error) {
 	device, err := fleet.ParseDeviceID(in.Device)
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ type deviceDeploymentsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *deviceDeploymentsInput) (
+func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Principal, in *deviceDeploymentsInput) (
 	*answer[list[DeploymentView]], error) {
 	d, err := a.find(ctx, in.DevicePath)
 	if err != nil {
@@ -127,7 +128,7 @@ func (a *api) listDeviceDeployments(ctx context.Context, _ fleet.Actor, in *devi
 	return listOf(all, view), err
 }
 
-func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[outlookView], error) {
+func (a *api) getOutlook(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[outlookView], error) {
 	d, err := a.find(ctx, *in)
 	if err != nil {
 		return nil, err
@@ -145,7 +146,8 @@ func (a *api) getOutlook(ctx context.Context, _ fleet.Actor, in *DevicePath) (*a
 	return answerWith(outlook(o, events)), nil
 }
 
-func (a *api) listQuarantines(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[quarantineView]], error) {
+func (a *api) listQuarantines(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[quarantineView]],
+	error) {
 	all, err := a.Campaigns.Quarantines(ctx, time.Now())
 	if err != nil {
 		return nil, err
@@ -153,7 +155,7 @@ func (a *api) listQuarantines(ctx context.Context, _ fleet.Actor, _ *struct{}) (
 	return listOf(all, quarantine), nil
 }
 
-func (a *api) clearQuarantine(ctx context.Context, by fleet.Actor, in *DevicePath) (*empty, error) {
+func (a *api) clearQuarantine(ctx context.Context, by fleet.Principal, in *DevicePath) (*empty, error) {
 	d, err := a.find(ctx, *in)
 	if err != nil {
 		return nil, err

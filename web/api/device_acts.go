@@ -39,7 +39,7 @@ type claimInput struct {
 	}
 }
 
-func (a *api) claim(ctx context.Context, by fleet.Actor, in *claimInput) (*answer[deviceView], error) {
+func (a *api) claim(ctx context.Context, by fleet.Principal, in *claimInput) (*answer[deviceView], error) {
 	id, err := a.Enrolment.Claim(ctx, by, in.Body.Code)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ type holdInput struct {
 	}
 }
 
-func (a *api) hold(ctx context.Context, by fleet.Actor, in *holdInput) (*answer[deviceView], error) {
+func (a *api) hold(ctx context.Context, by fleet.Principal, in *holdInput) (*answer[deviceView], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (a *api) hold(ctx context.Context, by fleet.Actor, in *holdInput) (*answer[
 	return a.shown(ctx, d, err)
 }
 
-func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+func (a *api) release(ctx context.Context, by fleet.Principal, in *DevicePath) (*answer[deviceView], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -74,17 +74,18 @@ func (a *api) release(ctx context.Context, by fleet.Actor, in *DevicePath) (*ans
 	return a.shown(ctx, d, err)
 }
 
-func (a *api) approve(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
-	return a.decide(ctx, by, in, func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+func (a *api) approve(ctx context.Context, by fleet.Principal, in *DevicePath) (*answer[deviceView], error) {
+	return a.decide(ctx, by, in, func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return a.Enrolment.Approve(ctx, by, id, "")
 	})
 }
 
-func (a *api) reject(ctx context.Context, by fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+func (a *api) reject(ctx context.Context, by fleet.Principal, in *DevicePath) (*answer[deviceView], error) {
 	return a.decide(ctx, by, in, a.Enrolment.Reject)
 }
 
-func (a *api) decide(ctx context.Context, by fleet.Actor, in *DevicePath, decide func(context.Context, fleet.Actor,
+func (a *api) decide(ctx context.Context, by fleet.Principal, in *DevicePath, decide func(context.Context,
+	fleet.Principal,
 	fleet.DeviceID) error) (*answer[deviceView], error) {
 	id, err := in.device()
 	if err != nil {
@@ -105,8 +106,8 @@ type resolveInput struct {
 	}
 }
 
-func (a *api) resolveConflict(ctx context.Context, by fleet.Actor, in *resolveInput) (*answer[deviceView], error) {
-	return a.decide(ctx, by, &in.DevicePath, func(ctx context.Context, by fleet.Actor, id fleet.DeviceID) error {
+func (a *api) resolveConflict(ctx context.Context, by fleet.Principal, in *resolveInput) (*answer[deviceView], error) {
+	return a.decide(ctx, by, &in.DevicePath, func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return a.Enrolment.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: in.Body.Act,
 			Client: in.Body.Client})
 	})
@@ -120,7 +121,7 @@ type replaceInput struct {
 	}
 }
 
-func (a *api) replace(ctx context.Context, by fleet.Actor, in *replaceInput) (*answer[deviceView], error) {
+func (a *api) replace(ctx context.Context, by fleet.Principal, in *replaceInput) (*answer[deviceView], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ type listDevicesInput struct {
 	Sort  string `query:"sort" default:"name" enum:"name,board,version,presence,last_seen,created,-name,-board,-version,-presence,-last_seen,-created" doc:"Order; - before it reverses"`
 }
 
-func (a *api) listDevices(ctx context.Context, _ fleet.Actor, in *listDevicesInput) (*answer[list[deviceView]], error) {
+func (a *api) listDevices(ctx context.Context, _ fleet.Principal, in *listDevicesInput) (*answer[list[deviceView]],
+	error) {
 	q, err := fleet.ParseQuery(in.Query)
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (a *api) listDevices(ctx context.Context, _ fleet.Actor, in *listDevicesInp
 	return pageOf(page, func(d fleet.Device) deviceView { return a.device(d, of[d.ID]) }), nil
 }
 
-func (a *api) getDevice(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[deviceView], error) {
+func (a *api) getDevice(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[deviceView], error) {
 	d, err := a.find(ctx, *in)
 	return a.shown(ctx, d, err)
 }
@@ -94,7 +95,8 @@ type updateDeviceInput struct {
 	}
 }
 
-func (a *api) updateDevice(ctx context.Context, by fleet.Actor, in *updateDeviceInput) (*answer[deviceView], error) {
+func (a *api) updateDevice(ctx context.Context, by fleet.Principal, in *updateDeviceInput) (*answer[deviceView],
+	error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -104,7 +106,7 @@ func (a *api) updateDevice(ctx context.Context, by fleet.Actor, in *updateDevice
 	return a.shown(ctx, d, err)
 }
 
-func (a *api) retireDevice(ctx context.Context, by fleet.Actor, in *DevicePath) (*empty, error) {
+func (a *api) retireDevice(ctx context.Context, by fleet.Principal, in *DevicePath) (*empty, error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err

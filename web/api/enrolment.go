@@ -90,7 +90,7 @@ func (a *api) rule(r enrolment.RuleRow, err error) (*answer[ruleView], error) {
 	return answerWith(viewRule(r, place)), nil
 }
 
-func (a *api) listRules(context.Context, fleet.Actor, *struct{}) (*answer[list[ruleView]], error) {
+func (a *api) listRules(context.Context, fleet.Principal, *struct{}) (*answer[list[ruleView]], error) {
 	rules := a.Rules.Rules()
 	l := list[ruleView]{Items: make([]ruleView, len(rules))}
 	for i, r := range rules {
@@ -100,7 +100,7 @@ func (a *api) listRules(context.Context, fleet.Actor, *struct{}) (*answer[list[r
 	return answerWith(l), nil
 }
 
-func (a *api) getRule(_ context.Context, _ fleet.Actor, in *IDPath) (*answer[ruleView], error) {
+func (a *api) getRule(_ context.Context, _ fleet.Principal, in *IDPath) (*answer[ruleView], error) {
 	return a.rule(a.Rules.Rule(in.uuid()))
 }
 
@@ -158,7 +158,7 @@ func (f RuleFields) apply(r *enrolment.Rule) error {
 
 type createRuleInput struct{ Body RuleFields }
 
-func (a *api) createRule(ctx context.Context, by fleet.Actor, in *createRuleInput) (*answer[ruleView], error) {
+func (a *api) createRule(ctx context.Context, by fleet.Principal, in *createRuleInput) (*answer[ruleView], error) {
 	r := enrolment.Rule{Enabled: true}
 	if err := in.Body.apply(&r); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ type updateRuleInput struct {
 	}
 }
 
-func (a *api) updateRule(ctx context.Context, by fleet.Actor, in *updateRuleInput) (*answer[ruleView], error) {
+func (a *api) updateRule(ctx context.Context, by fleet.Principal, in *updateRuleInput) (*answer[ruleView], error) {
 	id := in.uuid()
 	r, err := a.Rules.Rule(id)
 	if err == nil && in.Body.RuleFields != (RuleFields{}) {
@@ -186,7 +186,7 @@ func (a *api) updateRule(ctx context.Context, by fleet.Actor, in *updateRuleInpu
 	return a.rule(r, err)
 }
 
-func (a *api) deleteRule(ctx context.Context, by fleet.Actor, in *IDPath) (*empty, error) {
+func (a *api) deleteRule(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
 	return &empty{}, a.Rules.Delete(ctx, by, in.uuid())
 }
 
@@ -231,7 +231,7 @@ type waitingList struct {
 	Unlisted []unlistedView `json:"unlisted" nullable:"false" doc:"Of the last hour"`
 }
 
-func (a *api) listWaiting(context.Context, fleet.Actor, *struct{}) (*answer[waitingList], error) {
+func (a *api) listWaiting(context.Context, fleet.Principal, *struct{}) (*answer[waitingList], error) {
 	waiting := a.Enrolment.Waiting()
 	matches := make(map[fleet.DeviceID]*ruleMatchView)
 	for _, m := range a.Rules.Preview(waiting) {

@@ -85,7 +85,7 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-func (a *api) streamEvents(_ context.Context, by fleet.Actor, in *eventsInput) (*huma.StreamResponse, error) {
+func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInput) (*huma.StreamResponse, error) {
 	device, err := deviceParam(in.Device)
 	if err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func TestFirmwareEvents(t *testing.T) {
 
 func TestEventsEndWithTheToken(t *testing.T) {
 	w := newWorld(t)
-	made, secret, err := w.operators.NewToken(t.Context(), root, "short", fleet.RoleViewer, nil)
+	made, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "short", Role: fleet.RoleViewer})
 	if err != nil {
 		t.Fatal(err)
 	}

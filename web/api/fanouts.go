@@ -47,7 +47,7 @@ type createFanOutInput struct {
 	}
 }
 
-func (in *createFanOutInput) request(by fleet.Actor) (fleet.FanOutRequest, error) {
+func (in *createFanOutInput) request(by fleet.Principal) (fleet.FanOutRequest, error) {
 	b := in.Body
 	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
 		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm}
@@ -79,7 +79,8 @@ type createFanOutOutput struct {
 	Body     any
 }
 
-func (a *api) createFanOut(ctx context.Context, by fleet.Actor, in *createFanOutInput) (*createFanOutOutput, error) {
+func (a *api) createFanOut(ctx context.Context, by fleet.Principal, in *createFanOutInput) (*createFanOutOutput,
+	error) {
 	r, err := in.request(by)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (a *api) createFanOut(ctx context.Context, by fleet.Actor, in *createFanOut
 	return &createFanOutOutput{http.StatusCreated, prefix + "/fanouts/" + f.ID.String(), fanOut(f)}, err
 }
 
-func (a *api) listFanOuts(ctx context.Context, _ fleet.Actor, in *Paging) (*answer[list[FanOutView]], error) {
+func (a *api) listFanOuts(ctx context.Context, _ fleet.Principal, in *Paging) (*answer[list[FanOutView]], error) {
 	page, err := a.FanOuts.List(ctx, in.Limit, in.Cursor)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (a *api) listFanOuts(ctx context.Context, _ fleet.Actor, in *Paging) (*answ
 // maxAnswers is how many groups of answers are shown.
 const maxAnswers = 50
 
-func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {
+func (a *api) getFanOut(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[fanOutProgressView], error) {
 	id := in.uuid()
 	f, err := a.FanOuts.Get(ctx, id)
 	if err != nil {
@@ -129,7 +130,7 @@ func (a *api) getFanOut(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer
 		}).Body.Items}), nil
 }
 
-func (a *api) cancelFanOut(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[fanOutProgressView], error) {
+func (a *api) cancelFanOut(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[fanOutProgressView], error) {
 	if err := a.FanOuts.Cancel(ctx, by, in.uuid()); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,8 @@ type firmwareView struct {
 	LastSeen   time.Time `json:"last_seen"`
 }
 
-func (a *api) listFirmware(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[firmwareView]], error) {
+func (a *api) listFirmware(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[list[firmwareView]],
+	error) {
 	d, err := a.find(ctx, *in)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func factsWarnings(f fleet.Facts) []factsWarning {
 	return []factsWarning{{f.Problem(), factsWarningParams{append([]fleet.PollField{}, f.Salvaged...)}}}
 }
 
-func (a *api) getFacts(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[factsView], error) {
+func (a *api) getFacts(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[factsView], error) {
 	d, err := a.find(ctx, *in)
 	if err != nil {
 		return nil, err

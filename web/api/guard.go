@@ -19,7 +19,7 @@ import (
 
 // principal is who makes a request. The secret seals what is kept of it.
 type principal struct {
-	actor   fleet.Actor
+	actor   fleet.Principal
 	secret  string
 	request string // id of the request, as package web names it; "" if it does not
 }

@@ -130,11 +130,11 @@ func (w *world) tryRole(t *testing.T, op route, role fleet.Role, path string) {
 func TestAuthentication(t *testing.T) {
 	w := newWorld(t)
 	past := time.Now().Add(-time.Second)
-	_, expired, err := w.operators.NewToken(t.Context(), root, "expired", fleet.RoleAdmin, &past)
+	_, expired, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "expired", Role: fleet.RoleAdmin, ExpiresAt: &past})
 	if err != nil {
 		t.Fatal(err)
 	}
-	revokedToken, revoked, _ := w.operators.NewToken(t.Context(), root, "revoked", fleet.RoleAdmin, nil)
+	revokedToken, revoked, _ := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "revoked", Role: fleet.RoleAdmin})
 	if err := w.operators.Revoke(t.Context(), root, revokedToken.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,8 @@ type listImagesInput struct {
 	Version string `query:"version" maxLength:"100"`
 }
 
-func (a *api) listImages(ctx context.Context, _ fleet.Actor, in *listImagesInput) (*answer[list[imageView]], error) {
+func (a *api) listImages(ctx context.Context, _ fleet.Principal, in *listImagesInput) (*answer[list[imageView]],
+	error) {
 	page, err := a.Firmware.Images(ctx, firmware.ImageFilter{Chip: in.Chip, Board: in.Board, Version: in.Version,
 		Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
@@ -75,7 +76,7 @@ func shownImage(i firmware.Image, err error) (*answer[imageView], error) {
 	return answerWith(newImageView(i)), nil
 }
 
-func (a *api) getImage(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[imageView], error) {
+func (a *api) getImage(ctx context.Context, _ fleet.Principal, in *ImagePath) (*answer[imageView], error) {
 	return shownImage(a.Firmware.Image(ctx, in.sha256()))
 }
 
@@ -87,7 +88,7 @@ type updateImageInput struct {
 	}
 }
 
-func (a *api) updateImage(ctx context.Context, by fleet.Actor, in *updateImageInput) (*answer[imageView], error) {
+func (a *api) updateImage(ctx context.Context, by fleet.Principal, in *updateImageInput) (*answer[imageView], error) {
 	return shownImage(a.Firmware.Update(ctx, by, in.sha256(), in.Body.Board, in.Body.Notes))
 }
 
@@ -100,7 +101,7 @@ type signImageInput struct {
 	}
 }
 
-func (a *api) signImage(ctx context.Context, by fleet.Actor, in *signImageInput) (*answer[imageView], error) {
+func (a *api) signImage(ctx context.Context, by fleet.Principal, in *signImageInput) (*answer[imageView], error) {
 	file, err := json.Marshal(in.Body)
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (a *api) signImage(ctx context.Context, by fleet.Actor, in *signImageInput)
 	return shownImage(a.Firmware.SetManifest(ctx, by, in.sha256(), file))
 }
 
-func (a *api) deleteImage(ctx context.Context, by fleet.Actor, in *ImagePath) (*empty, error) {
+func (a *api) deleteImage(ctx context.Context, by fleet.Principal, in *ImagePath) (*empty, error) {
 	return &empty{}, a.Firmware.Delete(ctx, by, in.sha256())
 }
 
@@ -124,7 +125,7 @@ type revokeImageInput struct {
 	ReasonBody
 }
 
-func (a *api) revokeImage(ctx context.Context, by fleet.Actor, in *revokeImageInput) (*answer[imageView], error) {
+func (a *api) revokeImage(ctx context.Context, by fleet.Principal, in *revokeImageInput) (*answer[imageView], error) {
 	return shownImage(a.Firmware.Revoke(ctx, by, in.sha256(), in.Body.Reason))
 }
 
@@ -133,7 +134,7 @@ type fitImageInput struct {
 	FitInput
 }
 
-func (a *api) fitImage(ctx context.Context, _ fleet.Actor, in *fitImageInput) (*answer[fitView], error) {
+func (a *api) fitImage(ctx context.Context, _ fleet.Principal, in *fitImageInput) (*answer[fitView], error) {
 	q := in.query()
 	q.Image = in.sha256()
 	return a.fit(ctx, q)

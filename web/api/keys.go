@@ -70,7 +70,7 @@ func (a *api) rotation(ctx context.Context) (*answer[rotationView], error) {
 	return answerWith(v), nil
 }
 
-func (a *api) getRotation(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[rotationView], error) {
+func (a *api) getRotation(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[rotationView], error) {
 	return a.rotation(ctx)
 }
 
@@ -80,9 +80,9 @@ type confirmInput struct {
 	}
 }
 
-func (a *api) moveRotation(act func(context.Context, fleet.Actor, string) (enrolment.KeyRotation, error)) func(
-	context.Context, fleet.Actor, *confirmInput) (*answer[rotationView], error) {
-	return func(ctx context.Context, by fleet.Actor, in *confirmInput) (*answer[rotationView], error) {
+func (a *api) moveRotation(act func(context.Context, fleet.Principal, string) (enrolment.KeyRotation, error)) func(
+	context.Context, fleet.Principal, *confirmInput) (*answer[rotationView], error) {
+	return func(ctx context.Context, by fleet.Principal, in *confirmInput) (*answer[rotationView], error) {
 		if _, err := act(ctx, by, in.Body.Confirm); err != nil {
 			return nil, err
 		}
@@ -103,7 +103,7 @@ type rotationDeviceView struct {
 	LastSeen *time.Time              `json:"last_seen"`
 }
 
-func (a *api) listRotationDevices(ctx context.Context, _ fleet.Actor, in *rotationDevicesInput) (
+func (a *api) listRotationDevices(ctx context.Context, _ fleet.Principal, in *rotationDevicesInput) (
 	*answer[list[rotationDeviceView]], error) {
 	f := enrolment.RotationFilter{Limit: in.Limit, Cursor: in.Cursor}
 	for _, g := range in.Group {
@@ -118,7 +118,7 @@ func (a *api) listRotationDevices(ctx context.Context, _ fleet.Actor, in *rotati
 	}), nil
 }
 
-func (a *api) restartLeft(ctx context.Context, by fleet.Actor, _ *struct{}) (*answer[FanOutView], error) {
+func (a *api) restartLeft(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[FanOutView], error) {
 	request, err := a.Keys.Restart(ctx, by, a.Presence.IsConnected)
 	if err != nil {
 		return nil, err

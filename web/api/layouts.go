@@ -65,7 +65,7 @@ func shownLayout(l firmware.ImageLayout, err error) (*answer[layoutView], error)
 	return answerWith(v), nil
 }
 
-func (a *api) getLayout(ctx context.Context, _ fleet.Actor, in *ImagePath) (*answer[layoutView], error) {
+func (a *api) getLayout(ctx context.Context, _ fleet.Principal, in *ImagePath) (*answer[layoutView], error) {
 	return shownLayout(a.Firmware.Layout(ctx, in.sha256()))
 }
 
@@ -83,7 +83,7 @@ func (in *layoutInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (a *api) putLayout(ctx context.Context, by fleet.Actor, in *layoutInput) (*answer[layoutView], error) {
+func (a *api) putLayout(ctx context.Context, by fleet.Principal, in *layoutInput) (*answer[layoutView], error) {
 	build, err := a.Firmware.NewBuild(by)
 	if err != nil {
 		return nil, err

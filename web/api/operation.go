@@ -41,7 +41,7 @@ const (
 )
 
 // register makes an operation part of the router and of the document.
-func register[I, O any](a *api, op operation, handle func(context.Context, fleet.Actor, *I) (*O, error)) {
+func register[I, O any](a *api, op operation, handle func(context.Context, fleet.Principal, *I) (*O, error)) {
 	huma.Register(a.huma, op.describe(), func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, principalOf(ctx).actor, in)
 		if err != nil {

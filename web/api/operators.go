@@ -34,7 +34,7 @@ func operator(o fleet.Operator) operatorView {
 		DisabledAt: utcOrNil(o.DisabledAt)}
 }
 
-func (a *api) listOperators(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[operatorView]], error) {
+func (a *api) listOperators(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[operatorView]], error) {
 	operators, err := a.Operators.Operators(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ type createOperatorInput struct {
 	}
 }
 
-func (a *api) createOperator(ctx context.Context, by fleet.Actor, in *createOperatorInput) (*answer[operatorView],
+func (a *api) createOperator(ctx context.Context, by fleet.Principal, in *createOperatorInput) (*answer[operatorView],
 	error) {
 	o, err := a.Operators.Create(ctx, by, in.Body.Name, in.Body.Role, in.Body.Password)
 	if err != nil {
@@ -67,7 +67,7 @@ type updateOperatorInput struct {
 	}
 }
 
-func (a *api) updateOperator(ctx context.Context, by fleet.Actor, in *updateOperatorInput) (*answer[operatorView],
+func (a *api) updateOperator(ctx context.Context, by fleet.Principal, in *updateOperatorInput) (*answer[operatorView],
 	error) {
 	id := in.uuid()
 	if in.Body.Password != nil {

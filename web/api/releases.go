@@ -51,7 +51,8 @@ type createReleaseOutput struct {
 	Body     releaseView
 }
 
-func (a *api) createRelease(ctx context.Context, by fleet.Actor, in *createReleaseInput) (*createReleaseOutput, error) {
+func (a *api) createRelease(ctx context.Context, by fleet.Principal, in *createReleaseInput) (*createReleaseOutput,
+	error) {
 	b := in.Body
 	r, err := a.Firmware.Create(ctx, by, firmware.ReleaseRequest{Version: b.Version, Notes: b.Notes, Images: b.Images,
 		Draft: b.Draft})
@@ -66,7 +67,7 @@ type listReleasesInput struct {
 	State firmware.ReleaseState `query:"state" enum:"draft,released,deprecated,revoked"`
 }
 
-func (a *api) listReleases(ctx context.Context, _ fleet.Actor, in *listReleasesInput) (*answer[list[releaseView]],
+func (a *api) listReleases(ctx context.Context, _ fleet.Principal, in *listReleasesInput) (*answer[list[releaseView]],
 	error) {
 	page, err := a.Firmware.Releases(ctx, firmware.ReleaseFilter{State: in.State, Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
@@ -83,7 +84,7 @@ func shownRelease(r firmware.Release, err error) (*answer[releaseView], error) {
 	return answerWith(release(r)), nil
 }
 
-func (a *api) getRelease(ctx context.Context, _ fleet.Actor, in *IDPath) (*answer[releaseView], error) {
+func (a *api) getRelease(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[releaseView], error) {
 	return shownRelease(a.Firmware.Release(ctx, in.uuid()))
 }
 
@@ -96,7 +97,8 @@ type updateReleaseInput struct {
 	}
 }
 
-func (a *api) updateRelease(ctx context.Context, by fleet.Actor, in *updateReleaseInput) (*answer[releaseView], error) {
+func (a *api) updateRelease(ctx context.Context, by fleet.Principal, in *updateReleaseInput) (*answer[releaseView],
+	error) {
 	old, err := a.Firmware.Release(ctx, in.uuid())
 	if err != nil {
 		return nil, err
@@ -116,7 +118,7 @@ func set[T any](to, from *T) {
 	}
 }
 
-func (a *api) releaseRelease(ctx context.Context, by fleet.Actor, in *IDPath) (*answer[releaseView], error) {
+func (a *api) releaseRelease(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[releaseView], error) {
 	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseReleased, ""))
 }
 
@@ -139,7 +141,8 @@ type deprecateReleaseInput struct {
 	MayReasonBody
 }
 
-func (a *api) deprecateRelease(ctx context.Context, by fleet.Actor, in *deprecateReleaseInput) (*answer[releaseView],
+func (a *api) deprecateRelease(ctx context.Context, by fleet.Principal,
+	in *deprecateReleaseInput) (*answer[releaseView],
 	error) {
 	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseDeprecated, in.reason()))
 }
@@ -149,7 +152,8 @@ type revokeReleaseInput struct {
 	ReasonBody
 }
 
-func (a *api) revokeRelease(ctx context.Context, by fleet.Actor, in *revokeReleaseInput) (*answer[releaseView], error) {
+func (a *api) revokeRelease(ctx context.Context, by fleet.Principal, in *revokeReleaseInput) (*answer[releaseView],
+	error) {
 	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseRevoked, in.Body.Reason))
 }
 
@@ -158,7 +162,7 @@ type fitReleaseInput struct {
 	FitInput
 }
 
-func (a *api) fitRelease(ctx context.Context, _ fleet.Actor, in *fitReleaseInput) (*answer[fitView], error) {
+func (a *api) fitRelease(ctx context.Context, _ fleet.Principal, in *fitReleaseInput) (*answer[fitView], error) {
 	q := in.query()
 	q.Release = in.uuid()
 	return a.fit(ctx, q)

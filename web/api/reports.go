@@ -34,7 +34,7 @@ func (a *api) reporter(ctx context.Context, in DevicePath) (fleet.DeviceID, erro
 	return d.ID, err
 }
 
-func (a *api) getVitals(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[vitalsView], error) {
+func (a *api) getVitals(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[vitalsView], error) {
 	id, err := a.reporter(ctx, *in)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (in *listVitalsInput) interval(now time.Time) (since, until time.Time) {
 	return since, until
 }
 
-func (a *api) listVitals(ctx context.Context, _ fleet.Actor, in *listVitalsInput) (*answer[list[vitalsPointView]],
+func (a *api) listVitals(ctx context.Context, _ fleet.Principal, in *listVitalsInput) (*answer[list[vitalsPointView]],
 	error) {
 	id, err := a.reporter(ctx, in.DevicePath)
 	if err != nil {
@@ -87,7 +87,7 @@ type listJobsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"50" default:"50"`
 }
 
-func (a *api) listJobs(ctx context.Context, _ fleet.Actor, in *listJobsInput) (*answer[list[jobView]], error) {
+func (a *api) listJobs(ctx context.Context, _ fleet.Principal, in *listJobsInput) (*answer[list[jobView]], error) {
 	id, err := a.reporter(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (a *api) listJobs(ctx context.Context, _ fleet.Actor, in *listJobsInput) (*
 	return listOf(jobs, job), nil
 }
 
-func (a *api) getConfig(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[configView], error) {
+func (a *api) getConfig(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[configView], error) {
 	id, err := a.reporter(ctx, *in)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func deviceOrNil(id fleet.DeviceID) *fleet.DeviceID {
 	return &id
 }
 
-func (a *api) listSerials(_ context.Context, _ fleet.Actor, in *serialsInput) (*answer[list[serialView]], error) {
+func (a *api) listSerials(_ context.Context, _ fleet.Principal, in *serialsInput) (*answer[list[serialView]], error) {
 	page, err := a.Serials.List(enrolment.SerialFilter{State: enrolment.SerialState(in.State), Prefix: in.Prefix,
 		Limit:  in.Limit,
 		Cursor: in.Cursor})
@@ -95,7 +95,8 @@ type serialLoadView struct {
 	Unchanged int `json:"unchanged" doc:"Loaded before, with the same key"`
 }
 
-func (a *api) loadSerials(ctx context.Context, by fleet.Actor, in *serialListInput) (*answer[serialLoadView], error) {
+func (a *api) loadSerials(ctx context.Context, by fleet.Principal, in *serialListInput) (*answer[serialLoadView],
+	error) {
 	body := newUploadBody(in.w, in.r.Body, enrolment.MaxSerialFile+1)
 	defer body.finish()
 	done, err := a.Serials.LoadList(ctx, by, body)
@@ -128,7 +129,7 @@ type SerialPath struct {
 
 func (in *SerialPath) pathID() string { return in.Serial }
 
-func (a *api) releaseSerial(ctx context.Context, by fleet.Actor, in *SerialPath) (*answer[serialView], error) {
+func (a *api) releaseSerial(ctx context.Context, by fleet.Principal, in *SerialPath) (*answer[serialView], error) {
 	if err := a.Serials.Release(ctx, by, in.Serial); err != nil {
 		return nil, err
 	}
@@ -136,6 +137,6 @@ func (a *api) releaseSerial(ctx context.Context, by fleet.Actor, in *SerialPath)
 	return answerWith(serial(k)), nil
 }
 
-func (a *api) deleteSerial(ctx context.Context, by fleet.Actor, in *SerialPath) (*empty, error) {
+func (a *api) deleteSerial(ctx context.Context, by fleet.Principal, in *SerialPath) (*empty, error) {
 	return &empty{}, a.Serials.Delete(ctx, by, in.Serial)
 }

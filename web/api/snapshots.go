@@ -50,7 +50,8 @@ type listSnapshotsInput struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (a *api) listSnapshots(ctx context.Context, _ fleet.Actor, in *listSnapshotsInput) (*answer[list[snapshotView]],
+func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
+	in *listSnapshotsInput) (*answer[list[snapshotView]],
 	error) {
 	if (in.Device == "") == (in.Call == "") {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_request.snapshots")
@@ -90,7 +91,7 @@ type pictureOutput struct {
 	Body         []byte
 }
 
-func (a *api) getSnapshot(ctx context.Context, _ fleet.Actor, in *IDPath) (*pictureOutput, error) {
+func (a *api) getSnapshot(ctx context.Context, _ fleet.Principal, in *IDPath) (*pictureOutput, error) {
 	shot, data, err := a.Snapshots.Picture(ctx, in.uuid())
 	if err != nil {
 		return nil, err

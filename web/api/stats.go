@@ -59,7 +59,7 @@ type callBucket struct {
 	Failed    int       `json:"failed"`
 }
 
-func (a *api) getStats(ctx context.Context, _ fleet.Actor, in *statsInput) (*answer[statsView], error) {
+func (a *api) getStats(ctx context.Context, _ fleet.Principal, in *statsInput) (*answer[statsView], error) {
 	since, step, err := in.lookBack(time.Now())
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func token(t fleet.Token) TokenView {
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}
 }
 
-func (a *api) listTokens(ctx context.Context, _ fleet.Actor, _ *struct{}) (*answer[list[TokenView]], error) {
+func (a *api) listTokens(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[TokenView]], error) {
 	tokens, err := a.Operators.Tokens(ctx)
 	if err != nil {
 		return nil, err
@@ -61,18 +61,20 @@ type newTokenView struct {
 	Secret string `json:"token" doc:"The secret, flt_...; shown this once"`
 }
 
-func (a *api) createToken(ctx context.Context, by fleet.Actor, in *createTokenInput) (*answer[newTokenView], error) {
+func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTokenInput) (*answer[newTokenView],
+	error) {
 	expires := utcOrNil(in.Body.ExpiresAt)
 	if expires != nil && !expires.After(time.Now()) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_expires_at").At("expires_at")
 	}
-	t, secret, err := a.Operators.NewToken(ctx, by, in.Body.Name, in.Body.Role, expires)
+	t, secret, err := a.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: in.Body.Name, Role: in.Body.Role,
+		ExpiresAt: expires})
 	if err != nil {
 		return nil, err
 	}
 	return answerWith(newTokenView{token(t), secret}), nil
 }
 
-func (a *api) revokeToken(ctx context.Context, by fleet.Actor, in *IDPath) (*empty, error) {
+func (a *api) revokeToken(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
 	return &empty{}, a.Operators.Revoke(ctx, by, in.uuid())
 }

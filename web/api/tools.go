@@ -54,7 +54,7 @@ type listToolsInput struct {
 	Audience string `query:"audience" enum:"model,user,all" default:"all" doc:"For whom the device meant them"`
 }
 
-func (a *api) listTools(ctx context.Context, _ fleet.Actor, in *listToolsInput) (*answer[list[toolView]], error) {
+func (a *api) listTools(ctx context.Context, _ fleet.Principal, in *listToolsInput) (*answer[list[toolView]], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func inventory(r fleet.InventoryRecord) inventoryView {
 		Partial: r.Partial, FirstSeen: utc(r.FirstSeen), LastSeen: utc(r.LastSeen)}
 }
 
-func (a *api) listInventories(ctx context.Context, _ fleet.Actor, in *DevicePath) (*answer[list[inventoryView]],
+func (a *api) listInventories(ctx context.Context, _ fleet.Principal, in *DevicePath) (*answer[list[inventoryView]],
 	error) {
 	records, err := a.inventories(ctx, *in)
 	if err != nil {
@@ -125,7 +125,7 @@ type toolChangeView struct {
 	After  toolView `json:"after"`
 }
 
-func (a *api) diffInventories(ctx context.Context, _ fleet.Actor, in *diffInput) (*answer[diffView], error) {
+func (a *api) diffInventories(ctx context.Context, _ fleet.Principal, in *diffInput) (*answer[diffView], error) {
 	records, err := a.inventories(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func describeUploadBody(op *huma.Operation) {
 		}}
 }
 
-func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) (*uploadOutput, error) {
+func (a *api) uploadImage(ctx context.Context, by fleet.Principal, in *uploadInput) (*uploadOutput, error) {
 	if in.r.ContentLength > in.limit() {
 		in.w.Header().Set("Connection", "close") // the rest is not read
 		return nil, imageTooLarge()
@@ -103,7 +103,7 @@ func (a *api) uploadImage(ctx context.Context, by fleet.Actor, in *uploadInput) 
 }
 
 // receive hands the body on, or the file of the form in it.
-func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body *uploadBody) (firmware.Image, bool,
+func (a *api) receive(ctx context.Context, by fleet.Principal, in *uploadInput, body *uploadBody) (firmware.Image, bool,
 	error) {
 	u := firmware.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
 	if !in.form() {
@@ -117,7 +117,8 @@ func (a *api) receive(ctx context.Context, by fleet.Actor, in *uploadInput, body
 	return a.receiveForm(ctx, by, in.r, u)
 }
 
-func (a *api) receiveForm(ctx context.Context, by fleet.Actor, r *http.Request, u firmware.ImageUpload) (firmware.Image,
+func (a *api) receiveForm(ctx context.Context, by fleet.Principal, r *http.Request,
+	u firmware.ImageUpload) (firmware.Image,
 	bool, error) {
 	file, header, err := r.FormFile("file")
 	if err != nil {

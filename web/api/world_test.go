@@ -67,7 +67,7 @@ type world struct {
 	tokens    map[fleet.Role]string
 }
 
-var root = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: fleet.RoleAdmin}
+var root = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: fleet.RoleAdmin}
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
@@ -173,7 +173,8 @@ func (w *world) run(t testing.TB, services ...func(context.Context) error) {
 func (w *world) settle(t testing.TB) {
 	t.Helper()
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
-		_, secret, err := w.operators.NewToken(t.Context(), root, string(role)+"-script", role, nil)
+		_, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: string(role) + "-script",
+			Role: role})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ var fuseKey = bytes.Repeat([]byte{0x11}, 32)
 
 const fuseSerial = "SN-0123456789ABCDEF0123456789AB-"
 
-var admin = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
+var admin = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
 
 // provingSite is a site over a real database where serial numbers can be proved.
 type provingSite struct {

@@ -53,7 +53,7 @@ func (s *pollStore) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID,
 	return nil, nil
 }
 
-func (s *pollStore) SaveAdmission(context.Context, fleet.Actor, string, enrolment.Admission, time.Time) error {
+func (s *pollStore) SaveAdmission(context.Context, fleet.Principal, string, enrolment.Admission, time.Time) error {
 	return nil
 }
 

@@ -120,7 +120,7 @@ func TestOffers(t *testing.T) {
 		if _, err := s.enrolments.Poll(polled(uuid1, a)); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.enrolments.Approve(t.Context(), fleet.Actor{Kind: fleet.ActorOperator, Name: "ann",
+		if err := s.enrolments.Approve(t.Context(), fleet.Principal{Kind: fleet.KindOperator, Name: "ann",
 			Role: fleet.RoleOperator}, unit, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -169,7 +169,7 @@ func TestActivationOverHTTP(t *testing.T) {
 	if got := activate(); got != 202 {
 		t.Errorf("before the claim: %d", got)
 	}
-	ann := fleet.Actor{Kind: fleet.ActorOperator, Name: "ann", Role: fleet.RoleOperator}
+	ann := fleet.Principal{Kind: fleet.KindOperator, Name: "ann", Role: fleet.RoleOperator}
 	if err := s.enrolments.Approve(t.Context(), ann, unit, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,8 @@ func TestUnknownDevicesAreLimitedPerAddress(t *testing.T) {
 		return w.Code
 	}
 	poll(unit, "127.0.0.1:9")
-	if err := s.enrolments.Approve(t.Context(), fleet.Actor{Name: "ann", Role: fleet.RoleOperator}, unit, ""); err != nil {
+	if err := s.enrolments.Approve(t.Context(), fleet.Principal{Name: "ann", Role: fleet.RoleOperator}, unit,
+		""); err != nil {
 		t.Fatal(err)
 	}
 	codes := map[int]int{}

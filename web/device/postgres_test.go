@@ -99,7 +99,7 @@ func newStoredSite(t testing.TB, store *postgres.Store, mode fleet.EnrolmentMode
 func TestDeviceLifeInPostgreSQL(t *testing.T) {
 	store := testStore(t)
 	v := pollVectors(t)[0]
-	ann := fleet.Actor{Kind: fleet.ActorOperator, Name: "ann", Role: fleet.RoleOperator}
+	ann := fleet.Principal{Kind: fleet.KindOperator, Name: "ann", Role: fleet.RoleOperator}
 	connection := fleet.Connection{Device: unit, Node: "n1", Epoch: 1, Transport: "mqtt", RemoteAddr: "192.0.2.7",
 		At: time.Now()}
 	t.Run("first life", func(t *testing.T) {

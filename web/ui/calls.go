@@ -26,7 +26,7 @@ type CallRow struct {
 	NoDevice   bool // the list is about one device: do not repeat it
 	Tool       string
 	Arguments  string // compact JSON, shortened by the component
-	Actor      fleet.Actor
+	Actor      fleet.Principal
 	State      fleet.CallState
 	Duration   time.Duration // 0 without an outcome
 	Detail     string        // first text of the answer; foreign text

@@ -801,7 +801,7 @@ func (c CallRow) Row() templ.Component {
 }
 
 // actor names who acted, and distinguishes a program from a person.
-func actor(a fleet.Actor) templ.Component {
+func actor(a fleet.Principal) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -839,7 +839,7 @@ func actor(a fleet.Actor) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if a.Kind == fleet.ActorOperator {
+		if a.Kind == fleet.KindOperator {
 			var templ_7745c5c3_Var48 string
 			templ_7745c5c3_Var48, templ_7745c5c3_Err = templ.JoinStringErrs(a.Name)
 			if templ_7745c5c3_Err != nil {

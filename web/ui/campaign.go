@@ -27,7 +27,7 @@ type CampaignBoard struct {
 	Waves     []campaign.Wave
 	Progress  campaign.Progress
 	Downloads []Download // some of those under way
-	Viewer    fleet.Actor
+	Viewer    fleet.Principal
 	CanAct    bool
 	From, To  time.Time // of the chart
 }

@@ -216,7 +216,7 @@ func (r CampaignRow) waveText(ctx context.Context) string {
 }
 
 // since is when the campaign was started, or made.
-func (r CampaignRow) since() (key string, at time.Time, by fleet.Actor) {
+func (r CampaignRow) since() (key string, at time.Time, by fleet.Principal) {
 	c := r.Campaign
 	if c.StartedAt != nil && c.StartedBy != nil {
 		return "campaign.started_by", *c.StartedAt, *c.StartedBy

@@ -160,7 +160,7 @@ type Snapshot struct {
 	Height int
 	Bytes  int64
 	CallID string
-	Actor  fleet.Actor
+	Actor  fleet.Principal
 }
 
 func bytesText(ctx context.Context, n int64) string { return i18n.Bytes(page(ctx).Lang, n) }

@@ -25,7 +25,7 @@ type FanOutsPage struct {
 type FanOutRow struct {
 	ID        string
 	At        time.Time
-	Actor     fleet.Actor
+	Actor     fleet.Principal
 	Tool      string
 	Arguments string
 	Query     string // "" if devices were ticked

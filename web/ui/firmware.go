@@ -73,7 +73,7 @@ type ReleaseRow struct {
 	Running   Running
 	Campaigns int
 	CreatedAt time.Time
-	By        fleet.Actor
+	By        fleet.Principal
 }
 
 // An ImageRef names an image by what it is for.

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	berta   = fleet.Actor{Kind: fleet.ActorOperator, Name: "berta", Role: fleet.RoleOperator}
+	berta   = fleet.Principal{Kind: fleet.KindOperator, Name: "berta", Role: fleet.RoleOperator}
 	sampler = uuid.MustParse("01985f2e-7a00-7000-8000-00000000c0de")
 )
 

@@ -62,9 +62,9 @@ func device(i int) fleet.Device {
 }
 
 var (
-	anna   = fleet.Actor{Kind: fleet.ActorOperator, Name: "anna", Role: fleet.RoleOperator}
-	script = fleet.Actor{Kind: fleet.ActorToken, Name: "nightly-volume-check", Role: fleet.RoleOperator}
-	model  = fleet.Actor{Kind: fleet.ActorLLM, Name: "assistant"}
+	anna   = fleet.Principal{Kind: fleet.KindOperator, Name: "anna", Role: fleet.RoleOperator}
+	script = fleet.Principal{Kind: fleet.KindProgram, Name: "nightly-volume-check", Role: fleet.RoleOperator}
+	model  = fleet.Principal{Kind: fleet.KindModel, Name: "assistant"}
 )
 
 func call(i int) fleet.Call {
@@ -75,7 +75,7 @@ func call(i int) fleet.Call {
 	finished := sent.Add(time.Duration(i*131+84) * time.Millisecond)
 	c := fleet.Call{
 		ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, i)), Device: device(i).ID, Tool: tools[i%len(tools)],
-		Arguments: json.RawMessage(args[i%len(args)]), Actor: []fleet.Actor{anna, script, model}[i%3],
+		Arguments: json.RawMessage(args[i%len(args)]), Actor: []fleet.Principal{anna, script, model}[i%3],
 		State: fleet.CallStates[(i+2)%len(fleet.CallStates)], RPCID: int32(1200 + i), Timeout: 10 * time.Second,
 		CreatedAt: sent.Add(-3 * time.Millisecond),
 	}

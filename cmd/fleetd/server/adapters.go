@@ -114,7 +114,7 @@ func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, at
 // rollBack is what an abort rule or an operator asked for when a campaign
 // stopped.
 func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
-	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleOperator}
+	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleOperator}
 	_, err := s.Campaigns.Rollback(ctx, by, campaign)
 	return err
 }

@@ -72,7 +72,7 @@ type demoImage struct {
 // demoRelease releases the images, unless their boards have this version
 // already: somebody may have revoked it since.
 func (s *Server) demoRelease(ctx context.Context, version, notes string, images []demoImage) error {
-	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "demo", Role: fleet.RoleOperator}
+	by := fleet.Principal{Kind: fleet.KindSystem, Name: "demo", Role: fleet.RoleOperator}
 	r := firmware.ReleaseRequest{Notes: notes}
 	for _, i := range images {
 		page, err := s.Firmware.Images(ctx, firmware.ImageFilter{Board: i.board, Version: version, Limit: 1})

@@ -18,7 +18,7 @@ import (
 )
 
 // localActor is whoever may run commands on the server's own machine.
-var localActor = fleet.Actor{Kind: fleet.ActorSystem, Name: "command line", Role: fleet.RoleAdmin}
+var localActor = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: fleet.RoleAdmin}
 
 // withOperators opens the server's database, running or not, for one command.
 func (f *Database) withOperators(ctx context.Context, do func(*fleet.Operators) error) error {
@@ -166,7 +166,8 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 		expires = &t
 	}
 	return c.withOperators(ctx, func(s *fleet.Operators) error {
-		t, secret, err := s.NewToken(ctx, localActor, c.Name, fleet.Role(c.Role), expires)
+		t, secret, err := s.NewToken(ctx, localActor, fleet.TokenRequest{Name: c.Name, Role: fleet.Role(c.Role),
+			ExpiresAt: expires})
 		if err != nil {
 			return err
 		}

@@ -381,7 +381,7 @@ func (s *Server) firstOperator(ctx context.Context) error {
 		return err
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
-	by := fleet.Actor{Kind: fleet.ActorSystem, Name: "fleetd", Role: fleet.RoleAdmin}
+	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}

@@ -17,7 +17,7 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-var testOperator = fleet.Actor{Kind: fleet.ActorOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
+var testOperator = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
 
 // A testServer is a whole server in the test's process, on free ports of the
 // loopback interface and a new database.
@@ -50,7 +50,8 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	t.Cleanup(func() { d.Close() })
 	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
 	var err error
-	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, "e2e", fleet.RoleAdmin, nil); err != nil {
+	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, fleet.TokenRequest{Name: "e2e",
+		Role: fleet.RoleAdmin}); err != nil {
 		t.Fatal(err)
 	}
 	return d

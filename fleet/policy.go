@@ -1,0 +1,48 @@
+package fleet
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// A Policy judges calls that role, hold and tool allow. It has no side effects
+// but those of counting, and answers within microseconds: every call waits for it.
+type Policy interface {
+	Judge(p *Proposal) Verdict
+}
+
+// A Proposal is a call as a policy sees it.
+type Proposal struct {
+	Principal Principal
+	Device    *Device
+	Offers    ToolSet
+	Tool      Tool
+	Arguments json.RawMessage // a JSON object; nil is {}
+	At        time.Time
+	// Preview is true while a person only asks what would happen: nothing is
+	// counted against a rate or a budget.
+	Preview bool
+}
+
+// A Decision is what a policy decides about a call.
+type Decision string
+
+const (
+	DecisionAllow           Decision = "allow"
+	DecisionDeny            Decision = "deny"
+	DecisionRequireApproval Decision = "require_approval"
+)
+
+// A Verdict is the decision of a policy, and where it comes from.
+type Verdict struct {
+	Decision Decision
+	Rule     string // id of the rule that decided
+	RuleName string
+	Version  int64  // of the policy; an approval is good for one version
+	Reason   Reason // of a denial: the code and parameters of the refusal
+}
+
+// everything is the policy of a fleet without one.
+type everything struct{}
+
+func (everything) Judge(*Proposal) Verdict { return Verdict{Decision: DecisionAllow} }

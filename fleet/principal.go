@@ -1,0 +1,141 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Role says what a principal may do. Each role may do all that the one
+// before it may.
+type Role string
+
+const (
+	RoleViewer   Role = "viewer"   // reads everything but secrets
+	RoleOperator Role = "operator" // calls tools, holds, claims, approves
+	RoleAdmin    Role = "admin"    // manages operators, tokens and settings
+)
+
+// Allows reports whether r may do what needs role need.
+func (r Role) Allows(need Role) bool { return rank(r) >= rank(need) && rank(need) > 0 }
+
+// Valid reports whether r is one of the three roles.
+func (r Role) Valid() bool { return rank(r) > 0 }
+
+func rank(r Role) int {
+	switch r {
+	case RoleViewer:
+		return 1
+	case RoleOperator:
+		return 2
+	case RoleAdmin:
+		return 3
+	}
+	return 0
+}
+
+// PrincipalKind says what sort of principal acts.
+type PrincipalKind string
+
+const (
+	KindOperator PrincipalKind = "operator" // a person, signed in to the console
+	KindProgram  PrincipalKind = "program"  // a program with an API token
+	KindModel    PrincipalKind = "model"    // a language model with a token: never calls user-only tools
+	KindVoice    PrincipalKind = "voice"    // the language model of a voice server: as a model
+	KindCampaign PrincipalKind = "campaign"
+	KindSystem   PrincipalKind = "system" // fleetd itself, or its command line on the same machine
+)
+
+// PrincipalKinds lists every kind.
+var PrincipalKinds = []PrincipalKind{KindOperator, KindProgram, KindModel, KindVoice, KindCampaign, KindSystem}
+
+// IsModel reports whether a language model decides what a principal of this
+// kind does.
+func (k PrincipalKind) IsModel() bool { return k == KindModel || k == KindVoice }
+
+// A Principal is whoever acts: the subject of every call record and audit
+// entry. The records keep its kind, ID, name and role.
+type Principal struct {
+	Kind PrincipalKind
+	ID   string // operator or token id; "" for the system
+	Name string
+	Role Role // the highest that it has on any device
+	// Scope narrows where and for what the role holds; nil: everywhere, for
+	// everything. It is shared: do not change it.
+	Scope *Scope
+}
+
+// Same reports whether both are the same principal.
+func (p Principal) Same(other Principal) bool {
+	return p.Kind == other.Kind && p.ID == other.ID && p.Name == other.Name
+}
+
+// FleetRole is the role in what concerns the fleet and no single device:
+// releases, settings, operators. "": it has no such role.
+func (p Principal) FleetRole() Role {
+	if p.Scope == nil || p.Scope.Filter.Empty() {
+		return p.Role
+	}
+	return p.Scope.Rest
+}
+
+// RoleOn is the role that the principal has on a device; "": for this
+// principal, the device does not exist.
+func (p Principal) RoleOn(d Device) Role {
+	if p.Scope == nil || p.Scope.Filter.Covers(d) {
+		return p.Role
+	}
+	return p.Scope.Rest
+}
+
+// Sees reports whether the device exists for the principal.
+func (p Principal) Sees(d Device) bool { return p.RoleOn(d) != "" }
+
+// May returns nil if the principal may do what needs role need and concerns no
+// single device.
+func (p Principal) May(need Role, act string) error { return p.mayAs(p.FleetRole(), need, act) }
+
+// MayOn returns nil if the principal may do to the device what needs role need,
+// and [ErrNotFound] if the device does not exist for it.
+func (p Principal) MayOn(d Device, need Role, act string) error {
+	role := p.RoleOn(d)
+	if role == "" {
+		return fmt.Errorf("device %s, outside of the scope of %s %q: %w", d.ID, p.Kind, p.Name, ErrNotFound)
+	}
+	return p.mayAs(role, need, act)
+}
+
+func (p Principal) mayAs(role, need Role, act string) error {
+	if role.Allows(need) {
+		return nil
+	}
+	return Refuse(ErrForbidden, "forbidden", "act", Because("act."+act), "need", need, "actor", p.Name, "role",
+		cmp.Or(role, RoleViewer))
+}
+
+// An AuditEntry says who did what to which, when. It is written in the
+// transaction of the change it records; tool calls have records of their own
+// (see [Call]) and are not repeated here.
+type AuditEntry struct {
+	ID      uuid.UUID
+	At      time.Time
+	Actor   Principal
+	Action  string // "device.hold", "token.create", ...
+	Subject string // id of what was changed
+	Detail  map[string]any
+}
+
+// AuditStore reads audit entries, newest first.
+type AuditStore interface {
+	AuditEntries(ctx context.Context, f AuditFilter) (Page[AuditEntry], error)
+}
+
+// An AuditFilter narrows a list of audit entries. Zero fields do not filter.
+type AuditFilter struct {
+	Subject, Action, Actor string
+	Limit                  int
+	Cursor                 string
+}

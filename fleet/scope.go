@@ -1,0 +1,122 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Scope narrows a principal: the devices on which it has its role, and the
+// tools that it may call there.
+type Scope struct {
+	Filter Query // see [ParseScope]; the empty one covers every device
+	// Rest is the role on devices that Filter does not cover, and in what concerns
+	// no single device. "": such devices do not exist for the principal.
+	Rest  Role
+	Tools []string // patterns of tools that it may call; a trailing * is any ending; none: all tools
+}
+
+// scopeFields are what a scope may ask of a device: what the device cannot
+// change from one moment to the next, and the database need not be asked for.
+var scopeFields = []string{"", "id", "name", "board", "chip", "tag"}
+
+// ParseScope reads the filter of a scope: a query over id, name, board, chip and
+// tag. Unlike in a list, retired devices are covered too: their records stay.
+func ParseScope(text string) (Query, error) {
+	q, err := ParseQuery(text)
+	if err != nil {
+		return Query{}, err
+	}
+	for _, t := range q.Terms {
+		if !slices.Contains(scopeFields, t.Field) {
+			return Query{}, Refuse(ErrInvalid, "invalid_scope_field", "field", t.Field).At("scope")
+		}
+	}
+	return q, nil
+}
+
+// NewScope makes a scope of its texts; nil if they narrow nothing.
+func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
+	q, err := ParseScope(filter)
+	if err != nil {
+		return nil, err
+	}
+	if rest != "" && !rest.Valid() {
+		return nil, invalidRole(rest)
+	}
+	if len(tools) > maxTokenTools {
+		return nil, Refuse(ErrInvalid, "invalid_tools", "limit", maxTokenTools).At("tools")
+	}
+	for _, p := range tools {
+		if p == "" || len(p) > 200 || CleanText(p, 200) != p {
+			return nil, Refuse(ErrInvalid, "invalid_tools.pattern", "value", CleanText(p, 60)).At("tools")
+		}
+	}
+	if q.Empty() && len(tools) == 0 {
+		return nil, nil
+	}
+	return &Scope{Filter: q, Rest: rest, Tools: tools}, nil
+}
+
+// Covers reports whether the device, in service or retired, meets every term of
+// the query. The query is one of [ParseScope].
+func (q Query) Covers(d Device) bool {
+	for _, t := range q.Terms {
+		if t.holds(d, nil, time.Time{}) == t.Not {
+			return false
+		}
+	}
+	return true
+}
+
+// AllowsTool reports whether the scope lets a principal call the tool. A nil
+// scope allows all.
+func (s *Scope) AllowsTool(tool string) bool {
+	return s == nil || len(s.Tools) == 0 || MatchTool(s.Tools, tool)
+}
+
+// MatchTool reports whether one of the patterns names the tool. A trailing *
+// matches any ending; case counts, as it does for devices.
+func MatchTool(patterns []string, tool string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		prefix, open := strings.CutSuffix(p, "*")
+		return p == tool || open && strings.HasPrefix(tool, prefix)
+	})
+}
+
+type scopeKey struct{}
+
+// WithScope returns a context in which stores find only what the principal may
+// see: the rows of devices that its scope hides are left out, as if they did not
+// exist. Each door calls it once it knows who asks.
+func WithScope(ctx context.Context, p Principal) context.Context {
+	if !p.hides() {
+		return ctx
+	}
+	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
+}
+
+// WithoutScope returns a context for reads on behalf of fleetd itself, such as
+// those that fill a cache which all principals share.
+func WithoutScope(ctx context.Context) context.Context {
+	if _, narrow := ScopeOf(ctx); !narrow {
+		return ctx
+	}
+	return context.WithValue(ctx, scopeKey{}, (*Query)(nil))
+}
+
+// ScopeOf returns the filter that reads with this context are narrowed to, and
+// whether there is one. Stores add it to what they read of devices.
+func ScopeOf(ctx context.Context) (Query, bool) {
+	q, _ := ctx.Value(scopeKey{}).(*Query)
+	if q == nil {
+		return Query{}, false
+	}
+	return *q, true
+}
+
+// hides reports whether some devices do not exist for the principal.
+func (p Principal) hides() bool {
+	return p.Scope != nil && !p.Scope.Filter.Empty() && p.Scope.Rest == ""
+}
