@@ -57,7 +57,8 @@ func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now
 	return of, err
 }
 
-func (s *Store) collectQuarantines(ctx context.Context, only, order string, args ...any) ([]campaign.Quarantine, error) {
+func (s *Store) collectQuarantines(ctx context.Context, only, order string, args ...any) ([]campaign.Quarantine,
+	error) {
 	scoped, args := scopedTo(ctx, "device_id", args...)
 	rows, _ := s.db.Query(ctx, `SELECT `+quarantineColumns+` FROM quarantines WHERE `+only+scoped+order, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Quarantine])
