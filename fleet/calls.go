@@ -57,12 +57,14 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Log, Now and Observe are required.
+// CallsOptions configures [Calls]. All but Policy, Encoder, Log, Now and Observe are
+// required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
 	Policy  Policy // nil: what role, hold and tool allow is allowed
 	Link    Link
+	Encoder CallEncoder // nil: previews do not show what would be sent
 	Watcher Watcher
 	URLs    URLMaker
 	Events  *Events

@@ -52,14 +52,23 @@ func checkStanding(t *target, r CallRequest) *refusal {
 }
 
 func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
-	v := g.policy.Judge(&Proposal{Principal: r.Actor, Device: &t.device, Tool: tool, Arguments: r.Arguments, At: r.now,
-		Preview: r.preview})
+	v := g.policy.Judge(proposal(t, tool, r))
 	switch v.Decision {
 	case DecisionAllow:
 		return nil
 	case DecisionRequireApproval:
 		return refuse(NewCallError("approval_required", "rule", v.RuleName))
 	}
+	return denial(v)
+}
+
+func proposal(t *target, tool Tool, r CallRequest) *Proposal {
+	return &Proposal{Principal: r.Actor, Device: &t.device, Offers: t.offers, Tool: tool, Arguments: r.Arguments,
+		At: r.now, Preview: r.preview}
+}
+
+// denial is the refusal of a call that the policy denies.
+func denial(v Verdict) *refusal {
 	if v.Reason.Code == "" {
 		return refuse(NewCallError("policy_denied", "rule", v.RuleName))
 	}
@@ -73,11 +82,17 @@ func unknownTool(t *target, name string) *refusal {
 	return invalid(NewCallError("unknown_tool", "device", t.device.Title(), "tool", CleanText(name, 80)))
 }
 
+// UserOnlyError is the refusal of a call that a language model may never make,
+// whether the gate or the first rule of the policy makes it.
+func UserOnlyError(tool string) *CallError {
+	return NewCallError("user_only", "tool", CleanText(tool, 80))
+}
+
 func checkTool(tool Tool, r CallRequest) *refusal {
 	known := knownTools[tool.Name]
 	switch {
 	case tool.UserOnly() && r.Actor.Kind.IsModel():
-		return refuse(NewCallError("user_only", "tool", tool.Name))
+		return refuse(UserOnlyError(tool.Name))
 	case known.access == forCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
 		return refuse(NewCallError("use_campaign"))
 	case known.access == forNone:
