@@ -32,31 +32,43 @@ type CallEncoder interface {
 	EncodeCall(id DeviceID, inv Invocation) (WireCall, error)
 }
 
-// Preview asks the gate about a call as [Calls.Make] does, and goes on where
-// that would end: it finds every refusal. Nothing is counted, recorded or sent.
-func (s *Calls) Preview(ctx context.Context, r CallRequest) (CallPreview, error) {
+// Preview asks the gate about a call to each of some devices as [Calls.Make]
+// does, and goes on where that would end: it finds every refusal. Nothing is
+// counted, recorded or sent. Ids that name no device are left out.
+func (s *Calls) Preview(ctx context.Context, r CallRequest, ids []DeviceID) ([]CallPreview, error) {
 	r.now, r.preview = s.o.Now(), true
 	if err := checkRequest(r); err != nil {
-		return CallPreview{}, err
+		return nil, err
 	}
-	t, err := s.o.Targets.get(ctx, r.Device, r.now)
+	targets, err := s.o.Targets.load(ctx, ids, r.now)
 	if err != nil {
-		return CallPreview{}, err
+		return nil, err
 	}
+	var all []CallPreview
+	for _, id := range ids {
+		if t := targets[id]; t != nil {
+			r.Device = id
+			all = append(all, s.preview(t, r))
+		}
+	}
+	return all, nil
+}
+
+func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 	p := CallPreview{Device: t.device}
 	if !r.Actor.Sees(t.device) {
 		p.refuse(refuse(NewCallError("out_of_scope", "actor", r.Actor.Name, "device", t.device.Title())))
-		return p, nil
+		return p
 	}
 	p.refuse(checkStanding(t, r))
 	tool, offered := t.inventory.Tool(r.Tool)
 	if !offered {
 		p.refuse(unknownTool(t, r.Tool))
-		return p, nil
+		return p
 	}
 	if no := r.placeURL(offered); no != nil {
 		p.refuse(no)
-		return p, nil
+		return p
 	}
 	p.refuse(checkTool(tool, r))
 	p.refuse(s.gate.checkArguments(t.inventory.ID, tool, r.Arguments))
@@ -65,17 +77,17 @@ func (s *Calls) Preview(ctx context.Context, r CallRequest) (CallPreview, error)
 		p.refuse(denial(p.Verdict))
 	}
 	if len(p.Refusals) > 0 || s.o.Encoder == nil {
-		return p, nil
+		return p
 	}
 	wire, err := s.o.Encoder.EncodeCall(r.Device, Invocation{Tool: r.Tool, Arguments: r.Arguments,
 		ForOperator: !r.Actor.Kind.IsModel()})
 	if err != nil {
 		p.refuse(invalid(NewCallError("unsendable.cause", "cause", CauseOf(err))))
-		return p, nil
+		return p
 	}
 	wire.OwnURL = OwnsURL(r.Tool)
 	p.Wire = &wire
-	return p, nil
+	return p
 }
 
 // refuse adds a refusal; nil is none. One code is named once: the gate and the

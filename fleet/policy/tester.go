@@ -35,7 +35,7 @@ type Trial struct {
 type TrialResult struct {
 	Version   int64 // of the policy
 	Principal fleet.Principal
-	Matched   int // devices; those beyond [MaxTried] were not asked about
+	Matched   int // devices of the query; of those beyond [MaxTried] nothing was asked
 	Devices   []fleet.CallPreview
 }
 
@@ -69,16 +69,18 @@ func (t *Tester) Test(ctx context.Context, by fleet.Principal, trial Trial) (Tri
 		}
 		result.Matched = len(ids)
 	}
-	for _, id := range ids[:min(len(ids), MaxTried)] {
-		p, err := t.Calls.Preview(ctx, fleet.CallRequest{Actor: subject, Device: id, Tool: trial.Tool,
-			Arguments: trial.Arguments})
-		if err != nil {
-			return TrialResult{}, err
+	previews, err := t.Calls.Preview(ctx, fleet.CallRequest{Actor: subject, Tool: trial.Tool,
+		Arguments: trial.Arguments}, ids[:min(len(ids), MaxTried)])
+	if err != nil {
+		return TrialResult{}, err
+	}
+	for _, p := range previews {
+		if by.Sees(p.Device) {
+			result.Devices = append(result.Devices, p)
 		}
-		if !by.Sees(p.Device) {
-			return TrialResult{}, fleet.Refuse(fleet.ErrNotFound, "unknown_device.id", "id", id)
-		}
-		result.Devices = append(result.Devices, p)
+	}
+	if trial.Device != "" && len(result.Devices) == 0 {
+		return TrialResult{}, fleet.Refuse(fleet.ErrNotFound, "unknown_device.id", "id", trial.Device)
 	}
 	return result, nil
 }
@@ -117,4 +119,27 @@ func (t *Tester) subject(ctx context.Context, s Subject) (fleet.Principal, error
 	}
 	name, err := fleet.CleanLine("principal.name", s.Name, fleet.MaxNameBytes)
 	return fleet.Principal{Kind: s.Kind, Name: name, Role: s.Role}, err
+}
+
+// An Outcome is what a call would come to.
+type Outcome string
+
+const (
+	OutcomeSent    Outcome = "sent"
+	OutcomeWaits   Outcome = "pending_approval"
+	OutcomeRefused Outcome = "refused" // by the policy or the rest of the gate
+	OutcomeOffline Outcome = "offline" // allowed, and the device is not connected
+)
+
+// OutcomeOf is what the call of a preview would come to.
+func OutcomeOf(p fleet.CallPreview) Outcome {
+	switch {
+	case len(p.Refusals) > 0:
+		return OutcomeRefused
+	case p.Verdict.Decision == fleet.DecisionRequireApproval:
+		return OutcomeWaits
+	case p.Wire != nil && !p.Wire.Connected:
+		return OutcomeOffline
+	}
+	return OutcomeSent
 }

@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 )
 
@@ -46,6 +47,8 @@ type Options struct {
 	Keys          *enrolment.SigningKeys
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
+	Policies      *policy.Service
+	Tester        *policy.Tester
 	Snapshots     *fleet.Snapshots
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
@@ -112,6 +115,7 @@ func newAPI(o Options) *api {
 	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerPolicies()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()
