@@ -152,20 +152,12 @@ func (g *Gateway) addCallTools(s *mcp.Server) {
 		about: "Calls a tool of a device that changes nothing, and waits for its answer. Which tools those are is decided " +
 			"by their names: the last part begins with get, list or read, as in self.get_device_status; " +
 			"search_tools marks them read_only. Others need call_device.", limits: callLimits},
-		func(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest, in callIn) (answer, error) {
-			if !fleet.ReadsOnly(in.Tool) {
-				return answer{}, fleet.Refuse(fleet.ErrInvalid, "mcp_not_read_only", "tool",
-					fleet.CleanText(in.Tool, 80)).At("tool")
-			}
-			return g.makeCall(ctx, by, in)
-		})
+		g.readDevice)
 	add[callIn, callOut](g, s, definition{name: "call_device", title: "Call a device", effect: acts, open: true,
 		about: "Calls a tool of a device that may change something, and waits for its answer. Every call is judged by " +
 			"policy and on record. A call may have to wait for a person's approval: its state is pending_approval then. " +
 			"One that timed out may have run: look before you repeat it.", limits: callLimits},
-		func(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest, in callIn) (answer, error) {
-			return g.makeCall(ctx, by, in)
-		})
+		g.callDevice)
 	add[getIn, getOut](g, s, definition{name: "get_call", title: "Get a call", effect: reads,
 		about:  "Shows a call, or a fan-out with its counts and answers, by id.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.getCall)
@@ -178,7 +170,19 @@ func (g *Gateway) addCallTools(s *mcp.Server) {
 			"states": func(s *jsonschema.Schema) { oneOf(states...)(s.Items) }}}, g.listCalls)
 }
 
-func (g *Gateway) makeCall(ctx context.Context, by fleet.Principal, in callIn) (answer, error) {
+// A callTool makes a call.
+type callTool func(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest, in callIn) (answer, error)
+
+func (g *Gateway) readDevice(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest,
+	in callIn) (answer, error) {
+	if !fleet.ReadsOnly(in.Tool) {
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "mcp_not_read_only", "tool", fleet.CleanText(in.Tool, 80)).At("tool")
+	}
+	return g.callDevice(ctx, by, req, in)
+}
+
+func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
+	in callIn) (answer, error) {
 	id, err := fleet.ParseDeviceID(in.Device)
 	if err != nil {
 		return answer{}, err

@@ -73,6 +73,7 @@ type Gateway struct {
 	tools      *toolIndex
 	json, sse  *mcp.StreamableHTTPHandler // without a session: one answer, or a stream
 	stateful   *mcp.StreamableHTTPHandler
+	usual      map[string]callTool
 	sessions   sessions
 	oldStreams oldStreams // of 2024-11-05
 	failures   failures
@@ -97,6 +98,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{o: o, public: public, log: o.Log, now: func() time.Time { return time.Now().UTC() },
 		tools: newToolIndex(o.Devices)}
 	g.life, g.end = context.WithCancel(context.Background())
+	g.usual = map[string]callTool{"call_device": g.callDevice, "read_device": g.readDevice}
 	g.fleet = g.newFleetServer()
 	options := mcp.StreamableHTTPOptions{
 		// The gateway looks at the origin and the host, and bounds the body, before the SDK.

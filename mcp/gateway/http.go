@@ -68,7 +68,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &caller{token: by.ID}
 	c.by.Store(&by)
 	var err error
-	if c.server, err = g.serverFor(fleet.WithScope(r.Context(), by), by, strings.TrimPrefix(rest, prefix)); err != nil {
+	c.server, err = g.serverFor(fleet.WithScope(r.Context(), by), by, strings.TrimPrefix(rest, prefix))
+	if err != nil {
 		g.fail(w, err)
 		return
 	}
@@ -108,6 +109,9 @@ func (g *Gateway) servePost(w http.ResponseWriter, r *http.Request, c *caller) {
 	body, status, e := readBody(w, r)
 	if e != nil {
 		g.refuse(w, status, e)
+		return
+	}
+	if len(r.Header[sessionHeader]) == 0 && g.serveUsual(w, r, c, body) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
