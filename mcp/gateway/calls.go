@@ -15,9 +15,6 @@ import (
 	"fleetd/fleet"
 )
 
-// callPendingApproval is the state of a call that waits for a person's approval.
-const callPendingApproval fleet.CallState = "pending_approval"
-
 // callOut is a call.
 type callOut struct {
 	ID         uuid.UUID       `json:"id"`
@@ -26,6 +23,7 @@ type callOut struct {
 	Arguments  any             `json:"arguments"`
 	Actor      string          `json:"actor" jsonschema:"name of who made it"`
 	FanOut     string          `json:"fanout,omitempty"`
+	Approval   string          `json:"approval,omitempty" jsonschema:"id of the approval that it needs or had"`
 	State      fleet.CallState `json:"state" jsonschema:"pending_approval, pending, sent, succeeded, tool_error, timed_out, unknown, refused, invalid, offline or canceled"`
 	Code       string          `json:"code,omitempty" jsonschema:"why it did not succeed, for programs"`
 	Problem    string          `json:"problem,omitempty" jsonschema:"why it did not succeed, in words"`
@@ -46,6 +44,9 @@ func (g *Gateway) call(c fleet.Call) (callOut, []mcp.Content) {
 	}
 	if c.FanOut != uuid.Nil {
 		v.FanOut = c.FanOut.String()
+	}
+	if c.Approval != uuid.Nil {
+		v.Approval = c.Approval.String()
 	}
 	if c.SentAt != nil && c.FinishedAt != nil {
 		ms := c.Duration().Milliseconds()
@@ -80,7 +81,7 @@ func (v callOut) text() string {
 		b.WriteString(" " + v.Code + ": " + v.Problem + ".")
 	}
 	switch v.State {
-	case callPendingApproval:
+	case fleet.CallPendingApproval:
 		b.WriteString(" It is waiting for approval by a person. Ask get_call with this id what became of it; do not repeat it.")
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
@@ -98,7 +99,7 @@ func (v callOut) text() string {
 func (g *Gateway) outcome(c fleet.Call) answer {
 	v, pictures := g.call(c)
 	a := answer{text: v.text(), out: v, more: pictures}
-	a.failed = c.State.Failed() && c.State != callPendingApproval
+	a.failed = c.State.Failed()
 	return a
 }
 
@@ -113,13 +114,13 @@ type callIn struct {
 // complete reports whether nothing is wrong that the schema would say; most calls
 // need not be held against it.
 func (in *callIn) complete() bool {
-	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= 500 &&
+	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= fleet.MaxPurposeBytes &&
 		in.TimeoutMs >= 0 && in.TimeoutMs <= fleet.MaxCallTimeout.Milliseconds() &&
 		(len(in.Arguments) == 0 || in.Arguments[0] == '{')
 }
 
 var callLimits = map[string]func(*jsonschema.Schema){
-	"device": longest(80), "tool": longest(200), "purpose": longest(500),
+	"device": longest(80), "tool": longest(200), "purpose": longest(fleet.MaxPurposeBytes),
 	"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
 }
 
@@ -161,13 +162,11 @@ func (g *Gateway) addCallTools(s *mcp.Server) {
 	add[getIn, getOut](g, s, definition{name: "get_call", title: "Get a call", effect: reads,
 		about:  "Shows a call, or a fan-out with its counts and answers, by id.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.getCall)
-	states := make([]fleet.CallState, 0, len(fleet.CallStates)+1)
-	states = append(append(states, callPendingApproval), fleet.CallStates...)
 	add[listIn, listOut](g, s, definition{name: "list_calls", title: "List calls", effect: reads,
 		about: "Lists calls on record, newest first, also those of people and other programs.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80), "tool": longest(200), "actor": longest(200),
 			"limit": between(1, maxFound), "cursor": longest(1000),
-			"states": func(s *jsonschema.Schema) { oneOf(states...)(s.Items) }}}, g.listCalls)
+			"states": func(s *jsonschema.Schema) { oneOf(fleet.CallStates...)(s.Items) }}}, g.listCalls)
 }
 
 // A callTool makes a call.
@@ -189,7 +188,8 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, _ *mcp.Cal
 	}
 	// The call goes on without its client; only what was not sent is withdrawn.
 	c, err := g.o.Calls.Make(context.WithoutCancel(ctx), fleet.CallRequest{Actor: by, Device: id, Tool: in.Tool,
-		Arguments: in.Arguments, Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Withdraw: ctx.Done()})
+		Arguments: in.Arguments, Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Purpose: in.Purpose,
+		Withdraw: ctx.Done()})
 	if errors.Is(err, fleet.ErrNotFound) {
 		return answer{}, unknownDevice(in.Device)
 	}

@@ -63,7 +63,7 @@ type leftOut struct {
 // fanOutOut is a fan-out and how far it is.
 type fanOutOut struct {
 	ID       uuid.UUID      `json:"id"`
-	State    string         `json:"state" jsonschema:"running, completed or canceled"`
+	State    string         `json:"state" jsonschema:"pending_approval, running, completed, refused or canceled"`
 	Tool     string         `json:"tool"`
 	Query    string         `json:"q,omitempty"`
 	Targets  int            `json:"targets"`
@@ -91,7 +91,7 @@ func (g *Gateway) addFanOutTools(s *mcp.Server) {
 		about: "Makes the same call to many devices: those of a query, or those listed. Each device is called at most once. " +
 			"Use dry_run first. Waits until all is done, with progress if the client asks for it, or answers with the id of " +
 			"the fan-out after wait_ms; get_call shows it then.",
-		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024), "purpose": longest(500),
+		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024), "purpose": longest(fleet.MaxPurposeBytes),
 			"max_in_flight": between(0, fleet.MaxInFlight), "confirm": between(0, fleet.MaxFanOutDevices),
 			"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
 			"wait_ms":    between(0, float64(maxWait.Milliseconds())),
@@ -103,7 +103,8 @@ func (g *Gateway) addFanOutTools(s *mcp.Server) {
 
 func (in callManyIn) request(by fleet.Principal) (fleet.FanOutRequest, error) {
 	r := fleet.FanOutRequest{Actor: by, Tool: in.Tool, Arguments: in.Arguments, MaxInFlight: in.MaxInFlight,
-		Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Confirm: in.Confirm}
+		Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Confirm: in.Confirm,
+		Purpose: in.Purpose}
 	if (in.Query == nil) == (len(in.Devices) == 0) {
 		return r, fleet.Refuse(fleet.ErrInvalid, "audience_missing")
 	}
@@ -300,6 +301,9 @@ func (v *fanOutOut) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Fan-out %s of %s: %s, %d of %s done, %d succeeded.", v.ID, v.Tool, v.State, v.Done,
 		count(v.Targets, "device"), v.Counts[string(fleet.CallSucceeded)])
+	if v.State == string(fleet.FanOutPendingApproval) {
+		b.WriteString(" It is waiting for approval by a person. Ask get_call with this id what became of it; do not repeat it.")
+	}
 	if v.State == string(fleet.FanOutRunning) {
 		b.WriteString(" Ask get_call with this id how far it is.")
 	}

@@ -329,6 +329,28 @@ func TestFanOutWithProgress(t *testing.T) {
 	}
 }
 
+// A call that waits for a person is no failure, and is not made meanwhile.
+func TestPendingApproval(t *testing.T) {
+	w := newWorld(t)
+	s := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
+	args := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "purpose": "a party",
+		"arguments": map[string]any{"volume": 99}}
+	r := call(t, s, "call_device", args)
+	c := into[struct{ ID, State, Approval string }](t, r)
+	if r.IsError || c.State != "pending_approval" || c.Approval == "" ||
+		!strings.Contains(r.text, "waiting for approval") || !strings.Contains(r.text, c.ID) {
+		t.Errorf("%t %s %s", r.IsError, r.text, r.data)
+	}
+	if r := call(t, s, "get_call", map[string]any{"id": c.ID}); !strings.Contains(r.text, "pending_approval") {
+		t.Errorf("get_call: %s", r.text)
+	}
+	delete(args, "device")
+	args["q"] = "presence:online"
+	if r := call(t, s, "call_devices", args); r.IsError || !strings.Contains(r.text, "waiting for approval") {
+		t.Errorf("a fan-out: %s", r.text)
+	}
+}
+
 // A call that was sent goes on when its client cancels it; one that waits for its
 // turn is withdrawn.
 func TestCancel(t *testing.T) {

@@ -89,7 +89,8 @@ func newWorld(t testing.TB) *world {
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	w.calls = fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
-		URLs: w.snapshots, Events: w.events, Log: log})
+		URLs: w.snapshots, Events: w.events, Log: log, Policy: loud{},
+		Approvals: w.store})
 	t.Cleanup(w.calls.Shutdown)
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
 		Unavailable: campaign.Unavailable(w.store), Layouts: w.store, Events: w.events, Log: log})
@@ -100,7 +101,7 @@ func newWorld(t testing.TB) *world {
 		Devices: w.store, Inventories: w.store, Events: w.events, Log: log})
 	reports := telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log})
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
-		Presence: w.presence, Events: w.events, Log: log})
+		Presence: w.presence, Events: w.events, Log: log, Approvals: w.store})
 	w.run(t, reports.Run, w.presence.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -121,6 +122,16 @@ func newWorld(t testing.TB) *world {
 	t.Cleanup(w.gateway.Close) // before: streams would keep the server open
 	w.settle(t)
 	return w
+}
+
+// loud is a policy: a person approves the volume 99.
+type loud struct{}
+
+func (loud) Judge(p *fleet.Proposal) fleet.Verdict {
+	if strings.Contains(string(p.Arguments), "99") {
+		return fleet.Verdict{Decision: fleet.DecisionRequireApproval, Rule: "r1", RuleName: "loud"}
+	}
+	return fleet.Verdict{Decision: fleet.DecisionAllow}
 }
 
 func (w *world) run(t testing.TB, services ...func(context.Context) error) {
