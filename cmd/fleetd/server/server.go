@@ -36,6 +36,7 @@ import (
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/webhook"
+	"fleetd/mcp/gateway"
 	"fleetd/web/device"
 
 	"github.com/google/uuid"
@@ -78,6 +79,7 @@ type Server struct {
 	blobs     *blobs.Store
 	targets   *fleet.Targets
 	broker    *broker.Broker
+	gateway   *gateway.Gateway
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
@@ -297,6 +299,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.watchParts()
+	if err := s.openGateway(); err != nil {
+		return nil, err
+	}
 	console, err := s.console(ctx)
 	if err != nil {
 		return nil, err
@@ -306,6 +311,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		func() float64 { return float64(lingerer.Waiting()) })
 	s.stages.run("http", func(ctx context.Context) error {
 		context.AfterFunc(ctx, lingerer.Stop)
+		context.AfterFunc(ctx, s.gateway.Close)
 		return console.Run(ctx, lingerer.Listener(s.httpListener))
 	})
 	s.admin.ready.Store(true)
