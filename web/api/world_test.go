@@ -102,13 +102,13 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		WriteEvery: 10 * time.Millisecond})
 	w.openKeys(t, log)
 	w.rules = enrolment.NewRules(w.store, nil)
+	targets := fleet.NewTargets(w.store, w.store)
 	w.enrolment, err = enrolment.New(enrolment.Options{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
-		Conflicts: w.store})
+		Device: targets.Device, Conflicts: w.store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
