@@ -357,6 +357,8 @@ func (a *attempt) deliver() {
 		return
 	}
 	a.call.SentAt = &now
+	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, arguments: a.wire})
+	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
 	known := knownTools[a.call.Tool]
 	if a.order == nil && !known.silent {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)

@@ -99,6 +99,7 @@ type Calls struct {
 	gate      gate
 	settler   *settler  // completes records whose writes failed
 	deadlines deadlines // of calls that were sent
+	inFlight  runningCalls
 
 	running sync.WaitGroup
 	mu      sync.Mutex

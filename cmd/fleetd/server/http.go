@@ -26,8 +26,12 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
 		Offers: s.engine.Load(), Answers: answers, Log: s.log})
-	devices := device.New(device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
+	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, Log: s.log}
+	if s.cfg.VisionURL != "" {
+		o.Explainer = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
+	}
+	devices := device.New(o)
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
