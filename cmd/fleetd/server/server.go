@@ -34,6 +34,7 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web/device"
 
 	"github.com/google/uuid"
@@ -50,6 +51,7 @@ type Server struct {
 	Presences  *fleet.Presences
 	Snapshots  *fleet.Snapshots
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -57,6 +59,8 @@ type Server struct {
 	Reports    *telemetry.Reports
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Events     *fleet.Events
 
 	cfg     Config
@@ -167,12 +171,6 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.closeOldCalls(ctx); err != nil {
 		return nil, err
 	}
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	s.stages.run("jobs", work.Run)
 	secret, err := secretKey(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -181,6 +179,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
+	s.stages.onStop("webhooks", s.Webhooks.Close)
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Webhooks: s.Webhooks, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("jobs", work.Run)
 
 	// What knows devices without a connection.
 	s.Serials = enrolment.NewSerials(s.store, sealer, log)
@@ -191,6 +197,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})
@@ -239,8 +246,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("one-time links", s.Snapshots.Run)
-	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.Presences,
-		URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: cfg.policy,
+		Approvals: s.store, Link: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -253,8 +260,13 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.onStop("calls", s.Calls.Shutdown)
 	s.stages.run("stray calls", s.Calls.Run)
 	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
-		Presence: s.Presences, Events: s.Events, Log: log})
+		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
+	s.Approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
+		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
+	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
+		func() float64 { return float64(s.Approvals.Waiting()) })
+	s.stages.run("approvals", s.Approvals.Run)
 
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
