@@ -149,8 +149,9 @@ func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 // nextRequest is after how many seconds a token that used up its rate may make
 // another request.
 func nextRequest(p *problem) int {
-	limit, _ := p.Params["limit"].(int)
-	return max(1, (60+limit-1)/max(limit, 1))
+	limit, _ := p.Params["limit"].(int64)
+	limit = max(limit, 1)
+	return int((60 + limit - 1) / limit)
 }
 
 func bearer(r *http.Request) (string, bool) {
