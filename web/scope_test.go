@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -339,4 +340,70 @@ func TestAccessChangesAtOnce(t *testing.T) {
 		wantText("#main", "a language model").wantText("#main", "self.get_*, self.say").wantText("#main", "60 requests a minute")
 	root.post("/settings/tokens", url.Values{"name": {"x"}, "role": {"viewer"}, "per_minute": {"many"}, "days": {"30"}}).
 		wantStatus(422)
+}
+
+// Who is a viewer of the rest sees it, and does nothing to it.
+func TestScopeOfActs(t *testing.T) {
+	b := newScopeBench(t)
+	ctx := t.Context()
+	scope := func(rest fleet.Role) fleet.Principal {
+		s, err := fleet.NewScope("tag:in", rest, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fleet.Principal{Kind: fleet.KindOperator, ID: uuid.NewString(), Name: "ann", Role: fleet.RoleAdmin, Scope: s}
+	}
+	hidden, viewer := scope(""), scope(fleet.RoleViewer)
+	wantCode := func(what string, err error, kind error, code string) {
+		t.Helper()
+		var e *fleet.Error
+		if !errors.Is(err, kind) || code != "" && (!errors.As(err, &e) || e.Code != code) {
+			t.Errorf("%s: %v, want %v %s", what, err, kind, code)
+		}
+	}
+	for by, kind := range map[string]error{"hidden": fleet.ErrNotFound, "viewer": fleet.ErrForbidden} {
+		p := map[string]fleet.Principal{"hidden": hidden, "viewer": viewer}[by]
+		_, err := b.devices.Hold(ctx, p, outside, "no", nil)
+		wantCode(by+" holds", err, kind, "")
+		wantCode(by+" retires", b.devices.Retire(ctx, p, outside), kind, "")
+		wantCode(by+" approves", b.enrolments.Approve(ctx, p, outside, ""), kind, "")
+		wantCode(by+" deletes a core dump", b.coreDumps.Delete(ctx, p, b.sides[outside].dump), kind, "")
+		wantCode(by+" ends a quarantine", b.campaigns.ClearQuarantine(ctx, p, outside), kind, "")
+		wantCode(by+" cancels a fan-out", b.o.FanOuts.Cancel(ctx, p, b.sides[outside].fanOut), kind, "")
+		_, err = b.campaigns.Start(ctx, p, b.both.ID)
+		wantCode(by+" starts a campaign over both", err, kind, "")
+		_, err = b.campaigns.Edit(ctx, p, b.both.ID, campaign.Plan{Name: "x", Release: b.rel.ID, Query: "tag:in"})
+		wantCode(by+" edits a campaign over both", err, kind, "")
+		_, err = b.devices.Hold(ctx, p, inside, "yes", nil)
+		if err == nil {
+			_, err = b.devices.Release(ctx, p, inside)
+		}
+		if err != nil {
+			t.Errorf("%s, on its own device: %v", by, err)
+		}
+	}
+	all := fleet.FanOutRequest{Actor: viewer, Tool: "self.say", Query: "id:a085e31122*"}
+	p, err := b.o.FanOuts.Preview(ctx, all)
+	if err != nil || p.Matched != 2 || p.Targets != 1 || len(p.Skipped) != 1 || p.Skipped[0].Reason != "forbidden" {
+		t.Errorf("a fan-out of a viewer of the rest would do %+v %v", p, err)
+	}
+	all.Actor = hidden
+	if p, err = b.o.FanOuts.Preview(ctx, all); err != nil || p.Matched != 1 || p.Targets != 1 {
+		t.Errorf("a fan-out of who sees one device would do %+v %v", p, err)
+	}
+	plan := campaign.Plan{Name: "mine", Release: b.rel.ID, Query: "id:a085e31122*"}
+	_, err = b.campaigns.Create(ctx, viewer, plan)
+	wantCode("a campaign over a device that may only be viewed", err, fleet.ErrForbidden, "audience_not_yours")
+	if c, err := b.campaigns.Create(ctx, hidden, plan); err != nil || c.Targets+c.Skipped != 1 {
+		t.Errorf("a campaign of who sees one device: %+v %v", c, err)
+	}
+	b.asks("a085e3112255", "some-board")
+	if n := len(b.enrolments.Waiting()); n != 1 {
+		t.Fatalf("%d devices wait", n)
+	}
+	if seen, err := b.enrolments.WaitingInScope(fleet.WithScope(ctx, hidden)); err != nil || len(seen) != 0 {
+		t.Errorf("who sees one device sees %+v wait (%v)", seen, err)
+	}
+	wantCode("approving a hidden device that waits", b.enrolments.Approve(ctx, hidden, "a085e3112255", ""),
+		fleet.ErrNotFound, "")
 }
