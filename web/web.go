@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
@@ -47,6 +48,8 @@ type Options struct {
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
+	Policies   *policy.Service
+	Tester     *policy.Tester
 	Serials    *enrolment.Serials
 	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots
