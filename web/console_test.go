@@ -27,6 +27,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web"
 )
 
@@ -62,6 +63,10 @@ type console struct {
 	logs       *telemetry.Logs
 	firmware   *firmware.Service
 	campaigns  *campaign.Service
+	calls      *fleet.Calls
+	fanOuts    *fleet.FanOuts
+	approvals  *fleet.Approvals
+	policy     askFirst
 	reports    *telemetry.Reports
 	logged     *logBuffer
 }
@@ -125,7 +130,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
 	targets := fleet.NewTargets(c.store, c.store)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: &c.policy, Approvals: c.store,
+		Link: c.link, Watcher: c.presences,
 		URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
@@ -138,18 +144,27 @@ func (c *console) services(log *slog.Logger) web.Options {
 		TempDir: c.t.TempDir()})
 	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Presence: c.presences,
-		Events: c.events, Log: log})
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
+		Presence: c.presences, Events: c.events, Log: log})
+	c.calls, c.fanOuts = calls, fanOuts
+	c.approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: c.store, Calls: calls, FanOuts: fanOuts,
+		Events: c.events, Log: log, Sweep: 50 * time.Millisecond})
+	sealer, err := enrolment.NewSealer(make([]byte, 32))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	hooks := webhook.New(webhook.Options{Store: c.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
+	c.t.Cleanup(hooks.Close)
 	c.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: calls, Events: c.events, Log: log})
 	c.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog,
 		Log: log, WriteEvery: 5 * time.Millisecond})
 	c.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		Calls: calls, Devices: c.store,
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
-	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
+	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
-		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
+		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",

@@ -70,6 +70,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			needs.Approvals++
 		}
 	}
+	needs.Calls = s.Approvals.Waiting()
 	held, err := fleet.ParseQuery("hold")
 	if err == nil {
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)

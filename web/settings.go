@@ -39,6 +39,9 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 			By:      t.CreatedBy,
 			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil})
 	}
+	if page.Webhooks, err = s.webhookRows(ctx); err != nil {
+		return page, err
+	}
 	page.System, err = s.system(ctx)
 	return page, err
 }

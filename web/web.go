@@ -32,6 +32,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web/ui"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	FanOuts    *fleet.FanOuts
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences

@@ -92,7 +92,8 @@ const (
 
 func newApprovalBench(t *testing.T) *approvalBench {
 	db := testDB(t)
-	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{askedTool, fleet.ToolSnapshot},
+	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{
+		askedTool, fleet.ToolSnapshot},
 		version: 7}, link: &fleettest.Link{}, events: &fleet.Events{}, sent: make(chan string, 100),
 		now: func() time.Time { return time.Now().UTC() }}
 	ids := []fleet.DeviceID{"d0", "d1", "d2"}

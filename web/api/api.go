@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 )
 
 // prefix is where package web mounts the handler; links in answers carry it.
@@ -49,6 +50,8 @@ type Options struct {
 	Snapshots     *fleet.Snapshots
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
+	Approvals     *fleet.Approvals
+	Webhooks      *webhook.Service
 	CoreDumps     *telemetry.CoreDumps
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
@@ -116,6 +119,8 @@ func newAPI(o Options) *api {
 	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
+	a.registerApprovals()
+	a.registerWebhooks()
 	a.registerEvents()
 	a.serveDocument()
 	a.router.NotFound(a.noSuchPath)

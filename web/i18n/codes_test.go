@@ -33,7 +33,7 @@ type source struct {
 
 // makers are the functions that pass a word on as part of a code, with the
 // place of that argument.
-var makers = map[string]int{"May": 1, "errState": 1}
+var makers = map[string]int{"May": 1, "MayOn": 2, "errState": 1}
 
 func readSource(t *testing.T) *source {
 	s := &source{consts: map[string]string{}, typed: map[string][]string{}, words: map[string][]string{}}
@@ -189,7 +189,7 @@ func (s *source) variants(code string) []string {
 	prefix, rest, _ := strings.Cut(code, "*")
 	switch prefix {
 	case "act.":
-		of = s.words["May"]
+		of = slices.Concat(s.words["May"], s.words["MayOn"])
 	case "verb.":
 		of = s.words["errState"]
 	case "part.":
@@ -201,7 +201,7 @@ func (s *source) variants(code string) []string {
 	case "type.":
 		of = []string{"integer", "number", "string", "boolean"}
 	case "state.":
-		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState"} {
+		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState", "ApprovalState"} {
 			of = append(of, s.typed[name]...)
 		}
 	case "image_in_use.":

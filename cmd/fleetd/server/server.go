@@ -244,7 +244,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("one-time links", s.Snapshots.Run)
 	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: cfg.policy,
-		Approvals: s.store, Link: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+		Approvals: s.store, Link: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events, Log: log,
+		Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -276,8 +277,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.Events,
-		Wake: engine.Wake, Zone: s.zone, Log: log})
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Linked: s.store.Linked,
+		Events: s.Events,
+		Wake:   engine.Wake, Zone: s.zone, Log: log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 
