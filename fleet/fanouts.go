@@ -157,6 +157,7 @@ func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 	if err := r.check(); err != nil {
 		return FanOutPreview{}, err
 	}
+	ctx = WithScope(ctx, r.Actor)
 	p, _, err := s.resolve(ctx, r)
 	return p, err
 }
@@ -166,6 +167,7 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	if err := r.check(); err != nil { // and fill in what was left out
 		return FanOut{}, err
 	}
+	ctx = WithScope(ctx, r.Actor)
 	p, targets, err := s.resolve(ctx, r)
 	if err != nil {
 		return FanOut{}, err
@@ -253,11 +255,18 @@ func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]DeviceCount, err
 
 // Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
 func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error {
-	if err := by.May(RoleOperator, "cancel_fanout"); err != nil {
+	var f FanOut
+	read := func(ctx context.Context) (err error) {
+		f, err = s.Get(ctx, id)
 		return err
 	}
-	f, err := s.Get(ctx, id)
-	if err != nil {
+	if err := by.MaySomewhere(RoleOperator, "cancel_fanout"); err != nil {
+		return err
+	}
+	if err := read(WithScope(ctx, by)); err != nil {
+		return err
+	}
+	if err := by.MayOnAll(ctx, read, RoleOperator, "cancel_fanout"); err != nil {
 		return err
 	}
 	if !f.Open() {
@@ -279,7 +288,7 @@ func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error 
 }
 
 func (r *FanOutRequest) check() error {
-	if err := r.Actor.May(RoleOperator, "make_fanout"); err != nil {
+	if err := r.Actor.MaySomewhere(RoleOperator, "make_fanout"); err != nil {
 		return err
 	}
 	if r.MaxInFlight == 0 {
@@ -319,8 +328,8 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 		}
 		for _, id := range page {
 			t := known[id]
-			if t == nil {
-				continue // an id that names no device
+			if t == nil || !r.Actor.Sees(t.device) {
+				continue // an id that names no device, or none that exists for the actor
 			}
 			reason, ask := s.reason(t, r)
 			target := FanOutTarget{Device: id, Reason: reason}

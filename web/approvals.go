@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/webhook"
+	"fleetd/web/access"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -23,16 +24,19 @@ func (s *Server) approvalRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	one, hook := ui.PathApprovals+"/{approval}", ui.PathWebhooks+"/{webhook}"
 	return []route{
-		{method: get, pattern: ui.PathApprovals, role: fleet.RoleViewer, page: s.listApprovals},
-		{method: get, pattern: one, role: fleet.RoleViewer, page: s.showApproval},
-		{method: post, pattern: one + "/approve", role: fleet.RoleOperator, page: s.decideApproval(approveIt)},
-		{method: post, pattern: one + "/deny", role: fleet.RoleOperator, page: s.decideApproval(denyIt)},
-		{method: post, pattern: one + "/withdraw", role: fleet.RoleOperator, page: s.decideApproval(withdrawIt)},
-		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, page: s.createWebhook},
-		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, page: s.testWebhook},
-		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, page: s.switchWebhook(true)},
-		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, page: s.switchWebhook(false)},
-		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, page: s.deleteWebhook},
+		{method: get, pattern: ui.PathApprovals, role: fleet.RoleViewer, reach: access.List, page: s.listApprovals},
+		{method: get, pattern: one, role: fleet.RoleViewer, reach: access.Audience, page: s.showApproval},
+		{method: post, pattern: one + "/approve", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(approveIt)},
+		{method: post, pattern: one + "/deny", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(denyIt)},
+		{method: post, pattern: one + "/withdraw", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(withdrawIt)},
+		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createWebhook},
+		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, reach: access.Fleet, page: s.testWebhook},
+		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(true)},
+		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(false)},
+		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteWebhook},
 	}
 }
 
@@ -241,7 +245,7 @@ func (v *approvalsView) render(ctx context.Context, events []fleet.Event) (u upd
 			}
 		}
 	}
-	u.patches = append(u.patches, ui.ApprovalBadge(v.server.Approvals.Waiting()))
+	u.patches = append(u.patches, ui.ApprovalBadge(v.server.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())))
 	return u, nil
 }
 

@@ -56,6 +56,7 @@ type console struct {
 	enrolments *enrolment.Service
 	rules      *enrolment.Rules
 	operators  *fleet.Operators
+	filters    *fleet.Filters
 	serials    *enrolment.Serials
 	keys       *enrolment.SigningKeys
 	snapshots  *fleet.Snapshots
@@ -121,15 +122,15 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
 	c.openKeys(log)
 	c.rules = enrolment.NewRules(c.store, nil)
+	targets := fleet.NewTargets(c.store, c.store)
 	c.enrolments, err = enrolment.New(enrolment.Options{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials,
 		Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
-		Conflicts: c.store})
+		Device: targets.Device, Conflicts: c.store})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
-	targets := fleet.NewTargets(c.store, c.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: &c.policy, Approvals: c.store,
 		Link: c.link, Watcher: c.presences,
 		URLs: c.snapshots, Events: c.events, Log: log,
@@ -139,6 +140,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: campaign.PartsOf(c.store)})
 	c.operators = fleet.NewOperators(c.store)
+	c.filters = fleet.NewFilters(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
 		Unavailable: campaign.Unavailable(c.store), Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir()})
@@ -165,7 +167,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
-		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
+		Operators: c.operators, Filters: c.filters,
+		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
 		Log: log}

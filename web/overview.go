@@ -63,14 +63,18 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			now.Pending = c.Count
 		}
 	}
-	for _, w := range s.Enrolments.Waiting() {
+	waiting, err := s.Enrolments.WaitingInScope(ctx)
+	if err != nil {
+		return now, needs, err
+	}
+	for _, w := range waiting {
 		if s.EnrolmentMode == fleet.EnrolByCode && !w.Again {
 			needs.Claims++
 		} else {
 			needs.Approvals++
 		}
 	}
-	needs.Calls = s.Approvals.Waiting()
+	needs.Calls = s.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())
 	held, err := fleet.ParseQuery("hold")
 	if err == nil {
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)

@@ -50,6 +50,7 @@ type Options struct {
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Serials    *enrolment.Serials
 	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots

@@ -178,8 +178,10 @@ func (r callRow) size() int { return len(r.Arguments) + len(r.Result) + len(r.Ev
 // Call returns one call, or [fleet.ErrNotFound].
 func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
 	from, to, _ := idWindow(id)
-	rows, _ := s.db.Query(ctx, `SELECT `+callColumnList+
-		` FROM calls WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to)
+	var w where
+	w.and("id = ? AND created_at >= ? AND created_at < ?", id, from, to)
+	w.scopeOf(ctx, "device_id")
+	rows, _ := s.db.Query(ctx, `SELECT `+w.callColumns(ctx)+` FROM calls`+w.String(), w.args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
 	if err != nil {
 		return fleet.Call{}, fmt.Errorf("call %s: %w", id, domainError(err))
@@ -195,12 +197,13 @@ func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet
 		return none, err
 	}
 	w := whereCalls(f)
+	w.scopeOf(ctx, "device_id")
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err
 	}
 	limit := fleet.ClampLimit(f.Limit)
-	sql := `SELECT ` + callColumnList + ` FROM calls` + w.String() + order + ` LIMIT ` + w.arg(limit+1)
+	sql := `SELECT ` + w.callColumns(ctx) + ` FROM calls` + w.String() + order + ` LIMIT ` + w.arg(limit+1)
 	list, full, err := collectCalls(ctx, s.db, sql, w.args)
 	if err != nil {
 		return none, fmt.Errorf("calls: %w", domainError(err))
@@ -431,12 +434,13 @@ func (s *Store) CancelApprovedStrays(ctx context.Context, process uuid.UUID) (n 
 // the actor's recent calls only: it fills in a form, no more.
 func (s *Store) LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error) {
 	var arguments []byte
+	scoped, args := scopedTo(ctx, "device_id", cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls)
 	err := s.db.QueryRow(ctx, `
 		SELECT arguments FROM (
-			SELECT id, tool, actor_kind, actor_id, arguments FROM calls
+			SELECT id, device_id, tool, actor_kind, actor_id, arguments FROM calls
 			WHERE actor_name = $1 ORDER BY id DESC LIMIT $5) AS recent
-		WHERE tool = $2 AND actor_kind = $3 AND actor_id = $4
-		ORDER BY id DESC LIMIT 1`, cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls).Scan(&arguments)
+		WHERE tool = $2 AND actor_kind = $3 AND actor_id = $4`+scoped+`
+		ORDER BY id DESC LIMIT 1`, args...).Scan(&arguments)
 	switch err = domainError(err); {
 	case err == nil:
 		return arguments, nil

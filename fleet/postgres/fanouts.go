@@ -84,7 +84,8 @@ func (r fanOutRow) fanOut() fleet.FanOut {
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].
 func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (fleet.FanOut, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`, id)
+	scoped, args := scopedToAll(ctx, fanOutAudience, id)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`+scoped, args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
 		return fleet.FanOut{}, fmt.Errorf("fan-out %s: %w", id, domainError(err))
@@ -100,6 +101,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 		return none, err
 	}
 	var w where
+	w.scopeOfAll(ctx, fanOutAudience)
 	order, err := w.idsDown(from)
 	if err != nil {
 		return none, err
@@ -117,7 +119,9 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 
 // RunningFanOuts lists the fan-outs to be carried on, oldest first.
 func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running' ORDER BY id`)
+	scoped, args := scopedToAll(ctx, fanOutAudience)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running'`+scoped+` ORDER BY id`,
+		args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
 		return nil, fmt.Errorf("running fan-outs: %w", domainError(err))

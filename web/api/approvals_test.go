@@ -126,7 +126,8 @@ func TestFanOutsWaitForApprovals(t *testing.T) {
 // What a model starts waits for a person who is not behind its token.
 func TestCampaignStartedByAModelWaits(t *testing.T) {
 	w := newWorld(t)
-	alice, err := w.operators.Create(t.Context(), root, "alice", fleet.RoleAdmin, "correct horse")
+	alice, err := w.operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "alice",
+		Access: fleet.Access{Role: fleet.RoleAdmin}, Password: "correct horse"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ type world struct {
 	rules     *enrolment.Rules
 	devices   *fleet.Devices
 	operators *fleet.Operators
+	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
 	snapshots *fleet.Snapshots
@@ -108,18 +109,19 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		WriteEvery: 10 * time.Millisecond})
 	w.openKeys(t, log)
 	w.rules = enrolment.NewRules(w.store, nil)
+	targets := fleet.NewTargets(w.store, w.store)
 	w.enrolment, err = enrolment.New(enrolment.Options{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
-		Conflicts: w.store})
+		Device: targets.Device, Conflicts: w.store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: campaign.PartsOf(w.store)})
 	w.operators = fleet.NewOperators(w.store)
+	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: &w.policy, Approvals: w.store,
@@ -152,7 +154,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
+		Operators: w.operators, Filters: w.filters,
+		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks,
 		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})

@@ -51,6 +51,7 @@ type Server struct {
 	Presences  *fleet.Presences
 	Snapshots  *fleet.Snapshots
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -196,6 +197,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})
@@ -209,8 +211,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
 		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
 		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
-		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
-		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+		Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
+		MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4:         cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
 		return nil, err
 	}
@@ -394,7 +397,8 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+	if _, err := s.Operators.Create(ctx, by, fleet.OperatorRequest{Name: "admin", Password: password,
+		Access: fleet.Access{Role: fleet.RoleAdmin}}); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}
 	s.firstPassword = password
