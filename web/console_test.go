@@ -158,7 +158,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
 		Operators: c.operators, Policies: c.policies,
-		Tester: &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators}, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
+		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
+		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
 		Log: log}

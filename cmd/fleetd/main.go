@@ -48,6 +48,7 @@ type cli struct {
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	Policy   client.PolicyCommand   `cmd:"" help:"List the rules that judge calls, and try calls, over REST."`
 	Config   server.ConfigCommand   `cmd:"" help:"Check or print the server's configuration."`
 	Version  versionCommand         `cmd:"" help:"Print the version."`
 }
