@@ -23,7 +23,8 @@ func TestPoliciesPage(t *testing.T) {
 	if body := viewer.get(ui.PathPolicies).body; strings.Contains(body, ui.PolicyPath(open.ID, "disable")) {
 		t.Error("a viewer is offered changes")
 	}
-	if strings.Contains(p.body, ui.PolicyPath(fixed.ID, "disable")) || !strings.Contains(p.body, ui.PolicyPath(open.ID, "disable")) {
+	if strings.Contains(p.body, ui.PolicyPath(fixed.ID, "disable")) ||
+		!strings.Contains(p.body, ui.PolicyPath(open.ID, "disable")) {
 		t.Error("the fixed rule is offered to be disabled, or the other one is not")
 	}
 	form := url.Values{"name": {"loud <b>"}, "decision": {"require_approval"}, "kind": {"model"}, "enabled": {"1"},
