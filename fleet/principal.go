@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -73,6 +74,12 @@ func (p Principal) Same(other Principal) bool {
 	return p.Kind == other.Kind && p.ID == other.ID && p.Name == other.Name
 }
 
+// SameAccess reports whether both may do the same: their roles and filters are equal.
+func (p Principal) SameAccess(other Principal) bool {
+	a, b := cmp.Or(p.Scope, &Scope{}), cmp.Or(other.Scope, &Scope{})
+	return p.Role == other.Role && a.Filter.Text == b.Filter.Text && a.Rest == b.Rest && slices.Equal(a.Tools, b.Tools)
+}
+
 // FleetRole is the role in what concerns the fleet and no single device:
 // releases, settings, operators. "": it has no such role.
 func (p Principal) FleetRole() Role {
@@ -97,6 +104,10 @@ func (p Principal) Sees(d Device) bool { return p.RoleOn(d) != "" }
 // May returns nil if the principal may do what needs role need and concerns no
 // single device.
 func (p Principal) May(need Role, act string) error { return p.mayAs(p.FleetRole(), need, act) }
+
+// MaySomewhere returns nil if the principal may do, to some device at least,
+// what needs role need. What it acts on is then judged device by device.
+func (p Principal) MaySomewhere(need Role, act string) error { return p.mayAs(p.Role, need, act) }
 
 // MayOn returns nil if the principal may do to the device what needs role need,
 // and [ErrNotFound] if the device does not exist for it.

@@ -7,9 +7,11 @@ package migrations
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -62,6 +64,25 @@ func upSchema(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	_, err = p.Up(ctx)
 	return err
+}
+
+// Fingerprint names the schema that Up makes: equal for programs whose databases
+// have the same shape.
+func Fingerprint() string {
+	h := sha256.New()
+	names, _ := fs.Glob(files, "*.sql") // the pattern is valid
+	for _, name := range names {
+		b, _ := files.ReadFile(name) // embedded
+		fmt.Fprintf(h, "%s %d\n%s", name, len(b), b)
+	}
+	queue, err := rivermigrate.New(riverpgxv5.New(nil), nil)
+	if err != nil {
+		panic(err) // of this program's own configuration
+	}
+	for _, m := range queue.AllVersions() {
+		fmt.Fprintf(h, "%d %d\n%s", m.Version, len(m.SQLUp), m.SQLUp)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
 // schemaVersion is 0 for a database without tables. It reads before goose

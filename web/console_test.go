@@ -57,6 +57,7 @@ type console struct {
 	rules      *enrolment.Rules
 	policies   *policy.Service
 	operators  *fleet.Operators
+	filters    *fleet.Filters
 	serials    *enrolment.Serials
 	keys       *enrolment.SigningKeys
 	snapshots  *fleet.Snapshots
@@ -118,28 +119,30 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
 	c.openKeys(log)
 	c.rules = enrolment.NewRules(c.store, nil)
+	targets := fleet.NewTargets(c.store, c.store)
 	c.enrolments, err = enrolment.New(enrolment.Options{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials,
 		Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
-		Conflicts: c.store})
+		Device: targets.Device, Conflicts: c.store})
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	var calls *fleet.Calls
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
-		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
-	targets := fleet.NewTargets(c.store, c.store)
+		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log,
+		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return calls.Running(id) }})
 	c.policies = policy.New(c.store, log)
 	if err := c.policies.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Link: c.link,
-		Watcher: c.presences,
-		URLs:    c.snapshots, Events: c.events, Log: log,
+	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Link: c.link,
+		Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
 		Events: c.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: campaign.PartsOf(c.store)})
 	c.operators = fleet.NewOperators(c.store)
+	c.filters = fleet.NewFilters(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
 		Unavailable: campaign.Unavailable(c.store), Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir()})
@@ -157,7 +160,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Policies: c.policies,
+		Operators: c.operators, Policies: c.policies, Filters: c.filters,
 		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
 		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,

@@ -43,32 +43,42 @@ func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 }
 
 func (s *Server) listDevices(r *http.Request) (answer, error) {
-	ctx := r.Context()
-	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
-	page.Query = page.List.Get("q")
-	summary, err := s.summary(ctx)
-	if err != nil {
-		return answer{}, err
-	}
-	page.Fleet, page.Boards = summary.fleet, summary.boards
-	f, err := deviceFilter(page.List)
-	if err != nil {
-		page.BadQuery = explain(ctx, err)
-		return show(page.Page())
-	}
-	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
+	page, err := s.devicesPage(r)
 	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
 		return goTo(page.List.At(""))
 	}
 	if err != nil {
 		return answer{}, err
 	}
+	return show(page.Page())
+}
+
+func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
+	ctx := r.Context()
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	page.Query = page.List.Get("q")
+	summary, err := s.summary(ctx)
+	if err != nil {
+		return page, err
+	}
+	page.Fleet, page.Boards = summary.fleet, summary.boards
+	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
+		return page, err
+	}
+	page.Saved.CanSave = viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+	f, err := deviceFilter(page.List)
+	if err != nil {
+		page.BadQuery = explain(ctx, err)
+		return page, nil
+	}
+	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
+	if err != nil {
+		return page, err
+	}
 	page.Total = total
 	page.Prev, page.Next = found.Prev, found.Next
-	if page.Rows, err = s.deviceRows(ctx, found.Items); err != nil {
-		return answer{}, err
-	}
-	return show(page.Page())
+	page.Rows, err = s.deviceRows(ctx, found.Items)
+	return page, err
 }
 
 // pageAndCount asks for both at once: in a fleet of 100,000 a search reads every
@@ -104,7 +114,7 @@ func (s *Server) fresh(d fleet.Device) fleet.Device {
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
-	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayAct(ctx)}
+	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayKeepFirmware(ctx)}
 }
 
 // A fleetSummary is what every device list shows in addition to the list. It may
@@ -126,12 +136,23 @@ const (
 )
 
 func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
+	if _, narrow := fleet.ScopeOf(ctx); narrow {
+		return s.countFleet(ctx) // of this viewer's devices only
+	}
 	s.summaries.mu.Lock()
 	defer s.summaries.mu.Unlock()
-	g := fleetSummary{at: s.now()}
-	if age := g.at.Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
+	if age := s.now().Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
 		return s.summaries.last, nil
 	}
+	g, err := s.countFleet(ctx)
+	if err == nil {
+		s.summaries.last = g
+	}
+	return g, err
+}
+
+func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
+	g := fleetSummary{at: s.now()}
 	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
 	if err != nil {
 		return fleetSummary{}, err
@@ -142,6 +163,5 @@ func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
 			g.boards = append(g.boards, b.Value)
 		}
 	}
-	s.summaries.last = g
 	return g, nil
 }

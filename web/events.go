@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/a-h/templ"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/web/ui"
@@ -71,11 +72,20 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w), pending: map[string]fleet.Event{}}
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
+		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
+		pending: map[string]fleet.Event{}}
 	_ = st.control.SetReadDeadline(time.Time{})
 	if err := st.run(r.WithContext(ctx), events); err != nil && ctx.Err() == nil {
 		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
 	}
+}
+
+// eventSources say what events are about, for viewers who do not see every device.
+func (s *Server) eventSources() *fleet.EventSources {
+	return &fleet.EventSources{Device: s.Devices.Known,
+		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := s.FanOuts.Get(ctx, id); return err },
+		Campaign: func(ctx context.Context, id uuid.UUID) error { _, err := s.Campaigns.Campaign(ctx, id); return err }}
 }
 
 // A stream is one live page's connection.
@@ -84,6 +94,8 @@ type stream struct {
 	view    view
 	w       http.ResponseWriter
 	control *http.ResponseController
+	filter  fleet.EventFilter
+	changes int64 // of operators' access, when it was last looked at
 
 	pending map[string]fleet.Event // newest event by subject
 	resend  []byte
@@ -112,9 +124,13 @@ func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 			if !ok {
 				return errSlow
 			}
-			st.pending[subject(e)] = e
+			if st.filter.Pass(ctx, &e) {
+				st.pending[subject(e)] = e
+			}
 		case <-flush.C:
-			err = st.flush(ctx)
+			if err = st.accessStays(r); err == nil {
+				err = st.flush(ctx)
+			}
 		case <-beat.C:
 			err = st.beat(r)
 		case <-ctx.Done():
@@ -245,9 +261,20 @@ func (st *stream) write(b []byte) error {
 	return st.control.Flush()
 }
 
-// beat looks whether the reader may still read: who was disabled, or signed
-// out in another tab, is cut off here.
-func (st *stream) beat(r *http.Request) error {
+// accessStays ends the stream when what its reader may see was changed. The
+// browser opens another.
+func (st *stream) accessStays(r *http.Request) error {
+	changes := st.server.Operators.Changes()
+	if changes == st.changes {
+		return nil
+	}
+	st.changes = changes
+	return st.readerStays(r)
+}
+
+// readerStays looks whether the reader may still read what the stream sends: who
+// was disabled, signed out in another tab, or given other access is cut off.
+func (st *stream) readerStays(r *http.Request) error {
 	// Not the request's context: its session data is what was read at the start.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -255,8 +282,19 @@ func (st *stream) beat(r *http.Request) error {
 	if err != nil {
 		return nil // the database is away; that is no reason to end it
 	}
-	if o, err := st.server.signedIn(ctx); err == nil && o == nil {
+	o, err := st.server.signedIn(ctx)
+	switch {
+	case err == nil && o == nil:
 		return errors.New("stream: signed out")
+	case err == nil && !o.Principal().SameAccess(viewerOf(r.Context()).actor()):
+		return errors.New("stream: the reader's access changed")
+	}
+	return nil
+}
+
+func (st *stream) beat(r *http.Request) error {
+	if err := st.readerStays(r); err != nil {
+		return err
 	}
 	return st.write([]byte(": still here\n\n"))
 }

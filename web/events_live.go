@@ -165,7 +165,7 @@ func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayAct(ctx)).View()}, nil
+	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayActOn(ctx, d)).View()}, nil
 }
 
 func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
@@ -242,7 +242,12 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 	if err != nil {
 		return err
 	}
-	u.patches = append(u.patches, snapshot(shot).View())
+	if shot.Kind == fleet.SnapshotScreen {
+		u.patches = append(u.patches, snapshot(shot).View())
+	}
+	if shot.Call == uuid.Nil {
+		return nil
+	}
 	c, err := v.server.Calls.Get(ctx, shot.Call)
 	if err != nil {
 		return err

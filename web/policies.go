@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/policy"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
@@ -21,20 +22,20 @@ func (s *Server) policyRoutes() []route {
 	const viewer, admin = fleet.RoleViewer, fleet.RoleAdmin
 	rule := ui.PathPolicies + "/{policy}"
 	return []route{
-		{method: http.MethodGet, pattern: ui.PathPolicies, role: viewer, page: s.listPolicies},
-		{method: http.MethodPost, pattern: ui.PathPolicies, role: admin, page: s.createPolicy},
-		{method: http.MethodGet, pattern: rule, role: viewer, page: s.showPolicy},
-		{method: http.MethodPost, pattern: rule + "/edit", role: admin, page: s.editPolicy},
-		{method: http.MethodPost, pattern: rule + "/enable", role: admin, page: s.switchPolicy(true)},
-		{method: http.MethodPost, pattern: rule + "/disable", role: admin, page: s.switchPolicy(false)},
-		{method: http.MethodPost, pattern: rule + "/move", role: admin, page: s.movePolicy},
-		{method: http.MethodPost, pattern: rule + "/delete", role: admin, page: s.deletePolicy},
+		{method: http.MethodGet, pattern: ui.PathPolicies, role: viewer, reach: access.Fleet, page: s.listPolicies},
+		{method: http.MethodPost, pattern: ui.PathPolicies, role: admin, reach: access.Fleet, page: s.createPolicy},
+		{method: http.MethodGet, pattern: rule, role: viewer, reach: access.Fleet, page: s.showPolicy},
+		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet, page: s.editPolicy},
+		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet, page: s.switchPolicy(true)},
+		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet, page: s.switchPolicy(false)},
+		{method: http.MethodPost, pattern: rule + "/move", role: admin, reach: access.Fleet, page: s.movePolicy},
+		{method: http.MethodPost, pattern: rule + "/delete", role: admin, reach: access.Fleet, page: s.deletePolicy},
 	}
 }
 
 func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 	ctx := r.Context()
-	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r), Form: forms.Policy{Enabled: true, Zone: "UTC"},
+	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r.Context()), Form: forms.Policy{Enabled: true, Zone: "UTC"},
 		Zones: policyZones(r)}
 	if err := viewerOf(ctx).actor().May(fleet.RoleViewer, "read_policies"); err != nil {
 		return page, err
@@ -175,7 +176,7 @@ func (s *Server) policyRule(r *http.Request) (policy.Rule, int64, error) {
 
 func (s *Server) policyPage(r *http.Request, rule policy.Rule, version int64) (ui.PolicyPage, error) {
 	warnings, err := s.Policies.Warnings(r.Context())
-	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: mayAdmin(r),
+	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: mayAdmin(r.Context()),
 		Form: forms.FillPolicy(rule), Zones: policyZones(r)}, err
 }
 

@@ -98,6 +98,18 @@ func (s *Server) takeFlash(ctx context.Context) *ui.Flash {
 	return &f
 }
 
+// waitingFor counts the devices that wait for the viewer.
+func (s *Server) waitingFor(ctx context.Context, now time.Time) int {
+	if _, narrow := fleet.ScopeOf(ctx); !narrow {
+		return s.waiting.get(s.Enrolments, now)
+	}
+	all, err := s.Enrolments.WaitingInScope(ctx)
+	if err != nil {
+		return 0 // the page itself says what is wrong
+	}
+	return len(all)
+}
+
 // A waitingCount remembers for a moment how many devices wait for a person,
 // since every page says so.
 type waitingCount struct {

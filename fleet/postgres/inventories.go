@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -84,7 +85,12 @@ func toolsJSON(tools []fleet.Tool) (string, error) {
 func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, error) {
 	inv := &fleet.Inventory{ID: id}
 	var tools []byte
-	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories WHERE id = $1`, cleanText(id)).Scan(&tools,
+	var w where
+	w.and("id = ?", cleanText(id))
+	if in := w.devicesInScope(ctx); in != "" { // an inventory exists with a device that lists it
+		w.and("EXISTS (SELECT FROM device_inventories d WHERE d.inventory_id = inventories.id AND d.device_id IN " + in + ")")
+	}
+	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories`+w.String(), w.args...).Scan(&tools,
 		&inv.CreatedAt)
 	if err == nil {
 		err = json.Unmarshal(tools, &inv.Tools)
@@ -95,11 +101,27 @@ func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, err
 	return inv, nil
 }
 
+// InventoriesInUse counts the devices that match a query by what they offer.
+func (s *Store) InventoriesInUse(ctx context.Context, q fleet.Query) ([]fleet.InventoryUse, error) {
+	var w where
+	w.query(q, time.Now())
+	w.scope(ctx)
+	w.and("inventory_id IS NOT NULL")
+	rows, _ := s.db.Query(ctx, `SELECT inventory_id, board, count(*) AS devices FROM devices`+w.String()+
+		` GROUP BY 1, 2`, w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryUse])
+	if err != nil {
+		return nil, fmt.Errorf("inventories in use: %w", domainError(err))
+	}
+	return list, nil
+}
+
 // DeviceInventories lists what the device offered, newest first.
 func (s *Store) DeviceInventories(ctx context.Context, id fleet.DeviceID) ([]fleet.InventoryRecord, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)
 	rows, _ := s.db.Query(ctx, `
 		SELECT inventory_id, version, elf_sha256, tools_count, partial, first_seen, last_seen
-		FROM device_inventories WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(id)), maxHistory)
+		FROM device_inventories WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryRecord])
 	if err != nil {
 		return nil, fmt.Errorf("inventories of device %s: %w", id, domainError(err))

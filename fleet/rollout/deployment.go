@@ -37,6 +37,7 @@ type deployment struct {
 	restarting bool           // was asked to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
 	back       time.Time      // of that reconnection
+	askBuild   bool           // a boot poll may have been lost with the process before: ask before the checks
 	reports    int            // on jobs, that the device made since the engine holds it
 	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
 	heap       int64          // free heap that its latest boot poll reported, bytes

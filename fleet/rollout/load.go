@@ -191,6 +191,7 @@ func (l *loop) resume(ctx context.Context) error {
 func (l *loop) resumeOne(d *deployment, device fleet.Device) {
 	l.observeRegistered(d, device)
 	d.afterStart = d.State == campaign.DeploymentVerifying
+	d.askBuild = d.State == campaign.DeploymentBooted || d.State == campaign.DeploymentVerifying
 	l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceRestarted})
 	if presence, since, _ := l.o.Presence.State(d.Device); presence == fleet.PresenceOnline {
 		l.observeDevice(d.Device, campaign.Observation{At: later(since, l.now), Kind: fleet.EvidenceConnect})

@@ -31,7 +31,7 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 		o := campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 &&
 			over == epoch}
 		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
-			o.ELF = e.askBuild(ctx, actor, device)
+			o.ELF, _ = e.askBuild(ctx, actor, device)
 			o.At = e.now()
 		}
 		e.accept(Evidence{Deployment: id, Observation: o})
@@ -39,16 +39,22 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 }
 
 // askBuild returns the build that the device says it runs; "" if it does not say.
-func (e *Engine) askBuild(ctx context.Context, by fleet.Principal, device fleet.DeviceID) string {
+// The error is [errAbsent]: the device was not asked.
+func (e *Engine) askBuild(ctx context.Context, by fleet.Principal, device fleet.DeviceID) (string, error) {
 	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: toolSystemInfo})
-	if err != nil || call.State != fleet.CallSucceeded {
-		return ""
+	switch {
+	case err != nil:
+		return "", e.unknown(device, err)
+	case call.State == fleet.CallOffline:
+		return "", errAbsent
+	case call.State != fleet.CallSucceeded:
+		return "", nil
 	}
 	match := elfPattern.FindStringSubmatch(answerText(call.Result))
 	if match == nil {
-		return ""
+		return "", nil
 	}
-	return match[1]
+	return match[1], nil
 }
 
 // answerText is the first text of a tool's result.

@@ -142,6 +142,37 @@ func TestRollbackUnseenWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
+// A boot poll whose write was lost with the process that accepted it leaves the
+// registry at the image. The next engine asks the device what it runs.
+func TestRollbackLostWithTheProcess(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(2, func(i int) string { return []string{"rolled back later", ""}[i] })
+		c := w.plan(func(p *campaign.Plan) { p.MaxReconnects = 10 }, 2)
+		ids := w.ids()
+		stop := w.start()
+		for w.deployment(c.ID, ids[0]).State != campaign.DeploymentVerifying {
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+		known := w.devices[ids[0]].registered()
+		sleep(40 * time.Second)
+		if w.devices[ids[0]].running() != oldELF {
+			t.Fatal("the device is to fall back while no engine runs")
+		}
+		w.store.mu.Lock()
+		w.store.devices[ids[0]] = known
+		w.store.mu.Unlock()
+		stop = w.start()
+		defer func() { stop() }()
+		w.await(c.ID, time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+		want := map[fleet.DeviceID]campaign.DeploymentState{ids[0]: campaign.DeploymentRolledBack,
+			ids[1]: campaign.DeploymentSucceeded}
+		if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
+			t.Errorf("verdicts (-want +got):\n%s\n%v", diff, w.story(w.deployment(c.ID, ids[0])))
+		}
+	})
+}
+
 // A change that was stored, while the reply got lost, is neither repeated
 // nor forgotten.
 func TestLostReplyOfACommit(t *testing.T) {

@@ -20,9 +20,15 @@ func (l *loop) verify(d *deployment) {
 		return
 	}
 	d.busy = true
-	e, row, heap, plan, actor := l.e, d.Deployment, d.heap, d.camp.Plan, d.camp.actor()
+	e, row, heap, plan, actor, ask := l.e, d.Deployment, d.heap, d.camp.Plan, d.camp.actor(), d.askBuild
 	l.inBackground(func(ctx context.Context) {
-		err := e.verdict(ctx, row, heap, plan, actor)
+		var err error
+		if ask {
+			err = e.confirmBuild(ctx, row, actor)
+		}
+		if err == nil {
+			err = e.verdict(ctx, row, heap, plan, actor)
+		}
 		at := e.now() // what waits in the inbox behind the verdict is newer, however late it is looked at
 		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, at, err) }})
 	})
@@ -30,6 +36,7 @@ func (l *loop) verify(d *deployment) {
 
 func (l *loop) verified(d *deployment, attempt int, at time.Time, err error) {
 	d.busy = false
+	d.askBuild = d.askBuild && errors.Is(err, errAbsent)
 	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != campaign.DeploymentVerifying {
 		return
 	}
@@ -71,6 +78,18 @@ func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64,
 		baseline = map[string]string{}
 	}
 	_, err := e.checkHealth(ctx, by, d.Device, plan.HealthChecks, baseline)
+	return err
+}
+
+// confirmBuild asks the device what it runs. The answer is evidence, looked at
+// before the verdict. A device that cannot say is taken at its last boot poll;
+// one that is not connected is [errAbsent].
+func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, by fleet.Principal) error {
+	elf, err := e.askBuild(ctx, by, d.Device)
+	if elf != "" {
+		e.accept(Evidence{Deployment: d.ID, Observation: campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe,
+			Attempt: d.Attempt, ELF: elf}})
+	}
 	return err
 }
 

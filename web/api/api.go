@@ -47,6 +47,7 @@ type Options struct {
 	Keys          *enrolment.SigningKeys
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
+	Filters       *fleet.Filters
 	Policies      *policy.Service
 	Tester        *policy.Tester
 	Snapshots     *fleet.Snapshots
@@ -115,6 +116,7 @@ func newAPI(o Options) *api {
 	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerFilters()
 	a.registerPolicies()
 	a.registerSerials()
 	a.registerKeys()

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/httprate"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/outcome"
 )
 
@@ -42,16 +45,22 @@ func withPrincipal(ctx context.Context, who principal) context.Context {
 type guarded func(w http.ResponseWriter, r *http.Request, who principal)
 
 // guard lets an operation's requests through to next: of a known token, with a
-// sufficient role, a body of bounded size, and each act once per
+// sufficient role on what the operation reaches, a body of bounded size, and each act once per
 // Idempotency-Key.
 func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	need, ok := op.Metadata[roleKey].(fleet.Role)
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
+	reach, _ := op.Metadata[reachKey].(access.Reach)
+	if !reach.Valid() {
+		panic("operation " + op.OperationID + " declares no reach")
+	}
+	noun, _ := op.Metadata[nounKey].(string)
+	door := door{need, reach, op.Summary, noun, a.collection(op.Path)}
 	streams, _ := op.Metadata[streamsKey].(bool)
 	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
-		return a.authenticated(need, op.Summary, knowing(next))
+		return a.authenticated(door, knowing(next))
 	}
 	if op.Method == http.MethodPost {
 		next = a.once(next)
@@ -65,7 +74,7 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if usual, _ := op.Metadata[usualKey].(func(guarded) guarded); usual != nil {
 		act = usual(act)
 	}
-	return a.authenticated(need, op.Summary, readBody(limit, form, act))
+	return a.authenticated(door, readBody(limit, form, act))
 }
 
 // knowing lets next find the principal in the request's context.
@@ -75,7 +84,27 @@ func knowing(next http.Handler) guarded {
 	}
 }
 
-func (a *api) authenticated(need fleet.Role, operation string, next guarded) http.Handler {
+// A door is what the guard knows of an operation.
+type door struct {
+	need      fleet.Role
+	reach     access.Reach
+	operation string // in words
+	noun      string
+	find      func(context.Context, uuid.UUID) error // the campaign or fan-out that the address names; nil: none
+}
+
+// collection returns how to find what an address with many devices names.
+func (a *api) collection(path string) func(context.Context, uuid.UUID) error {
+	switch {
+	case strings.HasPrefix(path, "/campaigns/{id}"):
+		return a.eventSources().Campaign
+	case strings.HasPrefix(path, "/fanouts/{id}"):
+		return a.eventSources().FanOut
+	}
+	return nil
+}
+
+func (a *api) authenticated(d door, next guarded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
@@ -87,16 +116,72 @@ func (a *api) authenticated(need fleet.Role, operation string, next guarded) htt
 			a.unauthenticated(w, r, outcome.Of(err).Refusal)
 			return
 		}
-		if err == nil && !actor.Role.Allows(need) {
-			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", operation, "need", need,
-				"actor", actor.Name, "role", actor.Role)
+		if err == nil {
+			err = a.admit(r, d, actor)
 		}
 		if err != nil {
-			a.problemOf(r.Context(), err, "", "").write(w)
+			p := a.problemOf(r.Context(), err, d.noun, r.PathValue("id"))
+			if errors.Is(err, fleet.ErrTooMany) {
+				p.retryAfter = nextRequest(p)
+			}
+			p.write(w)
 			return
+		}
+		if ctx := fleet.WithScope(r.Context(), actor); ctx != r.Context() {
+			r = r.WithContext(ctx)
 		}
 		next(w, r, principal{actor, secret, w.Header().Get(requestHeader)})
 	})
+}
+
+// admit refuses a principal whose role on what the operation reaches does not
+// suffice. What does not exist for it is not found.
+func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
+	role := d.reach.RoleOf(actor)
+	if actor.Scope != nil && role.Allows(d.need) {
+		var err error
+		if role, err = a.roleOn(r, d, actor); err != nil {
+			return err
+		}
+	}
+	if role.Allows(d.need) {
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", d.operation, "need", d.need,
+		"actor", actor.Name, "role", cmp.Or(role, fleet.RoleViewer))
+}
+
+// roleOn is the principal's role on the device or the devices that the address
+// names. An id that cannot be one is left to the operation, which says so.
+func (a *api) roleOn(r *http.Request, d door, actor fleet.Principal) (fleet.Role, error) {
+	ctx, text := r.Context(), r.PathValue("id")
+	switch {
+	case d.reach == access.Device:
+		id, err := fleet.ParseDeviceID(text)
+		if err != nil {
+			return actor.Role, nil
+		}
+		device, err := a.Devices.Known(ctx, id)
+		if err == nil && !actor.Sees(device) {
+			err = fleet.ErrNotFound
+		}
+		return actor.RoleOn(device), err
+	case d.reach == access.Audience && d.find != nil:
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return actor.Role, nil
+		}
+		return actor.RoleOnAll(ctx, func(ctx context.Context) error { return d.find(ctx, id) })
+	}
+	return d.reach.RoleOf(actor), nil
+}
+
+// nextRequest is after how many seconds a token that used up its rate may make
+// another request.
+func nextRequest(p *problem) int {
+	limit, _ := p.Params["limit"].(int64)
+	limit = max(limit, 1)
+	return int((60 + limit - 1) / limit)
 }
 
 func bearer(r *http.Request) (string, bool) {

@@ -58,6 +58,7 @@ type world struct {
 	rules     *enrolment.Rules
 	devices   *fleet.Devices
 	operators *fleet.Operators
+	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
 	snapshots *fleet.Snapshots
@@ -113,18 +114,19 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		WriteEvery: 10 * time.Millisecond})
 	w.openKeys(t, log)
 	w.rules = enrolment.NewRules(w.store, nil)
+	targets := fleet.NewTargets(w.store, w.store)
 	w.enrolment, err = enrolment.New(enrolment.Options{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
-		Conflicts: w.store})
+		Device: targets.Device, Conflicts: w.store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: campaign.PartsOf(w.store)})
 	w.operators = fleet.NewOperators(w.store)
+	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	w.policies = policy.New(w.store, log)
@@ -147,7 +149,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Policies: w.policies,
+		Operators: w.operators, Filters: w.filters, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,

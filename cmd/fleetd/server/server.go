@@ -35,6 +35,8 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
+	"fleetd/mcp/gateway"
 	"fleetd/web/device"
 
 	"github.com/google/uuid"
@@ -51,6 +53,7 @@ type Server struct {
 	Presences  *fleet.Presences
 	Snapshots  *fleet.Snapshots
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -58,6 +61,8 @@ type Server struct {
 	Reports    *telemetry.Reports
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Policies   *policy.Service
 	Events     *fleet.Events
 
@@ -74,6 +79,7 @@ type Server struct {
 	blobs     *blobs.Store
 	targets   *fleet.Targets
 	broker    *broker.Broker
+	gateway   *gateway.Gateway
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
@@ -82,8 +88,10 @@ type Server struct {
 	logs      atomic.Pointer[telemetry.Logs]
 
 	zone          *time.Location // of devices that have none set
-	virtual       *virtualFleet  // nil without DemoVirtual
-	firstPassword string         // of the operator made at the first start; "" later
+	vision        *fleet.VisionTokens
+	cameras       cameras
+	virtual       *virtualFleet // nil without DemoVirtual
+	firstPassword string        // of the operator made at the first start; "" later
 }
 
 // Start starts a server and returns when all its parts run. The server stops
@@ -169,12 +177,6 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.closeOldCalls(ctx); err != nil {
 		return nil, err
 	}
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	s.stages.run("jobs", work.Run)
 	secret, err := secretKey(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -183,6 +185,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
+	s.stages.onStop("webhooks", s.Webhooks.Close)
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Webhooks: s.Webhooks, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("jobs", work.Run)
 
 	// What knows devices without a connection.
 	s.Serials = enrolment.NewSerials(s.store, sealer, log)
@@ -193,6 +203,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})
@@ -206,8 +217,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
 		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
 		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
-		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
-		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+		Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
+		MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4:         cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
 		return nil, err
 	}
@@ -226,10 +238,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
 	s.stages.run("reports of devices", s.Reports.Run)
 
+	s.vision = fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
+		Connection: s.connection})
+
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log})
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log,
+		VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +254,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	// What calls them.
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
-		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
+		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log,
+		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return s.Calls.Running(id) }})
 	s.stages.run("one-time links", s.Snapshots.Run)
 	s.Policies = policy.New(s.store, log)
 	if err := s.Policies.Load(ctx); err != nil {
@@ -246,8 +263,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.run("policy", s.Policies.Run)
 	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies,
-		Link: s.broker, Encoder: s.broker, Watcher: s.Presences,
-		URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
+		Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -260,8 +277,13 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.onStop("calls", s.Calls.Shutdown)
 	s.stages.run("stray calls", s.Calls.Run)
 	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
-		Presence: s.Presences, Events: s.Events, Log: log})
+		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
+	s.Approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
+		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
+	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
+		func() float64 { return float64(s.Approvals.Waiting()) })
+	s.stages.run("approvals", s.Approvals.Run)
 
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
@@ -284,6 +306,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.watchParts()
+	if err := s.openGateway(); err != nil {
+		return nil, err
+	}
 	console, err := s.console(ctx)
 	if err != nil {
 		return nil, err
@@ -293,6 +318,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		func() float64 { return float64(lingerer.Waiting()) })
 	s.stages.run("http", func(ctx context.Context) error {
 		context.AfterFunc(ctx, lingerer.Stop)
+		context.AfterFunc(ctx, s.gateway.Close)
 		return console.Run(ctx, lingerer.Listener(s.httpListener))
 	})
 	s.admin.ready.Store(true)
@@ -390,7 +416,8 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+	if _, err := s.Operators.Create(ctx, by, fleet.OperatorRequest{Name: "admin", Password: password,
+		Access: fleet.Access{Role: fleet.RoleAdmin}}); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}
 	s.firstPassword = password

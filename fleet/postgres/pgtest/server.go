@@ -109,7 +109,7 @@ func (s *dbServer) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, name := range left {
-		if name == keep() {
+		if name == templateName() {
 			continue
 		}
 		if _, err := conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {

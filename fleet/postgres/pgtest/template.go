@@ -2,12 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"sync"
 
 	"fleetd/migrations"
 
@@ -25,11 +19,7 @@ func (s *dbServer) template(ctx context.Context) (string, error) {
 	if s.migrated != "" {
 		return s.migrated, nil
 	}
-	sum, err := schemaSum()
-	if err != nil {
-		return "", err
-	}
-	name := templateName(sum)
+	name := templateName()
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
 		return "", err
@@ -72,53 +62,8 @@ func (s *dbServer) migrate(ctx context.Context, name string) error {
 	return s.exec(ctx, "ALTER DATABASE "+unborn+" RENAME TO "+name)
 }
 
-func templateName(sum string) string { return prefix + "template_" + sum }
-
-// keep is the one database of an earlier run that is still of use.
-func keep() string {
-	sum, err := schemaSum()
-	if err != nil {
-		return ""
-	}
-	return templateName(sum)
-}
-
-// schemaSum changes with everything that shapes the schema: our migrations,
-// and through go.mod the job queue's. It reads the source files, as tests run in
-// the source tree and package migrations does not export what it embeds.
-var schemaSum = sync.OnceValues(func() (string, error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
-	files, err := filepath.Glob(filepath.Join(root, "migrations", "*"))
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	for _, f := range append(files, filepath.Join(root, "go.mod")) {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %d\n%s", filepath.Base(f), len(b), b)
-	}
-	return fmt.Sprintf("%x", h.Sum(nil)[:8]), nil
-})
-
-// moduleRoot is found upwards from the package's directory, where go test runs.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("go.mod not found above the test's directory")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
+// templateName changes with everything that shapes the schema: our migrations,
+// and the job queue's. It is of what the binary embeds, not of the source tree: a
+// binary that is older than the tree must not name its template as the tree's.
+// It is also the one database of an earlier run that is still of use.
+func templateName() string { return prefix + "template_" + migrations.Fingerprint() }
