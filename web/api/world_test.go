@@ -76,7 +76,7 @@ type world struct {
 	policies  *policy.Service
 }
 
-// encoder writes calls in a way of its own: how devices get them is the broker's.
+// encoder writes calls for previews; how devices get them is the broker's.
 type encoder struct{}
 
 func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
