@@ -17,6 +17,7 @@ type attempt struct {
 	wire   json.RawMessage // the arguments as they go to the device
 	turn   Turn            // nil if the call is not to be sent
 	order  *FirmwareOrder  // of an upgrade; else nil
+	revoke <-chan struct{} // see [CallRequest.Withdraw]; may be nil
 	asks   *Approval       // the call waits for it; else nil
 	wasOn  bool            // on record before: it waited for its approval
 	wrote  bool            // the order was notified that its call was sent
@@ -42,7 +43,7 @@ type attempt struct {
 // The caller waits for send only if it asks to.
 func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, error) {
 	r.now = s.o.Now()
-	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled}
+	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled, revoke: r.Withdraw}
 	if err := s.enter(); err != nil {
 		a.abandon(err)
 		return Call{}, err
@@ -159,16 +160,8 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	if a.order != nil {
 		r.Arguments = a.fillOrder(tool.InputSchema)
 	}
-	if offered && OwnsURL(r.Tool) {
-		given, err := decodeObject(r.Arguments)
-		if err != nil {
-			return invalid(notAnObject(err))
-		}
-		if _, set := given["url"]; set {
-			return invalid(NewCallError("url_is_ours"))
-		}
-		given["url"] = "http://fleetd.invalid/"
-		r.Arguments, _ = json.Marshal(given)
+	if no := r.placeURL(offered); no != nil {
+		return no
 	}
 	if no := a.calls.gate.check(a.target, r); no != nil {
 		return no
@@ -182,6 +175,27 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	}
 	return nil
 }
+
+// placeURL puts an address that leads nowhere where the one-time address will
+// be, if the tool has one: the gate judges the arguments with it.
+func (r *CallRequest) placeURL(offered bool) *refusal {
+	if !offered || !OwnsURL(r.Tool) {
+		return nil
+	}
+	given, err := decodeObject(r.Arguments)
+	if err != nil {
+		return invalid(notAnObject(err))
+	}
+	if _, set := given["url"]; set {
+		return invalid(NewCallError("url_is_ours"))
+	}
+	given["url"] = noURL
+	r.Arguments, _ = json.Marshal(given)
+	return nil
+}
+
+// noURL leads nowhere.
+const noURL = "http://fleetd.invalid/"
 
 // fillURL gives the call its one-time address. The record shows the address
 // without its token, which is a secret while the call runs.
@@ -324,6 +338,8 @@ func (a *attempt) await() error {
 		a.close(CallCanceled, NewCallError(codeAttemptOver+".turn"))
 	case <-a.turn.Lost():
 		a.close(CallCanceled, NewCallError(CodeOffline+".turn"))
+	case <-a.revoke:
+		a.close(CallCanceled, NewCallError(CodeWithdrawn))
 	case <-wait.C:
 		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
 	case <-a.calls.life.Done():
@@ -341,6 +357,8 @@ func (a *attempt) deliver() {
 		return
 	}
 	a.call.SentAt = &now
+	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, arguments: a.wire})
+	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
 	known := knownTools[a.call.Tool]
 	if a.order == nil && !known.silent {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)

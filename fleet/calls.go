@@ -34,9 +34,12 @@ type CallRequest struct {
 	// UnlessOffline makes the request fail with [ErrOffline], and leave no
 	// record, while the device is not connected.
 	UnlessOffline bool
-	Purpose       string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
-	Picture       string         // [ToolPreviewImage]: blob key of the picture to show
-	Firmware      *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
+	// Withdraw, once closed, withdraws a call that was not sent; one that was sent
+	// goes on. May be nil.
+	Withdraw <-chan struct{}
+	Purpose  string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
+	Picture  string         // [ToolPreviewImage]: blob key of the picture to show
+	Firmware *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
 	now     time.Time
 	preview bool // nothing is to be called
@@ -68,8 +71,8 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Approvals, Log, Now and Observe
-// are required.
+// CallsOptions configures [Calls]. All but Policy, Approvals, Encoder, Log, Now and
+// Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
@@ -77,6 +80,7 @@ type CallsOptions struct {
 	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
 	Approvals ApprovalStore
 	Link      Link
+	Encoder   CallEncoder // nil: previews do not show what would be sent
 	Watcher   Watcher
 	URLs      URLMaker
 	Events    *Events
@@ -95,6 +99,7 @@ type Calls struct {
 	gate      gate
 	settler   *settler  // completes records whose writes failed
 	deadlines deadlines // of calls that were sent
+	inFlight  runningCalls
 
 	running sync.WaitGroup
 	mu      sync.Mutex

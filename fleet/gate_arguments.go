@@ -38,6 +38,25 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	return nil
 }
 
+// CheckArguments holds arguments against the schema of a tool of fleetd itself, in
+// the words that devices' tools have. A nil error means that they fit.
+func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.RawMessage) *CallError {
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return notAnObject(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if _, known := schema.Schema().Properties[name]; !known {
+			return NewCallError("invalid_arguments.not_among", "tool", tool, "argument", CleanText(name, 60), "arguments",
+				strings.Join(slices.Sorted(maps.Keys(schema.Schema().Properties)), ", "))
+		}
+	}
+	if err := schema.Validate(args); err != nil {
+		return explainArguments(schema.Schema(), args, err)
+	}
+	return nil
+}
+
 func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	args := map[string]any{}
 	if len(raw) == 0 {
@@ -70,7 +89,7 @@ func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
 	if ok {
 		return s
 	}
-	s = compileSchema(tool.InputSchema)
+	s = CompileSchema(tool.InputSchema)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil || len(c.m) >= maxSchemas {
@@ -80,7 +99,9 @@ func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
 	return s
 }
 
-func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
+// CompileSchema returns a JSON schema ready to validate with, nil if it is not a
+// valid one, or one that could take long: with a reference, or large patterns.
+func CompileSchema(raw json.RawMessage) *jsonschema.Resolved {
 	if !boundedSchema(raw) {
 		return nil
 	}
@@ -154,6 +175,10 @@ func breaks(property *jsonschema.Schema, value any) bool {
 
 // wanted describes a property: an integer from 0 to 100.
 func wanted(p *jsonschema.Schema) Reason {
+	if len(p.Enum) > 0 {
+		values, _ := json.Marshal(p.Enum)
+		return Because("wanted.one_of", "values", CleanText(strings.Trim(string(values), "[]"), 300))
+	}
 	switch p.Type {
 	case "integer", "number", "string", "boolean":
 	default:

@@ -16,8 +16,12 @@ import (
 	"fleetd/fleet"
 )
 
-// askFirst asks for an approval of the tools it holds.
-type askFirst struct{ tools atomic.Pointer[[]string] }
+// askFirst asks for an approval of the tools it holds, and has another policy judge
+// the rest.
+type askFirst struct {
+	tools atomic.Pointer[[]string]
+	next  fleet.Policy
+}
 
 func (p *askFirst) set(tools ...string) { p.tools.Store(&tools) }
 
@@ -25,6 +29,8 @@ func (p *askFirst) Judge(q *fleet.Proposal) fleet.Verdict {
 	v := fleet.Verdict{Decision: fleet.DecisionAllow, Version: 3, Rule: "r1", RuleName: "ask <first>"}
 	if tools := p.tools.Load(); tools != nil && slices.Contains(*tools, q.Tool.Name) {
 		v.Decision = fleet.DecisionRequireApproval
+	} else if p.next != nil {
+		return p.next.Judge(q)
 	}
 	return v
 }
