@@ -141,7 +141,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.policy.next = w.policies
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: &w.policy, Approvals: w.store, Link: w.link,
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: &w.policy, Approvals: w.store,
+		Link:    w.link,
 		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
