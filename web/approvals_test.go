@@ -19,8 +19,8 @@ import (
 func (c *console) askFirst(tools ...string) {
 	c.t.Helper()
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	_, err := c.policies.Create(c.t.Context(), by, c.policies.Table().Version, 1, policy.Rule{Name: "ask <first>", Enabled: true,
-		Tools: tools, Decision: fleet.DecisionRequireApproval})
+	_, err := c.policies.Create(c.t.Context(), by, c.policies.Table().Version, 1, policy.Rule{Name: "ask <first>",
+		Enabled: true, Tools: tools, Decision: fleet.DecisionRequireApproval})
 	if err != nil {
 		c.t.Fatal(err)
 	}

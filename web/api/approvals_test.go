@@ -19,14 +19,20 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// askFirst makes a rule that has calls of the tools wait for an approval.
-func (w *world) askFirst(t testing.TB, tools ...string) {
+// askFirst makes a rule that has calls of the tools wait for an approval, until
+// remove is called.
+func (w *world) askFirst(t testing.TB, tools ...string) (remove func()) {
 	t.Helper()
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	_, err := w.policies.Create(t.Context(), by, w.policies.Table().Version, 1, policy.Rule{Name: "ask first", Enabled: true,
-		Tools: tools, Decision: fleet.DecisionRequireApproval})
+	rule, err := w.policies.Create(t.Context(), by, w.policies.Table().Version, 1, policy.Rule{Name: "ask first",
+		Enabled: true, Tools: tools, Decision: fleet.DecisionRequireApproval})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return func() {
+		if err := w.policies.Delete(t.Context(), by, w.policies.Table().Version, rule.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

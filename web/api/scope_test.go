@@ -27,6 +27,7 @@ type belongings struct {
 	device                                     fleet.DeviceID
 	call, snapshot, coreDump, campaign, fanOut string
 	name, tag, reason, campaignName            string
+	approval                                   string
 }
 
 const marker = "zqxmarker"
@@ -74,6 +75,10 @@ func newSides(t *testing.T, w *world) sides {
 		f := ok(w.post(t, "/fanouts", fmt.Sprintf(
 			`{"q":"id:%s","tool":"self.say","arguments":{"text":%q}}`, id, b.name)))
 		b.fanOut = decode[FanOutView](t, f, 201).ID.String()
+		remove := w.askFirst(t, "self.say")
+		asked := decode[callView](t, w.post(t, at+"/calls", `{"tool":"self.say","arguments":{"text":"`+b.name+`"}}`), 200)
+		b.approval = asked.ApprovalID.String()
+		remove()
 	}
 	return all
 }
@@ -110,6 +115,8 @@ func (b *belongings) address(of string) string {
 		id = b.fanOut
 	case "campaigns":
 		id = b.campaign
+	case "approvals":
+		id = b.approval
 	}
 	return pathParam.ReplaceAllStringFunc(of, func(param string) string {
 		switch param {
