@@ -113,7 +113,10 @@ public:
         will = std::string(text);
         return startable ? Status{} : Status{Code::unavailable, "no network"};
     }
-    void stop(bool) override { stops++; }
+    void stop(bool) override {
+        stops++;
+        if (stopping && on_stopped) on_stopped();
+    }
     Status publish(std::string_view topic, Bytes payload, int, bool) override {
         if (!up) return {Code::unavailable, "not connected"};
         last_topic = std::string(topic);
@@ -137,6 +140,7 @@ public:
     int stops = 0;
     bool up = false;
     bool startable = true;
+    bool stopping = true;  // false: a goodbye that never leaves
 };
 
 class FakeNetwork : public Network {

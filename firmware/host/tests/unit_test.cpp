@@ -379,6 +379,29 @@ TEST_SUITE("unit") {
         CHECK(f.m.transport.starts == 1);
     }
 
+    TEST_CASE("a restart waits for the goodbye, and not for ever") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        f.unit->restart();
+        f.m.executor.run_for(400);
+        CHECK(f.m.transport.stops == 0);
+        CHECK(f.m.system.restarts == 0);
+        f.m.executor.run_for(200);
+        CHECK(f.m.transport.stops == 1);
+        CHECK(f.m.system.restarts == 1);
+
+        UnitFixture stalled;
+        stalled.start();
+        stalled.m.transport.connect();
+        stalled.m.transport.stopping = false;
+        stalled.unit->restart();
+        stalled.m.executor.run_for(Unit::kRestartMs - 100);
+        CHECK(stalled.m.system.restarts == 0);
+        stalled.m.executor.run_for(200);
+        CHECK(stalled.m.system.restarts == 1);
+    }
+
     TEST_CASE("hours without a broker end in a restart") {
         UnitFixture f;
         f.start();

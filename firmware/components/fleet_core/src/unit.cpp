@@ -53,6 +53,7 @@ void Unit::wire() {
     config_.on_change = [this] { tell_config(); };
     machine_.transport->on_message = [this](Bytes b) { heard(b); };
     machine_.transport->on_too_long = [this] { server_.refuse_text({Code::invalid, "message is too long"}); };
+    machine_.transport->on_stopped = [this] { restart_now(); };
     machine_.transport->on_state = [this](TransportState s, Status) { on_state(s); };
 }
 
@@ -158,7 +159,7 @@ void Unit::judge_config() {
 
 void Unit::leave() {
     leaving_ = true;
-    post_after(machine_, 500, task<&Unit::goodbye>(this));
+    post_after(machine_, kGoodbyeMs, task<&Unit::goodbye>(this));
 }
 
 void Unit::goodbye() {
@@ -168,10 +169,13 @@ void Unit::goodbye() {
 void Unit::restart() {
     if (leaving_) return;
     leave();
-    post_after(machine_, 1000, task<&Unit::restart_now>(this));
+    restarting_ = true;
+    post_after(machine_, kRestartMs, task<&Unit::restart_now>(this));
 }
 
 void Unit::restart_now() {
+    if (!restarting_) return;  // the goodbye was over sooner
+    restarting_ = false;
     machine_.system->restart();
 }
 

@@ -87,6 +87,7 @@ const char *esp_err_to_name(esp_err_t) {
 void _esp_error_check_failed(esp_err_t, const char *, int, const char *, const char *) {
     std::abort();
 }
+void esp_log_level_set(const char *, esp_log_level_t) {}
 vprintf_like_t esp_log_set_vprintf(vprintf_like_t sink) {
     const vprintf_like_t before = log::sink != nullptr ? log::sink : to_console;
     log::sink = sink;

@@ -55,8 +55,9 @@ void reset_storage() {
 void reset_network() {
     http::answers.clear();
     http::requests.clear();
+    http::reads = 0;
     mqtt::clients.clear();
-    mqtt::enqueue_result = 1;
+    mqtt::publish_result = 0;
     mqtt::start_result = ESP_OK;
     events::handlers.clear();
     wifi::stored = {};
@@ -73,7 +74,8 @@ void reset_network() {
 void reset_chip() {
     rtos::now_us = 1000000;
     rtos::tasks = rtos::tasks_to_refuse = rtos::watchdog_feeds = rtos::notified = 0;
-    rtos::date_us = 0;
+    rtos::date_us = rtos::longest_hunger_us = rtos::longest_turn_us = 0;
+    rtos::last_feed_us = rtos::now_us;
     chip::reset_reason = ESP_RST_POWERON;
     chip::restarts = 0;
     chip::serial.clear();

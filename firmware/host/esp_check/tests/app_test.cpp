@@ -74,6 +74,45 @@ TEST_CASE("a claimed device polls, connects and answers") {
     CHECK(unit.sent().find("\"id\":7") != std::string::npos);
 }
 
+namespace {
+
+const char *const reboot_call =
+    R"({"type":"mcp","session_id":"s","scope":"operator","payload":{"jsonrpc":"2.0","id":9,"method":"tools/call",)"
+    R"("params":{"name":"self.reboot","arguments":{}}}})";
+
+}  // namespace
+
+TEST_CASE("a restart is answered, then the broker hears goodbye, then it comes") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(5000);
+    mqtt::message(mqtt::last(), reboot_call);
+    unit.run(3000);
+    CHECK(unit.sent().find("\"id\":9,\"result\"") != std::string::npos);
+    CHECK(mqtt::last().disconnected);
+    CHECK(mqtt::last().closed_us > mqtt::last().sent.back().at_us);
+    CHECK(fake::chip::restarts == 1);
+    CHECK(fake::rtos::longest_turn_us <= 100'000);
+}
+
+TEST_CASE("a restart comes even if TCP takes no goodbye") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(5000);
+    mqtt::last().stalled = true;
+    mqtt::message(mqtt::last(), reboot_call);
+    unit.run(3000);
+    CHECK(fake::chip::restarts == 1);
+}
+
 TEST_CASE("a new image becomes valid by a poll, a message and time online, not before") {
     Unit unit;
     unit.know_network();

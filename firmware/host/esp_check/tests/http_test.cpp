@@ -3,6 +3,8 @@
 
 #include "fleet_esp/http_client.hpp"
 
+#include <functional>
+
 using fleet::Bytes;
 using fleet::HttpResponse;
 using fleet::Result;
@@ -124,7 +126,7 @@ TEST_CASE("begin and sink stop a transfer") {
     http::answers = {http::answer(std::string(5000, 'x')), http::answer("x")};
     web.sink_limit = 1500;
     CHECK(name_of(web.get()) == "no_space");
-    CHECK(web.body.size() == 2000);
+    CHECK(web.body.size() == 4096);  // one piece, and no more
     web.begin_result = {fleet::Code::wrong_target, "not ours"};
     CHECK(name_of(web.get()) == "wrong_target");
     CHECK(web.body.empty());
@@ -137,6 +139,74 @@ TEST_CASE("a server that drips is left in the end") {
     http::answers = {slow};
     CHECK(name_of(web.get()) == "timeout");
     CHECK(web.body.size() < 200000);
+}
+
+namespace {
+
+// drips is a server that sends one byte a second.
+http::Answer drips(std::size_t size) {
+    http::Answer slow = http::answer(std::string(size, 'x'));
+    slow.read_us = 1'000'000;
+    slow.read_size = 1;
+    return slow;
+}
+
+std::int64_t seconds_of(const std::function<void()> &fn) {
+    const std::int64_t begin = fake::rtos::now_us;
+    fn();
+    return (fake::rtos::now_us - begin) / 1'000'000;
+}
+
+}  // namespace
+
+TEST_CASE("a limit holds against a body that drips, and the watchdog is fed") {
+    for (const std::int64_t interval_us : {1'000'000, 90'000, 900}) {
+        Web web;
+        HttpOptions options;
+        options.exchange_ms = 8000;
+        EspHttpClient client(options);
+        http::Answer slow = drips(100'000);
+        slow.read_us = interval_us;
+        http::answers = {slow};
+        const std::int64_t begin = fake::rtos::now_us;
+        CHECK(name_of(client.post("http://fleet.example.org/", nullptr, 0, Bytes(), web.body, 100'000)) == "timeout");
+        CHECK(fake::rtos::now_us - begin <= 8'200'000);
+        CHECK(fake::rtos::now_us - begin >= 8'000'000);
+        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+    }
+}
+
+TEST_CASE("a long download that drips feeds the watchdog as long as it may last") {
+    Web web;
+    http::answers = {drips(100'000)};
+    const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
+    CHECK(took == 30 * 60);
+    CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+}
+
+TEST_CASE("a head or a chunk's frame that drips is a stall") {
+    Web web;
+    http::Answer head = drips(10);
+    head.framing = 100'000;
+    http::Answer frame = head;
+    frame.chunked = true;
+    frame.length = 0;
+    http::answers = {head, frame};
+    for (int i = 0; i < 2; ++i) {
+        const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
+        CHECK(took == 15);
+        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+    }
+}
+
+TEST_CASE("a server that answers late, within the limit, is waited for") {
+    Web web;
+    http::Answer late = http::answer("text");
+    late.framing = 1;
+    late.read_us = 14'000'000;
+    http::answers = {late};
+    REQUIRE(web.get().ok());
+    CHECK(web.body == "text");
 }
 
 TEST_CASE("no connection, no answer, no HTTP") {

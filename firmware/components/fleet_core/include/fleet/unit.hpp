@@ -35,6 +35,8 @@ class Unit {
 public:
     static constexpr std::int64_t kLonelyUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
     static constexpr std::uint32_t kFlushMs = 50;                      // between two messages of the outbox
+    static constexpr std::uint32_t kGoodbyeMs = 500;                   // for what is sent after the order to restart
+    static constexpr std::uint32_t kRestartMs = 2500;                  // from the order, whatever the broker does
     static constexpr std::int64_t kOfflineBeatUs = 300LL * 1'000'000;  // between two heartbeats kept for later
 
     // machine has to outlive the unit; board and version are read from it.
@@ -57,7 +59,8 @@ public:
     Status upgrade(const FirmwareOrder &order, std::string_view job);
     // configure proposes a configuration and sees its trial through.
     Refusal configure(JsonView document);
-    // restart says goodbye to the broker, then restarts the machine.
+    // restart lets the answers leave and says goodbye to the broker, then restarts
+    // the machine: after kRestartMs at the latest.
     void restart();
     Status check_url(std::string_view url) const;
 
@@ -112,7 +115,8 @@ private:
     std::uint32_t refusals_ = 0;  // in a row
     Link link_ = Link::off;
     bool have_broker_ = false;
-    bool leaving_ = false;  // about to restart
+    bool leaving_ = false;     // about to restart
+    bool restarting_ = false;  // by restart, not by an upgrade
     bool flushing_ = false;
     bool published_ = false;  // on this connection
     bool birth_ = false;      // is to be told

@@ -58,11 +58,14 @@ class Transport {
 public:
     virtual ~Transport() = default;
     virtual Status start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) = 0;
-    virtual void stop(bool say_goodbye) = 0;  // true sends a DISCONNECT
+    // stop does not wait. With a goodbye, what was published leaves first, then
+    // a DISCONNECT; on_stopped says when that is over, well or not.
+    virtual void stop(bool say_goodbye) = 0;
     virtual Status publish(std::string_view topic, Bytes payload, int qos, bool retain) = 0;
     Hook<void(Bytes payload)> on_message;         // whole messages, any topic
     Hook<void()> on_too_long;                     // one came that is longer than this link takes
     Hook<void(TransportState, Status)> on_state;  // down and refused say why
+    Hook<void()> on_stopped;
 };
 
 struct HttpResponse {
