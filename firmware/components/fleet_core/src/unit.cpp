@@ -95,7 +95,25 @@ void Unit::use_saved_broker() {
 void Unit::connect() {
     if (link_ != Link::off || leaving_) return;
     link_ = Link::connecting;
+    connect_us_ = machine_.clock->mono_us();
+    judge_connect();
     if (Status s = machine_.transport->start(broker_, broker_.publish_topic, kGone); !s.ok()) lost(false);
+}
+
+// judge_connect gives an attempt up that neither succeeds nor fails.
+void Unit::judge_connect() {
+    if (judging_connect_) return;  // looks later, and then again
+    judging_connect_ = true;
+    const std::int64_t gone_ms = (machine_.clock->mono_us() - connect_us_) / 1000;
+    post_after(machine_, kConnectMs - static_cast<std::uint32_t>(gone_ms), task<&Unit::connect_overdue>(this));
+}
+
+void Unit::connect_overdue() {
+    judging_connect_ = false;
+    if (link_ != Link::connecting) return;
+    if (machine_.clock->mono_us() - connect_us_ < std::int64_t{kConnectMs} * 1000) return judge_connect();
+    machine_.transport->stop(false);
+    lost(false);
 }
 
 void Unit::reconnect() {

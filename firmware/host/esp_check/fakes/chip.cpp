@@ -48,8 +48,9 @@ esp_err_t result = ESP_OK;
 }  // namespace fake::serial
 
 namespace fake::heap {
+std::uint32_t asked = 0;
 std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
-}
+}  // namespace fake::heap
 
 namespace fake::log {
 std::string text;
@@ -117,13 +118,16 @@ void esp_fill_random(void *buf, size_t len) {
     for (size_t i = 0; i < len; ++i)
         static_cast<uint8_t *>(buf)[i] = chip::next_random++;
 }
-size_t heap_caps_get_free_size(uint32_t) {
+size_t heap_caps_get_free_size(uint32_t caps) {
+    heap::asked = caps;
     return 123456;
 }
-size_t heap_caps_get_minimum_free_size(uint32_t) {
+size_t heap_caps_get_minimum_free_size(uint32_t caps) {
+    heap::asked = caps;
     return 65432;
 }
-size_t heap_caps_get_largest_free_block(uint32_t) {
+size_t heap_caps_get_largest_free_block(uint32_t caps) {
+    heap::asked = caps;
     return 45056;
 }
 // Aligned to four bytes and no more, as on a chip.

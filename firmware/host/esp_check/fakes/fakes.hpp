@@ -31,8 +31,9 @@ void reset();
 
 namespace rtos {
 extern std::int64_t now_us;
-extern int tasks;            // made
-extern int tasks_to_refuse;  // from the first on
+extern int tasks;                                    // made
+extern std::map<std::string, std::uint32_t> stacks;  // bytes never used, by task
+extern int tasks_to_refuse;                          // from the first on
 extern int watchdog_feeds;
 extern std::int64_t last_feed_us, longest_hunger_us;  // between two feeds
 extern std::int64_t longest_turn_us;                  // of the executor, without its waiting
@@ -181,6 +182,7 @@ extern std::uint8_t next_random;
 
 namespace core_dump {
 extern bool present;
+extern int checks;  // each sums the whole dump
 extern std::string bytes, reason;
 extern esp_core_dump_summary_t summary;
 }  // namespace core_dump
@@ -203,8 +205,9 @@ extern int live_codecs;
 }  // namespace screen
 
 namespace heap {
+extern std::uint32_t asked;                                  // the capabilities of the last question
 extern std::vector<std::unique_ptr<std::uint8_t[]>> blocks;  // in use
-}
+}  // namespace heap
 
 namespace serial {
 extern std::string incoming, outgoing;

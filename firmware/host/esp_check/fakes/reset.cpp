@@ -47,6 +47,7 @@ void reset_storage() {
     ota::rollback_possible = true;
     ota::marked_valid = ota::marked_invalid = ota::aborted = false;
     core_dump::present = false;
+    core_dump::checks = 0;
     core_dump::bytes.clear();
     core_dump::reason.clear();
     core_dump::summary = {};
@@ -74,6 +75,7 @@ void reset_network() {
 void reset_chip() {
     rtos::now_us = 1000000;
     rtos::tasks = rtos::tasks_to_refuse = rtos::watchdog_feeds = rtos::notified = 0;
+    rtos::stacks.clear();
     rtos::date_us = rtos::longest_hunger_us = rtos::longest_turn_us = 0;
     rtos::last_feed_us = rtos::now_us;
     chip::reset_reason = ESP_RST_POWERON;

@@ -15,6 +15,7 @@ namespace fake::rtos {
 std::int64_t now_us = 0;
 int tasks = 0;
 int tasks_to_refuse = 0;
+std::map<std::string, std::uint32_t> stacks;
 int watchdog_feeds = 0;
 std::int64_t last_feed_us = 0, longest_hunger_us = 0;
 std::int64_t longest_turn_us = 0;
@@ -83,6 +84,16 @@ BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType
     ++tasks;
     if (handle != nullptr) *handle = &block;
     return pdPASS;
+}
+UBaseType_t uxTaskGetNumberOfTasks(void) {
+    return static_cast<UBaseType_t>(stacks.size());
+}
+UBaseType_t uxTaskGetSystemState(TaskStatus_t *list, UBaseType_t room, uint32_t *) {
+    if (room < stacks.size()) return 0;
+    UBaseType_t count = 0;
+    for (const auto &[name, never_used] : stacks)
+        list[count++] = {nullptr, name.c_str(), never_used};
+    return count;
 }
 void vTaskDelay(TickType_t ticks) {
     pass(std::int64_t{ticks} * 1000);

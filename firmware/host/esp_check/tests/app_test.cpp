@@ -200,9 +200,17 @@ TEST_CASE("a held button starts the device over") {
     unit.know_network();
     REQUIRE(unit.store.set("broker", "{}").ok());
     unit.power_on();
-    fake::chip::pins[0] = 0;  // BOOT of the S3, and below of the C3
-    fake::chip::pins[9] = 0;
-    unit.run(6000);
+    const auto press = [&](bool down, std::uint32_t ms) {
+        fake::chip::pins[0] = fake::chip::pins[9] = down ? 0 : 1;  // BOOT of the S3, and of the C3
+        unit.run(ms);
+    };
+    press(true, 60'000);  // a serial terminal
+    press(false, 6000);
+    CHECK(fake::chip::restarts == 0);
+    press(true, 6000);
+    press(false, 1000);
+    press(true, 300);
+    press(false, 500);
     CHECK(wifi::stored.sta.ssid[0] == 0);
     CHECK(name_of(unit.store.get("broker")) == "not_found");
     CHECK(fake::chip::restarts == 1);

@@ -35,6 +35,7 @@ class Unit {
 public:
     static constexpr std::int64_t kLonelyUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
     static constexpr std::uint32_t kFlushMs = 50;                      // between two messages of the outbox
+    static constexpr std::uint32_t kConnectMs = 60'000;                // for name, TCP, TLS and CONNECT together
     static constexpr std::uint32_t kGoodbyeMs = 500;                   // for what is sent after the order to restart
     static constexpr std::uint32_t kRestartMs = 2500;                  // from the order, whatever the broker does
     static constexpr std::int64_t kOfflineBeatUs = 300LL * 1'000'000;  // between two heartbeats kept for later
@@ -77,6 +78,8 @@ private:
     void use_saved_broker();
     void connect();
     void reconnect();
+    void judge_connect();
+    void connect_overdue();
     void on_state(TransportState state);
     void heard(Bytes message);
     void lost(bool refused);
@@ -110,6 +113,7 @@ private:
     Backoff backoff_;
     BrokerSettings broker_;
     std::int64_t last_heard_us_ = 0;
+    std::int64_t connect_us_ = 0;  // when the last attempt began
     std::int64_t last_kept_us_ = -kOfflineBeatUs;
     std::uint32_t reconnects_ = 0;
     std::uint32_t refusals_ = 0;  // in a row
@@ -118,6 +122,7 @@ private:
     bool leaving_ = false;     // about to restart
     bool restarting_ = false;  // by restart, not by an upgrade
     bool flushing_ = false;
+    bool judging_connect_ = false;
     bool published_ = false;  // on this connection
     bool birth_ = false;      // is to be told
 };

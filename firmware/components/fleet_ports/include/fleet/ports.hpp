@@ -194,6 +194,7 @@ public:
     virtual void restart() = 0;
     virtual const AppInfo &app() const = 0;
     virtual ResetReason reset_reason() const = 0;
+    // The heap inside the chip: PSRAM is slow, plenty, and no help to Wi-Fi and TLS.
     virtual std::uint32_t heap_free() const = 0;
     virtual std::uint32_t heap_min() const = 0;
     virtual std::uint32_t heap_largest() const = 0;
@@ -202,6 +203,8 @@ public:
     virtual void random(MutableBytes into) const = 0;
     virtual std::string partition_table_json() const = 0;  // for the boot poll
     virtual void feed_watchdog() = 0;
+    // stacks names each task, and how many bytes of its stack have never been used.
+    virtual void stacks(FunctionRef<void(std::string_view task, std::uint32_t never_used)>) const {}
     virtual Result<int> temperature() const { return Status{Code::unsupported, "no sensor"}; }  // tenths of a degree
 };
 
