@@ -386,6 +386,47 @@ TEST_SUITE("unit") {
         CHECK(f.m.transport.starts == 1);
     }
 
+    TEST_CASE("a network that is back shortens the wait for the broker, but not after a refusal") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.startable = false;
+        f.m.transport.drop();
+        f.m.executor.run_for(3'600'000);
+        f.m.system.fixed_random = 255;  // the longest of waits
+        int starts = f.m.transport.starts;
+        f.run_to_start(301);
+        starts = f.m.transport.starts;
+        f.m.executor.run_for(1000);
+        f.unit->network_up();
+        f.m.transport.startable = true;
+        f.m.executor.run_for(5'100);
+        CHECK(f.m.transport.starts == starts + 1);
+        f.m.transport.connect();
+        f.unit->network_up();
+        f.m.executor.run_for(400'000);  // what was planned before comes no more
+        CHECK(f.m.transport.starts == starts + 1);
+        f.m.transport.drop(TransportState::refused);
+        f.unit->network_up();
+        f.m.executor.run_for(30'000);
+        CHECK(f.m.transport.starts == starts + 1);
+    }
+
+    TEST_CASE("a network that is back shortens the wait for the poll") {
+        UnitFixture f;
+        const std::vector<FakeHttp::Answer> good = f.m.http.answers[kPoll];
+        f.m.http.answers[kPoll] = {{0, "", true}};
+        f.start();
+        f.m.executor.run_for(3'600'000);
+        f.m.system.fixed_random = 255;
+        f.m.executor.run_for(302'000);
+        const std::size_t polls = f.m.http.posted.size();
+        f.m.http.answers[kPoll] = good;
+        f.unit->network_up();
+        f.m.executor.run_for(5'100);
+        CHECK(f.m.http.posted.size() == polls + 1);
+        CHECK(f.m.transport.starts == 1);
+    }
+
     TEST_CASE("an attempt to connect that never ends is given up, and another one made") {
         UnitFixture f;
         f.start();

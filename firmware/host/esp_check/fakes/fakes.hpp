@@ -156,7 +156,7 @@ namespace wifi {
 extern wifi_config_t stored;
 extern int connects, disconnects, starts, access_points;
 extern std::vector<wifi_ap_record_t> found;
-extern esp_err_t init_result, scan_result;
+extern esp_err_t init_result, scan_result, connect_result;
 void got_ip();
 void lost(int reason);
 }  // namespace wifi

@@ -64,7 +64,7 @@ void reset_network() {
     wifi::stored = {};
     wifi::connects = wifi::disconnects = wifi::starts = wifi::access_points = 0;
     wifi::found.clear();
-    wifi::init_result = wifi::scan_result = ESP_OK;
+    wifi::init_result = wifi::scan_result = wifi::connect_result = ESP_OK;
     wifi::associated = false;
     provisioning::initialized = provisioning::started = false;
     provisioning::resets = 0;

@@ -33,7 +33,7 @@ struct Unit : Bench {
     void know_network() { std::strcpy(reinterpret_cast<char *>(wifi::stored.sta.ssid), "home"); }
     void get_network() {
         wifi::got_ip();
-        run(10);
+        run(3100);  // the first poll comes at a random time within three seconds
     }
     std::string sent() const {
         std::string all;
@@ -214,6 +214,41 @@ TEST_CASE("a held button starts the device over") {
     CHECK(wifi::stored.sta.ssid[0] == 0);
     CHECK(name_of(unit.store.get("broker")) == "not_found");
     CHECK(fake::chip::restarts == 1);
+}
+
+TEST_CASE("a known network that is gone opens provisioning, beside the retries") {
+    Unit unit;
+    unit.know_network();
+    unit.power_on();
+    unit.run(4 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+    unit.run(61'000);
+    CHECK(fake::provisioning::started);
+    CHECK(wifi::stored.sta.ssid[0] == 0);
+    const int before = wifi::connects;
+    unit.run(5 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+    CHECK(std::string(reinterpret_cast<char *>(wifi::stored.sta.ssid)) == "home");
+    CHECK(wifi::connects > before);
+    unit.run(2 * 60'000);
+    CHECK(fake::provisioning::started);
+    unit.run(5 * 60'000);
+    wifi::got_ip();
+    unit.run(60 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+}
+
+TEST_CASE("devices whose power comes back together do not poll together") {
+    Unit unit;
+    unit.know_network();
+    fake::chip::next_random = 128;
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    wifi::got_ip();
+    unit.run(1000);
+    CHECK(http::requests.empty());
+    unit.run(2000);
+    CHECK(http::requests.size() == 1);
 }
 
 TEST_CASE("a radio that does not start is no end") {
