@@ -169,6 +169,7 @@ void App::start_unit() {
     const bool safe = unit_->crashes().safe_mode();
     if (safe) ESP_LOGE(TAG, "too many crashes in a row: safe mode, with upgrades and little else");
     warn(add_all_tools(unit_->tools(), kit_, safe));
+    if (!safe) warn(add_board_tools(unit_->tools()));
     start_status_screen(kit_);
     warn(announce(system_, machine_.board));
 }

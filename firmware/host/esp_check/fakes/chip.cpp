@@ -2,6 +2,7 @@
 // The chip and what hangs on its pins.
 #include "fakes.hpp"
 
+#include "driver/i2c_master.h"
 #include "driver/ledc.h"
 #include "driver/temperature_sensor.h"
 #include "driver/uart.h"
@@ -34,6 +35,11 @@ std::map<int, int> pins;
 float celsius = 0;
 std::uint8_t next_random = 0;
 }  // namespace fake::chip
+
+namespace fake::i2c {
+bool answers = true;
+std::map<int, std::string> registers;
+}  // namespace fake::i2c
 
 namespace fake::lights {
 std::map<int, std::uint32_t> duty;
@@ -165,6 +171,27 @@ esp_err_t esp_hmac_calculate(hmac_key_id_t, const void *message, size_t length, 
 }
 
 esp_err_t gpio_config(const gpio_config_t *) {
+    return ESP_OK;
+}
+esp_err_t gpio_set_level(gpio_num_t gpio, uint32_t level) {
+    chip::pins[gpio] = static_cast<int>(level);
+    return ESP_OK;
+}
+esp_err_t i2c_new_master_bus(const i2c_master_bus_config_t *, i2c_master_bus_handle_t *) {
+    return ESP_OK;
+}
+esp_err_t i2c_master_bus_add_device(i2c_master_bus_handle_t, const i2c_device_config_t *, i2c_master_dev_handle_t *) {
+    return ESP_OK;
+}
+esp_err_t i2c_master_transmit_receive(i2c_master_dev_handle_t, const uint8_t *out, size_t, uint8_t *in, size_t size,
+                                      int timeout_ms) {
+    if (!i2c::answers) {
+        rtos::pass(std::int64_t{timeout_ms} * 1000);
+        return ESP_ERR_TIMEOUT;
+    }
+    std::string bytes = i2c::registers[out[0]];
+    bytes.resize(size);
+    bytes.copy(reinterpret_cast<char *>(in), size);
     return ESP_OK;
 }
 int gpio_get_level(gpio_num_t gpio) {

@@ -180,6 +180,11 @@ extern float celsius;
 extern std::uint8_t next_random;
 }  // namespace chip
 
+namespace i2c {
+extern bool answers;
+extern std::map<int, std::string> registers;  // of the one device
+}  // namespace i2c
+
 namespace core_dump {
 extern bool present;
 extern int checks;  // each sums the whole dump

@@ -84,6 +84,8 @@ void reset_chip() {
     chip::has_hmac_key = false;
     chip::pins.clear();
     chip::next_random = 0;
+    i2c::answers = true;
+    i2c::registers.clear();
     lights::duty.clear();
     lights::pin.clear();
     lights::rgb = 0;

@@ -251,6 +251,54 @@ TEST_CASE("devices whose power comes back together do not poll together") {
     CHECK(http::requests.size() == 1);
 }
 
+#if CONFIG_IDF_TARGET_ESP32C3
+// The board that this build has: boards/esp32c3-relay.
+namespace {
+
+std::string call_tool(Unit &unit, int id, const std::string &name, const std::string &arguments) {
+    mqtt::message(mqtt::last(), R"({"type":"mcp","session_id":"s","payload":{"jsonrpc":"2.0","id":)" +
+                                    std::to_string(id) + R"(,"method":"tools/call","params":{"name":")" + name +
+                                    R"(","arguments":)" + arguments + "}}}");
+    unit.run(100);
+    return mqtt::last().sent.back().payload;
+}
+
+void bring_online(Unit &unit) {
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(200);
+}
+
+}  // namespace
+
+TEST_CASE("a board's tools: a relay and a thermometer") {
+    Unit unit;
+    fake::i2c::registers[0] = std::string("\x17\x80", 2);  // 23.5 degrees
+    bring_online(unit);
+    CHECK(fake::chip::pins[4] == 0);
+    CHECK(call_tool(unit, 1, "self.relay.set", R"({"on":true})").find("\"text\":\"true\"") != std::string::npos);
+    CHECK(fake::chip::pins[4] == 1);
+    call_tool(unit, 2, "self.relay.set", R"({"on":false})");
+    CHECK(fake::chip::pins[4] == 0);
+    CHECK(call_tool(unit, 3, "self.thermometer.read", "{}").find("23.5") != std::string::npos);
+    fake::i2c::registers[0] = std::string("\xff\x80", 2);
+    CHECK(call_tool(unit, 4, "self.thermometer.read", "{}").find("-0.5") != std::string::npos);
+    fake::i2c::answers = false;
+    CHECK(call_tool(unit, 5, "self.thermometer.read", "{}").find("does not answer") != std::string::npos);
+}
+
+TEST_CASE("a part that is not there adds no tool") {
+    Unit unit;
+    fake::i2c::answers = false;
+    bring_online(unit);
+    CHECK(call_tool(unit, 2, "self.thermometer.read", "{}").find("\"error\"") != std::string::npos);
+    CHECK(call_tool(unit, 3, "self.relay.set", R"({"on":true})").find("\"text\":\"true\"") != std::string::npos);
+}
+#endif
+
 TEST_CASE("a radio that does not start is no end") {
     Unit unit;
     unit.know_network();
