@@ -3,7 +3,6 @@
 
 #include "fleet_esp/status_of.hpp"
 
-#include "esp_crt_bundle.h"
 #include "esp_log.h"
 #include "esp_task_wdt.h"
 #include "esp_timer.h"
@@ -81,11 +80,7 @@ Status HttpExchange::prepare(std::string_view url, esp_http_client_method_t meth
     config.user_data = this;
     config.buffer_size = head_buffer;
     config.buffer_size_tx = head_buffer;
-    if (options_.trust.ca_pem != nullptr) {
-        config.cert_pem = options_.trust.ca_pem;
-    } else {
-        config.crt_bundle_attach = esp_crt_bundle_attach;
-    }
+    config.crt_bundle_attach = options_.trust.attach();
     client_ = esp_http_client_init(&config);
     if (client_ == nullptr) return {Code::invalid, "the url was not understood, or memory is short"};
     return {};

@@ -3,7 +3,6 @@
 
 #include "fleet_esp/status_of.hpp"
 
-#include "esp_crt_bundle.h"
 #include "esp_log.h"
 
 #include <utility>
@@ -27,11 +26,7 @@ void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &setting
     config.broker.address.transport = MQTT_TRANSPORT_OVER_TCP;
     if (settings.port != tls_port) return;
     config.broker.address.transport = MQTT_TRANSPORT_OVER_SSL;
-    if (trust.ca_pem != nullptr) {
-        config.broker.verification.certificate = trust.ca_pem;
-    } else {
-        config.broker.verification.crt_bundle_attach = esp_crt_bundle_attach;
-    }
+    config.broker.verification.crt_bundle_attach = trust.attach();
 }
 
 const char *or_null(const std::string &text) {

@@ -94,8 +94,7 @@ struct Request {
     bool post = false;
     int length = 0;
     bool redirects = false;
-    bool bundle = false;
-    std::string ca;
+    esp_err_t (*attach)(void *) = nullptr;  // of certificates
     std::map<std::string, std::string> headers;
     std::string body;
 };
@@ -123,17 +122,18 @@ struct Sent {
 };
 enum class Link { idle, connecting, up, down };
 struct Client {
-    std::string host, client_id, username, password, will_topic, will, ca;
+    std::string host, client_id, username, password, will_topic, will;
     std::uint32_t port = 0;
     int keepalive = 0, reconnect_ms = 0, timeout_ms = 0;
-    bool tls = false, bundle = false, reconnects = true, has_username = false;
+    bool tls = false, reconnects = true, has_username = false;
     bool started = false, stopped = false, disconnected = false, destroyed = false;
     bool running = false;  // its task
     bool stalled = false;  // TCP takes no more bytes
     Link link = Link::idle;
-    std::int64_t due_us = 0;     // the next turn of its loop
-    std::int64_t locked_us = 0;  // until then its lock is held
-    std::int64_t closed_us = 0;  // when its DISCONNECT left
+    std::int64_t due_us = 0;                // the next turn of its loop
+    std::int64_t locked_us = 0;             // until then its lock is held
+    std::int64_t closed_us = 0;             // when its DISCONNECT left
+    esp_err_t (*attach)(void *) = nullptr;  // of certificates
     esp_mqtt_client_handle_t handle = nullptr;
     esp_event_handler_t handler = nullptr;
     void *arg = nullptr;
@@ -179,6 +179,14 @@ extern std::map<int, int> pins;
 extern float celsius;
 extern std::uint8_t next_random;
 }  // namespace chip
+
+// esp-tls and the bundle, as far as a connection shows its certificate.
+namespace tls {
+extern std::string parsed;         // what the last private authority was read from
+extern std::uint32_t bundle_sees;  // flags that reached the bundle's own check
+// connect attaches, and checks a certificate with these flags: 0 is a good one.
+std::uint32_t connect(esp_err_t (*attach)(void *), std::uint32_t flags);
+}  // namespace tls
 
 namespace i2c {
 extern bool answers;

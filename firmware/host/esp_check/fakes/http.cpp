@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fakes.hpp"
 
-#include "esp_crt_bundle.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -78,8 +76,7 @@ esp_http_client_handle_t esp_http_client_init(const esp_http_client_config_t *co
     client->request.url = config->url;
     client->request.post = config->method == HTTP_METHOD_POST;
     client->request.redirects = !config->disable_auto_redirect;
-    client->request.bundle = config->crt_bundle_attach == esp_crt_bundle_attach;
-    client->request.ca = config->cert_pem != nullptr ? config->cert_pem : "";
+    client->request.attach = config->crt_bundle_attach;
     ++open_clients;
     return client;
 }
@@ -152,9 +149,6 @@ esp_err_t esp_http_client_close(esp_http_client_handle_t client) {
 esp_err_t esp_http_client_cleanup(esp_http_client_handle_t client) {
     delete client;
     --open_clients;
-    return ESP_OK;
-}
-esp_err_t esp_crt_bundle_attach(void *) {
     return ESP_OK;
 }
 }

@@ -154,8 +154,7 @@ esp_mqtt_client_handle_t esp_mqtt_client_init(const esp_mqtt_client_config_t *c)
     client->host = text(c->broker.address.hostname);
     client->port = c->broker.address.port;
     client->tls = c->broker.address.transport == MQTT_TRANSPORT_OVER_SSL;
-    client->bundle = c->broker.verification.crt_bundle_attach != nullptr;
-    client->ca = text(c->broker.verification.certificate);
+    client->attach = c->broker.verification.crt_bundle_attach;
     client->client_id = text(c->credentials.client_id);
     client->has_username = c->credentials.username != nullptr;
     client->username = text(c->credentials.username);

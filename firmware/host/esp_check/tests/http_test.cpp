@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 
+#include "fleet_esp/esp_clock.hpp"
 #include "fleet_esp/http_client.hpp"
+
+#include "mbedtls/x509_crt.h"
 
 #include <functional>
 
@@ -59,7 +62,7 @@ TEST_CASE("get streams the body, with its length and ETag") {
     CHECK(web.head.content_length == 2500);
     CHECK(result.value().etag == "\"v1\"");
     const http::Request &request = http::requests.at(0);
-    CHECK(request.bundle);
+    CHECK((request.attach == fleet::esp::ServerTrust{}.attach()));
     CHECK_FALSE(request.redirects);
     CHECK(request.headers.count("Range") == 0);
     CHECK(fake::rtos::watchdog_feeds > 3);
@@ -73,8 +76,8 @@ TEST_CASE("a private authority replaces the bundle") {
     std::string reply;
     http::answers = {http::answer("ok")};
     REQUIRE(own.post("https://fleet.example.org/", nullptr, 0, Bytes(), reply, 10).ok());
-    CHECK(http::requests.at(0).ca == "PEM");
-    CHECK_FALSE(http::requests.at(0).bundle);
+    CHECK((http::requests.at(0).attach == options.trust.attach()));
+    CHECK((http::requests.at(0).attach != fleet::esp::ServerTrust{}.attach()));
 }
 
 TEST_CASE("the rest of a file is asked for by Range") {
@@ -139,6 +142,25 @@ TEST_CASE("a server that drips is left in the end") {
     http::answers = {slow};
     CHECK(name_of(web.get()) == "timeout");
     CHECK(web.body.size() < 200000);
+}
+
+TEST_CASE("dates of certificates count once the clock is set, everything else always") {
+    constexpr std::uint32_t dates = MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE;
+    constexpr std::uint32_t untrusted = MBEDTLS_X509_BADCERT_NOT_TRUSTED;
+    fleet::esp::ServerTrust own;
+    own.ca_pem = "PEM";
+    fake::reset();
+    fleet::esp::EspClock clock;
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted | dates) == 0);
+    CHECK(fake::tls::bundle_sees == untrusted);
+    CHECK(fake::tls::connect(own.attach(), dates) == 0);
+    CHECK(fake::tls::parsed == "PEM");
+    CHECK(fake::tls::connect(own.attach(), untrusted | dates) == untrusted);
+    clock.set_unix_ms(1786147200000, 0);
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted) == 0);
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted | MBEDTLS_X509_BADCERT_EXPIRED) != 0);
+    CHECK(fake::tls::connect(own.attach(), MBEDTLS_X509_BADCERT_FUTURE) == MBEDTLS_X509_BADCERT_FUTURE);
+    CHECK(fake::tls::connect(own.attach(), 0) == 0);
 }
 
 namespace {

@@ -74,7 +74,7 @@ TEST_CASE("port 8883 is TLS, checked by the bundle or by the authority given") {
     settings.username.clear();
     const mqtt::Client &client = link.start(settings);
     CHECK(client.tls);
-    CHECK(client.bundle);
+    CHECK((client.attach == fleet::esp::ServerTrust{}.attach()));
     CHECK_FALSE(client.has_username);
 
     MqttOptions options;
@@ -83,8 +83,7 @@ TEST_CASE("port 8883 is TLS, checked by the bundle or by the authority given") {
     REQUIRE(own.start(settings, {}, {}).ok());
     link.run(1);
     CHECK(mqtt::last().tls);
-    CHECK_FALSE(mqtt::last().bundle);
-    CHECK(mqtt::last().ca == "PEM");
+    CHECK((mqtt::last().attach == options.trust.attach()));
     CHECK(mqtt::last().will_topic.empty());
 }
 
