@@ -21,7 +21,12 @@ namespace {
 constexpr const char *TAG = "fleet";
 // A device that knows a Wi-Fi begins without it after this time: an image on
 // trial has to be judged even if it never gets a connection.
-constexpr std::uint32_t patience_ms = 60000;
+constexpr std::uint32_t network_wait_ms = 60000;
+constexpr std::uint32_t first_poll_jitter_ms = 3000;
+// While the known network is gone: provisioning so long, then the network again so long.
+constexpr std::uint32_t minute_ms = 60000;
+constexpr int invite_minutes = 5;
+constexpr int retry_minutes = 2;
 
 ServerTrust trust() {
     ServerTrust t;
@@ -100,6 +105,7 @@ UnitOptions App::options() const {
     o.page_bytes = CONFIG_FLEET_PAGE_BYTES;
     o.outbox_bytes = CONFIG_FLEET_OUTBOX_BYTES;
     o.url_hosts = CONFIG_FLEET_URL_HOSTS;
+    o.first_poll_jitter_ms = first_poll_jitter_ms;
     return o;
 }
 
@@ -118,7 +124,9 @@ void App::start() {
 
 void App::start_network() {
     network_.on_change = [this](bool up) {
-        if (up) start_unit();
+        if (!up) return;
+        start_unit();
+        unit_->network_up();
     };
     provisioning_.on_invite = [this](const Invitation &invitation) { invite(invitation); };
     const Status status = network_.start(host_name(system_).c_str());
@@ -126,7 +134,29 @@ void App::start_network() {
     warn(clock_.start_sntp(CONFIG_FLEET_SNTP_SERVER));
     if (status.ok() && !network_.knows_network()) return warn(provisioning_.start(CONFIG_FLEET_PROV_NAME));
     network_.connect();
-    executor_.post_after(patience_ms, [this] { start_unit(); });
+#if CONFIG_FLEET_PROV_AFTER_MIN > 0
+    until_invite_ = CONFIG_FLEET_PROV_AFTER_MIN;
+    executor_.post_after(minute_ms, [this] { watch_network(); });
+#endif
+    executor_.post_after(network_wait_ms, [this] { start_unit(); });
+}
+
+// watch_network, once a minute: a network that is gone for long may have got another
+// password, or another name.
+void App::watch_network() {
+    executor_.post_after(minute_ms, [this] { watch_network(); });
+    if (network_.connected()) {
+        until_invite_ = CONFIG_FLEET_PROV_AFTER_MIN;
+        return;
+    }
+    if (--until_invite_ > 0) return;
+    if (provisioning_.running()) {
+        provisioning_.give_way();
+        until_invite_ = retry_minutes;
+    } else {
+        warn(provisioning_.start(CONFIG_FLEET_PROV_NAME));
+        until_invite_ = invite_minutes;
+    }
 }
 
 void App::start_unit() {
@@ -139,6 +169,7 @@ void App::start_unit() {
     const bool safe = unit_->crashes().safe_mode();
     if (safe) ESP_LOGE(TAG, "too many crashes in a row: safe mode, with upgrades and little else");
     warn(add_all_tools(unit_->tools(), kit_, safe));
+    if (!safe) warn(add_board_tools(unit_->tools()));
     start_status_screen(kit_);
     warn(announce(system_, machine_.board));
 }

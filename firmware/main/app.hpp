@@ -35,6 +35,7 @@ private:
     Machine machine();
     UnitOptions options() const;
     void start_network();
+    void watch_network();
     void start_improv();
     void start_unit();
     void invite(const Invitation &invitation);
@@ -59,6 +60,7 @@ private:
     std::unique_ptr<ImprovService> improv_;
     std::unique_ptr<Unit> unit_;
     Toolkit kit_;
+    int until_invite_ = 0;  // minutes until provisioning opens, or closes
     bool unit_started_ = false;
 };
 

@@ -27,6 +27,9 @@ type Manifest struct {
 	SHA256        string `json:"sha256"`
 	SecureVersion int64  `json:"secure_version"`
 	NotBefore     int64  `json:"not_before,omitempty"` // Unix milliseconds; devices take it no earlier
+	// RollbackFrom is the version that a device may leave for this older one.
+	// Without it a device takes no version older than its own.
+	RollbackFrom string `json:"rollback_from,omitempty"`
 }
 
 // A SignedManifest is the content of a .manifest file. What is signed is the

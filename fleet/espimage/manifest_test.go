@@ -68,6 +68,14 @@ func TestManifestForm(t *testing.T) {
 		read.Text).UnixMilli() != m.NotBefore || !read.Holds(read.NamedKey()) {
 		t.Errorf("read back %+v, %+v, %v", read, m, err)
 	}
+	back, err := espimage.Manifest{Project: "fleet_unit", Version: "2.4.0", Chip: 9, Size: 4096, SHA256: sum,
+		RollbackFrom: "2.5.0"}.Sign(releaseKey)
+	if err != nil || !strings.HasSuffix(back.Text, `,"secure_version":0,"rollback_from":"2.5.0"}`) {
+		t.Errorf("with a permission to go back: %s, %v", back.Text, err)
+	}
+	if _, m, err := espimage.ReadSignedManifest(manifestFile(t, back)); err != nil || m.RollbackFrom != "2.5.0" {
+		t.Errorf("read back %+v, %v", m, err)
+	}
 	read.Text = strings.Replace(read.Text, "4096", "4097", 1)
 	if read.Holds(releaseKey.Public().(ed25519.PublicKey)) {
 		t.Error("a changed manifest passes")

@@ -93,6 +93,8 @@ func firmwareReports() map[string]any {
 	crashed.At, crashed.Uptime = time.UnixMilli(1795262520965).UTC(), 58*time.Second
 	crashed.ResetReason, crashed.Boots, crashed.Crashes, crashed.SafeMode, crashed.CoreDump = "panic", 12, 3, true, true
 	crashed.SSID, crashed.SlotState = `café "1"`, "pending_verify"
+	stacked := birth
+	stacked.Stacks = map[string]int64{"fleet": 2100, "fleet_work": 1480, "IDLE0": 612}
 	bare := birth
 	bare.At, bare.IP, bare.SSID, bare.RSSI, bare.Channel = at, "", "", nil, 0
 
@@ -113,6 +115,7 @@ func firmwareReports() map[string]any {
 		"telemetry: kept while offline": Vitals{At: crashed.At, Uptime: crashed.Uptime, Version: "1.0.0",
 			ResetReason: "power_on", Boots: 1, HeapFree: 150000,
 			HeapMin: 120000, HeapLargest: 90000},
+		"telemetry: stacks":                     stacked,
 		"telemetry: no clock, no network":       bare,
 		"job: accepted":                         accepted,
 		"job: progress":                         progress,

@@ -23,7 +23,7 @@ type Vitals struct {
 	Reconnects    int64         `json:"reconnects"`
 	SafeMode      bool          `json:"safe_mode"` // started with upgrades, logs and core dump only
 	ConfigVersion int64         `json:"config_version"`
-	HeapFree      int64         `json:"heap_free"` // bytes, as are the next two
+	HeapFree      int64         `json:"heap_free"` // bytes, as are the next two; of the chip's own memory, without PSRAM
 	HeapMin       int64         `json:"heap_min"`  // since the start
 	HeapLargest   int64         `json:"heap_largest"`
 	QueueWaiting  int64         `json:"queue_waiting"` // messages that the device could not send yet
@@ -36,6 +36,8 @@ type Vitals struct {
 	SlotState     string        `json:"slot_state"` // "valid", "pending_verify", …
 	Temperature   *float64      `json:"temperature_c"`
 	CoreDump      bool          `json:"core_dump"` // one waits on the device
+	// Stacks has, by task, the bytes of its stack that were never used since the start.
+	Stacks map[string]int64 `json:"stacks,omitempty"`
 }
 
 // VitalsStep is the width of the finest [VitalsPoint].
@@ -77,6 +79,7 @@ type VitalsStore interface {
 // not reported: no board has so much of it.
 const (
 	maxVitalText  = 64
+	maxTasks      = 32                   // more are not kept
 	maxUptime     = 50 * 365 * 24 * 3600 // seconds
 	maxVitalCount = 1<<31 - 1
 	maxTenths     = 2000 // of a degree
@@ -118,6 +121,18 @@ func (v *Vitals) parseMemory(f reportFields) {
 	v.HeapLargest = heap.count("largest", maxVitalCount)
 	v.QueueWaiting = queue.count("waiting", maxVitalCount)
 	v.QueueDropped = queue.count("dropped", maxVitalCount)
+	stacks := f.object("stacks")
+	if len(stacks) > maxTasks {
+		return
+	}
+	for task := range stacks {
+		if unused, ok := stacks.number(task, 0, maxVitalCount); ok && len(task) <= maxVitalText {
+			if v.Stacks == nil {
+				v.Stacks = make(map[string]int64, len(stacks))
+			}
+			v.Stacks[task] = unused
+		}
+	}
 }
 
 func (v *Vitals) parseNetwork(f reportFields) {

@@ -26,10 +26,11 @@ import (
 const manifestSuffix = ".manifest"
 
 type imageSign struct {
-	File      string    `arg:"" help:"The app image, or the merged-binary.bin, to be signed." type:"existingfile"`
-	Key       string    `help:"Private key (PEM, Ed25519), as fleetd image key makes it." required:"" type:"existingfile" placeholder:"FILE"`
-	NotBefore time.Time `help:"Devices take the image no earlier (2026-12-24T06:00:00Z)." placeholder:"TIME"`
-	Out       string    `help:"Where the manifest goes. Default: next to the image, with .manifest added." placeholder:"FILE"`
+	File         string    `arg:"" help:"The app image, or the merged-binary.bin, to be signed." type:"existingfile"`
+	Key          string    `help:"Private key (PEM, Ed25519), as fleetd image key makes it." required:"" type:"existingfile" placeholder:"FILE"`
+	NotBefore    time.Time `help:"Devices take the image no earlier (2026-12-24T06:00:00Z)." placeholder:"TIME"`
+	RollbackFrom string    `help:"Permit devices that run this version to go back to the older one of the image." placeholder:"VERSION"`
+	Out          string    `help:"Where the manifest goes. Default: next to the image, with .manifest added." placeholder:"FILE"`
 }
 
 func (c *imageSign) Run(context.Context) error {
@@ -48,6 +49,7 @@ func (c *imageSign) Run(context.Context) error {
 	if !c.NotBefore.IsZero() {
 		m.NotBefore = c.NotBefore.UnixMilli()
 	}
+	m.RollbackFrom = c.RollbackFrom
 	signed, err := m.Sign(key)
 	if err != nil {
 		return err

@@ -19,6 +19,10 @@ BoardInfo board_info() {
     return {"fleet-unit", "esp32-devkit", "fleetd", "en-US"};
 }
 
+Status add_board_tools(ToolRegistry &) {
+    return {};
+}
+
 int board_button() {
     return boot_button;
 }

@@ -41,6 +41,10 @@ BoardInfo board_info() {
     return {"fleet-unit", "esp32s3-lcd", "fleetd", "en-US"};
 }
 
+Status add_board_tools(ToolRegistry &) {
+    return {};
+}
+
 int board_button() {
     return boot_button;
 }

@@ -15,7 +15,7 @@ import tempfile
 
 import kconfiglib
 
-CHIPS = ("esp32", "esp32c3", "esp32s3")
+CHIPS = ("esp32", "esp32c3", "esp32c6", "esp32s3")
 NAME = re.compile(r"\bCONFIG_(FLEET_\w+)")
 # What ESP-IDF defines and our file asks for.
 AROUND = """

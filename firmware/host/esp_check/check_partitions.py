@@ -70,9 +70,19 @@ def fleet_complaints(laid):
         yield "otadata has exactly two sectors"
 
 
+def open_secrets(path):
+    """Gives what flash encryption has to cover by a flag: a dump has keys and passwords of the memory."""
+    for _, _, subtype, _, _, flags in rows(path):
+        if subtype in ("coredump", "nvs_keys") and "encrypted" not in flags:
+            yield f"{subtype} is not encrypted"
+
+
 def main(paths):
     failed = False
     for path in paths:
+        for complaint in open_secrets(path):
+            failed = True
+            print(f"{path}: {complaint}")
         flash = int(path.rsplit("/", 1)[-1].split("mb")[0]) * MEGA
         for table_offset in TABLE_OFFSETS:
             laid = lay_out(path, table_offset)

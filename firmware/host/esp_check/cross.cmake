@@ -46,6 +46,7 @@ set(app_sources ${firmware}/main/app.cpp ${firmware}/main/app_main.cpp)
 set(all_sources ${fleet_esp_sources} ${firmware}/components/fleet_font/src/font.cpp ${app_sources} ${board_sources})
 set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
     ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)
+cross(esp32c6_idf60 rv32 compile all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32C6)
 cross(esp32_idf60 xtensa parse all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32)
 foreach(idf 55 60)
     cross(esp32c3_idf${idf} rv32 compile all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3)

@@ -19,4 +19,4 @@ function(esp_tests name idf target board)
 endfunction()
 
 esp_tests(esp_tests_s3_idf55 55 ESP32S3 esp32s3-lcd)
-esp_tests(esp_tests_c3_idf60 60 ESP32C3 esp32c3-supermini FLEET_STUB_SIGNED)
+esp_tests(esp_tests_c3_idf60 60 ESP32C3 esp32c3-relay FLEET_STUB_SIGNED)

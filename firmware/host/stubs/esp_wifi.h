@@ -24,6 +24,7 @@ typedef enum {
     WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15,
     WIFI_REASON_NO_AP_FOUND = 201,
     WIFI_REASON_AUTH_FAIL = 202,
+    WIFI_REASON_HANDSHAKE_TIMEOUT = 204,
 } wifi_err_reason_t;
 
 typedef enum {
@@ -44,9 +45,14 @@ typedef struct {
     wifi_auth_mode_t authmode;
 } wifi_scan_threshold_t;
 
+typedef enum { WIFI_FAST_SCAN, WIFI_ALL_CHANNEL_SCAN } wifi_scan_method_t;
+typedef enum { WIFI_CONNECT_AP_BY_SIGNAL, WIFI_CONNECT_AP_BY_SECURITY } wifi_sort_method_t;
+
 typedef struct {
     uint8_t ssid[32];
     uint8_t password[64];
+    wifi_scan_method_t scan_method;
+    wifi_sort_method_t sort_method;
     wifi_scan_threshold_t threshold;
 } wifi_sta_config_t;
 

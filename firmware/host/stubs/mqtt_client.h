@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, compared with the header of esp-mqtt that 5.x brings; for espressif/mqtt 1.1 with its list of changes only. See
+// Stub, compared with the header of esp-mqtt that 5.x brings; and with espressif/mqtt 1.1.0. See
 // README.md.
 #pragma once
 
@@ -115,6 +115,7 @@ typedef struct esp_mqtt_client_config_t {
         esp_mqtt_protocol_ver_t protocol_ver;
     } session;
     struct network_t {
+        int reconnect_timeout_ms;
         int timeout_ms;
         bool disable_auto_reconnect;
     } network;
@@ -136,9 +137,10 @@ esp_mqtt_client_handle_t esp_mqtt_client_init(const esp_mqtt_client_config_t *co
 esp_err_t esp_mqtt_client_register_event(esp_mqtt_client_handle_t client, esp_mqtt_event_id_t event,
                                          esp_event_handler_t handler, void *arg);
 esp_err_t esp_mqtt_client_start(esp_mqtt_client_handle_t client);
-esp_err_t esp_mqtt_client_disconnect(esp_mqtt_client_handle_t client);
 esp_err_t esp_mqtt_client_stop(esp_mqtt_client_handle_t client);
 esp_err_t esp_mqtt_client_destroy(esp_mqtt_client_handle_t client);
+int esp_mqtt_client_publish(esp_mqtt_client_handle_t client, const char *topic, const char *data, int len, int qos,
+                            int retain);
 int esp_mqtt_client_enqueue(esp_mqtt_client_handle_t client, const char *topic, const char *data, int len, int qos,
                             int retain, bool store);
 }

@@ -24,11 +24,16 @@ public:
     void random(MutableBytes into) const override;
     std::string partition_table_json() const override { return partitions; }
     void feed_watchdog() override { fed++; }
+    void stacks(FunctionRef<void(std::string_view, std::uint32_t)> each) const override {
+        for (const auto &[task, never_used] : tasks)
+            each(task, never_used);
+    }
     Result<int> temperature() const override { return 415; }
 
     AppInfo info{"fleet_unit", "1.0.0", "Aug  8 2026T08:33:45Z", "v6.0.2", std::string(64, 'a'), 1};
     ResetReason reason = ResetReason::power_on;
     std::string partitions = "[{\"label\":\"ota_0\",\"type\":0,\"subtype\":16,\"address\":131072,\"size\":4128768}]";
+    std::vector<std::pair<std::string, std::uint32_t>> tasks;
     int restarts = 0;
     int fed = 0;
     mutable std::uint32_t seed = 1;
@@ -113,7 +118,10 @@ public:
         will = std::string(text);
         return startable ? Status{} : Status{Code::unavailable, "no network"};
     }
-    void stop(bool) override { stops++; }
+    void stop(bool) override {
+        stops++;
+        if (stopping && on_stopped) on_stopped();
+    }
     Status publish(std::string_view topic, Bytes payload, int, bool) override {
         if (!up) return {Code::unavailable, "not connected"};
         last_topic = std::string(topic);
@@ -137,6 +145,7 @@ public:
     int stops = 0;
     bool up = false;
     bool startable = true;
+    bool stopping = true;  // false: a goodbye that never leaves
 };
 
 class FakeNetwork : public Network {

@@ -152,6 +152,19 @@ TEST_SUITE("mcp") {
         CHECK(f.runs == 18);
     }
 
+    TEST_CASE("6: an answered request is remembered for ten minutes, an open one as long as it runs") {
+        McpFixture f;
+        f.call(7, "self.demo.count");
+        f.clock.us += 599LL * 1'000'000;
+        f.call(7, "self.demo.count");
+        CHECK(f.runs == 1);
+        f.clock.us += 2LL * 1'000'000;
+        CHECK(has(f.call(7, "self.demo.count"), "\"text\":\"43\""));
+        CHECK(f.runs == 2);
+        CHECK(has(f.call(7, "self.demo.count"), "\"text\":\"43\""));  // of the second run
+        CHECK(f.runs == 2);
+    }
+
     TEST_CASE("6: what only reads runs again") {
         McpFixture f;
         f.call(1, "self.get_device_status");

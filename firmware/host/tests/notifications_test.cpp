@@ -117,6 +117,14 @@ std::string heartbeat_kept_offline() {
     return "";
 }
 
+std::string heartbeat_with_stacks() {
+    Device d;
+    d.m.system.tasks = {{"fleet", 2100}, {"fleet_work", 1480}, {"IDLE0", 612}};
+    d.start();
+    d.connect();
+    return d.last("telemetry");
+}
+
 std::string birth_without_clock_or_network() {
     Device d(false);
     d.m.machine.network = nullptr;
@@ -165,6 +173,7 @@ std::vector<Case> all_cases() {
         {"telemetry: birth", birth()},
         {"telemetry: on trial after crashes", heartbeat_after_crashes()},
         {"telemetry: kept while offline", heartbeat_kept_offline()},
+        {"telemetry: stacks", heartbeat_with_stacks()},
         {"telemetry: no clock, no network", birth_without_clock_or_network()},
         {"job: accepted",
          Device().job({"01a1fc6b-6015-711c-9d5d-5b739ab112aa.2", "upgrade", JobState::accepted, 0, {}})},

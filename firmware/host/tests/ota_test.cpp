@@ -449,14 +449,47 @@ TEST_SUITE("ota") {
         CHECK(f.m.system.restarts == 1);
     }
 
+    TEST_CASE("an old image with a good signature is not taken again, except by a signed permission") {
+        OtaFixture f;
+        f.policy.signed_only = true;
+        f.policy.key = public_key(1);
+        f.m.system.info.version = "2.4.0";
+        f.start_flow();
+        FirmwareOrder o = f.order();
+        o.force = true;  // the server's wish does not count
+        const auto order = [&](const std::string &version, const std::string &more = "") {
+            o.manifest = "{\"project\":\"fleet_unit\"," + version +
+                         "\"chip\":9,\"size\":" + std::to_string(f.image.size()) + ",\"sha256\":\"" +
+                         sha256_hex(f.image) + "\",\"secure_version\":1" + more + "}";
+            o.signature = sign_base64(1, o.manifest);
+            return f.flow->start(o, "j");
+        };
+        CHECK(order("\"version\":\"2.3.9\",").code == Code::refused);
+        CHECK(order("").code == Code::refused);
+        CHECK(order("\"version\":\"new\",").code == Code::refused);
+        CHECK(order("\"version\":\"2.3.9\",", ",\"rollback_from\":\"2.3.9\"").code == Code::refused);
+        CHECK(order("\"version\":\"2.3.9\",", ",\"rollback_from\":\"\"").code == Code::refused);
+        CHECK(f.m.http.asked_from.empty());
+        SUBCASE("the permission names the version that it is for") {
+            CHECK(order("\"version\":\"2.3.9\",", ",\"rollback_from\":\"2.4.0\"").ok());
+        }
+        SUBCASE("the same version may be written again") {
+            CHECK(order("\"version\":\"2.4.0\",").ok());
+        }
+        SUBCASE("a newer one needs none") {
+            CHECK(order("\"version\":\"2.10.0\",").ok());
+        }
+    }
+
     TEST_CASE("a signed statement about other bytes is no help") {
         OtaFixture f;
         f.policy.signed_only = true;
         f.policy.key = public_key(1);
         f.start_flow();
         FirmwareOrder o = f.order();
-        o.manifest = "{\"project\":\"fleet_unit\",\"chip\":9,\"size\":" + std::to_string(f.image.size()) +
-                     ",\"sha256\":\"" + sha256_hex(f.image) + "\",\"secure_version\":1}";
+        o.manifest =
+            "{\"project\":\"fleet_unit\",\"version\":\"2.0.0\",\"chip\":9,\"size\":" + std::to_string(f.image.size()) +
+            ",\"sha256\":\"" + sha256_hex(f.image) + "\",\"secure_version\":1}";
         o.signature = sign_base64(1, o.manifest);
         f.m.http.files[kUrl] = make_image("6.6.6");
         REQUIRE(f.flow->start(o, "j").ok());

@@ -12,7 +12,7 @@ namespace {
 
 struct SessionFixture {
     SessionFixture() {
-        session.on_heard = [this] { heard++; };
+        session.on_message = [this] { received++; };
         session.on_reboot = [this] { reboots++; };
         session.on_alert = [this](std::string_view status, std::string_view message) {
             shown = std::string(status) + "|" + std::string(message);
@@ -21,7 +21,7 @@ struct SessionFixture {
     void say(std::string_view text) { session.receive(Bytes(text)); }
     McpFixture mcp;
     Session session{mcp.server};
-    int heard = 0;
+    int received = 0;
     int reboots = 0;
     std::string shown;
 };
@@ -72,7 +72,7 @@ TEST_SUITE("session") {
         f.mcp.server.set_session_id(std::string(500, 'x'));
         f.say(ping);
         CHECK(f.mcp.sent.back().size() < 250);
-        CHECK(f.heard == 2);
+        CHECK(f.received == 2);
     }
 
     TEST_CASE("anything else is survived") {

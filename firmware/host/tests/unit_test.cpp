@@ -40,6 +40,12 @@ struct UnitFixture {
         const Result<JsonDocument> d = JsonDocument::parse(json);
         return unit->configure(d.value().root());
     }
+    // run_to_start ends with the next attempt to connect, which has its own limit.
+    void run_to_start(int seconds) {
+        const int before = m.transport.starts;
+        for (int s = 0; s < seconds && m.transport.starts == before; s++)
+            m.executor.run_for(1000);
+    }
     std::uint32_t proof_ms = 30'000;
     FakeMachine m;
     std::unique_ptr<Unit> unit;
@@ -115,10 +121,11 @@ TEST_SUITE("unit") {
         f.m.executor.run_for(2'000);
         CHECK(f.m.transport.starts == 2);
         for (int i = 0; i < 20; i++) {
+            const int before = f.m.transport.starts;
             f.m.transport.drop();
-            f.m.executor.run_for(301'000);
+            f.run_to_start(301);
+            CHECK(f.m.transport.starts == before + 1);
         }
-        CHECK(f.m.transport.starts == 22);
         f.m.transport.startable = false;
         f.m.transport.drop();
         f.m.executor.run_for(30 * 60'000);
@@ -136,7 +143,7 @@ TEST_SUITE("unit") {
             f.m.transport.drop(TransportState::refused);
             f.m.executor.run_for(59'000);
             CHECK(f.m.transport.starts == before);
-            f.m.executor.run_for(310'000);
+            f.run_to_start(310);
             CHECK(f.m.transport.starts == before + 1);
         }
         CHECK(f.m.http.posted.size() == polls + 1);
@@ -377,6 +384,85 @@ TEST_SUITE("unit") {
         f.m.executor.run_for(10'000);
         CHECK(f.m.system.restarts == 1);
         CHECK(f.m.transport.starts == 1);
+    }
+
+    TEST_CASE("a network that is back shortens the wait for the broker, but not after a refusal") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.startable = false;
+        f.m.transport.drop();
+        f.m.executor.run_for(3'600'000);
+        f.m.system.fixed_random = 255;  // the longest of waits
+        int starts = f.m.transport.starts;
+        f.run_to_start(301);
+        starts = f.m.transport.starts;
+        f.m.executor.run_for(1000);
+        f.unit->network_up();
+        f.m.transport.startable = true;
+        f.m.executor.run_for(5'100);
+        CHECK(f.m.transport.starts == starts + 1);
+        f.m.transport.connect();
+        f.unit->network_up();
+        f.m.executor.run_for(400'000);  // what was planned before comes no more
+        CHECK(f.m.transport.starts == starts + 1);
+        f.m.transport.drop(TransportState::refused);
+        f.unit->network_up();
+        f.m.executor.run_for(30'000);
+        CHECK(f.m.transport.starts == starts + 1);
+    }
+
+    TEST_CASE("a network that is back shortens the wait for the poll") {
+        UnitFixture f;
+        const std::vector<FakeHttp::Answer> good = f.m.http.answers[kPoll];
+        f.m.http.answers[kPoll] = {{0, "", true}};
+        f.start();
+        f.m.executor.run_for(3'600'000);
+        f.m.system.fixed_random = 255;
+        f.m.executor.run_for(302'000);
+        const std::size_t polls = f.m.http.posted.size();
+        f.m.http.answers[kPoll] = good;
+        f.unit->network_up();
+        f.m.executor.run_for(5'100);
+        CHECK(f.m.http.posted.size() == polls + 1);
+        CHECK(f.m.transport.starts == 1);
+    }
+
+    TEST_CASE("an attempt to connect that never ends is given up, and another one made") {
+        UnitFixture f;
+        f.start();
+        CHECK(f.m.transport.starts == 1);
+        f.m.executor.run_for(Unit::kConnectMs - 1000);
+        CHECK(f.m.transport.stops == 0);
+        f.m.executor.run_for(2 * Unit::kConnectMs + 10'000);
+        CHECK(f.m.transport.stops >= 1);
+        CHECK(f.m.transport.starts >= 2);
+        f.m.transport.connect();
+        const int starts = f.m.transport.starts;
+        f.m.executor.run_for(10 * Unit::kConnectMs);
+        CHECK(f.m.transport.starts == starts);
+    }
+
+    TEST_CASE("a restart waits for the goodbye, and not for ever") {
+        UnitFixture f;
+        f.start();
+        f.m.transport.connect();
+        f.unit->restart();
+        f.m.executor.run_for(400);
+        CHECK(f.m.transport.stops == 0);
+        CHECK(f.m.system.restarts == 0);
+        f.m.executor.run_for(200);
+        CHECK(f.m.transport.stops == 1);
+        CHECK(f.m.system.restarts == 1);
+
+        UnitFixture stalled;
+        stalled.start();
+        stalled.m.transport.connect();
+        stalled.m.transport.stopping = false;
+        stalled.unit->restart();
+        stalled.m.executor.run_for(Unit::kRestartMs - 100);
+        CHECK(stalled.m.system.restarts == 0);
+        stalled.m.executor.run_for(200);
+        CHECK(stalled.m.system.restarts == 1);
     }
 
     TEST_CASE("hours without a broker end in a restart") {

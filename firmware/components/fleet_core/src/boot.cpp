@@ -12,6 +12,7 @@ Boot::Boot(const Machine &machine, std::string url)
 
 void Boot::start() {
     done_ = false;
+    poll_us_ = 0;
     uuid_ = client_id(*machine_.store, *machine_.system);
     poll();
 }
@@ -44,7 +45,22 @@ void Boot::polled() {
 void Boot::failed() {
     failures_++;
     if (on_failed) on_failed(status_, failures_);
-    post_after(machine_, backoff_.next(), task<&Boot::poll>(this));
+    plan(backoff_.next());
+}
+
+void Boot::plan(std::uint32_t ms) {
+    poll_us_ = machine_.clock->mono_us() + std::int64_t{ms} * 1000;
+    post_after(machine_, ms, task<&Boot::poll_again>(this));
+}
+
+void Boot::poll_again() {
+    if (poll_us_ == 0 || machine_.clock->mono_us() < poll_us_) return;  // an older plan
+    poll_us_ = 0;
+    poll();
+}
+
+void Boot::hurry(std::uint32_t ms) {
+    if (poll_us_ != 0 && machine_.clock->mono_us() + std::int64_t{ms} * 1000 < poll_us_) plan(ms);
 }
 
 void Boot::ask() {

@@ -17,6 +17,7 @@ Status read(std::string_view text, Manifest &m) {
     m.size = v.integer_or("size", 0);
     m.chip = v.integer_or("chip", -1);
     m.secure_version = v.integer_or("secure_version", 0);
+    m.rollback_from = v.text("rollback_from");
     m.not_before_ms = v.integer_or("not_before", 0);
     if (m.sha256.size() != 64 || m.size <= 0 || m.chip < 0) return {Code::invalid, "the manifest lacks a field"};
     return {};

@@ -72,10 +72,15 @@ void McpServer::send_result(JsonWriter &w, std::size_t result_start, std::uint64
     end_reply(w);
 }
 
+// now_s is the time since boot; 0 without a clock, and nothing is forgotten then.
+std::uint32_t McpServer::now_s() const {
+    return clock_ ? static_cast<std::uint32_t>(clock_->mono_us() / 1'000'000) : 0;
+}
+
 // repeated answers a request that was run before, and tells whether it was.
 bool McpServer::repeated(const Request &request, const Tool &tool) {
     if (tool.info->repeat == Repeat::reads) return false;
-    const Seen seen = ring_.look(request.digest);
+    const Seen seen = ring_.look(request.digest, now_s());
     if (seen == Seen::running) return true;  // its answer is on the way
     if (seen == Seen::never) return survived(request, tool);
     const std::string_view reply = ring_.reply(request.digest);
@@ -104,7 +109,7 @@ bool McpServer::survived(const Request &request, const Tool &tool) {
 
 void McpServer::remember(const Request &request, const Tool &tool) {
     if (tool.info->repeat == Repeat::reads) return;
-    ring_.start(request.digest);
+    ring_.start(request.digest, now_s());
     if (tool.info->repeat != Repeat::disrupts || !store_) return;
     // Not being able to remember is no reason not to restart.
     put_int(*store_, kLastDisruptive, static_cast<std::int64_t>(request.digest));

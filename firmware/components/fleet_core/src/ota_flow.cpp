@@ -5,6 +5,7 @@
 #include "fleet/later.hpp"
 #include "fleet/stored.hpp"
 #include "fleet/url.hpp"
+#include "fleet/version.hpp"
 #include "ota_keys.hpp"
 
 namespace fleet {
@@ -72,6 +73,13 @@ Status OtaFlow::check_manifest(const FirmwareOrder &order) {
     if (manifest.project != plan_.project) return {Code::wrong_target, "the image is of another project"};
     if (manifest.secure_version < plan_.secure_version) {
         return {Code::wrong_target, "the image has an older secure version"};
+    }
+    // A manifest is good for ever: without this, who has the server could send an
+    // image with a known hole again.
+    const std::string &running = machine_.system->app().version;
+    if (is_version(running) && manifest.rollback_from != running &&
+        (!is_version(manifest.version) || newer_version(running, manifest.version))) {
+        return {Code::refused, "the manifest's version is older than the running one"};
     }
     if (manifest.not_before_ms > 0 && machine_.clock->unix_ms() < manifest.not_before_ms) {
         return {Code::refused, "the image is not to be installed yet"};

@@ -19,9 +19,10 @@ const RequestRing::Entry *RequestRing::find(std::uint64_t digest) const {
     return nullptr;
 }
 
-Seen RequestRing::look(std::uint64_t digest) const {
+Seen RequestRing::look(std::uint64_t digest, std::uint32_t now_s) const {
     const Entry *e = find(digest);
-    return e ? e->seen : Seen::never;
+    if (!e || (e->seen == Seen::answered && now_s - e->started_s >= kKeepS)) return Seen::never;
+    return e->seen;
 }
 
 std::string_view RequestRing::reply(std::uint64_t digest) const {
@@ -29,9 +30,12 @@ std::string_view RequestRing::reply(std::uint64_t digest) const {
     return e ? std::string_view(e->reply.data(), e->size) : std::string_view();
 }
 
-void RequestRing::start(std::uint64_t digest) {
-    Entry &e = entries_[next_];
-    next_ = (next_ + 1) % kEntries;
+void RequestRing::start(std::uint64_t digest, std::uint32_t now_s) {
+    // Again, long after: in its old place, or find would go on finding that one.
+    const Entry *old = find(digest);
+    Entry &e = old ? const_cast<Entry &>(*old) : entries_[next_];
+    if (!old) next_ = (next_ + 1) % kEntries;
+    e.started_s = now_s;
     e.digest = digest;
     e.seen = Seen::running;
     e.size = 0;

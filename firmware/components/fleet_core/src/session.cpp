@@ -17,7 +17,7 @@ bool is_udp(JsonView udp) {
 }  // namespace
 
 void Session::receive(Bytes message) {
-    if (on_heard) on_heard();
+    if (on_message) on_message();
     const Result<Envelope> envelope = Envelope::parse(message.text(), limits_);
     if (!envelope.ok()) return server_.refuse_text(envelope.status());
     const std::string_view type = envelope.value().type();

@@ -10,6 +10,17 @@ void write_memory(JsonWriter &w, const System &system) {
     w.end_object();
 }
 
+// The object is left out where the machine knows of no task.
+void write_stacks(JsonWriter &w, const System &system) {
+    bool open = false;
+    system.stacks([&](std::string_view task, std::uint32_t never_used) {
+        if (!open) w.begin_object("stacks");
+        open = true;
+        w.key(task).integer(never_used);
+    });
+    if (open) w.end_object();
+}
+
 void write_network(JsonWriter &w, const Network &network) {
     w.begin_object("network").member("ip", network.ip()).member("ssid", network.ssid());
     if (network.rssi() != 0) w.member("rssi_dbm", network.rssi()).member("channel", network.channel());
@@ -41,6 +52,7 @@ void write_brief(JsonWriter &w, const Machine &machine, const Vitals &vitals) {
 void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals) {
     write_brief(w, machine, vitals);
     write_queue(w, vitals);
+    write_stacks(w, *machine.system);
     if (machine.network) write_network(w, *machine.network);
     if (machine.updater) write_slot(w, *machine.updater);
     if (const Result<int> t = machine.system->temperature(); t.ok()) w.member("temperature_dc", t.value());

@@ -38,8 +38,20 @@ void Unit::start() {
     wire();
     wire_boot();
     ota_.after_boot();
-    boot_.start();
+    options_.first_poll_jitter_ms == 0
+        ? first_poll()
+        : post_after(machine_, random_below(options_.first_poll_jitter_ms), task<&Unit::first_poll>(this));
     plan_heartbeat();
+}
+
+void Unit::first_poll() {
+    boot_.start();
+}
+
+std::uint32_t Unit::random_below(std::uint32_t most) const {
+    std::uint32_t random = 0;
+    machine_.system->random({reinterpret_cast<std::uint8_t *>(&random), sizeof random});
+    return static_cast<std::uint32_t>(std::uint64_t{random} * most >> 32);
 }
 
 void Unit::wire() {
@@ -51,8 +63,9 @@ void Unit::wire() {
     ota_.on_report = [this](const JobReport &r) { report(r); };
     ota_.before_restart = [this] { leave(); };
     config_.on_change = [this] { tell_config(); };
-    machine_.transport->on_message = [this](Bytes b) { heard(b); };
+    machine_.transport->on_message = [this](Bytes b) { received(b); };
     machine_.transport->on_too_long = [this] { server_.refuse_text({Code::invalid, "message is too long"}); };
+    machine_.transport->on_stopped = [this] { restart_now(); };
     machine_.transport->on_state = [this](TransportState s, Status) { on_state(s); };
 }
 
@@ -94,10 +107,41 @@ void Unit::use_saved_broker() {
 void Unit::connect() {
     if (link_ != Link::off || leaving_) return;
     link_ = Link::connecting;
+    connect_us_ = machine_.clock->mono_us();
+    judge_connect();
     if (Status s = machine_.transport->start(broker_, broker_.publish_topic, kGone); !s.ok()) lost(false);
 }
 
+// judge_connect gives an attempt up that neither succeeds nor fails.
+void Unit::judge_connect() {
+    if (judging_connect_) return;  // looks later, and then again
+    judging_connect_ = true;
+    const std::int64_t gone_ms = (machine_.clock->mono_us() - connect_us_) / 1000;
+    post_after(machine_, kConnectMs - static_cast<std::uint32_t>(gone_ms), task<&Unit::connect_overdue>(this));
+}
+
+void Unit::connect_overdue() {
+    judging_connect_ = false;
+    if (link_ != Link::connecting) return;
+    if (machine_.clock->mono_us() - connect_us_ < std::int64_t{kConnectMs} * 1000) return judge_connect();
+    machine_.transport->stop(false);
+    lost(false);
+}
+
+void Unit::plan_reconnect(std::uint32_t ms) {
+    reconnect_us_ = machine_.clock->mono_us() + std::int64_t{ms} * 1000;
+    post_after(machine_, ms, task<&Unit::reconnect>(this));
+}
+
+void Unit::network_up() {
+    const std::uint32_t ms = random_below(kHurryMs);
+    boot_.hurry(ms);
+    if (link_ != Link::waiting || refusals_ > 0) return;
+    if (machine_.clock->mono_us() + std::int64_t{ms} * 1000 < reconnect_us_) plan_reconnect(ms);
+}
+
 void Unit::reconnect() {
+    if (link_ != Link::waiting || machine_.clock->mono_us() < reconnect_us_) return;  // an older plan
     link_ = Link::off;
     connect();
 }
@@ -107,7 +151,7 @@ void Unit::on_state(TransportState state) {
     if (state != TransportState::up) return lost(state == TransportState::refused);
     link_ = Link::up;
     refusals_ = 0;
-    last_heard_us_ = machine_.clock->mono_us();
+    last_message_us_ = machine_.clock->mono_us();
     published_ = false;
     birth_ = true;
     send_telemetry();
@@ -117,8 +161,8 @@ void Unit::on_state(TransportState state) {
 
 // The way to the server and back is proved by what arrives after this device
 // said something on the same connection.
-void Unit::heard(Bytes message) {
-    last_heard_us_ = machine_.clock->mono_us();
+void Unit::received(Bytes message) {
+    last_message_us_ = machine_.clock->mono_us();
     backoff_.reset();
     if (published_) ota_.prove_online();
     session_.receive(message);
@@ -130,7 +174,7 @@ void Unit::lost(bool by_refusal) {
     reconnects_++;
     ota_.lose_online();
     if (by_refusal) refused();
-    post_after(machine_, backoff_.next(), task<&Unit::reconnect>(this));
+    plan_reconnect(backoff_.next());
 }
 
 // refused asks the server for other credentials now and then: these may have
@@ -158,7 +202,7 @@ void Unit::judge_config() {
 
 void Unit::leave() {
     leaving_ = true;
-    post_after(machine_, 500, task<&Unit::goodbye>(this));
+    post_after(machine_, kGoodbyeMs, task<&Unit::goodbye>(this));
 }
 
 void Unit::goodbye() {
@@ -168,10 +212,13 @@ void Unit::goodbye() {
 void Unit::restart() {
     if (leaving_) return;
     leave();
-    post_after(machine_, 1000, task<&Unit::restart_now>(this));
+    restarting_ = true;
+    post_after(machine_, kRestartMs, task<&Unit::restart_now>(this));
 }
 
 void Unit::restart_now() {
+    if (!restarting_) return;  // the goodbye was over sooner
+    restarting_ = false;
     machine_.system->restart();
 }
 

@@ -58,8 +58,8 @@ void Unit::plan_heartbeat() {
 }
 
 void Unit::heartbeat() {
-    const bool lonely = machine_.clock->mono_us() - last_heard_us_ > kLonelyUs;
-    if (lonely && !online() && ota_.state() == OtaState::idle) return restart();
+    const bool offline_too_long = machine_.clock->mono_us() - last_message_us_ > kOfflineRestartUs;
+    if (offline_too_long && !online() && ota_.state() == OtaState::idle) return restart();
     online() ? send_telemetry() : keep_heartbeat();
     plan_heartbeat();
 }

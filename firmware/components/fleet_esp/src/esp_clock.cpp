@@ -43,6 +43,10 @@ EspClock::EspClock() {
     date_is_set = false;
 }
 
+bool date_is_known() {
+    return date_is_set;
+}
+
 Status EspClock::start_sntp(const char *server) {
     if (server == nullptr || server[0] == '\0') return {};
     esp_sntp_config_t config = {};

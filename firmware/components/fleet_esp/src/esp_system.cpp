@@ -14,16 +14,21 @@
 #include "esp_random.h"
 #include "esp_system.h"
 #include "esp_task_wdt.h"
+#include "freertos/FreeRTOS.h"
+#include "freertos/task.h"
 #include "sdkconfig.h"
 
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <new>
 
 namespace fleet::esp {
 
 namespace {
 
 constexpr const char *TAG = "system";
+constexpr std::uint32_t internal = MALLOC_CAP_INTERNAL | MALLOC_CAP_8BIT;
 constexpr std::size_t longest_table = 1536;  // some fifteen partitions
 
 template <std::size_t N>
@@ -79,15 +84,15 @@ ResetReason EspSystem::reset_reason() const {
 }
 
 std::uint32_t EspSystem::heap_free() const {
-    return heap_caps_get_free_size(MALLOC_CAP_DEFAULT);
+    return heap_caps_get_free_size(internal);
 }
 
 std::uint32_t EspSystem::heap_min() const {
-    return heap_caps_get_minimum_free_size(MALLOC_CAP_DEFAULT);
+    return heap_caps_get_minimum_free_size(internal);
 }
 
 std::uint32_t EspSystem::heap_largest() const {
-    return heap_caps_get_largest_free_block(MALLOC_CAP_DEFAULT);
+    return heap_caps_get_largest_free_block(internal);
 }
 
 ChipInfo EspSystem::chip() const {
@@ -125,6 +130,15 @@ std::string EspSystem::partition_table_json() const {
     json.end_array();
     if (json.overflow()) return "[]";
     return std::string(json.view());
+}
+
+void EspSystem::stacks(FunctionRef<void(std::string_view, std::uint32_t)> each) const {
+    const UBaseType_t room = uxTaskGetNumberOfTasks() + 2;  // one may start meanwhile
+    const std::unique_ptr<TaskStatus_t[]> tasks(new (std::nothrow) TaskStatus_t[room]);
+    if (tasks == nullptr) return;
+    const UBaseType_t count = uxTaskGetSystemState(tasks.get(), room, nullptr);
+    for (UBaseType_t i = 0; i < count; ++i)
+        each(tasks[i].pcTaskName, tasks[i].usStackHighWaterMark);  // in bytes, as ESP-IDF counts stacks
 }
 
 // Tasks that are not watched get an error, which changes nothing.

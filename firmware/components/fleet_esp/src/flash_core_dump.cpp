@@ -52,7 +52,8 @@ void append_reason(std::string &line) {
 }  // namespace
 
 bool FlashCoreDump::present() const {
-    return esp_core_dump_image_check() == ESP_OK;
+    if (known_ == Known::no) known_ = esp_core_dump_image_check() == ESP_OK ? Known::present : Known::absent;
+    return known_ == Known::present;
 }
 
 std::uint32_t FlashCoreDump::size() const {
@@ -82,6 +83,7 @@ std::string FlashCoreDump::summary() const {
 }
 
 Status FlashCoreDump::erase() {
+    known_ = Known::no;
     return status_of(esp_core_dump_image_erase(), "the core dump was not erased");
 }
 

@@ -32,11 +32,14 @@ public:
 
 private:
     static esp_err_t on_event(esp_http_client_event_t *event);
+    void serve();
     Status check_time() const;
+    void wait_at_most(std::int64_t ms);
     Status check_end(const HttpResponse &head, std::int64_t received) const;
 
     const HttpOptions &options_;
     std::int64_t deadline_us_;
+    std::int64_t last_byte_us_;
     esp_http_client_handle_t client_ = nullptr;
     std::string url_;
     std::string etag_;

@@ -3,7 +3,6 @@
 
 #include "fleet_esp/status_of.hpp"
 
-#include "esp_crt_bundle.h"
 #include "esp_log.h"
 
 #include <utility>
@@ -15,6 +14,9 @@ namespace {
 constexpr const char *TAG = "mqtt";
 constexpr std::uint16_t tls_port = 8883;
 constexpr int connect_timeout_ms = 10000;
+// After a lost link esp-mqtt's task sleeps for half of this before it sees that it
+// is to end; 5 s by default.
+constexpr int reconnect_timeout_ms = 100;
 constexpr int task_stack = 6144;
 constexpr std::size_t message_cost = 64;  // of heap, beside its bytes
 
@@ -24,11 +26,7 @@ void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &setting
     config.broker.address.transport = MQTT_TRANSPORT_OVER_TCP;
     if (settings.port != tls_port) return;
     config.broker.address.transport = MQTT_TRANSPORT_OVER_SSL;
-    if (trust.ca_pem != nullptr) {
-        config.broker.verification.certificate = trust.ca_pem;
-    } else {
-        config.broker.verification.crt_bundle_attach = esp_crt_bundle_attach;
-    }
+    config.broker.verification.crt_bundle_attach = trust.attach();
 }
 
 const char *or_null(const std::string &text) {
@@ -59,8 +57,17 @@ bool is_refusal(const esp_mqtt_error_codes_t &error) {
 }  // namespace
 
 Status MqttTransport::start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) {
-    stop(false);
-    const std::string topic(will_topic);  // esp-mqtt copies, but wants terminated text
+    up_ = false;
+    const unsigned number = ++number_;
+    executor_.link([this, number, settings, topic = std::string(will_topic), text = std::string(will)] {
+        open(number, settings, topic, text);
+    });
+    return {};
+}
+
+void MqttTransport::open(unsigned number, const BrokerSettings &settings, const std::string &will_topic,
+                         const std::string &will) {
+    close();
     esp_mqtt_client_config_t config = {};
     set_address(config, settings, options_.trust);
     config.credentials.client_id = settings.client_id.c_str();
@@ -68,12 +75,13 @@ Status MqttTransport::start(const BrokerSettings &settings, std::string_view wil
     config.credentials.authentication.password = or_null(settings.password);
     config.session.keepalive = settings.keepalive_s;
     config.session.protocol_ver = MQTT_PROTOCOL_V_3_1_1;
-    if (!topic.empty()) {
-        config.session.last_will.topic = topic.c_str();
-        config.session.last_will.msg = will.empty() ? "" : will.data();
+    if (!will_topic.empty()) {
+        config.session.last_will.topic = will_topic.c_str();
+        config.session.last_will.msg = will.c_str();
         config.session.last_will.msg_len = static_cast<int>(will.size());
     }
     config.network.disable_auto_reconnect = true;
+    config.network.reconnect_timeout_ms = reconnect_timeout_ms;
     config.network.timeout_ms = connect_timeout_ms;
     config.task.stack_size = task_stack;
     config.buffer.size = options_.buffer;
@@ -81,38 +89,64 @@ Status MqttTransport::start(const BrokerSettings &settings, std::string_view wil
     config.outbox.limit = options_.outbox_limit;
 
     client_ = esp_mqtt_client_init(&config);
-    if (client_ == nullptr) return {Code::no_memory, "the MQTT client was not made"};
+    if (client_ == nullptr) {
+        return report(number, TransportState::down, {Code::no_memory, "the MQTT client was not made"});
+    }
     connection_ = std::make_unique<Connection>();
     connection_->owner = this;
-    connection_->number = ++number_;
+    connection_->number = number;
     esp_err_t err = esp_mqtt_client_register_event(client_, MQTT_EVENT_ANY, on_event, connection_.get());
     if (err == ESP_OK) err = esp_mqtt_client_start(client_);
-    if (err == ESP_OK) return {};
-    stop(false);
-    return status_of(err, "the MQTT client did not start");
+    if (err == ESP_OK) return;
+    connection_->begun = true;  // there is no task to wait for
+    close();
+    report(number, TransportState::down, status_of(err, "the MQTT client did not start"));
 }
 
-void MqttTransport::stop(bool say_goodbye) {
+// close sends a DISCONNECT if the connection is up: esp_mqtt_client_stop does.
+void MqttTransport::close() {
     if (client_ == nullptr) return;
-    if (say_goodbye && up_) esp_mqtt_client_disconnect(client_);
+    // Before its task has begun, a client cannot be stopped, and must not be freed.
+    while (!connection_->begun)
+        vTaskDelay(pdMS_TO_TICKS(10));
     esp_mqtt_client_stop(client_);  // fails if its task has ended already, which is as good
     esp_mqtt_client_destroy(client_);
     client_ = nullptr;
     connection_.reset();
-    ++number_;  // what was posted and has not run yet is of the past
+}
+
+void MqttTransport::stop(bool) {
     up_ = false;
+    ++number_;  // what was posted and has not run yet is of the past
+    executor_.link([this] {
+        close();
+        executor_.post([this] {
+            if (on_stopped) on_stopped();
+        });
+    });
 }
 
 Status MqttTransport::publish(std::string_view topic, Bytes payload, int qos, bool retain) {
-    if (client_ == nullptr || !up_) return {Code::unavailable, "no connection to the broker"};
-    const std::string name(topic);
-    // A length of 0 would make esp-mqtt measure the text itself.
-    const char *data = payload.size == 0 ? nullptr : reinterpret_cast<const char *>(payload.data);
-    const int id =
-        esp_mqtt_client_enqueue(client_, name.c_str(), data, static_cast<int>(payload.size), qos, retain ? 1 : 0, true);
-    if (id == -2) return {Code::no_space, "the MQTT outbox is full"};
-    if (id < 0) return {Code::unavailable, "the message was not queued"};
+    if (!up_) return {Code::unavailable, "no connection to the broker"};
+    const std::size_t cost = topic.size() + payload.size + message_cost;
+    if (outgoing_ + cost > options_.outbox_limit) return {Code::no_space, "the MQTT outbox is full"};
+    outgoing_ += cost;
+    Message message{std::string(topic), std::string(payload.text()), qos, retain};
+    executor_.link([this, number = number_, cost, message = std::move(message)] {
+        send(number, message);
+        outgoing_ -= cost;
+    });
     return {};
+}
+
+// send waits while TCP takes no bytes; esp-mqtt then gives the connection up.
+void MqttTransport::send(unsigned number, const Message &message) {
+    if (connection_ == nullptr || connection_->number != number) return;
+    // A length of 0 would make esp-mqtt measure the text itself.
+    const char *data = message.payload.empty() ? nullptr : message.payload.data();
+    const int size = static_cast<int>(message.payload.size());
+    const int id = esp_mqtt_client_publish(client_, message.topic.c_str(), data, size, message.qos, message.retain);
+    if (id < 0) ESP_LOGW(TAG, "a message of %d bytes was not sent", size);
 }
 
 void MqttTransport::on_event(void *arg, esp_event_base_t, std::int32_t, void *data) {
@@ -120,21 +154,20 @@ void MqttTransport::on_event(void *arg, esp_event_base_t, std::int32_t, void *da
     connection.owner->handle(connection, *static_cast<const esp_mqtt_event_t *>(data));
 }
 
-// handle runs on esp-mqtt's task: it may read options_ and the connection, and
-// post.
+// handle may read options_ and the connection, and post.
 void MqttTransport::handle(Connection &connection, const esp_mqtt_event_t &event) {
     switch (event.event_id) {
-        case MQTT_EVENT_BEFORE_CONNECT: return tell(connection, TransportState::connecting, {});
-        case MQTT_EVENT_CONNECTED: return tell(connection, TransportState::up, {});
+        case MQTT_EVENT_BEFORE_CONNECT:
+            connection.begun = true;
+            return report(connection.number, TransportState::connecting, {});
+        case MQTT_EVENT_CONNECTED: return report(connection.number, TransportState::up, {});
         case MQTT_EVENT_DATA: return gather(connection, event);
         case MQTT_EVENT_ERROR:
             if (event.error_handle == nullptr) return;
             connection.why = sentence_of(*event.error_handle);
             connection.refused = is_refusal(*event.error_handle);
             return;
-        case MQTT_EVENT_DISCONNECTED:
-            if (connection.refused) return tell(connection, TransportState::refused, {Code::refused, connection.why});
-            return tell(connection, TransportState::down, {Code::unavailable, connection.why});
+        case MQTT_EVENT_DISCONNECTED: return end(connection);
         default: return;
     }
 }
@@ -154,8 +187,20 @@ void MqttTransport::gather(Connection &connection, const esp_mqtt_event_t &event
     connection.incoming = {};
 }
 
-void MqttTransport::tell(const Connection &connection, TransportState state, Status status) {
+// end frees the client soon, not when the core tries again.
+void MqttTransport::end(const Connection &connection) {
     const unsigned number = connection.number;
+    if (connection.refused) {
+        report(number, TransportState::refused, {Code::refused, connection.why});
+    } else {
+        report(number, TransportState::down, {Code::unavailable, connection.why});
+    }
+    executor_.link([this, number] {
+        if (connection_ != nullptr && connection_->number == number) close();
+    });
+}
+
+void MqttTransport::report(unsigned number, TransportState state, Status status) {
     executor_.post([this, number, state, status] {
         if (number != number_) return;
         up_ = state == TransportState::up;

@@ -53,7 +53,7 @@ SlotInfo describe(const esp_partition_t *slot) {
 
 // esp_ota_end has checked chip, segments, checksum and hash. An image of another
 // project is sound as well, but would leave the fleet.
-Status check_kinship(const esp_partition_t *slot) {
+Status check_same_project(const esp_partition_t *slot) {
     esp_app_desc_t desc = {};
     const esp_err_t err = esp_ota_get_partition_description(slot, &desc);
     if (err != ESP_OK) return {Code::corrupt, "the new image has no description"};
@@ -106,7 +106,7 @@ Status OtaUpdater::finish() {
         ESP_LOGW(TAG, "the image is not accepted: %s", esp_err_to_name(err));
         return status_of(err, "the image is damaged, not for this chip or not signed");
     }
-    return check_kinship(other_slot());
+    return check_same_project(other_slot());
 }
 
 void OtaUpdater::abort() {

@@ -142,6 +142,14 @@ void Provisioning::handle(network_prov_cb_event_t event) {
     if (event == NETWORK_PROV_END) end();
 }
 
+void Provisioning::give_way() {
+    if (!running_) return;
+    running_ = false;
+    network_prov_mgr_deinit();
+    const Status status = network_.restore();
+    if (!status.ok()) ESP_LOGW(TAG, "%s", status.why);
+}
+
 void Provisioning::end() {
     if (!running_) return;
     running_ = false;

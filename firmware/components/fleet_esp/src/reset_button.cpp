@@ -26,8 +26,15 @@ void ResetButton::look() {
     const bool pressed = gpio_get_level(static_cast<gpio_num_t>(gpio_)) == 0;
     const std::uint32_t before = held_ms_;
     held_ms_ = pressed ? held_ms_ + pace_ms : 0;
-    if (before < hold_ms && held_ms_ >= hold_ms) on_held_();
+    if (!pressed && before > 0) released(before);
+    if (!pressed && armed_ms_ > 0) armed_ms_ -= pace_ms;
     executor_.post_after(pace_ms, [this] { look(); });
+}
+
+void ResetButton::released(std::uint32_t held_ms) {
+    const bool armed = armed_ms_ > 0;
+    armed_ms_ = held_ms >= hold_ms ? between_ms + pace_ms : 0;
+    if (armed && held_ms <= moment_ms) on_held_();
 }
 
 }  // namespace fleet::esp

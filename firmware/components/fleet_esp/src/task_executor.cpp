@@ -17,8 +17,10 @@ namespace {
 constexpr const char *TAG = "executor";
 constexpr std::uint32_t executor_stack = 6144;
 constexpr std::uint32_t worker_stack = 8192;  // TLS and OTA run here
+constexpr std::uint32_t link_stack = 5120;    // a write over TLS runs here
 constexpr UBaseType_t executor_priority = 5;
 constexpr UBaseType_t worker_priority = 4;
+constexpr UBaseType_t link_priority = 5;
 constexpr TickType_t watchdog_pace = pdMS_TO_TICKS(5000);
 
 }  // namespace
@@ -27,7 +29,8 @@ Status TaskExecutor::start() {
     lock_ = xSemaphoreCreateMutex();
     if (lock_ == nullptr) return {Code::no_memory, "no memory for the executor's lock"};
     if (xTaskCreate(run, "fleet", executor_stack, this, executor_priority, &task_) != pdPASS ||
-        xTaskCreate(run_worker, "fleet_work", worker_stack, this, worker_priority, &worker_) != pdPASS) {
+        xTaskCreate(run_worker, "fleet_work", worker_stack, this, worker_priority, &worker_) != pdPASS ||
+        xTaskCreate(run_link, "fleet_link", link_stack, this, link_priority, &link_) != pdPASS) {
         return {Code::no_memory, "no memory for the executor's tasks"};
     }
     return {};
@@ -45,6 +48,13 @@ void TaskExecutor::run_worker(void *self) {
         static_cast<TaskExecutor *>(self)->turn_worker(watchdog_pace);
 }
 
+// Not watched: looking a name up, connecting and TLS may hold it longer than the
+// watchdog allows. Hours without a broker restart the device.
+void TaskExecutor::run_link(void *self) {
+    for (;;)
+        static_cast<TaskExecutor *>(self)->turn_link(portMAX_DELAY);
+}
+
 void TaskExecutor::put(Queue &queue, TaskHandle_t reader, std::function<void()> fn) {
     {
         const Guard guard(lock_);
@@ -60,6 +70,10 @@ void TaskExecutor::post(std::function<void()> fn) {
 
 void TaskExecutor::work(std::function<void()> fn) {
     put(jobs_, worker_, std::move(fn));
+}
+
+void TaskExecutor::link(std::function<void()> fn) {
+    put(calls_, link_, std::move(fn));
 }
 
 void TaskExecutor::post_after(std::uint32_t ms, std::function<void()> fn) {
@@ -114,6 +128,11 @@ void TaskExecutor::turn_worker(TickType_t longest) {
         ESP_LOGD(TAG, "a job is done");
         return;
     }
+    ulTaskNotifyTake(pdTRUE, longest);
+}
+
+void TaskExecutor::turn_link(TickType_t longest) {
+    if (const auto fn = take(calls_)) return fn();
     ulTaskNotifyTake(pdTRUE, longest);
 }
 

@@ -21,20 +21,31 @@ esp_err_t start_radio() {
     return ESP_OK;
 }
 
-bool is_wrong_password(int reason) {
-    return reason == WIFI_REASON_AUTH_FAIL || reason == WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT;
+// A weak signal makes a handshake time out, too.
+constexpr int timeouts_of_wrong_password = 3;
+constexpr std::size_t longest_passphrase = 63;
+constexpr std::size_t key_digits = 64;
+
+bool is_password(std::string_view text) {
+    if (text.size() <= longest_passphrase) return true;
+    return text.size() == key_digits && text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
+
+// By default the station takes the first access point of the name that it finds.
+void prefer_strongest(wifi_config_t *config) {
+    config->sta.scan_method = WIFI_ALL_CHANNEL_SCAN;
+    config->sta.sort_method = WIFI_CONNECT_AP_BY_SIGNAL;
 }
 
 }  // namespace
 
 bool make_station_config(std::string_view ssid, std::string_view password, wifi_config_t *config) {
     *config = {};
-    if (ssid.empty() || ssid.size() > sizeof config->sta.ssid || password.size() >= sizeof config->sta.password) {
-        return false;
-    }
+    if (ssid.empty() || ssid.size() > sizeof config->sta.ssid || !is_password(password)) return false;
     std::memcpy(config->sta.ssid, ssid.data(), ssid.size());
     std::memcpy(config->sta.password, password.data(), password.size());
     // A rogue access point of the same name without encryption is not taken.
+    prefer_strongest(config);
     config->sta.threshold.authmode = password.empty() ? WIFI_AUTH_OPEN : WIFI_AUTH_WPA2_PSK;
     return true;
 }
@@ -62,7 +73,27 @@ bool WifiNetwork::knows_network() const {
 
 void WifiNetwork::connect() {
     driven_ = true;
-    if (!connected_) esp_wifi_connect();
+    if (connected_) return;
+    wifi_config_t config = {};  // of the provisioning manager, perhaps
+    if (esp_wifi_get_config(WIFI_IF_STA, &config) == ESP_OK && config.sta.scan_method != WIFI_ALL_CHANNEL_SCAN) {
+        prefer_strongest(&config);
+        esp_wifi_set_config(WIFI_IF_STA, &config);
+    }
+    try_now();
+}
+
+void WifiNetwork::hand_over() {
+    driven_ = false;
+    esp_wifi_get_config(WIFI_IF_STA, &before_);
+}
+
+// try_now ends in an event, or is planned again: without it, nothing would ever
+// come after a driver that was busy.
+void WifiNetwork::try_now() {
+    const esp_err_t err = esp_wifi_connect();
+    if (err == ESP_OK) return;
+    ESP_LOGW(TAG, "no attempt to connect: %s", esp_err_to_name(err));
+    retry();
 }
 
 Status WifiNetwork::join(std::string_view ssid, std::string_view password) {
@@ -97,6 +128,7 @@ void WifiNetwork::on_event(void *self, esp_event_base_t base, std::int32_t id, v
 
 void WifiNetwork::gained() {
     backoff_.reset();
+    timeouts_ = 0;
     connected_ = true;
     ESP_LOGI(TAG, "connected as %s", ip().c_str());
     if (on_change) on_change(true);
@@ -111,12 +143,18 @@ void WifiNetwork::lost(int reason) {
     if (driven_) retry();
 }
 
+bool WifiNetwork::is_wrong_password(int reason) {
+    const bool timeout = reason == WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT || reason == WIFI_REASON_HANDSHAKE_TIMEOUT;
+    timeouts_ = timeout ? timeouts_ + 1 : 0;
+    return reason == WIFI_REASON_AUTH_FAIL || timeouts_ >= timeouts_of_wrong_password;
+}
+
 void WifiNetwork::retry() {
     if (retry_planned_) return;
     retry_planned_ = true;
     executor_.post_after(backoff_.next(), [this] {
         retry_planned_ = false;
-        if (driven_ && !connected_) esp_wifi_connect();
+        if (driven_ && !connected_) try_now();
     });
 }
 

@@ -2,6 +2,7 @@
 // The chip and what hangs on its pins.
 #include "fakes.hpp"
 
+#include "driver/i2c_master.h"
 #include "driver/ledc.h"
 #include "driver/temperature_sensor.h"
 #include "driver/uart.h"
@@ -35,6 +36,11 @@ float celsius = 0;
 std::uint8_t next_random = 0;
 }  // namespace fake::chip
 
+namespace fake::i2c {
+bool answers = true;
+std::map<int, std::string> registers;
+}  // namespace fake::i2c
+
 namespace fake::lights {
 std::map<int, std::uint32_t> duty;
 std::map<int, int> pin;
@@ -48,8 +54,9 @@ esp_err_t result = ESP_OK;
 }  // namespace fake::serial
 
 namespace fake::heap {
+std::uint32_t asked = 0;
 std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
-}
+}  // namespace fake::heap
 
 namespace fake::log {
 std::string text;
@@ -87,6 +94,7 @@ const char *esp_err_to_name(esp_err_t) {
 void _esp_error_check_failed(esp_err_t, const char *, int, const char *, const char *) {
     std::abort();
 }
+void esp_log_level_set(const char *, esp_log_level_t) {}
 vprintf_like_t esp_log_set_vprintf(vprintf_like_t sink) {
     const vprintf_like_t before = log::sink != nullptr ? log::sink : to_console;
     log::sink = sink;
@@ -116,13 +124,16 @@ void esp_fill_random(void *buf, size_t len) {
     for (size_t i = 0; i < len; ++i)
         static_cast<uint8_t *>(buf)[i] = chip::next_random++;
 }
-size_t heap_caps_get_free_size(uint32_t) {
+size_t heap_caps_get_free_size(uint32_t caps) {
+    heap::asked = caps;
     return 123456;
 }
-size_t heap_caps_get_minimum_free_size(uint32_t) {
+size_t heap_caps_get_minimum_free_size(uint32_t caps) {
+    heap::asked = caps;
     return 65432;
 }
-size_t heap_caps_get_largest_free_block(uint32_t) {
+size_t heap_caps_get_largest_free_block(uint32_t caps) {
+    heap::asked = caps;
     return 45056;
 }
 // Aligned to four bytes and no more, as on a chip.
@@ -160,6 +171,27 @@ esp_err_t esp_hmac_calculate(hmac_key_id_t, const void *message, size_t length, 
 }
 
 esp_err_t gpio_config(const gpio_config_t *) {
+    return ESP_OK;
+}
+esp_err_t gpio_set_level(gpio_num_t gpio, uint32_t level) {
+    chip::pins[gpio] = static_cast<int>(level);
+    return ESP_OK;
+}
+esp_err_t i2c_new_master_bus(const i2c_master_bus_config_t *, i2c_master_bus_handle_t *) {
+    return ESP_OK;
+}
+esp_err_t i2c_master_bus_add_device(i2c_master_bus_handle_t, const i2c_device_config_t *, i2c_master_dev_handle_t *) {
+    return ESP_OK;
+}
+esp_err_t i2c_master_transmit_receive(i2c_master_dev_handle_t, const uint8_t *out, size_t, uint8_t *in, size_t size,
+                                      int timeout_ms) {
+    if (!i2c::answers) {
+        rtos::pass(std::int64_t{timeout_ms} * 1000);
+        return ESP_ERR_TIMEOUT;
+    }
+    std::string bytes = i2c::registers[out[0]];
+    bytes.resize(size);
+    bytes.copy(reinterpret_cast<char *>(in), size);
     return ESP_OK;
 }
 int gpio_get_level(gpio_num_t gpio) {

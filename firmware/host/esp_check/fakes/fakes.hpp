@@ -31,9 +31,14 @@ void reset();
 
 namespace rtos {
 extern std::int64_t now_us;
-extern int tasks;            // made
-extern int tasks_to_refuse;  // from the first on
+extern int tasks;                                    // made
+extern std::map<std::string, std::uint32_t> stacks;  // bytes never used, by task
+extern int tasks_to_refuse;                          // from the first on
 extern int watchdog_feeds;
+extern std::int64_t last_feed_us, longest_hunger_us;  // between two feeds
+extern std::int64_t longest_turn_us;                  // of the executor, without its waiting
+// pass lets time go by; the tasks of esp-mqtt run meanwhile.
+void pass(std::int64_t us);
 // run lets the executor and its worker work for so long of fake time.
 void run(fleet::esp::TaskExecutor &executor, std::uint32_t ms);
 }  // namespace rtos
@@ -80,56 +85,78 @@ struct Answer {
     std::string body;
     std::size_t breaks_at = std::string::npos;  // of the body
     int break_result = 0;                       // of the read that comes then
-    std::int64_t read_us = 0;                   // time that each read takes
+    std::int64_t read_us = 0;                   // time that each read of the socket takes
+    std::size_t read_size = 1000;               // bytes that each read of the socket gives
+    std::size_t framing = 0;                    // bytes before the body that raise no event
 };
 struct Request {
     std::string url;
     bool post = false;
     int length = 0;
     bool redirects = false;
-    bool bundle = false;
-    std::string ca;
+    esp_err_t (*attach)(void *) = nullptr;  // of certificates
     std::map<std::string, std::string> headers;
     std::string body;
 };
 extern std::deque<Answer> answers;  // for the next requests; an empty queue refuses
 extern std::vector<Request> requests;
 extern int open_clients;
+extern int reads;  // of the body, by the firmware
 Answer answer(std::string body, int status = 200);
 }  // namespace http
 
+// esp-mqtt's task and its lock, in fake time. As read in espressif/esp-mqtt 1.1.0:
+// a turn of its loop receives, sends one message that was queued, and then waits up to
+// MQTT_POLL_READ_TIMEOUT_MS for input. A publish writes at once, and waits while the
+// lock is held: by a connect, or by a write that TCP does not take. After a lost link
+// the task sleeps for half of reconnect_timeout_ms at a time, and stop waits for it.
 namespace mqtt {
+constexpr std::int64_t poll_us = 1'000'000;
+constexpr std::int64_t write_us = 3'000;  // of a publish, measured over TCP
 struct Sent {
     std::string topic, payload;
     bool was_null = false;
     int qos = 0;
     bool retain = false;
+    std::int64_t at_us = 0;
 };
+enum class Link { idle, connecting, up, down };
 struct Client {
-    std::string host, client_id, username, password, will_topic, will, ca;
+    std::string host, client_id, username, password, will_topic, will;
     std::uint32_t port = 0;
-    int keepalive = 0;
-    bool tls = false, bundle = false, reconnects = true, has_username = false;
+    int keepalive = 0, reconnect_ms = 0, timeout_ms = 0;
+    bool tls = false, reconnects = true, has_username = false;
     bool started = false, stopped = false, disconnected = false, destroyed = false;
+    bool running = false;  // its task
+    bool stalled = false;  // TCP takes no more bytes
+    Link link = Link::idle;
+    std::int64_t due_us = 0;                // the next turn of its loop
+    std::int64_t locked_us = 0;             // until then its lock is held
+    std::int64_t closed_us = 0;             // when its DISCONNECT left
+    esp_err_t (*attach)(void *) = nullptr;  // of certificates
+    esp_mqtt_client_handle_t handle = nullptr;
     esp_event_handler_t handler = nullptr;
     void *arg = nullptr;
-    std::vector<Sent> sent;
+    std::deque<Sent> queue;
+    std::vector<Sent> sent;  // on the wire
 };
 extern std::vector<Client *> clients;  // in the order they were made
-extern int enqueue_result;
+extern int publish_result;
 extern esp_err_t start_result;
 Client &last();
 void up(Client &client);
 void down(Client &client);
 void refuse(Client &client, esp_mqtt_connect_return_code_t code);
 void message(Client &client, const std::string &text, std::size_t piece = 1024);
+// turn_before runs the turn that is due first, if one is until then.
+bool turn_before(std::int64_t until_us);
 }  // namespace mqtt
 
 namespace wifi {
 extern wifi_config_t stored;
 extern int connects, disconnects, starts, access_points;
 extern std::vector<wifi_ap_record_t> found;
-extern esp_err_t init_result, scan_result;
+extern esp_err_t init_result, scan_result, connect_result;
 void got_ip();
 void lost(int reason);
 }  // namespace wifi
@@ -153,8 +180,22 @@ extern float celsius;
 extern std::uint8_t next_random;
 }  // namespace chip
 
+// esp-tls and the bundle, as far as a connection shows its certificate.
+namespace tls {
+extern std::string parsed;         // what the last private authority was read from
+extern std::uint32_t bundle_sees;  // flags that reached the bundle's own check
+// connect attaches, and checks a certificate with these flags: 0 is a good one.
+std::uint32_t connect(esp_err_t (*attach)(void *), std::uint32_t flags);
+}  // namespace tls
+
+namespace i2c {
+extern bool answers;
+extern std::map<int, std::string> registers;  // of the one device
+}  // namespace i2c
+
 namespace core_dump {
 extern bool present;
+extern int checks;  // each sums the whole dump
 extern std::string bytes, reason;
 extern esp_core_dump_summary_t summary;
 }  // namespace core_dump
@@ -177,8 +218,9 @@ extern int live_codecs;
 }  // namespace screen
 
 namespace heap {
+extern std::uint32_t asked;                                  // the capabilities of the last question
 extern std::vector<std::unique_ptr<std::uint8_t[]>> blocks;  // in use
-}
+}  // namespace heap
 
 namespace serial {
 extern std::string incoming, outgoing;

@@ -46,7 +46,7 @@ namespace fake::wifi {
 wifi_config_t stored = {};
 int connects = 0, disconnects = 0, starts = 0, access_points = 0;
 std::vector<wifi_ap_record_t> found;
-esp_err_t init_result = ESP_OK, scan_result = ESP_OK;
+esp_err_t init_result = ESP_OK, scan_result = ESP_OK, connect_result = ESP_OK;
 bool associated = false;
 
 void got_ip() {
@@ -143,7 +143,7 @@ esp_err_t esp_wifi_start(void) {
 }
 esp_err_t esp_wifi_connect(void) {
     ++wifi::connects;
-    return ESP_OK;
+    return wifi::connect_result;
 }
 esp_err_t esp_wifi_disconnect(void) {
     ++wifi::disconnects;
@@ -193,6 +193,7 @@ esp_err_t network_prov_mgr_start_provisioning(network_prov_security_t, const voi
     provisioning::salt.assign(p->salt, p->salt_len);
     provisioning::verifier.assign(p->verifier, p->verifier_len);
     provisioning::service = name;
+    wifi::stored = {};  // as the real manager does, in RAM
     provisioning::started = true;
     return ESP_OK;
 }

@@ -47,6 +47,7 @@ void reset_storage() {
     ota::rollback_possible = true;
     ota::marked_valid = ota::marked_invalid = ota::aborted = false;
     core_dump::present = false;
+    core_dump::checks = 0;
     core_dump::bytes.clear();
     core_dump::reason.clear();
     core_dump::summary = {};
@@ -55,14 +56,15 @@ void reset_storage() {
 void reset_network() {
     http::answers.clear();
     http::requests.clear();
+    http::reads = 0;
     mqtt::clients.clear();
-    mqtt::enqueue_result = 1;
+    mqtt::publish_result = 0;
     mqtt::start_result = ESP_OK;
     events::handlers.clear();
     wifi::stored = {};
     wifi::connects = wifi::disconnects = wifi::starts = wifi::access_points = 0;
     wifi::found.clear();
-    wifi::init_result = wifi::scan_result = ESP_OK;
+    wifi::init_result = wifi::scan_result = wifi::connect_result = ESP_OK;
     wifi::associated = false;
     provisioning::initialized = provisioning::started = false;
     provisioning::resets = 0;
@@ -73,13 +75,17 @@ void reset_network() {
 void reset_chip() {
     rtos::now_us = 1000000;
     rtos::tasks = rtos::tasks_to_refuse = rtos::watchdog_feeds = rtos::notified = 0;
-    rtos::date_us = 0;
+    rtos::stacks.clear();
+    rtos::date_us = rtos::longest_hunger_us = rtos::longest_turn_us = 0;
+    rtos::last_feed_us = rtos::now_us;
     chip::reset_reason = ESP_RST_POWERON;
     chip::restarts = 0;
     chip::serial.clear();
     chip::has_hmac_key = false;
     chip::pins.clear();
     chip::next_random = 0;
+    i2c::answers = true;
+    i2c::registers.clear();
     lights::duty.clear();
     lights::pin.clear();
     lights::rgb = 0;

@@ -7,6 +7,7 @@
 #include "freertos/task.h"
 
 #include <sys/time.h>
+#include <algorithm>
 #include <cstdlib>
 
 namespace fake::rtos {
@@ -14,20 +15,48 @@ namespace fake::rtos {
 std::int64_t now_us = 0;
 int tasks = 0;
 int tasks_to_refuse = 0;
+std::map<std::string, std::uint32_t> stacks;
 int watchdog_feeds = 0;
+std::int64_t last_feed_us = 0, longest_hunger_us = 0;
+std::int64_t longest_turn_us = 0;
+std::int64_t waited_us = 0;  // in ulTaskNotifyTake
 int notified = 0;
 std::int64_t date_us = 0;  // of the system's clock, at now_us 0
+
+namespace {
+
+// pass_until ends early when a task is notified, if asked to.
+void pass_until(std::int64_t until, bool wakes) {
+    while (mqtt::turn_before(until)) {
+        if (wakes && notified > 0) return;
+    }
+    now_us = std::max(now_us, until);
+}
+
+void turn(fleet::esp::TaskExecutor &executor, TickType_t longest) {
+    const std::int64_t begin = now_us - waited_us;
+    executor.turn(longest);
+    longest_turn_us = std::max(longest_turn_us, now_us - waited_us - begin);
+}
+
+}  // namespace
+
+void pass(std::int64_t us) {
+    pass_until(now_us + us, false);
+}
 
 void run(fleet::esp::TaskExecutor &executor, std::uint32_t ms) {
     const std::int64_t until = now_us + std::int64_t{ms} * 1000;
     do {
         const auto left = static_cast<TickType_t>((until - now_us) / 1000);
         executor.turn_worker(0);
-        executor.turn(left);
+        executor.turn_link(0);
+        turn(executor, left);
     } while (now_us < until);
     for (int i = 0; i < 16; ++i) {  // what has become due just now
         executor.turn_worker(0);
-        executor.turn(0);
+        executor.turn_link(0);
+        turn(executor, 0);
     }
 }
 
@@ -56,15 +85,27 @@ BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType
     if (handle != nullptr) *handle = &block;
     return pdPASS;
 }
+UBaseType_t uxTaskGetNumberOfTasks(void) {
+    return static_cast<UBaseType_t>(stacks.size());
+}
+UBaseType_t uxTaskGetSystemState(TaskStatus_t *list, UBaseType_t room, uint32_t *) {
+    if (room < stacks.size()) return 0;
+    UBaseType_t count = 0;
+    for (const auto &[name, never_used] : stacks)
+        list[count++] = {nullptr, name.c_str(), never_used};
+    return count;
+}
 void vTaskDelay(TickType_t ticks) {
-    now_us += std::int64_t{ticks} * 1000;
+    pass(std::int64_t{ticks} * 1000);
 }
 BaseType_t xTaskNotifyGive(TaskHandle_t) {
     ++notified;
     return pdPASS;
 }
 uint32_t ulTaskNotifyTake(BaseType_t, TickType_t wait) {
-    if (notified == 0) now_us += std::int64_t{wait} * 1000;
+    const std::int64_t begin = now_us;
+    if (notified == 0) pass_until(now_us + std::int64_t{wait} * 1000, true);
+    waited_us += now_us - begin;
     const int count = notified;
     notified = 0;
     return static_cast<uint32_t>(count);
@@ -81,7 +122,7 @@ SemaphoreHandle_t xSemaphoreCreateBinary(void) {
 BaseType_t xSemaphoreTake(SemaphoreHandle_t semaphore, TickType_t wait) {
     if (semaphore->count == 0) {
         if (wait == portMAX_DELAY) std::abort();
-        now_us += std::int64_t{wait} * 1000;
+        pass(std::int64_t{wait} * 1000);
         return pdFALSE;
     }
     --semaphore->count;
@@ -101,6 +142,8 @@ esp_err_t esp_task_wdt_add(TaskHandle_t) {
 }
 esp_err_t esp_task_wdt_reset(void) {
     ++watchdog_feeds;
+    longest_hunger_us = std::max(longest_hunger_us, now_us - last_feed_us);
+    last_feed_us = now_us;
     return ESP_OK;
 }
 

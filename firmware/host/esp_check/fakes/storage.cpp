@@ -31,6 +31,7 @@ void describe(Slot &slot, const char *project, const char *version, std::uint32_
 
 namespace fake::core_dump {
 bool present = false;
+int checks = 0;
 std::string bytes, reason;
 esp_core_dump_summary_t summary = {};
 }  // namespace fake::core_dump
@@ -201,6 +202,7 @@ bool esp_ota_check_rollback_is_possible(void) {
 }
 
 esp_err_t esp_core_dump_image_check(void) {
+    ++core_dump::checks;
     return core_dump::present ? ESP_OK : ESP_ERR_INVALID_CRC;
 }
 esp_err_t esp_core_dump_image_get(size_t *address, size_t *size) {

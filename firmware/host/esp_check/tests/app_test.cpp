@@ -33,7 +33,7 @@ struct Unit : Bench {
     void know_network() { std::strcpy(reinterpret_cast<char *>(wifi::stored.sta.ssid), "home"); }
     void get_network() {
         wifi::got_ip();
-        run(10);
+        run(3100);  // the first poll comes at a random time within three seconds
     }
     std::string sent() const {
         std::string all;
@@ -72,6 +72,45 @@ TEST_CASE("a claimed device polls, connects and answers") {
     unit.run(200);
     CHECK(unit.sent().find("self.get_device_status") != std::string::npos);
     CHECK(unit.sent().find("\"id\":7") != std::string::npos);
+}
+
+namespace {
+
+const char *const reboot_call =
+    R"({"type":"mcp","session_id":"s","scope":"operator","payload":{"jsonrpc":"2.0","id":9,"method":"tools/call",)"
+    R"("params":{"name":"self.reboot","arguments":{}}}})";
+
+}  // namespace
+
+TEST_CASE("a restart is answered, then the broker hears goodbye, then it comes") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(5000);
+    mqtt::message(mqtt::last(), reboot_call);
+    unit.run(3000);
+    CHECK(unit.sent().find("\"id\":9,\"result\"") != std::string::npos);
+    CHECK(mqtt::last().disconnected);
+    CHECK(mqtt::last().closed_us > mqtt::last().sent.back().at_us);
+    CHECK(fake::chip::restarts == 1);
+    CHECK(fake::rtos::longest_turn_us <= 100'000);
+}
+
+TEST_CASE("a restart comes even if TCP takes no goodbye") {
+    Unit unit;
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(5000);
+    mqtt::last().stalled = true;
+    mqtt::message(mqtt::last(), reboot_call);
+    unit.run(3000);
+    CHECK(fake::chip::restarts == 1);
 }
 
 TEST_CASE("a new image becomes valid by a poll, a message and time online, not before") {
@@ -161,13 +200,104 @@ TEST_CASE("a held button starts the device over") {
     unit.know_network();
     REQUIRE(unit.store.set("broker", "{}").ok());
     unit.power_on();
-    fake::chip::pins[0] = 0;  // BOOT of the S3, and below of the C3
-    fake::chip::pins[9] = 0;
-    unit.run(6000);
+    const auto press = [&](bool down, std::uint32_t ms) {
+        fake::chip::pins[0] = fake::chip::pins[9] = down ? 0 : 1;  // BOOT of the S3, and of the C3
+        unit.run(ms);
+    };
+    press(true, 60'000);  // a serial terminal
+    press(false, 6000);
+    CHECK(fake::chip::restarts == 0);
+    press(true, 6000);
+    press(false, 1000);
+    press(true, 300);
+    press(false, 500);
     CHECK(wifi::stored.sta.ssid[0] == 0);
     CHECK(name_of(unit.store.get("broker")) == "not_found");
     CHECK(fake::chip::restarts == 1);
 }
+
+TEST_CASE("a known network that is gone opens provisioning, beside the retries") {
+    Unit unit;
+    unit.know_network();
+    unit.power_on();
+    unit.run(4 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+    unit.run(61'000);
+    CHECK(fake::provisioning::started);
+    CHECK(wifi::stored.sta.ssid[0] == 0);
+    const int before = wifi::connects;
+    unit.run(5 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+    CHECK(std::string(reinterpret_cast<char *>(wifi::stored.sta.ssid)) == "home");
+    CHECK(wifi::connects > before);
+    unit.run(2 * 60'000);
+    CHECK(fake::provisioning::started);
+    unit.run(5 * 60'000);
+    wifi::got_ip();
+    unit.run(60 * 60'000);
+    CHECK_FALSE(fake::provisioning::started);
+}
+
+TEST_CASE("devices whose power comes back together do not poll together") {
+    Unit unit;
+    unit.know_network();
+    fake::chip::next_random = 128;
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    wifi::got_ip();
+    unit.run(1000);
+    CHECK(http::requests.empty());
+    unit.run(2000);
+    CHECK(http::requests.size() == 1);
+}
+
+#if CONFIG_IDF_TARGET_ESP32C3
+// The board that this build has: boards/esp32c3-relay.
+namespace {
+
+std::string call_tool(Unit &unit, int id, const std::string &name, const std::string &arguments) {
+    mqtt::message(mqtt::last(), R"({"type":"mcp","session_id":"s","payload":{"jsonrpc":"2.0","id":)" +
+                                    std::to_string(id) + R"(,"method":"tools/call","params":{"name":")" + name +
+                                    R"(","arguments":)" + arguments + "}}}");
+    unit.run(100);
+    return mqtt::last().sent.back().payload;
+}
+
+void bring_online(Unit &unit) {
+    unit.know_network();
+    http::answers = {http::answer(claimed)};
+    unit.power_on();
+    unit.get_network();
+    mqtt::up(mqtt::last());
+    unit.run(200);
+}
+
+}  // namespace
+
+TEST_CASE("a board's tools: a relay and a thermometer") {
+    Unit unit;
+    fake::i2c::registers[0] = std::string("\x17\x80", 2);  // 23.5 degrees
+    bring_online(unit);
+    CHECK(fake::chip::pins[4] == 0);
+    CHECK(call_tool(unit, 1, "self.relay.set", R"({"on":true})").find("\"text\":\"true\"") != std::string::npos);
+    CHECK(fake::chip::pins[4] == 1);
+    call_tool(unit, 2, "self.relay.set", R"({"on":false})");
+    CHECK(fake::chip::pins[4] == 0);
+    CHECK(call_tool(unit, 3, "self.thermometer.read", "{}").find("23.5") != std::string::npos);
+    fake::i2c::registers[0] = std::string("\xff\x80", 2);
+    CHECK(call_tool(unit, 4, "self.thermometer.read", "{}").find("-0.5") != std::string::npos);
+    fake::i2c::answers = false;
+    CHECK(call_tool(unit, 5, "self.thermometer.read", "{}").find("does not answer") != std::string::npos);
+}
+
+TEST_CASE("a part that is not there adds no tool") {
+    Unit unit;
+    fake::i2c::answers = false;
+    bring_online(unit);
+    CHECK(call_tool(unit, 2, "self.thermometer.read", "{}").find("\"error\"") != std::string::npos);
+    CHECK(call_tool(unit, 3, "self.relay.set", R"({"on":true})").find("\"text\":\"true\"") != std::string::npos);
+}
+#endif
 
 TEST_CASE("a radio that does not start is no end") {
     Unit unit;

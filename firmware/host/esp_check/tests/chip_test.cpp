@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 
+#include "esp_heap_caps.h"
 #include "fleet/hex.hpp"
 #include "fleet/json.hpp"
 #include "fleet_esp/announce.hpp"
@@ -106,10 +107,11 @@ TEST_CASE("Ed25519 is there where releases are signed") {
 
 TEST_CASE("a core dump is read from behind its header, and no further") {
     fake::reset();
+    const fleet::esp::FlashCoreDump none;
+    CHECK_FALSE(none.present());
+    CHECK(none.size() == 0);
+    CHECK(none.summary().empty());
     fleet::esp::FlashCoreDump dump;
-    CHECK_FALSE(dump.present());
-    CHECK(dump.size() == 0);
-    CHECK(dump.summary().empty());
     fake::core_dump::present = true;
     fake::core_dump::bytes = "ELF dump";
     std::uint8_t bytes[4] = {};
@@ -120,6 +122,33 @@ TEST_CASE("a core dump is read from behind its header, and no further") {
     CHECK(name_of(dump.read(9, {bytes, 0})) == "invalid");
     REQUIRE(dump.erase().ok());
     CHECK_FALSE(dump.present());
+}
+
+TEST_CASE("a core dump is summed once, and again after it was erased") {
+    fake::reset();
+    fake::core_dump::present = true;
+    fleet::esp::FlashCoreDump dump;
+    for (int beat = 0; beat < 100; ++beat)
+        CHECK(dump.present());
+    CHECK(fake::core_dump::checks == 1);
+    REQUIRE(dump.erase().ok());
+    CHECK_FALSE(dump.present());
+    CHECK(fake::core_dump::checks == 2);
+}
+
+TEST_CASE("heap is the chip's own, and every task says what of its stack is left") {
+    fake::reset();
+    const fleet::esp::EspSystem system;
+    for (const auto &ask :
+         {&fleet::esp::EspSystem::heap_free, &fleet::esp::EspSystem::heap_min, &fleet::esp::EspSystem::heap_largest}) {
+        fake::heap::asked = 0;
+        CHECK((system.*ask)() > 0);
+        CHECK(fake::heap::asked == (MALLOC_CAP_INTERNAL | MALLOC_CAP_8BIT));
+    }
+    fake::rtos::stacks = {{"fleet", 2100}, {"fleet_link", 1700}};
+    std::map<std::string, std::uint32_t> found;
+    system.stacks([&](std::string_view task, std::uint32_t never_used) { found[std::string(task)] = never_used; });
+    CHECK(found == fake::rtos::stacks);
 }
 
 TEST_CASE("the summary of a crash is one line") {

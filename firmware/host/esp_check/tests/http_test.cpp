@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 
+#include "fleet_esp/esp_clock.hpp"
 #include "fleet_esp/http_client.hpp"
+
+#include "mbedtls/x509_crt.h"
+
+#include <functional>
 
 using fleet::Bytes;
 using fleet::HttpResponse;
@@ -57,7 +62,7 @@ TEST_CASE("get streams the body, with its length and ETag") {
     CHECK(web.head.content_length == 2500);
     CHECK(result.value().etag == "\"v1\"");
     const http::Request &request = http::requests.at(0);
-    CHECK(request.bundle);
+    CHECK((request.attach == fleet::esp::ServerTrust{}.attach()));
     CHECK_FALSE(request.redirects);
     CHECK(request.headers.count("Range") == 0);
     CHECK(fake::rtos::watchdog_feeds > 3);
@@ -71,8 +76,8 @@ TEST_CASE("a private authority replaces the bundle") {
     std::string reply;
     http::answers = {http::answer("ok")};
     REQUIRE(own.post("https://fleet.example.org/", nullptr, 0, Bytes(), reply, 10).ok());
-    CHECK(http::requests.at(0).ca == "PEM");
-    CHECK_FALSE(http::requests.at(0).bundle);
+    CHECK((http::requests.at(0).attach == options.trust.attach()));
+    CHECK((http::requests.at(0).attach != fleet::esp::ServerTrust{}.attach()));
 }
 
 TEST_CASE("the rest of a file is asked for by Range") {
@@ -124,7 +129,7 @@ TEST_CASE("begin and sink stop a transfer") {
     http::answers = {http::answer(std::string(5000, 'x')), http::answer("x")};
     web.sink_limit = 1500;
     CHECK(name_of(web.get()) == "no_space");
-    CHECK(web.body.size() == 2000);
+    CHECK(web.body.size() == 4096);  // one piece, and no more
     web.begin_result = {fleet::Code::wrong_target, "not ours"};
     CHECK(name_of(web.get()) == "wrong_target");
     CHECK(web.body.empty());
@@ -137,6 +142,93 @@ TEST_CASE("a server that drips is left in the end") {
     http::answers = {slow};
     CHECK(name_of(web.get()) == "timeout");
     CHECK(web.body.size() < 200000);
+}
+
+TEST_CASE("dates of certificates count once the clock is set, everything else always") {
+    constexpr std::uint32_t dates = MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE;
+    constexpr std::uint32_t untrusted = MBEDTLS_X509_BADCERT_NOT_TRUSTED;
+    fleet::esp::ServerTrust own;
+    own.ca_pem = "PEM";
+    fake::reset();
+    fleet::esp::EspClock clock;
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted | dates) == 0);
+    CHECK(fake::tls::bundle_sees == untrusted);
+    CHECK(fake::tls::connect(own.attach(), dates) == 0);
+    CHECK(fake::tls::parsed == "PEM");
+    CHECK(fake::tls::connect(own.attach(), untrusted | dates) == untrusted);
+    clock.set_unix_ms(1786147200000, 0);
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted) == 0);
+    CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted | MBEDTLS_X509_BADCERT_EXPIRED) != 0);
+    CHECK(fake::tls::connect(own.attach(), MBEDTLS_X509_BADCERT_FUTURE) == MBEDTLS_X509_BADCERT_FUTURE);
+    CHECK(fake::tls::connect(own.attach(), 0) == 0);
+}
+
+namespace {
+
+// drips is a server that sends one byte a second.
+http::Answer drips(std::size_t size) {
+    http::Answer slow = http::answer(std::string(size, 'x'));
+    slow.read_us = 1'000'000;
+    slow.read_size = 1;
+    return slow;
+}
+
+std::int64_t seconds_of(const std::function<void()> &fn) {
+    const std::int64_t begin = fake::rtos::now_us;
+    fn();
+    return (fake::rtos::now_us - begin) / 1'000'000;
+}
+
+}  // namespace
+
+TEST_CASE("a limit holds against a body that drips, and the watchdog is fed") {
+    for (const std::int64_t interval_us : {1'000'000, 90'000, 900}) {
+        Web web;
+        HttpOptions options;
+        options.exchange_ms = 8000;
+        EspHttpClient client(options);
+        http::Answer slow = drips(100'000);
+        slow.read_us = interval_us;
+        http::answers = {slow};
+        const std::int64_t begin = fake::rtos::now_us;
+        CHECK(name_of(client.post("http://fleet.example.org/", nullptr, 0, Bytes(), web.body, 100'000)) == "timeout");
+        CHECK(fake::rtos::now_us - begin <= 8'200'000);
+        CHECK(fake::rtos::now_us - begin >= 8'000'000);
+        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+    }
+}
+
+TEST_CASE("a long download that drips feeds the watchdog as long as it may last") {
+    Web web;
+    http::answers = {drips(100'000)};
+    const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
+    CHECK(took == 30 * 60);
+    CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+}
+
+TEST_CASE("a head or a chunk's frame that drips is a stall") {
+    Web web;
+    http::Answer head = drips(10);
+    head.framing = 100'000;
+    http::Answer frame = head;
+    frame.chunked = true;
+    frame.length = 0;
+    http::answers = {head, frame};
+    for (int i = 0; i < 2; ++i) {
+        const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
+        CHECK(took == 15);
+        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+    }
+}
+
+TEST_CASE("a server that answers late, within the limit, is waited for") {
+    Web web;
+    http::Answer late = http::answer("text");
+    late.framing = 1;
+    late.read_us = 14'000'000;
+    http::answers = {late};
+    REQUIRE(web.get().ok());
+    CHECK(web.body == "text");
 }
 
 TEST_CASE("no connection, no answer, no HTTP") {

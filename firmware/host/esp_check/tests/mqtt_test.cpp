@@ -22,6 +22,7 @@ struct Link : Bench {
     }
     mqtt::Client &start(const BrokerSettings &settings) {
         REQUIRE(transport.start(settings, "fleet/will", "gone").ok());
+        run(1);
         return mqtt::last();
     }
     mqtt::Client &connect() {
@@ -73,24 +74,26 @@ TEST_CASE("port 8883 is TLS, checked by the bundle or by the authority given") {
     settings.username.clear();
     const mqtt::Client &client = link.start(settings);
     CHECK(client.tls);
-    CHECK(client.bundle);
+    CHECK((client.attach == fleet::esp::ServerTrust{}.attach()));
     CHECK_FALSE(client.has_username);
 
     MqttOptions options;
     options.trust.ca_pem = "PEM";
     MqttTransport own(link.executor, options);
     REQUIRE(own.start(settings, {}, {}).ok());
+    link.run(1);
     CHECK(mqtt::last().tls);
-    CHECK_FALSE(mqtt::last().bundle);
-    CHECK(mqtt::last().ca == "PEM");
+    CHECK((mqtt::last().attach == options.trust.attach()));
     CHECK(mqtt::last().will_topic.empty());
 }
 
 TEST_CASE("states are told on the executor") {
     Link link;
     mqtt::Client &client = link.start(Link::broker());
+    link.run(1);
+    CHECK(link.states == std::vector<TransportState>{TransportState::connecting});
     mqtt::up(client);
-    CHECK(link.states.empty());
+    CHECK(link.states.size() == 1);
     link.run(1);
     CHECK(link.states == std::vector<TransportState>{TransportState::connecting, TransportState::up});
     mqtt::down(client);
@@ -156,7 +159,7 @@ TEST_CASE("what an old connection says later is not heard") {
     mqtt::message(old, "late");
     mqtt::down(old);
     link.transport.stop(false);
-    link.run(1);
+    link.run(100);
     CHECK(link.messages.empty());
     CHECK(link.states.back() == TransportState::up);
     CHECK(old.stopped);
@@ -167,10 +170,17 @@ TEST_CASE("what an old connection says later is not heard") {
 TEST_CASE("stop says goodbye if asked to, and once") {
     Link link;
     mqtt::Client &client = link.connect();
+    int stopped = 0;
+    link.transport.on_stopped = [&] { ++stopped; };
     link.transport.stop(true);
+    CHECK(stopped == 0);
+    link.run(100);
     CHECK(client.disconnected);
+    CHECK(stopped == 1);
     link.transport.stop(true);
+    link.run(100);
     CHECK(mqtt::clients.size() == 1);
+    CHECK(stopped == 2);
 }
 
 TEST_CASE("publishing needs a connection and room") {
@@ -179,23 +189,118 @@ TEST_CASE("publishing needs a connection and room") {
     mqtt::Client &client = link.connect();
     REQUIRE(link.transport.publish("up", Bytes("text"), 1, true).ok());
     REQUIRE(link.transport.publish("up", Bytes(), 0, true).ok());
+    link.run(100);
+    REQUIRE(client.sent.size() == 2);
     CHECK(client.sent[0].topic == "up");
     CHECK(client.sent[0].payload == "text");
     CHECK(client.sent[0].qos == 1);
     CHECK(client.sent[0].retain);
     CHECK(client.sent[1].was_null);
-    mqtt::enqueue_result = -2;
-    CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "no_space");
-    mqtt::enqueue_result = -1;
-    CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "unavailable");
+    CHECK(name_of(link.transport.publish("up", Bytes(std::string(20000, 'x')), 0, false)) == "no_space");
+    mqtt::publish_result = -1;
+    REQUIRE(link.transport.publish("up", Bytes("x"), 0, false).ok());
+    link.run(100);
+    CHECK(fake::log::text.find("was not sent") != std::string::npos);
+    mqtt::publish_result = 0;
+    for (int i = 0; i < 100; ++i) {  // room is free again once a message has left
+        REQUIRE(link.transport.publish("up", Bytes(std::string(1000, 'x')), 0, false).ok());
+        link.run(10);
+    }
     mqtt::down(client);
     link.run(1);
     CHECK(name_of(link.transport.publish("up", Bytes("x"), 0, false)) == "unavailable");
 }
 
+TEST_CASE("the fake is as slow as esp-mqtt: what is queued leaves one by one, a second apart") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    link.run(300);
+    const std::int64_t begin = fake::rtos::now_us;
+    for (int i = 0; i < 7; ++i)
+        esp_mqtt_client_enqueue(client.handle, "up", "x", 1, 0, 0, true);
+    link.run(10'000);
+    REQUIRE(client.sent.size() == 7);
+    CHECK(client.sent[0].at_us - begin >= 600'000);
+    CHECK(client.sent[6].at_us - begin >= 6'600'000);
+}
+
+TEST_CASE("answers leave at once, not when esp-mqtt next looks") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    link.transport.on_message = [&](Bytes m) { REQUIRE(link.transport.publish("up", m, 0, false).ok()); };
+    link.run(300);
+    const std::int64_t asked = fake::rtos::now_us;
+    for (int i = 0; i < 7; ++i)
+        mqtt::message(client, "request " + std::to_string(i));
+    link.run(2000);
+    REQUIRE(client.sent.size() == 7);
+    CHECK(client.sent[0].at_us - asked <= 20'000);
+    CHECK(client.sent[6].at_us - asked <= 100'000);
+    for (int i = 0; i < 7; ++i)
+        CHECK(client.sent[static_cast<std::size_t>(i)].payload == "request " + std::to_string(i));
+}
+
+TEST_CASE("TCP that stalls holds up neither the executor nor what is read") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    client.stalled = true;
+    bool full = false;
+    for (int i = 0; i < 40 && !full; ++i)
+        full = name_of(link.transport.publish("up", Bytes(std::string(1000, 'x')), 0, false)) == "no_space";
+    CHECK(full);
+    int ticks = 0;
+    link.executor.post_after(10, [&] { ++ticks; });
+    link.run(30'000);
+    CHECK(ticks == 1);
+    CHECK(fake::rtos::longest_turn_us <= 100'000);
+    CHECK(link.states.back() == TransportState::down);
+    const std::int64_t begin = fake::rtos::now_us;
+    REQUIRE(link.transport.start(Link::broker(), {}, {}).ok());
+    CHECK(fake::rtos::now_us - begin <= 100'000);
+}
+
+TEST_CASE("after a lost link the next one begins without a wait") {
+    Link link;
+    mqtt::Client &old = link.connect();
+    mqtt::down(old);
+    link.run(1);
+    const std::int64_t begin = fake::rtos::now_us;
+    REQUIRE(link.transport.start(Link::broker(), {}, {}).ok());
+    CHECK(fake::rtos::now_us - begin <= 100'000);
+    link.run(100);
+    REQUIRE(mqtt::clients.size() == 2);
+    CHECK(old.destroyed);
+    CHECK(mqtt::last().started);
+}
+
+TEST_CASE("a goodbye comes after what was published before it") {
+    Link link;
+    mqtt::Client &client = link.connect();
+    REQUIRE(link.transport.publish("up", Bytes("answer"), 0, false).ok());
+    link.transport.stop(true);
+    link.run(1000);
+    REQUIRE(client.sent.size() == 1);
+    CHECK(client.disconnected);
+    CHECK(client.closed_us >= client.sent[0].at_us);
+}
+
 TEST_CASE("a client that does not start leaves nothing behind") {
     Link link;
     mqtt::start_result = ESP_ERR_NO_MEM;
-    CHECK(name_of(link.transport.start(Link::broker(), {}, {})) == "no_memory");
+    REQUIRE(link.transport.start(Link::broker(), {}, {}).ok());
+    link.run(1);
+    CHECK(link.states == std::vector<TransportState>{TransportState::down});
+    CHECK(name_of(link.last_why) == "no_memory");
     CHECK(mqtt::last().destroyed);
+}
+
+TEST_CASE("a client that has just been made is not freed under its own task") {
+    Link link;
+    REQUIRE(link.transport.start(Link::broker(), {}, {}).ok());
+    REQUIRE(link.transport.start(Link::broker(), {}, {}).ok());
+    link.run(20'000);  // the first one connects, for as long as it may
+    REQUIRE(mqtt::clients.size() == 2);
+    CHECK(mqtt::clients[0]->destroyed);
+    CHECK(mqtt::last().started);
+    CHECK(fake::rtos::longest_turn_us <= 100'000);
 }

@@ -160,18 +160,31 @@ TEST_CASE("a panel that is not there is a failure") {
     CHECK_FALSE(none.start({}, 14).ok());
 }
 
-TEST_CASE("a button counts when it was held, and once") {
+TEST_CASE("a button counts when it was held and then pressed for a moment, and once") {
     Bench b;
     fleet::esp::ResetButton button(b.executor);
     int held = 0;
     REQUIRE(button.start(0, [&] { ++held; }).ok());
-    fake::chip::pins[0] = 0;
-    b.run(4500);
-    fake::chip::pins[0] = 1;
-    b.run(1000);
-    CHECK(held == 0);
-    fake::chip::pins[0] = 0;
-    b.run(20000);
+    const auto press = [&](std::uint32_t down_ms, std::uint32_t up_ms) {
+        fake::chip::pins[0] = 0;
+        b.run(down_ms);
+        fake::chip::pins[0] = 1;
+        b.run(up_ms);
+    };
+    press(4500, 1000);
+    press(300, 1000);
+    CHECK(held == 0);  // too short
+    press(3'600'000, 6000);
+    press(300, 1000);
+    CHECK(held == 0);  // a serial terminal, and somebody who plays much later
+    press(6000, 1000);
+    press(20'000, 6000);
+    press(300, 1000);
+    CHECK(held == 0);  // a terminal that was closed and opened again
+    press(6000, 1000);
+    press(300, 1000);
+    CHECK(held == 1);
+    press(300, 1000);
     CHECK(held == 1);
 }
 

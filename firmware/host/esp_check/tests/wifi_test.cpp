@@ -81,6 +81,52 @@ TEST_CASE("a wrong password is not tried in haste") {
     CHECK(wifi::connects == 2);
 }
 
+TEST_CASE("a handshake that times out is a wrong password at the third time in a row") {
+    for (const int reason : {WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT, WIFI_REASON_HANDSHAKE_TIMEOUT}) {
+        Radio r;
+        r.network.connect();
+        for (int i = 0; i < 2; ++i) {
+            wifi::lost(reason);
+            r.run(20'000);
+            CHECK(wifi::connects == 2 + i);
+        }
+        wifi::lost(reason);
+        r.run(59'000);
+        CHECK(wifi::connects == 3);
+        r.run(62'000);
+        CHECK(wifi::connects == 4);
+        wifi::lost(WIFI_REASON_NO_AP_FOUND);  // counts from the start again
+        r.run(61'000);
+        const int before = wifi::connects;
+        wifi::lost(reason);
+        r.run(61'000);
+        CHECK(wifi::connects == before + 1);
+    }
+}
+
+TEST_CASE("an attempt that the driver refuses is planned again") {
+    Radio r;
+    wifi::connect_result = ESP_ERR_INVALID_STATE;
+    r.network.connect();
+    CHECK(wifi::connects == 1);
+    r.run(10'000);
+    CHECK(wifi::connects > 2);
+    wifi::connect_result = ESP_OK;
+    const int before = wifi::connects;
+    r.run(61'000);
+    CHECK(wifi::connects == before + 1);  // from now on an event says how it ended
+}
+
+TEST_CASE("of several access points of the name the strongest is taken") {
+    Radio r;  // with credentials that somebody else has stored
+    r.network.connect();
+    CHECK(wifi::stored.sta.scan_method == WIFI_ALL_CHANNEL_SCAN);
+    CHECK(wifi::stored.sta.sort_method == WIFI_CONNECT_AP_BY_SIGNAL);
+    CHECK(text_of(wifi::stored.sta.ssid) == "home");
+    REQUIRE(r.network.join("office", "password1").ok());
+    CHECK(wifi::stored.sta.scan_method == WIFI_ALL_CHANNEL_SCAN);
+}
+
 TEST_CASE("whoever drives the station is left alone") {
     Radio r;
     r.network.connect();
@@ -113,6 +159,11 @@ TEST_CASE("credentials have to fit") {
     CHECK_FALSE(fleet::esp::make_station_config("", "password", &config));
     CHECK_FALSE(fleet::esp::make_station_config(std::string(33, 's'), "password", &config));
     CHECK_FALSE(fleet::esp::make_station_config("s", std::string(64, 'p'), &config));
+    const std::string key = "0123456789abcdefABCDEF0123456789abcdef0123456789abcdef0123456789";
+    REQUIRE(key.size() == 64);
+    REQUIRE(fleet::esp::make_station_config("s", key, &config));
+    CHECK(std::memcmp(config.sta.password, key.data(), 64) == 0);
+    CHECK_FALSE(fleet::esp::make_station_config("s", key + "0", &config));
 }
 
 TEST_CASE("a scan gives what it finds, or nothing") {

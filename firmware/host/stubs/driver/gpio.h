@@ -15,4 +15,5 @@ typedef struct {
 } gpio_config_t;
 
 extern "C" esp_err_t gpio_config(const gpio_config_t *config);
+extern "C" esp_err_t gpio_set_level(gpio_num_t gpio, uint32_t level);
 extern "C" int gpio_get_level(gpio_num_t gpio);

@@ -17,7 +17,7 @@ struct Chip {
     std::uint8_t cores;
     std::uint16_t revision;
 };
-constexpr Chip chips[] = {{"esp32", 0, 2, 301}, {"esp32c3", 5, 1, 4}, {"esp32s3", 9, 2, 2}};
+constexpr Chip chips[] = {{"esp32", 0, 2, 301}, {"esp32c3", 5, 1, 4}, {"esp32c6", 13, 1, 1}, {"esp32s3", 9, 2, 2}};
 
 Status set_chip(Board &board, std::uint32_t flash_size) {
     for (const Chip &c : chips) {

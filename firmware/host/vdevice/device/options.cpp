@@ -12,7 +12,7 @@ namespace fleet::host {
 const char usage[] =
     "usage: vdevice --ota-url URL --state-dir DIR [options]\n"
     "\n"
-    "  --board NAME       esp32-devkit, esp32c3-supermini or esp32s3-lcd (default)\n"
+    "  --board NAME       a folder of firmware/boards; esp32s3-lcd by default\n"
     "  --mac MAC          station address; default: made from --id\n"
     "  --id TEXT          tells units apart; default: the state directory\n"
     "  --image FILE       image in slot A of a new unit; default: version 1.0.0 of the board\n"

@@ -198,6 +198,10 @@ void MosquittoTransport::stop(bool say_goodbye) {
         }
     }
     link_.reset();
+    executor_.post([owner = std::weak_ptr(self_)] {
+        const auto alive = owner.lock();
+        if (alive && (*alive)->on_stopped) (*alive)->on_stopped();
+    });
 }
 
 Status MosquittoTransport::publish(std::string_view topic, Bytes payload, int qos, bool retain) {

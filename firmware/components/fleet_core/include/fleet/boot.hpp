@@ -21,6 +21,8 @@ public:
     Boot(const Machine &machine, std::string url);
 
     void start();
+    // hurry makes the next poll after a failed one come within so long.
+    void hurry(std::uint32_t ms);
     bool done() const { return done_; }
     int failures() const { return failures_; }  // of polls, in a row
 
@@ -38,6 +40,8 @@ private:
     void asking();
     void asked();
     void failed();
+    void plan(std::uint32_t ms);
+    void poll_again();
 
     const Machine &machine_;
     std::string url_;
@@ -48,6 +52,7 @@ private:
     std::string challenge_;
     int http_ = 0;  // the activation's answer
     Backoff backoff_;
+    std::int64_t poll_us_ = 0;  // when the next poll after a failed one is due; 0: none is
     int failures_ = 0;
     int asks_ = 0;  // since the last poll
     bool done_ = false;

@@ -94,6 +94,7 @@ private:
     void call(const Request &request);
     void run(const Request &request, const Tool &tool, const Arguments &args);
     bool within_rate(const Tool &tool);
+    std::uint32_t now_s() const;
     bool repeated(const Request &request, const Tool &tool);
     bool survived(const Request &request, const Tool &tool);
     void remember(const Request &request, const Tool &tool);

@@ -21,14 +21,19 @@ public:
     static constexpr std::size_t kEntries = 16;
     static constexpr std::size_t kMaxReply = 96;  // longer ones are remembered as done, without their text
 
-    Seen look(std::uint64_t digest) const;
-    std::string_view reply(std::uint64_t digest) const;  // "" if it was too long
-    void start(std::uint64_t digest);                    // pushes the oldest entry out
+    // An answered request is forgotten after so long: no broker delivers again
+    // later, and a server that counts its ids from 1 again means what it says.
+    static constexpr std::uint32_t kKeepS = 600;
+
+    Seen look(std::uint64_t digest, std::uint32_t now_s) const;
+    std::string_view reply(std::uint64_t digest) const;     // "" if it was too long
+    void start(std::uint64_t digest, std::uint32_t now_s);  // pushes the oldest entry out
     void answer(std::uint64_t digest, std::string_view reply);
 
 private:
     struct Entry {
         std::uint64_t digest = 0;
+        std::uint32_t started_s = 0;  // since boot
         std::uint8_t size = 0;
         Seen seen = Seen::never;
         std::array<char, kMaxReply> reply;

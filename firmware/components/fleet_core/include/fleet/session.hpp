@@ -18,8 +18,8 @@ public:
     // counts is the session id that every message then carries.
     bool channel_open() const { return channel_open_; }
 
-    Hook<void()> on_heard;   // any message: the way to the server and back works
-    Hook<void()> on_reboot;  // {"type":"system","command":"reboot"}
+    Hook<void()> on_message;  // any message: the way to the server and back works
+    Hook<void()> on_reboot;   // {"type":"system","command":"reboot"}
     Hook<void(std::string_view status, std::string_view message)> on_alert;
 
 private:

@@ -27,14 +27,21 @@ struct UnitOptions {
     std::size_t page_bytes = 3072;
     std::size_t outbox_bytes = 2048;
     CallRates rates;
+    // The first poll comes at a random time within this: a building whose power
+    // comes back does not poll at once.
+    std::uint32_t first_poll_jitter_ms = 0;
     // The url_hosts setting adds to these; the host of poll_url is always allowed.
     std::string url_hosts;
 };
 
 class Unit {
 public:
-    static constexpr std::int64_t kLonelyUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
-    static constexpr std::uint32_t kFlushMs = 50;                      // between two messages of the outbox
+    static constexpr std::int64_t kOfflineRestartUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
+    static constexpr std::uint32_t kFlushMs = 50;                              // between two messages of the outbox
+    static constexpr std::uint32_t kHurryMs = 5'000;                           // at most, once the network is back
+    static constexpr std::uint32_t kConnectMs = 60'000;                // for name, TCP, TLS and CONNECT together
+    static constexpr std::uint32_t kGoodbyeMs = 500;                   // for what is sent after the order to restart
+    static constexpr std::uint32_t kRestartMs = 2500;                  // from the order, whatever the broker does
     static constexpr std::int64_t kOfflineBeatUs = 300LL * 1'000'000;  // between two heartbeats kept for later
 
     // machine has to outlive the unit; board and version are read from it.
@@ -57,9 +64,13 @@ public:
     Status upgrade(const FirmwareOrder &order, std::string_view job);
     // configure proposes a configuration and sees its trial through.
     Refusal configure(JsonView document);
-    // restart says goodbye to the broker, then restarts the machine.
+    // restart lets the answers leave and says goodbye to the broker, then restarts
+    // the machine: after kRestartMs at the latest.
     void restart();
     Status check_url(std::string_view url) const;
+    // network_up shortens the waits for poll and broker to kHurryMs at most. Not
+    // after a refusal: other credentials do not come with an address.
+    void network_up();
 
     // The claim code is there to be read; boards without a screen print it.
     Hook<void(const Activation &)> on_claim;
@@ -73,9 +84,14 @@ private:
     void offered(const FirmwareOrder &order);
     void use_saved_broker();
     void connect();
+    void plan_reconnect(std::uint32_t ms);
     void reconnect();
+    std::uint32_t random_below(std::uint32_t most) const;
+    void first_poll();
+    void judge_connect();
+    void connect_overdue();
     void on_state(TransportState state);
-    void heard(Bytes message);
+    void received(Bytes message);
     void lost(bool refused);
     void refused();
     void leave();
@@ -106,14 +122,18 @@ private:
     Boot boot_;
     Backoff backoff_;
     BrokerSettings broker_;
-    std::int64_t last_heard_us_ = 0;
+    std::int64_t last_message_us_ = 0;
+    std::int64_t reconnect_us_ = 0;  // when the next attempt is due
+    std::int64_t connect_us_ = 0;    // when the last attempt began
     std::int64_t last_kept_us_ = -kOfflineBeatUs;
     std::uint32_t reconnects_ = 0;
     std::uint32_t refusals_ = 0;  // in a row
     Link link_ = Link::off;
     bool have_broker_ = false;
-    bool leaving_ = false;  // about to restart
+    bool leaving_ = false;     // about to restart
+    bool restarting_ = false;  // by restart, not by an upgrade
     bool flushing_ = false;
+    bool judging_connect_ = false;
     bool published_ = false;  // on this connection
     bool birth_ = false;      // is to be told
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fleet/ports.hpp"
+#include "fleet/tool.hpp"
 
 namespace fleet::esp {
 
@@ -10,6 +11,9 @@ namespace fleet::esp {
 // the machine. A part that does not start is left out, with a line in the log.
 BoardInfo board_info();
 void start_board(Machine &machine);
+// add_board_tools adds the tools that only this board has. Their functions run on
+// the executor, so they must not wait: 20 ms at most.
+Status add_board_tools(ToolRegistry &registry);
 // board_button is the GPIO of a button that is low while pressed, or -1.
 int board_button();
 

@@ -21,4 +21,7 @@ public:
     void set_unix_ms(std::int64_t ms, std::int32_t zone_minutes) override;
 };
 
+// date_is_known is synced of the one system clock, for callbacks without context.
+bool date_is_known();
+
 }  // namespace fleet::esp

@@ -19,6 +19,7 @@ public:
     void random(MutableBytes into) const override;
     std::string partition_table_json() const override;
     void feed_watchdog() override;
+    void stacks(FunctionRef<void(std::string_view task, std::uint32_t never_used)> each) const override;
     Result<int> temperature() const override;
 
 private:

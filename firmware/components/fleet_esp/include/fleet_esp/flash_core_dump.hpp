@@ -5,6 +5,8 @@
 
 namespace fleet::esp {
 
+// A dump appears by a crash and goes by erase, so it is looked for once: the look
+// reads and sums all of it.
 class FlashCoreDump final : public CoreDump {
 public:
     bool present() const override;
@@ -12,6 +14,10 @@ public:
     Status read(std::uint32_t offset, MutableBytes into) const override;
     std::string summary() const override;
     Status erase() override;
+
+private:
+    enum class Known : std::uint8_t { no, absent, present };
+    mutable Known known_ = Known::no;
 };
 
 }  // namespace fleet::esp

@@ -21,8 +21,9 @@ public:
     bool knows_network() const;
     // connect begins with what is stored, and keeps trying.
     void connect();
-    // hand_over stops the reconnecting; connect takes it up again.
-    void hand_over() { driven_ = false; }
+    // hand_over stops the reconnecting; connect takes it up again, and restore
+    // does so with the credentials of now.
+    void hand_over();
     // join stores other credentials and connects with them. restore goes back to
     // the ones before.
     Status join(std::string_view ssid, std::string_view password);
@@ -39,7 +40,9 @@ private:
     static void on_event(void *self, esp_event_base_t base, std::int32_t id, void *data);
     void lost(int reason);
     void gained();
+    void try_now();
     void retry();
+    bool is_wrong_password(int reason);
 
     Executor &executor_;
     Backoff backoff_;
@@ -48,6 +51,7 @@ private:
     bool driven_ = false;        // by us
     bool connected_ = false;
     bool retry_planned_ = false;
+    int timeouts_ = 0;  // of the handshake, in a row
 };
 
 // make_station_config is false when the texts do not fit.

@@ -58,11 +58,14 @@ class Transport {
 public:
     virtual ~Transport() = default;
     virtual Status start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) = 0;
-    virtual void stop(bool say_goodbye) = 0;  // true sends a DISCONNECT
+    // stop does not wait. With a goodbye, what was published leaves first, then
+    // a DISCONNECT; on_stopped says when that is over, well or not.
+    virtual void stop(bool say_goodbye) = 0;
     virtual Status publish(std::string_view topic, Bytes payload, int qos, bool retain) = 0;
     Hook<void(Bytes payload)> on_message;         // whole messages, any topic
     Hook<void()> on_too_long;                     // one came that is longer than this link takes
     Hook<void(TransportState, Status)> on_state;  // down and refused say why
+    Hook<void()> on_stopped;
 };
 
 struct HttpResponse {
@@ -191,6 +194,7 @@ public:
     virtual void restart() = 0;
     virtual const AppInfo &app() const = 0;
     virtual ResetReason reset_reason() const = 0;
+    // The heap inside the chip: PSRAM is slow, plenty, and no help to Wi-Fi and TLS.
     virtual std::uint32_t heap_free() const = 0;
     virtual std::uint32_t heap_min() const = 0;
     virtual std::uint32_t heap_largest() const = 0;
@@ -199,6 +203,8 @@ public:
     virtual void random(MutableBytes into) const = 0;
     virtual std::string partition_table_json() const = 0;  // for the boot poll
     virtual void feed_watchdog() = 0;
+    // stacks names each task, and how many bytes of its stack have never been used.
+    virtual void stacks(FunctionRef<void(std::string_view task, std::uint32_t never_used)>) const {}
     virtual Result<int> temperature() const { return Status{Code::unsupported, "no sensor"}; }  // tenths of a degree
 };
 
