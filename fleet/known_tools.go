@@ -12,6 +12,7 @@ const (
 	ToolSnapshot        = "self.screen.snapshot"
 	ToolPreviewImage    = "self.screen.preview_image"
 	ToolSetAssetsURL    = "self.assets.set_download_url"
+	ToolTakePhoto       = "self.camera.take_photo"
 	ToolReconfigureWiFi = "self.system.reconfigure_wifi"
 )
 
@@ -84,7 +85,7 @@ var knownTools = map[string]knownTool{
 	ToolSetAssetsURL:       {audience: AudienceUser, access: forNone}, // it downloads at its next boot
 
 	// mcp_server.cc, AddCommonTools
-	"self.camera.take_photo": {timeout: transferTimeout},
+	ToolTakePhoto: {timeout: transferTimeout},
 
 	// Boards. All list these for models.
 	//
@@ -137,6 +138,14 @@ func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview
 // EffectOf says what becomes of the connection of a device that runs the tool.
 // An operator confirms by typing what takes a device away.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
+
+// UsesCamera reports whether a device that runs the tool may send a picture to
+// be explained. Boards name their tools as they like; that of the stock firmware
+// is [ToolTakePhoto].
+func UsesCamera(tool string) bool {
+	name := strings.ToLower(tool)
+	return strings.Contains(name, "camera") || strings.Contains(name, "photo")
+}
 
 // UserOnly reports whether the tool must never be called by a language model.
 func (t Tool) UserOnly() bool {

@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/policy"
 	"fleetd/mcp/gateway"
 	"fleetd/web"
 	"fleetd/web/api"
@@ -25,8 +26,12 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
 		Offers: s.engine.Load(), Answers: answers, Log: s.log})
-	devices := device.New(device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
+	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, Log: s.log}
+	if s.cfg.VisionURL != "" {
+		o.Explainer = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
+	}
+	devices := device.New(o)
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
@@ -58,10 +63,16 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
-		Operators: s.Operators, Filters: s.Filters, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Snapshots: s.Snapshots,
+		Firmware: s.Firmware, Campaigns: s.Campaigns,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
 		Audit:       s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
+}
+
+// tester tries calls for those who look at the policy.
+func (s *Server) tester() *policy.Tester {
+	return &policy.Tester{Policy: s.Policies, Calls: s.Calls, Devices: s.Devices, Operators: s.Operators}
 }
 
 // openGateway makes the MCP server.
