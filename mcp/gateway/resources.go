@@ -286,6 +286,7 @@ func (g *Gateway) changed(e fleet.Event) {
 	switch e.Kind {
 	case fleet.EventInventory:
 		whats = []string{resourceStatus, resourceTools}
+		g.tools.listed()
 		for _, t := range g.scopes.watched(e.Device) {
 			if err := t.refresh(ctx, true); err != nil && !errors.Is(err, fleet.ErrNotFound) {
 				g.log.Warn("tools of an MCP server not read", "device", e.Device, "err", err)
