@@ -31,7 +31,9 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web/ui"
 )
 
@@ -43,11 +45,15 @@ type Options struct {
 	FanOuts    *fleet.FanOuts
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
 	Filters    *fleet.Filters
+	Policies   *policy.Service
+	Tester     *policy.Tester
 	Serials    *enrolment.Serials
 	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots

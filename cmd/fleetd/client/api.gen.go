@@ -72,10 +72,13 @@ type Board struct {
 
 // Call defines model for Call.
 type Call struct {
-	Actor     Actor       `json:"actor"`
-	Arguments interface{} `json:"arguments"`
-	CreatedAt time.Time   `json:"created_at"`
-	DeviceID  string      `json:"device_id"`
+	Actor Actor `json:"actor"`
+
+	// ApprovalID The approval that the call, or its fan-out, waits for or was given
+	ApprovalID *string     `json:"approval_id"`
+	Arguments  interface{} `json:"arguments"`
+	CreatedAt  time.Time   `json:"created_at"`
+	DeviceID   string      `json:"device_id"`
 
 	// DurationMs From sending to the outcome
 	DurationMs *int64     `json:"duration_ms"`
@@ -98,6 +101,59 @@ type Call struct {
 	State     string     `json:"state"`
 	TimeoutMs int64      `json:"timeout_ms"`
 	Tool      string     `json:"tool"`
+}
+
+// CallApproval defines model for CallApproval.
+type CallApproval struct {
+	Arguments interface{} `json:"arguments"`
+	AskedBy   Actor       `json:"asked_by"`
+	CallID    *string     `json:"call_id"`
+
+	// Code Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise
+	Code      string     `json:"code"`
+	CreatedAt time.Time  `json:"created_at"`
+	DecidedAt *time.Time `json:"decided_at"`
+	DecidedBy *Actor     `json:"decided_by"`
+
+	// DeviceID Of a call
+	DeviceID *string `json:"device_id"`
+
+	// Digest SHA-256 over who asks, devices, tool, arguments and policy version: what the approval is good for
+	Digest    string    `json:"digest"`
+	ExpiresAt time.Time `json:"expires_at"`
+	FanoutID  *string   `json:"fanout_id"`
+	ID        string    `json:"id"`
+
+	// Person Operator who made the token that asked; empty if an operator asked
+	Person        string `json:"person"`
+	PolicyVersion int64  `json:"policy_version"`
+
+	// Purpose What the asker gave as reason; foreign text
+	Purpose string `json:"purpose"`
+
+	// Q Filter of a fan-out; empty when the devices were named
+	Q string `json:"q"`
+
+	// Reason Given with the decision
+	Reason string `json:"reason"`
+
+	// Rule Id of the rule that asks for an approval
+	Rule     string `json:"rule"`
+	RuleName string `json:"rule_name"`
+	State    string `json:"state"`
+	Subject  string `json:"subject"`
+
+	// Targets Devices
+	Targets int64  `json:"targets"`
+	Tool    string `json:"tool"`
+}
+
+// CallApprovalList defines model for CallApprovalList.
+type CallApprovalList struct {
+	Items []CallApproval `json:"items"`
+
+	// NextCursor Give it as cursor to get the next page; null on the last
+	NextCursor *string `json:"next_cursor"`
 }
 
 // CallBucket defines model for CallBucket.
@@ -413,6 +469,12 @@ type CreateReleaseInputBody struct {
 
 	// Version The images' own, if left out
 	Version *string `json:"version,omitempty"`
+}
+
+// DecideInputBody defines model for DecideInputBody.
+type DecideInputBody struct {
+	// Reason Kept with the decision
+	Reason *string `json:"reason,omitempty"`
 }
 
 // DenyCampaignInputBody defines model for DenyCampaignInputBody.
@@ -793,6 +855,9 @@ type MakeCallInputBody struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
 	Arguments *json.RawMessage `json:"arguments,omitempty"`
 	Picture   *PictureRef      `json:"picture,omitempty"`
+
+	// Purpose Why, at most 300 bytes: shown to who approves, if the policy asks for that
+	Purpose *string `json:"purpose,omitempty"`
 
 	// TimeoutMs How long to wait for the answer; 0 takes what the tool needs
 	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
