@@ -140,6 +140,11 @@ func (s *Devices) InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse
 	return s.inventories.InventoriesInUse(ctx, q)
 }
 
+// InventoryChanges counts the devices whose inventory changed and whose firmware did not.
+func (s *Devices) InventoryChanges(ctx context.Context) ([]InventoryChange, error) {
+	return s.inventories.InventoryChanges(ctx)
+}
+
 // Update changes name, notes, tags or time zone.
 func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p DevicePatch) (Device, error) {
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "change_device"); err != nil {

@@ -88,7 +88,7 @@ func DiffInventories(before, after *Inventory) InventoryDiff {
 		switch {
 		case !had:
 			d.Added = append(d.Added, t)
-		case !sameTool(old, t):
+		case !SameTool(old, t):
 			d.Changed = append(d.Changed, ToolChange{old, t})
 		}
 	}
@@ -100,7 +100,8 @@ func DiffInventories(before, after *Inventory) InventoryDiff {
 	return d
 }
 
-func sameTool(a, b Tool) bool {
+// SameTool reports whether both have the same description, schema and audience.
+func SameTool(a, b Tool) bool {
 	return a.Description == b.Description && a.Audience == b.Audience && sameJSON(a.InputSchema, b.InputSchema)
 }
 
@@ -127,6 +128,8 @@ type InventoryStore interface {
 	DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) // newest first
 	// InventoriesInUse counts the devices that match a query by what they offer.
 	InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse, error)
+	// InventoryChanges counts the devices whose inventory changed and whose firmware did not.
+	InventoryChanges(ctx context.Context) ([]InventoryChange, error)
 }
 
 // An InventoryUse counts the devices in service of one board that offer one
@@ -135,6 +138,13 @@ type InventoryUse struct {
 	InventoryID string
 	Board       string
 	Devices     int
+}
+
+// An InventoryChange counts the devices that listed another inventory before, with
+// the same firmware: their tools should be the same.
+type InventoryChange struct {
+	Before, After string // ids; After is the current one
+	Devices       int
 }
 
 // ResultText is the first text of a CallToolResult, "" if it has none.

@@ -116,6 +116,23 @@ func (s *Store) InventoriesInUse(ctx context.Context, q fleet.Query) ([]fleet.In
 	return list, nil
 }
 
+// InventoryChanges counts the devices whose inventory changed and whose firmware did
+// not. A listing that was not complete says nothing of what is missing from it.
+func (s *Store) InventoryChanges(ctx context.Context) ([]fleet.InventoryChange, error) {
+	scope, args := scopedTo(ctx, "a.device_id")
+	rows, _ := s.db.Query(ctx, `
+		SELECT b.inventory_id AS before, a.inventory_id AS after, count(DISTINCT a.device_id) AS devices
+		FROM device_inventories a JOIN device_inventories b USING (device_id)
+		WHERE a.current AND NOT b.current AND a.inventory_id <> b.inventory_id AND NOT a.partial AND NOT b.partial
+			AND a.version = b.version AND a.elf_sha256 = b.elf_sha256 AND a.version <> ''`+scope+`
+		GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1000`, args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryChange])
+	if err != nil {
+		return nil, fmt.Errorf("inventory changes: %w", domainError(err))
+	}
+	return list, nil
+}
+
 // DeviceInventories lists what the device offered, newest first.
 func (s *Store) DeviceInventories(ctx context.Context, id fleet.DeviceID) ([]fleet.InventoryRecord, error) {
 	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)

@@ -37,6 +37,7 @@ type Options struct {
 	Snapshots *fleet.Snapshots
 	Pictures  fleet.SnapshotStore // what is known of the pictures
 	Operators *fleet.Operators
+	Filters   *fleet.Filters
 	Campaigns *campaign.Service
 	Firmware  *firmware.Service
 	Reports   *telemetry.Reports
@@ -71,13 +72,17 @@ type Gateway struct {
 
 	fleet      *mcp.Server
 	tools      *toolIndex
+	scopes     toolServers                // of devices and groups
 	json, sse  *mcp.StreamableHTTPHandler // without a session: one answer, or a stream
 	stateful   *mcp.StreamableHTTPHandler
 	usual      map[string]callTool
 	sessions   sessions
 	oldStreams oldStreams // of 2024-11-05
 	failures   failures
-	metadata   atomic.Uint64
+
+	watches  watches
+	updating atomic.Pointer[fleet.Device] // whose resources are being announced
+	followed chan struct{}                // closed when follow has ended
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -112,6 +117,8 @@ func New(o Options) (*Gateway, error) {
 	g.sse = mcp.NewStreamableHTTPHandler(server, &options)
 	options.JSONResponse = true
 	g.json = mcp.NewStreamableHTTPHandler(server, &options)
+	g.watches.changed, g.followed = make(chan struct{}, 1), make(chan struct{})
+	go g.follow()
 	return g, nil
 }
 
@@ -119,6 +126,7 @@ func New(o Options) (*Gateway, error) {
 func (g *Gateway) Close() {
 	g.end()
 	g.sessions.closeAll()
+	<-g.followed
 }
 
 // instructions are what a model reads first.

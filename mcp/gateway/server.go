@@ -18,25 +18,22 @@ import (
 	"fleetd/fleet"
 )
 
-// serverFor returns the server of an address: "" is the whole fleet.
-func (g *Gateway) serverFor(_ context.Context, _ fleet.Principal, rest string) (*mcp.Server, error) {
-	if rest == "" || rest == "/" {
-		return g.fleet, nil
-	}
-	return nil, fleet.Refuse(fleet.ErrNotFound, "mcp_no_server", "path", fleet.CleanText(rest, 100))
-}
-
 // newFleetServer makes the server of the whole fleet. Its list of tools never changes.
 func (g *Gateway) newFleetServer() *mcp.Server {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{Instructions: instructions,
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Logging: &mcp.LoggingCapabilities{}}})
+		SubscribeHandler: g.subscribe, UnsubscribeHandler: g.unsubscribe, CompletionHandler: g.complete,
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Logging: &mcp.LoggingCapabilities{},
+			Prompts: &mcp.PromptCapabilities{}, Resources: &mcp.ResourceCapabilities{Subscribe: true}}})
 	s.AddReceivingMiddleware(g.receive)
+	s.AddSendingMiddleware(g.hideUpdates)
 	g.addDeviceTools(s)
 	g.addInventoryTools(s)
 	g.addCallTools(s)
 	g.addFanOutTools(s)
 	g.addCampaignTools(s)
 	g.addSnapshotTool(s)
+	g.addResources(s)
+	g.addPrompts(s)
 	return s
 }
 

@@ -62,6 +62,7 @@ type world struct {
 	devices   *fleet.Devices
 	calls     *fleet.Calls
 	operators *fleet.Operators
+	filters   *fleet.Filters
 	snapshots *fleet.Snapshots
 	firmware  *firmware.Service
 	gateway   *gateway.Gateway
@@ -86,6 +87,7 @@ func newWorld(t testing.TB) *world {
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events, Kick: func(fleet.DeviceID, fleet.Cause) {}, Retiring: func(fleet.DeviceID) {}})
 	w.operators = fleet.NewOperators(w.store)
+	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	w.calls = fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
@@ -108,8 +110,9 @@ func newWorld(t testing.TB) *world {
 		w.gateway.ServeHTTP(rw, r)
 	}))
 	w.gateway, err = gateway.New(gateway.Options{Devices: w.devices, Calls: w.calls, FanOuts: fanOuts,
-		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Campaigns: campaigns, Firmware: w.firmware,
-		Reports: reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
+		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Campaigns: campaigns,
+		Firmware: w.firmware,
+		Reports:  reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
 		Log: log,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,

@@ -80,8 +80,8 @@ func (s *Server) tester() *policy.Tester {
 // openGateway makes the MCP server.
 func (s *Server) openGateway() (err error) {
 	s.gateway, err = gateway.New(gateway.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts,
-		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Campaigns: s.Campaigns, Firmware: s.Firmware,
-		Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events, PublicURL: s.cfg.PublicURL,
+		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Campaigns: s.Campaigns,
+		Firmware: s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events, PublicURL: s.cfg.PublicURL,
 		Version: s.cfg.Version, Log: s.log,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
