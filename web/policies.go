@@ -35,7 +35,8 @@ func (s *Server) policyRoutes() []route {
 
 func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 	ctx := r.Context()
-	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r.Context()), Form: forms.Policy{Enabled: true, Zone: "UTC"},
+	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r.Context()),
+		Form:  forms.Policy{Enabled: true, Zone: "UTC"},
 		Zones: policyZones(r)}
 	if err := viewerOf(ctx).actor().May(fleet.RoleViewer, "read_policies"); err != nil {
 		return page, err

@@ -80,3 +80,25 @@ test('one device and its own tools', async t => {
   assert.ok(tools.some(x => x.name === 'self.audio_speaker.set_volume' || x.name === 'self_audio_speaker_set_volume'), tools.map(x => x.name).join());
   assert.ok(!tools.some(x => /reboot|upgrade/.test(x.name)), 'a tool for people is listed for models');
 });
+
+test('a call that needs approval', async t => {
+  const client = await connect(await fleetd.token('asker', '--role', 'operator', '--kind', 'model'));
+  t.after(() => client.close());
+  const { items: [device] } = await fleetd.rest('GET', '/devices?q=presence:online&limit=1');
+  await fleetd.rest('POST', '/policies', { name: 'ask first', tools: ['self.screen.set_theme'], kinds: ['model'],
+    decision: 'require_approval', position: 0 }).catch(() => fleetd.rest('POST', '/policies', { name: 'ask first',
+    tools: ['self.screen.set_theme'], kinds: ['model'], decision: 'require_approval' }));
+  const asked = await client.callTool({ name: 'call_device',
+    arguments: { device: device.id, tool: 'self.screen.set_theme', arguments: { theme: 'dark' }, purpose: 'a test' } });
+  assert.match(JSON.stringify(asked), /pending_approval/);
+  const { items: [approval] } = await eventually('it is asked for', async () => {
+    const page = await fleetd.rest('GET', '/approvals');
+    return page.items.length && page;
+  });
+  const { items: [waiting] } = await fleetd.rest('GET', '/calls?state=pending_approval');
+  await fleetd.rest('POST', `/approvals/${approval.id}/approve`, { reason: 'fine' });
+  await eventually('the call is made', async () => {
+    const r = await client.callTool({ name: 'get_call', arguments: { id: waiting.id } });
+    return (r.structuredContent.call ?? r.structuredContent).state === 'succeeded';
+  });
+});
