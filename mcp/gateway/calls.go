@@ -20,7 +20,7 @@ type callOut struct {
 	ID         uuid.UUID       `json:"id"`
 	Device     fleet.DeviceID  `json:"device"`
 	Tool       string          `json:"tool"`
-	Arguments  any             `json:"arguments"`
+	Arguments  any             `json:"arguments" jsonschema:"as they were sent"` // described: the TypeScript SDK refuses a schema that is just true
 	Actor      string          `json:"actor" jsonschema:"name of who made it"`
 	FanOut     string          `json:"fanout,omitempty"`
 	Approval   string          `json:"approval,omitempty" jsonschema:"id of the approval that it needs or had"`

@@ -58,7 +58,8 @@ func (c *MCPCommand) bridge(ctx context.Context, local mcp.Transport, log *slog.
 	b := &mcpBridge{server: c.URL, endpoint: address.String(), log: log, ctx: ctx,
 		waiting: make(map[jsonrpc.ID]*awaited), dialTimeout: cmp.Or(c.dialTimeout, dialTimeout)}
 	b.client = &http.Client{Transport: &mcpDoor{b, c.Token},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }} // the token is for this server
+		// The token is for this server.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if b.local, err = local.Connect(ctx); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ type mcpLink struct {
 	cancel context.CancelFunc // ends what reads from it
 	ctx    context.Context
 	quiet  atomic.Pointer[jsonrpc.ID] // of a request of the bridge: its answer is not for the client
-	opened chan error                 // takes that answer
+	opened chan error                 // receives that answer
 	broken bool                       // under the bridge's lock
 }
 
@@ -297,7 +298,7 @@ func (b *mcpBridge) send(ctx context.Context, msg jsonrpc.Message) error {
 	}
 }
 
-// open returns the link, and makes one where there is none. A link that was lost
+// open returns the link, and makes one if needed. A link that was lost
 // is begun as the client began the first.
 func (b *mcpBridge) open(ctx context.Context, msg jsonrpc.Message, result *delivery) (*mcpLink, error) {
 	b.mu.Lock()
@@ -378,7 +379,7 @@ func (b *mcpBridge) end() {
 }
 
 func (l *mcpLink) close() {
-	_ = l.Close() // tells the server that the session is over
+	_ = l.Close() // ends the session on the server
 	l.cancel()
 }
 
@@ -455,7 +456,8 @@ func (b *mcpBridge) noteVersion(r *jsonrpc.Request) {
 		Meta map[string]json.RawMessage `json:"_meta"`
 	}
 	var version string
-	if json.Unmarshal(r.Params, &params) == nil && json.Unmarshal(params.Meta[mcp.MetaKeyProtocolVersion], &version) == nil {
+	if json.Unmarshal(r.Params, &params) == nil &&
+		json.Unmarshal(params.Meta[mcp.MetaKeyProtocolVersion], &version) == nil {
 		b.version.Store(&version)
 	}
 }

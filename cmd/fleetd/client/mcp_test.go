@@ -138,7 +138,8 @@ func startBridge(t *testing.T, c *MCPCommand) (*pipe, mcp.Transport) {
 	p := &pipe{in: inWrite, out: bufio.NewReader(outRead), ended: make(chan error, 1), log: &syncText{}}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
-		p.ended <- c.bridge(ctx, &mcp.IOTransport{Reader: inRead, Writer: outWrite}, slog.New(slog.NewTextHandler(p.log, nil)))
+		p.ended <- c.bridge(ctx, &mcp.IOTransport{Reader: inRead, Writer: outWrite},
+			slog.New(slog.NewTextHandler(p.log, nil)))
 	}()
 	t.Cleanup(func() {
 		inWrite.Close()
@@ -310,7 +311,8 @@ func TestBridgeSaysWhatIsWrong(t *testing.T) {
 	s := newMCPServer(t, false)
 	p, _ := startBridge(t, &MCPCommand{URL: s.URL, Token: "flt_bad"})
 	p.send(t, helloLine)
-	if m := p.read(t); m.Error == nil || m.Error.Code != codeUnauthorized || !strings.Contains(m.Error.Message, "FLEETD_TOKEN") {
+	if m := p.read(t); m.Error == nil || m.Error.Code != codeUnauthorized ||
+		!strings.Contains(m.Error.Message, "FLEETD_TOKEN") {
 		t.Errorf("a bad token: %+v", m.Error)
 	}
 	if text := p.log.String(); !strings.Contains(text, "FLEETD_TOKEN") {

@@ -24,6 +24,9 @@ func (s *Server) startDemo(ctx context.Context) error {
 		if err := s.demoFirmware(ctx); err != nil {
 			return fmt.Errorf("firmware of the demo fleet: %w", err)
 		}
+		if err := s.demoModel(ctx); err != nil {
+			return fmt.Errorf("token of the demo fleet: %w", err)
+		}
 		s.stages.run("demo fleet", s.simulate)
 	}
 	if s.cfg.DemoVirtual == "" {
@@ -35,6 +38,27 @@ func (s *Server) startDemo(ctx context.Context) error {
 	}
 	s.virtual = v
 	return v.start(ctx)
+}
+
+// demoModel makes a token with which a language model tries the demo. The one of
+// the start before, whose secret is gone, is revoked.
+func (s *Server) demoModel(ctx context.Context) error {
+	const name = "demo model"
+	by := fleet.Principal{Kind: fleet.KindSystem, Name: "demo", Role: fleet.RoleAdmin}
+	tokens, err := s.Operators.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range tokens {
+		if t.Name == name && t.CreatedBy == by.Name && t.RevokedAt == nil {
+			if err := s.Operators.Revoke(ctx, by, t.ID); err != nil {
+				return err
+			}
+		}
+	}
+	_, s.modelToken, err = s.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: name, Kind: fleet.KindModel,
+		Role: fleet.RoleOperator})
+	return err
 }
 
 func (s *Server) simulate(ctx context.Context) error {

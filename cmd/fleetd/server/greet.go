@@ -21,6 +21,10 @@ func (s *Server) Greet(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
+	fmt.Fprintf(w, "  MCP        %s/mcp   (for Claude, VS Code, Cursor and others: docs/mcp.md)\n", s.cfg.PublicURL)
+	if s.modelToken != "" {
+		fmt.Fprintf(w, "  Token      %s   (for a language model, until the next start of this demo)\n", s.modelToken)
+	}
 	fmt.Fprintf(w, "  Enrolment  %s\n\n", s.cfg.Enrolment)
 	if s.virtual != nil {
 		s.virtual.greet(w)

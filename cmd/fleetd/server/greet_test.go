@@ -25,3 +25,16 @@ func TestGreetShowsOnlyAGeneratedPassword(t *testing.T) {
 		})
 	}
 }
+
+func TestGreetShowsTheDemosToken(t *testing.T) {
+	for _, token := range []string{"", "flt_demo"} {
+		var out bytes.Buffer
+		(&Server{cfg: Config{PublicURL: "http://h:8080"}, modelToken: token}).Greet(&out)
+		if !strings.Contains(out.String(), "http://h:8080/mcp ") {
+			t.Errorf("no address for MCP:\n%s", &out)
+		}
+		if shown := strings.Contains(out.String(), "Token "); shown != (token != "") {
+			t.Errorf("with the token %q:\n%s", token, &out)
+		}
+	}
+}

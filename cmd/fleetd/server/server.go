@@ -92,6 +92,7 @@ type Server struct {
 	cameras       cameras
 	virtual       *virtualFleet // nil without DemoVirtual
 	firstPassword string        // of the operator made at the first start; "" later
+	modelToken    string        // of the demo; "" without one
 }
 
 // Start starts a server and returns when all its parts run. The server stops

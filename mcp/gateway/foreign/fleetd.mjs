@@ -1,0 +1,102 @@
+// Starts a real fleetd with simulated devices for one test file. FLEETD_BIN names
+// the program.
+import { execFile, spawn } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer, request } from 'node:http';
+import { createServer as createTCPServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+
+const exec = promisify(execFile);
+
+export const bin = process.env.FLEETD_BIN ?? new URL('../../../bin/fleetd', import.meta.url).pathname;
+export const here = new URL('.', import.meta.url).pathname;
+
+const freePort = () => new Promise((resolve, reject) => {
+  const s = createTCPServer().once('error', reject).listen(0, '127.0.0.1', () => {
+    const { port } = s.address();
+    s.close(() => resolve(port));
+  });
+});
+
+export const sleep = ms => new Promise(r => setTimeout(r, ms));
+
+/** Starts fleetd with the given number of simulated devices, and waits for their tools. */
+export async function startFleetd(devices, ...flags) {
+  const dir = await mkdtemp(join(tmpdir(), 'fleetd-mcp-'));
+  const data = join(dir, 'data');
+  const [http, mqtt, admin] = await Promise.all([freePort(), freePort(), freePort()]);
+  const url = `http://127.0.0.1:${http}`;
+  const child = spawn(bin, ['serve', '--data-dir', data, '--http-addr', `127.0.0.1:${http}`, '--mqtt-addr', `127.0.0.1:${mqtt}`,
+    '--admin-addr', `127.0.0.1:${admin}`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', 'foreign-test', ...flags]);
+  let output = '';
+  child.stdout.on('data', d => output += d);
+  child.stderr.on('data', d => output += d);
+  const ended = new Promise(resolve => child.on('exit', resolve));
+  for (let i = 0; ; i++) {
+    if (await fetch(`http://127.0.0.1:${admin}/readyz`).then(r => r.ok, () => false)) break;
+    if (i > 600 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
+    await sleep(100);
+  }
+  const fleetd = {
+    url,
+    output: () => output,
+    /** Makes a token and returns its secret. */
+    async token(name, ...args) {
+      const { stdout } = await exec(bin, ['token', 'create', name, '--data-dir', data, '--json', ...args]);
+      return JSON.parse(stdout).token;
+    },
+    /** Asks REST, as an administrator. */
+    async rest(method, path, body) {
+      this.admin ??= await this.token('rest', '--role', 'admin');
+      const r = await fetch(`${url}/api/v1${path}`, { method, body: body && JSON.stringify(body),
+        headers: { authorization: `Bearer ${this.admin}`, 'content-type': 'application/json' } });
+      const text = await r.text();
+      if (!r.ok) throw new Error(`${method} ${path}: ${r.status} ${text}`);
+      return text ? JSON.parse(text) : null;
+    },
+    async stop() {
+      child.kill('SIGINT');
+      const code = await ended;
+      await rm(dir, { recursive: true, force: true });
+      if (code !== 0) throw new Error(`fleetd ended with ${code}:\n${output}`);
+    },
+  };
+  await eventually('all devices are listed', async () => {
+    const { items } = await fleetd.rest('GET', '/devices?q=presence:online&limit=500');
+    return items.filter(d => d.tools_count > 0).length === devices;
+  });
+  return fleetd;
+}
+
+/**
+ * A proxy that adds the token to what a program sends that knows none. Its own
+ * address in Host and Origin becomes fleetd's; any other one stays.
+ */
+export async function withToken(url, token) {
+  const { hostname, port, host } = new URL(url);
+  const server = createServer((req, res) => {
+    const headers = { ...req.headers, authorization: `Bearer ${token}` };
+    const own = `127.0.0.1:${server.address().port}`;
+    for (const name of ['host', 'origin']) if (headers[name]) headers[name] = headers[name].replace(own, host);
+    const to = request({ hostname, port, path: req.url, method: req.method, headers }, from => {
+      res.writeHead(from.statusCode, from.headers);
+      from.pipe(res);
+    });
+    to.on('error', () => res.destroy());
+    res.on('close', () => to.destroy());
+    req.pipe(to);
+  });
+  await new Promise(resolve => server.listen(0, '127.0.0.1', resolve));
+  return { url: `http://127.0.0.1:${server.address().port}`, close: () => { server.closeAllConnections(); server.close(); } };
+}
+
+/** Waits until check returns something true. */
+export async function eventually(what, check, ms = 60_000) {
+  for (const end = Date.now() + ms; Date.now() < end; await sleep(200)) {
+    const v = await check();
+    if (v) return v;
+  }
+  throw new Error(`not within ${ms} ms: ${what}`);
+}

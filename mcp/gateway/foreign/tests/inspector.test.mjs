@@ -1,0 +1,37 @@
+// The Inspector's command line, over HTTP with a bearer token and over stdio
+// with "fleetd mcp".
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { after, before, test } from 'node:test';
+import { promisify } from 'node:util';
+import { bin, here, startFleetd } from '../fleetd.mjs';
+
+const exec = promisify(execFile);
+const inspector = `${here}node_modules/@modelcontextprotocol/inspector/cli/build/cli.js`;
+let fleetd, token;
+
+before(async () => {
+  fleetd = await startFleetd(3);
+  token = await fleetd.token('inspector', '--role', 'operator', '--kind', 'model');
+});
+after(() => fleetd?.stop());
+
+const doors = {
+  http: () => [`${fleetd.url}/mcp`, '--transport', 'http', '--header', `Authorization: Bearer ${token}`],
+  stdio: () => ['-e', `FLEETD_URL=${fleetd.url}`, '-e', `FLEETD_TOKEN=${token}`, bin, 'mcp'],
+};
+
+for (const [name, door] of Object.entries(doors)) {
+  const ask = async (...args) => {
+    const { stdout } = await exec(process.execPath, [inspector, '--cli', ...door(), ...args], { timeout: 60_000 });
+    return JSON.parse(stdout);
+  };
+  test(`the Inspector over ${name}`, async () => {
+    const { tools } = await ask('--method', 'tools/list');
+    assert.ok(tools.some(t => t.name === 'find_devices' && t.inputSchema && t.outputSchema), JSON.stringify(tools.map(t => t.name)));
+    const found = await ask('--method', 'tools/call', '--tool-name', 'find_devices', '--tool-arg', 'q=presence:online');
+    assert.equal(found.structuredContent.devices.length, 3, JSON.stringify(found));
+    const { resources } = await ask('--method', 'resources/list');
+    assert.ok(Array.isArray(resources));
+  });
+}
