@@ -37,6 +37,8 @@ var targets = []target{
 		func(r round) float64 { return r.at(processed, 64).PerSecond / r.bestCommits() }},
 	{"calls/s at 64 in flight, fleetd serve / Mosquitto", ">=", 0.27,
 		func(r round) float64 { return r.at(served, 64).PerSecond / r.at(echo, 64).PerSecond }},
+	{"p50 at 64 in flight, through MCP / through REST", "<=", 1.5,
+		func(r round) float64 { return r.at(servedMCP, 64).P50 / r.at(servedFew, 64).P50 }},
 	{"calls/s at 512 in flight / at 64, in process", ">=", 1,
 		func(r round) float64 { return r.at(processed, 512).PerSecond / r.at(processed, 64).PerSecond }},
 	{"calls/s at 512 in flight / at 64, fleetd serve", ">=", 1,
@@ -106,7 +108,7 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	fmt.Fprintln(w, "\n"+readingHint)
 	fmt.Fprint(w, "\n## Medians\n\nTime of processors is per call, in µs: of the server, of PostgreSQL, and of the load with the devices. "+
 		"Other work is the share of the machine that processes outside the measurement had, in %. Commits at 64 in flight share 32 connections.\n\n")
-	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew)
+	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew, servedMCP)
 	fmt.Fprintf(w, "\n| Quantity | Median |\n|---|---|\n")
 	for _, q := range quantities {
 		fmt.Fprintf(w, "| %s | %s |\n", q.name, number(medianOf(rounds, q.value)))

@@ -27,12 +27,14 @@ const (
 	processed   = "in process"
 	served      = "fleetd serve"
 	servedFew   = "fleetd serve, 64 devices"
+	servedMCP   = "fleetd serve, 64 devices, through MCP"
 	servedSmall = "fleetd serve, 64 devices, GOMAXPROCS=1"
 	servedTCP   = "fleetd serve, 64 devices, PostgreSQL over TCP"
 )
 
 // flightNames are in the order of the tables.
-var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedSmall, servedTCP}
+var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedMCP, servedSmall,
+	servedTCP}
 
 var inFlight = []int{1, 64, 512}
 
@@ -149,6 +151,11 @@ func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
 			load := rig.rest(512)
 			r.Flights[name] = s.flights(rig.variant(load.do, s.child))
 			load.close()
+			if i == 0 {
+				load = rig.mcp(512)
+				r.Flights[servedMCP] = s.flights(rig.variant(load.do, s.child))
+				load.close()
+			}
 		}
 		rig.stop()
 		if err != nil {

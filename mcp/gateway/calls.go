@@ -82,7 +82,7 @@ func (v callOut) text() string {
 	}
 	switch v.State {
 	case fleet.CallPendingApproval:
-		b.WriteString(" It is waiting for approval by a person. Ask get_call with this id what became of it; do not repeat it.")
+		b.WriteString(" It is waiting for approval by a person, in the console at /approvals. Ask get_call with this id what became of it; do not repeat it.")
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
