@@ -110,7 +110,8 @@ func newScopeBench(t *testing.T) *scopeBench {
 		})
 		check(err)
 		s.dump = dump.ID
-		c, err := b.campaigns.Create(ctx, anna, campaign.Plan{Name: "camp " + s.name, Release: b.rel.ID, Query: "id:" + string(id)})
+		c, err := b.campaigns.Create(ctx, anna, campaign.Plan{Name: "camp " + s.name, Release: b.rel.ID,
+			Query: "id:" + string(id)})
 		check(err)
 		s.campaign = c.ID
 		f, err := b.o.FanOuts.Create(ctx, fleet.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
@@ -118,7 +119,8 @@ func newScopeBench(t *testing.T) *scopeBench {
 		check(err)
 		s.fanOut = f.ID
 	}
-	c, err := b.campaigns.Create(ctx, anna, campaign.Plan{Name: "both " + marker, Release: b.rel.ID, Query: "id:a085e31122*"})
+	c, err := b.campaigns.Create(ctx, anna, campaign.Plan{Name: "both " + marker, Release: b.rel.ID,
+		Query: "id:a085e31122*"})
 	check(err)
 	b.both = c
 	return b

@@ -335,8 +335,9 @@ func TestScopeOfActs(t *testing.T) {
 	if f.Targets+f.Skipped != 1 {
 		t.Errorf("the fan-out has %d targets and %d skipped devices, want the device inside alone", f.Targets, f.Skipped)
 	}
-	continuous := decode[CampaignView](t, w.as(t, "", "POST", "/campaigns", w.planOf(t, `,"continuous":true,"max_devices":100,"end_at":"`+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"`),
-		bearer...), 201)
+	plan := w.planOf(t, `,"continuous":true,"max_devices":100,"end_at":"`+
+		time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"`)
+	continuous := decode[CampaignView](t, w.as(t, "", "POST", "/campaigns", plan, bearer...), 201)
 	if !strings.HasSuffix(continuous.Query, " tag:in") {
 		t.Errorf("a continuous campaign goes on with the query %q, want it narrowed", continuous.Query)
 	}
