@@ -95,6 +95,9 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 		d, ok := opusDuration(frame)
 		if !ok || !known && c.frame != 0 && d != c.frame && !c.heard(frame[0]) {
 			c.received.Refused++
+			if from == c.candidate.addr {
+				c.candidate.n = 0
+			}
 			return
 		}
 	}
@@ -115,11 +118,11 @@ func (c *channel) heard(toc byte) bool { return c.tocs[toc>>6]&(1<<(toc&63)) != 
 // moved: a router gave it another one. The first address needs one packet.
 func (c *channel) follow(from netip.AddrPort, toc byte) bool {
 	if c.addr.IsValid() {
-		if next := &c.candidate; next.addr != from || next.toc != toc {
-			next.addr, next.toc, next.n = from, toc, 1
-		} else {
-			next.n++
+		next := &c.candidate
+		if next.addr != from || next.toc != toc {
+			next.addr, next.toc, next.n = from, toc, 0
 		}
+		next.n++
 		if c.candidate.n < moveAfter {
 			return false
 		}
