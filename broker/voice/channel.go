@@ -19,7 +19,9 @@ const (
 	maxAheadKnown = 65536
 
 	// moveAfter is how many packets in a row a new address must send. One that
-	// decrypts to Opus by chance does not move the conversation.
+	// decrypts to Opus by chance does not move the conversation. An address that
+	// has sent fewer is provisional: the sequence numbers of another one need not
+	// follow on its own.
 	moveAfter = 3
 )
 
@@ -31,6 +33,7 @@ type channel struct {
 	nonce  [headerSize]byte // the header's first bytes
 	frame  time.Duration    // that the device said its frames have; 0 if it did not
 	opus   bool             // the device said so, or nothing
+	near   netip.Addr       // of the device's other connection: the first packet from there is believed
 
 	accept func(frame []byte, timestamp uint32, at time.Time) // may not wait, nor keep frame
 
@@ -39,6 +42,7 @@ type channel struct {
 	candidate struct {
 		addr netip.AddrPort
 		toc  byte
+		last uint32
 		n    int
 	}
 	tocs     [4]uint64 // first bytes of the frames received from addr, as a set
@@ -56,8 +60,9 @@ type channel struct {
 
 // newChannel makes a channel with a random key, and enters it in the socket's
 // table.
-func newChannel(s *socket, frame time.Duration, opus bool, accept func([]byte, uint32, time.Time)) (*channel, error) {
-	c := &channel{socket: s, frame: frame, opus: opus, accept: accept}
+func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
+	accept func([]byte, uint32, time.Time)) (*channel, error) {
+	c := &channel{socket: s, frame: frame, opus: opus, near: near, accept: accept}
 	_, _ = rand.Read(c.key[:]) // never fails
 	block, err := aes.NewCipher(c.key[:])
 	if err != nil {
@@ -83,8 +88,14 @@ func (c *channel) close() { c.socket.leave(c) }
 func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.addr == from
-	ahead := h.sequence - c.last
+	known, last := c.addr == from, c.last
+	if provisional := c.received.Received < moveAfter; provisional && !known {
+		last = 0
+		if from == c.candidate.addr {
+			last = c.candidate.last
+		}
+	}
+	ahead := h.sequence - last
 	if ahead == 0 || ahead > maxAheadKnown || ahead > maxAhead && !known {
 		c.received.Refused++ // replayed, out of order, or made up
 		return
@@ -101,7 +112,7 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 			return
 		}
 	}
-	if !known && !c.follow(from, frame[0]) {
+	if !known && !c.follow(from, frame[0], h.sequence) {
 		c.received.Refused++
 		return
 	}
@@ -115,17 +126,18 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 func (c *channel) heard(toc byte) bool { return c.tocs[toc>>6]&(1<<(toc&63)) != 0 }
 
 // follow decides whether packets from another address are the device's, which
-// moved: a router gave it another one. The first address needs one packet.
-func (c *channel) follow(from netip.AddrPort, toc byte) bool {
-	if c.addr.IsValid() {
-		next := &c.candidate
+// moved: a router gave it another one.
+func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
+	if next := &c.candidate; c.addr.IsValid() || from.Addr() != c.near {
 		if next.addr != from || next.toc != toc {
 			next.addr, next.toc, next.n = from, toc, 0
 		}
-		next.n++
-		if c.candidate.n < moveAfter {
+		next.last = sequence
+		if next.n++; next.n < moveAfter {
 			return false
 		}
+	}
+	if c.addr.IsValid() {
 		c.received.Moves++
 	}
 	c.addr, c.candidate.n = from, 0
