@@ -55,6 +55,7 @@ type console struct {
 	enrolments *enrolment.Service
 	rules      *enrolment.Rules
 	operators  *fleet.Operators
+	filters    *fleet.Filters
 	serials    *enrolment.Serials
 	keys       *enrolment.SigningKeys
 	snapshots  *fleet.Snapshots
@@ -133,6 +134,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: campaign.PartsOf(c.store)})
 	c.operators = fleet.NewOperators(c.store)
+	c.filters = fleet.NewFilters(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
 		Unavailable: campaign.Unavailable(c.store), Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir()})
@@ -150,7 +152,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
+		Operators: c.operators, Filters: c.filters,
+		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
 		Log: log}

@@ -43,32 +43,42 @@ func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 }
 
 func (s *Server) listDevices(r *http.Request) (answer, error) {
-	ctx := r.Context()
-	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
-	page.Query = page.List.Get("q")
-	summary, err := s.summary(ctx)
-	if err != nil {
-		return answer{}, err
-	}
-	page.Fleet, page.Boards = summary.fleet, summary.boards
-	f, err := deviceFilter(page.List)
-	if err != nil {
-		page.BadQuery = explain(ctx, err)
-		return show(page.Page())
-	}
-	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
+	page, err := s.devicesPage(r)
 	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
 		return goTo(page.List.At(""))
 	}
 	if err != nil {
 		return answer{}, err
 	}
+	return show(page.Page())
+}
+
+func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
+	ctx := r.Context()
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	page.Query = page.List.Get("q")
+	summary, err := s.summary(ctx)
+	if err != nil {
+		return page, err
+	}
+	page.Fleet, page.Boards = summary.fleet, summary.boards
+	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
+		return page, err
+	}
+	page.Saved.CanSave = viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+	f, err := deviceFilter(page.List)
+	if err != nil {
+		page.BadQuery = explain(ctx, err)
+		return page, nil
+	}
+	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
+	if err != nil {
+		return page, err
+	}
 	page.Total = total
 	page.Prev, page.Next = found.Prev, found.Next
-	if page.Rows, err = s.deviceRows(ctx, found.Items); err != nil {
-		return answer{}, err
-	}
-	return show(page.Page())
+	page.Rows, err = s.deviceRows(ctx, found.Items)
+	return page, err
 }
 
 // pageAndCount asks for both at once: in a fleet of 100,000 a search reads every

@@ -48,7 +48,7 @@ func (s *Server) table() []route {
 	call := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
-		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), []route{
+		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), []route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
 			{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},

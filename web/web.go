@@ -47,6 +47,7 @@ type Options struct {
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Serials    *enrolment.Serials
 	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots

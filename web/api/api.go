@@ -46,6 +46,7 @@ type Options struct {
 	Keys          *enrolment.SigningKeys
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
+	Filters       *fleet.Filters
 	Snapshots     *fleet.Snapshots
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
@@ -112,6 +113,7 @@ func newAPI(o Options) *api {
 	a.registerCoreDumps()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerFilters()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()

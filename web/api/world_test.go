@@ -56,6 +56,7 @@ type world struct {
 	rules     *enrolment.Rules
 	devices   *fleet.Devices
 	operators *fleet.Operators
+	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
 	snapshots *fleet.Snapshots
@@ -113,6 +114,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: campaign.PartsOf(w.store)})
 	w.operators = fleet.NewOperators(w.store)
+	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
@@ -131,7 +133,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
+		Operators: w.operators, Filters: w.filters,
+		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"strings"
@@ -21,8 +22,19 @@ type DevicesPage struct {
 	Total    int      // devices that match
 	Fleet    int      // devices in service; 0 shows how to add the first
 	Boards   []string // most frequent first: offered as filters
+	Saved    SavedFilters
 	CanAct   bool
 	Setup    Setup
+}
+
+// SavedFilters are the device queries that have a name: POST [PathFilters]
+// gives one to the query of the list.
+type SavedFilters struct {
+	Filters []fleet.Filter
+	CanSave bool
+	Name    string // as typed before
+	Title   string
+	Problem string // why it was not saved
 }
 
 // A DeviceRow is one device in a list. A live stream sends it as a patch.
@@ -136,6 +148,13 @@ func splitQuery(query string) []string {
 		return !quoted && (r == ' ' || r == '\t')
 	})
 }
+
+// saveURL gives the list's query a name.
+func (v DevicesPage) saveURL() string {
+	return PathFilters + "?" + url.Values{"q": {v.Query}}.Encode()
+}
+
+func filterTitle(f fleet.Filter) string { return cmp.Or(f.Title, f.Name) }
 
 // callAllURL opens the fan-out form for every device that matches.
 func (v DevicesPage) callAllURL() string {

@@ -16,6 +16,7 @@ const (
 	PathSignOut     = "/sign-out"    // POST
 	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
 	PathDevices     = "/devices"     // GET q, sort, desc, limit, cursor
+	PathFilters     = "/filters"     // POST name, title, with q in the address
 	PathClaim       = "/claim"       // GET page, POST code
 	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor
 	PathFanOuts     = "/fanouts"     // GET list, POST create
@@ -47,6 +48,11 @@ func CallPath(id string) string { return PathCalls + "/" + url.PathEscape(id) }
 // FanOutPath is the page of one fan-out; "cancel" is the only part.
 func FanOutPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
+}
+
+// FilterPath acts on a saved filter; "delete" is the only part.
+func FilterPath(id string, parts ...string) string {
+	return strings.Join(append([]string{PathFilters, url.PathEscape(id)}, parts...), "/")
 }
 
 // SerialPath acts on a serial number; parts are "release" or "delete".

@@ -26,7 +26,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences,
-		Operators: s.Operators, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Operators: s.Operators, Filters: s.Filters, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn,
@@ -52,7 +52,7 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
-		Operators: s.Operators, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		Operators: s.Operators, Filters: s.Filters, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
 		Audit:       s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})

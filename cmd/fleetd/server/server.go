@@ -50,6 +50,7 @@ type Server struct {
 	Presences  *fleet.Presences
 	Snapshots  *fleet.Snapshots
 	Operators  *fleet.Operators
+	Filters    *fleet.Filters
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -191,6 +192,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})

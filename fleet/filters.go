@@ -1,0 +1,143 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// MaxFilters bounds the saved filters of a fleet.
+const MaxFilters = 500
+
+// A Filter is a device query with a name, for people and programs that ask for
+// the same devices again and again.
+type Filter struct {
+	ID        uuid.UUID
+	Name      string // 1 to 60 of a-z, 0-9 and -, begins and ends with no -; unique
+	Title     string // for people; may be empty
+	Query     string // in the query language; never empty
+	CreatedBy string
+	CreatedAt time.Time
+}
+
+// FilterStore keeps saved filters. Changes are audited.
+type FilterStore interface {
+	Filters(ctx context.Context) ([]Filter, error) // by name
+	Filter(ctx context.Context, id uuid.UUID) (Filter, error)
+	FilterByName(ctx context.Context, name string) (Filter, error)
+	// CreateFilter and UpdateFilter fail with [ErrConflict] if the name is taken.
+	CreateFilter(ctx context.Context, by Principal, f Filter) error
+	UpdateFilter(ctx context.Context, by Principal, f Filter) error
+	DeleteFilter(ctx context.Context, by Principal, id uuid.UUID) error
+}
+
+// Filters manages saved filters. A filter names no device: everyone may read
+// it, and finds with it what their scope shows.
+type Filters struct {
+	store FilterStore
+	now   func() time.Time
+}
+
+// NewFilters makes the service.
+func NewFilters(store FilterStore) *Filters {
+	return &Filters{store: store, now: func() time.Time { return time.Now().UTC() }}
+}
+
+var filterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?$`)
+
+// Filters returns all filters, by name.
+func (s *Filters) Filters(ctx context.Context) ([]Filter, error) { return s.store.Filters(ctx) }
+
+// Filter returns one filter, or [ErrNotFound].
+func (s *Filters) Filter(ctx context.Context, id uuid.UUID) (Filter, error) {
+	return s.store.Filter(ctx, id)
+}
+
+// FilterByName returns the filter with this name, or [ErrNotFound]. A text that
+// cannot be a name is not looked up.
+func (s *Filters) FilterByName(ctx context.Context, name string) (Filter, error) {
+	if !filterName.MatchString(name) {
+		return Filter{}, errUnknownFilter(name)
+	}
+	f, err := s.store.FilterByName(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return Filter{}, errUnknownFilter(name)
+	}
+	return f, err
+}
+
+func errUnknownFilter(name string) error {
+	return Refuse(ErrNotFound, "unknown_filter", "name", CleanText(name, 60))
+}
+
+// A FilterChange says what a filter becomes; nil leaves a field as it is.
+type FilterChange struct{ Name, Title, Query *string }
+
+// Create saves a filter. It takes an operator of the whole fleet.
+func (s *Filters) Create(ctx context.Context, by Principal, f Filter) (Filter, error) {
+	if err := by.May(RoleOperator, "change_filter"); err != nil {
+		return Filter{}, err
+	}
+	if err := f.clean(); err != nil {
+		return Filter{}, err
+	}
+	all, err := s.store.Filters(ctx)
+	if err != nil {
+		return Filter{}, err
+	}
+	if len(all) >= MaxFilters {
+		return Filter{}, Refuse(ErrConflict, "too_many_filters", "limit", MaxFilters)
+	}
+	f.ID, f.CreatedBy, f.CreatedAt = uuid.Must(uuid.NewV7()), by.Name, s.now()
+	return f, s.store.CreateFilter(ctx, by, f)
+}
+
+// Update changes a filter.
+func (s *Filters) Update(ctx context.Context, by Principal, id uuid.UUID, c FilterChange) (Filter, error) {
+	if err := by.May(RoleOperator, "change_filter"); err != nil {
+		return Filter{}, err
+	}
+	f, err := s.store.Filter(ctx, id)
+	if err != nil {
+		return Filter{}, err
+	}
+	for to, from := range map[*string]*string{&f.Name: c.Name, &f.Title: c.Title, &f.Query: c.Query} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	if err := f.clean(); err != nil {
+		return Filter{}, err
+	}
+	return f, s.store.UpdateFilter(ctx, by, f)
+}
+
+// Delete removes a filter. The devices stay.
+func (s *Filters) Delete(ctx context.Context, by Principal, id uuid.UUID) error {
+	if err := by.May(RoleOperator, "change_filter"); err != nil {
+		return err
+	}
+	return s.store.DeleteFilter(ctx, by, id)
+}
+
+func (f *Filter) clean() (err error) {
+	if !filterName.MatchString(f.Name) {
+		return Refuse(ErrInvalid, "invalid_name.filter", "value", CleanText(f.Name, 60)).At("name")
+	}
+	if f.Title, err = CleanLine("title", f.Title, MaxNameBytes); err != nil {
+		return err
+	}
+	f.Query = strings.TrimSpace(f.Query)
+	q, err := ParseQuery(f.Query)
+	if err != nil {
+		return err
+	}
+	if q.Empty() {
+		return Refuse(ErrInvalid, "invalid_query.missing").At("q")
+	}
+	return nil
+}
