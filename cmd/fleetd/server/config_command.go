@@ -23,6 +23,7 @@ func (c *printConfig) Run() error {
 		return err
 	}
 	c.DatabaseURL, c.AdminPassword = redactURL(c.DatabaseURL), redact(c.AdminPassword)
+	c.VoiceSecret = redact(c.VoiceSecret)
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")
 	return out.Encode(c.Config)

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"fleetd/broker"
+	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
@@ -76,6 +77,7 @@ type Server struct {
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
+	voice     atomic.Pointer[voice.Relay] // nil without a voice server
 	engine    atomic.Pointer[rollout.Engine]
 	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
@@ -229,7 +231,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log})
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: s.brokerVoice(), Node: cfg.NodeName, Version: cfg.Version, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -256,6 +258,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
 		Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
+
+	if err := s.startVoice(); err != nil {
+		return nil, err
+	}
 
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
