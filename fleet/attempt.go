@@ -17,6 +17,8 @@ type attempt struct {
 	wire   json.RawMessage // the arguments as they go to the device
 	turn   Turn            // nil if the call is not to be sent
 	order  *FirmwareOrder  // of an upgrade; else nil
+	asks   *Approval       // the call waits for it; else nil
+	wasOn  bool            // on record before: it waited for its approval
 	wrote  bool            // the order was notified that its call was sent
 
 	stalled func(error) // see [CallRequest]; may be nil
@@ -26,7 +28,8 @@ type attempt struct {
 // models and campaigns:
 //
 //	check  the request is worth a record, and names a device
-//	judge  the actor may make this call to this device, with these arguments
+//	judge  the actor may make this call to this device, with these arguments,
+//	       or may ask a person for it: then it is put on record, and waits
 //	queue  the call has its place in the device's line
 //	store  its record is durable: nothing is sent without one
 //	send   its turn comes, its bytes are written, and its outcome is durable
@@ -110,12 +113,12 @@ func checkRequest(r CallRequest) error {
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
 		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
 	}
-	return nil
+	return checkPurpose(r.Purpose)
 }
 
 func (s *Calls) newCall(r CallRequest) *Call {
 	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
-		FanOut: r.FanOut, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
 	}
@@ -128,11 +131,26 @@ func (s *Calls) newCall(r CallRequest) *Call {
 	return c
 }
 
-// judge closes the call if the gate refuses it.
+// judge closes the call if the gate refuses it, and has it wait if a person can
+// approve it.
 func (a *attempt) judge(ctx context.Context, r CallRequest) {
-	if no := a.admit(ctx, r); no != nil {
+	switch no := a.admit(ctx, r); {
+	case no == nil:
+	case no.ask != nil && a.calls.o.Approvals != nil:
+		a.ask(*no.ask, r)
+	default:
 		a.close(no.state, &no.err)
 	}
+}
+
+// ask has the call wait for an approval. Its arguments are those of the request:
+// a url argument is filled in once it is approved.
+func (a *attempt) ask(v Verdict, r CallRequest) {
+	a.asks = newApproval(v, r.Actor, r.Purpose, r.now)
+	a.asks.Subject, a.asks.SubjectID, a.asks.Device, a.asks.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
+	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
+	a.asks.Digest = ApprovalDigest(r.Actor, []DeviceID{r.Device}, r.Tool, a.call.Arguments, r.Picture, v.Version)
+	a.call.State, a.call.Approval = CallPendingApproval, a.asks.ID
 }
 
 // admit fills in the url argument that fleetd owns and asks the gate.
@@ -192,7 +210,7 @@ func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
 // sent straight away: the record must be there before the first byte leaves,
 // and one commit does for both.
 func (a *attempt) queue(unlessOffline bool) error {
-	if a.call.State.Final() {
+	if a.call.State != CallPending {
 		return nil
 	}
 	turn, err := a.calls.o.Link.Queue(a.call.Device)
@@ -206,7 +224,7 @@ func (a *attempt) queue(unlessOffline bool) error {
 	default:
 		a.turn = turn
 		a.call.RPCID = turn.RPCID()
-		if ready(turn) {
+		if !a.wasOn && ready(turn) {
 			a.markSent()
 		}
 	}
@@ -228,12 +246,28 @@ func (a *attempt) markSent() {
 }
 
 // store puts the call on record: final if it cannot be made, sent if the device
-// is idle, else pending.
+// is idle, else pending; or with the approval that it waits for.
 func (a *attempt) store(ctx context.Context) error {
+	if a.asks != nil {
+		return a.storeAsked(context.WithoutCancel(ctx))
+	}
 	if err := a.calls.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
 		return a.notInserted(err)
 	}
 	a.calls.announce(a.call)
+	return nil
+}
+
+func (a *attempt) storeAsked(ctx context.Context) (err error) {
+	approvals := a.calls.o.Approvals
+	if a.asks.AskedLine, a.asks.Person, err = approvals.PrincipalLine(ctx, a.asks.AskedBy); err != nil {
+		return err
+	}
+	if err := approvals.AskForCall(ctx, a.call, a.asks); err != nil {
+		return a.notInserted(err)
+	}
+	a.calls.announce(a.call)
+	a.calls.announceApproval(a.asks)
 	return nil
 }
 
@@ -252,6 +286,9 @@ func (a *attempt) notInserted(err error) error {
 // send sends a call on record, waits for its outcome and stores that.
 func (a *attempt) send() error {
 	defer a.notifyNotSent()
+	if a.call.State == CallPendingApproval {
+		return nil
+	}
 	if a.turn == nil { // refused, invalid or offline
 		a.calls.o.Observe(a.call)
 		return nil

@@ -10,12 +10,16 @@ import (
 
 // CallState is where a tool call stands.
 //
+//	pending_approval -> pending | refused  (a person decides)
 //	pending -> sent -> succeeded | tool_error | timed_out | unknown
 //	pending -> canceled
 //	refused | invalid | offline           (never sent)
 type CallState string
 
 const (
+	// on record, waits for a person's decision (see [Approval]); certainly not sent
+	CallPendingApproval CallState = "pending_approval"
+
 	CallPending   CallState = "pending"    // on record, waits for the device's turn; certainly not sent
 	CallSent      CallState = "sent"       // may have been written to the device
 	CallSucceeded CallState = "succeeded"  // the device answered, or evidence proves it
@@ -29,11 +33,13 @@ const (
 )
 
 // CallStates lists every state, in the order they are shown.
-var CallStates = []CallState{CallPending, CallSent, CallSucceeded, CallToolError, CallTimedOut,
+var CallStates = []CallState{CallPendingApproval, CallPending, CallSent, CallSucceeded, CallToolError, CallTimedOut,
 	CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
 
 // Final reports whether the state is an outcome.
-func (s CallState) Final() bool { return s != CallPending && s != CallSent }
+func (s CallState) Final() bool {
+	return s != CallPendingApproval && s != CallPending && s != CallSent
+}
 
 // Failed reports whether the state is an outcome other than success.
 func (s CallState) Failed() bool { return s.Final() && s != CallSucceeded }
@@ -47,6 +53,7 @@ type Call struct {
 	Arguments json.RawMessage // as sent, with the link of a url argument shortened (see [Links])
 	Actor     Principal
 	FanOut    uuid.UUID // zero if the call stands alone
+	Approval  uuid.UUID // that the call, or its fan-out, needs or needed; zero if none
 	State     CallState
 	Result    json.RawMessage // MCP CallToolResult, normalised; nil without an answer, or with one that is too large
 	Error     *CallError

@@ -34,16 +34,27 @@ type CallRequest struct {
 	// UnlessOffline makes the request fail with [ErrOffline], and leave no
 	// record, while the device is not connected.
 	UnlessOffline bool
+	Purpose       string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
 	Picture       string         // [ToolPreviewImage]: blob key of the picture to show
 	Firmware      *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
 	now     time.Time
 	preview bool // nothing is to be called
+	grant   *grant
+	// approval of the fan-out, or of the call itself
+	approval uuid.UUID
 	// stalled, if set, sees each failure to store the outcome that is tried again.
 	stalled func(error)
 }
 
 func (r CallRequest) isFanOut() bool { return r.FanOut != uuid.Nil }
+
+// mayAsk reports whether the call can wait for a person: one of a campaign or of
+// fleetd cannot, and one of a fan-out is part of what was asked for, or not.
+func (r CallRequest) mayAsk() bool {
+	return r.Firmware == nil && r.Actor.Kind != KindCampaign && r.Actor.Kind != KindSystem &&
+		(r.preview || !r.isFanOut())
+}
 
 // URLMaker makes one-time addresses for the url arguments of calls.
 type URLMaker interface {
@@ -57,18 +68,21 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Log, Now and Observe are required.
+// CallsOptions configures [Calls]. All but Policy, Approvals, Log, Now and Observe
+// are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
 	Policy  Policy // nil: what role, hold and tool allow is allowed
-	Link    Link
-	Watcher Watcher
-	URLs    URLMaker
-	Events  *Events
-	Log     *slog.Logger
-	Now     func() time.Time
-	Observe func(*Call) // sees every outcome, for metrics
+	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
+	Approvals ApprovalStore
+	Link      Link
+	Watcher   Watcher
+	URLs      URLMaker
+	Events    *Events
+	Log       *slog.Logger
+	Now       func() time.Time
+	Observe   func(*Call) // sees every outcome, for metrics
 }
 
 // Calls makes tool calls and keeps the record of each: the one gate through
@@ -84,6 +98,7 @@ type Calls struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex
+	process uuid.UUID // this one
 	first   uuid.UUID // strays of an earlier process have lower ids
 	stopped bool
 	stop    context.CancelCauseFunc
@@ -107,7 +122,8 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Policy = everything{}
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{o: o, life: life, stop: stop, first: uuid.Must(uuid.NewV7())}
+	s := &Calls{o: o, life: life, stop: stop, process: uuid.Must(uuid.NewV7())}
+	s.first = s.process
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
 	s.gate.policy = o.Policy
@@ -118,7 +134,8 @@ func NewCalls(o CallsOptions) *Calls {
 // offline, or one that does not answer is an outcome, not an error: an error
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
-// if ctx ends meanwhile.
+// if ctx ends meanwhile. A call that needs an approval is returned at once, in
+// the state [CallPendingApproval].
 func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) { return s.carry(ctx, r, true) }
 
 // Start makes a call and returns its record at once, final only if it was not

@@ -78,6 +78,12 @@ func (s *Devices) Device(ctx context.Context, id DeviceID) (Device, error) {
 	return s.store.Device(ctx, id)
 }
 
+// Known returns the device as calls are judged, from memory where it can; see
+// [Targets.Device].
+func (s *Devices) Known(ctx context.Context, id DeviceID) (Device, error) {
+	return s.targets.Device(ctx, id)
+}
+
 // Devices returns a page of the devices that a filter picks.
 func (s *Devices) Devices(ctx context.Context, f DeviceFilter) (Page[Device], error) {
 	s.settle(ctx, "")
@@ -131,20 +137,46 @@ func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]Invento
 
 // Update changes name, notes, tags or time zone.
 func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p DevicePatch) (Device, error) {
-	if err := by.May(RoleOperator, "change_device"); err != nil {
+	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "change_device"); err != nil {
 		return Device{}, err
 	}
 	if err := p.clean(); err != nil {
 		return Device{}, err
 	}
+	if err := s.staysInScope(ctx, by, id, p); err != nil {
+		return Device{}, err
+	}
 	return s.changed(ctx, id, s.store.UpdateDevice(ctx, by, id, p))
+}
+
+// staysInScope refuses a change of name or tags that would bring the device into
+// a principal's scope, or out of it: who may do that gives itself devices.
+func (s *Devices) staysInScope(ctx context.Context, by Principal, id DeviceID, p DevicePatch) error {
+	if by.Scope == nil || by.Scope.Filter.Empty() || p.Name == nil && p.Tags == nil {
+		return nil
+	}
+	d, err := s.targets.Device(ctx, id)
+	if err != nil {
+		return err
+	}
+	before := by.RoleOn(d)
+	if p.Name != nil {
+		d.Name = *p.Name
+	}
+	if p.Tags != nil {
+		d.Tags = *p.Tags
+	}
+	if after := by.RoleOn(d); after != before {
+		return Refuse(ErrForbidden, "leaves_scope", "device", id, "actor", by.Name)
+	}
+	return nil
 }
 
 // Hold keeps everyone but its owner from acting on the device, until the time
 // given or, if that is nil, until released.
 func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason string, until *time.Time) (Device,
 	error) {
-	if err := by.May(RoleOperator, "hold_device"); err != nil {
+	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "hold_device"); err != nil {
 		return Device{}, err
 	}
 	reason, err := CleanLine("reason", reason, MaxReasonBytes)
@@ -163,7 +195,7 @@ func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason st
 
 // Release ends a hold; any operator may.
 func (s *Devices) Release(ctx context.Context, by Principal, id DeviceID) (Device, error) {
-	if err := by.May(RoleOperator, "release_device"); err != nil {
+	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "release_device"); err != nil {
 		return Device{}, err
 	}
 	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, nil))
@@ -172,7 +204,7 @@ func (s *Devices) Release(ctx context.Context, by Principal, id DeviceID) (Devic
 // Retire takes a device out of service: its credentials end and its connection
 // closes. Its records stay.
 func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
-	if err := by.May(RoleAdmin, "retire_device"); err != nil {
+	if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "retire_device"); err != nil {
 		return err
 	}
 	if _, err := s.changed(ctx, id, s.store.RetireDevice(ctx, by, id, s.now())); err != nil {

@@ -24,6 +24,7 @@ const (
 	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
 	EventConfig    EventKind = "config"     // a device reported its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id
+	EventApproval  EventKind = "approval"   // an approval is asked for or was decided; Subject is its id
 	// lines of a device's log came, or its following began or ended; Subject is the device
 	EventLog EventKind = "log"
 )

@@ -12,9 +12,12 @@ import (
 type FanOutState string
 
 const (
+	FanOutPendingApproval FanOutState = "pending_approval" // waits for a person's decision (see [Approval])
+
 	FanOutRunning   FanOutState = "running"
 	FanOutCompleted FanOutState = "completed"
 	FanOutCanceled  FanOutState = "canceled"
+	FanOutRefused   FanOutState = "refused" // its approval was denied, or did not come in time
 )
 
 // A FanOut is one call made to many devices: the audience is resolved once, at
@@ -27,13 +30,28 @@ type FanOut struct {
 	Arguments   json.RawMessage
 	MaxInFlight int
 	Timeout     time.Duration // of each call; 0 takes the tool's default
-	OfflineWait time.Duration // how long, from CreatedAt, devices that are not connected are waited for; 0: not at all
+	OfflineWait time.Duration // how long, from Began, devices that are not connected are waited for; 0: not at all
 	State       FanOutState
 	Targets     int // devices it goes to
 	Skipped     int // devices that matched but were left out, or could not be called, each with a reason
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
+
+	Approval      uuid.UUID  // that it needs or needed; zero if none
+	PolicyVersion int64      // for which the approval is good
+	StartedAt     *time.Time // when it was approved; nil if it did not wait for that
+}
+
+// Open reports whether the fan-out has not ended.
+func (f FanOut) Open() bool { return f.State == FanOutRunning || f.State == FanOutPendingApproval }
+
+// Began is when it began to call devices, or would if it were approved.
+func (f FanOut) Began() time.Time {
+	if f.StartedAt != nil {
+		return *f.StartedAt
+	}
+	return f.CreatedAt
 }
 
 // WaitsUntil is when devices that are not connected are waited for no longer,
@@ -42,7 +60,7 @@ func (f FanOut) WaitsUntil() *time.Time {
 	if f.OfflineWait == 0 {
 		return nil
 	}
-	until := f.CreatedAt.Add(f.OfflineWait)
+	until := f.Began().Add(f.OfflineWait)
 	return &until
 }
 

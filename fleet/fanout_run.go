@@ -30,6 +30,7 @@ const (
 type fanOutRun struct {
 	s      *FanOuts
 	f      FanOut
+	grant  *grant // nil: no approval was needed
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -82,6 +83,9 @@ func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 	workers := min(f.MaxInFlight, f.Targets)
 	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool),
 		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
+	if f.Approval != uuid.Nil {
+		r.grant = &grant{f.PolicyVersion}
+	}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
 	s.running.Go(func() {
@@ -604,7 +608,7 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
 	r.acting.RUnlock()
 	c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
 		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
-		stalled: stalled})
+		stalled: stalled, grant: r.grant, approval: r.f.Approval})
 	r.acting.RLock()
 	if r.over {
 		return Call{}, r.ctx.Err()

@@ -41,6 +41,7 @@ type FanOutRequest struct {
 	// OfflineWait is how long devices that are not connected are waited for. 0
 	// ends their calls as offline at once.
 	OfflineWait time.Duration
+	Purpose     string // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
 	// Confirm is the number of targets, of a tool after which somebody has to go
 	// to each device; [FanOuts.Create] refuses another number. Others ignore it.
 	Confirm int
@@ -48,12 +49,15 @@ type FanOutRequest struct {
 
 // A FanOutPreview says what a fan-out would do, before it does.
 type FanOutPreview struct {
-	Matched  int
-	Targets  int
-	Offline  int // of the targets: not connected now
-	UserOnly bool
-	Effect   ToolEffect       // on each device
-	Skipped  []SkippedDevices // by reason, most first
+	Matched      int
+	Targets      int
+	Offline      int // of the targets: not connected now
+	NeedApproval int // of the targets: the fan-out waits for a person if there are any
+	UserOnly     bool
+	Effect       ToolEffect       // on each device
+	Skipped      []SkippedDevices // by reason, most first
+
+	verdict Verdict // of the first target that needs an approval
 }
 
 // NeedsConfirm reports whether [FanOutRequest.Confirm] has to be the number of
@@ -78,12 +82,15 @@ type FanOutDevices interface {
 
 // FanOutsOptions configures [FanOuts]. Those without a default are required.
 type FanOutsOptions struct {
-	Store    FanOutStore
-	Devices  FanOutDevices
-	Calls    *Calls
-	Presence interface{ IsConnected(id DeviceID) bool }
-	Events   *Events      // of presence too
-	Log      *slog.Logger // nil: silent
+	Store   FanOutStore
+	Devices FanOutDevices
+	Calls   *Calls
+	// Approvals keeps fan-outs that wait for a person. Nil: devices whose calls
+	// need an approval are left out.
+	Approvals ApprovalStore
+	Presence  interface{ IsConnected(id DeviceID) bool }
+	Events    *Events      // of presence too
+	Log       *slog.Logger // nil: silent
 	// Grace is how long after a start devices are waited for that were connected
 	// before it. Default: 1m
 	Grace time.Duration
@@ -92,14 +99,15 @@ type FanOutsOptions struct {
 // FanOuts makes the same call to many devices, each at most once, and goes on
 // after a restart from what is on record.
 type FanOuts struct {
-	store    FanOutStore
-	calls    *Calls
-	devices  FanOutDevices
-	presence interface{ IsConnected(id DeviceID) bool }
-	events   *Events
-	log      *slog.Logger
-	grace    time.Duration
-	now      func() time.Time
+	store     FanOutStore
+	calls     *Calls
+	approvals ApprovalStore
+	devices   FanOutDevices
+	presence  interface{ IsConnected(id DeviceID) bool }
+	events    *Events
+	log       *slog.Logger
+	grace     time.Duration
+	now       func() time.Time
 
 	mu      sync.Mutex
 	life    context.Context // nil before Run
@@ -113,7 +121,7 @@ func NewFanOuts(o FanOutsOptions) *FanOuts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &FanOuts{store: o.Store, calls: o.Calls, devices: o.Devices, presence: o.Presence, events: o.Events,
+	return &FanOuts{store: o.Store, calls: o.Calls, approvals: o.Approvals, devices: o.Devices, presence: o.Presence, events: o.Events,
 		log:   o.Log,
 		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() },
 		runs: make(map[uuid.UUID]*fanOutRun)}
@@ -148,6 +156,7 @@ func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 	if err := r.check(); err != nil {
 		return FanOutPreview{}, err
 	}
+	ctx = WithScope(ctx, r.Actor)
 	p, _, err := s.resolve(ctx, r)
 	return p, err
 }
@@ -157,6 +166,7 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	if err := r.check(); err != nil { // and fill in what was left out
 		return FanOut{}, err
 	}
+	ctx = WithScope(ctx, r.Actor)
 	p, targets, err := s.resolve(ctx, r)
 	if err != nil {
 		return FanOut{}, err
@@ -171,6 +181,9 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
 		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now()}
+	if p.NeedApproval > 0 {
+		return s.ask(ctx, f, targets, r, p.verdict)
+	}
 	if err := s.store.CreateFanOut(ctx, &f, targets); err != nil {
 		if !errors.Is(err, ErrNotStored) && !rowRefused(err) {
 			s.withdraw(f)
@@ -179,6 +192,29 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	}
 	s.launch(f, called(targets))
 	s.announce(f.ID)
+	return f, nil
+}
+
+// ask puts a fan-out on record that waits for its approval.
+func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r FanOutRequest, v Verdict) (FanOut,
+	error) {
+	a := newApproval(v, r.Actor, r.Purpose, f.CreatedAt)
+	a.Subject, a.SubjectID, a.Query, a.Targets = ApprovalOfFanOut, f.ID, f.Query, f.Targets
+	a.Tool, a.Arguments = f.Tool, f.Arguments
+	a.Digest = ApprovalDigest(r.Actor, called(targets), f.Tool, f.Arguments, "", v.Version)
+	f.State, f.Approval, f.PolicyVersion = FanOutPendingApproval, a.ID, v.Version
+	var err error
+	if a.AskedLine, a.Person, err = s.approvals.PrincipalLine(ctx, a.AskedBy); err != nil {
+		return FanOut{}, err
+	}
+	if err := s.approvals.AskForFanOut(ctx, &f, targets, a); err != nil {
+		if !errors.Is(err, ErrNotStored) && !rowRefused(err) {
+			s.withdraw(f)
+		}
+		return FanOut{}, err
+	}
+	s.announce(f.ID)
+	s.calls.announceApproval(a)
 	return f, nil
 }
 
@@ -218,14 +254,21 @@ func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]DeviceCount, err
 
 // Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
 func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error {
-	if err := by.May(RoleOperator, "cancel_fanout"); err != nil {
+	var f FanOut
+	read := func(ctx context.Context) (err error) {
+		f, err = s.Get(ctx, id)
 		return err
 	}
-	f, err := s.Get(ctx, id)
-	if err != nil {
+	if err := by.MaySomewhere(RoleOperator, "cancel_fanout"); err != nil {
 		return err
 	}
-	if f.State != FanOutRunning {
+	if err := read(WithScope(ctx, by)); err != nil {
+		return err
+	}
+	if err := by.MayOnAll(ctx, read, RoleOperator, "cancel_fanout"); err != nil {
+		return err
+	}
+	if !f.Open() {
 		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
 		return Refuse(ErrConflict, "not_running", "state", Because("state."+string(f.State)))
 	}
@@ -237,11 +280,14 @@ func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error 
 	}
 	s.halt(id)
 	s.announce(id)
+	if f.State == FanOutPendingApproval {
+		s.events.Publish(Event{Kind: EventApproval, At: s.now(), Subject: f.Approval.String()})
+	}
 	return nil
 }
 
 func (r *FanOutRequest) check() error {
-	if err := r.Actor.May(RoleOperator, "make_fanout"); err != nil {
+	if err := r.Actor.MaySomewhere(RoleOperator, "make_fanout"); err != nil {
 		return err
 	}
 	if r.MaxInFlight == 0 {
@@ -261,7 +307,7 @@ func (r *FanOutRequest) check() error {
 	if len(r.Arguments) == 0 {
 		r.Arguments = json.RawMessage("{}")
 	}
-	return checkRequest(CallRequest{Tool: r.Tool, Arguments: r.Arguments, Timeout: r.Timeout})
+	return checkRequest(CallRequest{Tool: r.Tool, Arguments: r.Arguments, Timeout: r.Timeout, Purpose: r.Purpose})
 }
 
 // resolve finds the audience of a checked request, and judges each device as
@@ -281,10 +327,16 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 		}
 		for _, id := range page {
 			t := known[id]
-			if t == nil {
-				continue // an id that names no device
+			if t == nil || !r.Actor.Sees(t.device) {
+				continue // an id that names no device, or none that exists for the actor
 			}
-			target := FanOutTarget{Device: id, Reason: s.reason(t, r)}
+			reason, ask := s.reason(t, r)
+			target := FanOutTarget{Device: id, Reason: reason}
+			if ask != nil {
+				if p.NeedApproval++; p.NeedApproval == 1 {
+					p.verdict = *ask
+				}
+			}
 			targets = append(targets, target)
 			p.count(t, target.Reason, s.presence.IsConnected(id), skipped, r.Tool)
 		}
@@ -312,21 +364,26 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, er
 	return ids, nil
 }
 
-// reason asks the gate, as the call itself will; "" lets the device in.
-func (s *FanOuts) reason(t *target, r FanOutRequest) string {
+// reason asks the gate, as the call itself will; "" lets the device in, with the
+// verdict if a person has to approve that.
+func (s *FanOuts) reason(t *target, r FanOutRequest) (string, *Verdict) {
 	request := CallRequest{Actor: r.Actor, Device: t.device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
 		now: s.now(), preview: true}
 	if r.Tool == ToolSnapshot {
 		args, err := withURL(r.Arguments, "http://fleetd.invalid/")
 		if err != nil {
-			return "invalid_arguments"
+			return "invalid_arguments", nil
 		}
 		request.Arguments = args
 	}
-	if no := s.calls.gate.check(t, request); no != nil {
-		return no.err.Code
+	no := s.calls.gate.check(t, request)
+	switch {
+	case no == nil:
+		return "", nil
+	case no.ask != nil && s.approvals != nil:
+		return "", no.ask
 	}
-	return ""
+	return no.err.Code, nil
 }
 
 func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped map[string]*SkippedDevices,

@@ -11,10 +11,11 @@ type gate struct {
 type refusal struct {
 	state CallState
 	err   CallError
+	ask   *Verdict // not nil: the call may be made once a person approves it
 }
 
-func refuse(e *CallError) *refusal  { return &refusal{CallRefused, *e} }
-func invalid(e *CallError) *refusal { return &refusal{CallInvalid, *e} }
+func refuse(e *CallError) *refusal  { return &refusal{state: CallRefused, err: *e} }
+func invalid(e *CallError) *refusal { return &refusal{state: CallInvalid, err: *e} }
 
 // check returns nil if the actor may make this call to this device.
 func (g *gate) check(t *target, r CallRequest) *refusal {
@@ -53,12 +54,18 @@ func checkStanding(t *target, r CallRequest) *refusal {
 
 func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
 	v := g.policy.Judge(&Proposal{Principal: r.Actor, Device: &t.device, Tool: tool, Arguments: r.Arguments, At: r.now,
-		Preview: r.preview})
-	switch v.Decision {
-	case DecisionAllow:
+		Preview: r.preview || r.grant != nil && !r.isFanOut()}) // a call counts once: when it is asked for
+	switch {
+	case r.grant != nil && r.grant.policy != v.Version:
+		return refuse(NewCallError(CodeApprovalStale))
+	case v.Decision == DecisionAllow, v.Decision == DecisionRequireApproval && r.grant != nil:
 		return nil
-	case DecisionRequireApproval:
-		return refuse(NewCallError("approval_required", "rule", v.RuleName))
+	case v.Decision == DecisionRequireApproval:
+		no := refuse(NewCallError("approval_required", "rule", v.RuleName))
+		if r.mayAsk() {
+			no.ask = &v
+		}
+		return no
 	}
 	if v.Reason.Code == "" {
 		return refuse(NewCallError("policy_denied", "rule", v.RuleName))

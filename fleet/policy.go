@@ -40,6 +40,8 @@ type Verdict struct {
 	RuleName string
 	Version  int64  // of the policy; an approval is good for one version
 	Reason   Reason // of a denial: the code and parameters of the refusal
+	// ApprovalTTL is how long a call waits for its approval. 0: [DefaultApprovalTTL]
+	ApprovalTTL time.Duration
 }
 
 // everything is the policy of a fleet without one.

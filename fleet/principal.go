@@ -98,6 +98,10 @@ func (p Principal) Sees(d Device) bool { return p.RoleOn(d) != "" }
 // single device.
 func (p Principal) May(need Role, act string) error { return p.mayAs(p.FleetRole(), need, act) }
 
+// MaySomewhere returns nil if the principal may do, to some device at least,
+// what needs role need. What it acts on is then judged device by device.
+func (p Principal) MaySomewhere(need Role, act string) error { return p.mayAs(p.Role, need, act) }
+
 // MayOn returns nil if the principal may do to the device what needs role need,
 // and [ErrNotFound] if the device does not exist for it.
 func (p Principal) MayOn(d Device, need Role, act string) error {

@@ -93,8 +93,13 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 // its successor. A successor that waits is let in first; code is the one that
 // it was seen to show, "" accepts whichever asks.
 func (s *Devices) Replace(ctx context.Context, by Principal, old, successor DeviceID, code string) (Device, error) {
-	if err := by.May(RoleAdmin, "replace_device"); err != nil {
-		return Device{}, err
+	for _, id := range []DeviceID{old, successor} {
+		if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "replace_device"); err != nil {
+			if id == successor && errors.Is(err, ErrNotFound) {
+				err = Refuse(ErrInvalid, "unknown_successor", "device", successor)
+			}
+			return Device{}, err
+		}
 	}
 	r, err := s.PlanReplacement(ctx, old, successor)
 	if err != nil {

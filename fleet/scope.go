@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -95,6 +96,62 @@ func WithScope(ctx context.Context, p Principal) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
+}
+
+// WithinFilter returns a context in which stores find what lies wholly within the
+// principal's filter, also if it sees the rest.
+func WithinFilter(ctx context.Context, p Principal) context.Context {
+	if p.Scope == nil || p.Scope.Filter.Empty() {
+		return ctx
+	}
+	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
+}
+
+// MayOnDevice is [Principal.MayOn] for a device that has yet to be found. Where
+// the scope does not matter, the act itself finds out whether it exists.
+func (p Principal) MayOnDevice(ctx context.Context, find func(context.Context, DeviceID) (Device, error), id DeviceID,
+	need Role, act string) error {
+	if p.Scope == nil {
+		return p.May(need, act)
+	}
+	d, err := find(ctx, id)
+	if err != nil {
+		return err
+	}
+	return p.MayOn(d, need, act)
+}
+
+// RoleOnAll is the principal's role on a collection of devices, such as the
+// audience of a campaign: on each of them it has that role or a higher one. find
+// reads the collection; where the context is narrowed to a filter, it finds only
+// what lies wholly within that.
+func (p Principal) RoleOnAll(ctx context.Context, find func(context.Context) error) (Role, error) {
+	if p.Scope == nil || p.Scope.Filter.Empty() {
+		return p.Role, nil
+	}
+	err := find(WithinFilter(ctx, p))
+	switch {
+	case err == nil:
+		return p.Role, nil
+	case !errors.Is(err, ErrNotFound):
+		return "", err
+	case p.Scope.Rest == "":
+		return "", err
+	}
+	return p.Scope.Rest, nil
+}
+
+// MayOnAll returns nil if the principal may do to each device of a collection
+// what needs role need; see [Principal.RoleOnAll].
+func (p Principal) MayOnAll(ctx context.Context, find func(context.Context) error, need Role, act string) error {
+	if p.Scope == nil {
+		return p.May(need, act)
+	}
+	role, err := p.RoleOnAll(ctx, find)
+	if err != nil {
+		return err
+	}
+	return p.mayAs(role, need, act)
 }
 
 // WithoutScope returns a context for reads on behalf of fleetd itself, such as

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Limits of calls whose records are to be settled.
@@ -213,7 +215,7 @@ func (s *Calls) Run(ctx context.Context) error {
 		s.mu.Lock()
 		first := s.first
 		s.mu.Unlock()
-		switch n, err := s.o.Store.CancelStrays(ctx, first); {
+		switch n, err := s.cancelStrays(ctx, first); {
 		case err != nil && ctx.Err() == nil:
 			s.o.Log.Warn("calls of the last run not looked for; trying again", "err", err)
 		case n > 0:
@@ -222,4 +224,13 @@ func (s *Calls) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+func (s *Calls) cancelStrays(ctx context.Context, first uuid.UUID) (int64, error) {
+	n, err := s.o.Store.CancelStrays(ctx, first)
+	if err != nil || s.o.Approvals == nil {
+		return n, err
+	}
+	approved, err := s.o.Approvals.CancelApprovedStrays(ctx, s.process)
+	return n + approved, err
 }

@@ -61,6 +61,22 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	return t.add(ctx, d, now)
 }
 
+// Device returns the device as calls are judged: as it was some seconds ago, if
+// something else than fleetd changed it since.
+func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {
+	known, err := t.get(ctx, id, time.Now().UTC())
+	if err != nil {
+		return Device{}, err
+	}
+	return known.device, nil
+}
+
+// MayOn returns nil if the principal may do to the device what needs role need;
+// see [Principal.MayOnDevice].
+func (t *Targets) MayOn(ctx context.Context, by Principal, id DeviceID, need Role, act string) error {
+	return by.MayOnDevice(ctx, t.Device, id, need, act)
+}
+
 // loadTTL leaves what load returns enough time to be used by the calls for which
 // it was loaded, so that these do not read device by device.
 const loadTTL = targetTTL / 3

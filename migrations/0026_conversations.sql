@@ -7,7 +7,7 @@ CREATE TABLE conversations (
     id         uuid PRIMARY KEY,
     device_id  text COLLATE "C" NOT NULL CHECK (device_id <> ''),
     upstream   text NOT NULL,
-    begin_at   timestamptz NOT NULL,
+    created_at   timestamptz NOT NULL,
     end_at     timestamptz,
     ended      text NOT NULL DEFAULT '',
     calls      bigint NOT NULL CHECK (calls >= 0),
@@ -22,5 +22,5 @@ CREATE TABLE conversations (
     CONSTRAINT end_has_code CHECK ((end_at IS NULL) = (ended = ''))
 );
 CREATE INDEX conversations_device ON conversations (device_id, id DESC);
-CREATE INDEX conversations_begin ON conversations (begin_at);
+CREATE INDEX conversations_created ON conversations (created_at);
 CREATE INDEX conversations_open ON conversations (id) WHERE end_at IS NULL;

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
@@ -65,7 +66,7 @@ func (p *progresses) get(ctx context.Context, s *Server, c campaign.Campaign) (c
 	if age := now.Sub(e.at); !e.at.IsZero() && age >= 0 && age < limit && e.revision == c.Revision {
 		return e.last, nil
 	}
-	last, err := s.countCampaign(ctx, c)
+	last, err := s.countCampaign(fleet.WithoutScope(ctx), c)
 	if err == nil {
 		e.at, e.revision, e.last = now, c.Revision, last
 	}

@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -22,19 +23,20 @@ func (s *Server) campaignRoutes() []route {
 	campaign := ui.PathCampaigns + "/{campaign}"
 	device := campaign + "/devices/{device}"
 	routes := []route{
-		{method: get, pattern: ui.PathCampaigns, role: viewer, page: s.listCampaigns},
-		{method: get, pattern: ui.PathCampaignNew, role: operator, page: s.planCampaign},
-		{method: post, pattern: ui.PathCampaigns, role: operator, page: s.createCampaign},
-		{method: get, pattern: campaign, role: viewer, page: s.showCampaign},
-		{method: get, pattern: campaign + "/edit", role: operator, page: s.replanCampaign},
-		{method: post, pattern: campaign + "/edit", role: operator, page: s.editCampaign},
-		{method: get, pattern: campaign + "/devices", role: viewer, page: s.listDeployments},
-		{method: get, pattern: device, role: viewer, page: s.showDeployment},
-		{method: post, pattern: device + "/retry", role: operator, page: s.retryDeployment},
+		{method: get, pattern: ui.PathCampaigns, role: viewer, reach: access.List, page: s.listCampaigns},
+		{method: get, pattern: ui.PathCampaignNew, role: operator, reach: access.Audience, page: s.planCampaign},
+		{method: post, pattern: ui.PathCampaigns, role: operator, reach: access.Audience, page: s.createCampaign},
+		{method: get, pattern: campaign, role: viewer, reach: access.Audience, page: s.showCampaign},
+		{method: get, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.replanCampaign},
+		{method: post, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.editCampaign},
+		{method: get, pattern: campaign + "/devices", role: viewer, reach: access.Audience, page: s.listDeployments},
+		{method: get, pattern: device, role: viewer, reach: access.Audience, page: s.showDeployment},
+		{method: post, pattern: device + "/retry", role: operator, reach: access.Audience, page: s.retryDeployment},
 	}
 	for name, act := range s.campaignActs() {
-		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, page: s.campaignAct(name,
-			act)})
+		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, reach: access.Audience,
+			page: s.campaignAct(name,
+				act)})
 	}
 	return routes
 }

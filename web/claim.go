@@ -15,18 +15,26 @@ import (
 // maxQueue is how many waiting devices a page lists.
 const maxQueue = 200
 
-func (s *Server) claimPage(ctx context.Context) ui.ClaimPage {
-	return ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx),
-		Waiting:  s.waitingDevices(),
-		Unlisted: s.Enrolments.Unlisted(), Admin: viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)}
+func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
+	waiting, err := s.waitingDevices(ctx)
+	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: waiting,
+		Admin: mayAdmin(ctx)}
+	if viewerOf(ctx).actor().FleetRole() != "" {
+		page.Unlisted = s.Enrolments.Unlisted()
+	}
+	return page, err
 }
 
 // waitingDevices are those that ask to join, longest first.
-func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
-	waiting := s.Enrolments.Waiting()
+func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
+	me := viewerOf(ctx).actor()
+	waiting, err := s.Enrolments.WaitingFor(ctx, me)
+	if err != nil {
+		return nil, err
+	}
 	waiting = waiting[:min(len(waiting), maxQueue)]
 	decides := make(map[fleet.DeviceID]enrolment.RuleMatch)
-	if s.EnrolmentMode != fleet.EnrolOpen {
+	if s.EnrolmentMode != fleet.EnrolOpen && me.FleetRole() != "" {
 		for _, m := range s.Rules.Preview(waiting) {
 			decides[m.Device] = m
 		}
@@ -46,11 +54,15 @@ func (s *Server) waitingDevices() (all []ui.WaitingDevice) {
 		}
 		all = append(all, d)
 	}
-	return all
+	return all, nil
 }
 
 func (s *Server) showClaim(r *http.Request) (answer, error) {
-	return show(s.claimPage(r.Context()).Page())
+	page, err := s.claimPage(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
 }
 
 var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims")
@@ -71,7 +83,10 @@ func (s *Server) claimDevice(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if err != nil && statusOf(err) < http.StatusInternalServerError {
-		page := s.claimPage(ctx)
+		page, readErr := s.claimPage(ctx)
+		if readErr != nil {
+			return answer{}, readErr
+		}
 		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)
 		a, _ := showAgain(page.Page())
 		a.status = statusOf(err)

@@ -117,15 +117,15 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
 	c.openKeys(log)
 	c.rules = enrolment.NewRules(c.store, nil)
+	targets := fleet.NewTargets(c.store, c.store)
 	c.enrolments, err = enrolment.New(enrolment.Options{Store: c.store, Events: c.events, Keys: c.keys, Serials: c.serials,
 		Mode: fleet.EnrolByCode, Rules: c.rules, Log: log,
-		Conflicts: c.store})
+		Device: targets.Device, Conflicts: c.store})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
-	targets := fleet.NewTargets(c.store, c.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
 		URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})

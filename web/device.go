@@ -39,7 +39,7 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 
 // head is the device's head on one of its tabs.
 func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
-	h := ui.NewDeviceHead(d, tab, s.now(), mayAct(r.Context()))
+	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(r.Context(), d))
 	if inv, err := s.Devices.Tools(r.Context(), d.ID); err == nil {
 		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
 		h.HasLogs = ui.NewOffers(inv).Any()
@@ -61,9 +61,9 @@ func (s *Server) showDevice(r *http.Request) (answer, error) {
 
 func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, error) {
 	ctx := r.Context()
-	page := ui.NewDevicePage(d, s.now(), mayAct(ctx))
+	page := ui.NewDevicePage(d, s.now(), mayActOn(ctx, d))
 	page.Head = s.head(r, d, "")
-	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
+	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
 	var err error
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err

@@ -41,7 +41,7 @@ func heartbeatOf(c telemetry.Config) (every time.Duration, muted bool) {
 // deviceConfig is the configuration as the device reported it, and the form to
 // change it.
 func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceConfigView, error) {
-	v := ui.DeviceConfigView{Device: d.ID, CanAct: mayAct(ctx),
+	v := ui.DeviceConfigView{Device: d.ID, CanAct: s.mayCall(ctx, d.ID),
 		Offline: d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive}
 	if inv, err := s.Devices.Tools(ctx, d.ID); err == nil {
 		v.Offers = offers(inv, fleet.ToolConfigGet) && offers(inv, fleet.ToolConfigSet)

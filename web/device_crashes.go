@@ -18,7 +18,7 @@ const shownCoreDumps = 20
 
 // deviceCrashes are the newest core dumps of a device.
 func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *fleet.Inventory) (ui.DeviceCrashes, error) {
-	v := ui.DeviceCrashes{Device: id, Offers: ui.NewOffers(inv).CoreDump, CanAct: mayAct(ctx)}
+	v := ui.DeviceCrashes{Device: id, Offers: ui.NewOffers(inv).CoreDump, CanAct: s.mayCall(ctx, id)}
 	dumps, err := s.CoreDumps.CoreDumps(ctx, id, shownCoreDumps)
 	if err != nil {
 		return v, err
@@ -91,7 +91,7 @@ func (s *Server) sendCoreDump(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	c, data, err := s.CoreDumps.Content(r.Context(), id)
+	c, data, err := s.CoreDumps.Content(r.Context(), viewerOf(r.Context()).actor(), id)
 	if err != nil {
 		s.fail(w, r, err)
 		return

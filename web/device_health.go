@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -34,10 +35,13 @@ type Reports interface {
 func (s *Server) healthRoutes() []route {
 	const device = ui.PathDevices + "/{device}"
 	return []route{
-		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, page: s.showHealth},
-		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, page: s.applyConfig,
+		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, reach: access.Device,
+			page: s.showHealth},
+		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, reach: access.Device,
+			page: s.applyConfig,
 			wait: fleet.MaxCallTimeout + 2*time.Minute},
-		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, page: s.readConfig,
+		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, reach: access.Device,
+			page: s.readConfig,
 			wait: fleet.MaxCallTimeout + 2*time.Minute},
 	}
 }
@@ -179,7 +183,7 @@ func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device) ([]ui.D
 	unsteady, err := s.Reports.UnsteadyVitals(ctx, ids)
 	rows := make([]ui.DeviceRow, len(devices))
 	for i, d := range devices {
-		rows[i] = ui.NewDeviceRow(s.fresh(d), s.now(), mayAct(ctx))
+		rows[i] = ui.NewDeviceRow(s.fresh(d), s.now(), mayActOn(ctx, d))
 		if v, ok := unsteady[d.ID]; ok {
 			rows[i].Unsteady = &v
 		}

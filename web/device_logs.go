@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -24,17 +25,24 @@ func (s *Server) logRoutes() []route {
 	const device, dump = ui.PathDevices + "/{device}", "/core-dumps/{dump}"
 	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
 	return []route{
-		{method: http.MethodGet, pattern: device + "/logs", role: viewer, page: s.showLogs},
-		{method: http.MethodGet, pattern: device + "/logs.txt", role: viewer, raw: s.sendLog},
-		{method: http.MethodPost, pattern: device + "/logs/fetch", role: operator, page: s.fetchLog, wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/logs/follow", role: operator, page: s.followLog, wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/logs/stop", role: operator, page: s.stopLog, wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/logs/level", role: operator, page: s.setLogLevel,
+		{method: http.MethodGet, pattern: device + "/logs", role: viewer, reach: access.Device, page: s.showLogs},
+		{method: http.MethodGet, pattern: device + "/logs.txt", role: viewer, reach: access.Device, raw: s.sendLog},
+		{method: http.MethodPost, pattern: device + "/logs/fetch", role: operator, reach: access.Device,
+			page: s.fetchLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/follow", role: operator, reach: access.Device,
+			page: s.followLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/stop", role: operator, reach: access.Device,
+			page: s.stopLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/level", role: operator, reach: access.Device,
+			page: s.setLogLevel,
 			wait: 2 * time.Minute},
-		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, page: s.fetchCoreDump,
+		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, reach: access.Device,
+			page: s.fetchCoreDump,
 			wait: fleet.MaxCallTimeout + 2*time.Minute},
-		{method: http.MethodGet, pattern: dump + "/content", role: operator, raw: s.sendCoreDump},
-		{method: http.MethodPost, pattern: dump + "/delete", role: operator, page: s.deleteCoreDump},
+		{method: http.MethodGet, pattern: dump + "/content", role: operator, reach: access.Record,
+			raw: s.sendCoreDump},
+		{method: http.MethodPost, pattern: dump + "/delete", role: operator, reach: access.Record,
+			page: s.deleteCoreDump},
 	}
 }
 
@@ -47,7 +55,7 @@ func (s *Server) showLogs(r *http.Request) (answer, error) {
 	page := ui.LogsPage{Head: s.head(r, d, tabLogs)}
 	filter := forms.NewLogFilter(r.URL.Query())
 	page.Head.Live = filter.Values()
-	page.Log = ui.NewDeviceLog(d.ID, s.Logs.View(d.ID, 0), filter, ui.NewOffers(inv), mayAct(ctx), s.now())
+	page.Log = ui.NewDeviceLog(d.ID, s.Logs.View(d.ID, 0), filter, ui.NewOffers(inv), mayActOn(ctx, d), s.now())
 	if page.Crashes, err = s.deviceCrashes(ctx, d.ID, inv); err != nil {
 		return answer{}, err
 	}
@@ -165,7 +173,7 @@ func (v *deviceView) wholeLog(ctx context.Context, u *updates) error {
 	}
 	view := v.server.Logs.View(v.id, 0)
 	v.log.shown(view)
-	log := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), mayAct(ctx), v.server.now())
+	log := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), v.server.mayCall(ctx, v.id), v.server.now())
 	u.patches = append(u.patches, log.State(), log.List())
 	return nil
 }
@@ -204,7 +212,7 @@ func (v *deviceView) logNews(ctx context.Context, u *updates) error {
 		if err != nil {
 			return err
 		}
-		state := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), mayAct(ctx), v.server.now())
+		state := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), v.server.mayCall(ctx, v.id), v.server.now())
 		u.patches = append(u.patches, state.State())
 	}
 	v.log.shown(view)

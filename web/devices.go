@@ -114,7 +114,7 @@ func (s *Server) fresh(d fleet.Device) fleet.Device {
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
-	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayAct(ctx)}
+	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayKeepFirmware(ctx)}
 }
 
 // A fleetSummary is what every device list shows in addition to the list. It may
@@ -136,12 +136,23 @@ const (
 )
 
 func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
+	if _, narrow := fleet.ScopeOf(ctx); narrow {
+		return s.countFleet(ctx) // of this viewer's devices only
+	}
 	s.summaries.mu.Lock()
 	defer s.summaries.mu.Unlock()
-	g := fleetSummary{at: s.now()}
-	if age := g.at.Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
+	if age := s.now().Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
 		return s.summaries.last, nil
 	}
+	g, err := s.countFleet(ctx)
+	if err == nil {
+		s.summaries.last = g
+	}
+	return g, err
+}
+
+func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
+	g := fleetSummary{at: s.now()}
 	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
 	if err != nil {
 		return fleetSummary{}, err
@@ -152,6 +163,5 @@ func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
 			g.boards = append(g.boards, b.Value)
 		}
 	}
-	s.summaries.last = g
 	return g, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -21,28 +22,28 @@ func (s *Server) enrolmentRoutes() []route {
 	const viewer, admin = fleet.RoleViewer, fleet.RoleAdmin
 	rule := ui.PathRules + "/{rule}"
 	return []route{
-		{method: http.MethodGet, pattern: ui.PathRules, role: viewer, page: s.listRules},
-		{method: http.MethodPost, pattern: ui.PathRules, role: admin, page: s.createRule, body: ruleBytes},
-		{method: http.MethodGet, pattern: rule, role: viewer, page: s.showRule},
-		{method: http.MethodPost, pattern: rule + "/edit", role: admin, page: s.editRule, body: ruleBytes},
-		{method: http.MethodPost, pattern: rule + "/enable", role: admin, page: s.switchRule(true)},
-		{method: http.MethodPost, pattern: rule + "/disable", role: admin, page: s.switchRule(false)},
-		{method: http.MethodPost, pattern: rule + "/move", role: admin, page: s.moveRule},
-		{method: http.MethodPost, pattern: rule + "/delete", role: admin, page: s.deleteRule},
+		{method: http.MethodGet, pattern: ui.PathRules, role: viewer, reach: access.Fleet, page: s.listRules},
+		{method: http.MethodPost, pattern: ui.PathRules, role: admin, reach: access.Fleet,
+			page: s.createRule, body: ruleBytes},
+		{method: http.MethodGet, pattern: rule, role: viewer, reach: access.Fleet, page: s.showRule},
+		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet,
+			page: s.editRule, body: ruleBytes},
+		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet,
+			page: s.switchRule(true)},
+		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet,
+			page: s.switchRule(false)},
+		{method: http.MethodPost, pattern: rule + "/move", role: admin, reach: access.Fleet, page: s.moveRule},
+		{method: http.MethodPost, pattern: rule + "/delete", role: admin, reach: access.Fleet, page: s.deleteRule},
 	}
 }
 
 func (s *Server) rulesPage(r *http.Request) ui.RulesPage {
-	page := ui.RulesPage{Mode: string(s.EnrolmentMode), Rules: s.Rules.Rules(), Admin: mayAdmin(r),
+	page := ui.RulesPage{Mode: string(s.EnrolmentMode), Rules: s.Rules.Rules(), Admin: mayAdmin(r.Context()),
 		Form: forms.Rule{Enabled: true}, WouldMatch: map[string]int{}}
 	for _, m := range s.Rules.Preview(s.Enrolments.Waiting()) {
 		page.WouldMatch[m.Rule.String()]++
 	}
 	return page
-}
-
-func mayAdmin(r *http.Request) bool {
-	return viewerOf(r.Context()).actor().Role.Allows(fleet.RoleAdmin)
 }
 
 func (s *Server) listRules(r *http.Request) (answer, error) {
@@ -115,7 +116,7 @@ func (s *Server) rule(r *http.Request) (enrolment.RuleRow, error) {
 }
 
 func (s *Server) rulePage(r *http.Request, rule enrolment.RuleRow) ui.RulePage {
-	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r), Form: forms.FillRule(rule.Rule,
+	page := ui.RulePage{Rule: rule, Admin: mayAdmin(r.Context()), Form: forms.FillRule(rule.Rule,
 		viewerOf(r.Context()).zone)}
 	for i, other := range s.Rules.Rules() {
 		if other.ID == rule.ID {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/a-h/templ"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/web/ui"
@@ -71,11 +72,19 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w), pending: map[string]fleet.Event{}}
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
+		filter: s.eventSources().FilterFor(viewerOf(ctx).actor()), pending: map[string]fleet.Event{}}
 	_ = st.control.SetReadDeadline(time.Time{})
 	if err := st.run(r.WithContext(ctx), events); err != nil && ctx.Err() == nil {
 		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
 	}
+}
+
+// eventSources say what events are about, for viewers who do not see every device.
+func (s *Server) eventSources() *fleet.EventSources {
+	return &fleet.EventSources{Device: s.Devices.Known,
+		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := s.FanOuts.Get(ctx, id); return err },
+		Campaign: func(ctx context.Context, id uuid.UUID) error { _, err := s.Campaigns.Campaign(ctx, id); return err }}
 }
 
 // A stream is one live page's connection.
@@ -84,6 +93,7 @@ type stream struct {
 	view    view
 	w       http.ResponseWriter
 	control *http.ResponseController
+	filter  fleet.EventFilter
 
 	pending map[string]fleet.Event // newest event by subject
 	resend  []byte
@@ -112,7 +122,9 @@ func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 			if !ok {
 				return errSlow
 			}
-			st.pending[subject(e)] = e
+			if st.filter.Pass(ctx, &e) {
+				st.pending[subject(e)] = e
+			}
 		case <-flush.C:
 			err = st.flush(ctx)
 		case <-beat.C:

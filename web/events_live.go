@@ -165,7 +165,7 @@ func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayAct(ctx)).View()}, nil
+	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayActOn(ctx, d)).View()}, nil
 }
 
 func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {

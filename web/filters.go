@@ -7,14 +7,16 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
 func (s *Server) filterRoutes() []route {
 	return []route{
-		{method: http.MethodPost, pattern: ui.PathFilters, role: fleet.RoleOperator, page: s.saveFilter},
+		{method: http.MethodPost, pattern: ui.PathFilters, role: fleet.RoleOperator, reach: access.Fleet,
+			page: s.saveFilter},
 		{method: http.MethodPost, pattern: ui.PathFilters + "/{filter}/delete", role: fleet.RoleOperator,
-			page: s.deleteFilter},
+			reach: access.Fleet, page: s.deleteFilter},
 	}
 }
 

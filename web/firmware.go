@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -20,22 +21,25 @@ func (s *Server) firmwareRoutes() []route {
 	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	image, release := ui.PathImages+"/{image}", ui.PathReleases+"/{release}"
 	return []route{
-		{method: "GET", pattern: ui.PathFirmware, role: viewer, page: s.listReleases},
-		{method: "GET", pattern: ui.PathImages, role: viewer, page: s.listImages},
-		{method: "POST", pattern: ui.PathImages, role: operator, raw: s.uploadImages, body: uploadsBytes},
-		{method: "GET", pattern: image, role: viewer, page: s.showImage},
-		{method: "POST", pattern: image + "/edit", role: operator, page: s.editImage},
-		{method: "POST", pattern: image + "/manifest", role: operator, page: s.signImage, body: manifestFormBytes},
-		{method: "POST", pattern: image + "/revoke", role: admin, page: s.revokeImage},
-		{method: "POST", pattern: image + "/delete", role: operator, page: s.deleteImage},
-		{method: "GET", pattern: ui.PathReleaseNew, role: operator, page: s.newRelease},
-		{method: "POST", pattern: ui.PathReleases, role: operator, page: s.createRelease},
-		{method: "GET", pattern: release, role: viewer, page: s.showRelease},
-		{method: "GET", pattern: release + "/edit", role: operator, page: s.showReleaseEdit},
-		{method: "POST", pattern: release + "/edit", role: operator, page: s.editRelease},
-		{method: "POST", pattern: release + "/state", role: operator, page: s.setReleaseState},
-		{method: "POST", pattern: release + "/revoke", role: admin, page: s.revokeRelease},
-		{method: "POST", pattern: ui.PathDevices + "/{device}/quarantine", role: operator, page: s.clearQuarantine},
+		{method: "GET", pattern: ui.PathFirmware, role: viewer, reach: access.Shared, page: s.listReleases},
+		{method: "GET", pattern: ui.PathImages, role: viewer, reach: access.Shared, page: s.listImages},
+		{method: "POST", pattern: ui.PathImages, role: operator, reach: access.Fleet,
+			raw: s.uploadImages, body: uploadsBytes},
+		{method: "GET", pattern: image, role: viewer, reach: access.Shared, page: s.showImage},
+		{method: "POST", pattern: image + "/edit", role: operator, reach: access.Fleet, page: s.editImage},
+		{method: "POST", pattern: image + "/manifest", role: operator, reach: access.Fleet,
+			page: s.signImage, body: manifestFormBytes},
+		{method: "POST", pattern: image + "/revoke", role: admin, reach: access.Fleet, page: s.revokeImage},
+		{method: "POST", pattern: image + "/delete", role: operator, reach: access.Fleet, page: s.deleteImage},
+		{method: "GET", pattern: ui.PathReleaseNew, role: operator, reach: access.Fleet, page: s.newRelease},
+		{method: "POST", pattern: ui.PathReleases, role: operator, reach: access.Fleet, page: s.createRelease},
+		{method: "GET", pattern: release, role: viewer, reach: access.Shared, page: s.showRelease},
+		{method: "GET", pattern: release + "/edit", role: operator, reach: access.Fleet, page: s.showReleaseEdit},
+		{method: "POST", pattern: release + "/edit", role: operator, reach: access.Fleet, page: s.editRelease},
+		{method: "POST", pattern: release + "/state", role: operator, reach: access.Fleet, page: s.setReleaseState},
+		{method: "POST", pattern: release + "/revoke", role: admin, reach: access.Fleet, page: s.revokeRelease},
+		{method: "POST", pattern: ui.PathDevices + "/{device}/quarantine", role: operator, reach: access.Device,
+			page: s.clearQuarantine},
 	}
 }
 
@@ -48,7 +52,7 @@ const (
 
 func (s *Server) listReleases(r *http.Request) (answer, error) {
 	ctx := r.Context()
-	page := ui.ReleasesPage{List: listURL(r, ui.PathFirmware, "state"), CanAct: mayAct(ctx)}
+	page := ui.ReleasesPage{List: listURL(r, ui.PathFirmware, "state"), CanAct: mayKeepFirmware(ctx)}
 	f := firmware.ReleaseFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor")}
 	if state := firmware.ReleaseState(page.List.Get("state")); slices.Contains(firmware.ReleaseStates, state) {
 		f.State = state
@@ -157,7 +161,7 @@ func (s *Server) listImages(r *http.Request) (answer, error) {
 }
 
 func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage, error) {
-	page := ui.ImagesPage{List: list, CanAct: mayAct(ctx)}
+	page := ui.ImagesPage{List: list, CanAct: mayKeepFirmware(ctx)}
 	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Chip: list.Get("chip"), Board: list.Get("board"),
 		Limit: limitOf(list), Cursor: list.Get("cursor")})
 	if err != nil {
@@ -178,7 +182,7 @@ func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage
 func (s *Server) imageRows(ctx context.Context, images []firmware.Image) (rows []ui.ImageRow, err error) {
 	running, err := s.runningBuilds(ctx, builds(images))
 	for _, i := range images {
-		rows = append(rows, ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayAct(ctx)))
+		rows = append(rows, ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayKeepFirmware(ctx)))
 	}
 	return rows, err
 }

@@ -26,7 +26,7 @@ func (s *Server) showImage(r *http.Request) (answer, error) {
 
 func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.FirmwareImagePage, error) {
 	ctx := r.Context()
-	page := ui.FirmwareImagePage{Image: image, CanAct: mayAct(ctx), CanRevoke: mayRevoke(ctx)}
+	page := ui.FirmwareImagePage{Image: image, CanAct: mayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
 	var err error
 	if page.Releases, err = s.releasesWith(ctx, image.SHA256); err != nil {
 		return page, err
@@ -176,7 +176,7 @@ func revocation(r *http.Request, version string) (reason string, err error) {
 }
 
 func mayRevoke(ctx context.Context) bool {
-	return viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
+	return mayAdmin(ctx)
 }
 
 // fault says in the page's language why something was not accepted: the kind of

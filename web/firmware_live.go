@@ -86,7 +86,8 @@ func (v releaseView) wants(e *fleet.Event) bool {
 
 func (v releaseView) begin(ctx context.Context) (updates, error) {
 	release, err := v.server.Firmware.Release(ctx, v.id)
-	return updates{patches: []templ.Component{ui.FirmwareReleasePage{Release: release, CanAct: mayAct(ctx)}.Head()}}, err
+	page := ui.FirmwareReleasePage{Release: release, CanAct: mayKeepFirmware(ctx)}
+	return updates{patches: []templ.Component{page.Head()}}, err
 }
 
 func (v releaseView) render(ctx context.Context, _ []fleet.Event) (updates, error) {

@@ -30,7 +30,7 @@ func (s *Server) showRelease(r *http.Request) (answer, error) {
 
 func (s *Server) releasePage(r *http.Request, release firmware.Release) (ui.FirmwareReleasePage, error) {
 	ctx := r.Context()
-	page := ui.FirmwareReleasePage{Release: release, CanAct: mayAct(ctx), CanRevoke: mayRevoke(ctx)}
+	page := ui.FirmwareReleasePage{Release: release, CanAct: mayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
 	running, err := s.Firmware.RunningByELF(ctx, builds(release.Images))
 	if err != nil {
 		return page, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -18,16 +19,22 @@ func (s *Server) flashRoutes() []route {
 	const operator = fleet.RoleOperator
 	image := ui.PathFlash + "/{image}"
 	return []route{
-		{method: "GET", pattern: ui.PathFlash, role: operator, raw: s.withSerial(s.showFlash)},
-		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, raw: s.withSerial(s.claimFlashed)},
-		{method: "POST", pattern: ui.FlashPath("build"), role: operator, raw: slowUpload(s.withSerial(s.uploadBuild)),
+		{method: "GET", pattern: ui.PathFlash, role: operator, reach: access.Fleet, raw: s.withSerial(s.showFlash)},
+		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, reach: access.Fleet,
+			raw: s.withSerial(s.claimFlashed)},
+		{method: "POST", pattern: ui.FlashPath("build"), role: operator, reach: access.Fleet,
+			raw:  slowUpload(s.withSerial(s.uploadBuild)),
 			body: uploadsBytes},
-		{method: "POST", pattern: image + "/layout", role: operator, raw: slowUpload(s.serve(s.uploadLayout)),
+		{method: "POST", pattern: image + "/layout", role: operator, reach: access.Fleet,
+			raw:  slowUpload(s.serve(s.uploadLayout)),
 			body: uploadsBytes},
-		{method: "GET", pattern: image + "/manifest.json", role: operator, raw: s.sendManifest},
-		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, raw: s.sendPart, wait: downloadWait},
-		{method: "GET", pattern: image + "/parts.zip", role: operator, raw: s.sendParts, wait: downloadWait},
-		{method: "GET", pattern: image + "/merged.bin", role: operator, raw: s.sendMerged, wait: downloadWait},
+		{method: "GET", pattern: image + "/manifest.json", role: operator, reach: access.Fleet, raw: s.sendManifest},
+		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, reach: access.Fleet,
+			raw: s.sendPart, wait: downloadWait},
+		{method: "GET", pattern: image + "/parts.zip", role: operator, reach: access.Fleet,
+			raw: s.sendParts, wait: downloadWait},
+		{method: "GET", pattern: image + "/merged.bin", role: operator, reach: access.Fleet,
+			raw: s.sendMerged, wait: downloadWait},
 	}
 }
 

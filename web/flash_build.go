@@ -114,7 +114,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 // layoutCard is the part of an image's page about blank boards.
 func (s *Server) layoutCard(ctx context.Context, image firmware.Image, releases []ui.ReleaseRef) (ui.LayoutCard,
 	error) {
-	card := ui.LayoutCard{Image: image, CanAct: mayAct(ctx)}
+	card := ui.LayoutCard{Image: image, CanAct: mayKeepFirmware(ctx)}
 	for _, r := range releases {
 		card.Released = card.Released || r.State == firmware.ReleaseReleased
 	}

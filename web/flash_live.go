@@ -23,7 +23,10 @@ func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashT
 	if chosen != nil {
 		j.Image, elf = chosen.Image.SHA256, chosen.Image.ELFSHA256
 	}
-	waiting := s.waitingDevices()
+	waiting, err := s.waitingDevices(ctx)
+	if err != nil {
+		return j, err
+	}
 	slices.SortStableFunc(waiting, func(a, b ui.WaitingDevice) int { return polled(b).Compare(polled(a)) })
 	j.Waiting = waiting[:min(len(waiting), maxJoining)]
 	found, err := s.joined(ctx, since, elf)
@@ -105,7 +108,7 @@ func (v *flashView) wants(e *fleet.Event) bool {
 
 // begin sends nothing to viewers who may not install: they have no such page.
 func (v *flashView) begin(ctx context.Context) (updates, error) {
-	if !mayAct(ctx) {
+	if !mayKeepFirmware(ctx) {
 		return updates{}, nil
 	}
 	var page ui.FlashPage

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -19,21 +20,24 @@ func (s *Server) keyRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	serial := ui.PathSerials + "/{serial}"
 	return []route{
-		{method: get, pattern: ui.PathSerials, role: fleet.RoleViewer, page: s.showSerials},
-		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, page: s.loadSerials, body: enrolment.MaxSerialFile +
-			formBytes},
-		{method: post, pattern: serial + "/release", role: fleet.RoleAdmin, page: s.releaseSerial},
-		{method: post, pattern: serial + "/delete", role: fleet.RoleAdmin, page: s.deleteSerial},
-		{method: get, pattern: ui.PathKeys, role: fleet.RoleViewer, page: s.showKeys},
-		{method: post, pattern: ui.PathKeys + "/start", role: fleet.RoleAdmin,
+		{method: get, pattern: ui.PathSerials, role: fleet.RoleViewer, reach: access.Fleet, page: s.showSerials},
+		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, reach: access.Fleet,
+			page: s.loadSerials, body: enrolment.MaxSerialFile +
+				formBytes},
+		{method: post, pattern: serial + "/release", role: fleet.RoleAdmin, reach: access.Fleet,
+			page: s.releaseSerial},
+		{method: post, pattern: serial + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteSerial},
+		{method: get, pattern: ui.PathKeys, role: fleet.RoleViewer, reach: access.Fleet, page: s.showKeys},
+		{method: post, pattern: ui.PathKeys + "/start", role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.rotateKeys((*enrolment.SigningKeys).Start,
 				"flash.keys_start")},
-		{method: post, pattern: ui.PathKeys + "/finish", role: fleet.RoleAdmin,
+		{method: post, pattern: ui.PathKeys + "/finish", role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.rotateKeys((*enrolment.SigningKeys).Finish, "flash.keys_finish")},
-		{method: post, pattern: ui.PathKeys + "/abort", role: fleet.RoleAdmin,
+		{method: post, pattern: ui.PathKeys + "/abort", role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.rotateKeys((*enrolment.SigningKeys).Abort,
 				"flash.keys_abort")},
-		{method: post, pattern: ui.PathKeys + "/restart", role: fleet.RoleAdmin, page: s.restartLeft},
+		{method: post, pattern: ui.PathKeys + "/restart", role: fleet.RoleAdmin, reach: access.Fleet,
+			page: s.restartLeft},
 	}
 }
 
@@ -47,7 +51,9 @@ func (s *Server) serialsPage(r *http.Request, list ui.ListURL) (ui.SerialsPage, 
 }
 
 // mayManage reports whether the viewer may manage keys, people and tokens.
-func mayManage(ctx context.Context) bool { return viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin) }
+func mayManage(ctx context.Context) bool {
+	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
+}
 
 func (s *Server) showSerials(r *http.Request) (answer, error) {
 	page, err := s.serialsPage(r, ui.ListURL{Path: ui.PathSerials, Values: r.URL.Query()})

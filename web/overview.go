@@ -63,7 +63,11 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			now.Pending = c.Count
 		}
 	}
-	for _, w := range s.Enrolments.Waiting() {
+	waiting, err := s.Enrolments.WaitingFor(ctx, viewerOf(ctx).actor())
+	if err != nil {
+		return now, needs, err
+	}
+	for _, w := range waiting {
 		if s.EnrolmentMode == fleet.EnrolByCode && !w.Again {
 			needs.Claims++
 		} else {

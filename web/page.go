@@ -85,7 +85,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 		return p
 	}
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
-	p.Waiting = s.waiting.get(s.Enrolments, p.Now)
+	p.Waiting = s.waitingFor(r.Context(), p.Now)
 	p.Flash = s.takeFlash(r.Context())
 	return p
 }
@@ -101,5 +101,29 @@ func text(ctx context.Context, key string, args ...any) string {
 	return ui.T(inLanguage(ctx), key, args...)
 }
 
-// mayAct reports whether the viewer may change and call devices.
+// mayAct reports whether the viewer may change and call devices, or some of them.
 func mayAct(ctx context.Context) bool { return viewerOf(ctx).actor().Role.Allows(fleet.RoleOperator) }
+
+// mayActOn reports whether the viewer may change and call the device.
+func mayActOn(ctx context.Context, d fleet.Device) bool {
+	return viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleOperator)
+}
+
+// mayCall is mayActOn for a device of which only the id is at hand.
+func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
+	if viewerOf(ctx).actor().Scope == nil {
+		return mayAct(ctx)
+	}
+	d, err := s.Devices.Known(ctx, id)
+	return err == nil && mayActOn(ctx, d)
+}
+
+// mayKeepFirmware reports whether the viewer may change images and releases.
+func mayKeepFirmware(ctx context.Context) bool {
+	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+}
+
+// mayAdmin reports whether the viewer may do what concerns the fleet as a whole.
+func mayAdmin(ctx context.Context) bool {
+	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
+}

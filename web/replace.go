@@ -7,14 +7,17 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
 func (s *Server) replaceRoutes() []route {
 	replace := ui.PathDevices + "/{device}/replace"
 	return []route{
-		{method: http.MethodGet, pattern: replace, role: fleet.RoleOperator, page: s.showReplace},
-		{method: http.MethodPost, pattern: replace, role: fleet.RoleAdmin, page: s.replaceDevice},
+		{method: http.MethodGet, pattern: replace, role: fleet.RoleOperator, reach: access.Device,
+			page: s.showReplace},
+		{method: http.MethodPost, pattern: replace, role: fleet.RoleAdmin, reach: access.Device,
+			page: s.replaceDevice},
 	}
 }
 
@@ -30,8 +33,12 @@ func (s *Server) showReplace(r *http.Request) (answer, error) {
 func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code string) (answer, error) {
 	ctx := r.Context()
 	page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
-		12), CanAct: mayAdmin(r)}
-	for _, w := range s.waitingDevices() {
+		12), CanAct: viewerOf(r.Context()).actor().RoleOn(d).Allows(fleet.RoleAdmin)}
+	waiting, err := s.waitingDevices(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	for _, w := range waiting {
 		if !w.NewClient {
 			page.Waiting = append(page.Waiting, w)
 		}
@@ -66,7 +73,7 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 	case s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(clientIP(r))):
 		return "", errTooManyClaims
 	}
-	return s.Enrolments.ByCode(viewerOf(r.Context()).actor(), code)
+	return s.Enrolments.ByCode(r.Context(), viewerOf(r.Context()).actor(), code)
 }
 
 // replaceDevice wants the id of the old device typed: it is retired, and there
@@ -86,7 +93,7 @@ func (s *Server) replaceDevice(r *http.Request) (answer, error) {
 	}
 	_, err = s.Devices.Replace(ctx, viewerOf(ctx).actor(), d.ID, successor, code)
 	if err != nil && statusOf(err) < http.StatusInternalServerError {
-		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: mayAdmin(r),
+		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: viewerOf(r.Context()).actor().RoleOn(d).Allows(fleet.RoleAdmin),
 			Problem: explain(ctx, err)}
 		a, _ := showAgain(page.Page())
 		a.status = statusOf(err)

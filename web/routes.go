@@ -11,6 +11,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/static"
 	"fleetd/web/ui"
 )
@@ -28,11 +29,12 @@ const (
 	answerTimeout  = fleet.MaxCallTimeout + 2*time.Minute
 )
 
-// A route is one address of the console: who may ask, and who answers. Routes
-// without a role are open to all.
+// A route is one address of the console: who may ask, about what, and who
+// answers. Routes without a role are open to all.
 type route struct {
 	method, pattern string
 	role            fleet.Role
+	reach           access.Reach
 	page            handler          // answers with a page, or
 	raw             http.HandlerFunc // writes for itself
 	body            int64            // bytes; 0 takes formBytes
@@ -49,56 +51,65 @@ func (s *Server) table() []route {
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
 		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), []route{
-			{method: get, pattern: ui.PathSignIn, role: anyone, page: s.showSignIn},
-			{method: post, pattern: ui.PathSignIn, role: anyone, raw: s.signIn},
-			{method: post, pattern: ui.PathSignOut, role: anyone, page: s.signOut},
-			{method: post, pattern: ui.PathPreferences, role: anyone, raw: s.setPreferences},
+			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
+			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
+			{method: post, pattern: ui.PathSignOut, role: anyone, reach: access.Own, page: s.signOut},
+			{method: post, pattern: ui.PathPreferences, role: anyone, reach: access.Own, raw: s.setPreferences},
 
-			{method: get, pattern: ui.PathHome, role: viewer, page: s.showOverview},
-			{method: get, pattern: ui.PathHelp, role: viewer, page: s.showHelp},
-			{method: get, pattern: ui.PathEvents, role: viewer, raw: s.streamEvents},
+			{method: get, pattern: ui.PathHome, role: viewer, reach: access.List, page: s.showOverview},
+			{method: get, pattern: ui.PathHelp, role: viewer, reach: access.Own, page: s.showHelp},
+			{method: get, pattern: ui.PathEvents, role: viewer, reach: access.List, raw: s.streamEvents},
 
-			{method: get, pattern: ui.PathDevices, role: viewer, page: s.listDevices},
-			{method: get, pattern: device, role: viewer, page: s.showDevice},
-			{method: get, pattern: device + "/tools", role: viewer, page: s.showTools},
-			{method: get, pattern: device + "/tools/{tool}", role: viewer, page: s.showTools},
-			{method: post, pattern: device + "/tools/{tool}", role: operator, page: s.callTool, body: uploadBytes,
+			{method: get, pattern: ui.PathDevices, role: viewer, reach: access.List, page: s.listDevices},
+			{method: get, pattern: device, role: viewer, reach: access.Device, page: s.showDevice},
+			{method: get, pattern: device + "/tools", role: viewer, reach: access.Device, page: s.showTools},
+			{method: get, pattern: device + "/tools/{tool}", role: viewer, reach: access.Device, page: s.showTools},
+			{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
+				page: s.callTool, body: uploadBytes,
 				wait: fleet.MaxCallTimeout + 2*time.Minute},
-			{method: get, pattern: device + "/activity", role: viewer, page: s.showActivity},
-			{method: get, pattern: device + "/firmware", role: viewer, page: s.showFirmware},
-			{method: get, pattern: device + "/screen", role: viewer, page: s.showScreen},
-			{method: get, pattern: device + "/facts", role: viewer, page: s.showFacts},
-			{method: post, pattern: device + "/edit", role: operator, page: s.editDevice},
-			{method: post, pattern: device + "/hold", role: operator, page: s.holdDevice},
-			{method: post, pattern: device + "/release", role: operator, page: s.releaseDevice},
-			{method: post, pattern: device + "/approve", role: operator, page: s.approveDevice},
-			{method: post, pattern: device + "/reject", role: operator, page: s.rejectDevice},
-			{method: post, pattern: device + "/resolve-conflict", role: operator, page: s.resolveConflict},
-			{method: post, pattern: device + "/retire", role: admin, page: s.retireDevice},
+			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
+			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
+			{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
+			{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
+			{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
+			{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
+			{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},
+			{method: post, pattern: device + "/approve", role: operator, reach: access.Device, page: s.approveDevice},
+			{method: post, pattern: device + "/reject", role: operator, reach: access.Device, page: s.rejectDevice},
+			{method: post, pattern: device + "/resolve-conflict", role: operator, reach: access.Device,
+				page: s.resolveConflict},
+			{method: post, pattern: device + "/retire", role: admin, reach: access.Device, page: s.retireDevice},
 
-			{method: get, pattern: ui.PathClaim, role: viewer, page: s.showClaim},
-			{method: post, pattern: ui.PathClaim, role: operator, page: s.claimDevice},
+			{method: get, pattern: ui.PathClaim, role: viewer, reach: access.List, page: s.showClaim},
+			{method: post, pattern: ui.PathClaim, role: operator, reach: access.Record, page: s.claimDevice},
 
-			{method: get, pattern: ui.PathCalls, role: viewer, page: s.listCalls},
-			{method: get, pattern: call, role: viewer, page: s.showCall},
-			{method: get, pattern: call + "/images/{n}", role: viewer, raw: s.sendCallImage},
-			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, raw: s.sendSnapshot},
+			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
+			{method: get, pattern: call, role: viewer, reach: access.Record, page: s.showCall},
+			{method: get, pattern: call + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
+			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
 
-			{method: get, pattern: ui.PathFanOuts, role: viewer, page: s.listFanOuts},
-			{method: get, pattern: ui.PathFanOutNew, role: operator, page: s.planFanOut},
-			{method: post, pattern: ui.PathFanOuts, role: operator, page: s.createFanOut},
-			{method: get, pattern: fanOut, role: viewer, page: s.showFanOut},
-			{method: post, pattern: fanOut + "/cancel", role: operator, page: s.cancelFanOut},
+			{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
+			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut},
+			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut},
+			{method: get, pattern: fanOut, role: viewer, reach: access.Audience, page: s.showFanOut},
+			{method: post, pattern: fanOut + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
 
-			{method: get, pattern: ui.PathSettings, role: viewer, page: s.showSettings},
-			{method: post, pattern: ui.PathSettings + "/password", role: viewer, page: s.changeOwnPassword},
-			{method: post, pattern: ui.PathSettings + "/operators", role: admin, page: s.createOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, page: s.disableOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, page: s.enableOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin,
+			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
+			{method: post, pattern: ui.PathSettings + "/password", role: viewer, reach: access.Own,
+				page: s.changeOwnPassword},
+			{method: post, pattern: ui.PathSettings + "/operators", role: admin, reach: access.Fleet,
+				page: s.createOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, reach: access.Fleet,
+				page: s.disableOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, reach: access.Fleet,
+				page: s.enableOperator},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, reach: access.Fleet,
+
 				page: s.setOperatorPassword},
-			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, page: s.createToken},
-			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, page: s.revokeToken},
+			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
+				page: s.createToken},
+			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
+				page: s.revokeToken},
 		})
 }
 
@@ -130,7 +141,10 @@ func (s *Server) console(r chi.Router, public *url.URL) {
 	r.Use(protectBrowsers, middleware.Compress(4, "text/html"), s.refuseCrossOrigin(public), s.sessions.LoadAndSave,
 		s.withViewer)
 	for _, t := range s.table() {
-		r.Method(t.method, t.pattern, s.requireRole(t.role, bounded(t, s.answerer(t))))
+		if !t.reach.Valid() {
+			panic("the route " + t.method + " " + t.pattern + " declares no reach")
+		}
+		r.Method(t.method, t.pattern, s.admit(t, bounded(t, s.answerer(t))))
 	}
 	r.NotFound(s.notFound)
 	r.MethodNotAllowed(s.methodNotAllowed)
@@ -180,6 +194,10 @@ func forDevices(path string) bool {
 	return false
 }
 
+// anyPage is the route of addresses without a page: who is signed in may learn that
+// no page is there.
+var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
+
 // notFound answers people with a page, strangers with the sign-in, and
 // devices and programs plainly.
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +205,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	s.requireRole(fleet.RoleViewer, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
+	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
 }
 
 // methodNotAllowed does not send devices to the sign-in, either: their
@@ -197,7 +215,7 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
 		return
 	}
-	s.requireRole(fleet.RoleViewer, func(w http.ResponseWriter, r *http.Request) {
+	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) {
 		page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
 		s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
 	})(w, r)

@@ -98,6 +98,19 @@ func (s *Server) takeFlash(ctx context.Context) *ui.Flash {
 	return &f
 }
 
+// waitingFor counts the devices that wait for the viewer.
+func (s *Server) waitingFor(ctx context.Context, now time.Time) int {
+	me := viewerOf(ctx).actor()
+	if me.Scope == nil {
+		return s.waiting.get(s.Enrolments, now)
+	}
+	all, err := s.Enrolments.WaitingFor(ctx, me)
+	if err != nil {
+		return 0 // the page itself says what is wrong
+	}
+	return len(all)
+}
+
 // A waitingCount remembers for a moment how many devices wait for a person,
 // since every page says so.
 type waitingCount struct {

@@ -21,7 +21,7 @@ const maxTokenDays = 3650
 
 func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	me := viewerOf(ctx).actor()
-	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Admin: me.Role.Allows(fleet.RoleAdmin)}
+	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Admin: me.FleetRole().Allows(fleet.RoleAdmin)}
 	operators, err := s.Operators.Operators(ctx)
 	if err != nil {
 		return page, err

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -78,24 +80,49 @@ func (s *Server) signOut(r *http.Request) (answer, error) {
 	return goTo(ui.PathSignIn)
 }
 
-// requireRole refuses requests without the role. A visitor who is not signed in
+// admit refuses requests without the role that the route asks for. A visitor who is not signed in
 // is asked to sign in and comes back to the page; what they sent with a POST is
 // lost, and the answer does not disclose whether the page exists.
-func (s *Server) requireRole(need fleet.Role, next http.HandlerFunc) http.HandlerFunc {
+func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := viewerOf(r.Context())
-		switch {
-		case need == "":
+		if t.role == "" {
 			next(w, r)
-		case v.operator == nil:
-			askToSignIn(w, r)
-		case !v.operator.Role.Allows(need):
-			s.fail(w, r, fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
-				"need", need, "actor", v.operator.Name, "role", v.operator.Role))
-		default:
-			next(w, r)
+			return
 		}
+		if v.operator == nil {
+			askToSignIn(w, r)
+			return
+		}
+		role, err := s.roleFor(r, t, v.actor())
+		if err == nil && !role.Allows(t.role) {
+			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
+				"need", t.role, "actor", v.operator.Name, "role", cmp.Or(role, fleet.RoleViewer))
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next(w, r)
 	}
+}
+
+// roleFor is the viewer's role on what the route reaches. A device that does not
+// exist for the viewer is not found.
+func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Role, error) {
+	role := t.reach.RoleOf(p)
+	if t.reach != access.Device || p.Scope == nil || !role.Allows(t.role) {
+		return role, nil
+	}
+	id, err := deviceID(r)
+	if err != nil {
+		return "", err
+	}
+	d, err := s.Devices.Known(r.Context(), id)
+	if err == nil && !p.Sees(d) {
+		err = fleet.ErrNotFound
+	}
+	return p.RoleOn(d), err
 }
 
 func askToSignIn(w http.ResponseWriter, r *http.Request) {

@@ -50,7 +50,7 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		operator, err := s.signedIn(r.Context())
 		v := &viewer{operator: operator, lang: language(w, r, operator), theme: cookie(r, cookieTheme), zone: zone(r)}
-		r = r.WithContext(context.WithValue(r.Context(), viewerKey{}, v))
+		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
 		if err != nil {
 			s.fail(w, r, err)
 			return

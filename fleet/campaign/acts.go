@@ -216,7 +216,8 @@ func (s *Service) Retry(ctx context.Context, by fleet.Principal, id uuid.UUID, s
 	if err != nil {
 		return Campaign{}, 0, err
 	}
-	if err := by.May(fleet.RoleOperator, "retry_devices"); err != nil {
+	ctx = fleet.WithScope(ctx, by)
+	if err := s.maySteer(ctx, by, id, "retry_devices"); err != nil {
 		return Campaign{}, 0, err
 	}
 	c, err := s.Campaign(ctx, id)

@@ -61,22 +61,26 @@ func New(o Options) *Service {
 
 // DryRun plans without keeping anything.
 func (s *Service) DryRun(ctx context.Context, by fleet.Principal, p Plan) (DryRun, error) {
-	if err := by.May(fleet.RoleViewer, "plan_campaign"); err != nil {
+	if err := by.MaySomewhere(fleet.RoleViewer, "plan_campaign"); err != nil {
 		return DryRun{}, err
 	}
-	made, err := s.plan(ctx, uuid.Must(uuid.NewV7()), p)
+	made, err := s.plan(fleet.WithScope(ctx, by), by, uuid.Must(uuid.NewV7()), p)
 	return made.dry, err
 }
 
 // Create keeps a plan, with the audience as it is now, as a draft.
 func (s *Service) Create(ctx context.Context, by fleet.Principal, p Plan) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "make_campaign"); err != nil {
+	if err := by.MaySomewhere(fleet.RoleOperator, "make_campaign"); err != nil {
 		return Campaign{}, err
 	}
+	ctx = fleet.WithScope(ctx, by)
 	now := s.o.Now()
 	c := Campaign{ID: uuid.Must(uuid.NewV7()), State: Draft, CreatedBy: by, CreatedAt: now, EditedBy: by, EditedAt: now}
-	made, err := s.plan(ctx, c.ID, p)
+	made, err := s.plan(ctx, by, c.ID, p)
 	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.mayUpdate(by); err != nil {
 		return Campaign{}, err
 	}
 	if err := made.fill(&c); err != nil {
@@ -93,7 +97,8 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, p Plan) (Campa
 // audience again; an approval ends. Of one that runs, only pace, windows,
 // thresholds and the end can change, and if it needed approval, only be tightened.
 func (s *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, p Plan) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "change_campaign"); err != nil {
+	ctx = fleet.WithScope(ctx, by)
+	if err := s.maySteer(ctx, by, id, "change_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	c, err := s.Campaign(ctx, id)
@@ -113,8 +118,11 @@ func (s *Service) replan(ctx context.Context, by fleet.Principal, c Campaign, p 
 	if c.RollbackOf != uuid.Nil {
 		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "rollback_is_fixed")
 	}
-	made, err := s.plan(ctx, c.ID, p)
+	made, err := s.plan(ctx, by, c.ID, p)
 	if err != nil {
+		return Campaign{}, err
+	}
+	if err := made.mayUpdate(by); err != nil {
 		return Campaign{}, err
 	}
 	if err := made.fill(&c); err != nil {
@@ -158,7 +166,8 @@ const changeTries = 5
 func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
 	f func(*Campaign) error) (
 	Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "steer_campaign"); err != nil {
+	ctx = fleet.WithScope(ctx, by)
+	if err := s.maySteer(ctx, by, id, "steer_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	for try := 1; ; try++ {
@@ -178,6 +187,21 @@ func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 			return Campaign{}, err
 		}
 	}
+}
+
+// maySteer returns nil if the principal may act on every device of the campaign.
+func (s *Service) maySteer(ctx context.Context, by fleet.Principal, id uuid.UUID, act string) error {
+	if err := by.MaySomewhere(fleet.RoleOperator, act); err != nil || by.Scope == nil {
+		return err
+	}
+	find := func(ctx context.Context) error {
+		_, err := s.o.Store.Campaign(ctx, id)
+		return err
+	}
+	if err := find(ctx); err != nil {
+		return err
+	}
+	return by.MayOnAll(ctx, find, fleet.RoleOperator, act)
 }
 
 func (s *Service) announce(id uuid.UUID) {

@@ -147,6 +147,9 @@ func (s *Service) CampaignsOf(ctx context.Context, ids []fleet.DeviceID) (map[fl
 	}
 	of := make(map[fleet.DeviceID]uuid.UUID, len(conflicts))
 	for _, c := range conflicts {
+		if c.Campaign == uuid.Nil {
+			continue // it does not exist for who asks
+		}
 		if _, have := of[c.Device]; !have || c.State.Active() {
 			of[c.Device] = c.Campaign
 		}

@@ -7,6 +7,7 @@ import (
 	"fleetd/fleet/firmware"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,6 +73,7 @@ type planned struct {
 	waves       []Wave
 	deployments []Deployment
 	dry         DryRun
+	readOnly    int // devices on which who plans is no operator
 }
 
 // fill makes the plan the campaign's.
@@ -87,10 +89,22 @@ func (p *planned) fill(c *Campaign) error {
 	return nil
 }
 
+// mayUpdate refuses a plan that reaches devices on which the principal is no operator.
+func (p *planned) mayUpdate(by fleet.Principal) error {
+	if p.readOnly == 0 {
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrForbidden, "audience_not_yours", "devices", p.readOnly,
+		"matched", p.dry.Matched, "actor", by.Name)
+}
+
 // plan normalises a plan and resolves its audience as it is now.
-func (s *Service) plan(ctx context.Context, id uuid.UUID, p Plan) (planned, error) {
+func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p Plan) (planned, error) {
 	now := s.o.Now()
 	if err := p.Normalize(now); err != nil {
+		return planned{}, err
+	}
+	if err := p.keepWithin(by); err != nil {
 		return planned{}, err
 	}
 	p.ApprovalRequired = p.ApprovalRequired || s.o.RequireApproval
@@ -105,6 +119,7 @@ func (s *Service) plan(ctx context.Context, id uuid.UUID, p Plan) (planned, erro
 		return planned{}, errReleaseState(r)
 	}
 	a := newPlanner(s, id, p, now)
+	a.by = by
 	if err := a.resolve(ctx, r); err != nil {
 		return planned{}, err
 	}
@@ -114,13 +129,28 @@ func (s *Service) plan(ctx context.Context, id uuid.UUID, p Plan) (planned, erro
 	return a.result(r), nil
 }
 
+// keepWithin narrows a query that goes on matching devices while the campaign
+// runs: the engine, which matches them then, knows no scope.
+func (p *Plan) keepWithin(by fleet.Principal) error {
+	if !p.Continuous || by.Scope == nil || by.Scope.Filter.Empty() || by.Scope.Rest.Allows(fleet.RoleOperator) {
+		return nil
+	}
+	if scope := by.Scope.Filter.Text; !strings.Contains(" "+p.Query+" ", " "+scope+" ") {
+		p.Query = strings.TrimSpace(p.Query + " " + scope)
+	}
+	_, err := fleet.ParseQuery(p.Query) // it may be too long now
+	return err
+}
+
 // A planner sorts an audience into those who get an image and those who do not.
 type planner struct {
 	s    *Service
 	id   uuid.UUID
 	plan Plan
 	now  time.Time
+	by   fleet.Principal
 
+	readOnly         int // devices on which by is no operator
 	matched, offline int
 	incomparable     int // of the targets: their own version cannot be compared
 	deployments      []Deployment
@@ -206,6 +236,9 @@ func (a *planner) busy(ctx context.Context, ids []fleet.DeviceID) (map[fleet.Dev
 func (a *planner) take(d fleet.Device, r firmware.Release, other DeploymentConflict,
 	quarantined map[fleet.DeviceID]Quarantine) {
 	a.matched++
+	if !a.by.RoleOn(d).Allows(fleet.RoleOperator) {
+		a.readOnly++
+	}
 	img, reason, detail := firmware.FitDevice(d, r, firmware.FitOptions{Mode: a.plan.Mode,
 		AllowDowngrade: a.plan.AllowDowngrade}, a.now)
 	if reason == firmware.SkipNone {
@@ -308,7 +341,7 @@ func (a *planner) assign() error {
 }
 
 func (a *planner) result(r firmware.Release) planned {
-	p := planned{plan: a.plan, deployments: a.deployments}
+	p := planned{plan: a.plan, deployments: a.deployments, readOnly: a.readOnly}
 	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline, Digest: Digest(a.plan, a.deployments)}
 	for n, w := range a.plan.Waves {
 		wave, shown := a.wave(n, w)

@@ -66,7 +66,7 @@ func (s *Service) Quarantines(ctx context.Context, now time.Time) ([]Quarantine,
 
 // ClearQuarantine lets a device that failed too often back into campaigns.
 func (s *Service) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
-	if err := by.May(fleet.RoleOperator, "end_quarantine"); err != nil {
+	if err := by.MayOnDevice(ctx, s.o.Devices.Device, device, fleet.RoleOperator, "end_quarantine"); err != nil {
 		return err
 	}
 	return s.o.Quarantines.ClearQuarantine(ctx, by, device)

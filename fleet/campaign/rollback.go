@@ -17,7 +17,8 @@ const rollbackSoak = 2 * time.Minute
 // the build it had before, as far as that build's image is stored here, and
 // starts it. It needs no approval: it is the way to safety.
 func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
-	if err := by.May(fleet.RoleOperator, "roll_back_campaign"); err != nil {
+	ctx = fleet.WithScope(ctx, by)
+	if err := s.maySteer(ctx, by, id, "roll_back_campaign"); err != nil {
 		return Campaign{}, err
 	}
 	from, err := s.Campaign(ctx, id)

@@ -82,7 +82,7 @@ func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflict
 // again, but for polls of the unit that was not kept.
 func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fleet.DeviceID,
 	r ConflictResolution) error {
-	if err := by.May(fleet.RoleOperator, "resolve_conflict"); err != nil {
+	if err := e.mayOn(ctx, by, id, "resolve_conflict"); err != nil {
 		return err
 	}
 	if e.Conflict(id) == nil || e.o.Conflicts == nil {

@@ -3,6 +3,7 @@ package enrolment
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fleetd/fleet"
 	"fmt"
 	"slices"
@@ -11,7 +12,7 @@ import (
 
 // Claim lets in the device that shows the code, and returns it.
 func (e *Service) Claim(ctx context.Context, by fleet.Principal, code string) (fleet.DeviceID, error) {
-	id, err := e.ByCode(by, code)
+	id, err := e.ByCode(ctx, by, code)
 	if err != nil {
 		return "", err
 	}
@@ -26,8 +27,8 @@ func (e *Service) Claim(ctx context.Context, by fleet.Principal, code string) (f
 
 // ByCode returns the device that shows the code, without a decision. Wrong
 // codes count as for [Service.Claim].
-func (e *Service) ByCode(by fleet.Principal, code string) (fleet.DeviceID, error) {
-	if err := by.May(fleet.RoleOperator, "claim_device"); err != nil {
+func (e *Service) ByCode(ctx context.Context, by fleet.Principal, code string) (fleet.DeviceID, error) {
+	if err := by.MaySomewhere(fleet.RoleOperator, "claim_device"); err != nil {
 		return "", err
 	}
 	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
@@ -39,11 +40,39 @@ func (e *Service) ByCode(by fleet.Principal, code string) (fleet.DeviceID, error
 		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_code")
 	}
 	id, ok := e.codes.device(digits)
-	if !ok {
+	err := error(nil)
+	if ok {
+		err = e.mayOn(ctx, by, id, "claim_device")
+	}
+	if !ok || errors.Is(err, fleet.ErrNotFound) {
 		e.claims.failed(who, now)
 		return "", errNoSuchCode()
 	}
-	return id, nil
+	return id, err
+}
+
+// mayOn returns nil if the principal is an operator of the device.
+func (e *Service) mayOn(ctx context.Context, by fleet.Principal, id fleet.DeviceID, act string) error {
+	return by.MayOnDevice(ctx, e.device, id, fleet.RoleOperator, act)
+}
+
+// device returns a device, also one whose first poll is on its way to the store.
+func (e *Service) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {
+	if e.o.Device == nil {
+		return fleet.Device{}, fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
+	}
+	d, err := e.o.Device(ctx, id)
+	if errors.Is(err, fleet.ErrNotFound) {
+		e.with(id, func(st *standing) {
+			if d, err = (fleet.Device{ID: id}), nil; st.request != nil {
+				d.Board = st.request.board
+			}
+		})
+	}
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
+	}
+	return d, err
 }
 
 // Approve lets in a device that waits, that asks again with a new Client-Id,
@@ -139,7 +168,7 @@ func letIn(a *Admission) error {
 // and then in memory. No poll is written meanwhile, or it could undo the change.
 func (e *Service) decide(ctx context.Context, by fleet.Principal, action string, id fleet.DeviceID,
 	change func(*Admission) error) error {
-	if err := by.May(fleet.RoleOperator, "decide_device"); err != nil {
+	if err := e.mayOn(ctx, by, id, "decide_device"); err != nil {
 		return err
 	}
 	return e.decideBy(ctx, id, change, func(a Admission) error {
@@ -227,6 +256,27 @@ type WaitingDevice struct {
 	Serial   string         // claimed, and on record; "" if none
 	Proved   bool           // the device proved that it carries Serial
 	Conflict fleet.DeviceID // proved Serial before; "" if none did
+}
+
+// WaitingFor returns those of [Service.Waiting] that exist for the principal.
+func (e *Service) WaitingFor(ctx context.Context, by fleet.Principal) ([]WaitingDevice, error) {
+	all := e.Waiting()
+	if by.Scope == nil {
+		return all, nil
+	}
+	var seen []WaitingDevice
+	for _, w := range all {
+		d, err := e.device(ctx, w.Device)
+		switch {
+		case errors.Is(err, fleet.ErrNotFound):
+			continue // its request ended meanwhile
+		case err != nil:
+			return nil, err
+		case by.Sees(d):
+			seen = append(seen, w)
+		}
+	}
+	return seen, nil
 }
 
 // Waiting returns the devices that ask to be let in, longest first.

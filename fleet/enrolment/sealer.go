@@ -40,6 +40,12 @@ func (s *Sealer) seal(name string, key []byte) []byte {
 	return s.aead.Seal(nil, nil, key, []byte(name))
 }
 
+// Seal encrypts a secret of another package, for one place, which name says.
+func (s *Sealer) Seal(name string, key []byte) []byte { return s.seal(name, key) }
+
+// Open is the opposite of Seal.
+func (s *Sealer) Open(name string, sealed []byte) ([]byte, error) { return s.open(name, sealed) }
+
 func (s *Sealer) open(name string, sealed []byte) ([]byte, error) {
 	key, err := s.aead.Open(nil, nil, sealed, []byte(name))
 	if err != nil {

@@ -45,6 +45,9 @@ type Options struct {
 	Connection func(fleet.DeviceID) (fleet.Connection, bool)
 	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
 	Conflicts ConflictStore
+	// Device returns a device, for principals whose scope narrows which they may
+	// act on; [fleet.Targets] does. nil: such principals reach no device.
+	Device func(ctx context.Context, id fleet.DeviceID) (fleet.Device, error)
 	// Kick ends a device's connection when its credentials die. May be nil.
 	Kick func(id fleet.DeviceID, cause fleet.Cause)
 

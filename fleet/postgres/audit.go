@@ -85,6 +85,17 @@ func (r auditRow) entry() fleet.AuditEntry {
 		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
 }
 
+// auditScope leaves the entries about devices that exist for the principal, and
+// name no other.
+func (w *where) auditScope(ctx context.Context) {
+	in := w.devicesInScope(ctx)
+	if in == "" {
+		return
+	}
+	w.and("(action LIKE 'device.%' OR action LIKE 'quarantine.%') AND subject IN " + in +
+		" AND (detail->>'successor' IS NULL OR detail->>'successor' IN " + in + ")")
+}
+
 // AuditEntries lists audit entries, newest first.
 func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {
 	none := fleet.Page[fleet.AuditEntry]{}
@@ -96,6 +107,7 @@ func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Pa
 	w.andText("subject = ?", f.Subject)
 	w.andText("action = ?", f.Action)
 	w.andText("actor_name = ?", f.Actor)
+	w.auditScope(ctx)
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err

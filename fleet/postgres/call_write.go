@@ -31,7 +31,7 @@ type callColumns struct {
 	device, tool            string
 	arguments               *string
 	actor                   fleet.Principal
-	fanOut                  pgtype.UUID
+	fanOut, approval        pgtype.UUID
 	state                   string
 	failure                 *string
 	result                  *string
@@ -50,7 +50,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_call_id", "call", c.ID, "created_at", c.CreatedAt)
 	}
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
-		fanOut: pgtype.UUID{Bytes: c.FanOut, Valid: c.FanOut != uuid.Nil}, state: string(c.State),
+		fanOut: pgUUID(c.FanOut), approval: pgUUID(c.Approval), state: string(c.State),
 		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
 		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt)}
 	if insert {
@@ -72,6 +72,8 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	}
 	return &callWrite{row: r, insert: insert, done: make(chan error, 1)}, nil
 }
+
+func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
 // size is roughly what the row adds to a message to the database.
 func (r *callColumns) size() int {
@@ -113,18 +115,18 @@ func hashAnswer(c *fleet.Call) []byte {
 const insertCalls = `
 	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
-			finished_at, error_params)
+			finished_at, error_params, approval_id)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
-			sent_at, finished_at, error_params::json
+			sent_at, finished_at, error_params::json, approval_id
 	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::uuid[],
 		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[],
 			$19::bigint[], $20::timestamptz[], $21::timestamptz[],
-		$22::text[])
+		$22::text[], $23::uuid[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
-		error_params)`
+		error_params, approval_id)`
 
 // The conflict waits for a transaction that hangs with the same call: either
 // that one's row is brought to its outcome, or that one fails when it goes on.
@@ -133,7 +135,7 @@ const settleCalls = insertCalls + `
 	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
 		error_code = excluded.error_code, error_message = excluded.error_message, evidence = excluded.evidence,
 		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
-	WHERE calls.state IN ('pending', 'sent')`
+	WHERE calls.state IN ('pending_approval', 'pending', 'sent')`
 
 // A final call stays as it is, and sent does not become sent again. Id and
 // created_at together are the key, and name the row's partition.
@@ -239,6 +241,7 @@ func insertArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
 		column(ws, func(r *callColumns) *string { return r.errorParams }),
+		column(ws, func(r *callColumns) pgtype.UUID { return r.approval }),
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 	return nil
 }
 
-const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
+const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id, approval_id,
 	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at, finished_at`
 
 type callRow struct {
@@ -124,6 +124,7 @@ type callRow struct {
 	ActorName    string
 	ActorRole    fleet.Role
 	FanoutID     uuid.NullUUID
+	ApprovalID   uuid.NullUUID
 	State        fleet.CallState
 	Result       []byte
 	ErrorCode    *string
@@ -138,7 +139,7 @@ type callRow struct {
 }
 
 func (r callRow) call() (fleet.Call, error) {
-	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID,
+	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID, Approval: r.ApprovalID.UUID,
 		State:  r.State,
 		Actor:  fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
@@ -176,8 +177,10 @@ func (r callRow) size() int { return len(r.Arguments) + len(r.Result) + len(r.Ev
 // Call returns one call, or [fleet.ErrNotFound].
 func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
 	from, to, _ := idWindow(id)
-	rows, _ := s.db.Query(ctx, `SELECT `+callColumnList+
-		` FROM calls WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to)
+	var w where
+	w.and("id = ? AND created_at >= ? AND created_at < ?", id, from, to)
+	w.scopeOf(ctx, "device_id")
+	rows, _ := s.db.Query(ctx, `SELECT `+w.callColumns(ctx)+` FROM calls`+w.String(), w.args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
 	if err != nil {
 		return fleet.Call{}, fmt.Errorf("call %s: %w", id, domainError(err))
@@ -193,12 +196,13 @@ func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet
 		return none, err
 	}
 	w := whereCalls(f)
+	w.scopeOf(ctx, "device_id")
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err
 	}
 	limit := fleet.ClampLimit(f.Limit)
-	sql := `SELECT ` + callColumnList + ` FROM calls` + w.String() + order + ` LIMIT ` + w.arg(limit+1)
+	sql := `SELECT ` + w.callColumns(ctx) + ` FROM calls` + w.String() + order + ` LIMIT ` + w.arg(limit+1)
 	list, full, err := collectCalls(ctx, s.db, sql, w.args)
 	if err != nil {
 		return none, fmt.Errorf("calls: %w", domainError(err))
@@ -263,6 +267,10 @@ func (w *where) states(states []fleet.CallState) {
 	}
 	w.and("state = ANY (?)", states)
 	switch {
+	case slices.Equal(states, []fleet.CallState{fleet.CallPendingApproval}):
+		w.and("id IN (SELECT subject_id FROM approvals WHERE state = 'waiting')")
+	case slices.Contains(states, fleet.CallPendingApproval) && !slices.ContainsFunc(states, fleet.CallState.Final):
+		w.and("id >= ?", idFloor(time.Now().Add(-openFor-fleet.MaxApprovalTTL)))
 	case !slices.ContainsFunc(states, fleet.CallState.Final):
 		w.and("id >= ?", idFloor(time.Now().Add(-openFor)))
 	case len(states) == 1 && states[0].Failed():
@@ -296,6 +304,17 @@ func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, u
 			fleet.NewCallError(fleet.CodeStopped+".answer"))
 		return err
 	})
+	if err == nil {
+		// Those that waited for an approval may be much older.
+		var approved, sent int64
+		approved, err = closeApproved(ctx, s.db, uuid.Nil, fleet.CallPending, fleet.CallCanceled,
+			fleet.NewCallError(fleet.CodeStopped+".sending"))
+		if err == nil {
+			sent, err = closeApproved(ctx, s.db, uuid.Nil, fleet.CallSent, fleet.CallUnknown,
+				fleet.NewCallError(fleet.CodeStopped+".answer"))
+		}
+		canceled, unknown = canceled+approved, unknown+sent
+	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("close calls left open: %w", domainError(err))
 	}
@@ -369,22 +388,58 @@ func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.Ca
 		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $10, finished_at = $5, result_hash =
 			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
-		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1`,
+		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1 AND (approval_id IS NULL OR fanout_id IS NOT NULL)`,
 		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(among.from),
 		among.from.Add(-idSlack), among.before, marshalled(e.Params))
 	return tag.RowsAffected(), err
+}
+
+// closeApproved closes calls that a person approved and that are still in the
+// state, but for those that the process carries out.
+func closeApproved(ctx context.Context, db execer, process uuid.UUID, state, to fleet.CallState,
+	e *fleet.CallError) (int64, error) {
+	tag, err := db.Exec(ctx, `
+		UPDATE calls c
+		SET state = $2, failure = $2, error_code = $3, error_message = '', error_params = $4::json, finished_at = $5,
+			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
+		FROM (
+			SELECT subject_id, created_at FROM approvals
+			WHERE state = 'approved' AND subject = 'call' AND process <> $6
+			ORDER BY decided_at DESC LIMIT $7) AS a
+		WHERE c.id = a.subject_id AND c.created_at = a.created_at AND c.state = $1`,
+		state, to, e.Code, marshalled(e.Params), time.Now(), process, approvedAmong)
+	return tag.RowsAffected(), err
+}
+
+// approvedAmong is how many of the latest approvals are looked through for calls
+// that are open.
+const approvedAmong = 10_000
+
+// CancelApprovedStrays cancels approved calls that another process was to carry
+// out: it is dead, and the database carried its decision out later.
+func (s *Store) CancelApprovedStrays(ctx context.Context, process uuid.UUID) (n int64, err error) {
+	for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
+		closed, err := closeApproved(ctx, s.db, process, state, fleet.CallCanceled,
+			fleet.NewCallError(fleet.CodeNotRecorded+".stray"))
+		if err != nil {
+			return n, fmt.Errorf("cancel stray approved calls: %w", domainError(err))
+		}
+		n += closed
+	}
+	return n, nil
 }
 
 // LastArguments returns what this actor last gave the tool. It looks through
 // the actor's recent calls only: it fills in a form, no more.
 func (s *Store) LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error) {
 	var arguments []byte
+	scoped, args := scopedTo(ctx, "device_id", cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls)
 	err := s.db.QueryRow(ctx, `
 		SELECT arguments FROM (
-			SELECT id, tool, actor_kind, actor_id, arguments FROM calls
+			SELECT id, device_id, tool, actor_kind, actor_id, arguments FROM calls
 			WHERE actor_name = $1 ORDER BY id DESC LIMIT $5) AS recent
-		WHERE tool = $2 AND actor_kind = $3 AND actor_id = $4
-		ORDER BY id DESC LIMIT 1`, cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls).Scan(&arguments)
+		WHERE tool = $2 AND actor_kind = $3 AND actor_id = $4`+scoped+`
+		ORDER BY id DESC LIMIT 1`, args...).Scan(&arguments)
 	switch err = domainError(err); {
 	case err == nil:
 		return arguments, nil

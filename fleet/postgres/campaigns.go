@@ -41,7 +41,8 @@ var openCampaigns = filtered(campaign.States, campaign.State.Open)
 
 // Campaign returns one campaign, or [fleet.ErrNotFound].
 func (s *Store) Campaign(ctx context.Context, id uuid.UUID) (campaign.Campaign, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns WHERE id = $1`, id)
+	scoped, args := scopedToAll(ctx, campaignAudience, id)
+	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns WHERE id = $1`+scoped, args...)
 	c, err := pgx.CollectExactlyOneRow(rows, scanCampaign)
 	if err != nil {
 		return campaign.Campaign{}, fmt.Errorf("campaign %s: %w", id, domainError(err))
@@ -63,6 +64,7 @@ func (s *Store) Campaigns(ctx context.Context, f campaign.Filter) (fleet.Page[ca
 	if f.Release != uuid.Nil {
 		w.and("release_id = ?", f.Release)
 	}
+	w.scopeOfAll(ctx, campaignAudience)
 	order := w.newestFirst(at, "id", "uuid")
 	limit := fleet.ClampLimit(f.Limit)
 	rows, _ := s.db.Query(ctx, `SELECT `+campaignColumns+` FROM campaigns`+w.String()+order+` LIMIT `+w.arg(limit+1),
@@ -79,9 +81,10 @@ func (s *Store) Campaigns(ctx context.Context, f campaign.Filter) (fleet.Page[ca
 
 // OpenCampaigns lists the campaigns that the engine has to look after, oldest first.
 func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) {
+	scoped, args := scopedToAll(ctx, campaignAudience)
 	rows, _ := s.db.Query(ctx, `
 		SELECT `+campaignColumns+` FROM campaigns
-		WHERE state IN ('scheduled', 'running', 'paused', 'stopping') ORDER BY created_at, id`)
+		WHERE state IN ('scheduled', 'running', 'paused', 'stopping')`+scoped+` ORDER BY created_at, id`, args...)
 	list, err := pgx.CollectRows(rows, scanCampaign)
 	if err != nil {
 		return nil, fmt.Errorf("open campaigns: %w", domainError(err))
@@ -91,10 +94,11 @@ func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) 
 
 // Waves lists a campaign's waves in order.
 func (s *Store) Waves(ctx context.Context, campaignID uuid.UUID) ([]campaign.Wave, error) {
+	scoped, args := scopedToAll(ctx, audience{"deployments", "campaign_id", "waves.campaign_id"}, campaignID)
 	rows, _ := s.db.Query(ctx, `
 		SELECT campaign_id AS campaign, number, plan, size, state, `+reasonColumn("", "verdict")+`, started_at,
 			finished_at
-		FROM waves WHERE campaign_id = $1 ORDER BY number`, campaignID)
+		FROM waves WHERE campaign_id = $1`+scoped+` ORDER BY number`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Wave])
 	if err != nil {
 		return nil, fmt.Errorf("waves of campaign %s: %w", campaignID, domainError(err))

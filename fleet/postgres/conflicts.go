@@ -19,8 +19,12 @@ var _ enrolment.ConflictStore = (*Store)(nil)
 // DeviceConflicts returns the conflicts of devices in service with evidence since
 // the given time, the oldest first.
 func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]enrolment.ConflictRecord, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices
-		WHERE conflict_last > $1 AND in_service ORDER BY conflict_last, id`, since)
+	var w where
+	w.and("conflict_last > ?", since)
+	w.and("in_service")
+	w.scope(ctx)
+	rows, _ := s.db.Query(ctx, `SELECT `+w.deviceColumns(ctx)+` FROM devices`+w.String()+` ORDER BY conflict_last, id`,
+		w.args...)
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (enrolment.ConflictRecord, error) {
 		r, err := scanDevice(row)
 		if err != nil {

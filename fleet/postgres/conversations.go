@@ -20,7 +20,7 @@ func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation
 	for _, c := range list {
 		a := c.Audio
 		b.Queue(`
-			INSERT INTO conversations (id, device_id, upstream, begin_at, end_at, ended, calls, hello_us, received, lost,
+			INSERT INTO conversations (id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost,
 				refused, dropped, sent, moves, jitter_us)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 			ON CONFLICT (id) DO UPDATE SET end_at = excluded.end_at, ended = excluded.ended, calls = excluded.calls,
@@ -38,25 +38,25 @@ func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation
 }
 
 type conversationRow struct {
-	ID       uuid.UUID
-	DeviceID fleet.DeviceID
-	Upstream string
-	BeginAt  time.Time
-	EndAt    *time.Time
-	Ended    fleet.ConversationEnd
-	Calls    int64
-	HelloUs  int64
-	Received int64
-	Lost     int64
-	Refused  int64
-	Dropped  int64
-	Sent     int64
-	Moves    int64
-	JitterUs int64
+	ID        uuid.UUID
+	DeviceID  fleet.DeviceID
+	Upstream  string
+	CreatedAt time.Time
+	EndAt     *time.Time
+	Ended     fleet.ConversationEnd
+	Calls     int64
+	HelloUs   int64
+	Received  int64
+	Lost      int64
+	Refused   int64
+	Dropped   int64
+	Sent      int64
+	Moves     int64
+	JitterUs  int64
 }
 
 func (r conversationRow) conversation() fleet.Conversation {
-	return fleet.Conversation{ID: r.ID, Device: r.DeviceID, Upstream: r.Upstream, Begin: r.BeginAt, End: r.EndAt,
+	return fleet.Conversation{ID: r.ID, Device: r.DeviceID, Upstream: r.Upstream, Begin: r.CreatedAt, End: r.EndAt,
 		Ended: r.Ended, Calls: r.Calls, HelloIn: time.Duration(r.HelloUs) * time.Microsecond,
 		Audio: fleet.AudioCounts{Received: r.Received, Lost: r.Lost, Refused: r.Refused, Dropped: r.Dropped, Sent: r.Sent,
 			Moves: r.Moves, Jitter: time.Duration(r.JitterUs) * time.Microsecond}}
@@ -70,9 +70,7 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 		return none, err
 	}
 	var w where
-	if f.Device != "" {
-		w.eq("device_id", cleanText(string(f.Device)))
-	}
+	w.andText("device_id = ?", string(f.Device))
 	w.scopeOf(ctx, "device_id")
 	order, err := w.idsDown(at)
 	if err != nil {
@@ -80,7 +78,7 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 	}
 	limit := fleet.ClampLimit(f.Limit)
 	rows, _ := s.db.Query(ctx, `
-		SELECT id, device_id, upstream, begin_at, end_at, ended, calls, hello_us, received, lost, refused, dropped, sent,
+		SELECT id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost, refused, dropped, sent,
 			moves, jitter_us
 		FROM conversations`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[conversationRow])
@@ -94,7 +92,7 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 
 // RecoverConversations ends what a dead process left open.
 func (s *Store) RecoverConversations(ctx context.Context, at time.Time) (int64, error) {
-	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, begin_at), ended = $2 WHERE end_at IS NULL`,
+	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, created_at), ended = $2 WHERE end_at IS NULL`,
 		at, fleet.EndedByCrash)
 	if err != nil {
 		return 0, fmt.Errorf("open conversations: %w", domainError(err))

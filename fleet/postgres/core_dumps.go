@@ -42,7 +42,8 @@ const selectCoreDumps = `
 
 // CoreDump returns one core dump, or [fleet.ErrNotFound].
 func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (telemetry.CoreDump, error) {
-	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE id = $1`, id)
+	scoped, args := scopedTo(ctx, "device_id", id)
+	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE id = $1`+scoped, args...)
 	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {
 		return telemetry.CoreDump{}, fmt.Errorf("core dump %s: %w", id, domainError(err))
@@ -52,8 +53,8 @@ func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (telemetry.CoreDump,
 
 // CoreDumps lists a device's core dumps, newest first.
 func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.CoreDump, error) {
-	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)),
-		fleet.ClampLimit(limit))
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), fleet.ClampLimit(limit))
+	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {
 		return nil, fmt.Errorf("core dumps of device %s: %w", device, domainError(err))

@@ -32,12 +32,18 @@ var (
 // it can be used. Of a deployment that the text in front names.
 const isActive = `state IN ('offered', 'dispatching', 'sent', 'ambiguous', 'downloading', 'downloaded', 'rebooting', 'booted', 'verifying')`
 
+// deploymentAudience lets a deployment d exist with its whole campaign.
+var deploymentAudience = audience{"deployments", "campaign_id", "d.campaign_id"}
+
 // collectDeployments runs a question about deployments d.
 func (s *Store) collectDeployments(ctx context.Context, what, rest string, args ...any) ([]campaign.Deployment, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+deploymentColumns+` FROM deployments d `+rest, args...)
 	list, err := pgx.CollectRows(rows, scanDeployment)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, domainError(err))
+	}
+	for i := range list {
+		unnamed(ctx, &list[i].Reason)
 	}
 	return list, nil
 }
@@ -56,21 +62,23 @@ func (s *Store) oneDeployment(ctx context.Context, what, rest string, args ...an
 // Deployment returns a device's part in a campaign, or [fleet.ErrNotFound].
 func (s *Store) Deployment(ctx context.Context, campaignID uuid.UUID, device fleet.DeviceID) (campaign.Deployment,
 	error) {
+	scoped, args := scopedToAll(ctx, deploymentAudience, campaignID, cleanText(string(device)))
 	return s.oneDeployment(ctx, fmt.Sprintf("deployment of device %s in campaign %s", device, campaignID),
-		`WHERE d.campaign_id = $1 AND d.device_id = $2`, campaignID, cleanText(string(device)))
+		`WHERE d.campaign_id = $1 AND d.device_id = $2`+scoped, args...)
 }
 
 // DeploymentByID returns one deployment, or [fleet.ErrNotFound].
 func (s *Store) DeploymentByID(ctx context.Context, id uuid.UUID) (campaign.Deployment, error) {
-	return s.oneDeployment(ctx, "deployment "+id.String(), `WHERE d.id = $1`, id)
+	scoped, args := scopedToAll(ctx, deploymentAudience, id)
+	return s.oneDeployment(ctx, "deployment "+id.String(), `WHERE d.id = $1`+scoped, args...)
 }
 
 // DeviceDeployments lists a device's deployments, newest first.
 func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]campaign.Deployment,
 	error) {
+	scoped, args := scopedToAll(ctx, deploymentAudience, cleanText(string(device)), fleet.ClampLimit(limit))
 	return s.collectDeployments(ctx, "deployments of device "+string(device),
-		`WHERE d.device_id = $1 ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, cleanText(string(device)),
-		fleet.ClampLimit(limit))
+		`WHERE d.device_id = $1`+scoped+` ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, args...)
 }
 
 // Deployments lists the deployments of a campaign in device order.
@@ -81,6 +89,7 @@ func (s *Store) Deployments(ctx context.Context, f campaign.DeploymentFilter) (f
 		return none, err
 	}
 	w := deploymentsWhere(f)
+	w.scopeOfAll(ctx, deploymentAudience)
 	direction, compare := "", ">"
 	if at.back() {
 		direction, compare = " DESC", "<"
@@ -117,18 +126,34 @@ func deploymentsWhere(f campaign.DeploymentFilter) where {
 	return w
 }
 
+// scopedToDeployments is scopedTo for what belongs to a deployment.
+func scopedToDeployments(ctx context.Context, column string, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) {
+		var of where
+		of.args = w.args
+		if of.scopeOfAll(ctx, deploymentAudience); len(of.conds) > 0 {
+			w.args = of.args
+			w.conds = append(w.conds, column+" IN (SELECT d.id FROM deployments d"+of.String()+")")
+		}
+	})
+}
+
 // DeploymentEvents lists what was observed of a deployment in the order it was
 // put on record, the latest [maxHistory].
 func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]campaign.DeploymentEvent, error) {
+	scoped, args := scopedToDeployments(ctx, "deployment_id", deployment, maxHistory)
 	rows, _ := s.db.Query(ctx, `
 		SELECT id, deployment_id AS deployment, at, attempt, kind, `+reasonColumn("", "reason")+`,
 			from_state AS "from", to_state AS "to"
-		FROM deployment_events WHERE deployment_id = $1 ORDER BY seq DESC LIMIT $2`, deployment, maxHistory)
+		FROM deployment_events WHERE deployment_id = $1`+scoped+` ORDER BY seq DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentEvent])
 	if err != nil {
 		return nil, fmt.Errorf("events of deployment %s: %w", deployment, domainError(err))
 	}
 	slices.Reverse(list)
+	for i := range list {
+		unnamed(ctx, &list[i].Reason)
+	}
 	return list, nil
 }
 
@@ -138,18 +163,21 @@ const shownHistory = 100
 // EventsOf returns the latest events of several deployments, oldest first.
 func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]campaign.DeploymentEvent,
 	error) {
+	scoped, args := scopedToDeployments(ctx, "e.deployment_id", deployments, shownHistory)
 	rows, _ := s.db.Query(ctx, `
 		SELECT e.id, e.deployment_id AS deployment, e.at, e.attempt, e.kind, `+reasonColumn("e.", "reason")+`, e.from_state AS "from",
 			e.to_state AS "to"
 		FROM unnest($1::uuid[]) AS d (id)
 		CROSS JOIN LATERAL (SELECT * FROM deployment_events WHERE deployment_id = d.id ORDER BY seq DESC LIMIT $2) e
-		ORDER BY e.seq`, deployments, shownHistory)
+		WHERE true`+scoped+`
+		ORDER BY e.seq`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentEvent])
 	if err != nil {
 		return nil, fmt.Errorf("events of %d deployments: %w", len(deployments), domainError(err))
 	}
 	of := make(map[uuid.UUID][]campaign.DeploymentEvent, len(deployments))
 	for _, e := range list {
+		unnamed(ctx, &e.Reason)
 		of[e.Deployment] = append(of[e.Deployment], e)
 	}
 	return of, nil
@@ -163,15 +191,22 @@ func (s *Store) LiveDeployments(ctx context.Context) ([]campaign.Deployment, err
 }
 
 // Conflicts returns which of the devices have a deployment that is active, or
-// waits in an open campaign, other than the given one.
+// waits in an open campaign, other than the given one. A campaign that does not
+// exist for the principal is left unnamed.
 func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) (
 	[]campaign.DeploymentConflict, error) {
+	w := where{args: []any{texts(devices), except, waitingStates, openCampaigns}}
+	of, name := "d.campaign_id", "c.name"
+	if w.scopeOfAll(ctx, deploymentAudience); len(w.conds) > 0 {
+		exists := "CASE WHEN " + w.conds[0] + " THEN "
+		of, name = exists+"d.campaign_id ELSE "+noUUID+" END", exists+"c.name ELSE '"+unnamedCampaign+"' END"
+	}
 	rows, _ := s.db.Query(ctx, `
-		SELECT d.device_id AS device, d.campaign_id AS campaign, c.name, d.state
+		SELECT d.device_id AS device, `+of+` AS campaign, `+name+` AS name, d.state
 		FROM deployments d JOIN campaigns c ON c.id = d.campaign_id
 		WHERE d.device_id = ANY ($1) AND d.campaign_id <> $2
 			AND (d.`+isActive+` OR d.state = ANY ($3) AND c.state = ANY ($4))
-		ORDER BY d.device_id, c.created_at, c.id`, texts(devices), except, waitingStates, openCampaigns)
+		ORDER BY d.device_id, c.created_at, c.id`, w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.DeploymentConflict])
 	if err != nil {
 		return nil, fmt.Errorf("conflicts of %d devices: %w", len(devices), domainError(err))

@@ -42,9 +42,10 @@ func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID
 
 // DeviceConfig returns the device's latest configuration, or [fleet.ErrNotFound].
 func (s *Store) DeviceConfig(ctx context.Context, id fleet.DeviceID) (telemetry.Config, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)))
 	rows, _ := s.db.Query(ctx, `
-		SELECT version, on_trial, reverted, settings::text::bytea AS values, at FROM device_configs WHERE device_id = $1`,
-		cleanText(string(id)))
+		SELECT version, on_trial, reverted, settings::text::bytea AS values, at FROM device_configs
+		WHERE device_id = $1`+scoped, args...)
 	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[telemetry.Config])
 	if err != nil {
 		return c, fmt.Errorf("configuration of device %s: %w", id, domainError(err))

@@ -114,11 +114,12 @@ func deviceJobArgs(jobs []telemetry.Job) []any {
 
 // DeviceJobs returns the device's jobs, newest first.
 func (s *Store) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) ([]telemetry.Job, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), limit)
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id AS device, id, kind, state, percent, code, reason, coalesce(deployment_id,
 			'00000000-0000-0000-0000-000000000000') AS deployment,
 			started_at, updated_at, finished_at
-		FROM device_jobs WHERE device_id = $1 ORDER BY started_at DESC, id DESC LIMIT $2`, cleanText(string(id)), limit)
+		FROM device_jobs WHERE device_id = $1`+scoped+` ORDER BY started_at DESC, id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[telemetry.Job])
 	if err != nil {
 		return nil, fmt.Errorf("jobs of device %s: %w", id, domainError(err))

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ func (w *where) query(q fleet.Query, now time.Time) {
 	if !q.Asks("retired") {
 		w.and("in_service")
 	}
+	w.terms(q, now)
+}
+
+func (w *where) terms(q fleet.Query, now time.Time) {
 	for _, t := range q.Terms {
 		cond := w.term(t, now)
 		if t.Not {
@@ -32,6 +37,67 @@ func (w *where) query(q fleet.Query, now time.Time) {
 		}
 		w.and(cond)
 	}
+}
+
+// scope narrows a statement about devices to those that exist for the principal
+// whose request the context carries. Unlike [where.query] it leaves retired ones in.
+func (w *where) scope(ctx context.Context) {
+	if q, narrow := fleet.ScopeOf(ctx); narrow {
+		w.terms(q, time.Now())
+	}
+}
+
+// scopeOf is [where.scope] for what belongs to a device, which the column names.
+func (w *where) scopeOf(ctx context.Context, column string) {
+	if in := w.devicesInScope(ctx); in != "" {
+		w.conds = append(w.conds, column+" IN "+in)
+	}
+}
+
+// devicesInScope selects the ids of the devices that exist; "" if all do.
+func (w *where) devicesInScope(ctx context.Context) string {
+	if _, narrow := fleet.ScopeOf(ctx); !narrow {
+		return ""
+	}
+	inner := where{args: w.args}
+	inner.scope(ctx)
+	w.args = inner.args
+	return "(SELECT id FROM devices" + inner.String() + ")"
+}
+
+// An audience is a table with a row for each device of a collection.
+type audience struct{ table, key, of string }
+
+var (
+	fanOutAudience   = audience{"fanout_targets", "fanout_id", "fanouts.id"}
+	campaignAudience = audience{"deployments", "campaign_id", "campaigns.id"}
+)
+
+// scopeOfAll leaves out collections of which any device does not exist.
+func (w *where) scopeOfAll(ctx context.Context, a audience) {
+	if in := w.devicesInScope(ctx); in != "" {
+		w.conds = append(w.conds, "NOT EXISTS (SELECT FROM "+a.table+" part WHERE part."+a.key+" = "+a.of+
+			" AND part.device_id NOT IN "+in+")")
+	}
+}
+
+// scopedTo adds the scope to the end of a statement that is written out: it
+// returns " AND …" and the statement's arguments with those of the scope.
+func scopedTo(ctx context.Context, column string, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) { w.scopeOf(ctx, column) })
+}
+
+// scopedToAll is scopedTo for a statement about collections.
+func scopedToAll(ctx context.Context, a audience, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) { w.scopeOfAll(ctx, a) })
+}
+
+func scopedBy(args []any, add func(*where)) (string, []any) {
+	w := where{args: args}
+	if add(&w); len(w.conds) == 0 {
+		return "", args
+	}
+	return " AND " + strings.Join(w.conds, " AND "), w.args
 }
 
 // term returns a condition in brackets, which is never null.

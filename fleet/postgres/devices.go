@@ -16,7 +16,7 @@ var _ fleet.DeviceStore = (*Store)(nil)
 // maxHistory bounds the history lists of one device.
 const maxHistory = 1000
 
-var deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
+var ownColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
 	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, remote_addr,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
@@ -25,8 +25,23 @@ var deviceColumns = `id, name, board, board_type, chip, version, elf_sha256, slo
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
 	conflict_code, conflict_first, conflict_last, conflict_evidence, conflict_sides,
-	created_at, retired_at, coalesce(replaced_by, '') AS replaced_by,
+	created_at, retired_at`
+
+const relatedColumns = `, coalesce(replaced_by, '') AS replaced_by,
 	coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id LIMIT 1), '') AS replaces`
+
+// deviceColumns are those of a device; the ids of others that do not exist for
+// the principal are left out.
+func (w *where) deviceColumns(ctx context.Context) string {
+	in := w.devicesInScope(ctx)
+	if in == "" {
+		return ownColumns + relatedColumns
+	}
+	return ownColumns + `, coalesce((SELECT o.id FROM devices o WHERE o.id = devices.replaced_by AND o.id IN ` + in + `), '')
+		AS replaced_by, coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id
+			AND o.id IN ` + in + ` LIMIT 1), '')
+		AS replaces`
+}
 
 // A deviceRow is a device as stored: its hold and its layout are columns.
 type deviceRow struct {
@@ -68,7 +83,10 @@ func scanPlainDevice(row pgx.CollectableRow) (fleet.Device, error) {
 
 // Device returns the device with the given id, or [fleet.ErrNotFound].
 func (s *Store) Device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices WHERE id = $1`, cleanText(string(id)))
+	var w where
+	w.and("id = ?", cleanText(string(id)))
+	w.scope(ctx)
+	rows, _ := s.db.Query(ctx, `SELECT `+w.deviceColumns(ctx)+` FROM devices`+w.String(), w.args...)
 	d, err := pgx.CollectExactlyOneRow(rows, scanPlainDevice)
 	if err != nil {
 		return fleet.Device{}, fmt.Errorf("device %s: %w", id, domainError(err))
@@ -78,7 +96,10 @@ func (s *Store) Device(ctx context.Context, id fleet.DeviceID) (fleet.Device, er
 
 // DevicesByID returns those of the ids that exist, by id.
 func (s *Store) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+deviceColumns+` FROM devices WHERE id = ANY ($1) ORDER BY id`, ids)
+	var w where
+	w.and("id = ANY (?)", ids)
+	w.scope(ctx)
+	rows, _ := s.db.Query(ctx, `SELECT `+w.deviceColumns(ctx)+` FROM devices`+w.String()+` ORDER BY id`, w.args...)
 	list, err := pgx.CollectRows(rows, scanPlainDevice)
 	if err != nil {
 		return nil, fmt.Errorf("devices by id: %w", domainError(err))
@@ -123,6 +144,7 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	}
 	var w where
 	w.query(f.Query, time.Now())
+	w.scope(ctx)
 	if at != nil {
 		w.and("("+key.expr+", id) "+compare+" (?::"+key.typ+", ?)", at.Key, at.ID)
 	}
@@ -131,7 +153,7 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	// The rows of the page are fetched when it is known which they are: taking
 	// every matching row apart to its last column would cost more than the rest.
 	rows, _ := s.db.Query(ctx, `
-		SELECT `+deviceColumns+`, (`+key.expr+`)::text AS sort_key FROM devices
+		SELECT `+w.deviceColumns(ctx)+`, (`+key.expr+`)::text AS sort_key FROM devices
 		WHERE id = ANY (ARRAY(SELECT id FROM devices`+w.String()+order+` LIMIT `+w.arg(limit+1)+`))`+order, w.args...)
 	found, err := pgx.CollectRows(rows, scanDevice)
 	if err != nil {
@@ -157,6 +179,7 @@ func cursorError(at *cursor, err error) error {
 func (s *Store) CountDevices(ctx context.Context, q fleet.Query) (int, error) {
 	var w where
 	w.query(q, time.Now())
+	w.scope(ctx)
 	var n int
 	if err := s.db.QueryRow(ctx, `SELECT count(*) FROM devices`+w.String(), w.args...).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count devices: %w", domainError(err))
@@ -168,6 +191,7 @@ func (s *Store) CountDevices(ctx context.Context, q fleet.Query) (int, error) {
 func (s *Store) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error) {
 	var w where
 	w.query(q, time.Now())
+	w.scope(ctx)
 	rows, _ := s.db.Query(ctx, `SELECT id FROM devices`+w.String()+` ORDER BY id`, w.args...)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
 	if err != nil {
@@ -185,6 +209,7 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 	}
 	var w where
 	w.query(q, time.Now())
+	w.scope(ctx)
 	rows, _ := s.db.Query(ctx, `SELECT `+field+` AS value, count(*) AS count FROM devices`+w.String()+
 		` GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000`, w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
@@ -198,8 +223,9 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, error) {
 	f := fleet.Facts{Device: id}
 	var body []byte
-	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken, salvaged FROM device_facts WHERE device_id = $1`,
-		cleanText(string(id))).
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)))
+	err := s.db.QueryRow(ctx, `SELECT polled_at, body, broken, salvaged FROM device_facts WHERE device_id = $1`+scoped,
+		args...).
 		Scan(&f.PolledAt, &body, &f.Broken, &f.Salvaged)
 	if err != nil {
 		return fleet.Facts{}, fmt.Errorf("facts of device %s: %w", id, domainError(err))
@@ -210,9 +236,10 @@ func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, erro
 
 // FirmwareHistory lists what the device ran, newest first.
 func (s *Store) FirmwareHistory(ctx context.Context, id fleet.DeviceID) ([]fleet.FirmwareRecord, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)
 	rows, _ := s.db.Query(ctx, `
 		SELECT version, slot, elf_sha256, idf_version, first_seen, last_seen
-		FROM device_firmware WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(id)), maxHistory)
+		FROM device_firmware WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.FirmwareRecord])
 	if err != nil {
 		return nil, fmt.Errorf("firmware history of device %s: %w", id, domainError(err))

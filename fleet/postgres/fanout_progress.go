@@ -29,7 +29,7 @@ const (
 const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded +
 	`', '` + fleet.CodeRecordLate + `')
 	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
-		SELECT state = 'running' AND created_at + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts
+		SELECT state = 'running' AND coalesce(started_at, created_at) + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts
 			WHERE id = $1))`
 
 // fanOutBegan is before all calls of a fan-out ($1), also if the clock is set
@@ -62,9 +62,10 @@ func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.De
 
 // SkippedTargets counts the devices left out, by reason, most first.
 func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.DeviceCount, error) {
+	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "fanout_targets.fanout_id"}, id, maxAnswers)
 	rows, _ := s.db.Query(ctx, `
 		SELECT reason AS value, count(*) AS count FROM fanout_targets
-		WHERE fanout_id = $1 AND reason <> '' GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2`, id, maxAnswers)
+		WHERE fanout_id = $1 AND reason <> ''`+scoped+` GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
 	if err != nil {
 		return nil, fmt.Errorf("devices skipped by fan-out %s: %w", id, domainError(err))
@@ -102,7 +103,8 @@ func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, err
 func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgress, error) {
 	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
 	var b pgx.Batch
-	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`, id).QueryRow(
+	scoped, args := scopedToAll(ctx, fanOutAudience, id)
+	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`+scoped, args...).QueryRow(
 		func(row pgx.Row) error { return row.Scan(&p.Waiting) })
 	b.Queue(`SELECT state, count(*) FROM (`+fanOutCalls+`) c GROUP BY state`, id).Query(func(rows pgx.Rows) error {
 		var state fleet.CallState
@@ -134,18 +136,20 @@ type answerRow struct {
 
 // Answers groups the devices that gave the same answer, largest group first.
 func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.FanOutAnswer, error) {
+	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "$1"}, id, min(max(limit, 1), maxAnswers),
+		answerSample)
 	rows, _ := s.db.Query(ctx, `
 		WITH groups AS (
 			SELECT state, result_hash, count(*) AS count, (array_agg(device_id ORDER BY device_id))[1:$3] AS devices,
 				(array_agg(id ORDER BY device_id))[1:$3] AS calls
 			FROM (`+fanOutCalls+`) c
-			WHERE state NOT IN ('pending', 'sent')
+			WHERE state NOT IN ('pending', 'sent')`+scoped+`
 			GROUP BY state, result_hash
 			ORDER BY count(*) DESC, state, result_hash LIMIT $2)
 		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_code, c.error_message, c.error_params
 		FROM groups g JOIN calls c ON c.id = g.calls[1]
 			AND c.created_at >= `+fanOutBegan+`
-		ORDER BY g.count DESC, g.state, g.result_hash`, id, min(max(limit, 1), maxAnswers), answerSample)
+		ORDER BY g.count DESC, g.state, g.result_hash`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[answerRow])
 	if err != nil {
 		return nil, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))

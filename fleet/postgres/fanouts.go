@@ -17,22 +17,7 @@ var _ fleet.FanOutStore = (*Store)(nil)
 func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
 	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
 	err := s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
-				timeout_ms,
-				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
-			f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool),
-			cleanJSON(f.Arguments),
-			f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt,
-			cleanText(f.CanceledBy), f.OfflineWait.Milliseconds())
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
-			f.ID, collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) }),
-			collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) }))
-		return err
+		return insertFanOut(ctx, tx, f, targets)
 	})
 	if certainlyUndone(err) {
 		err = fmt.Errorf("%w: %w", fleet.ErrNotStored, err)
@@ -40,8 +25,27 @@ func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fle
 	return err
 }
 
+func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
+	_, err := tx.Exec(ctx, `
+			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
+				timeout_ms,
+				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+		f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool),
+		cleanJSON(f.Arguments),
+		f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt,
+		cleanText(f.CanceledBy), f.OfflineWait.Milliseconds(), pgUUID(f.Approval), f.PolicyVersion)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
+		f.ID, collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) }),
+		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) }))
+	return err
+}
+
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
-	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms`
+	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version, started_at`
 
 type fanOutRow struct {
 	ID          uuid.UUID
@@ -62,6 +66,9 @@ type fanOutRow struct {
 	CanceledBy  string
 
 	OfflineWaitMs int64
+	ApprovalID    uuid.NullUUID
+	PolicyVersion int64
+	StartedAt     *time.Time
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
@@ -70,12 +77,14 @@ func (r fanOutRow) fanOut() fleet.FanOut {
 		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
 		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
-		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond}
+		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond,
+		Approval:    r.ApprovalID.UUID, PolicyVersion: r.PolicyVersion, StartedAt: r.StartedAt}
 }
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].
 func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (fleet.FanOut, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`, id)
+	scoped, args := scopedToAll(ctx, fanOutAudience, id)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`+scoped, args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
 		return fleet.FanOut{}, fmt.Errorf("fan-out %s: %w", id, domainError(err))
@@ -91,6 +100,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 		return none, err
 	}
 	var w where
+	w.scopeOfAll(ctx, fanOutAudience)
 	order, err := w.idsDown(from)
 	if err != nil {
 		return none, err
@@ -108,7 +118,9 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 
 // RunningFanOuts lists the fan-outs to be carried on, oldest first.
 func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running' ORDER BY id`)
+	scoped, args := scopedToAll(ctx, fanOutAudience)
+	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running'`+scoped+` ORDER BY id`,
+		args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
 		return nil, fmt.Errorf("running fan-outs: %w", domainError(err))
@@ -116,7 +128,8 @@ func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
 	return collect(list, fanOutRow.fanOut), nil
 }
 
-// FinishFanOut ends a running fan-out; one that has ended is [fleet.ErrConflict].
+// FinishFanOut ends a running fan-out, or cancels one that waits for its approval;
+// one that has ended is [fleet.ErrConflict].
 func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, state fleet.FanOutState,
 	at time.Time) error {
 	who := ""
@@ -124,8 +137,12 @@ func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UU
 		who = cleanText(by.Name)
 	}
 	return s.audited(ctx, by, "fanout."+string(state), id.String(), nil, func(tx pgx.Tx) error {
-		err := changeOne(ctx, tx, `UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4 WHERE id = $1 AND state = 'running'`,
-			id, state, at, who)
+		err := changeOne(ctx, tx, `
+			UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4
+			WHERE id = $1 AND (state = 'running' OR state = 'pending_approval' AND $2 = 'canceled')`, id, state, at, who)
+		if err == nil && state == fleet.FanOutCanceled {
+			err = withdrawApprovalOf(ctx, tx, by, fleet.ApprovalOfFanOut, id, at)
+		}
 		if !isNotFound(err) {
 			return err
 		}

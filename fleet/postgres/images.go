@@ -133,9 +133,10 @@ func (s *Store) SetImageManifest(ctx context.Context, by fleet.Principal, img fi
 
 // RunningByELF counts devices in service by the build they run.
 func (s *Store) RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error) {
+	scoped, args := scopedTo(ctx, "id", cleanTexts(elfSHA256))
 	rows, _ := s.db.Query(ctx, `
 		SELECT elf_sha256 AS value, count(*) AS count FROM devices
-		WHERE in_service AND elf_sha256 = ANY ($1) AND elf_sha256 <> '' GROUP BY 1`, cleanTexts(elfSHA256))
+		WHERE in_service AND elf_sha256 = ANY ($1) AND elf_sha256 <> ''`+scoped+` GROUP BY 1`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
 	if err != nil {
 		return nil, fmt.Errorf("devices by build: %w", domainError(err))

@@ -84,7 +84,12 @@ func toolsJSON(tools []fleet.Tool) (string, error) {
 func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, error) {
 	inv := &fleet.Inventory{ID: id}
 	var tools []byte
-	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories WHERE id = $1`, cleanText(id)).Scan(&tools,
+	var w where
+	w.and("id = ?", cleanText(id))
+	if in := w.devicesInScope(ctx); in != "" { // an inventory exists with a device that lists it
+		w.and("EXISTS (SELECT FROM device_inventories d WHERE d.inventory_id = inventories.id AND d.device_id IN " + in + ")")
+	}
+	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories`+w.String(), w.args...).Scan(&tools,
 		&inv.CreatedAt)
 	if err == nil {
 		err = json.Unmarshal(tools, &inv.Tools)
@@ -97,9 +102,10 @@ func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, err
 
 // DeviceInventories lists what the device offered, newest first.
 func (s *Store) DeviceInventories(ctx context.Context, id fleet.DeviceID) ([]fleet.InventoryRecord, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)
 	rows, _ := s.db.Query(ctx, `
 		SELECT inventory_id, version, elf_sha256, tools_count, partial, first_seen, last_seen
-		FROM device_inventories WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(id)), maxHistory)
+		FROM device_inventories WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryRecord])
 	if err != nil {
 		return nil, fmt.Errorf("inventories of device %s: %w", id, domainError(err))

@@ -29,6 +29,8 @@ type Store struct {
 	log   *slog.Logger
 	calls *committer
 
+	outbox Outbox // nil: no event is delivered
+
 	mu       sync.Mutex
 	orphaned map[fleet.DeviceID]fleet.PresenceChange // see SavePresence
 }

@@ -235,8 +235,12 @@ func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// PresenceSamples lists samples, oldest first.
+// PresenceSamples lists samples, oldest first. They count the whole fleet: for a
+// principal with a narrower scope there are none.
 func (s *Store) PresenceSamples(ctx context.Context, since time.Time) ([]fleet.PresenceSample, error) {
+	if _, narrow := fleet.ScopeOf(ctx); narrow {
+		return nil, nil // they count the whole fleet
+	}
 	rows, _ := s.db.Query(ctx, `
 		SELECT at, online, unresponsive, offline, pending FROM presence_samples
 		WHERE at >= $1 ORDER BY at DESC LIMIT $2`, since, maxSamples)

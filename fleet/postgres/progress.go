@@ -47,9 +47,10 @@ func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (cam
 		Reached: map[campaign.FunnelStep]int{}, Skipped: map[firmware.SkipReason]int{}}
 	until := time.Now()
 	var waves int
+	scoped, args := scopedToAll(ctx, campaignAudience, campaignID, until)
 	err := s.db.QueryRow(ctx, `
-		SELECT least($2, finished_at), (SELECT count(*) FROM waves WHERE campaign_id = id) FROM campaigns WHERE id = $1`,
-		campaignID, until).
+		SELECT least($2, finished_at), (SELECT count(*) FROM waves WHERE campaign_id = id) FROM campaigns WHERE id = $1`+
+		scoped, args...).
 		Scan(&until, &waves)
 	if err != nil {
 		return campaign.Progress{}, fmt.Errorf("progress of campaign %s: %w", campaignID, domainError(err))

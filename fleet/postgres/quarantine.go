@@ -34,12 +34,12 @@ func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 
 // Quarantines lists the quarantines that stand, latest first.
 func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]campaign.Quarantine, error) {
-	return s.collectQuarantines(ctx, `WHERE `+standing+` ORDER BY since DESC, device_id LIMIT 10000`, now)
+	return s.collectQuarantines(ctx, standing, ` ORDER BY since DESC, device_id LIMIT 10000`, now)
 }
 
 // QuarantineOf returns a device's quarantine, nil if none stands.
 func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*campaign.Quarantine, error) {
-	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = $2`, now, cleanText(string(device)))
+	list, err := s.collectQuarantines(ctx, standing+` AND device_id = $2`, ``, now, cleanText(string(device)))
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now tim
 // QuarantinesOf returns those of the devices that stand.
 func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (
 	map[fleet.DeviceID]campaign.Quarantine, error) {
-	list, err := s.collectQuarantines(ctx, `WHERE `+standing+` AND device_id = ANY ($2)`, now, texts(devices))
+	list, err := s.collectQuarantines(ctx, standing+` AND device_id = ANY ($2)`, ``, now, texts(devices))
 	of := make(map[fleet.DeviceID]campaign.Quarantine, len(list))
 	for _, q := range list {
 		of[q.Device] = q
@@ -57,8 +57,10 @@ func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now
 	return of, err
 }
 
-func (s *Store) collectQuarantines(ctx context.Context, rest string, args ...any) ([]campaign.Quarantine, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+quarantineColumns+` FROM quarantines `+rest, args...)
+func (s *Store) collectQuarantines(ctx context.Context, only, order string, args ...any) ([]campaign.Quarantine,
+	error) {
+	scoped, args := scopedTo(ctx, "device_id", args...)
+	rows, _ := s.db.Query(ctx, `SELECT `+quarantineColumns+` FROM quarantines WHERE `+only+scoped+order, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.Quarantine])
 	if err != nil {
 		return nil, fmt.Errorf("quarantines: %w", domainError(err))

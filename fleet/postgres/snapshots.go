@@ -29,7 +29,8 @@ const selectSnapshots = `
 
 // Snapshot returns one snapshot, or [fleet.ErrNotFound].
 func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, error) {
-	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE id = $1`, id)
+	scoped, args := scopedTo(ctx, "device_id", id)
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE id = $1`+scoped, args...)
 	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
 		return fleet.Snapshot{}, fmt.Errorf("snapshot %s: %w", id, domainError(err))
@@ -39,7 +40,8 @@ func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, err
 
 // SnapshotOfCall returns the latest picture uploaded for a call.
 func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snapshot, error) {
-	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1 ORDER BY id DESC LIMIT 1`, call)
+	scoped, args := scopedTo(ctx, "device_id", call)
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1`+scoped+` ORDER BY id DESC LIMIT 1`, args...)
 	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
 		return fleet.Snapshot{}, fmt.Errorf("snapshot of call %s: %w", call, domainError(err))
@@ -49,8 +51,8 @@ func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snaps
 
 // Snapshots lists a device's pictures, newest first.
 func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Snapshot, error) {
-	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 ORDER BY id DESC LIMIT $2`, cleanText(string(device)),
-		fleet.ClampLimit(limit))
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), fleet.ClampLimit(limit))
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
 		return nil, fmt.Errorf("snapshots of device %s: %w", device, domainError(err))

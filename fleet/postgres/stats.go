@@ -24,11 +24,12 @@ func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Dura
 	if step < minStep {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_step", "least_ms", minStep, "given_ms", step)
 	}
+	scoped, args := scopedTo(ctx, "device_id", since, step, idFloor(since.Add(-idSlack)), maxBuckets)
 	rows, _ := s.db.Query(ctx, `
 		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
 			count(failure) AS failed
-		FROM calls WHERE created_at >= $1 AND id >= $3
-		GROUP BY 1 ORDER BY 1 LIMIT $4`, since, step, idFloor(since.Add(-idSlack)), maxBuckets)
+		FROM calls WHERE created_at >= $1 AND id >= $3`+scoped+`
+		GROUP BY 1 ORDER BY 1 LIMIT $4`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CallBucket])
 	if err != nil {
 		return nil, fmt.Errorf("calls over time: %w", domainError(err))
@@ -38,10 +39,11 @@ func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Dura
 
 // RecentFailures lists the newest calls that did not succeed.
 func (s *Store) RecentFailures(ctx context.Context, since time.Time, limit int) ([]fleet.Call, error) {
-	list, _, err := collectCalls(ctx, s.db, `
-		SELECT `+callColumnList+` FROM calls
-		WHERE failure IS NOT NULL AND created_at >= $1 AND id >= $2
-		ORDER BY id DESC LIMIT $3`, []any{since, idFloor(since.Add(-idSlack)), fleet.ClampLimit(limit)})
+	var w where
+	w.and("failure IS NOT NULL AND created_at >= ? AND id >= ?", since, idFloor(since.Add(-idSlack)))
+	w.scopeOf(ctx, "device_id")
+	list, _, err := collectCalls(ctx, s.db, `SELECT `+w.callColumns(ctx)+` FROM calls`+w.String()+
+		` ORDER BY id DESC LIMIT `+w.arg(fleet.ClampLimit(limit)), w.args)
 	if err != nil {
 		return nil, fmt.Errorf("recent failures: %w", domainError(err))
 	}

@@ -19,10 +19,10 @@ func (s *Store) CreateToken(ctx context.Context, by fleet.Principal, t fleet.Tok
 	return s.audited(ctx, by, "token.create", t.ID.String(), detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO tokens (id, name, kind, role, scope, tools, per_minute, hash, hint, created_by, created_at, last_used_at,
-				expires_at, revoked_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+				expires_at, revoked_at, created_by_kind, created_by_id)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
 			t.ID, cleanText(t.Name), t.Kind, t.Role, filter, tools, t.PerMinute, t.Hash, t.Hint, t.CreatedBy, t.CreatedAt,
-			t.LastUsedAt, t.ExpiresAt, t.RevokedAt)
+			t.LastUsedAt, t.ExpiresAt, t.RevokedAt, by.Kind, by.ID)
 		return err
 	})
 }

@@ -41,8 +41,8 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]teleme
 // Vitals returns the latest vitals of the device, or [fleet.ErrNotFound].
 func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v telemetry.Vitals, err error) {
 	var document []byte
-	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`, cleanText(string(id))).Scan(
-		&document)
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)))
+	err = s.db.QueryRow(ctx, `SELECT vitals FROM device_vitals WHERE device_id = $1`+scoped, args...).Scan(&document)
 	if err == nil {
 		err = json.Unmarshal(document, &v)
 	}

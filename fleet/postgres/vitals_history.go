@@ -36,7 +36,7 @@ const selectVitalsHistory = `
 		FROM points
 		GROUP BY bin
 	) steps
-	ORDER BY bin`
+	WHERE true`
 
 // sumOfVitals is what points of one device come to over a longer step.
 const sumOfVitals = `sum(beats)::int AS beats,
@@ -55,8 +55,9 @@ const vitalsStepsSeen = telemetry.VitalsStepsKept + 4*24*time.Hour
 func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
 	[]telemetry.VitalsPoint, error) {
 	since = since.UTC().Truncate(step) // so that steps begin at the same times, whenever it is asked
-	rows, _ := s.db.Query(ctx, selectVitalsHistory, cleanText(string(id)), since, until.UTC(), step, telemetry.VitalsStep,
+	scoped, args := scopedTo(ctx, "$1", cleanText(string(id)), since, until.UTC(), step, telemetry.VitalsStep,
 		time.Now().Add(-vitalsStepsSeen))
+	rows, _ := s.db.Query(ctx, selectVitalsHistory+scoped+` ORDER BY bin`, args...)
 	list, err := pgx.CollectRows(rows, scanVitalsPoint)
 	if err != nil {
 		return nil, fmt.Errorf("history of device %s: %w", id, domainError(err))

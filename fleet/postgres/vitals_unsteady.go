@@ -15,10 +15,12 @@ import (
 // mode, or have crashed since they last stayed up. It reads a row per device:
 // the column has no index, which every heartbeat would have to keep.
 func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
+	scoped, args := scopedTo(ctx, "device_id",
+		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id, vitals FROM device_vitals
-		WHERE device_id = ANY($1) AND ((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`,
-		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
+		WHERE device_id = ANY($1) AND ((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`+scoped,
+		args...)
 	unsteady := make(map[fleet.DeviceID]telemetry.Vitals)
 	var id fleet.DeviceID
 	var document []byte

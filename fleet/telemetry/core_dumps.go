@@ -266,10 +266,14 @@ func (s *CoreDumps) CoreDumps(ctx context.Context, device fleet.DeviceID, limit 
 	return s.o.Store.CoreDumps(ctx, device, limit)
 }
 
-// Content returns a core dump with its bytes.
-func (s *CoreDumps) Content(ctx context.Context, id uuid.UUID) (CoreDump, []byte, error) {
+// Content returns a core dump with its bytes, which only operators of the device
+// may read: they are its memory.
+func (s *CoreDumps) Content(ctx context.Context, by fleet.Principal, id uuid.UUID) (CoreDump, []byte, error) {
 	c, err := s.o.Store.CoreDump(ctx, id)
 	if err != nil {
+		return CoreDump{}, nil, err
+	}
+	if err := by.MayOnDevice(ctx, s.o.Devices.Device, c.Device, fleet.RoleOperator, "read_core_dump"); err != nil {
 		return CoreDump{}, nil, err
 	}
 	data, err := s.o.Blobs.Get(ctx, c.Blob)
@@ -278,11 +282,14 @@ func (s *CoreDumps) Content(ctx context.Context, id uuid.UUID) (CoreDump, []byte
 
 // Delete forgets a core dump, and its bytes unless another record needs them.
 func (s *CoreDumps) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
-	if err := by.May(fleet.RoleOperator, "delete_core_dump"); err != nil {
+	if err := by.MaySomewhere(fleet.RoleOperator, "delete_core_dump"); err != nil {
 		return err
 	}
 	c, err := s.o.Store.CoreDump(ctx, id)
 	if err != nil {
+		return err
+	}
+	if err := by.MayOnDevice(ctx, s.o.Devices.Device, c.Device, fleet.RoleOperator, "delete_core_dump"); err != nil {
 		return err
 	}
 	unused, err := s.o.Store.DeleteCoreDump(ctx, by, id)

@@ -51,6 +51,7 @@ type Options struct {
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
 	CoreDumps     *telemetry.CoreDumps
+	Conversations fleet.ConversationStore
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
@@ -111,6 +112,7 @@ func newAPI(o Options) *api {
 	a.registerDeployments()
 	a.registerSnapshots()
 	a.registerCoreDumps()
+	a.registerConversations()
 	a.registerTokens()
 	a.registerOperators()
 	a.registerFilters()

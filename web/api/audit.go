@@ -10,10 +10,12 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerAudit() {
-	register(a, operation{id: "list-audit", method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
+	register(a, operation{id: "list-audit", reach: access.List,
+		method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
 		summary: "List audit entries, newest first",
 		about:   "Who changed what. Tool calls are recorded separately: see /calls."}, a.listAudit)
 }

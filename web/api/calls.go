@@ -11,10 +11,12 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerCalls() {
-	register(a, operation{id: "make-call", method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
+	register(a, operation{id: "make-call", reach: access.Device,
+		method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
@@ -25,12 +27,15 @@ func (a *api) registerCalls() {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
 		}}, a.makeCall)
 	describePictureForm(a.huma.OpenAPI().Paths["/devices/{id}/calls"].Post)
-	register(a, operation{id: "list-device-calls", method: http.MethodGet, path: "/devices/{id}/calls",
+	register(a, operation{id: "list-device-calls", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/calls",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List the calls made to a device, newest first"}, a.listDeviceCalls)
-	register(a, operation{id: "list-calls", method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
+	register(a, operation{id: "list-calls", reach: access.List,
+		method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
 		summary: "List calls, newest first"}, a.listCalls)
-	register(a, operation{id: "get-call", method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-call", reach: access.Record,
+		method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer,
 		noun:    "call",
 		summary: "Show a call"}, a.getCall)
 }

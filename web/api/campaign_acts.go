@@ -8,11 +8,12 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/web/access"
 )
 
 func (a *api) registerCampaignActs() {
 	act := func(verb, summary, about string) operation {
-		return operation{id: verb + "-campaign", method: http.MethodPost, path: "/campaigns/{id}/" + verb,
+		return operation{id: verb + "-campaign", reach: access.Audience, method: http.MethodPost, path: "/campaigns/{id}/" + verb,
 			role: fleet.RoleOperator, noun: "campaign",
 			summary: summary, about: about}
 	}

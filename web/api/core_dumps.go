@@ -10,25 +10,31 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/access"
 )
 
 func (a *api) registerCoreDumps() {
-	register(a, operation{id: "list-core-dumps", method: http.MethodGet, path: "/devices/{id}/core-dumps",
+	register(a, operation{id: "list-core-dumps", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List what crashes of a device left, newest first"}, a.listCoreDumps)
-	register(a, operation{id: "fetch-core-dump", method: http.MethodPost, path: "/devices/{id}/core-dumps",
+	register(a, operation{id: "fetch-core-dump", reach: access.Device,
+		method: http.MethodPost, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleOperator, noun: "device",
 		summary: "Make a device send its core dump",
 		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload +
 			" and waits; answers with that call, whatever its state. " +
 			"fleetd also fetches core dumps automatically, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
-	register(a, operation{id: "get-core-dump", method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-core-dump", reach: access.Record,
+		method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer,
 		noun:    "core_dump",
 		summary: "Show a core dump"}, a.getCoreDump)
-	register(a, operation{id: "delete-core-dump", method: http.MethodDelete, path: "/core-dumps/{id}",
+	register(a, operation{id: "delete-core-dump", reach: access.Record,
+		method: http.MethodDelete, path: "/core-dumps/{id}",
 		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Delete a core dump"}, a.deleteCoreDump)
-	register(a, operation{id: "get-core-dump-content", method: http.MethodGet, path: "/core-dumps/{id}/content",
+	register(a, operation{id: "get-core-dump-content", reach: access.Record,
+		method: http.MethodGet, path: "/core-dumps/{id}/content",
 		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Get the core dump itself",
 		about:   "A piece of the device's memory, as esp-coredump reads it with --core-format raw. It may hold keys and passwords.",
@@ -120,8 +126,8 @@ type fileOutput struct {
 	Body         []byte
 }
 
-func (a *api) getCoreDumpContent(ctx context.Context, _ fleet.Principal, in *IDPath) (*fileOutput, error) {
-	c, data, err := a.CoreDumps.Content(ctx, in.uuid())
+func (a *api) getCoreDumpContent(ctx context.Context, by fleet.Principal, in *IDPath) (*fileOutput, error) {
+	c, data, err := a.CoreDumps.Content(ctx, by, in.uuid())
 	if err != nil {
 		return nil, err
 	}

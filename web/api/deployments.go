@@ -10,24 +10,31 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/access"
 )
 
 func (a *api) registerDeployments() {
-	register(a, operation{id: "list-deployments", method: http.MethodGet, path: "/campaigns/{id}/deployments",
+	register(a, operation{id: "list-deployments", reach: access.Audience,
+		method: http.MethodGet, path: "/campaigns/{id}/deployments",
 		role: fleet.RoleViewer, noun: "campaign",
 		summary: "List the devices of a campaign and where each stands"}, a.listDeployments)
-	register(a, operation{id: "get-deployment", method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}",
+	register(a, operation{id: "get-deployment", reach: access.Audience,
+		method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}",
 		role: fleet.RoleViewer, noun: "deployment",
 		summary: "Show a device's part in a campaign, with the evidence"}, a.getDeployment)
-	register(a, operation{id: "list-device-deployments", method: http.MethodGet, path: "/devices/{id}/deployments",
+	register(a, operation{id: "list-device-deployments", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/deployments",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
-	register(a, operation{id: "get-outlook", method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
+	register(a, operation{id: "get-outlook", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show why a device is not updating"}, a.getOutlook)
-	register(a, operation{id: "list-quarantines", method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
+	register(a, operation{id: "list-quarantines", reach: access.List,
+		method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
 		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
-	register(a, operation{id: "clear-quarantine", method: http.MethodDelete, path: "/devices/{id}/quarantine",
+	register(a, operation{id: "clear-quarantine", reach: access.Device,
+		method: http.MethodDelete, path: "/devices/{id}/quarantine",
 		role: fleet.RoleOperator, noun: "device",
 		summary: "End a device's quarantine"}, a.clearQuarantine)
 }

@@ -8,14 +8,16 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
 )
 
 func (a *api) registerDeviceActs() {
-	register(a, operation{id: "claim-device", method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
+	register(a, operation{id: "claim-device", reach: access.Record,
+		method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Claim the device that shows a code"}, a.claim)
 	act := func(verb, summary, about string, role fleet.Role) operation {
-		return operation{id: verb + "-device", method: http.MethodPost, path: "/devices/{id}/" + verb, role: role,
+		return operation{id: verb + "-device", reach: access.Device, method: http.MethodPost, path: "/devices/{id}/" + verb, role: role,
 			noun:    "device",
 			summary: summary, about: about}
 	}
@@ -134,7 +136,7 @@ func (a *api) replace(ctx context.Context, by fleet.Principal, in *replaceInput)
 	}
 	var successor fleet.DeviceID
 	if in.Body.Code != "" {
-		successor, err = a.Enrolment.ByCode(by, in.Body.Code)
+		successor, err = a.Enrolment.ByCode(ctx, by, in.Body.Code)
 	} else {
 		successor, err = fleet.ParseDeviceID(in.Body.Successor)
 	}

@@ -6,18 +6,23 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerDevices() {
-	register(a, operation{id: "list-devices", method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
+	register(a, operation{id: "list-devices", reach: access.List,
+		method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
 		summary: "List devices", about: "q is the filter language of the console: board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen"}, a.listDevices)
-	register(a, operation{id: "get-device", method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-device", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show a device"}, a.getDevice)
-	register(a, operation{id: "update-device", method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
+	register(a, operation{id: "update-device", reach: access.Device,
+		method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Change a device's name, notes, tags or time zone", about: "What is left out stays."}, a.updateDevice)
-	register(a, operation{id: "retire-device", method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
+	register(a, operation{id: "retire-device", reach: access.Device,
+		method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
 		noun:    "device",
 		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."},
 		a.retireDevice)

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
 )
 
 // maxRule bounds a rule's body: it may list many addresses.
@@ -18,22 +19,28 @@ const maxRule = 2 << 20
 
 func (a *api) registerEnrolment() {
 	const path = "/enrolment/rules"
-	register(a, operation{id: "list-enrolment-rules", method: http.MethodGet, path: path, role: fleet.RoleViewer,
+	register(a, operation{id: "list-enrolment-rules", reach: access.Fleet,
+		method: http.MethodGet, path: path, role: fleet.RoleViewer,
 		summary: "List the rules by which devices join",
 		about:   "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
-	register(a, operation{id: "create-enrolment-rule", method: http.MethodPost, path: path, role: fleet.RoleAdmin,
+	register(a, operation{id: "create-enrolment-rule", reach: access.Fleet,
+		method: http.MethodPost, path: path, role: fleet.RoleAdmin,
 		created: true, body: maxRule,
 		summary: "Add an enrolment rule", about: "At the end of the list."}, a.createRule)
-	register(a, operation{id: "get-enrolment-rule", method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-enrolment-rule", reach: access.Fleet,
+		method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer,
 		noun:    "rule",
 		summary: "Get an enrolment rule with the addresses it lists"}, a.getRule)
-	register(a, operation{id: "update-enrolment-rule", method: http.MethodPatch, path: path + "/{id}",
+	register(a, operation{id: "update-enrolment-rule", reach: access.Fleet,
+		method: http.MethodPatch, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule", body: maxRule,
 		summary: "Change an enrolment rule", about: "Fields that are left out stay; position moves the rule."}, a.updateRule)
-	register(a, operation{id: "delete-enrolment-rule", method: http.MethodDelete, path: path + "/{id}",
+	register(a, operation{id: "delete-enrolment-rule", reach: access.Fleet,
+		method: http.MethodDelete, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule",
 		summary: "Remove an enrolment rule", about: "Devices that it let in stay."}, a.deleteRule)
-	register(a, operation{id: "list-waiting-devices", method: http.MethodGet, path: "/enrolment/waiting",
+	register(a, operation{id: "list-waiting-devices", reach: access.List,
+		method: http.MethodGet, path: "/enrolment/waiting",
 		role:    fleet.RoleViewer,
 		summary: "List devices that ask to join",
 		about: "With the rule that would decide about each when it asks again, " +
@@ -231,10 +238,16 @@ type waitingList struct {
 	Unlisted []unlistedView `json:"unlisted" nullable:"false" doc:"Of the last hour"`
 }
 
-func (a *api) listWaiting(context.Context, fleet.Principal, *struct{}) (*answer[waitingList], error) {
-	waiting := a.Enrolment.Waiting()
+func (a *api) listWaiting(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[waitingList], error) {
+	waiting, err := a.Enrolment.WaitingFor(ctx, by)
+	if err != nil {
+		return nil, err
+	}
 	matches := make(map[fleet.DeviceID]*ruleMatchView)
 	for _, m := range a.Rules.Preview(waiting) {
+		if by.FleetRole() == "" {
+			break // it may not read the rules
+		}
 		matches[m.Device] = &ruleMatchView{m.Rule, m.Name, m.Action, m.Enabled}
 	}
 	l := waitingList{Items: make([]waitingView, len(waiting)), Unlisted: []unlistedView{}}
@@ -244,6 +257,9 @@ func (a *api) listWaiting(context.Context, fleet.Principal, *struct{}) (*answer[
 			Since: utcOrNil(&w.Since), LastPoll: utcOrNil(&w.LastPoll), Rule: matches[w.Device]}
 	}
 	for _, u := range a.Enrolment.Unlisted() {
+		if by.FleetRole() == "" {
+			break // the requests are of any device
+		}
 		v := unlistedView{Code: "networks_over_quota", Params: unlistedParams{N: u.Requests}, Since: utc(u.Since),
 			LastPoll: utc(u.Last)}
 		if u.Network.IsValid() {

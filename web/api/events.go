@@ -13,10 +13,12 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerEvents() {
-	register(a, operation{id: "stream-events", method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
+	register(a, operation{id: "stream-events", reach: access.List,
+		method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
 		summary: "Stream what changes in the fleet (server-sent events)",
 		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, " +
 			"and who connects again reads the present state first.",
@@ -107,7 +109,7 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 		h.Set("Connection", "close")     // whose deadlines are the stream's by then
 		sub := a.Events.Subscribe(eventBuffer, want)
 		defer sub.Close()
-		s := &stream{w, http.NewResponseController(w)}
+		s := &stream{w, http.NewResponseController(w), a.eventSources().FilterFor(by)}
 		_ = s.conn.SetReadDeadline(time.Time{}) // what the client has to say is said
 		a.pump(r.Context(), s, sub)
 	}}, nil
@@ -128,7 +130,9 @@ func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 			if !open {
 				return
 			}
-			err = s.event(e)
+			if s.filter.Pass(ctx, &e) {
+				err = s.event(e)
+			}
 		case <-beat.C:
 			if _, no := a.Operators.Authenticate(ctx, secret); errors.Is(no, fleet.ErrForbidden) {
 				return
@@ -142,6 +146,14 @@ func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 type stream struct {
 	w    http.ResponseWriter
 	conn *http.ResponseController
+
+	filter fleet.EventFilter
+}
+
+func (a *api) eventSources() *fleet.EventSources {
+	return &fleet.EventSources{Device: a.Devices.Known,
+		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := a.FanOuts.Get(ctx, id); return err },
+		Campaign: func(ctx context.Context, id uuid.UUID) error { _, err := a.Campaigns.Campaign(ctx, id); return err }}
 }
 
 func (s *stream) event(e fleet.Event) error {

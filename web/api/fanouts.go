@@ -10,10 +10,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerFanOuts() {
-	register(a, operation{id: "create-fanout", method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
+	register(a, operation{id: "create-fanout", reach: access.Audience,
+		method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
 		created: true,
 		summary: "Call a tool of many devices",
 		about: "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
@@ -22,12 +24,15 @@ func (a *api) registerFanOuts() {
 			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
 			also[FanOutView](a, h, "201", "The fan-out runs; its progress is at Location")
 		}}, a.createFanOut)
-	register(a, operation{id: "list-fanouts", method: http.MethodGet, path: "/fanouts", role: fleet.RoleViewer,
+	register(a, operation{id: "list-fanouts", reach: access.List,
+		method: http.MethodGet, path: "/fanouts", role: fleet.RoleViewer,
 		summary: "List fan-outs, newest first"}, a.listFanOuts)
-	register(a, operation{id: "get-fanout", method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-fanout", reach: access.Audience,
+		method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer,
 		noun:    "fanout",
 		summary: "Show a fan-out with its counts and answers"}, a.getFanOut)
-	register(a, operation{id: "cancel-fanout", method: http.MethodPost, path: "/fanouts/{id}/cancel",
+	register(a, operation{id: "cancel-fanout", reach: access.Audience,
+		method: http.MethodPost, path: "/fanouts/{id}/cancel",
 		role: fleet.RoleOperator, noun: "fanout",
 		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)
 }

@@ -8,20 +8,21 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerFilters() {
-	register(a, operation{id: "list-filters", method: http.MethodGet, path: "/filters", role: fleet.RoleViewer,
+	register(a, operation{id: "list-filters", method: http.MethodGet, path: "/filters", role: fleet.RoleViewer, reach: access.Shared,
 		summary: "List saved filters", about: "By name."}, a.listFilters)
-	register(a, operation{id: "create-filter", method: http.MethodPost, path: "/filters", role: fleet.RoleOperator,
+	register(a, operation{id: "create-filter", method: http.MethodPost, path: "/filters", role: fleet.RoleOperator, reach: access.Fleet,
 		created: true,
 		summary: "Save a filter",
 		about:   "A device query with a name; MCP clients reach its devices at /mcp/groups/{name}."}, a.createFilter)
 	register(a, operation{id: "update-filter", method: http.MethodPatch, path: "/filters/{id}",
-		role: fleet.RoleOperator, noun: "filter",
+		role: fleet.RoleOperator, reach: access.Fleet, noun: "filter",
 		summary: "Change a saved filter", about: "Fields that are left out stay."}, a.updateFilter)
 	register(a, operation{id: "delete-filter", method: http.MethodDelete, path: "/filters/{id}",
-		role: fleet.RoleOperator, noun: "filter",
+		role: fleet.RoleOperator, reach: access.Fleet, noun: "filter",
 		summary: "Delete a saved filter", about: "The devices stay."}, a.deleteFilter)
 }
 

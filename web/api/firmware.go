@@ -8,13 +8,16 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerFirmware() {
-	register(a, operation{id: "list-firmware", method: http.MethodGet, path: "/devices/{id}/firmware",
+	register(a, operation{id: "list-firmware", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/firmware",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List the builds that a device ran, newest first"}, a.listFirmware)
-	register(a, operation{id: "get-facts", method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer,
+	register(a, operation{id: "get-facts", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show what a device said of itself at its latest boot"}, a.getFacts)
 }

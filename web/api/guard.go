@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/outcome"
 )
 
@@ -42,16 +44,22 @@ func withPrincipal(ctx context.Context, who principal) context.Context {
 type guarded func(w http.ResponseWriter, r *http.Request, who principal)
 
 // guard lets an operation's requests through to next: of a known token, with a
-// sufficient role, a body of bounded size, and each act once per
+// sufficient role on what the operation reaches, a body of bounded size, and each act once per
 // Idempotency-Key.
 func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	need, ok := op.Metadata[roleKey].(fleet.Role)
 	if !ok || !need.Valid() {
 		panic("operation " + op.OperationID + " declares no role")
 	}
+	reach, _ := op.Metadata[reachKey].(access.Reach)
+	if !reach.Valid() {
+		panic("operation " + op.OperationID + " declares no reach")
+	}
+	noun, _ := op.Metadata[nounKey].(string)
+	door := door{need, reach, op.Summary, noun}
 	streams, _ := op.Metadata[streamsKey].(bool)
 	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
-		return a.authenticated(need, op.Summary, knowing(next))
+		return a.authenticated(door, knowing(next))
 	}
 	if op.Method == http.MethodPost {
 		next = a.once(next)
@@ -65,7 +73,7 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if usual, _ := op.Metadata[usualKey].(func(guarded) guarded); usual != nil {
 		act = usual(act)
 	}
-	return a.authenticated(need, op.Summary, readBody(limit, form, act))
+	return a.authenticated(door, readBody(limit, form, act))
 }
 
 // knowing lets next find the principal in the request's context.
@@ -75,7 +83,15 @@ func knowing(next http.Handler) guarded {
 	}
 }
 
-func (a *api) authenticated(need fleet.Role, operation string, next guarded) http.Handler {
+// A door is what the guard knows of an operation.
+type door struct {
+	need      fleet.Role
+	reach     access.Reach
+	operation string // in words
+	noun      string
+}
+
+func (a *api) authenticated(d door, next guarded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r)
 		if !ok {
@@ -87,16 +103,54 @@ func (a *api) authenticated(need fleet.Role, operation string, next guarded) htt
 			a.unauthenticated(w, r, outcome.Of(err).Refusal)
 			return
 		}
-		if err == nil && !actor.Role.Allows(need) {
-			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", operation, "need", need,
-				"actor", actor.Name, "role", actor.Role)
+		if err == nil {
+			err = a.admit(r, d, actor)
 		}
 		if err != nil {
-			a.problemOf(r.Context(), err, "", "").write(w)
+			p := a.problemOf(r.Context(), err, d.noun, r.PathValue("id"))
+			if errors.Is(err, fleet.ErrTooMany) {
+				p.retryAfter = nextRequest(p)
+			}
+			p.write(w)
 			return
+		}
+		if ctx := fleet.WithScope(r.Context(), actor); ctx != r.Context() {
+			r = r.WithContext(ctx)
 		}
 		next(w, r, principal{actor, secret, w.Header().Get(requestHeader)})
 	})
+}
+
+// admit refuses a principal whose role on what the operation reaches does not
+// suffice. A device that does not exist for it is not found.
+func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
+	role := d.reach.RoleOf(actor)
+	if d.reach == access.Device && actor.Scope != nil && role.Allows(d.need) {
+		id, err := fleet.ParseDeviceID(r.PathValue("id"))
+		if err != nil {
+			return nil // the operation says what is wrong with it
+		}
+		device, err := a.Devices.Known(r.Context(), id)
+		if err == nil && !actor.Sees(device) {
+			err = fleet.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		role = actor.RoleOn(device)
+	}
+	if role.Allows(d.need) {
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", d.operation, "need", d.need,
+		"actor", actor.Name, "role", cmp.Or(role, fleet.RoleViewer))
+}
+
+// nextRequest is after how many seconds a token that used up its rate may make
+// another request.
+func nextRequest(p *problem) int {
+	limit, _ := p.Params["limit"].(int)
+	return max(1, (60+limit-1)/max(limit, 1))
 }
 
 func bearer(r *http.Request) (string, bool) {

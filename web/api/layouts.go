@@ -13,14 +13,17 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 	"fleetd/fleet/firmware"
+	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
 
 func (a *api) registerLayouts() {
-	register(a, operation{id: "get-image-layout", method: http.MethodGet, path: "/images/{sha256}/layout",
+	register(a, operation{id: "get-image-layout", reach: access.Shared,
+		method: http.MethodGet, path: "/images/{sha256}/layout",
 		role: fleet.RoleViewer, noun: "layout",
 		summary: "Show what a blank board needs in addition to an image"}, a.getLayout)
-	register(a, operation{id: "put-image-layout", method: http.MethodPut, path: "/images/{sha256}/layout",
+	register(a, operation{id: "put-image-layout", reach: access.Fleet,
+		method: http.MethodPut, path: "/images/{sha256}/layout",
 		role: fleet.RoleOperator, noun: "image", streams: true,
 		summary: "Add what a blank board needs in addition to an image",
 		about: "multipart/form-data with the files of the image's build, each as \"file\": bootloader, partition table, initial otadata, and flasher_args.json if " +

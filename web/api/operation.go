@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 // An operation is one row of the contract.
@@ -19,6 +20,7 @@ type operation struct {
 	method  string
 	path    string
 	role    fleet.Role // the least that may
+	reach   access.Reach
 	summary string
 	about   string // more, for the document
 	noun    string // what the request names, and may not exist
@@ -35,6 +37,8 @@ type operation struct {
 // What the guard finds in huma's metadata of an operation.
 const (
 	roleKey    = "role"
+	reachKey   = "reach"
+	nounKey    = "noun"
 	streamsKey = "streams"
 	pictureKey = "picture"
 	usualKey   = "usual"
@@ -54,11 +58,12 @@ func register[I, O any](a *api, op operation, handle func(context.Context, fleet
 // describe returns the operation as huma's type.
 func (op operation) describe() huma.Operation {
 	h := huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
-		Tags:            []string{strings.Split(op.path, "/")[1]},
-		Description:     strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
-		Security:        []map[string][]string{{"token": {string(op.role)}}},
-		Errors:          op.failures(),
-		Metadata:        map[string]any{roleKey: op.role, streamsKey: op.streams, pictureKey: op.picture, usualKey: op.usual},
+		Tags:        []string{strings.Split(op.path, "/")[1]},
+		Description: strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
+		Security:    []map[string][]string{{"token": {string(op.role)}}},
+		Errors:      op.failures(),
+		Metadata: map[string]any{roleKey: op.role, reachKey: op.reach, nounKey: op.noun, streamsKey: op.streams,
+			pictureKey: op.picture, usualKey: op.usual},
 		BodyReadTimeout: -1, // the guard has read the body
 		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,
 	}

@@ -8,15 +8,19 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerOperators() {
-	register(a, operation{id: "list-operators", method: http.MethodGet, path: "/operators", role: fleet.RoleViewer,
+	register(a, operation{id: "list-operators", reach: access.Fleet,
+		method: http.MethodGet, path: "/operators", role: fleet.RoleViewer,
 		summary: "List operators"}, a.listOperators)
-	register(a, operation{id: "create-operator", method: http.MethodPost, path: "/operators", role: fleet.RoleAdmin,
+	register(a, operation{id: "create-operator", reach: access.Fleet,
+		method: http.MethodPost, path: "/operators", role: fleet.RoleAdmin,
 		created: true,
 		summary: "Add an operator"}, a.createOperator)
-	register(a, operation{id: "update-operator", method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin,
+	register(a, operation{id: "update-operator", reach: access.Fleet,
+		method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin,
 		noun:    "operator",
 		summary: "Lock an operator out or in, or set the password", about: "What is left out stays."}, a.updateOperator)
 }

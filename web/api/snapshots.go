@@ -10,13 +10,16 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerSnapshots() {
-	register(a, operation{id: "list-snapshots", method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
+	register(a, operation{id: "list-snapshots", reach: access.List,
+		method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
 		summary: "List the pictures of a device's screen, newest first", about: "Or the picture of one call."},
 		a.listSnapshots)
-	register(a, operation{id: "get-snapshot", method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
+	register(a, operation{id: "get-snapshot", reach: access.Record,
+		method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
 		noun:    "snapshot",
 		summary: "Get the picture itself", more: func(h *huma.Operation) {
 			picture := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerStats() {
-	register(a, operation{id: "get-stats", method: http.MethodGet, path: "/stats", role: fleet.RoleViewer,
+	register(a, operation{id: "get-stats", reach: access.List,
+		method: http.MethodGet, path: "/stats", role: fleet.RoleViewer,
 		summary: "Show the fleet at a glance"}, a.getStats)
 }
 

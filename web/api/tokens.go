@@ -8,15 +8,19 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerTokens() {
-	register(a, operation{id: "list-tokens", method: http.MethodGet, path: "/tokens", role: fleet.RoleViewer,
+	register(a, operation{id: "list-tokens", reach: access.Fleet,
+		method: http.MethodGet, path: "/tokens", role: fleet.RoleViewer,
 		summary: "List API tokens, without their secrets"}, a.listTokens)
-	register(a, operation{id: "create-token", method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin,
+	register(a, operation{id: "create-token", reach: access.Fleet,
+		method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin,
 		created: true,
 		summary: "Make an API token", about: "Its secret is in this answer alone."}, a.createToken)
-	register(a, operation{id: "revoke-token", method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin,
+	register(a, operation{id: "revoke-token", reach: access.Fleet,
+		method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin,
 		noun:    "token",
 		summary: "Revoke an API token"}, a.revokeToken)
 }

@@ -7,16 +7,20 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 )
 
 func (a *api) registerTools() {
-	register(a, operation{id: "list-tools", method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer,
+	register(a, operation{id: "list-tools", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "List the tools that a device offers"}, a.listTools)
-	register(a, operation{id: "list-inventories", method: http.MethodGet, path: "/devices/{id}/inventories",
+	register(a, operation{id: "list-inventories", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/inventories",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List which tools a device offered when, newest first"}, a.listInventories)
-	register(a, operation{id: "diff-inventories", method: http.MethodGet, path: "/devices/{id}/inventories/diff",
+	register(a, operation{id: "diff-inventories", reach: access.Device,
+		method: http.MethodGet, path: "/devices/{id}/inventories/diff",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "Compare two inventories of a device"}, a.diffInventories)
 }

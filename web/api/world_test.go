@@ -102,13 +102,13 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		WriteEvery: 10 * time.Millisecond})
 	w.openKeys(t, log)
 	w.rules = enrolment.NewRules(w.store, nil)
+	targets := fleet.NewTargets(w.store, w.store)
 	w.enrolment, err = enrolment.New(enrolment.Options{Store: w.store, Mode: fleet.EnrolByCode, Rules: w.rules,
 		Keys: w.keys, Serials: w.serials, Log: log, Events: w.events, WriteEvery: 10 * time.Millisecond,
-		Conflicts: w.store})
+		Device: targets.Device, Conflicts: w.store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
@@ -135,7 +135,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters,
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
 

@@ -93,7 +93,7 @@ func TestCoreDumpUpload(t *testing.T) {
 	if len(kept) != 1 {
 		t.Fatalf("%d core dumps kept", len(kept))
 	}
-	c, data, err := s.dumps.Content(t.Context(), kept[0].ID)
+	c, data, err := s.dumps.Content(t.Context(), admin, kept[0].ID)
 	if err != nil || !bytes.Equal(data, dump) || c.Device != unit || c.Size != 64<<10 || c.Version != "1.1.0" ||
 		c.BuildFrom != telemetry.BuildFromDevice {
 		t.Errorf("%+v, %d bytes: %v", c, len(data), err)

@@ -53,8 +53,8 @@ func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
 		Operators: s.Operators, Filters: s.Filters, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
-		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
-		Audit:       s.store,
+		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
+		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
 }
 

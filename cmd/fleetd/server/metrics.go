@@ -13,6 +13,8 @@ type metrics struct {
 	registry *prometheus.Registry
 	calls    map[fleet.CallState]prometheus.Counter // by outcome
 	duration prometheus.Histogram
+
+	approvals map[fleet.ApprovalState]prometheus.Counter // by how they ended
 }
 
 func newMetrics() *metrics {
@@ -30,7 +32,15 @@ func newMetrics() *metrics {
 			m.calls[s] = calls.WithLabelValues(string(s)) // shown from the start, as 0
 		}
 	}
-	m.registry.MustRegister(calls, m.duration, collectors.NewGoCollector(),
+	approvals := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fleetd_approvals_total", Help: "Approvals by how they ended."}, []string{"state"})
+	m.approvals = make(map[fleet.ApprovalState]prometheus.Counter)
+	for _, s := range fleet.ApprovalStates {
+		if s != fleet.ApprovalWaiting {
+			m.approvals[s] = approvals.WithLabelValues(string(s))
+		}
+	}
+	m.registry.MustRegister(calls, approvals, m.duration, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -42,6 +52,13 @@ func (m *metrics) observe(c *fleet.Call) {
 	}
 	if d := c.Duration(); d > 0 {
 		m.duration.Observe(d.Seconds())
+	}
+}
+
+// observeApproval counts the end of an approval.
+func (m *metrics) observeApproval(s fleet.ApprovalState) {
+	if n, ok := m.approvals[s]; ok {
+		n.Inc()
 	}
 }
 

@@ -35,6 +35,7 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web/device"
 
 	"github.com/google/uuid"
@@ -59,6 +60,8 @@ type Server struct {
 	Reports    *telemetry.Reports
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Events     *fleet.Events
 
 	cfg     Config
@@ -170,12 +173,6 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.closeOldCalls(ctx); err != nil {
 		return nil, err
 	}
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	s.stages.run("jobs", work.Run)
 	secret, err := secretKey(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -184,6 +181,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
+	s.stages.onStop("webhooks", s.Webhooks.Close)
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Webhooks: s.Webhooks, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.run("jobs", work.Run)
 
 	// What knows devices without a connection.
 	s.Serials = enrolment.NewSerials(s.store, sealer, log)
@@ -208,8 +213,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
 		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
 		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
-		Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
-		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+		Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
+		MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4:         cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
 		return nil, err
 	}
@@ -242,8 +248,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("one-time links", s.Snapshots.Run)
-	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Link: s.broker, Watcher: s.Presences,
-		URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: cfg.policy,
+		Approvals: s.store, Link: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -256,10 +262,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.onStop("calls", s.Calls.Shutdown)
 	s.stages.run("stray calls", s.Calls.Run)
 	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
-		Presence: s.Presences, Events: s.Events, Log: log})
+		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
+	s.Approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
+		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
+	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
+		func() float64 { return float64(s.Approvals.Waiting()) })
+	s.stages.run("approvals", s.Approvals.Run)
 
-	if err := s.startVoice(); err != nil {
+	if err := s.startVoice(ctx); err != nil {
 		return nil, err
 	}
 

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strconv"
+	"time"
 
 	"fleetd/broker"
 	"fleetd/broker/voice"
@@ -14,9 +16,14 @@ import (
 )
 
 // startVoice starts the relay of conversations, if there is a voice server.
-func (s *Server) startVoice() error {
+func (s *Server) startVoice(ctx context.Context) error {
 	if s.cfg.VoiceUpstream == "" {
 		return nil
+	}
+	if open, err := s.store.RecoverConversations(ctx, time.Now().UTC()); err != nil {
+		return err
+	} else if open > 0 {
+		s.log.Info("conversations left open by the last run were ended", "count", open)
 	}
 	relay, err := voice.New(voice.Options{Upstream: voice.Upstream{URL: s.cfg.VoiceUpstream, Secret: s.cfg.VoiceSecret},
 		Addr: s.cfg.VoiceUDPAddr, Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Store: s.store,
@@ -66,8 +73,13 @@ func (l voiceTexts) Ended(how fleet.ConversationEnd) (title, text string) {
 }
 
 func (l voiceTexts) Call(c fleet.Call) string {
-	text, _ := i18n.CallError(i18n.Lang(l), nil, c.Error)
-	return text
+	switch text, _ := i18n.CallError(i18n.Lang(l), nil, c.Error); {
+	case c.State == fleet.CallPendingApproval:
+		return i18n.Text(i18n.Lang(l), "voice.pending_approval")
+	case text != "":
+		return text
+	}
+	return i18n.Text(i18n.Lang(l), "voice.failed")
 }
 
 func (l voiceTexts) Error(err error) string {

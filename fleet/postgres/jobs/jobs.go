@@ -1,4 +1,5 @@
-// Package jobs does the periodic work on the database. Once an hour, and at every
+// Package jobs does the work that goes through the database's queue: deliveries to
+// webhooks, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention. The queue is in the database, so that only one of
 // several processes runs a job, and an interrupted job is resumed.
@@ -29,6 +30,8 @@ const stopGrace = 3 * time.Second
 type Options struct {
 	// Retention says how long records are kept. Default: for ever.
 	Retention postgres.Retention
+	// Webhooks delivers events. Nil: none is queued.
+	Webhooks Deliverer
 	// Interval is the time between two runs. Default: an hour.
 	Interval time.Duration
 	// Logger takes what the jobs did. Default: none.
@@ -50,17 +53,26 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, log: o.Logger})
+	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
+	if o.Webhooks != nil {
+		river.AddWorker(workers, &deliveryWorker{to: o.Webhooks})
+		queues[webhookQueue] = river.QueueConfig{MaxWorkers: 4}
+	}
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
 		Logger:          quiet(o.Logger),
 		PeriodicJobs:    []*river.PeriodicJob{every(o.Interval)},
-		Queues:          map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
+		Queues:          queues,
 		SoftStopTimeout: stopGrace,
 		Workers:         workers,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("job queue: %w", err)
 	}
-	return &Jobs{client: client}, nil
+	j := &Jobs{client: client}
+	if o.Webhooks != nil {
+		store.SetOutbox(j.enqueue)
+	}
+	return j, nil
 }
 
 // quiet keeps the queue's own notes on starting and stopping out of the log.

@@ -1,0 +1,451 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ApprovalsOptions configures [Approvals]. Those without a default are required.
+type ApprovalsOptions struct {
+	Store   ApprovalStore
+	Calls   *Calls
+	FanOuts *FanOuts
+	Events  *Events
+	Log     *slog.Logger     // nil: silent
+	Now     func() time.Time // nil: the clock
+	Sweep   time.Duration    // between two looks for approvals that have expired. Default: 5s
+	// Observe sees each end of an approval, for metrics. Nil: none does.
+	Observe func(ApprovalState)
+}
+
+// Approvals lets people decide about calls and fan-outs that a policy has wait
+// for them.
+type Approvals struct {
+	o       ApprovalsOptions
+	waiting atomic.Int64 // as last counted
+}
+
+// NewApprovals returns the service; [Approvals.Run] ends what expires.
+func NewApprovals(o ApprovalsOptions) *Approvals {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	if o.Observe == nil {
+		o.Observe = func(ApprovalState) {}
+	}
+	o.Sweep = cmp.Or(o.Sweep, 5*time.Second)
+	return &Approvals{o: o}
+}
+
+// Get returns an approval, or [ErrNotFound], also if one of its devices does not
+// exist for the principal.
+func (s *Approvals) Get(ctx context.Context, by Principal, id uuid.UUID) (Approval, error) {
+	a, err := s.o.Store.Approval(ctx, id)
+	if err != nil {
+		return Approval{}, err
+	}
+	if seen, err := s.sees(ctx, by, a); err != nil || !seen {
+		return Approval{}, cmp.Or(err, fmt.Errorf("approval %s: %w", id, ErrNotFound))
+	}
+	return a, nil
+}
+
+// List returns a page of approvals, newest first. A page is shorter than it
+// could be if some do not exist for the principal.
+func (s *Approvals) List(ctx context.Context, by Principal, f ApprovalFilter) (Page[Approval], error) {
+	page, err := s.o.Store.Approvals(ctx, f)
+	if err != nil || !by.hides() {
+		return page, err
+	}
+	all := page.Items
+	page.Items = nil
+	for _, a := range all {
+		seen, err := s.sees(ctx, by, a)
+		if err != nil {
+			return Page[Approval]{}, err
+		}
+		if seen {
+			page.Items = append(page.Items, a)
+		}
+	}
+	return page, nil
+}
+
+// Waiting returns how many approvals wait, whoever may decide them. It costs no
+// read: the count is a few seconds old at most.
+func (s *Approvals) Waiting() int { return int(s.waiting.Load()) }
+
+// Targets returns the devices of an approval, sorted.
+func (s *Approvals) Targets(ctx context.Context, a Approval) ([]DeviceID, error) {
+	if a.Subject == ApprovalOfCall {
+		return []DeviceID{a.Device}, nil
+	}
+	return s.o.Store.ApprovalTargets(ctx, a.SubjectID)
+}
+
+func (s *Approvals) sees(ctx context.Context, by Principal, a Approval) (bool, error) {
+	if !by.hides() {
+		return true, nil
+	}
+	err := s.eachTarget(ctx, a, func(d Device) error {
+		if !by.Sees(d) {
+			return ErrNotFound
+		}
+		return nil
+	})
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// eachTarget calls do with each device of an approval, until it fails.
+func (s *Approvals) eachTarget(ctx context.Context, a Approval, do func(Device) error) error {
+	ids, err := s.Targets(ctx, a)
+	if err != nil {
+		return err
+	}
+	for page := range slices.Chunk(ids, fanOutPage) {
+		known, err := s.o.Calls.o.Targets.load(ctx, page, s.o.Now())
+		if err != nil {
+			return err
+		}
+		for _, id := range page {
+			t := known[id]
+			if t == nil {
+				return fmt.Errorf("device %s: %w", id, ErrNotFound)
+			}
+			if err := do(t.device); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// May returns nil if the principal may decide about the approval: it has the
+// role operator on every device, is no model, and neither asked nor is linked to
+// who asked by a token that one of them made.
+func (s *Approvals) May(ctx context.Context, by Principal, a Approval) error {
+	err := s.eachTarget(ctx, a, func(d Device) error { return by.MayOn(d, RoleOperator, "decide_approval") })
+	if err != nil {
+		return err
+	}
+	if by.Kind != KindOperator && by.Kind != KindProgram {
+		return Refuse(ErrForbidden, "person_needed", "actor", by.Name)
+	}
+	line, _, err := s.o.Store.PrincipalLine(ctx, by)
+	if err != nil {
+		return err
+	}
+	if by.Same(a.AskedBy) || slices.ContainsFunc(line, func(id string) bool { return slices.Contains(a.AskedLine, id) }) {
+		return Refuse(ErrForbidden, "own_approval", "actor", by.Name, "asker", a.AskedBy.Name)
+	}
+	return nil
+}
+
+// Approve lets a call or fan-out go on. It returns once the decision is on
+// record; the call's outcome comes as an [EventCall].
+func (s *Approvals) Approve(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
+	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason)
+	if err != nil {
+		return Approval{}, err
+	}
+	if err := s.May(ctx, by, a); err != nil {
+		return Approval{}, err
+	}
+	asker, err := s.o.Store.PrincipalNow(ctx, a.AskedBy, d.At)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Approval{}, s.stale(ctx, a, d)
+	case err != nil:
+		return Approval{}, err
+	}
+	if a.Subject == ApprovalOfFanOut {
+		err = s.approveFanOut(ctx, asker, a, d)
+	} else {
+		err = s.approveCall(ctx, asker, a, d)
+	}
+	if err != nil {
+		return Approval{}, err
+	}
+	return s.decided(ctx, a.ID)
+}
+
+// Deny refuses a call or fan-out.
+func (s *Approvals) Deny(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
+	d, a, err := s.begin(ctx, by, id, ApprovalDenied, reason)
+	if err != nil {
+		return Approval{}, err
+	}
+	if err := s.May(ctx, by, a); err != nil {
+		return Approval{}, err
+	}
+	d.Code = CodeApprovalDenied
+	return s.end(ctx, d)
+}
+
+// Withdraw ends an approval for whoever asked for it.
+func (s *Approvals) Withdraw(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
+	d, a, err := s.begin(ctx, by, id, ApprovalWithdrawn, reason)
+	if err != nil {
+		return Approval{}, err
+	}
+	line, _, err := s.o.Store.PrincipalLine(ctx, by)
+	if err != nil {
+		return Approval{}, err
+	}
+	// The asker, or who made the asker's token; not the asker's other tokens.
+	if !by.Same(a.AskedBy) && (len(line) == 0 || !slices.Contains(a.AskedLine, line[0])) {
+		return Approval{}, Refuse(ErrForbidden, "not_the_asker", "actor", by.Name, "asker", a.AskedBy.Name)
+	}
+	d.Code = CodeApprovalWithdrawn
+	return s.end(ctx, d)
+}
+
+// begin reads an approval that is to be decided.
+func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to ApprovalState, reason string) (
+	ApprovalDecision, Approval, error) {
+	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now(), Process: s.o.Calls.process}
+	var err error
+	if d.Reason, err = CleanLine("reason", reason, MaxReasonBytes); err != nil {
+		return d, Approval{}, err
+	}
+	a, err := s.Get(ctx, by, id)
+	if err != nil {
+		return d, a, err
+	}
+	if state := a.StateAt(d.At); state != ApprovalWaiting {
+		return d, a, notWaiting(a, state)
+	}
+	return d, a, nil
+}
+
+func notWaiting(a Approval, state ApprovalState) error {
+	return Refuse(ErrConflict, "approval_not_waiting", "state", Because("state."+string(state)), "actor",
+		a.DecidedBy.Name)
+}
+
+// end puts a decision on record after which nothing is made.
+func (s *Approvals) end(ctx context.Context, d ApprovalDecision) (Approval, error) {
+	if err := s.o.Store.Decide(context.WithoutCancel(ctx), d); err != nil {
+		return Approval{}, err
+	}
+	return s.decided(ctx, d.ID)
+}
+
+// stale ends an approval that is good for nothing any more, and says so.
+func (s *Approvals) stale(ctx context.Context, a Approval, d ApprovalDecision) error {
+	d.State, d.By, d.Reason, d.Code = ApprovalExpired, systemActor, "", CodeApprovalStale
+	if _, err := s.end(ctx, d); err != nil {
+		return err
+	}
+	return Refuse(ErrConflict, CodeApprovalStale, "tool", a.Tool)
+}
+
+// decided announces the end of an approval, and returns it as it is on record.
+func (s *Approvals) decided(ctx context.Context, id uuid.UUID) (Approval, error) {
+	a, err := s.o.Store.Approval(context.WithoutCancel(ctx), id)
+	if err != nil {
+		return a, err
+	}
+	s.ended(ctx, a)
+	s.count(ctx)
+	return a, nil
+}
+
+// ended announces an approval that waits no more, and what waited for it.
+func (s *Approvals) ended(ctx context.Context, a Approval) {
+	s.o.Observe(a.State)
+	s.o.Calls.announceApproval(&a)
+	if a.Subject == ApprovalOfFanOut {
+		s.o.FanOuts.announce(a.SubjectID)
+		return
+	}
+	if c, err := s.o.Calls.Get(WithoutScope(context.WithoutCancel(ctx)), a.SubjectID); err == nil {
+		if c.State.Final() && a.State != ApprovalApproved {
+			s.o.Calls.o.Observe(&c)
+		}
+		s.o.Calls.announce(&c)
+	}
+}
+
+func (s *Approvals) count(ctx context.Context) {
+	if n, err := s.o.Store.WaitingApprovals(context.WithoutCancel(ctx), s.o.Now()); err == nil {
+		s.waiting.Store(int64(n))
+	}
+}
+
+// approveCall has the call go through the gate once more, then goes on with it.
+func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval, d ApprovalDecision) error {
+	c, err := s.o.Calls.Get(WithoutScope(ctx), a.SubjectID)
+	if err != nil {
+		return err
+	}
+	digest := ApprovalDigest(asker, []DeviceID{c.Device}, c.Tool, c.Arguments, a.Picture, a.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, []DeviceID{a.Device}, a.Tool, a.Arguments, a.Picture, a.PolicyVersion)
+	if digest != a.Digest || shown != a.Digest || !asker.Same(c.Actor) {
+		return s.stale(ctx, a, d)
+	}
+	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
+		Picture: a.Picture, grant: &grant{a.PolicyVersion}}, func(c *Call) error {
+		d.Call = c
+		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
+	})
+	if errors.Is(err, errStale) {
+		return s.stale(ctx, a, d)
+	}
+	return err
+}
+
+var errStale = errors.New("the approval is for another version of the policy")
+
+// approveFanOut starts the fan-out. Each of its calls goes through the gate.
+func (s *Approvals) approveFanOut(ctx context.Context, asker Principal, a Approval, d ApprovalDecision) error {
+	f, err := s.o.FanOuts.Get(ctx, a.SubjectID)
+	if err != nil {
+		return err
+	}
+	targets, err := s.o.Store.ApprovalTargets(ctx, f.ID)
+	if err != nil {
+		return err
+	}
+	digest := ApprovalDigest(asker, targets, f.Tool, f.Arguments, "", f.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, targets, a.Tool, a.Arguments, "", a.PolicyVersion)
+	if digest != a.Digest || shown != a.Digest {
+		return s.stale(ctx, a, d)
+	}
+	current, err := s.o.Calls.policyVersion(ctx, asker, targets, f.Tool, f.Arguments)
+	if err != nil {
+		return err
+	}
+	if current != a.PolicyVersion {
+		return s.stale(ctx, a, d)
+	}
+	if err := s.o.Store.Decide(context.WithoutCancel(ctx), d); err != nil {
+		return err
+	}
+	if f, err = s.o.FanOuts.Get(context.WithoutCancel(ctx), f.ID); err != nil {
+		return err
+	}
+	s.o.FanOuts.launch(f, nil)
+	return nil
+}
+
+// Run ends approvals whose time is over, until ctx ends.
+func (s *Approvals) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.o.Sweep)
+	defer tick.Stop()
+	for failing := false; ; {
+		expired, err := s.o.Store.ExpireApprovals(ctx, s.o.Now())
+		if err != nil && ctx.Err() == nil && !failing {
+			s.o.Log.Error("approvals that have expired are not ended yet; trying again", "err", err)
+		}
+		failing = err != nil
+		for _, a := range expired {
+			s.ended(ctx, a)
+		}
+		s.count(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// announceApproval publishes an event about an approval.
+func (s *Calls) announceApproval(a *Approval) {
+	s.o.Events.Publish(Event{Kind: EventApproval, At: s.o.Now(), Device: a.Device, Subject: a.ID.String()})
+}
+
+// policyVersion is the version of the policy that judges these calls now.
+func (s *Calls) policyVersion(ctx context.Context, asker Principal, devices []DeviceID, tool string,
+	arguments []byte) (int64, error) {
+	for _, id := range devices {
+		t, err := s.o.Targets.get(ctx, id, s.o.Now())
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		listed, _ := t.inventory.Tool(tool)
+		return s.gate.policy.Judge(&Proposal{Principal: asker, Device: &t.device, Tool: listed, Arguments: arguments,
+			At: s.o.Now(), Preview: true}).Version, nil
+	}
+	return 0, nil
+}
+
+// resume goes on with a call that waited for its approval. The gate judges it
+// once more; then decide stores that it waits no more, with what the gate said;
+// and only then does it join the device's line. An error means that it is not
+// sent: [errStale] before decide, others after it.
+func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*Call) error) error {
+	r.now = s.o.Now()
+	if err := s.enter(); err != nil {
+		return err
+	}
+	a := &attempt{calls: s, call: &c, wire: c.Arguments, wasOn: true}
+	err := func() (err error) {
+		if a.target, err = s.o.Targets.get(ctx, r.Device, r.now); err != nil {
+			return err
+		}
+		if c.State != CallPendingApproval {
+			return Refuse(ErrConflict, "approval_not_waiting", "state", Because("state."+string(c.State)), "actor", "")
+		}
+		c.State = CallPending
+		if no := a.admit(ctx, r); no != nil {
+			if no.err.Code == CodeApprovalStale {
+				return errStale
+			}
+			a.close(no.state, &no.err)
+		}
+		if err := decide(&c); err != nil {
+			if rowRefused(err) || errors.Is(err, ErrNotStored) {
+				return err
+			}
+			if !c.State.Final() { // the decision may be on record: what it allows is not done
+				a.neverSent()
+			}
+			return a.unsettled(err)
+		}
+		if c.State.Final() { // by the gate, and on record
+			return nil
+		}
+		if err := a.queue(false); err != nil {
+			a.close(CallCanceled, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
+		}
+		return nil
+	}()
+	if err != nil || c.State.Final() && a.turn == nil {
+		defer s.running.Done()
+		if err != nil {
+			return err
+		}
+		if err := a.finish(); err != nil { // changes nothing if the gate's refusal is on record
+			s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
+		}
+		s.o.Observe(&c)
+		s.announce(&c)
+		return nil
+	}
+	go func() {
+		defer s.running.Done()
+		if err := a.send(); err != nil {
+			s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
+		}
+	}()
+	return nil
+}

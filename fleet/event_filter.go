@@ -1,0 +1,68 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+)
+
+// An EventFilter lets through the events about what exists for a principal. Its
+// zero value lets through all.
+type EventFilter struct {
+	principal Principal
+	sources   *EventSources
+}
+
+// EventSources find what events are about, narrowed to the scope of their context.
+type EventSources struct {
+	Device   func(ctx context.Context, id DeviceID) (Device, error)
+	FanOut   func(ctx context.Context, id uuid.UUID) error
+	Campaign func(ctx context.Context, id uuid.UUID) error
+}
+
+// FilterFor returns the filter of a principal.
+func (s *EventSources) FilterFor(p Principal) EventFilter {
+	if !p.hides() {
+		return EventFilter{}
+	}
+	return EventFilter{principal: p, sources: s}
+}
+
+// Pass reports whether what the event is about exists for the principal. What
+// cannot be looked up does not pass. The name of a campaign that made a call is
+// taken out of the event if the campaign does not exist.
+func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
+	if f.sources == nil {
+		return true
+	}
+	if e.Device != "" {
+		d, err := f.sources.Device(ctx, e.Device)
+		if err != nil || !f.principal.Sees(d) {
+			return false
+		}
+	}
+	var find func(context.Context, uuid.UUID) error
+	switch e.Kind {
+	case EventFanOut:
+		find = f.sources.FanOut
+	case EventCampaign, EventDeployed:
+		find = f.sources.Campaign
+	case EventRelease:
+		return true // images and releases belong to no device
+	case EventCall:
+		if e.Call.Actor.Kind == KindCampaign && !f.finds(ctx, f.sources.Campaign, e.Call.Actor.ID) {
+			c := *e.Call
+			c.Actor.Name = ""
+			e.Call = &c
+		}
+		return true
+	default:
+		return e.Device != ""
+	}
+	return f.finds(ctx, find, e.Subject)
+}
+
+func (f EventFilter) finds(ctx context.Context, find func(context.Context, uuid.UUID) error, subject string) bool {
+	id, err := uuid.Parse(subject)
+	return err == nil && find(WithScope(ctx, f.principal), id) == nil
+}

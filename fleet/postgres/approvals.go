@@ -1,0 +1,400 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+	"fleetd/fleet/webhook"
+)
+
+var _ fleet.ApprovalStore = (*Store)(nil)
+
+// AskForCall puts a call and the approval that it waits for on record, in one
+// transaction.
+func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *fleet.Approval) error {
+	w, err := newCallWrite(c, true)
+	if err != nil {
+		return err
+	}
+	return s.ask(ctx, a, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, insertCalls, insertArgs([]*callWrite{w})...)
+		return err
+	})
+}
+
+// AskForFanOut puts a fan-out and the approval that it waits for on record, in
+// one transaction.
+func (s *Store) AskForFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget,
+	a *fleet.Approval) error {
+	return s.ask(ctx, a, func(tx pgx.Tx) error { return insertFanOut(ctx, tx, f, targets) })
+}
+
+func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx) error) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := subject(tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO approvals (id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line,
+				person, purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at,
+				expires_at, state)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19::json, $20, $21, $22,
+				'waiting')`,
+			a.ID, a.Subject, a.SubjectID, a.Digest[:], a.AskedBy.Kind, cleanText(a.AskedBy.ID), cleanText(a.AskedBy.Name),
+			a.AskedBy.Role, append([]string{}, a.AskedLine...), cleanText(a.Person), cleanText(a.Purpose), cleanText(a.Rule),
+			cleanText(a.RuleName), a.PolicyVersion, string(a.Device), cleanText(a.Query), a.Targets, cleanText(a.Tool),
+			cleanJSON(a.Arguments), a.Picture, a.CreatedAt, a.ExpiresAt)
+		if err != nil {
+			return err
+		}
+		detail := approvalDetail(*a)
+		detail["purpose"], detail["expires_at"] = a.Purpose, a.ExpiresAt
+		if err := audit(ctx, tx, a.AskedBy, "approval.request", a.ID.String(), detail); err != nil {
+			return err
+		}
+		return s.publish(ctx, tx, webhook.ApprovalRequested, a.CreatedAt, *a)
+	})
+	if err == nil {
+		return nil
+	}
+	if certainlyUndone(err) {
+		err = fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+	}
+	return fmt.Errorf("ask for the approval of %s %s: %w", a.Subject, a.SubjectID, domainError(err))
+}
+
+// approvalDetail is what audit entries say of an approval.
+func approvalDetail(a fleet.Approval) map[string]any {
+	d := map[string]any{"subject": a.Subject, "subject_id": a.SubjectID, "tool": a.Tool, "targets": a.Targets,
+		"asked_by": a.AskedBy.Name, "rule": a.RuleName, "policy_version": a.PolicyVersion,
+		"digest": hex.EncodeToString(a.Digest[:])}
+	if a.Device != "" {
+		d["device"] = a.Device
+	}
+	return d
+}
+
+const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line, person,
+	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at, state,
+	decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code`
+
+type approvalRow struct {
+	ID             uuid.UUID
+	Subject        fleet.ApprovalSubject
+	SubjectID      uuid.UUID
+	Digest         []byte
+	AskedKind      fleet.PrincipalKind
+	AskedID        string
+	AskedName      string
+	AskedRole      fleet.Role
+	AskedLine      []string
+	Person         string
+	Purpose        string
+	Rule           string
+	RuleName       string
+	PolicyVersion  int64
+	DeviceID       fleet.DeviceID
+	Query          string
+	Targets        int
+	Tool           string
+	Arguments      []byte
+	Picture        string
+	CreatedAt      time.Time
+	ExpiresAt      time.Time
+	State          fleet.ApprovalState
+	DecidedKind    fleet.PrincipalKind
+	DecidedID      string
+	DecidedName    string
+	DecidedRole    fleet.Role
+	DecidedAt      *time.Time
+	DecisionReason string
+	Code           string
+}
+
+func (r approvalRow) approval() fleet.Approval {
+	return fleet.Approval{ID: r.ID, Subject: r.Subject, SubjectID: r.SubjectID, Digest: [32]byte(r.Digest),
+		AskedBy:   fleet.Principal{Kind: r.AskedKind, ID: r.AskedID, Name: r.AskedName, Role: r.AskedRole},
+		AskedLine: r.AskedLine, Person: r.Person, Purpose: r.Purpose, Rule: r.Rule, RuleName: r.RuleName,
+		PolicyVersion: r.PolicyVersion, Device: r.DeviceID, Query: r.Query, Targets: r.Targets, Tool: r.Tool,
+		Arguments: r.Arguments, Picture: r.Picture, CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, State: r.State,
+		DecidedBy: fleet.Principal{Kind: r.DecidedKind, ID: r.DecidedID, Name: r.DecidedName, Role: r.DecidedRole},
+		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code}
+}
+
+func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {
+	r, err := pgx.RowToStructByName[approvalRow](row)
+	if err != nil {
+		return fleet.Approval{}, err
+	}
+	return r.approval(), nil
+}
+
+// Approval returns one approval, or [fleet.ErrNotFound].
+func (s *Store) Approval(ctx context.Context, id uuid.UUID) (fleet.Approval, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = $1`, id)
+	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
+	if err != nil {
+		return a, fmt.Errorf("approval %s: %w", id, domainError(err))
+	}
+	return a, nil
+}
+
+// Approvals lists approvals, newest first.
+func (s *Store) Approvals(ctx context.Context, f fleet.ApprovalFilter) (fleet.Page[fleet.Approval], error) {
+	none := fleet.Page[fleet.Approval]{}
+	at, err := parseCursor(f.Cursor, "approvals")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	if len(f.States) > 0 {
+		w.and("state = ANY (?)", f.States)
+	}
+	w.andText("device_id = ?", string(f.Device))
+	order, err := w.idsDown(at)
+	if err != nil {
+		return none, err
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `SELECT `+approvalColumns+` FROM approvals`+w.String()+order+` LIMIT `+w.arg(limit+1),
+		w.args...)
+	list, err := pgx.CollectRows(rows, toApproval)
+	if err != nil {
+		return none, fmt.Errorf("approvals: %w", domainError(err))
+	}
+	return makePage(list, limit, at, func(a fleet.Approval) cursor {
+		return cursor{List: "approvals", ID: a.ID.String()}
+	}), nil
+}
+
+// WaitingApprovals counts those that can still be decided.
+func (s *Store) WaitingApprovals(ctx context.Context, now time.Time) (n int, err error) {
+	err = s.db.QueryRow(ctx, `SELECT count(*) FROM approvals WHERE state = 'waiting' AND expires_at > $1`, now).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count approvals that wait: %w", domainError(err))
+	}
+	return n, nil
+}
+
+// ApprovalTargets lists the devices that a fan-out goes to.
+func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]fleet.DeviceID, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT device_id FROM fanout_targets WHERE fanout_id = $1 AND reason = '' ORDER BY device_id LIMIT $2`,
+		fanOut, fleet.MaxFanOutDevices)
+	list, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+	if err != nil {
+		return nil, fmt.Errorf("targets of fan-out %s: %w", fanOut, domainError(err))
+	}
+	return list, nil
+}
+
+// Decide ends an approval that waits, and the waiting of its subject. Of several
+// at once the first one wins; the others find that it waits no more.
+func (s *Store) Decide(ctx context.Context, d fleet.ApprovalDecision) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		a, err := endApproval(ctx, tx, d)
+		if err != nil {
+			return err
+		}
+		return s.afterEnd(ctx, tx, a, d)
+	})
+	if err == nil {
+		return nil
+	}
+	if certainlyUndone(err) {
+		err = fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+	}
+	return fmt.Errorf("approval %s not %s: %w", d.ID, d.State, domainError(err))
+}
+
+// endApproval changes the approval itself.
+func endApproval(ctx context.Context, tx pgx.Tx, d fleet.ApprovalDecision) (fleet.Approval, error) {
+	rows, _ := tx.Query(ctx, `
+		UPDATE approvals SET state = $2, decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
+			decided_at = $7, decision_reason = $8, code = $9, process = $10
+		WHERE id = $1 AND state = 'waiting' AND ($2 <> 'approved' OR expires_at > $7)
+		RETURNING `+approvalColumns,
+		d.ID, d.State, d.By.Kind, d.By.ID, cleanText(d.By.Name), d.By.Role, d.At, cleanText(d.Reason), d.Code,
+		pgUUID(d.Process))
+	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return a, err
+	}
+	rows, _ = tx.Query(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = $1`, d.ID)
+	if a, err = pgx.CollectExactlyOneRow(rows, toApproval); err != nil {
+		return a, err
+	}
+	return a, fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state",
+		fleet.Because("state."+string(a.StateAt(d.At))), "actor", a.DecidedBy.Name)
+}
+
+// afterEnd changes what waited for an approval that was ended, and records who
+// did it.
+func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a fleet.Approval, d fleet.ApprovalDecision) error {
+	var err error
+	switch {
+	case a.Subject == fleet.ApprovalOfCall && d.State == fleet.ApprovalApproved:
+		err = releaseCall(ctx, tx, a, d.Call)
+	case a.Subject == fleet.ApprovalOfCall:
+		e := a.Refusal()
+		_, err = tx.Exec(ctx, `
+			UPDATE calls SET state = 'refused', failure = 'refused', error_code = $3, error_message = '',
+				error_params = $4::json, finished_at = $5
+			WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
+			a.SubjectID, a.CreatedAt, e.Code, marshalled(e.Params), d.At)
+	case d.State == fleet.ApprovalApproved:
+		err = changeOne(ctx, tx, `
+			UPDATE fanouts SET state = 'running', started_at = $2 WHERE id = $1 AND state = 'pending_approval'`,
+			a.SubjectID, d.At)
+	case d.State == fleet.ApprovalWithdrawn:
+		_, err = tx.Exec(ctx, `
+			UPDATE fanouts SET state = 'canceled', finished_at = $2, canceled_by = $3
+			WHERE id = $1 AND state = 'pending_approval'`, a.SubjectID, d.At, cleanText(d.By.Name))
+	default:
+		_, err = tx.Exec(ctx, `
+			UPDATE fanouts SET state = 'refused', finished_at = $2 WHERE id = $1 AND state = 'pending_approval'`,
+			a.SubjectID, d.At)
+	}
+	if err != nil {
+		return err
+	}
+	detail := approvalDetail(a)
+	detail["reason"] = a.Reason
+	if a.Code != "" {
+		detail["code"] = a.Code
+	}
+	if err := audit(ctx, tx, d.By, "approval."+verbs[d.State], a.ID.String(), detail); err != nil {
+		return err
+	}
+	return s.publish(ctx, tx, webhook.ApprovalDecided, d.At, a)
+}
+
+// verbs are the actions of audit entries.
+var verbs = map[fleet.ApprovalState]string{fleet.ApprovalApproved: "approve", fleet.ApprovalDenied: "deny",
+	fleet.ApprovalExpired: "expire", fleet.ApprovalWithdrawn: "withdraw"}
+
+// releaseCall stores how an approved call goes on: it is pending, or the gate has
+// refused it meanwhile.
+func releaseCall(ctx context.Context, tx pgx.Tx, a fleet.Approval, c *fleet.Call) error {
+	w, err := newCallWrite(c, true)
+	if err != nil {
+		return err
+	}
+	err = changeOne(ctx, tx, `
+		UPDATE calls SET state = $3, failure = $4, error_code = $5, error_message = $6, error_params = $7::json,
+			finished_at = $8, arguments = $9::json
+		WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
+		a.SubjectID, a.CreatedAt, w.row.state, w.row.failure, w.row.errorCode, w.row.errorMessage, w.row.errorParams,
+		w.row.finishedAt, w.row.arguments)
+	if isNotFound(err) { // it was ended while its approval waited
+		return fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state", fleet.Because("state.canceled"), "actor", "")
+	}
+	return err
+}
+
+// withdrawApprovalOf ends the approval of what was canceled, if it waits.
+func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subject fleet.ApprovalSubject, id uuid.UUID,
+	at time.Time) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE approvals SET state = 'withdrawn', decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
+			decided_at = $7, code = $8
+		WHERE subject = $1 AND subject_id = $2 AND state = 'waiting'`,
+		subject, id, by.Kind, by.ID, cleanText(by.Name), by.Role, at, fleet.CodeApprovalWithdrawn)
+	return err
+}
+
+// expireAtOnce bounds the approvals of one transaction.
+const expireAtOnce = 200
+
+// ExpireApprovals ends those whose time is over.
+func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]fleet.Approval, error) {
+	var ended []fleet.Approval
+	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `
+			SELECT id FROM approvals WHERE state = 'waiting' AND expires_at <= $1
+			ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED`, now, expireAtOnce)
+		due, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil {
+			return err
+		}
+		for _, id := range due {
+			d := fleet.ApprovalDecision{ID: id, State: fleet.ApprovalExpired, By: system, At: now,
+				Code: fleet.CodeApprovalExpired}
+			a, err := endApproval(ctx, tx, d)
+			if err != nil {
+				return err
+			}
+			if err := s.afterEnd(ctx, tx, a, d); err != nil {
+				return err
+			}
+			ended = append(ended, a)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("end approvals that have expired: %w", domainError(err))
+	}
+	return ended, nil
+}
+
+// PrincipalLine follows the creators of tokens up to an operator, or to the
+// system, which has no id.
+func (s *Store) PrincipalLine(ctx context.Context, p fleet.Principal) (line []string, person string, err error) {
+	rows, _ := s.db.Query(ctx, `
+		WITH RECURSIVE line (kind, id, depth) AS (
+			SELECT $1::text, $2::text, 0
+			UNION
+			SELECT t.created_by_kind, t.created_by_id, line.depth + 1
+			FROM line JOIN tokens t ON line.kind IN ('program', 'model') AND t.id::text = line.id
+			WHERE line.depth < 20)
+		SELECT line.id, coalesce(o.name, '') AS name
+		FROM line LEFT JOIN operators o ON line.kind = 'operator' AND o.id::text = line.id AND line.depth > 0
+		WHERE line.id <> '' ORDER BY line.depth`, p.Kind, p.ID)
+	var id, name string
+	_, err = pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+		line = append(line, id)
+		if name != "" {
+			person = name
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("who made the token %q: %w", p.Name, domainError(err))
+	}
+	return line, person, nil
+}
+
+// PrincipalNow reads an operator or a token again. Other principals stay as they
+// are: no row says what they may do.
+func (s *Store) PrincipalNow(ctx context.Context, p fleet.Principal, now time.Time) (fleet.Principal, error) {
+	id, err := uuid.Parse(p.ID)
+	if err != nil {
+		return p, nil
+	}
+	switch p.Kind {
+	case fleet.KindOperator:
+		o, err := s.Operator(ctx, id)
+		if err == nil && o.DisabledAt != nil {
+			err = fmt.Errorf("operator %s is disabled: %w", o.Name, fleet.ErrNotFound)
+		}
+		return o.Principal(), err
+	case fleet.KindProgram, fleet.KindModel:
+		rows, _ := s.db.Query(ctx, `
+			SELECT `+tokenColumns+` FROM tokens
+			WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)`, id, now)
+		t, err := pgx.CollectExactlyOneRow(rows, toToken)
+		if err != nil {
+			return fleet.Principal{}, fmt.Errorf("token %s: %w", p.Name, domainError(err))
+		}
+		return t.Principal(), nil
+	}
+	return p, nil
+}

@@ -1,0 +1,50 @@
+package jobs
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"fleetd/fleet/webhook"
+)
+
+// webhookQueue is apart from the upkeep, which slow receivers must not hold up.
+const webhookQueue = "webhooks"
+
+// deliveryAttempts last some two and a half hours: the pause after attempt n is n^4 seconds.
+const deliveryAttempts = 8
+
+// A Deliverer posts to a webhook. An error asks for another attempt.
+type Deliverer interface {
+	Deliver(ctx context.Context, j webhook.Job) error
+}
+
+// delivery is one event for one webhook.
+type delivery struct{ webhook.Job }
+
+func (delivery) Kind() string { return "webhook" }
+
+type deliveryWorker struct {
+	river.WorkerDefaults[delivery]
+	to Deliverer
+}
+
+// Timeout is longer than the deliverer's own.
+func (w *deliveryWorker) Timeout(*river.Job[delivery]) time.Duration { return 30 * time.Second }
+
+func (w *deliveryWorker) Work(ctx context.Context, j *river.Job[delivery]) error {
+	return w.to.Deliver(ctx, j.Args.Job)
+}
+
+// enqueue adds deliveries in the transaction of what they report.
+func (j *Jobs) enqueue(ctx context.Context, tx pgx.Tx, jobs []webhook.Job) error {
+	var all []river.InsertManyParams
+	for _, job := range jobs {
+		all = append(all, river.InsertManyParams{Args: delivery{job},
+			InsertOpts: &river.InsertOpts{Queue: webhookQueue, MaxAttempts: deliveryAttempts}})
+	}
+	_, err := j.client.InsertManyFastTx(ctx, tx, all)
+	return err
+}

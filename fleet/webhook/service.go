@@ -1,0 +1,284 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// Limits of webhooks.
+const (
+	MaxWebhooks    = 50
+	maxURLBytes    = 2000
+	minSecret      = 16
+	maxSecret      = 200
+	postTimeout    = 10 * time.Second
+	maxAnswerBytes = 64 << 10 // read of an answer, so that its connection can be used again
+)
+
+// Headers of a delivery.
+const (
+	SignatureHeader = "X-Fleetd-Signature" // "sha256=" and the HMAC-SHA256 of the body in hexadecimal
+	TimestampHeader = "X-Fleetd-Timestamp" // Unix seconds; the body's sent_at
+	EventHeader     = "X-Fleetd-Event"
+)
+
+// A Sealer encrypts secrets that are kept in the database.
+type Sealer interface {
+	Seal(name string, key []byte) []byte
+	Open(name string, sealed []byte) ([]byte, error)
+}
+
+// Options configures a [Service]. All but Log and Now are required.
+type Options struct {
+	Store     Store
+	Sealer    Sealer
+	PublicURL string // links in deliveries begin with it
+	Log       *slog.Logger
+	Now       func() time.Time
+}
+
+// Service is what admins do with webhooks, and what delivers to them.
+type Service struct {
+	o      Options
+	client *http.Client
+}
+
+// New returns the service.
+func New(o Options) *Service {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxResponseHeaderBytes = maxAnswerBytes
+	transport.MaxIdleConnsPerHost = 1
+	transport.IdleConnTimeout = 30 * time.Second
+	return &Service{o: o, client: &http.Client{Timeout: postTimeout, Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Close closes idle connections.
+func (s *Service) Close() { s.client.CloseIdleConnections() }
+
+// A Request asks for a webhook. In a change, nil leaves a field as it is.
+type Request struct {
+	Name    *string
+	URL     *string
+	Events  []EventKind
+	Secret  *string // nil or "" in a new one: one is made
+	Enabled *bool
+}
+
+// List returns all webhooks, by name.
+func (s *Service) List(ctx context.Context, by fleet.Principal) ([]Webhook, error) {
+	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
+		return nil, err
+	}
+	return s.o.Store.Webhooks(ctx)
+}
+
+// Create adds a webhook and returns it with its secret.
+func (s *Service) Create(ctx context.Context, by fleet.Principal, r Request) (Webhook, string, error) {
+	list, err := s.List(ctx, by)
+	if err != nil {
+		return Webhook{}, "", err
+	}
+	if len(list) >= MaxWebhooks {
+		return Webhook{}, "", fleet.Refuse(fleet.ErrConflict, "too_many_webhooks", "limit", MaxWebhooks)
+	}
+	if r.Secret == nil || *r.Secret == "" {
+		secret := rand.Text()
+		r.Secret = &secret
+	}
+	w := Webhook{ID: uuid.Must(uuid.NewV7()), Enabled: true, Events: slices.Clone(EventKinds), CreatedBy: by.Name,
+		CreatedAt: s.o.Now()}
+	if err := s.apply(&w, r); err != nil {
+		return Webhook{}, "", err
+	}
+	return w, *r.Secret, s.o.Store.CreateWebhook(ctx, by, w)
+}
+
+// Update changes a webhook.
+func (s *Service) Update(ctx context.Context, by fleet.Principal, id uuid.UUID, r Request) (Webhook, error) {
+	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
+		return Webhook{}, err
+	}
+	w, err := s.o.Store.Webhook(ctx, id)
+	if err != nil {
+		return Webhook{}, err
+	}
+	if err := s.apply(&w, r); err != nil {
+		return Webhook{}, err
+	}
+	return w, s.o.Store.UpdateWebhook(ctx, by, w)
+}
+
+func (s *Service) apply(w *Webhook, r Request) error {
+	if r.Name != nil {
+		name, err := fleet.CleanLine("name", *r.Name, fleet.MaxNameBytes)
+		if err != nil {
+			return err
+		}
+		w.Name = name
+	}
+	if r.URL != nil {
+		w.URL = strings.TrimSpace(*r.URL)
+	}
+	if w.Name == "" {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.webhook").At("name")
+	}
+	u, err := url.Parse(w.URL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || len(w.URL) > maxURLBytes ||
+		fleet.CleanText(w.URL, maxURLBytes) != w.URL {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_url", "limit", maxURLBytes).At("url")
+	}
+	if r.Events != nil {
+		w.Events = slices.Compact(slices.Sorted(slices.Values(r.Events)))
+	}
+	if len(w.Events) == 0 {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_events.none").At("events")
+	}
+	for _, e := range w.Events {
+		if !slices.Contains(EventKinds, e) {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_events.unknown", "value", fleet.CleanText(string(e), 40)).
+				At("events")
+		}
+	}
+	if r.Secret != nil && *r.Secret != "" {
+		if len(*r.Secret) < minSecret || len(*r.Secret) > maxSecret {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_secret", "least", minSecret, "limit", maxSecret).At("secret")
+		}
+		w.Secret = s.o.Sealer.Seal(sealedAs(w.ID), []byte(*r.Secret))
+	}
+	if r.Enabled != nil {
+		w.Enabled = *r.Enabled
+	}
+	return nil
+}
+
+func sealedAs(id uuid.UUID) string { return "webhook/" + id.String() }
+
+// Delete removes a webhook. Its deliveries that wait are dropped.
+func (s *Service) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
+	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
+		return err
+	}
+	return s.o.Store.DeleteWebhook(ctx, by, id)
+}
+
+// Test posts a test event now, once, and returns what came of it. A failure is an
+// outcome, not an error.
+func (s *Service) Test(ctx context.Context, by fleet.Principal, id uuid.UUID) (Delivery, error) {
+	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
+		return Delivery{}, err
+	}
+	w, err := s.o.Store.Webhook(ctx, id)
+	if err != nil {
+		return Delivery{}, err
+	}
+	d := s.post(ctx, w, Job{ID: uuid.Must(uuid.NewV7()), Event: Test, At: s.o.Now(), Path: "/approvals"})
+	return d, s.o.Store.SetWebhookDelivery(ctx, id, d)
+}
+
+// Deliver carries out a job. An error asks for another attempt.
+func (s *Service) Deliver(ctx context.Context, j Job) error {
+	w, err := s.o.Store.Webhook(ctx, j.Webhook)
+	if errors.Is(err, fleet.ErrNotFound) || err == nil && !w.Enabled {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d := s.post(ctx, w, j)
+	if err := s.o.Store.SetWebhookDelivery(context.WithoutCancel(ctx), w.ID, d); err != nil &&
+		!errors.Is(err, fleet.ErrNotFound) {
+		s.o.Log.Warn("outcome of a delivery not stored", "webhook", w.Name, "err", err)
+	}
+	if d.Reason.Code != "" {
+		return fmt.Errorf("webhook %q: %v", w.Name, d.Reason)
+	}
+	return nil
+}
+
+// post makes one attempt.
+func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
+	now := s.o.Now()
+	d := Delivery{Event: j.Event, At: &now}
+	secret, err := s.o.Sealer.Open(sealedAs(w.ID), w.Secret)
+	if err != nil {
+		d.Reason = fleet.Because("webhook_secret_sealed")
+		return d
+	}
+	message := map[string]any{"event": j.Event, "at": j.At.UTC(), "sent_at": now, "delivery_id": j.ID,
+		"url": strings.TrimSuffix(s.o.PublicURL, "/") + j.Path}
+	if j.Subject != "" {
+		message[j.Subject] = json.RawMessage(j.Body)
+	}
+	body, err := json.Marshal(message)
+	if err != nil {
+		d.Reason = fleet.Because("webhook_failed", "detail", fleet.CleanText(err.Error(), 200))
+		return d
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
+	if err != nil {
+		d.Reason = fleet.Because("webhook_failed", "detail", "the URL cannot be used")
+		return d
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "fleetd")
+	r.Header.Set(EventHeader, string(j.Event))
+	r.Header.Set(TimestampHeader, strconv.FormatInt(now.Unix(), 10))
+	r.Header.Set(SignatureHeader, Sign(secret, body))
+	answer, err := s.client.Do(r)
+	if err != nil {
+		d.Reason = failure(err)
+		return d
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswerBytes))
+	if d.Status = answer.StatusCode; d.Status >= 300 {
+		d.Reason = fleet.Because("webhook_status", "status", d.Status)
+	}
+	return d
+}
+
+// failure is why no answer came. The error of net/http names the URL, which may
+// hold a secret of the receiver: only what is wrong is kept.
+func failure(err error) fleet.Reason {
+	var at *url.Error
+	if errors.As(err, &at) {
+		if at.Timeout() {
+			return fleet.Because("webhook_timeout", "timeout_ms", postTimeout)
+		}
+		err = at.Err
+	}
+	return fleet.Because("webhook_failed", "detail", fleet.CleanText(err.Error(), 200))
+}
+
+// Sign returns the signature of a body.
+func Sign(secret, body []byte) string {
+	h := hmac.New(sha256.New, secret)
+	h.Write(body)
+	return "sha256=" + hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,121 @@
+// Package webhook posts what happens in the fleet to addresses that an admin
+// chose, signed with a secret of each.
+//
+// A delivery is a job that is made in the transaction of what it reports, so that
+// none is lost, and repeated until the address answers with a status below 300 or
+// its attempts are used up: a receiver may get one twice, and knows it by its
+// delivery_id. The package knows no SQL and no queue; [Service] has no goroutine.
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// EventKind names what a webhook is sent for.
+type EventKind string
+
+const (
+	ApprovalRequested EventKind = "approval.requested"
+	ApprovalDecided   EventKind = "approval.decided" // approved, denied, expired or withdrawn
+	Test              EventKind = "test"             // an admin asked for it
+)
+
+// EventKinds lists what a webhook can be made for.
+var EventKinds = []EventKind{ApprovalRequested, ApprovalDecided}
+
+// A Webhook is an address, and the events that are posted to it.
+type Webhook struct {
+	ID        uuid.UUID
+	Name      string
+	URL       string
+	Events    []EventKind
+	Secret    []byte // sealed
+	Enabled   bool
+	CreatedBy string
+	CreatedAt time.Time
+	Last      Delivery // the zero value before the first
+}
+
+// A Delivery is the outcome of one attempt.
+type Delivery struct {
+	Event  EventKind
+	At     *time.Time
+	Status int          // of HTTP; 0 without an answer
+	Reason fleet.Reason // why it failed; zero if it did not
+}
+
+// A Job is one event for one webhook.
+type Job struct {
+	ID      uuid.UUID `json:"id"` // of the delivery
+	Webhook uuid.UUID `json:"webhook"`
+	Event   EventKind `json:"event"`
+	At      time.Time `json:"at"`
+	Path    string    `json:"path"` // of the page about it
+	Subject string    `json:"subject"`
+	// Body is JSON, kept in base64: jsonb refuses some of what
+	// devices and models write.
+	Body []byte `json:"body"`
+}
+
+// NewApprovalJob makes the delivery of an event about an approval.
+func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a fleet.Approval) Job {
+	body, _ := json.Marshal(viewApproval(a)) // of strings, numbers and JSON that was checked
+	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: kind, At: at, Subject: "approval",
+		Path: "/approvals/" + a.ID.String(), Body: body}
+}
+
+// Store keeps webhooks.
+type Store interface {
+	CreateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
+	Webhooks(ctx context.Context) ([]Webhook, error) // by name
+	Webhook(ctx context.Context, id uuid.UUID) (Webhook, error)
+	UpdateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
+	DeleteWebhook(ctx context.Context, by fleet.Principal, id uuid.UUID) error
+	SetWebhookDelivery(ctx context.Context, id uuid.UUID, d Delivery) error
+}
+
+// approvalView is an approval as receivers get it.
+type approvalView struct {
+	ID        uuid.UUID             `json:"id"`
+	State     fleet.ApprovalState   `json:"state"`
+	Subject   fleet.ApprovalSubject `json:"subject"`
+	SubjectID uuid.UUID             `json:"subject_id"`
+	DeviceID  fleet.DeviceID        `json:"device_id,omitempty"`
+	Query     string                `json:"query,omitempty"`
+	Targets   int                   `json:"targets"`
+	Tool      string                `json:"tool"`
+	Arguments json.RawMessage       `json:"arguments"`
+	AskedBy   actorView             `json:"asked_by"`
+	Person    string                `json:"person,omitempty"`
+	Purpose   string                `json:"purpose,omitempty"`
+	Rule      string                `json:"rule"`
+	RuleName  string                `json:"rule_name"`
+	CreatedAt time.Time             `json:"created_at"`
+	ExpiresAt time.Time             `json:"expires_at"`
+	DecidedBy *actorView            `json:"decided_by"`
+	DecidedAt *time.Time            `json:"decided_at"`
+	Reason    string                `json:"reason,omitempty"`
+}
+
+type actorView struct {
+	Kind fleet.PrincipalKind `json:"kind"`
+	Name string              `json:"name"`
+}
+
+func viewApproval(a fleet.Approval) approvalView {
+	v := approvalView{ID: a.ID, State: a.State, Subject: a.Subject, SubjectID: a.SubjectID, DeviceID: a.Device,
+		Query: a.Query, Targets: a.Targets, Tool: a.Tool, Arguments: a.Arguments,
+		AskedBy: actorView{a.AskedBy.Kind, a.AskedBy.Name}, Person: a.Person, Purpose: a.Purpose, Rule: a.Rule,
+		RuleName: a.RuleName, CreatedAt: a.CreatedAt.UTC(), ExpiresAt: a.ExpiresAt.UTC(), Reason: a.Reason}
+	if a.DecidedAt != nil {
+		at := a.DecidedAt.UTC()
+		v.DecidedBy, v.DecidedAt = &actorView{a.DecidedBy.Kind, a.DecidedBy.Name}, &at
+	}
+	return v
+}
