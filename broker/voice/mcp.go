@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"time"
 
 	"fleetd/fleet"
 )
@@ -93,23 +94,36 @@ func (c *conversation) do(q rpcRequest) (json.RawMessage, *rpcError) {
 	return nil, &rpcError{codeMethod, "Method not implemented: " + fleet.CleanText(q.Method, 80)}
 }
 
+// listingTime is how long the list of tools of a device that connected a moment
+// ago is waited for: fleetd may still be listing them.
+const listingTime = 5 * time.Second
+
 // offered returns the device and the tools that the model may call.
-func (c *conversation) offered() (fleet.Device, []fleet.Tool, *rpcError) {
-	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
-	defer cancel()
-	d, tools, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
-	if err != nil {
-		return d, nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error) {
+	for end := time.Now().Add(listingTime); ; {
+		ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+		d, tools, err = c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
+		cancel()
+		unlisted := err == nil && d.InventoryID == "" || errors.Is(err, fleet.ErrNotFound)
+		if !unlisted || time.Now().After(end) {
+			return d, tools, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-c.life.Done():
+			return d, nil, c.life.Err()
+		}
 	}
-	return d, tools, nil
 }
 
 // initialize answers as the device would. The camera's address that the request
 // may hold is not passed on: the device has ours.
 func (c *conversation) initialize() (json.RawMessage, *rpcError) {
-	d, _, no := c.offered()
-	if no != nil {
-		return nil, no
+	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+	defer cancel()
+	d, _, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
+	if err != nil {
+		d = fleet.Device{ID: c.device.ID} // not on record yet: the list of tools waits for it
 	}
 	type info struct {
 		Name    string `json:"name"`
@@ -133,9 +147,9 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 		Cursor string `json:"cursor"`
 	}
 	_ = json.Unmarshal(params, &p) // without params: from the start
-	_, tools, no := c.offered()
-	if no != nil {
-		return nil, no
+	_, tools, err := c.offered()
+	if err != nil {
+		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
 	}
 	if p.Cursor != "" {
 		for len(tools) > 0 && tools[0].Name != p.Cursor {

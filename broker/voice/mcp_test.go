@@ -65,6 +65,19 @@ func TestUpstreamListsToolsBeforeItsHello(t *testing.T) {
 	}
 }
 
+// The tools of a device that connected a moment ago may not be on record yet.
+func TestUpstreamListsToolsOfANewDevice(t *testing.T) {
+	up := server(t, voicetest.Options{MCP: true})
+	w := start(t, up.URL(false), nil)
+	w.calls.tools, w.calls.unlisted = someTools(3, 10), 3
+	newBoard(t, 1).talk(w.Relay, boardHello)
+	s := first(t, up)
+	eventually(t, "the tools are listed", s.Listed)
+	if len(s.Tools()) != 3 {
+		t.Error(s.Tools())
+	}
+}
+
 func TestUpstreamCallsTool(t *testing.T) {
 	w, b, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), nil)
 	for i := range 3 { // ids 1 and 2 are used a second time

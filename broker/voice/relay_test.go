@@ -160,7 +160,9 @@ type calls struct {
 	mu    sync.Mutex
 	made  []fleet.CallRequest
 	tools []fleet.Tool
-	make  func(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	// unlisted is how many times the device is not on record yet.
+	unlisted int
+	make     func(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
 }
 
 func (c *calls) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
@@ -176,7 +178,13 @@ func (c *calls) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, erro
 }
 
 func (c *calls) Offered(_ context.Context, _ fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error) {
-	return fleet.Device{ID: id, Board: "bread-compact-wifi", Version: "2.4.2"}, c.tools, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unlisted > 0 {
+		c.unlisted--
+		return fleet.Device{}, nil, fmt.Errorf("device %s: %w", id, fleet.ErrNotFound)
+	}
+	return fleet.Device{ID: id, Board: "bread-compact-wifi", Version: "2.4.2", InventoryID: "i"}, c.tools, nil
 }
 
 type texts struct{}
