@@ -159,16 +159,8 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	if a.order != nil {
 		r.Arguments = a.fillOrder(tool.InputSchema)
 	}
-	if offered && OwnsURL(r.Tool) {
-		given, err := decodeObject(r.Arguments)
-		if err != nil {
-			return invalid(notAnObject(err))
-		}
-		if _, set := given["url"]; set {
-			return invalid(NewCallError("url_is_ours"))
-		}
-		given["url"] = "http://fleetd.invalid/"
-		r.Arguments, _ = json.Marshal(given)
+	if no := r.placeURL(offered); no != nil {
+		return no
 	}
 	if no := a.calls.gate.check(a.target, r); no != nil {
 		return no
@@ -182,6 +174,27 @@ func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
 	}
 	return nil
 }
+
+// placeURL puts an address that leads nowhere where the one-time address will
+// be, if the tool has one: the gate judges the arguments with it.
+func (r *CallRequest) placeURL(offered bool) *refusal {
+	if !offered || !OwnsURL(r.Tool) {
+		return nil
+	}
+	given, err := decodeObject(r.Arguments)
+	if err != nil {
+		return invalid(notAnObject(err))
+	}
+	if _, set := given["url"]; set {
+		return invalid(NewCallError("url_is_ours"))
+	}
+	given["url"] = noURL
+	r.Arguments, _ = json.Marshal(given)
+	return nil
+}
+
+// noURL leads nowhere.
+const noURL = "http://fleetd.invalid/"
 
 // fillURL gives the call its one-time address. The record shows the address
 // without its token, which is a secret while the call runs.

@@ -68,8 +68,8 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Approvals, Log, Now and Observe
-// are required.
+// CallsOptions configures [Calls]. All but Policy, Approvals, Encoder, Log, Now and
+// Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
@@ -77,6 +77,7 @@ type CallsOptions struct {
 	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
 	Approvals ApprovalStore
 	Link      Link
+	Encoder   CallEncoder // nil: previews do not show what would be sent
 	Watcher   Watcher
 	URLs      URLMaker
 	Events    *Events

@@ -53,8 +53,9 @@ func checkStanding(t *target, r CallRequest) *refusal {
 }
 
 func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
-	v := g.policy.Judge(&Proposal{Principal: r.Actor, Device: &t.device, Tool: tool, Arguments: r.Arguments, At: r.now,
-		Preview: r.preview || r.grant != nil && !r.isFanOut()}) // a call counts once: when it is asked for
+	p := proposal(t, tool, r)
+	p.Preview = p.Preview || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
+	v := g.policy.Judge(p)
 	switch {
 	case r.grant != nil && r.grant.policy != v.Version:
 		return refuse(NewCallError(CodeApprovalStale))
@@ -67,6 +68,16 @@ func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
 		}
 		return no
 	}
+	return denial(v)
+}
+
+func proposal(t *target, tool Tool, r CallRequest) *Proposal {
+	return &Proposal{Principal: r.Actor, Device: &t.device, Offers: t.offers, Tool: tool, Arguments: r.Arguments,
+		At: r.now, Preview: r.preview}
+}
+
+// denial is the refusal of a call that the policy denies.
+func denial(v Verdict) *refusal {
 	if v.Reason.Code == "" {
 		return refuse(NewCallError("policy_denied", "rule", v.RuleName))
 	}
@@ -80,11 +91,17 @@ func unknownTool(t *target, name string) *refusal {
 	return invalid(NewCallError("unknown_tool", "device", t.device.Title(), "tool", CleanText(name, 80)))
 }
 
+// UserOnlyError is the refusal of a call that a language model may never make,
+// whether the gate or the first rule of the policy makes it.
+func UserOnlyError(tool string) *CallError {
+	return NewCallError("user_only", "tool", CleanText(tool, 80))
+}
+
 func checkTool(tool Tool, r CallRequest) *refusal {
 	known := knownTools[tool.Name]
 	switch {
 	case tool.UserOnly() && r.Actor.Kind.IsModel():
-		return refuse(NewCallError("user_only", "tool", tool.Name))
+		return refuse(UserOnlyError(tool.Name))
 	case known.access == forCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
 		return refuse(NewCallError("use_campaign"))
 	case known.access == forNone:

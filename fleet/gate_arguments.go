@@ -70,7 +70,7 @@ func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
 	if ok {
 		return s
 	}
-	s = compileSchema(tool.InputSchema)
+	s = CompileSchema(tool.InputSchema)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil || len(c.m) >= maxSchemas {
@@ -80,7 +80,9 @@ func (c *schemaCache) of(inventory string, tool Tool) *jsonschema.Resolved {
 	return s
 }
 
-func compileSchema(raw json.RawMessage) *jsonschema.Resolved {
+// CompileSchema returns a JSON schema ready to validate with, nil if it is not a
+// valid one, or one that could take long: with a reference, or large patterns.
+func CompileSchema(raw json.RawMessage) *jsonschema.Resolved {
 	if !boundedSchema(raw) {
 		return nil
 	}

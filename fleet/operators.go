@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alexedwards/argon2id"
@@ -70,7 +71,10 @@ type OperatorStore interface {
 	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
 	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
 	SetOperatorPassword(ctx context.Context, by Principal, id uuid.UUID, hash string) error
+	// SetOperatorDisabled and SetOperatorAccess refuse (last_admin) what would leave
+	// no operator who is an admin of the whole fleet and not locked out.
 	SetOperatorDisabled(ctx context.Context, by Principal, id uuid.UUID, at *time.Time) error
+	SetOperatorAccess(ctx context.Context, by Principal, id uuid.UUID, role Role, scope *Scope) error
 	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
 	CreateToken(ctx context.Context, by Principal, t Token) error
 	Tokens(ctx context.Context) ([]Token, error)
@@ -83,8 +87,9 @@ var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 
 // Operators manages people and API tokens, and authenticates both.
 type Operators struct {
-	store OperatorStore
-	now   func() time.Time
+	store   OperatorStore
+	now     func() time.Time
+	changes atomic.Int64 // see [Operators.Changes]
 
 	mu      sync.RWMutex
 	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read
@@ -147,26 +152,94 @@ func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator
 	return o, nil
 }
 
+// An OperatorRequest asks for an operator.
+type OperatorRequest struct {
+	Name     string
+	Password string
+	Access
+}
+
+// Access is what an operator may do, and where.
+type Access struct {
+	Role  Role
+	Scope string // devices on which the role holds, see [ParseScope]; "" for all
+	Rest  Role   // role on all others; "": they do not exist for the operator
+}
+
+// scope checks the access and returns its scope.
+func (a Access) scope() (*Scope, error) {
+	switch {
+	case !a.Role.Valid():
+		return nil, invalidRole(a.Role)
+	case a.Rest != "" && !a.Rest.Valid():
+		return nil, Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(a.Rest), 20)).At("rest")
+	case rank(a.Rest) > rank(a.Role):
+		return nil, Refuse(ErrInvalid, "invalid_rest", "rest", a.Rest, "role", a.Role).At("rest")
+	}
+	return NewScope(a.Scope, a.Rest, nil)
+}
+
+// mayManage returns nil if the principal may make principals and change what
+// they may do. Who is held to some tools, or is a language model, could
+// otherwise make one that is not.
+func (p Principal) mayManage(act string) error {
+	if err := p.May(RoleAdmin, act); err != nil {
+		return err
+	}
+	if p.Kind.IsModel() || p.Scope != nil && len(p.Scope.Tools) > 0 {
+		return Refuse(ErrForbidden, "forbidden.wider", "act", Because("act."+act), "actor", p.Name)
+	}
+	return nil
+}
+
 // Create adds an operator.
-func (s *Operators) Create(ctx context.Context, by Principal, name string, role Role, password string) (Operator,
-	error) {
-	if err := by.May(RoleAdmin, "add_operator"); err != nil {
+func (s *Operators) Create(ctx context.Context, by Principal, r OperatorRequest) (Operator, error) {
+	if err := by.mayManage("add_operator"); err != nil {
 		return Operator{}, err
 	}
-	name = strings.TrimSpace(name)
+	name := strings.TrimSpace(r.Name)
 	if !operatorName.MatchString(name) {
 		return Operator{}, Refuse(ErrInvalid, "invalid_name.operator").At("name")
 	}
-	if !role.Valid() {
-		return Operator{}, invalidRole(role)
-	}
-	hash, err := HashPassword(password)
+	scope, err := r.scope()
 	if err != nil {
 		return Operator{}, err
 	}
-	o := Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: hash, CreatedAt: s.now()}
+	hash, err := HashPassword(r.Password)
+	if err != nil {
+		return Operator{}, err
+	}
+	o := Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: r.Role, Scope: scope, PasswordHash: hash,
+		CreatedAt: s.now()}
 	return o, s.store.CreateOperator(ctx, by, o)
 }
+
+// SetAccess changes what an operator may do, from their next request on.
+// Operators cannot change their own.
+func (s *Operators) SetAccess(ctx context.Context, by Principal, id uuid.UUID, a Access) error {
+	if err := by.mayManage("change_access"); err != nil {
+		return err
+	}
+	if by.ID == id.String() {
+		return Refuse(ErrConflict, "self_access")
+	}
+	scope, err := a.scope()
+	if err != nil {
+		return err
+	}
+	if err := s.store.SetOperatorAccess(ctx, by, id, a.Role, scope); err != nil {
+		return err
+	}
+	s.changes.Add(1)
+	return nil
+}
+
+// Changes counts the changes of what operators may do, made by this process.
+// Whoever holds on to an operator reads it again when the number moved.
+func (s *Operators) Changes() int64 { return s.changes.Load() }
+
+// ErrLastAdmin says that the fleet would be left without an admin.
+func ErrLastAdmin(name string) *Error { return Refuse(ErrConflict, "last_admin", "name", name) }
 
 func invalidRole(r Role) error {
 	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
@@ -175,7 +248,7 @@ func invalidRole(r Role) error {
 // SetPassword changes a password: an admin anyone's, an operator their own.
 func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID, password string) error {
 	if by.ID != id.String() {
-		if err := by.May(RoleAdmin, "change_password"); err != nil {
+		if err := by.mayManage("change_password"); err != nil {
 			return err
 		}
 	}
@@ -189,7 +262,7 @@ func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID,
 // SetDisabled locks an operator out, or lets them in again. Operators cannot
 // lock themselves out.
 func (s *Operators) SetDisabled(ctx context.Context, by Principal, id uuid.UUID, disabled bool) error {
-	if err := by.May(RoleAdmin, "disable_operator"); err != nil {
+	if err := by.mayManage("disable_operator"); err != nil {
 		return err
 	}
 	if disabled && by.ID == id.String() {
@@ -200,7 +273,11 @@ func (s *Operators) SetDisabled(ctx context.Context, by Principal, id uuid.UUID,
 		now := s.now()
 		at = &now
 	}
-	return s.store.SetOperatorDisabled(ctx, by, id, at)
+	if err := s.store.SetOperatorDisabled(ctx, by, id, at); err != nil {
+		return err
+	}
+	s.changes.Add(1)
+	return nil
 }
 
 // SetLocale keeps the language that operators choose for themselves.
@@ -241,13 +318,13 @@ type TokenRequest struct {
 // Limits of a token.
 const (
 	maxTokenTools     = 50
-	maxTokenPerMinute = 100_000
+	MaxTokenPerMinute = 100_000
 )
 
 // NewToken makes an API token and returns its secret, which is shown this once
 // and kept nowhere.
 func (s *Operators) NewToken(ctx context.Context, by Principal, r TokenRequest) (Token, string, error) {
-	if err := by.May(RoleAdmin, "make_token"); err != nil {
+	if err := by.mayManage("make_token"); err != nil {
 		return Token{}, "", err
 	}
 	t, err := r.token()
@@ -271,8 +348,8 @@ func (r TokenRequest) token() (Token, error) {
 		return Token{}, Refuse(ErrInvalid, "invalid_token_kind", "value", CleanText(string(kind), 20)).At("kind")
 	case !r.Role.Valid():
 		return Token{}, invalidRole(r.Role)
-	case r.PerMinute < 0 || r.PerMinute > maxTokenPerMinute:
-		return Token{}, Refuse(ErrInvalid, "invalid_per_minute", "limit", maxTokenPerMinute).At("per_minute")
+	case r.PerMinute < 0 || r.PerMinute > MaxTokenPerMinute:
+		return Token{}, Refuse(ErrInvalid, "invalid_per_minute", "limit", MaxTokenPerMinute).At("per_minute")
 	}
 	scope, err := NewScope(r.Scope, "", r.Tools)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,6 +72,12 @@ type Principal struct {
 // Same reports whether both are the same principal.
 func (p Principal) Same(other Principal) bool {
 	return p.Kind == other.Kind && p.ID == other.ID && p.Name == other.Name
+}
+
+// SameAccess reports whether both may do the same: their roles and filters are equal.
+func (p Principal) SameAccess(other Principal) bool {
+	a, b := cmp.Or(p.Scope, &Scope{}), cmp.Or(other.Scope, &Scope{})
+	return p.Role == other.Role && a.Filter.Text == b.Filter.Text && a.Rest == b.Rest && slices.Equal(a.Tools, b.Tools)
 }
 
 // FleetRole is the role in what concerns the fleet and no single device:

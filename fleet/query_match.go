@@ -1,9 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ToolSet answers whether a device offers a tool; the device itself only names
@@ -19,15 +22,29 @@ func (q Query) Match(d Device, offers ToolSet, now time.Time) (term string, ok b
 	if d.RetiredAt != nil && !q.Asks("retired") {
 		return "-retired", false
 	}
-	for _, t := range q.Terms {
-		if t.holds(d, offers, now) == t.Not {
+	return q.match(&d, offers, now)
+}
+
+// Selects is [Query.Match] for a device that is not to be copied, as it is for
+// policies: they ask many queries about one device.
+func (q *Query) Selects(d *Device, offers ToolSet, now time.Time) bool {
+	if d.RetiredAt != nil && !q.Asks("retired") {
+		return false
+	}
+	_, ok := q.match(d, offers, now)
+	return ok
+}
+
+func (q *Query) match(d *Device, offers ToolSet, now time.Time) (term string, ok bool) {
+	for i := range q.Terms {
+		if t := &q.Terms[i]; t.holds(d, offers, now) == t.Not {
 			return t.Text, false
 		}
 	}
 	return "", true
 }
 
-func (t Term) holds(d Device, offers ToolSet, now time.Time) bool {
+func (t *Term) holds(d *Device, offers ToolSet, now time.Time) bool {
 	switch t.Field {
 	case "":
 		return search(d, t.Values[0])
@@ -48,12 +65,12 @@ func (t Term) holds(d Device, offers ToolSet, now time.Time) bool {
 	case "tag":
 		return slices.ContainsFunc(d.Tags, t.anyOf)
 	case "tool":
-		return offers != nil && slices.ContainsFunc(t.Values, func(tool string) bool { return offers(d, tool) })
+		return offers != nil && slices.ContainsFunc(t.Values, func(tool string) bool { return offers(*d, tool) })
 	}
 	return t.anyOf(t.text(d))
 }
 
-func (t Term) text(d Device) string {
+func (t *Term) text(d *Device) string {
 	switch t.Field {
 	case "id":
 		return string(d.ID)
@@ -78,35 +95,60 @@ func (t Term) text(d Device) string {
 }
 
 // anyOf compares without case; a trailing * matches any ending.
-func (t Term) anyOf(s string) bool {
-	s = strings.ToLower(s)
+func (t *Term) anyOf(s string) bool {
 	return slices.ContainsFunc(t.Values, func(v string) bool {
-		v = strings.ToLower(v)
 		if prefix, ok := strings.CutSuffix(v, "*"); ok {
-			return strings.HasPrefix(s, prefix)
+			_, ok := cutLower(s, prefix)
+			return ok
 		}
-		return s == v
+		rest, ok := cutLower(s, v)
+		return ok && rest == ""
 	})
+}
+
+// cutLower cuts the prefix from s without regard to case, as if both were
+// lowered. It makes no copy: policies compare much and often.
+func cutLower(s, prefix string) (rest string, ok bool) {
+	for prefix != "" {
+		if s == "" {
+			return "", false
+		}
+		r, n := utf8.DecodeRuneInString(s)
+		want, m := utf8.DecodeRuneInString(prefix)
+		if r != want && unicode.ToLower(r) != unicode.ToLower(want) {
+			return "", false
+		}
+		s, prefix = s[n:], prefix[m:]
+	}
+	return s, true
+}
+
+func containsLower(s, word string) bool {
+	for i := range s {
+		if _, ok := cutLower(s[i:], word); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // seen compares the age of the latest message. A device never seen is older
 // than any age.
-func (t Term) seen(d Device, now time.Time) bool {
+func (t *Term) seen(d *Device, now time.Time) bool {
 	recent := d.LastSeen != nil && now.Sub(*d.LastSeen) < t.Age
 	return recent == (t.Op == "<")
 }
 
 // version compares as the firmware does. A version that cannot be compared is
 // neither older nor newer than any.
-func (t Term) version(d Device) bool {
+func (t *Term) version(d *Device) bool {
 	if t.Op == ":" {
 		return t.anyOf(d.Version)
 	}
-	key := VersionKey(d.Version)
-	if key == nil {
+	c, ok := compareVersion(d.Version, t.Version)
+	if !ok {
 		return false
 	}
-	c := slices.Compare(key, t.Version)
 	switch t.Op {
 	case "<":
 		return c < 0
@@ -118,18 +160,36 @@ func (t Term) version(d Device) bool {
 	return c >= 0
 }
 
+// compareVersion compares the [VersionKey] of a version with another one, without
+// making it; false if there is none.
+func compareVersion(version string, key []int64) (c int, ok bool) {
+	if version == "" {
+		return 0, false
+	}
+	parts := 0
+	for part := range strings.SplitSeq(version, ".") {
+		n, ok := leadingNumber(part)
+		if !ok {
+			return 0, false
+		}
+		if parts < len(key) && c == 0 {
+			c = cmp.Compare(n, key[parts])
+		}
+		parts++
+	}
+	if c == 0 {
+		c = cmp.Compare(parts, len(key))
+	}
+	return c, true
+}
+
 // search finds a word in what people know a device by. The separators of a
 // pasted MAC address do not count.
-func search(d Device, word string) bool {
-	word = strings.ToLower(word)
+func search(d *Device, word string) bool {
 	if looksLikeMAC(word) {
 		id, _ := ParseDeviceID(word)
 		return d.ID == id
 	}
-	for _, s := range append([]string{string(d.ID), d.Name, d.Board}, d.Tags...) {
-		if strings.Contains(strings.ToLower(s), word) {
-			return true
-		}
-	}
-	return false
+	return containsLower(string(d.ID), word) || containsLower(d.Name, word) || containsLower(d.Board, word) ||
+		slices.ContainsFunc(d.Tags, func(tag string) bool { return containsLower(tag, word) })
 }

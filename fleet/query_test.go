@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,4 +105,21 @@ func FuzzParseQuery(f *testing.F) {
 			q.Match(fleet.Device{ID: "a085e3112233", Version: s}, nil, time.Now())
 		}
 	})
+}
+
+func TestVersionsCompareByTheirKeys(t *testing.T) {
+	versions := []string{"", "2", "2.4", "2.4.0", "2.4.1", "2.10", "2.4-beta", "x", "2.x", "2.", "99999999999", "2..1", "0"}
+	for _, v := range versions {
+		for _, w := range versions {
+			key, other := fleet.VersionKey(v), fleet.VersionKey(w)
+			q, err := fleet.ParseQuery("version<" + w)
+			if other == nil || err != nil {
+				continue
+			}
+			_, older := q.Match(fleet.Device{Version: v}, nil, time.Time{})
+			if want := key != nil && slices.Compare(key, other) < 0; older != want {
+				t.Errorf("%q < %q is %t, want %t", v, w, older, want)
+			}
+		}
+	}
 }

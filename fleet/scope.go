@@ -63,12 +63,8 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 // Covers reports whether the device, in service or retired, meets every term of
 // the query. The query is one of [ParseScope].
 func (q Query) Covers(d Device) bool {
-	for _, t := range q.Terms {
-		if t.holds(d, nil, time.Time{}) == t.Not {
-			return false
-		}
-	}
-	return true
+	_, ok := q.match(&d, nil, time.Time{})
+	return ok
 }
 
 // AllowsTool reports whether the scope lets a principal call the tool. A nil

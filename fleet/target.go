@@ -10,6 +10,7 @@ import (
 type target struct {
 	device    Device
 	inventory *Inventory // shared by equal devices; nil before the first listing
+	offers    ToolSet    // of this device alone: what inventory holds
 	readAt    time.Time
 }
 
@@ -117,6 +118,7 @@ func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*target, er
 		return nil, err
 	}
 	tg := &target{device: d, inventory: inv, readAt: now}
+	tg.offers = func(_ Device, tool string) bool { _, ok := inv.Tool(tool); return ok }
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.targets[d.ID] = tg

@@ -25,3 +25,9 @@ func (ids *IDs) Next() int32 {
 		}
 	}
 }
+
+// Peek returns the id that the next call of Next returns, if no other comes before.
+func (ids *IDs) Peek() int32 {
+	id := (ids.last.Load() + 1) & (1<<31 - 1)
+	return max(int32(id), 1)
+}

@@ -157,6 +157,18 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	return r, nil
 }
 
+// EncodeCall returns the request that [Session.Call] writes for p, which needs
+// an ID, and its message: the request in its envelope. The error wraps
+// [ErrInvalid] where Call would refuse p.
+func EncodeCall(p CallToolParams) (request, message []byte, err error) {
+	s := Session{o: SessionOptions{MaxRequest: defaultMaxRequest}}
+	r, err := s.callRequest(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.msg, AppendEnvelope(nil, r.msg, r.scope), nil
+}
+
 // Ping asks for a sign of life of the tasks that handle messages and calls. A
 // stock device answers that it does not know ping, which is as good as a pong.
 // While it runs a slow tool it answers late, so a timeout proves little then.

@@ -53,6 +53,8 @@ type SessionOptions struct {
 	Logger *slog.Logger
 }
 
+const defaultMaxRequest = 4000 // bytes
+
 func (o *SessionOptions) setDefaults() {
 	if o.IDs == nil {
 		o.IDs = new(IDs)
@@ -63,7 +65,7 @@ func (o *SessionOptions) setDefaults() {
 	positive(&o.CallTimeout, 10*time.Second)
 	positive(&o.ListTimeout, 10*time.Second)
 	positive(&o.MaxMessage, 256<<10)
-	positive(&o.MaxRequest, 4000)
+	positive(&o.MaxRequest, defaultMaxRequest)
 	positive(&o.MaxPages, 64)
 	positive(&o.MaxTools, 512)
 	positive(&o.MaxListBytes, 512<<10)

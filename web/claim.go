@@ -28,7 +28,7 @@ func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
 // waitingDevices are those that ask to join, longest first.
 func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
 	me := viewerOf(ctx).actor()
-	waiting, err := s.Enrolments.WaitingFor(ctx, me)
+	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return nil, err
 	}

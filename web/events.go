@@ -73,7 +73,8 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
 	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
-		filter: s.eventSources().FilterFor(viewerOf(ctx).actor()), pending: map[string]fleet.Event{}}
+		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
+		pending: map[string]fleet.Event{}}
 	_ = st.control.SetReadDeadline(time.Time{})
 	if err := st.run(r.WithContext(ctx), events); err != nil && ctx.Err() == nil {
 		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
@@ -94,6 +95,7 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	filter  fleet.EventFilter
+	changes int64 // of operators' access, when it was last looked at
 
 	pending map[string]fleet.Event // newest event by subject
 	resend  []byte
@@ -126,7 +128,9 @@ func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 				st.pending[subject(e)] = e
 			}
 		case <-flush.C:
-			err = st.flush(ctx)
+			if err = st.accessStays(r); err == nil {
+				err = st.flush(ctx)
+			}
 		case <-beat.C:
 			err = st.beat(r)
 		case <-ctx.Done():
@@ -257,9 +261,20 @@ func (st *stream) write(b []byte) error {
 	return st.control.Flush()
 }
 
-// beat looks whether the reader may still read: who was disabled, or signed
-// out in another tab, is cut off here.
-func (st *stream) beat(r *http.Request) error {
+// accessStays ends the stream when what its reader may see was changed. The
+// browser opens another.
+func (st *stream) accessStays(r *http.Request) error {
+	changes := st.server.Operators.Changes()
+	if changes == st.changes {
+		return nil
+	}
+	st.changes = changes
+	return st.readerStays(r)
+}
+
+// readerStays looks whether the reader may still read what the stream sends: who
+// was disabled, signed out in another tab, or given other access is cut off.
+func (st *stream) readerStays(r *http.Request) error {
 	// Not the request's context: its session data is what was read at the start.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -267,8 +282,19 @@ func (st *stream) beat(r *http.Request) error {
 	if err != nil {
 		return nil // the database is away; that is no reason to end it
 	}
-	if o, err := st.server.signedIn(ctx); err == nil && o == nil {
+	o, err := st.server.signedIn(ctx)
+	switch {
+	case err == nil && o == nil:
 		return errors.New("stream: signed out")
+	case err == nil && !o.Principal().SameAccess(viewerOf(r.Context()).actor()):
+		return errors.New("stream: the reader's access changed")
+	}
+	return nil
+}
+
+func (st *stream) beat(r *http.Request) error {
+	if err := st.readerStays(r); err != nil {
+		return err
 	}
 	return st.write([]byte(": still here\n\n"))
 }

@@ -63,7 +63,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			now.Pending = c.Count
 		}
 	}
-	waiting, err := s.Enrolments.WaitingFor(ctx, viewerOf(ctx).actor())
+	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return now, needs, err
 	}

@@ -106,6 +106,8 @@ func (s *Server) table() []route {
 			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, reach: access.Fleet,
 
 				page: s.setOperatorPassword},
+			{method: post, pattern: ui.PathSettings + "/operators/{operator}/access", role: admin, reach: access.Fleet,
+				page: s.setOperatorAccess},
 			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
 				page: s.createToken},
 			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
@@ -194,8 +196,7 @@ func forDevices(path string) bool {
 	return false
 }
 
-// anyPage is the route of addresses without a page: who is signed in may learn that
-// no page is there.
+// anyPage is the route of an address without a page: signing in is enough to learn that.
 var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
 
 // notFound answers people with a page, strangers with the sign-in, and

@@ -100,11 +100,10 @@ func (s *Server) takeFlash(ctx context.Context) *ui.Flash {
 
 // waitingFor counts the devices that wait for the viewer.
 func (s *Server) waitingFor(ctx context.Context, now time.Time) int {
-	me := viewerOf(ctx).actor()
-	if me.Scope == nil {
+	if _, narrow := fleet.ScopeOf(ctx); !narrow {
 		return s.waiting.get(s.Enrolments, now)
 	}
-	all, err := s.Enrolments.WaitingFor(ctx, me)
+	all, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return 0 // the page itself says what is wrong
 	}

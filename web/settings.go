@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -21,14 +22,17 @@ const maxTokenDays = 3650
 
 func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	me := viewerOf(ctx).actor()
-	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Admin: me.FleetRole().Allows(fleet.RoleAdmin)}
+	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Fleet: me.FleetRole() != "", Admin: mayAdmin(ctx)}
+	if !page.Fleet {
+		return page, nil // all that follows concerns the fleet
+	}
 	operators, err := s.Operators.Operators(ctx)
 	if err != nil {
 		return page, err
 	}
 	for _, o := range operators {
 		page.Operators = append(page.Operators, ui.OperatorRow{ID: o.ID.String(), Name: o.Name, Role: o.Role,
-			Created: o.CreatedAt, Disabled: o.DisabledAt != nil, Self: o.ID.String() == me.ID})
+			Created: o.CreatedAt, Disabled: o.DisabledAt != nil, Self: o.ID.String() == me.ID, Scope: scopeRow(o.Scope)})
 	}
 	tokens, err := s.Operators.Tokens(ctx)
 	if err != nil {
@@ -37,10 +41,18 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	for _, t := range tokens {
 		page.Tokens = append(page.Tokens, ui.TokenRow{ID: t.ID.String(), Name: t.Name, Role: t.Role, Hint: t.Hint,
 			By:      t.CreatedBy,
-			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil})
+			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil,
+			Model: t.Kind == fleet.KindModel, Scope: scopeRow(t.Scope), PerMinute: t.PerMinute})
 	}
 	page.System, err = s.system(ctx)
 	return page, err
+}
+
+func scopeRow(s *fleet.Scope) ui.ScopeRow {
+	if s == nil {
+		return ui.ScopeRow{}
+	}
+	return ui.ScopeRow{Filter: s.Filter.Text, Rest: s.Rest, Tools: strings.Join(s.Tools, ", ")}
 }
 
 // system are the facts about this fleetd; cmd/fleetd/server adds those it knows.
@@ -118,9 +130,26 @@ func (s *Server) keepSession(ctx context.Context, id uuid.UUID) error {
 }
 
 func (s *Server) createOperator(r *http.Request) (answer, error) {
-	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), r.PostFormValue("name"),
-		fleet.Role(r.PostFormValue("role")), r.PostFormValue("password"))
+	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), fleet.OperatorRequest{
+		Name: r.PostFormValue("name"), Password: r.PostFormValue("password"), Access: postedAccess(r)})
 	return s.changed(r, "flash.operator_created", err)
+}
+
+func postedAccess(r *http.Request) fleet.Access {
+	a := fleet.Access{Role: fleet.Role(r.PostFormValue("role")), Scope: r.PostFormValue("scope")}
+	if strings.TrimSpace(a.Scope) != "" {
+		a.Rest = fleet.Role(r.PostFormValue("rest"))
+	}
+	return a
+}
+
+func (s *Server) setOperatorAccess(r *http.Request) (answer, error) {
+	o, err := s.operator(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.Operators.SetAccess(r.Context(), viewerOf(r.Context()).actor(), o.ID, postedAccess(r))
+	return s.changed(r, "flash.operator_access", err)
 }
 
 // operator reads the operator that the address names.
@@ -172,8 +201,14 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
+	perMinute, err := postedRate(r)
+	if err != nil {
+		return s.changed(r, "", err)
+	}
 	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), fleet.TokenRequest{Name: r.PostFormValue("name"),
-		Role: fleet.Role(r.PostFormValue("role")), ExpiresAt: expires})
+		Role: fleet.Role(r.PostFormValue("role")), Kind: fleet.PrincipalKind(r.PostFormValue("kind")),
+		Scope: r.PostFormValue("scope"), Tools: strings.FieldsFunc(r.PostFormValue("tools"), betweenTools),
+		PerMinute: perMinute, ExpiresAt: expires})
 	if err != nil {
 		return s.changed(r, "", err)
 	}
@@ -183,6 +218,22 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	}
 	page.NewToken = secret
 	return show(page.Page())
+}
+
+// betweenTools are what people write between patterns of tools.
+func betweenTools(c rune) bool { return c == ',' || unicode.IsSpace(c) }
+
+// postedRate is the rate of a form; what is no number is refused with the limits.
+func postedRate(r *http.Request) (int, error) {
+	text := strings.TrimSpace(r.PostFormValue("per_minute"))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_per_minute", "limit", fleet.MaxTokenPerMinute).At("per_minute")
+	}
+	return n, nil
 }
 
 func tokenExpiry(days string, now time.Time) (*time.Time, error) {

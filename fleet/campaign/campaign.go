@@ -169,14 +169,10 @@ type AbortRule struct {
 }
 
 // DeviceZone as the zone of a [Window] means each device's own.
-const DeviceZone = "device"
+const DeviceZone = fleet.DeviceZone
 
 // A Window is a recurring time in which devices may be dispatched.
-type Window struct {
-	Cron     string        `json:"cron"`        // five fields; when it opens: "0 2 * * *"
-	Duration time.Duration `json:"duration_ns"` // how long it stays open
-	TimeZone string        `json:"time_zone"`   // IANA name, or [DeviceZone]
-}
+type Window = fleet.Window
 
 // A HealthCheck calls a tool after the upgrade, and before it for comparison.
 type HealthCheck struct {

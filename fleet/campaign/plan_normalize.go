@@ -28,7 +28,7 @@ const (
 	maxPlanFlaps     = 100
 	maxPlanForbidden = 100
 	maxToolName      = 128
-	maxPlanHorizon   = windowHorizon
+	maxPlanHorizon   = fleet.WindowHorizon
 	planLife         = 7 * 24 * time.Hour // of a plan that names no end
 )
 
@@ -321,10 +321,7 @@ func (r *AbortRule) normalize(field string, waves int) error {
 }
 
 const (
-	maxWindows  = 20
-	maxCronText = 100 // bytes
-	minWindow   = 5 * time.Minute
-	maxWindow   = 7 * 24 * time.Hour
+	maxWindows = 20
 	// widestZone is how far a device's clock can be from UTC, either way.
 	widestZone = 14 * time.Hour
 )
@@ -386,32 +383,21 @@ func (p *Plan) normalizeWindows() error {
 		return fleet.Refuse(fleet.ErrInvalid, "too_many_windows", "n", len(p.Windows), "max", maxWindows).At("windows")
 	}
 	for i := range p.Windows {
-		if err := p.Windows[i].normalize(fmt.Sprintf("windows[%d]", i)); err != nil {
+		if err := normalizeWindow(&p.Windows[i], fmt.Sprintf("windows[%d]", i)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *Window) normalize(field string) error {
-	w.Cron = strings.Join(strings.Fields(w.Cron), " ")
-	if len(w.Cron) > maxCronText || len(strings.Fields(w.Cron)) != 5 {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.fields",
-			"value", fleet.CleanText(w.Cron, 100)).At(field + ".cron")
-	}
-	if _, err := parseCron(w.Cron); err != nil {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_cron.syntax", "value", fleet.CleanText(w.Cron, 100),
-			"detail", fleet.CleanText(err.Error(), 300)).At(field + ".cron")
-	}
+func normalizeWindow(w *Window, field string) error {
 	if w.TimeZone == "" {
 		w.TimeZone = DeviceZone
 	}
-	if w.TimeZone != DeviceZone {
-		if _, err := loadZone(w.TimeZone); err != nil {
-			return fleet.Refuse(fleet.ErrInvalid, "unknown_time_zone.cause", "cause", fleet.CauseOf(err)).At(field + ".time_zone")
-		}
+	if err := w.CheckTimes(field); err != nil {
+		return err
 	}
-	return checkSpan(field+".duration_ms", w.Duration, minWindow, maxWindow)
+	return checkSpan(field+".duration_ms", w.Duration, fleet.MinWindow, fleet.MaxWindow)
 }
 
 // checkOpening refuses windows that all stay shut while the campaign runs.

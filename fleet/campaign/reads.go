@@ -66,6 +66,9 @@ func (s *Service) Quarantines(ctx context.Context, now time.Time) ([]Quarantine,
 
 // ClearQuarantine lets a device that failed too often back into campaigns.
 func (s *Service) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
+	if err := by.MaySomewhere(fleet.RoleOperator, "end_quarantine"); err != nil {
+		return err
+	}
 	if err := by.MayOnDevice(ctx, s.o.Devices.Device, device, fleet.RoleOperator, "end_quarantine"); err != nil {
 		return err
 	}

@@ -3,63 +3,21 @@ package campaign
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/robfig/cron/v3"
 
 	"fleetd/fleet"
 )
 
-// windowHorizon is how far ahead a window is looked for: one that opens once a
-// year is found.
-const windowHorizon = 400 * 24 * time.Hour
-
-// WindowOpen reports whether a dispatch at the given time falls into a window,
-// and whether what takes as long as need is over before the window ends. zone
-// is the device's, for windows in [DeviceZone]. No windows are always open.
+// WindowOpen is [fleet.WindowOpen].
 func WindowOpen(ws []Window, zone *time.Location, now time.Time, need time.Duration) bool {
-	if len(ws) == 0 {
-		return true
-	}
-	for _, w := range ws {
-		if w.open(zone, now, need) {
-			return true
-		}
-	}
-	return false
+	return fleet.WindowOpen(ws, zone, now, need)
 }
 
-// NextWindow returns the next time at which [WindowOpen] holds: now, or when a
-// window opens. It returns false if no window is long enough or none opens
-// within 400 days.
+// NextWindow is [fleet.NextWindow].
 func NextWindow(ws []Window, zone *time.Location, now time.Time, need time.Duration) (time.Time, bool) {
-	if WindowOpen(ws, zone, now, need) {
-		return now, true
-	}
-	next := now.Add(windowHorizon)
-	found := false
-	for _, w := range ws {
-		if need > w.Duration {
-			continue
-		}
-		if at, ok := w.firstOpening(zone, now); ok && at.Before(next) {
-			next, found = at, true
-		}
-	}
-	return next, found
-}
-
-// open looks for an opening that lies so that now and now+need are inside.
-func (w Window) open(zone *time.Location, now time.Time, need time.Duration) bool {
-	if need > w.Duration {
-		return false
-	}
-	at, ok := w.firstOpening(zone, now.Add(need-w.Duration))
-	return ok && !at.After(now)
+	return fleet.NextWindow(ws, zone, now, need)
 }
 
 // JitterFor spreads the devices of a campaign over a span: the same device
@@ -76,108 +34,4 @@ func JitterFor(campaign uuid.UUID, device fleet.DeviceID, max time.Duration) tim
 func stableHash(campaign uuid.UUID, device fleet.DeviceID) uint64 {
 	sum := sha256.Sum256(append(campaign[:], device...))
 	return binary.BigEndian.Uint64(sum[:])
-}
-
-var (
-	cronParser  = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
-	parsedCrons sync.Map // text -> cron.Schedule
-	loadedZones sync.Map // name -> *time.Location
-)
-
-// widestShift is more than clocks are ever set forward or back by.
-const widestShift = 3 * time.Hour
-
-// parseCron reads the five fields of a window. The schedule is one of wall
-// clocks: it is only ever asked in UTC.
-func parseCron(text string) (cron.Schedule, error) {
-	if s, ok := parsedCrons.Load(text); ok {
-		return s.(cron.Schedule), nil
-	}
-	if strings.Contains(text, "=") { // "TZ=Europe/Berlin 0 2 * * *"
-		return nil, fmt.Errorf("the time zone has a field of its own")
-	}
-	s, err := cronParser.Parse("TZ=UTC " + text)
-	if err != nil {
-		return nil, err
-	}
-	parsedCrons.Store(text, s)
-	return s, nil
-}
-
-// loadZone is [time.LoadLocation] for the names that a window may have; it
-// keeps what it read from disk.
-func loadZone(name string) (*time.Location, error) {
-	if z, ok := loadedZones.Load(name); ok {
-		return z.(*time.Location), nil
-	}
-	if name == "" || name == "Local" {
-		return nil, fmt.Errorf("%q is not a time zone; write an IANA name such as Europe/Berlin, or %q", name, DeviceZone)
-	}
-	z, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fmt.Errorf("%.60q is not a known time zone; write an IANA name such as Europe/Berlin, or %q", name,
-			DeviceZone)
-	}
-	loadedZones.Store(name, z)
-	return z, nil
-}
-
-func (w Window) zone(device *time.Location) *time.Location {
-	if w.TimeZone == DeviceZone {
-		if device == nil {
-			return time.UTC
-		}
-		return device
-	}
-	if z, err := loadZone(w.TimeZone); err == nil {
-		return z
-	}
-	return time.UTC
-}
-
-// firstOpening returns the first opening at or after from.
-//
-// The schedule names wall clock times. One that is skipped when clocks go
-// forward opens the window at that moment, so that no night is left out; one
-// that comes twice when they go back opens it the first time only.
-func (w Window) firstOpening(device *time.Location, from time.Time) (time.Time, bool) {
-	schedule, err := parseCron(w.Cron)
-	if err != nil {
-		return time.Time{}, false
-	}
-	zone := w.zone(device)
-	wall := asWall(from.In(zone)).Add(-widestShift)
-	for {
-		if wall = schedule.Next(wall); wall.IsZero() {
-			return time.Time{}, false
-		}
-		if at := fromWall(wall, zone); !at.Before(from) {
-			return at, true
-		}
-	}
-}
-
-// asWall returns what the clock shows at t, as if it were UTC.
-func asWall(t time.Time) time.Time {
-	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
-}
-
-// fromWall returns when clocks in the zone show, or first pass, the given time.
-func fromWall(wall time.Time, zone *time.Location) time.Time {
-	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
-	start, end := t.ZoneBounds()
-	switch shown := asWall(t); {
-	case shown.Before(wall): // skipped: t lies before the jump
-		return end
-	case shown.After(wall): // skipped: t lies behind it
-		return start
-	case start.IsZero():
-		return t
-	}
-	_, offset := t.Zone()
-	_, before := start.Add(-1).Zone()
-	if earlier := t.Add(time.Duration(offset-before) * time.Second); earlier.Before(start) && before > offset {
-		return earlier
-	}
-	return t
 }

@@ -258,10 +258,12 @@ type WaitingDevice struct {
 	Conflict fleet.DeviceID // proved Serial before; "" if none did
 }
 
-// WaitingFor returns those of [Service.Waiting] that exist for the principal.
-func (e *Service) WaitingFor(ctx context.Context, by fleet.Principal) ([]WaitingDevice, error) {
+// WaitingInScope returns those of [Service.Waiting] that exist for the principal
+// whose request the context carries.
+func (e *Service) WaitingInScope(ctx context.Context) ([]WaitingDevice, error) {
 	all := e.Waiting()
-	if by.Scope == nil {
+	scope, narrow := fleet.ScopeOf(ctx)
+	if !narrow {
 		return all, nil
 	}
 	var seen []WaitingDevice
@@ -272,7 +274,7 @@ func (e *Service) WaitingFor(ctx context.Context, by fleet.Principal) ([]Waiting
 			continue // its request ended meanwhile
 		case err != nil:
 			return nil, err
-		case by.Sees(d):
+		case scope.Covers(d):
 			seen = append(seen, w)
 		}
 	}

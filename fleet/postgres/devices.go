@@ -37,10 +37,10 @@ func (w *where) deviceColumns(ctx context.Context) string {
 	if in == "" {
 		return ownColumns + relatedColumns
 	}
-	return ownColumns + `, coalesce((SELECT o.id FROM devices o WHERE o.id = devices.replaced_by AND o.id IN ` + in + `), '')
-		AS replaced_by, coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id
-			AND o.id IN ` + in + ` LIMIT 1), '')
-		AS replaces`
+	return ownColumns + `,
+		coalesce((SELECT o.id FROM devices o WHERE o.id = devices.replaced_by AND o.id IN ` + in + `), '') AS replaced_by,
+		coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id AND o.id IN ` + in + ` LIMIT 1), '')
+			AS replaces`
 }
 
 // A deviceRow is a device as stored: its hold and its layout are columns.

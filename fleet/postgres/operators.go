@@ -109,8 +109,54 @@ func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Principal, id 
 		action = "operator.enable"
 	}
 	return s.audited(ctx, by, action, id.String(), nil, func(tx pgx.Tx) error {
-		return changeOne(ctx, tx, `UPDATE operators SET disabled_at = $2 WHERE id = $1`, id, at)
+		return withAdmin(ctx, tx, id, func() error {
+			return changeOne(ctx, tx, `UPDATE operators SET disabled_at = $2 WHERE id = $1`, id, at)
+		})
 	})
+}
+
+// SetOperatorAccess changes an operator's role and scope.
+func (s *Store) SetOperatorAccess(ctx context.Context, by fleet.Principal, id uuid.UUID, role fleet.Role,
+	scope *fleet.Scope) error {
+	filter, rest, _ := scopeColumns(scope)
+	detail := map[string]any{"role": role, "scope": filter, "rest": rest}
+	return s.audited(ctx, by, "operator.access", id.String(), detail, func(tx pgx.Tx) error {
+		return withAdmin(ctx, tx, id, func() error {
+			var was struct{ role, scope, rest string }
+			err := tx.QueryRow(ctx, `SELECT role, scope, rest FROM operators WHERE id = $1`, id).Scan(&was.role, &was.scope,
+				&was.rest)
+			if err != nil {
+				return err
+			}
+			detail["was"] = map[string]any{"role": was.role, "scope": was.scope, "rest": was.rest}
+			return changeOne(ctx, tx, `UPDATE operators SET role = $2, scope = $3, rest = $4 WHERE id = $1`, id, role, filter,
+				rest)
+		})
+	})
+}
+
+// withAdmin refuses a change that takes the last admin of the whole fleet from
+// it. Such changes wait for each other: two at one time must not each rely on the
+// operator that the other demotes.
+func withAdmin(ctx context.Context, tx pgx.Tx, id uuid.UUID, change func() error) error {
+	if _, err := tx.Exec(ctx, `LOCK TABLE operators IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		return err
+	}
+	const admins = `SELECT count(*) FROM operators
+		WHERE role = 'admin' AND (scope = '' OR rest = 'admin') AND disabled_at IS NULL`
+	var before, after int
+	if err := tx.QueryRow(ctx, admins).Scan(&before); err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	var name string
+	err := tx.QueryRow(ctx, `SELECT name, (`+admins+`) FROM operators WHERE id = $1`, id).Scan(&name, &after)
+	if err == nil && before > 0 && after == 0 {
+		err = fleet.ErrLastAdmin(name)
+	}
+	return err
 }
 
 // SetOperatorLocale keeps the language of an operator's pages. A preference is

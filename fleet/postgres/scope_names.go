@@ -32,6 +32,6 @@ var namesCampaign = []string{campaign.ReasonBusyIn, campaign.ReasonFitBusy, camp
 // may not let the principal know of it.
 func unnamed(ctx context.Context, r *fleet.Reason) {
 	if _, narrow := fleet.ScopeOf(ctx); narrow && slices.Contains(namesCampaign, r.Code) {
-		*r = fleet.Because(r.Code, "name", unnamedCampaign)
+		r.Params = map[string]any{"name": unnamedCampaign}
 	}
 }

@@ -269,6 +269,9 @@ func (s *CoreDumps) CoreDumps(ctx context.Context, device fleet.DeviceID, limit 
 // Content returns a core dump with its bytes, which only operators of the device
 // may read: they are its memory.
 func (s *CoreDumps) Content(ctx context.Context, by fleet.Principal, id uuid.UUID) (CoreDump, []byte, error) {
+	if err := by.MaySomewhere(fleet.RoleOperator, "read_core_dump"); err != nil {
+		return CoreDump{}, nil, err
+	}
 	c, err := s.o.Store.CoreDump(ctx, id)
 	if err != nil {
 		return CoreDump{}, nil, err

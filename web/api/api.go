@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 )
 
@@ -47,6 +48,8 @@ type Options struct {
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
 	Filters       *fleet.Filters
+	Policies      *policy.Service
+	Tester        *policy.Tester
 	Snapshots     *fleet.Snapshots
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
@@ -116,6 +119,7 @@ func newAPI(o Options) *api {
 	a.registerTokens()
 	a.registerOperators()
 	a.registerFilters()
+	a.registerPolicies()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()

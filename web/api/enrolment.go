@@ -239,7 +239,7 @@ type waitingList struct {
 }
 
 func (a *api) listWaiting(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[waitingList], error) {
-	waiting, err := a.Enrolment.WaitingFor(ctx, by)
+	waiting, err := a.Enrolment.WaitingInScope(ctx)
 	if err != nil {
 		return nil, err
 	}

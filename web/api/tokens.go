@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -26,19 +27,25 @@ func (a *api) registerTokens() {
 }
 
 type TokenView struct {
-	ID         uuid.UUID  `json:"id" format:"uuid"`
-	Name       string     `json:"name"`
-	Role       fleet.Role `json:"role" enum:"viewer,operator,admin"`
-	Hint       string     `json:"hint" doc:"Last characters of the secret"`
-	CreatedBy  string     `json:"created_by"`
-	CreatedAt  time.Time  `json:"created_at"`
-	LastUsedAt *time.Time `json:"last_used_at"`
-	ExpiresAt  *time.Time `json:"expires_at"`
-	RevokedAt  *time.Time `json:"revoked_at"`
+	ID         uuid.UUID           `json:"id" format:"uuid"`
+	Name       string              `json:"name"`
+	Kind       fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model never calls user-only tools"`
+	Role       fleet.Role          `json:"role" enum:"viewer,operator,admin"`
+	Scope      string              `json:"scope" doc:"Filter of the devices that exist for the token; empty: all"`
+	Tools      []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; empty: all"`
+	PerMinute  int                 `json:"per_minute" doc:"Most requests a minute; 0: no limit"`
+	Hint       string              `json:"hint" doc:"Last characters of the secret"`
+	CreatedBy  string              `json:"created_by"`
+	CreatedAt  time.Time           `json:"created_at"`
+	LastUsedAt *time.Time          `json:"last_used_at"`
+	ExpiresAt  *time.Time          `json:"expires_at"`
+	RevokedAt  *time.Time          `json:"revoked_at"`
 }
 
 func token(t fleet.Token) TokenView {
-	return TokenView{ID: t.ID, Name: t.Name, Role: t.Role, Hint: t.Hint, CreatedBy: t.CreatedBy,
+	scope := cmp.Or(t.Scope, &fleet.Scope{})
+	return TokenView{ID: t.ID, Name: t.Name, Kind: t.Kind, Role: t.Role, Scope: scope.Filter.Text,
+		Tools: orEmpty(scope.Tools), PerMinute: t.PerMinute, Hint: t.Hint, CreatedBy: t.CreatedBy,
 		CreatedAt:  utc(t.CreatedAt),
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}
 }
@@ -53,9 +60,13 @@ func (a *api) listTokens(ctx context.Context, _ fleet.Principal, _ *struct{}) (*
 
 type createTokenInput struct {
 	Body struct {
-		Name      string     `json:"name" minLength:"1" maxLength:"120" doc:"Of the program that will use it"`
-		Role      fleet.Role `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
-		ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the token expires; without it, the token lasts until revoked"`
+		Name      string              `json:"name" minLength:"1" maxLength:"120" doc:"Of the program that will use it"`
+		Kind      fleet.PrincipalKind `json:"kind,omitempty" enum:"program,model" default:"program" doc:"model: a language model decides what it does, and user-only tools are not for it"`
+		Role      fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
+		Scope     string              `json:"scope,omitempty" maxLength:"1024" doc:"Filter over id, name, board, chip and tag; devices that it does not match do not exist for the token"`
+		Tools     []string            `json:"tools,omitempty" nullable:"false" maxItems:"50" doc:"Patterns of the tools it may call; a * at the end matches any ending"`
+		PerMinute int                 `json:"per_minute,omitempty" minimum:"0" maximum:"100000" doc:"Most requests a minute; 0: no limit"`
+		ExpiresAt *time.Time          `json:"expires_at,omitempty" doc:"When the token expires; without it, the token lasts until revoked"`
 	}
 }
 
@@ -71,8 +82,8 @@ func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTok
 	if expires != nil && !expires.After(time.Now()) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_expires_at").At("expires_at")
 	}
-	t, secret, err := a.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: in.Body.Name, Role: in.Body.Role,
-		ExpiresAt: expires})
+	t, secret, err := a.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: in.Body.Name, Kind: in.Body.Kind,
+		Role: in.Body.Role, Scope: in.Body.Scope, Tools: in.Body.Tools, PerMinute: in.Body.PerMinute, ExpiresAt: expires})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
@@ -66,6 +68,16 @@ type world struct {
 	campaigns *campaign.Service
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
+	policies  *policy.Service
+}
+
+// encoder writes calls in a way of its own: how devices get them is the broker's.
+type encoder struct{}
+
+func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
+	request := fmt.Sprintf(`{"id":41,"name":%q,"arguments":%s}`, inv.Tool, inv.Arguments)
+	return fleet.WireCall{ID: 41, NextID: true, Connected: true, Request: []byte(request),
+		Message: []byte(`{"payload":` + request + `}`)}, nil
 }
 
 var root = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: fleet.RoleAdmin}
@@ -117,8 +129,12 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
-		URLs: w.snapshots, Events: w.events, Log: log})
+	w.policies = policy.New(w.store, log)
+	if err := w.policies.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Link: w.link,
+		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
 	w.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir,
@@ -133,7 +149,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Filters: w.filters,
+		Operators: w.operators, Filters: w.filters, Policies: w.policies,
+		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})

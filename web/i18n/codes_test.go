@@ -33,7 +33,7 @@ type source struct {
 
 // makers are the functions that pass a word on as part of a code, with the
 // place of that argument.
-var makers = map[string]int{"May": 1, "errState": 1}
+var makers = map[string]int{"errState": 1}
 
 func readSource(t *testing.T) *source {
 	s := &source{consts: map[string]string{}, typed: map[string][]string{}, words: map[string][]string{}}
@@ -115,6 +115,10 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
+// actCheckers say in a refusal which act it is that a role does not allow.
+var actCheckers = map[string]bool{"May": true, "MaySomewhere": true, "MayOn": true, "MayOnDevice": true, "MayOnAll": true,
+	"mayOn": true, "maySteer": true, "mayManage": true}
+
 func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) {
 	ast.Inspect(root, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -122,6 +126,11 @@ func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) 
 			return true
 		}
 		name := calledName(call)
+		if actCheckers[name] && len(call.Args) > 0 { // the act is their last argument
+			if act, ok := literal(call.Args[len(call.Args)-1]); ok {
+				s.words["May"] = append(s.words["May"], act)
+			}
+		}
 		if at, ok := makers[name]; ok && len(call.Args) > at {
 			if word, ok := literal(call.Args[at]); ok {
 				s.words[name] = append(s.words[name], word)

@@ -175,7 +175,6 @@ type Config struct {
 	// For tests, whose devices are quicker than real ones.
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
-	policy     fleet.Policy // nil: what role, hold and tool allow is allowed
 }
 
 // setDefaults gives each field that is zero what the command line does.

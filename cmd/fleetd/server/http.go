@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/policy"
 	"fleetd/web"
 	"fleetd/web/api"
 	"fleetd/web/device"
@@ -52,10 +53,16 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
-		Operators: s.Operators, Filters: s.Filters, Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Snapshots: s.Snapshots,
+		Firmware: s.Firmware, Campaigns: s.Campaigns,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
+}
+
+// tester tries calls for those who look at the policy.
+func (s *Server) tester() *policy.Tester {
+	return &policy.Tester{Policy: s.Policies, Calls: s.Calls, Devices: s.Devices, Operators: s.Operators}
 }
 
 func (s *Server) publicHost() string {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,6 +42,8 @@ type userAdd struct {
 	Database
 	Name     string `arg:"" help:"Name to sign in with."`
 	Role     string `help:"What the operator may do." enum:"viewer,operator,admin" default:"operator"`
+	Scope    string `help:"Filter of the devices on which the role holds, such as tag:lab. Default: all."`
+	Rest     string `help:"Role on all other devices. Default: they do not exist for the operator." enum:",viewer,operator,admin" default:""`
 	Password string `help:"Password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
 }
 
@@ -50,7 +53,8 @@ func (c *userAdd) Run(ctx context.Context) error {
 		return err
 	}
 	return c.withOperators(ctx, func(s *fleet.Operators) error {
-		if _, err := s.Create(ctx, localActor, c.Name, fleet.Role(c.Role), password); err != nil {
+		if _, err := s.Create(ctx, localActor, fleet.OperatorRequest{Name: c.Name, Password: password,
+			Access: fleet.Access{Role: fleet.Role(c.Role), Scope: c.Scope, Rest: fleet.Role(c.Rest)}}); err != nil {
 			return err
 		}
 		fmt.Printf("operator %s added with the role %s\n", c.Name, c.Role)
@@ -75,15 +79,16 @@ func (c *userList) Run(ctx context.Context) error {
 		var rows [][]string
 		items := []map[string]any{}
 		for _, o := range operators {
+			scope := cmp.Or(o.Scope, &fleet.Scope{})
 			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), standing(o.DisabledAt,
-				"disabled")})
-			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "created_at": o.CreatedAt,
-				"disabled_at": o.DisabledAt})
+				"disabled"), cmp.Or(scope.Filter.Text, "-"), cmp.Or(string(scope.Rest), "-")})
+			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "scope": scope.Filter.Text,
+				"rest": scope.Rest, "created_at": o.CreatedAt, "disabled_at": o.DisabledAt})
 		}
 		if c.JSON {
 			return terminal.JSON(items)
 		}
-		return terminal.Table("NAME ROLE CREATED STANDING", rows)
+		return terminal.Table("NAME ROLE CREATED STANDING SCOPE REST", rows)
 	})
 }
 
@@ -155,6 +160,10 @@ type tokenCreate struct {
 	Database
 	Name    string        `arg:"" help:"Name of the program that will use it."`
 	Role    string        `help:"What the token may do." enum:"viewer,operator,admin" default:"operator"`
+	Kind    string        `help:"Who uses it: a program, or a language model, which never calls user-only tools." enum:"program,model" default:"program"`
+	Scope   string        `help:"Filter of the devices that exist for the token, such as tag:lab. Default: all."`
+	Tools   []string      `help:"Patterns of the tools that it may call, such as self.audio_speaker.*. Default: all." placeholder:"PATTERN,..."`
+	PerMin  int           `name:"per-minute" help:"Most requests a minute; 0 for no limit."`
 	Expires time.Duration `help:"End the token automatically after this time."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
@@ -167,12 +176,13 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 	}
 	return c.withOperators(ctx, func(s *fleet.Operators) error {
 		t, secret, err := s.NewToken(ctx, localActor, fleet.TokenRequest{Name: c.Name, Role: fleet.Role(c.Role),
-			ExpiresAt: expires})
+			Kind: fleet.PrincipalKind(c.Kind), Scope: c.Scope, Tools: c.Tools, PerMinute: c.PerMin, ExpiresAt: expires})
 		if err != nil {
 			return err
 		}
 		if c.JSON {
 			return terminal.JSON(map[string]any{"token": secret, "id": t.ID, "name": t.Name, "role": t.Role,
+				"kind": t.Kind, "scope": c.Scope, "tools": append([]string{}, c.Tools...), "per_minute": t.PerMinute,
 				"expires_at": t.ExpiresAt})
 		}
 		fmt.Println(secret)
@@ -194,16 +204,20 @@ func (c *tokenList) Run(ctx context.Context) error {
 		var rows [][]string
 		items := []map[string]any{}
 		for _, t := range tokens {
+			scope := cmp.Or(t.Scope, &fleet.Scope{})
 			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly),
-				standing(t.RevokedAt, "revoked")})
+				standing(t.RevokedAt, "revoked"), string(t.Kind), cmp.Or(scope.Filter.Text, "-"),
+				cmp.Or(strings.Join(scope.Tools, ","), "-")})
 			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint,
+				"kind": t.Kind, "scope": scope.Filter.Text, "tools": append([]string{}, scope.Tools...),
+				"per_minute": t.PerMinute,
 				"created_by": t.CreatedBy,
 				"created_at": t.CreatedAt, "last_used_at": t.LastUsedAt, "expires_at": t.ExpiresAt, "revoked_at": t.RevokedAt})
 		}
 		if c.JSON {
 			return terminal.JSON(items)
 		}
-		return terminal.Table("ID NAME ROLE SECRET CREATED STANDING", rows)
+		return terminal.Table("ID NAME ROLE SECRET CREATED STANDING KIND SCOPE TOOLS", rows)
 	})
 }
 

@@ -30,6 +30,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
@@ -62,6 +63,7 @@ type Server struct {
 	Campaigns  *campaign.Service
 	Approvals  *fleet.Approvals
 	Webhooks   *webhook.Service
+	Policies   *policy.Service
 	Events     *fleet.Events
 
 	cfg     Config
@@ -248,8 +250,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("one-time links", s.Snapshots.Run)
-	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: cfg.policy,
-		Approvals: s.store, Link: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events, Log: log, Observe: s.observed})
+	s.Policies = policy.New(s.store, log)
+	if err := s.Policies.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.stages.run("policy", s.Policies.Run)
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies,
+		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
+		Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -401,7 +409,8 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	if _, err := s.Operators.Create(ctx, by, "admin", fleet.RoleAdmin, password); err != nil {
+	if _, err := s.Operators.Create(ctx, by, fleet.OperatorRequest{Name: "admin", Password: password,
+		Access: fleet.Access{Role: fleet.RoleAdmin}}); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}
 	s.firstPassword = password

@@ -1,0 +1,25 @@
+package broker
+
+import (
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+var _ fleet.CallEncoder = (*Broker)(nil)
+
+// EncodeCall writes a call as Send does, with the id that the device's next call
+// gets, or 1 for a device that has not connected since the start.
+func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
+	w := fleet.WireCall{ID: 1}
+	if c := b.registry.connection(id); c != nil {
+		w.Connected, w.NextID, w.ID = true, true, c.device.ids.Peek()
+	}
+	request, message, err := mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments,
+		Scope: scopeOf(inv)})
+	if err != nil {
+		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", fleet.CleanText(inv.Tool, 80),
+			"detail", fleet.CleanText(err.Error(), 300))
+	}
+	w.Request, w.Message = request, message
+	return w, nil
+}

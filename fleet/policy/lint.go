@@ -1,0 +1,184 @@
+package policy
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// Codes of warnings. The first five are of rules that can never decide: they are
+// made only where that is certain.
+const (
+	WarnShadowed      = "shadowed"       // by, by_id: an earlier rule applies to every call that it applies to
+	WarnNeverOpens    = "never_opens"    // its window does not open within 400 days
+	WarnWrongRole     = "wrong_role"     // kind: callers of the kinds it names have other roles
+	WarnWrongEffect   = "wrong_effect"   // none of the tools that it names has the effect
+	WarnWrongAudience = "wrong_audience" // all tools that it names are for people alone, and it is about those for models
+	WarnUnknownTool   = "tool_not_seen"  // no device offers or has offered a tool that it names
+	// WarnLockedOut: the rule denies operators and admins every call. The table can
+	// still be changed.
+	WarnLockedOut = "operators_locked_out"
+)
+
+// A Warning says what is odd about a rule.
+type Warning struct {
+	Rule   uuid.UUID
+	Reason fleet.Reason
+}
+
+// Warnings looks for rules that cannot do what somebody meant them to.
+func (s *Service) Warnings(ctx context.Context) ([]Warning, error) {
+	tools, err := s.store.ToolNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Lint(s.Table().Rules, tools, s.now()), nil
+}
+
+// Lint looks at rules in their order. Disabled ones are left out. tools are the
+// names of all tools that any device has.
+func Lint(rules []Rule, tools []string, now time.Time) []Warning {
+	var all []Warning
+	var before []Rule
+	locked := false
+	for _, r := range rules {
+		if !r.Enabled {
+			continue
+		}
+		never := r.never(now)
+		if i := slices.IndexFunc(before, func(earlier Rule) bool { return earlier.covers(&r) }); i >= 0 {
+			never = fleet.Because(WarnShadowed, "by", before[i].Name, "by_id", before[i].ID.String())
+		}
+		if never.Code != "" {
+			all = append(all, Warning{r.ID, never})
+			continue // it decides nothing: no rule is in its shadow
+		}
+		if len(tools) > 0 && len(r.Tools) > 0 &&
+			!slices.ContainsFunc(tools, func(t string) bool { return fleet.MatchTool(r.Tools, t) }) {
+			all = append(all, Warning{r.ID, fleet.Because(WarnUnknownTool)})
+		}
+		if !locked && locksOut(before, &r) {
+			locked = true
+			all = append(all, Warning{r.ID, fleet.Because(WarnLockedOut)})
+		}
+		before = append(before, r)
+	}
+	return all
+}
+
+// never says why the rule can never apply, whatever the others are.
+func (r *Rule) never(now time.Time) fleet.Reason {
+	if r.Window != nil {
+		if _, opens := fleet.NextWindow([]fleet.Window{*r.Window}, time.UTC, now, 0); !opens {
+			return fleet.Because(WarnNeverOpens)
+		}
+	}
+	// Campaigns call as operators.
+	if len(r.Roles) > 0 && !slices.Contains(r.Roles, fleet.RoleOperator) && len(r.Kinds) == 1 &&
+		r.Kinds[0] == fleet.KindCampaign {
+		return fleet.Because(WarnWrongRole, "kind", fleet.KindCampaign)
+	}
+	if len(r.Tools) == 0 || slices.ContainsFunc(r.Tools, isOpen) {
+		return fleet.Reason{}
+	}
+	is := func(what func(fleet.Tool) bool) bool {
+		return !slices.ContainsFunc(r.Tools, func(name string) bool { return !what(fleet.Tool{Name: name}) })
+	}
+	switch {
+	case len(r.Effects) > 0 && is(func(t fleet.Tool) bool { return !slices.Contains(r.Effects, fleet.EffectOf(t.Name)) }):
+		return fleet.Because(WarnWrongEffect)
+	case r.Audience == fleet.AudienceModel && is(fleet.Tool.UserOnly):
+		return fleet.Because(WarnWrongAudience)
+	}
+	return fleet.Reason{}
+}
+
+func isOpen(pattern string) bool { return strings.HasSuffix(pattern, "*") }
+
+// locksOut reports whether the rule leaves people no call at all, given that no
+// earlier rule allows them any.
+func locksOut(before []Rule, r *Rule) bool {
+	everyone := Rule{Kinds: []fleet.PrincipalKind{fleet.KindOperator}, Roles: []fleet.Role{fleet.RoleOperator,
+		fleet.RoleAdmin}}
+	return r.Decision == fleet.DecisionDeny && r.covers(&everyone) && !slices.ContainsFunc(before, func(b Rule) bool {
+		return b.Decision != fleet.DecisionDeny && (len(b.Kinds) == 0 || slices.Contains(b.Kinds, fleet.KindOperator)) &&
+			(len(b.Roles) == 0 || slices.Contains(b.Roles, fleet.RoleOperator) || slices.Contains(b.Roles, fleet.RoleAdmin))
+	})
+}
+
+// covers reports whether r certainly applies to every call that other applies
+// to. False says nothing.
+func (r *Rule) covers(other *Rule) bool {
+	return holds(r.Kinds, other.Kinds, fleet.PrincipalKinds) && holds(r.Roles, other.Roles, roles) &&
+		coversPatterns(r.Names, other.Names) && coversPatterns(r.Tools, other.Tools) &&
+		r.coversAudience(other) && r.coversEffects(other) && coversQuery(r.Devices, other.Devices) &&
+		(len(r.Arguments) == 0 || bytes.Equal(r.Arguments, other.Arguments)) &&
+		(r.Window == nil || other.Window != nil && *r.Window == *other.Window)
+}
+
+// holds reports whether all that other names is among what r names. None is all.
+func holds[S comparable](r, other, all []S) bool {
+	if len(r) == 0 {
+		return true
+	}
+	if len(other) == 0 {
+		other = all
+	}
+	return !slices.ContainsFunc(other, func(v S) bool { return !slices.Contains(r, v) })
+}
+
+func coversPatterns(r, other []string) bool {
+	if len(r) == 0 {
+		return true
+	}
+	return len(other) > 0 && !slices.ContainsFunc(other, func(p string) bool {
+		prefix := strings.TrimSuffix(p, "*")
+		return !slices.ContainsFunc(r, func(wide string) bool {
+			start, open := strings.CutSuffix(wide, "*")
+			return wide == p || open && strings.HasPrefix(prefix, start)
+		})
+	})
+}
+
+func (r *Rule) coversAudience(other *Rule) bool {
+	if r.Audience == "" || r.Audience == other.Audience {
+		return true
+	}
+	return r.Audience == fleet.AudienceUser && other.Audience == "" && len(other.Tools) > 0 &&
+		!slices.ContainsFunc(other.Tools, func(p string) bool { return isOpen(p) || !fleet.Tool{Name: p}.UserOnly() })
+}
+
+func (r *Rule) coversEffects(other *Rule) bool {
+	if len(r.Effects) == 0 || len(other.Effects) > 0 && holds(r.Effects, other.Effects, Effects) {
+		return true
+	}
+	return len(other.Tools) > 0 && !slices.ContainsFunc(other.Tools, func(p string) bool {
+		return isOpen(p) || !slices.Contains(r.Effects, fleet.EffectOf(p))
+	})
+}
+
+// coversQuery compares terms: a query that has all terms of another one, and
+// more, is narrower. A query that does not ask about retirement leaves retired
+// devices out.
+func coversQuery(r, other string) bool {
+	if r == "" || r == other {
+		return true
+	}
+	wide, err := fleet.ParseQuery(r)
+	if err != nil {
+		return false
+	}
+	narrow, err := fleet.ParseQuery(other)
+	if err != nil || narrow.Asks("retired") != wide.Asks("retired") {
+		return false
+	}
+	return !slices.ContainsFunc(wide.Terms, func(t fleet.Term) bool {
+		return !slices.ContainsFunc(narrow.Terms, func(o fleet.Term) bool { return o.Text == t.Text })
+	})
+}

@@ -1,0 +1,298 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// A Store keeps the table. Each change names the version that it was made from,
+// is stored with its audit entry, and makes the next version; it fails with
+// [fleet.ErrConflict] if the table has another version by now.
+type Store interface {
+	Policies(ctx context.Context) (rules []Rule, version int64, err error) // by position
+	PolicyVersion(ctx context.Context) (int64, error)
+	CreatePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
+	UpdatePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
+	DeletePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
+	// OrderPolicies gives the rules their positions, in the order of ids.
+	OrderPolicies(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID, moved Rule) error
+	// CallUses counts the calls, of all that were not refused, made in [from, to).
+	CallUses(ctx context.Context, from, to time.Time) ([]Use, error)
+	// ToolNames are the names of all tools that any device offers or has offered.
+	ToolNames(ctx context.Context) ([]string, error)
+}
+
+// refresh is how long a change by another process goes unnoticed.
+const refresh = 2 * time.Second
+
+// A Service is the policy of this fleetd: it judges calls, and changes the table.
+type Service struct {
+	store Store
+	log   *slog.Logger
+	now   func() time.Time
+
+	changing sync.Mutex // one change, or one reading, of the table at a time
+	current  atomic.Pointer[Table]
+	meter    meter
+}
+
+// A Table is all rules in their order, the disabled ones included.
+type Table struct {
+	Version int64
+	Rules   []Rule
+	set     *Set
+}
+
+// Rule returns a rule of the table by its id.
+func (t *Table) Rule(id uuid.UUID) (Rule, bool) {
+	i := slices.IndexFunc(t.Rules, func(r Rule) bool { return r.ID == id })
+	if i < 0 {
+		return Rule{}, false
+	}
+	return t.Rules[i], true
+}
+
+var _ fleet.Policy = (*Service)(nil)
+
+// New makes the service. Load it before the first call; until then every call is
+// denied.
+func New(store Store, log *slog.Logger) *Service {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{store: store, log: log, now: func() time.Time { return time.Now().UTC() }}
+}
+
+// Load reads and compiles the table.
+func (s *Service) Load(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.load(ctx)
+}
+
+func (s *Service) load(ctx context.Context) error {
+	rules, version, err := s.store.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := Compile(rules, version)
+	if err != nil {
+		return err
+	}
+	budget := slices.ContainsFunc(set.rules, func(c *compiled) bool { return c.DailyBudget > 0 })
+	if now := s.now(); s.meter.follow(budget, now) {
+		uses, err := s.store.CallUses(ctx, now.Truncate(24*time.Hour), now)
+		if err != nil {
+			s.meter.follow(false, now)
+			return err
+		}
+		s.meter.add(dayOf(now), uses)
+	}
+	s.current.Store(&Table{Version: version, Rules: rules, set: set})
+	return nil
+}
+
+// Run reads the table again when another process changed it, until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(refresh):
+		}
+		version, err := s.store.PolicyVersion(ctx)
+		if err == nil && version != s.Table().Version {
+			err = s.Load(ctx)
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			s.log.Error("policy not read; going on with the one that is known", "version", s.Table().Version, "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+// Table returns the table as calls are judged by it.
+func (s *Service) Table() *Table {
+	if t := s.current.Load(); t != nil {
+		return t
+	}
+	return &Table{}
+}
+
+// Judge implements [fleet.Policy].
+func (s *Service) Judge(p *fleet.Proposal) fleet.Verdict {
+	set := s.Table().set
+	if set == nil {
+		return fleet.Verdict{Decision: fleet.DecisionDeny}
+	}
+	v := fleet.Verdict{Decision: fleet.DecisionAllow, Version: set.Version}
+	c, err := set.decide(p)
+	var rule *Rule
+	if c != nil {
+		rule = &c.Rule
+		v.Decision, v.Rule, v.RuleName, v.ApprovalTTL = c.Decision, c.key, c.Name, c.ApprovalTTL
+	}
+	switch {
+	case err != nil:
+		v.Decision = fleet.DecisionDeny
+		v.Reason = fleet.NewCallError("ambiguous_arguments", "rule", c.Name).Reason()
+	case v.Decision != fleet.DecisionDeny:
+		if passed := s.meter.pass(rule, p); passed != nil {
+			v.Decision, v.Reason = fleet.DecisionDeny, passed.Reason()
+		}
+	case rule.Fixed:
+		v.Reason = fleet.UserOnlyError(p.Tool.Name).Reason()
+	case rule.Note != "":
+		v.Reason = fleet.NewCallError("policy_denied.note", "rule", c.Name, "note", c.Note).Reason()
+	}
+	return v
+}
+
+// Create adds a rule at the given place, counted from 0, or at the end if place
+// is negative. version is that of the table which the editor saw; 0: any.
+func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64, place int, r Rule) (Rule, error) {
+	if err := r.Clean(); err != nil {
+		return Rule{}, err
+	}
+	now := s.now()
+	r.ID, r.Fixed, r.UpdatedBy, r.CreatedAt, r.UpdatedAt = uuid.Must(uuid.NewV7()), false, by.Name, now, now
+	err := s.change(ctx, by, version, func(t *Table) error {
+		if len(t.Rules) >= MaxRules {
+			return fleet.Refuse(fleet.ErrConflict, "too_many_rules.policy", "n", len(t.Rules))
+		}
+		r.Position = t.clamp(place, len(t.Rules))
+		return s.store.CreatePolicy(ctx, by, t.Version, r)
+	})
+	return s.changed(r.ID, err)
+}
+
+// Update changes a rule; its place stays.
+func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID,
+	change func(*Rule) error) (Rule, error) {
+	err := s.change(ctx, by, version, func(t *Table) error {
+		before, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		r := before
+		if err := change(&r); err != nil {
+			return err
+		}
+		if err := r.Clean(); err != nil {
+			return err
+		}
+		r.ID, r.Position, r.CreatedAt, r.UpdatedBy, r.UpdatedAt = id, before.Position, before.CreatedAt, by.Name, s.now()
+		return s.store.UpdatePolicy(ctx, by, t.Version, r)
+	})
+	return s.changed(id, err)
+}
+
+// Delete removes a rule.
+func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID) error {
+	return s.change(ctx, by, version, func(t *Table) error {
+		r, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		return s.store.DeletePolicy(ctx, by, t.Version, r)
+	})
+}
+
+// Move puts a rule to another place, counted from 0; beyond the end is the end,
+// and no rule comes before the fixed ones.
+func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, place int) (Rule, error) {
+	err := s.change(ctx, by, version, func(t *Table) error {
+		r, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		ids := make([]uuid.UUID, 0, len(t.Rules))
+		for _, other := range t.Rules {
+			if other.ID != id {
+				ids = append(ids, other.ID)
+			}
+		}
+		r.Position = t.clamp(place, len(ids))
+		return s.store.OrderPolicies(ctx, by, t.Version, slices.Insert(ids, r.Position, id), r)
+	})
+	return s.changed(id, err)
+}
+
+// change makes a change of the table. Who did not say which version they saw
+// meant the rule, whatever others changed meanwhile.
+func (s *Service) change(ctx context.Context, by fleet.Principal, version int64, do func(*Table) error) error {
+	if err := by.May(fleet.RoleAdmin, "change_policies"); err != nil {
+		return err
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for try := 0; ; try++ {
+		t := s.Table()
+		err := stale(version, t.Version)
+		if err == nil {
+			err = do(t)
+		}
+		if err != nil && !errors.Is(err, fleet.ErrConflict) {
+			return err
+		}
+		failed := s.load(ctx)
+		switch {
+		case err == nil:
+			return failed
+		case failed != nil || s.Table().Version == t.Version || try > 2:
+			return err
+		}
+	}
+}
+
+func stale(seen, version int64) error {
+	if seen == 0 || seen == version {
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrConflict, "policy_changed", "version", version).At("version")
+}
+
+// open returns a rule that may be changed.
+func (t *Table) open(id uuid.UUID) (Rule, error) {
+	r, ok := t.Rule(id)
+	switch {
+	case !ok:
+		return r, fleet.Refuse(fleet.ErrNotFound, "unknown_policy.id", "id", id)
+	case r.Fixed:
+		return r, fleet.Refuse(fleet.ErrConflict, "policy_fixed", "rule", r.Name)
+	}
+	return r, nil
+}
+
+// clamp is the place that a rule gets among n others.
+func (t *Table) clamp(place, n int) int {
+	fixed := 0
+	for fixed < len(t.Rules) && t.Rules[fixed].Fixed {
+		fixed++
+	}
+	if place < 0 {
+		return n
+	}
+	return min(max(place, fixed), n)
+}
+
+func (s *Service) changed(id uuid.UUID, err error) (Rule, error) {
+	if err != nil {
+		return Rule{}, err
+	}
+	r, ok := s.Table().Rule(id)
+	if !ok { // another process removed it at once
+		return r, fleet.Refuse(fleet.ErrNotFound, "unknown_policy.id", "id", id)
+	}
+	return r, nil
+}
