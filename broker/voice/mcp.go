@@ -170,6 +170,9 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 	}{Tools: []json.RawMessage{}}
 	size := 0
 	for _, t := range tools {
+		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
+			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // of a device that lists none
+		}
 		text, err := json.Marshal(tool{t.Name, t.Description, t.InputSchema})
 		if err != nil {
 			continue // no tool has such a schema
