@@ -195,6 +195,18 @@ func (r *rig) rest(n int) *httpLoad {
 	return newHTTPLoad(r.http, `"state":"succeeded"`, requests)
 }
 
+// mcp makes the same calls through the MCP server, without a session.
+func (r *rig) mcp(n int) *httpLoad {
+	requests := make([][]byte, n)
+	for i := range requests {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"call_device",`+
+			`"arguments":{"device":%q,%s}}`, i+1, r.ids[i%len(r.ids)], callBody[1:])
+		requests[i] = httpRequest("POST", r.http, "/mcp", body, "Authorization: Bearer "+r.token,
+			"Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2025-11-25")
+	}
+	return newHTTPLoad(r.http, `"state":"succeeded"`, requests)
+}
+
 // fanOut calls all devices through REST, with the record of each, and returns
 // how long that took.
 func (r *rig) fanOut(window int) (time.Duration, error) {

@@ -97,12 +97,13 @@ var errListedOften = errors.New(
 // introduce is one try. Each request waits for its own turn, so that calls get
 // in between.
 func (c *connection) introduce(ctx context.Context) error {
-	if c.broker.o.VisionURL == nil && !c.broker.devices.NeedsListing(c.Device) {
+	params := c.initializeParams()
+	if params.VisionURL == "" && !c.broker.devices.NeedsListing(c.Device) {
 		return nil // nothing to send or ask: a returning fleet is let in without requests
 	}
 	var hello *mcp.InitializeResult
 	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
-		hello, err = c.session.Initialize(ctx, c.initializeParams())
+		hello, err = c.session.Initialize(ctx, params)
 		return c.judge("initialize", err)
 	})
 	if err != nil || !c.broker.devices.NeedsListing(c.Device) {

@@ -117,6 +117,26 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 	}
 }
 
+// A device without a camera has no use for the address.
+func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
+	b, _ := start(t, func(o *Options) { o.VisionURL = func(string) (string, string) { return "", "" } })
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	asked := make(chan string, 10)
+	d.serve(func(r rpc) string { asked <- r.Method; return "" })
+	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
+	turn, err := b.Queue(d.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer turn.Done()
+	if _, err := turn.Send(t.Context(), fleet.Invocation{Tool: "self.reboot"}, nil); err != nil {
+		t.Error(err)
+	}
+	if first := <-asked; first != "tools/call" {
+		t.Errorf("the device was asked for %s before its first call", first)
+	}
+}
+
 func TestListingIsTriedAgain(t *testing.T) {
 	b, dom := start(t, func(o *Options) {
 		o.RequestTimeout = 50 * time.Millisecond

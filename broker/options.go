@@ -24,7 +24,8 @@ type Options struct {
 	Logger  *slog.Logger
 
 	// VisionURL is where a device's camera sends pictures to be explained, ""
-	// for nowhere. Devices forget it at every start.
+	// for nowhere. Devices forget it at every start, so it is asked for and sent
+	// at every connection. It must not block for long.
 	VisionURL func(id string) (url, token string)
 
 	// Voice relays conversations. Nil: there is no voice server.

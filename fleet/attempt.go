@@ -17,6 +17,7 @@ type attempt struct {
 	wire   json.RawMessage // the arguments as they go to the device
 	turn   Turn            // nil if the call is not to be sent
 	order  *FirmwareOrder  // of an upgrade; else nil
+	revoke <-chan struct{} // see [CallRequest.Withdraw]; may be nil
 	asks   *Approval       // the call waits for it; else nil
 	wasOn  bool            // on record before: it waited for its approval
 	wrote  bool            // the order was notified that its call was sent
@@ -42,7 +43,7 @@ type attempt struct {
 // The caller waits for send only if it asks to.
 func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, error) {
 	r.now = s.o.Now()
-	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled}
+	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled, revoke: r.Withdraw}
 	if err := s.enter(); err != nil {
 		a.abandon(err)
 		return Call{}, err
@@ -337,6 +338,8 @@ func (a *attempt) await() error {
 		a.close(CallCanceled, NewCallError(codeAttemptOver+".turn"))
 	case <-a.turn.Lost():
 		a.close(CallCanceled, NewCallError(CodeOffline+".turn"))
+	case <-a.revoke:
+		a.close(CallCanceled, NewCallError(CodeWithdrawn))
 	case <-wait.C:
 		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
 	case <-a.calls.life.Done():
@@ -354,6 +357,8 @@ func (a *attempt) deliver() {
 		return
 	}
 	a.call.SentAt = &now
+	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, arguments: a.wire})
+	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
 	known := knownTools[a.call.Tool]
 	if a.order == nil && !known.silent {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)

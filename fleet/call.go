@@ -120,7 +120,7 @@ const (
 	CodeTooLarge     = "result_too_large"      // the device ran the call; of its answer were bytes, fleetd keeps limit
 	CodeTooDeep      = "result_too_deep"       // the same, nested deeper than limit levels
 	CodeTooManyItems = "result_too_many_items" // the same, of more than limit items of content
-	CodeWithdrawn    = "withdrawn"             // canceled by an operator
+	CodeWithdrawn    = "withdrawn"             // canceled: withdrawn before it was sent, by an operator or by who made it
 	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record
 )
 

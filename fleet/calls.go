@@ -34,9 +34,12 @@ type CallRequest struct {
 	// UnlessOffline makes the request fail with [ErrOffline], and leave no
 	// record, while the device is not connected.
 	UnlessOffline bool
-	Purpose       string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
-	Picture       string         // [ToolPreviewImage]: blob key of the picture to show
-	Firmware      *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
+	// Withdraw, once closed, withdraws a call that was not sent; one that was sent
+	// goes on. May be nil.
+	Withdraw <-chan struct{}
+	Purpose  string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
+	Picture  string         // [ToolPreviewImage]: blob key of the picture to show
+	Firmware *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
 
 	now     time.Time
 	preview bool // nothing is to be called
@@ -96,6 +99,7 @@ type Calls struct {
 	gate      gate
 	settler   *settler  // completes records whose writes failed
 	deadlines deadlines // of calls that were sent
+	inFlight  runningCalls
 
 	running sync.WaitGroup
 	mu      sync.Mutex

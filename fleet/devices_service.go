@@ -135,6 +135,11 @@ func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]Invento
 	return s.inventories.DeviceInventories(ctx, id)
 }
 
+// InventoriesInUse counts the devices that match a query by what they offer.
+func (s *Devices) InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse, error) {
+	return s.inventories.InventoriesInUse(ctx, q)
+}
+
 // Update changes name, notes, tags or time zone.
 func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p DevicePatch) (Device, error) {
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "change_device"); err != nil {

@@ -38,6 +38,25 @@ func (g *gate) checkArguments(inventory string, tool Tool, arguments json.RawMes
 	return nil
 }
 
+// CheckArguments holds arguments against the schema of a tool of fleetd itself, in
+// the words that devices' tools have. A nil error means that they fit.
+func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.RawMessage) *CallError {
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return notAnObject(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if _, known := schema.Schema().Properties[name]; !known {
+			return NewCallError("invalid_arguments.not_among", "tool", tool, "argument", CleanText(name, 60), "arguments",
+				strings.Join(slices.Sorted(maps.Keys(schema.Schema().Properties)), ", "))
+		}
+	}
+	if err := schema.Validate(args); err != nil {
+		return explainArguments(schema.Schema(), args, err)
+	}
+	return nil
+}
+
 func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	args := map[string]any{}
 	if len(raw) == 0 {
@@ -156,6 +175,10 @@ func breaks(property *jsonschema.Schema, value any) bool {
 
 // wanted describes a property: an integer from 0 to 100.
 func wanted(p *jsonschema.Schema) Reason {
+	if len(p.Enum) > 0 {
+		values, _ := json.Marshal(p.Enum)
+		return Because("wanted.one_of", "values", CleanText(strings.Trim(string(values), "[]"), 300))
+	}
 	switch p.Type {
 	case "integer", "number", "string", "boolean":
 	default:

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Tools of the stock firmware that have a meaning here.
 const (
@@ -9,6 +12,7 @@ const (
 	ToolSnapshot        = "self.screen.snapshot"
 	ToolPreviewImage    = "self.screen.preview_image"
 	ToolSetAssetsURL    = "self.assets.set_download_url"
+	ToolTakePhoto       = "self.camera.take_photo"
 	ToolReconfigureWiFi = "self.system.reconfigure_wifi"
 )
 
@@ -51,6 +55,7 @@ type knownTool struct {
 	silent   bool          // the device goes without an answer: the outcome comes from evidence
 	url      LinkPurpose   // of the one-time address that fleetd puts into the argument url
 	single   bool          // needs something made for one device: no fan-out
+	reads    bool          // changes nothing, which its name does not say; see [ReadsOnly]
 	timeout  time.Duration // 0 takes DefaultCallTimeout
 }
 
@@ -80,7 +85,7 @@ var knownTools = map[string]knownTool{
 	ToolSetAssetsURL:       {audience: AudienceUser, access: forNone}, // it downloads at its next boot
 
 	// mcp_server.cc, AddCommonTools
-	"self.camera.take_photo": {timeout: transferTimeout},
+	ToolTakePhoto: {timeout: transferTimeout},
 
 	// Boards. All list these for models.
 	//
@@ -98,6 +103,30 @@ var knownTools = map[string]knownTool{
 	// The included firmware, firmware/components/fleet_tools.
 	ToolCoreDumpUpload: {audience: AudienceUser, url: LinkCoreDump, single: true, timeout: 2 * time.Minute},
 	ToolRollback:       {audience: AudienceUser, effect: EffectRestarts}, // answers that it will, and restarts
+	ToolLogsTail:       {reads: true},
+}
+
+// ReadsOnly reports whether a tool changes nothing on its device, as far as its
+// name says: the last part of the name is "get", "list" or "read", or begins with
+// one of them and "_", as in self.get_device_status and self.config.get; or it is a
+// [knownTools] of which fleetd knows it. Devices do not state it, and what
+// firmware does under such a name is not checked. What takes a device away or
+// needs an address never counts.
+func ReadsOnly(tool string) bool {
+	known := knownTools[tool]
+	if known.effect != EffectNone || known.url != "" || known.access != forAudience {
+		return false
+	}
+	if known.reads {
+		return true
+	}
+	last := tool[strings.LastIndexByte(tool, '.')+1:]
+	for _, verb := range []string{"get", "list", "read"} {
+		if rest, ok := strings.CutPrefix(last, verb); ok && (rest == "" || rest[0] == '_') {
+			return true
+		}
+	}
+	return false
 }
 
 // OwnsURL reports whether the url argument of the tool is made by fleetd.
@@ -109,6 +138,14 @@ func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview
 // EffectOf says what becomes of the connection of a device that runs the tool.
 // An operator confirms by typing what takes a device away.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
+
+// UsesCamera reports whether a device that runs the tool may send a picture to
+// be explained. Boards name their tools as they like; that of the stock firmware
+// is [ToolTakePhoto].
+func UsesCamera(tool string) bool {
+	name := strings.ToLower(tool)
+	return strings.Contains(name, "camera") || strings.Contains(name, "photo")
+}
 
 // UserOnly reports whether the tool must never be called by a language model.
 func (t Tool) UserOnly() bool {

@@ -26,17 +26,21 @@ var defaultScreen = image.Pt(320, 480)
 
 // The ways in which a picture is refused.
 var (
-	errPictureTooLarge = Refuse(ErrInvalid, "too_large.picture", "limit", MaxSnapshotBytes>>20)
+	errPictureTooLarge = pictureTooLarge(MaxSnapshotBytes)
 	errTooManyPixels   = Refuse(ErrInvalid, "too_large.pixels", "limit", maxPictureSide)
 	errNoPicture       = Refuse(ErrInvalid, "unsupported_picture")
 )
+
+func pictureTooLarge(limit int) *Error {
+	return Refuse(ErrInvalid, "too_large.picture", "limit", limit>>20)
+}
 
 func readPicture(r io.Reader, limit int) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
 	var refused *Error
 	switch {
 	case len(data) > limit:
-		return nil, errPictureTooLarge
+		return nil, pictureTooLarge(limit)
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil:

@@ -21,9 +21,12 @@ type SnapshotsOptions struct {
 	Blobs     Blobs
 	PublicURL string     // http://host:port, as devices reach fleetd
 	Presences *Presences // receives uploads as evidence; may be nil
-	Events    *Events    // nil: no events are published
-	Log       *slog.Logger
-	Now       func() time.Time // default: time.Now
+	// Running is the call that runs on a device, [Calls.Running]. nil: the pictures of
+	// cameras are kept with the device alone.
+	Running func(DeviceID) (RunningCall, bool)
+	Events  *Events // nil: no events are published
+	Log     *slog.Logger
+	Now     func() time.Time // default: time.Now
 }
 
 // Snapshots exchanges pictures with devices over one-time links: the screen a
@@ -68,17 +71,18 @@ func (s *Snapshots) Receive(ctx context.Context, token string, body func() (io.R
 	if err != nil {
 		return Snapshot{}, err
 	}
-	return s.keep(ctx, l, data, mediaType, img.Bounds().Size())
+	return s.keep(ctx, l, Snapshot{Kind: SnapshotScreen}, data, mediaType, img.Bounds().Size())
 }
 
-func (s *Snapshots) keep(ctx context.Context, l URLLink, data []byte, mediaType string, size image.Point) (Snapshot,
-	error) {
+// keep stores the picture as shot, of which it fills in all but kind and question.
+func (s *Snapshots) keep(ctx context.Context, l URLLink, shot Snapshot, data []byte, mediaType string,
+	size image.Point) (Snapshot, error) {
 	key, err := s.o.Blobs.Put(ctx, data)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
 	}
-	shot := Snapshot{ID: uuid.Must(uuid.NewV7()), Device: l.Device, Call: l.Call, Blob: key, MediaType: mediaType,
-		Width: size.X, Height: size.Y, Size: int64(len(data)), CreatedAt: s.o.Now().UTC()}
+	shot.ID, shot.Device, shot.Call, shot.Blob, shot.MediaType = uuid.Must(uuid.NewV7()), l.Device, l.Call, key, mediaType
+	shot.Width, shot.Height, shot.Size, shot.CreatedAt = size.X, size.Y, int64(len(data)), s.o.Now().UTC()
 	if err := s.o.Store.CreateSnapshot(ctx, shot); err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
 	}
@@ -131,7 +135,7 @@ func (s *Snapshots) Preview(ctx context.Context, r io.Reader, screen image.Point
 // snapshot of it says how large that is.
 func (s *Snapshots) PreviewFor(ctx context.Context, device DeviceID, r io.Reader) (picture string, err error) {
 	var screen image.Point
-	if shots, err := s.o.Store.Snapshots(ctx, device, 1); err == nil && len(shots) > 0 {
+	if shots, err := s.o.Store.SnapshotsOfKind(ctx, device, SnapshotScreen, 1); err == nil && len(shots) > 0 {
 		screen = image.Pt(shots[0].Width, shots[0].Height)
 	}
 	return s.Preview(ctx, r, screen)
@@ -179,13 +183,23 @@ func (s *Snapshots) decode(ctx context.Context, data []byte) (image.Image, strin
 	return decodePicture(data)
 }
 
-// A Snapshot is a picture a device uploaded for a call.
+// SnapshotKind says what a picture shows.
+type SnapshotKind string
+
+const (
+	SnapshotScreen SnapshotKind = "screen" // the device's screen
+	SnapshotCamera SnapshotKind = "camera" // what its camera saw, to answer a question
+)
+
+// A Snapshot is a picture a device uploaded.
 type Snapshot struct {
 	ID            uuid.UUID
+	Kind          SnapshotKind
 	Device        DeviceID
-	Call          uuid.UUID
-	Blob          string // SHA-256 of the bytes, hex
-	MediaType     string // "image/jpeg" or "image/png", by content
+	Call          uuid.UUID // for which it was taken; zero if a camera sent it while none ran
+	Question      string    // of a camera's picture; foreign text
+	Blob          string    // SHA-256 of the bytes, hex
+	MediaType     string    // "image/jpeg" or "image/png", by content
 	Width, Height int
 	Size          int64
 	CreatedAt     time.Time
@@ -197,5 +211,7 @@ type SnapshotStore interface {
 	CreateSnapshot(ctx context.Context, s Snapshot) error
 	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
 	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
-	Snapshots(ctx context.Context, device DeviceID, limit int) ([]Snapshot, error) // newest first
+	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error) // oldest first
+	Snapshots(ctx context.Context, device DeviceID, limit int) ([]Snapshot, error)      // newest first
+	SnapshotsOfKind(ctx context.Context, device DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
 }

@@ -125,6 +125,16 @@ type InventoryStore interface {
 	SaveListing(ctx context.Context, l ToolListing) error
 	Inventory(ctx context.Context, id string) (*Inventory, error)
 	DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) // newest first
+	// InventoriesInUse counts the devices that match a query by what they offer.
+	InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse, error)
+}
+
+// An InventoryUse counts the devices in service of one board that offer one
+// inventory.
+type InventoryUse struct {
+	InventoryID string
+	Board       string
+	Devices     int
 }
 
 // ResultText is the first text of a CallToolResult, "" if it has none.

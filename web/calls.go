@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -169,19 +168,15 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	return s.Calls.Get(r.Context(), id)
 }
 
-// callView adds to a call the picture that was uploaded for it.
+// callView adds to a call the pictures that were uploaded for it.
 func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
 	v := ui.CallView{Call: c, DeviceName: device}
-	if c.Tool != fleet.ToolSnapshot {
+	if c.SentAt == nil {
 		return v, nil
 	}
-	shot, err := s.Pictures.SnapshotOfCall(ctx, c.ID)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return v, nil
-	}
-	if err == nil {
-		picture := snapshot(shot)
-		v.Picture = &picture
+	shots, err := s.Pictures.SnapshotsOfCall(ctx, c.ID, fleet.MaxCallPictures)
+	for _, shot := range shots {
+		v.Pictures = append(v.Pictures, snapshot(shot))
 	}
 	return v, err
 }

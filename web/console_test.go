@@ -124,9 +124,11 @@ func (c *console) services(log *slog.Logger) web.Options {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	var calls *fleet.Calls
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
-		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
+		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log,
+		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return calls.Running(id) }})
+	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
 		URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,

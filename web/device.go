@@ -71,7 +71,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, err
 	if page.Recent, err = s.recentCalls(ctx, d); err != nil {
 		return page, err
 	}
-	shots, err := s.Pictures.Snapshots(ctx, d.ID, 1)
+	shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1)
 	if err != nil {
 		return page, err
 	}

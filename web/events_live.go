@@ -242,7 +242,12 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 	if err != nil {
 		return err
 	}
-	u.patches = append(u.patches, snapshot(shot).View())
+	if shot.Kind == fleet.SnapshotScreen {
+		u.patches = append(u.patches, snapshot(shot).View())
+	}
+	if shot.Call == uuid.Nil {
+		return nil
+	}
 	c, err := v.server.Calls.Get(ctx, shot.Call)
 	if err != nil {
 		return err

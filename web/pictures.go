@@ -20,9 +20,13 @@ import (
 var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
 
 func snapshot(s fleet.Snapshot) ui.Snapshot {
-	return ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
+	view := ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
 		Height: s.Height,
-		Bytes:  s.Size, CallID: s.Call.String()}
+		Bytes:  s.Size, Camera: s.Kind == fleet.SnapshotCamera, Question: s.Question}
+	if s.Call != uuid.Nil {
+		view.CallID = s.Call.String()
+	}
+	return view
 }
 
 func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request) {

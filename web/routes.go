@@ -132,6 +132,12 @@ func (s *Server) routes(public *url.URL) http.Handler {
 	if s.API != nil {
 		r.Mount("/api/v1", s.API) // with the deadlines of Run
 	}
+	if s.MCP != nil { // with the deadlines of Run; streams lift them
+		for _, pattern := range []string{"/mcp", "/mcp/*", "/.well-known/oauth-protected-resource",
+			"/.well-known/oauth-protected-resource/*"} {
+			r.Handle(pattern, s.MCP)
+		}
+	}
 	r.Group(func(r chi.Router) {
 		r.Use(page)
 		s.console(r, public)

@@ -35,7 +35,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// Options configures a [Server]. All but API, DeviceRoutes, OTAURL, Version,
+// Options configures a [Server]. All but API, MCP, DeviceRoutes, OTAURL, Version,
 // System, Log and Now are required.
 type Options struct {
 	Devices    *fleet.Devices
@@ -61,6 +61,7 @@ type Options struct {
 	Sessions   scs.CtxStore // of signed-in operators
 
 	API          http.Handler     // mounted at /api/v1; it authenticates for itself
+	MCP          http.Handler     // mounted at /mcp; it authenticates for itself. nil: fleetd has no MCP server
 	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules
 	// ConnContext is that of the HTTP server; what devices ask for may want the connection. May be nil.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context

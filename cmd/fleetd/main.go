@@ -48,6 +48,7 @@ type cli struct {
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Let an MCP client that starts programs reach a server, over standard input and output."`
 	Config   server.ConfigCommand   `cmd:"" help:"Check or print the server's configuration."`
 	Version  versionCommand         `cmd:"" help:"Print the version."`
 }

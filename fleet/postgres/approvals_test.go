@@ -154,7 +154,8 @@ func (b *approvalBench) sql(text string, args ...any) {
 
 func (b *approvalBench) person(people *fleet.Operators, name string, role fleet.Role) fleet.Principal {
 	b.t.Helper()
-	o, err := people.Create(b.t.Context(), admin, name, role, "correct horse")
+	o, err := people.Create(b.t.Context(), admin, fleet.OperatorRequest{Name: name, Password: "correct horse",
+		Access: fleet.Access{Role: role}})
 	check(b.t, err)
 	return o.Principal()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -98,6 +99,21 @@ func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, err
 		return nil, fmt.Errorf("inventory %.64q: %w", id, domainError(err))
 	}
 	return inv, nil
+}
+
+// InventoriesInUse counts the devices that match a query by what they offer.
+func (s *Store) InventoriesInUse(ctx context.Context, q fleet.Query) ([]fleet.InventoryUse, error) {
+	var w where
+	w.query(q, time.Now())
+	w.scope(ctx)
+	w.and("inventory_id IS NOT NULL")
+	rows, _ := s.db.Query(ctx, `SELECT inventory_id, board, count(*) AS devices FROM devices`+w.String()+
+		` GROUP BY 1, 2`, w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.InventoryUse])
+	if err != nil {
+		return nil, fmt.Errorf("inventories in use: %w", domainError(err))
+	}
+	return list, nil
 }
 
 // DeviceInventories lists what the device offered, newest first.

@@ -156,7 +156,8 @@ func TestPolicyLocksNoAdminOut(t *testing.T) {
 	}
 	operators := fleet.NewOperators(s)
 	root := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	_, err = operators.Create(t.Context(), root, "eve", fleet.RoleAdmin, "correct horse")
+	_, err = operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "eve", Password: "correct horse",
+		Access: fleet.Access{Role: fleet.RoleAdmin}})
 	check(t, err)
 	eve, err := operators.SignIn(t.Context(), "eve", "correct horse")
 	check(t, err)

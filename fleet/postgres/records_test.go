@@ -179,8 +179,8 @@ func TestLinksAndSnapshots(t *testing.T) {
 	_, err = s.UseURLLink(ctx, hash[:], fleet.LinkUpload, now())
 	wantKind(t, err, fleet.ErrNotFound)
 
-	n := fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Device: unit, Call: l.Call, Blob: "b", MediaType: "image/png",
-		Width: 1, Height: 2, Size: 3, CreatedAt: now()}
+	n := fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: fleet.SnapshotScreen, Device: unit, Call: l.Call, Blob: "b",
+		MediaType: "image/png", Width: 1, Height: 2, Size: 3, CreatedAt: now()}
 	check(t, s.CreateSnapshot(ctx, n))
 	for _, find := range []func() (fleet.Snapshot, error){
 		func() (fleet.Snapshot, error) { return s.Snapshot(ctx, n.ID) },

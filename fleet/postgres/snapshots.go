@@ -15,9 +15,9 @@ var _ fleet.SnapshotStore = (*Store)(nil)
 // CreateSnapshot stores what is known of an uploaded picture.
 func (s *Store) CreateSnapshot(ctx context.Context, n fleet.Snapshot) error {
 	_, err := s.db.Exec(ctx, `
-		INSERT INTO snapshots (id, device_id, call_id, blob, media_type, width, height, size, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		n.ID, n.Device, n.Call, n.Blob, n.MediaType, n.Width, n.Height, n.Size, n.CreatedAt)
+		INSERT INTO snapshots (id, kind, device_id, call_id, question, blob, media_type, width, height, size, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		n.ID, n.Kind, n.Device, n.Call, cleanText(n.Question), n.Blob, n.MediaType, n.Width, n.Height, n.Size, n.CreatedAt)
 	if err != nil {
 		return fmt.Errorf("snapshot of device %s: %w", n.Device, domainError(err))
 	}
@@ -25,7 +25,8 @@ func (s *Store) CreateSnapshot(ctx context.Context, n fleet.Snapshot) error {
 }
 
 const selectSnapshots = `
-	SELECT id, device_id AS device, call_id AS call, blob, media_type, width, height, size, created_at FROM snapshots `
+	SELECT id, kind, device_id AS device, call_id AS call, question, blob, media_type, width, height, size, created_at
+	FROM snapshots `
 
 // Snapshot returns one snapshot, or [fleet.ErrNotFound].
 func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, error) {
@@ -47,6 +48,30 @@ func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snaps
 		return fleet.Snapshot{}, fmt.Errorf("snapshot of call %s: %w", call, domainError(err))
 	}
 	return n, nil
+}
+
+// SnapshotsOfCall lists the pictures uploaded for a call, oldest first.
+func (s *Store) SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]fleet.Snapshot, error) {
+	scoped, args := scopedTo(ctx, "device_id", call, fleet.ClampLimit(limit))
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1`+scoped+` ORDER BY id LIMIT $2`, args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return nil, fmt.Errorf("snapshots of call %s: %w", call, domainError(err))
+	}
+	return list, nil
+}
+
+// SnapshotsOfKind lists a device's pictures of one kind, newest first.
+func (s *Store) SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind fleet.SnapshotKind, limit int) (
+	[]fleet.Snapshot, error) {
+	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), kind, fleet.ClampLimit(limit))
+	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 AND kind = $2`+scoped+` ORDER BY id DESC LIMIT $3`,
+		args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return nil, fmt.Errorf("snapshots of device %s: %w", device, domainError(err))
+	}
+	return list, nil
 }
 
 // Snapshots lists a device's pictures, newest first.

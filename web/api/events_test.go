@@ -176,7 +176,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	for _, query := range []string{"?device=A0:85:E3:11:22:33", "?call=" + c.ID.String()} {
 		shots := decode[list[snapshotView]](t, w.get(t, "/snapshots"+query), 200).Items
-		if len(shots) != 1 || shots[0].CallID != c.ID || shots[0].Width != 8 || shots[0].Bytes != int64(len(picture)) {
+		if len(shots) != 1 || *shots[0].CallID != c.ID || shots[0].Width != 8 || shots[0].Bytes != int64(len(picture)) {
 			t.Fatalf("%s: %+v", query, shots)
 		}
 		r := w.get(t, strings.TrimPrefix(shots[0].URL, prefix))

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 func (a *api) registerSnapshots() {
 	register(a, operation{id: "list-snapshots", reach: access.List,
 		method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
-		summary: "List the pictures of a device's screen, newest first", about: "Or the picture of one call."},
+		summary: "List the pictures that a device sent, newest first", about: "Of its screen and of what its camera saw; or those of one call, oldest first."},
 		a.listSnapshots)
 	register(a, operation{id: "get-snapshot", reach: access.Record,
 		method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
@@ -31,7 +30,9 @@ func (a *api) registerSnapshots() {
 type snapshotView struct {
 	ID        uuid.UUID      `json:"id" format:"uuid"`
 	DeviceID  fleet.DeviceID `json:"device_id"`
-	CallID    uuid.UUID      `json:"call_id" format:"uuid"`
+	Kind      string         `json:"kind" enum:"screen,camera" doc:"Of the device's screen, or of what its camera saw"`
+	CallID    *uuid.UUID     `json:"call_id" format:"uuid" doc:"For which it was taken; null if a camera sent it while no call ran"`
+	Question  string         `json:"question" doc:"Of a camera: what the picture is to answer; empty otherwise"`
 	MediaType string         `json:"media_type" enum:"image/jpeg,image/png"`
 	Width     int            `json:"width"`
 	Height    int            `json:"height"`
@@ -42,14 +43,20 @@ type snapshotView struct {
 }
 
 func snapshot(s fleet.Snapshot) snapshotView {
-	return snapshotView{ID: s.ID, DeviceID: s.Device, CallID: s.Call, MediaType: s.MediaType, Width: s.Width,
+	v := snapshotView{ID: s.ID, Kind: string(s.Kind), Question: s.Question,
+		DeviceID: s.Device, MediaType: s.MediaType, Width: s.Width,
 		Height: s.Height,
 		Bytes:  s.Size, SHA256: s.Blob, CreatedAt: utc(s.CreatedAt), URL: prefix + "/snapshots/" + s.ID.String()}
+	if s.Call != uuid.Nil {
+		v.CallID = &s.Call
+	}
+	return v
 }
 
 type listSnapshotsInput struct {
 	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
 	Call   string `query:"call" format:"uuid" doc:"Id of the call that took the picture"`
+	Kind   string `query:"kind" enum:"screen,camera" doc:"Of a device: pictures of this kind alone"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
@@ -60,29 +67,27 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_request.snapshots")
 	}
 	if in.Call != "" {
-		return a.snapshotOf(ctx, in.Call)
+		id, _ := uuid.Parse(in.Call) // the document asks for a UUID
+		shots, err := a.SnapshotStore.SnapshotsOfCall(ctx, id, in.Limit)
+		if err != nil {
+			return nil, err
+		}
+		return listOf(shots, snapshot), nil
 	}
 	id, err := fleet.ParseDeviceID(in.Device)
 	if err != nil {
 		return nil, err
 	}
-	shots, err := a.SnapshotStore.Snapshots(ctx, id, in.Limit)
+	var shots []fleet.Snapshot
+	if in.Kind == "" {
+		shots, err = a.SnapshotStore.Snapshots(ctx, id, in.Limit)
+	} else {
+		shots, err = a.SnapshotStore.SnapshotsOfKind(ctx, id, fleet.SnapshotKind(in.Kind), in.Limit)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return listOf(shots, snapshot), nil
-}
-
-func (a *api) snapshotOf(ctx context.Context, call string) (*answer[list[snapshotView]], error) {
-	id, _ := uuid.Parse(call) // the document asks for a UUID
-	shot, err := a.SnapshotStore.SnapshotOfCall(ctx, id)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return listOf([]fleet.Snapshot{}, snapshot), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return listOf([]fleet.Snapshot{shot}, snapshot), nil
 }
 
 // pictureOutput is a picture as a browser may keep it: it came from a device,

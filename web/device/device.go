@@ -1,6 +1,6 @@
 // Package device serves what devices ask for over HTTP: the boot poll, the
-// question whether they were let in, firmware, and the exchange of pictures and
-// core dumps for a call.
+// question whether they were let in, firmware, the exchange of pictures and core
+// dumps for a call, and the questions of cameras.
 //
 // Devices are crude clients: they want exactly status 200, an explicit
 // Content-Length and short bodies, and no redirects. All that they send is
@@ -46,6 +46,7 @@ type BootPolls interface {
 type Snapshots interface {
 	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (fleet.Snapshot, error)
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
+	Photo(ctx context.Context, device fleet.DeviceID, question string, picture io.Reader) (fleet.Photo, error)
 }
 
 // CoreDumps is what is needed of [telemetry.CoreDumps].
@@ -60,8 +61,11 @@ type Options struct {
 	Snapshots  Snapshots
 	CoreDumps  CoreDumps           // nil: none is accepted
 	Downloads  *firmware.Downloads // nil: no firmware is served
-	Log        *slog.Logger
-	Now        func() time.Time // default: time.Now
+	// VisionTokens authenticate cameras. nil: their pictures are not accepted.
+	VisionTokens VisionTokens
+	Explainer    Explainer // answers questions about pictures; nil: they are kept, and the caller looks at them
+	Log          *slog.Logger
+	Now          func() time.Time // default: time.Now
 
 	// UnknownPerMinute bounds the polls of devices that are not enrolled, per
 	// address, or /64 of IPv6; a whole site can share one. Loopback is not bounded: it is where
@@ -74,6 +78,9 @@ type Handler struct {
 	o       Options
 	unknown *httprate.RateLimiter
 	stats   stats
+
+	badTokens, cameras *httprate.RateLimiter
+	photos             chan struct{} // places of pictures that are being handled
 
 	placeTimeout, stallTimeout time.Duration // of downloads
 }
@@ -91,7 +98,10 @@ func New(o Options) *Handler {
 	}
 	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
 	return &Handler{o: o,
-		unknown: httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
+		unknown:   httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
+		badTokens: httprate.NewRateLimiter(badTokensPerMinute, time.Minute, quiet),
+		cameras:   httprate.NewRateLimiter(photosPerMinute, time.Minute, quiet),
+		photos:    make(chan struct{}, photosAtOnce),
 
 		placeTimeout: placeTimeout, stallTimeout: stallTimeout}
 }
@@ -108,6 +118,9 @@ func (h *Handler) routes(r chi.Router) {
 	}
 	r.Post("/xiaozhi/ota/activate", h.activate)
 	r.Post("/u/{token}", h.receiveUpload)
+	if h.o.VisionTokens != nil {
+		r.Post(fleet.VisionPath, h.explain)
+	}
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)
 	r.Head("/d/{token}/firmware.bin", h.describeFirmware)

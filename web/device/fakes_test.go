@@ -110,6 +110,22 @@ func (s *pictureStore) SnapshotOfCall(context.Context, uuid.UUID) (fleet.Snapsho
 	return fleet.Snapshot{}, fleet.ErrNotFound
 }
 
+func (s *pictureStore) SnapshotsOfCall(_ context.Context, call uuid.UUID, _ int) (list []fleet.Snapshot, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, shot := range s.shots {
+		if shot.Call == call {
+			list = append(list, shot)
+		}
+	}
+	return list, nil
+}
+
+func (s *pictureStore) SnapshotsOfKind(context.Context, fleet.DeviceID, fleet.SnapshotKind, int) ([]fleet.Snapshot,
+	error) {
+	return nil, nil
+}
+
 func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.Snapshot, error) {
 	return nil, nil
 }

@@ -20,8 +20,8 @@ type CallPage struct {
 type CallView struct {
 	Call       fleet.Call
 	DeviceName string
-	Picture    *Snapshot // uploaded for this call
-	Compact    bool      // shown next to the form: links to the record, leaves out what the form shows
+	Pictures   []Snapshot // uploaded for this call
+	Compact    bool       // shown next to the form: links to the record, leaves out what the form shows
 }
 
 // CallImagePath serves an image that is part of a call's result, by its place

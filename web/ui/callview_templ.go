@@ -436,8 +436,8 @@ func (v CallView) answer() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if v.Picture != nil {
-			templ_7745c5c3_Err = v.Picture.View().Render(ctx, templ_7745c5c3_Buffer)
+		for _, p := range v.Pictures {
+			templ_7745c5c3_Err = p.View().Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -159,8 +159,26 @@ type Snapshot struct {
 	Width  int // pixels; 0 if unknown
 	Height int
 	Bytes  int64
-	CallID string
+	CallID string // "" if it was taken for none
 	Actor  fleet.Principal
+
+	Camera   bool   // of what a camera saw, not of the screen
+	Question string // that the camera's picture is to answer; foreign text
+}
+
+func (s Snapshot) alt() string {
+	if s.Camera {
+		return "camera.alt"
+	}
+	return "screen.alt"
+}
+
+// slot is the element that a live stream replaces by a newer picture of the screen.
+func (s Snapshot) slot() string {
+	if s.Camera {
+		return "photo-" + s.ID
+	}
+	return "snapshot"
 }
 
 func bytesText(ctx context.Context, n int64) string { return i18n.Bytes(page(ctx).Lang, n) }

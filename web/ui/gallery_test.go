@@ -112,7 +112,7 @@ func ptr[T any](v T) *T { return &v }
 
 func withPicture() *ui.CallView {
 	v := callView(1, "true")
-	v.Picture = picture
+	v.Pictures = []ui.Snapshot{*picture}
 	return &v
 }
 

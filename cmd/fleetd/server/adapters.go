@@ -60,6 +60,7 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 		return err
 	}
 	if !l.Partial {
+		d.cameras.note(l.ELFSHA256, l.Inventory.Tools)
 		d.Enrolments.Listed(l.Device, l.ELFSHA256, l.At)
 	}
 	if engine := d.engine.Load(); engine != nil {

@@ -114,6 +114,11 @@ type Config struct {
 	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
 	TimeZone string `help:"Time zone of devices that have none set (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
 
+	// VisionURL is a service that answers questions about the pictures of cameras, VisionToken its bearer token.
+	// Default: none; the pictures are kept with their calls.
+	VisionURL   string `name:"vision-url" help:"Service that answers questions about the pictures of devices' cameras. Default: none; the pictures are kept with their calls." env:"FLEETD_VISION_URL" placeholder:"URL"`
+	VisionToken string `name:"vision-token" help:"Bearer token for --vision-url." env:"FLEETD_VISION_TOKEN" placeholder:"TOKEN"`
+
 	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
 	MaxDownloads int `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
 
@@ -247,6 +252,9 @@ func (c *Config) check() error {
 	if err := c.checkVoice(); err != nil {
 		return err
 	}
+	if err := c.checkVision(); err != nil {
+		return err
+	}
 	return c.checkEndpoint()
 }
 
@@ -305,6 +313,20 @@ func (c *Config) checkPublicURL() error {
 		return fmt.Errorf("--public-url %q is no address; write http://host or https://host", c.PublicURL)
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+func (c *Config) checkVision() error {
+	if c.VisionURL == "" && c.VisionToken != "" {
+		return errors.New("--vision-token is for --vision-url: give that, too")
+	}
+	if c.VisionURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.VisionURL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
+		return fmt.Errorf("--vision-url %q is no address; write http://host/path or https://host/path", c.VisionURL)
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ func (c *printConfig) Run() error {
 	}
 	c.DatabaseURL, c.AdminPassword = redactURL(c.DatabaseURL), redact(c.AdminPassword)
 	c.VoiceSecret = redact(c.VoiceSecret)
+	c.VisionURL, c.VisionToken = redactURL(c.VisionURL), redact(c.VisionToken)
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")
 	return out.Encode(c.Config)

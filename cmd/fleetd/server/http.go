@@ -4,12 +4,17 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
+	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/policy"
+	"fleetd/mcp/gateway"
 	"fleetd/web"
 	"fleetd/web/api"
 	"fleetd/web/device"
+	"fleetd/web/i18n"
+	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
 
@@ -21,8 +26,12 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
 		Offers: s.engine.Load(), Answers: answers, Log: s.log})
-	devices := device.New(device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, Log: s.log})
+	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, Log: s.log}
+	if s.cfg.VisionURL != "" {
+		o.Explainer = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
+	}
+	devices := device.New(o)
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
@@ -30,8 +39,9 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Operators: s.Operators, Filters: s.Filters, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
-		Sessions: s.store.Sessions(), API: s.rest(), DeviceRoutes: devices.Routes, ConnContext: device.WithConn,
-		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
+		ConnContext: device.WithConn,
+		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Log: s.log,
 	})
 }
@@ -63,6 +73,18 @@ func (s *Server) rest() http.Handler {
 // tester tries calls for those who look at the policy.
 func (s *Server) tester() *policy.Tester {
 	return &policy.Tester{Policy: s.Policies, Calls: s.Calls, Devices: s.Devices, Operators: s.Operators}
+}
+
+// openGateway makes the MCP server.
+func (s *Server) openGateway() (err error) {
+	s.gateway, err = gateway.New(gateway.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts,
+		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Campaigns: s.Campaigns, Firmware: s.Firmware,
+		Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events, PublicURL: s.cfg.PublicURL,
+		Version: s.cfg.Version, Log: s.log,
+		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
+			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
+			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})
+	return err
 }
 
 func (s *Server) publicHost() string {

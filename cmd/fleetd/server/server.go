@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/webhook"
+	"fleetd/mcp/gateway"
 	"fleetd/web/device"
 
 	"github.com/google/uuid"
@@ -79,6 +80,7 @@ type Server struct {
 	blobs     *blobs.Store
 	targets   *fleet.Targets
 	broker    *broker.Broker
+	gateway   *gateway.Gateway
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
@@ -88,8 +90,10 @@ type Server struct {
 	logs      atomic.Pointer[telemetry.Logs]
 
 	zone          *time.Location // of devices that have none set
-	virtual       *virtualFleet  // nil without DemoVirtual
-	firstPassword string         // of the operator made at the first start; "" later
+	vision        *fleet.VisionTokens
+	cameras       cameras
+	virtual       *virtualFleet // nil without DemoVirtual
+	firstPassword string        // of the operator made at the first start; "" later
 }
 
 // Start starts a server and returns when all its parts run. The server stops
@@ -236,10 +240,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
 	s.stages.run("reports of devices", s.Reports.Run)
 
+	s.vision = fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
+		Connection: s.connection})
+
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: s.brokerVoice(), Node: cfg.NodeName, Version: cfg.Version, Logger: log})
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: s.brokerVoice(), Node: cfg.NodeName,
+		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +256,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	// What calls them.
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
-		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log})
+		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log,
+		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return s.Calls.Running(id) }})
 	s.stages.run("one-time links", s.Snapshots.Run)
 	s.Policies = policy.New(s.store, log)
 	if err := s.Policies.Load(ctx); err != nil {
@@ -303,6 +312,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.watchParts()
+	if err := s.openGateway(); err != nil {
+		return nil, err
+	}
 	console, err := s.console(ctx)
 	if err != nil {
 		return nil, err
@@ -312,6 +324,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		func() float64 { return float64(lingerer.Waiting()) })
 	s.stages.run("http", func(ctx context.Context) error {
 		context.AfterFunc(ctx, lingerer.Stop)
+		context.AfterFunc(ctx, s.gateway.Close)
 		return console.Run(ctx, lingerer.Listener(s.httpListener))
 	})
 	s.admin.ready.Store(true)

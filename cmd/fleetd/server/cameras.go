@@ -1,0 +1,66 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// maxCameraBuilds bounds the builds that are remembered; a device can claim another at each boot.
+const maxCameraBuilds = 4096
+
+// cameras remembers which builds have tools that use a camera. Devices of the
+// same build have the same tools, so a fleet that reconnects costs one read per
+// build, and devices without a camera get no request.
+type cameras struct {
+	mu     sync.Mutex
+	builds map[string]bool // by the SHA-256 of the ELF
+}
+
+func (c *cameras) note(elf string, tools []fleet.Tool) bool {
+	has := slices.ContainsFunc(tools, func(t fleet.Tool) bool { return fleet.UsesCamera(t.Name) })
+	if elf == "" {
+		return has
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.builds == nil || len(c.builds) >= maxCameraBuilds {
+		c.builds = make(map[string]bool)
+	}
+	c.builds[elf] = has
+	return has
+}
+
+func (c *cameras) known(elf string) (has, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has, known = c.builds[elf]
+	return has, known
+}
+
+// visionURL is where a device's camera is to send pictures; "" for a device
+// that is known to have none. A device whose tools are not known yet is asked for
+// them anyway, and gets the address with that.
+func (s *Server) visionURL(device string) (url, token string) {
+	id := fleet.DeviceID(device)
+	if running := s.Enrolments.Running(id); running.InventoryFresh && !s.hasCamera(id, running.ELFSHA256) {
+		return "", ""
+	}
+	return s.vision.Address(id)
+}
+
+func (s *Server) hasCamera(id fleet.DeviceID, elf string) bool {
+	if has, known := s.cameras.known(elf); known {
+		return has
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	inventory, err := s.Devices.Tools(ctx, id)
+	if err != nil {
+		return true // an address too many does no harm
+	}
+	return s.cameras.note(elf, inventory.Tools)
+}

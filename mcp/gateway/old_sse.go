@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fleetd/fleet"
+)
+
+// oldStreams are the sessions of clients of 2024-11-05: a GET that stays open is
+// the session, and POSTs to the address that its first event names are its
+// messages. The zero value is ready.
+type oldStreams struct {
+	mu sync.Mutex
+	by map[string]*oldStream
+}
+
+type oldStream struct {
+	transport *mcp.SSEServerTransport
+	caller    *caller
+	path      string
+}
+
+// serveOld serves /mcp/sse, and the same below devices and groups.
+func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
+	switch r.Method {
+	case http.MethodGet:
+		g.serveStream(w, r, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.openOld(w, r, c) }))
+	case http.MethodPost:
+		id := r.URL.Query().Get("sessionid")
+		g.oldStreams.mu.Lock()
+		s := g.oldStreams.by[id]
+		g.oldStreams.mu.Unlock()
+		if s == nil || s.caller.token != c.token || s.path != r.URL.Path {
+			g.refuse(w, http.StatusNotFound, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_session"))
+			return
+		}
+		s.caller.by.Store(c.by.Load())
+		s.transport.ServeHTTP(w, r)
+	default:
+		w.Header().Set("Allow", "GET, POST")
+		g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method",
+			fleet.CleanText(r.Method, 20)))
+	}
+}
+
+func (g *Gateway) openOld(w http.ResponseWriter, r *http.Request, c *caller) {
+	id := rand.Text()
+	s := &oldStream{caller: c, path: r.URL.Path, transport: &mcp.SSEServerTransport{
+		Endpoint: r.URL.Path + "?sessionid=" + id, Response: w, MaxRequestBodyBytes: maxBody}}
+	g.oldStreams.mu.Lock()
+	if g.oldStreams.by == nil {
+		g.oldStreams.by = map[string]*oldStream{}
+	}
+	g.oldStreams.by[id] = s
+	g.oldStreams.mu.Unlock()
+	defer func() {
+		g.oldStreams.mu.Lock()
+		defer g.oldStreams.mu.Unlock()
+		delete(g.oldStreams.by, id)
+	}()
+	w.Header().Set("Content-Type", "text/event-stream")
+	session, err := c.server.Connect(context.WithValue(r.Context(), callerKey{}, c), s.transport, nil)
+	if err != nil { // the client is gone: the first event could not be written
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = session.Wait()
+		close(ended)
+	}()
+	select {
+	case <-r.Context().Done():
+	case <-ended:
+	}
+	_ = session.Close()
+}

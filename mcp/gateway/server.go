@@ -1,0 +1,240 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/google/uuid"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fleetd/fleet"
+)
+
+// serverFor returns the server of an address: "" is the whole fleet.
+func (g *Gateway) serverFor(_ context.Context, _ fleet.Principal, rest string) (*mcp.Server, error) {
+	if rest == "" || rest == "/" {
+		return g.fleet, nil
+	}
+	return nil, fleet.Refuse(fleet.ErrNotFound, "mcp_no_server", "path", fleet.CleanText(rest, 100))
+}
+
+// newFleetServer makes the server of the whole fleet. Its list of tools never changes.
+func (g *Gateway) newFleetServer() *mcp.Server {
+	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{Instructions: instructions,
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Logging: &mcp.LoggingCapabilities{}}})
+	s.AddReceivingMiddleware(g.receive)
+	g.addDeviceTools(s)
+	g.addInventoryTools(s)
+	g.addCallTools(s)
+	g.addFanOutTools(s)
+	g.addCampaignTools(s)
+	g.addSnapshotTool(s)
+	return s
+}
+
+type principalKey struct{}
+
+// principal is who makes the request that ctx is of.
+func principal(ctx context.Context) fleet.Principal {
+	p, _ := ctx.Value(principalKey{}).(*fleet.Principal)
+	return *p
+}
+
+// receive puts the principal and its scope into the context of a request, and
+// turns a panic into an error: the SDK runs each request on another goroutine.
+func (g *Gateway) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				g.log.Error("panic in an MCP request", "method", method, "err", v, "stack", string(debug.Stack()))
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		c := callerOf(ctx)
+		if session, ok := req.GetSession().(*mcp.ServerSession); ok && method == "initialize" && c.slot != nil {
+			c.slot.opened(session)
+		}
+		by := c.by.Load()
+		return next(fleet.WithScope(context.WithValue(ctx, principalKey{}, by), *by), method, req)
+	}
+}
+
+// An answer is what a tool of the gateway says.
+type answer struct {
+	text    string
+	out     any           // structured content, of the tool's output schema
+	more    []mcp.Content // after the text
+	failed  bool          // it is about a failure: a model is to look at it
+	refusal *fleet.Error
+}
+
+// What a tool does to devices, as hosts ask their users about it.
+type effect int
+
+const (
+	reads  effect = iota // nothing
+	writes               // adds something of fleetd's, such as a draft
+	acts                 // runs a tool of a device, which fleetd cannot know
+)
+
+// A definition describes a tool of the gateway.
+type definition struct {
+	name, title, about string
+	effect             effect
+	open               bool // it speaks to devices
+	limits             map[string]func(*jsonschema.Schema)
+}
+
+// add adds a tool to the server. In and Out make its schemas.
+func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
+	do func(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in In) (answer, error)) {
+	input := schemaOf[In]()
+	for name, limit := range d.limits {
+		limit(input.Properties[name])
+	}
+	resolved, err := input.Resolve(nil)
+	if err != nil {
+		panic(fmt.Sprintf("schema of %s: %v", d.name, err)) // at the start, in every test
+	}
+	s.AddTool(&mcp.Tool{Name: d.name, Title: d.title, Description: d.about, InputSchema: raw(input),
+		OutputSchema: raw(schemaOf[Out]()), Annotations: d.annotations()},
+		func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			in, wrong := decode[In](d.name, resolved, req.Params.Arguments)
+			if wrong != nil {
+				return g.failure(wrong), nil
+			}
+			a, err := do(ctx, principal(ctx), req, in)
+			if err != nil {
+				return g.failed(d.name, err), nil
+			}
+			return a.result()
+		})
+}
+
+func (d definition) annotations() *mcp.ToolAnnotations {
+	a := &mcp.ToolAnnotations{Title: d.title, ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads}
+	destructive := d.effect == acts
+	a.DestructiveHint, a.OpenWorldHint = &destructive, &d.open
+	return a
+}
+
+func raw(v any) json.RawMessage {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // a schema of ours
+	}
+	return data
+}
+
+// object is a JSON object whose members the gateway does not look at.
+type object = json.RawMessage
+
+var schemaTypes = map[reflect.Type]*jsonschema.Schema{
+	reflect.TypeFor[json.RawMessage](): {Type: "object"},
+	reflect.TypeFor[uuid.UUID]():       {Type: "string", Format: "uuid"},
+	reflect.TypeFor[fleet.Params]():    {Type: "object"},
+}
+
+func schemaOf[T any]() *jsonschema.Schema {
+	s, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: schemaTypes})
+	if err != nil {
+		panic(err) // at the start, in every test
+	}
+	return s
+}
+
+// decode reads the arguments of a tool. What does not fit is explained from the schema.
+func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.RawMessage) (in In,
+	wrong *fleet.CallError) {
+	if string(arguments) == "null" {
+		arguments = nil // some clients write what they leave out
+	}
+	if len(arguments) > 0 {
+		d := json.NewDecoder(bytes.NewReader(arguments))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&in); err != nil {
+			if wrong = fleet.CheckArguments(tool, schema, arguments); wrong == nil {
+				wrong = fleet.NewCallError("invalid_arguments.schema", "detail", fleet.CleanText(err.Error(), 300))
+			}
+			return in, wrong
+		}
+	}
+	if quick, ok := any(&in).(interface{ complete() bool }); ok && quick.complete() {
+		return in, nil
+	}
+	return in, fleet.CheckArguments(tool, schema, arguments)
+}
+
+func (a answer) result() (*mcp.CallToolResult, error) {
+	r := &mcp.CallToolResult{Content: append([]mcp.Content{&mcp.TextContent{Text: a.text}}, a.more...), IsError: a.failed}
+	if a.out != nil {
+		data, err := json.Marshal(a.out)
+		if err != nil {
+			return nil, err
+		}
+		r.StructuredContent = json.RawMessage(data)
+	}
+	if a.refusal != nil {
+		r.Meta = errorMeta(a.refusal.Code, a.refusal.Field, a.refusal.Params)
+	}
+	return r, nil
+}
+
+// errorMeta is the code of a failure, for programs.
+func errorMeta(code, field string, params fleet.Params) mcp.Meta {
+	e := map[string]any{"code": code}
+	if field != "" {
+		e["field"] = field
+	}
+	if len(params) > 0 {
+		e["params"] = params
+	}
+	return mcp.Meta{"fleetd/error": e}
+}
+
+// failed is the result of a tool that an error ended.
+func (g *Gateway) failed(tool string, err error) *mcp.CallToolResult {
+	e := g.o.Texts.Refusal(err)
+	if e == nil {
+		g.log.Error("MCP tool failed", "tool", tool, "err", err)
+		e = fleet.Refuse(fleet.ErrUnavailable, "unavailable")
+	} else if errors.Is(err, fleet.ErrUnavailable) {
+		g.log.Warn("MCP tool failed", "tool", tool, "err", err)
+	}
+	text := g.o.Texts.Error(e)
+	if e.Field != "" && !strings.HasPrefix(text, e.Field) {
+		text = e.Field + ": " + text
+	}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: e.Code + ": " + text}}, IsError: true,
+		Meta: errorMeta(e.Code, e.Field, e.Params)}
+}
+
+// failure is the result of a tool whose arguments do not fit.
+func (g *Gateway) failure(e *fleet.CallError) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: e.Code + ": " + g.o.Texts.CallError(e)}},
+		IsError: true, Meta: errorMeta(e.Code, "", e.Params)}
+}
+
+// Limits of schemas.
+
+func oneOf[T ~string](values ...T) func(*jsonschema.Schema) {
+	return func(s *jsonschema.Schema) {
+		for _, v := range values {
+			s.Enum = append(s.Enum, string(v))
+		}
+	}
+}
+
+func between(least, most float64) func(*jsonschema.Schema) {
+	return func(s *jsonschema.Schema) { s.Minimum, s.Maximum = &least, &most }
+}
+
+func longest(n int) func(*jsonschema.Schema) { return func(s *jsonschema.Schema) { s.MaxLength = &n } }

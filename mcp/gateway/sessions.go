@@ -1,0 +1,215 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fleetd/fleet"
+)
+
+// Limits of what stays open. A client whose session does not fit is served without
+// one, and gets no pushes.
+const (
+	maxSessions        = 1000
+	maxSessionsByToken = 32
+	maxStreams         = 20 // of a token
+	// A session that was not used for this long makes room for another of its token.
+	sessionSpare = time.Minute
+)
+
+// sessions are the open sessions, by the id that clients send. The zero value is ready.
+type sessions struct {
+	mu      sync.Mutex
+	byID    map[string]*slot
+	slots   map[*slot]struct{} // also those without an id yet
+	byToken map[string]int
+	streams map[string]int // open, by token
+}
+
+// A slot is the room of one session.
+type slot struct {
+	all     *sessions
+	caller  *caller
+	path    string
+	session *mcp.ServerSession // nil until the client is initialized
+	used    time.Time
+	busy    int // requests under way
+	gone    bool
+}
+
+// reserve makes room for a session, nil if all is taken.
+func (s *sessions) reserve(c *caller, path string) *slot {
+	now := time.Now()
+	s.mu.Lock()
+	if s.byToken[c.token] >= maxSessionsByToken {
+		s.evict(c.token, now)
+	}
+	defer s.mu.Unlock()
+	if s.byToken[c.token] >= maxSessionsByToken || len(s.slots) >= maxSessions {
+		return nil
+	}
+	if s.slots == nil {
+		s.byID, s.slots, s.byToken = map[string]*slot{}, map[*slot]struct{}{}, map[string]int{}
+	}
+	t := &slot{all: s, caller: c, path: path, used: now}
+	s.slots[t] = struct{}{}
+	s.byToken[c.token]++
+	return t
+}
+
+// evict ends the token's session that was not used for longest, if it is idle.
+// It is called with mu held.
+func (s *sessions) evict(token string, now time.Time) {
+	var oldest *slot
+	for t := range s.slots {
+		if t.caller.token == token && t.session != nil && t.busy == 0 && (oldest == nil || t.used.Before(oldest.used)) {
+			oldest = t
+		}
+	}
+	if oldest != nil && now.Sub(oldest.used) > sessionSpare {
+		s.remove(oldest)
+		go oldest.session.Close()
+	}
+}
+
+// remove is called with mu held.
+func (s *sessions) remove(t *slot) {
+	if t.gone {
+		return
+	}
+	t.gone = true
+	delete(s.slots, t)
+	if t.session != nil {
+		delete(s.byID, t.session.ID())
+	}
+	if s.byToken[t.caller.token]--; s.byToken[t.caller.token] == 0 {
+		delete(s.byToken, t.caller.token)
+	}
+}
+
+// opened notes the session of a client that initializes, before it knows its id.
+func (t *slot) opened(session *mcp.ServerSession) {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	if t.session != nil || t.gone || session.ID() == "" {
+		return
+	}
+	t.session = session
+	t.all.byID[session.ID()] = t
+	go func() {
+		_ = session.Wait()
+		t.all.mu.Lock()
+		defer t.all.mu.Unlock()
+		t.all.remove(t)
+	}()
+}
+
+// settle gives the room back if no session was opened.
+func (t *slot) settle() {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	if t.session == nil {
+		t.all.remove(t)
+	}
+}
+
+// enter finds the session for a request of the same token to the same address;
+// leave must be called after it.
+func (s *sessions) enter(id, path string, c *caller) *slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.byID[id]
+	if t == nil || t.caller.token != c.token || t.path != path {
+		return nil
+	}
+	t.caller.by.Store(c.by.Load())
+	t.busy++
+	t.used = time.Now()
+	return t
+}
+
+func (t *slot) leave() {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	t.busy--
+	t.used = time.Now()
+}
+
+func (s *sessions) openStream(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[token] >= maxStreams {
+		return false
+	}
+	if s.streams == nil {
+		s.streams = map[string]int{}
+	}
+	s.streams[token]++
+	return true
+}
+
+func (s *sessions) closeStream(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[token]--; s.streams[token] == 0 {
+		delete(s.streams, token)
+	}
+}
+
+// closeAll ends every session. Those with a request under way end after it.
+func (s *sessions) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t := range s.slots {
+		if t.session != nil {
+			go t.session.Close()
+		}
+	}
+}
+
+// serveSession serves a request of a session. A session that another token opened
+// does not exist.
+func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller, id string) {
+	t := g.sessions.enter(id, r.URL.Path, c)
+	if t == nil {
+		g.refuse(w, http.StatusNotFound, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_session"))
+		return
+	}
+	defer t.leave()
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, t.caller))
+	if r.Method == http.MethodGet {
+		g.serveStream(w, r, c, g.stateful)
+		return
+	}
+	g.stateful.ServeHTTP(w, r)
+}
+
+// failures counts requests without a good token by address. The zero value is ready.
+type failures struct {
+	mu    sync.Mutex
+	since time.Time
+	by    map[string]int
+}
+
+// failuresPerMinute is how often one address may send a bad token before it is
+// asked to wait. Good tokens from there go on working.
+const failuresPerMinute = 30
+
+func (f *failures) many(addr string, now time.Time) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.since) > time.Minute || len(f.by) > 10_000 {
+		f.since, f.by = now, map[string]int{}
+	}
+	f.by[host]++
+	return f.by[host] > failuresPerMinute
+}

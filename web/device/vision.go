@@ -1,0 +1,193 @@
+package device
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/go-chi/httprate"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/i18n"
+)
+
+// Limits of pictures that cameras send.
+const (
+	maxVisionUpload = fleet.MaxPhotoBytes + fleet.MaxQuestionBytes + 64<<10 // with the form around them
+	maxVisionParts  = 8
+	photosPerMinute = 20 // of one device
+	photosAtOnce    = 64 // each is held in memory, twice if it is passed on
+
+	// badTokensPerMinute is how many one address may send, as of unknown devices.
+	badTokensPerMinute = 60
+	// maxVisionAnswer is short of the 8 KiB at which a board hangs (protocol 1.6).
+	maxVisionAnswer = 7 << 10
+)
+
+// VisionTokens is what is needed of [fleet.VisionTokens].
+type VisionTokens interface {
+	Check(device fleet.DeviceID, token string) error
+}
+
+// An Explainer answers questions about pictures.
+type Explainer interface {
+	// Explain returns the JSON for the device, unchanged: an object with success,
+	// action and response, or success and message. clientID is the device's own.
+	Explain(ctx context.Context, p fleet.Photo, clientID string) (answer []byte, err error)
+}
+
+// A visionAnswer is what a device's camera tool returns as its text.
+type visionAnswer struct {
+	Success  bool   `json:"success"`
+	Action   string `json:"action,omitempty"`
+	Response string `json:"response,omitempty"`
+	Message  string `json:"message,omitempty"`
+}
+
+// explain takes the picture that a camera took for a question, keeps it with
+// the call that runs on the device, and answers.
+func (h *Handler) explain(w http.ResponseWriter, r *http.Request) {
+	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	if err != nil {
+		h.refusePhoto(w, r, err)
+		return
+	}
+	if err := h.admitCamera(w, r, id); err != nil {
+		h.refusePhoto(w, r, err)
+		return
+	}
+	select {
+	case h.photos <- struct{}{}:
+		defer func() { <-h.photos }()
+	default:
+		h.refusePhoto(w, r, fleet.Refuse(fleet.ErrUnavailable, "vision_busy"))
+		return
+	}
+	photo, err := h.readPhoto(w, r, id)
+	if err != nil {
+		h.refusePhoto(w, r, err)
+		return
+	}
+	h.o.Log.Info("photo received", "device", id, "call", photo.Snapshot.Call, "bytes", len(photo.Data))
+	answer, err := h.answerPhoto(r.Context(), photo, r.Header.Get("Client-Id"))
+	if err != nil {
+		h.refusePhoto(w, r, err)
+		return
+	}
+	send(w, http.StatusOK, "application/json", answer)
+}
+
+// admitCamera returns nil if the device may send a picture now. The answer to a
+// bad token does not say whether there is such a device.
+func (h *Handler) admitCamera(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) error {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	err := h.o.VisionTokens.Check(id, strings.TrimSpace(token))
+	if !strings.EqualFold(scheme, "Bearer") || err == nil && !h.o.Enrolments.Known(id) {
+		err = fleet.Refuse(fleet.ErrForbidden, "invalid_vision_token")
+	}
+	if err != nil {
+		addr := remoteAddr(r)
+		if ip, parsed := netip.ParseAddr(addr); parsed == nil && !ip.IsLoopback() &&
+			h.badTokens.OnLimit(w, r, httprate.CanonicalizeIP(addr)) {
+			return fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.token")
+		}
+		return err
+	}
+	if h.cameras.OnLimit(w, r, string(id)) {
+		return fleet.Refuse(fleet.ErrTooMany, "too_many_photos", "limit", photosPerMinute)
+	}
+	return nil
+}
+
+// readPhoto reads the form and keeps its picture.
+func (h *Handler) readPhoto(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) (fleet.Photo, error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxVisionUpload)
+	form, err := r.MultipartReader()
+	if err != nil {
+		return fleet.Photo{}, fleet.Refuse(fleet.ErrInvalid, "not_multipart")
+	}
+	question := ""
+	for range maxVisionParts {
+		part, err := form.NextPart()
+		if err != nil {
+			return fleet.Photo{}, partError(err)
+		}
+		switch part.FormName() {
+		case "question": // boards send it first
+			if question, err = readQuestion(part); err != nil {
+				return fleet.Photo{}, err
+			}
+		case "file":
+			return h.o.Snapshots.Photo(r.Context(), id, question, uploadPart{part})
+		}
+	}
+	return fleet.Photo{}, partError(io.EOF)
+}
+
+func readQuestion(part *multipart.Part) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(uploadPart{part}, fleet.MaxQuestionBytes+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > fleet.MaxQuestionBytes {
+		return "", fleet.Refuse(fleet.ErrInvalid, "too_large.question", "limit", fleet.MaxQuestionBytes)
+	}
+	return string(text), nil
+}
+
+// answerPhoto asks who is configured to answer. Where there is no one, the
+// caller gets the picture and looks at it.
+func (h *Handler) answerPhoto(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+	if h.o.Explainer != nil {
+		answer, err := h.o.Explainer.Explain(ctx, p, fleet.CleanText(clientID, 100))
+		if err != nil {
+			return nil, err
+		}
+		return answer, nil
+	}
+	key, args := "vision.kept", []any{"call", p.Snapshot.Call}
+	if p.Snapshot.Call == uuid.Nil {
+		key, args = "vision.kept_alone", []any{"snapshot", p.Snapshot.ID}
+	}
+	return json.Marshal(visionAnswer{Success: true, Action: "RESPONSE", Response: i18n.Text(i18n.English, key, args...)})
+}
+
+// visionStatus is the status per error code, where the kind does not say it.
+var visionStatus = map[string]int{
+	"invalid_vision_token": http.StatusUnauthorized,
+	"too_large":            http.StatusRequestEntityTooLarge,
+	"unsupported_picture":  http.StatusUnsupportedMediaType,
+	"vision_failed":        http.StatusBadGateway,
+}
+
+// refusePhoto answers what failed, and why if that is not ours alone to know.
+func (h *Handler) refusePhoto(w http.ResponseWriter, r *http.Request, err error) {
+	device := fleet.CleanText(r.Header.Get("Device-Id"), 40)
+	refused, ok := errors.AsType[*fleet.Error](err)
+	if !ok {
+		if r.Context().Err() == nil {
+			h.o.Log.Error("photo not taken", "device", device, "err", err)
+		}
+		refused = fleet.Refuse(fleet.ErrUnavailable, "unavailable")
+	} else {
+		h.o.Log.Info("photo not taken", "device", device, "err", err)
+	}
+	status := visionStatus[refused.Code]
+	switch {
+	case status != 0:
+	case errors.Is(refused, fleet.ErrTooMany):
+		status = http.StatusTooManyRequests
+	case errors.Is(refused, fleet.ErrUnavailable):
+		status = http.StatusServiceUnavailable
+	default:
+		status = http.StatusBadRequest
+	}
+	body, _ := json.Marshal(visionAnswer{Message: i18n.ErrorDetail(refused)}) // strings only
+	send(w, status, "application/json", body)
+}

@@ -1,0 +1,107 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/textproto"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// explainTimeout bounds the answer to one picture: a board waits for 30 s, too.
+const explainTimeout = 30 * time.Second
+
+// A VisionUpstream is a service that answers questions about pictures: it takes
+// the form that a board sends, and answers with the JSON that a board wants.
+type VisionUpstream struct {
+	url, token string
+	client     *http.Client
+}
+
+var _ Explainer = (*VisionUpstream)(nil)
+
+// NewVisionUpstream passes pictures on to url, with the bearer token if there is one.
+func NewVisionUpstream(url, token string) *VisionUpstream {
+	return &VisionUpstream{url: url, token: token, client: &http.Client{Timeout: explainTimeout,
+		// The token and the picture are for this address alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Explain posts picture and question, and returns the answer unchanged.
+func (u *VisionUpstream) Explain(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+	body, contentType, err := photoForm(p)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.url, body)
+	if err != nil {
+		return nil, err
+	}
+	id := p.Device.MAC()
+	if id == "" {
+		id = string(p.Device)
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Device-Id", id)
+	req.Header.Set("Client-Id", clientID)
+	if u.token != "" {
+		req.Header.Set("Authorization", "Bearer "+u.token)
+	}
+	resp, err := u.client.Do(req)
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%w: %s", fleet.Refuse(fleet.ErrUnavailable, "vision_failed.status", "status",
+			resp.StatusCode), resp.Status)
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxVisionAnswer+1))
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	var expected struct{ Success *bool }
+	if len(answer) > maxVisionAnswer || json.Unmarshal(answer, &expected) != nil || expected.Success == nil {
+		return nil, fleet.Refuse(fleet.ErrUnavailable, "vision_failed.answer", "limit", maxVisionAnswer)
+	}
+	return answer, nil
+}
+
+// unreachable keeps what happened for the log; the device learns no address.
+func unreachable(err error) error {
+	refused := fleet.Refuse(fleet.ErrUnavailable, "vision_failed.unreachable")
+	if e := net.Error(nil); errors.As(err, &e) && e.Timeout() {
+		refused = fleet.Refuse(fleet.ErrUnavailable, "vision_failed.timeout", "timeout_ms", explainTimeout)
+	}
+	return fmt.Errorf("%w: %w", refused, err)
+}
+
+// photoForm is the form that a board sends, in one piece and with its length.
+func photoForm(p fleet.Photo) (body *bytes.Buffer, contentType string, err error) {
+	body = &bytes.Buffer{}
+	form := multipart.NewWriter(body)
+	if err := form.WriteField("question", p.Question); err != nil {
+		return nil, "", err
+	}
+	header := textproto.MIMEHeader{}
+	header.Set("Content-Disposition", mime.FormatMediaType("form-data", map[string]string{"name": "file",
+		"filename": "camera.jpg"}))
+	header.Set("Content-Type", p.Snapshot.MediaType)
+	part, err := form.CreatePart(header)
+	if err != nil {
+		return nil, "", err
+	}
+	if _, err := part.Write(p.Data); err != nil {
+		return nil, "", err
+	}
+	return body, form.FormDataContentType(), form.Close()
+}
