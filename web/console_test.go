@@ -24,6 +24,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
@@ -54,6 +55,7 @@ type console struct {
 	presences  *fleet.Presences
 	enrolments *enrolment.Service
 	rules      *enrolment.Rules
+	policies   *policy.Service
 	operators  *fleet.Operators
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -128,8 +130,12 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return calls.Running(id) }})
-	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Link: c.link, Watcher: c.presences,
-		URLs: c.snapshots, Events: c.events, Log: log,
+	c.policies = policy.New(c.store, log)
+	if err := c.policies.Load(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Link: c.link,
+		Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
 		Events: c.events,
@@ -154,7 +160,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
-		Operators: c.operators, Filters: c.filters,
+		Operators: c.operators, Policies: c.policies, Filters: c.filters,
+		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
 		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",

@@ -1,17 +1,21 @@
 package web
 
-import "fleetd/fleet"
+import (
+	"fleetd/fleet"
+	"fleetd/web/access"
+)
 
 // A Route is a row of the table of routes, for the test of who may do what.
 type Route struct {
 	Method, Pattern string
 	Role            fleet.Role
+	Reach           access.Reach
 }
 
 // Routes lists the table of routes.
 func Routes() (all []Route) {
 	for _, r := range new(Server).table() {
-		all = append(all, Route{r.method, r.pattern, r.role})
+		all = append(all, Route{r.method, r.pattern, r.role, r.reach})
 	}
 	return all
 }

@@ -22,7 +22,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"{snapshot}", uuid.NewString(), "{fanout}", uuid.NewString(), "{operator}", uuid.NewString(), "{token}",
 		uuid.NewString(),
 		"{image}", strings.Repeat("ab", 32), "{release}", uuid.NewString(), "{campaign}", uuid.NewString(), "{dump}",
-		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString())
+		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
+		"{policy}", uuid.NewString())
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)

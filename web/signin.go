@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -9,7 +10,9 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/httprate"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/web/access"
@@ -107,22 +110,37 @@ func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// roleFor is the viewer's role on what the route reaches. A device that does not
-// exist for the viewer is not found.
+// roleFor is the viewer's role on what the route reaches: on the device or the
+// devices that the address names. What does not exist for the viewer is not found.
 func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Role, error) {
 	role := t.reach.RoleOf(p)
-	if t.reach != access.Device || p.Scope == nil || !role.Allows(t.role) {
+	if p.Scope == nil || !role.Allows(t.role) {
 		return role, nil
 	}
-	id, err := deviceID(r)
-	if err != nil {
-		return "", err
+	ctx := r.Context()
+	switch campaign, fanOut := chi.URLParam(r, "campaign"), chi.URLParam(r, "fanout"); {
+	case t.reach == access.Device:
+		id, err := deviceID(r)
+		if err != nil {
+			return "", err
+		}
+		d, err := s.Devices.Known(ctx, id)
+		if err == nil && !p.Sees(d) {
+			err = fleet.ErrNotFound
+		}
+		return p.RoleOn(d), err
+	case t.reach == access.Audience && campaign+fanOut != "":
+		find := s.eventSources().FanOut
+		if campaign != "" {
+			find = s.eventSources().Campaign
+		}
+		id, err := uuid.Parse(campaign + fanOut)
+		if err != nil {
+			return "", errNoPage
+		}
+		return p.RoleOnAll(ctx, func(ctx context.Context) error { return find(ctx, id) })
 	}
-	d, err := s.Devices.Known(r.Context(), id)
-	if err == nil && !p.Sees(d) {
-		err = fleet.ErrNotFound
-	}
-	return p.RoleOn(d), err
+	return role, nil
 }
 
 func askToSignIn(w http.ResponseWriter, r *http.Request) {

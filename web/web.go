@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/ui"
 )
@@ -48,6 +49,8 @@ type Options struct {
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
 	Filters    *fleet.Filters
+	Policies   *policy.Service
+	Tester     *policy.Tester
 	Serials    *enrolment.Serials
 	Keys       *enrolment.SigningKeys
 	Snapshots  *fleet.Snapshots

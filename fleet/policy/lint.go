@@ -34,11 +34,35 @@ type Warning struct {
 
 // Warnings looks for rules that cannot do what somebody meant them to.
 func (s *Service) Warnings(ctx context.Context) ([]Warning, error) {
-	tools, err := s.store.ToolNames(ctx)
+	tools, err := s.ToolNames(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return Lint(s.Table().Rules, tools, s.now()), nil
+}
+
+// namesTTL is how old the list of tools may be: it is made from all inventories.
+const namesTTL = 30 * time.Second
+
+// A nameList is what [Store.ToolNames] returned.
+type nameList struct {
+	names []string
+	at    time.Time
+}
+
+// ToolNames are the names of all tools that any device offers or has offered, in
+// order.
+func (s *Service) ToolNames(ctx context.Context) ([]string, error) {
+	if known := s.names.Load(); known != nil && s.now().Sub(known.at) < namesTTL {
+		return known.names, nil
+	}
+	names, err := s.store.ToolNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	s.names.Store(&nameList{names, s.now()})
+	return names, nil
 }
 
 // Lint looks at rules in their order. Disabled ones are left out. tools are the

@@ -43,6 +43,7 @@ type Service struct {
 	changing sync.Mutex // one change, or one reading, of the table at a time
 	current  atomic.Pointer[Table]
 	meter    meter
+	names    atomic.Pointer[nameList]
 }
 
 // A Table is all rules in their order, the disabled ones included.

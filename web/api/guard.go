@@ -13,6 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/httprate"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/web/access"
@@ -56,7 +57,7 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 		panic("operation " + op.OperationID + " declares no reach")
 	}
 	noun, _ := op.Metadata[nounKey].(string)
-	door := door{need, reach, op.Summary, noun}
+	door := door{need, reach, op.Summary, noun, a.collection(op.Path)}
 	streams, _ := op.Metadata[streamsKey].(bool)
 	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
 		return a.authenticated(door, knowing(next))
@@ -89,6 +90,18 @@ type door struct {
 	reach     access.Reach
 	operation string // in words
 	noun      string
+	find      func(context.Context, uuid.UUID) error // the campaign or fan-out that the address names; nil: none
+}
+
+// collection returns how to find what an address with many devices names.
+func (a *api) collection(path string) func(context.Context, uuid.UUID) error {
+	switch {
+	case strings.HasPrefix(path, "/campaigns/{id}"):
+		return a.eventSources().Campaign
+	case strings.HasPrefix(path, "/fanouts/{id}"):
+		return a.eventSources().FanOut
+	}
+	return nil
 }
 
 func (a *api) authenticated(d door, next guarded) http.Handler {
@@ -122,22 +135,14 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 }
 
 // admit refuses a principal whose role on what the operation reaches does not
-// suffice. A device that does not exist for it is not found.
+// suffice. What does not exist for it is not found.
 func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 	role := d.reach.RoleOf(actor)
-	if d.reach == access.Device && actor.Scope != nil && role.Allows(d.need) {
-		id, err := fleet.ParseDeviceID(r.PathValue("id"))
-		if err != nil {
-			return nil // the operation says what is wrong with it
-		}
-		device, err := a.Devices.Known(r.Context(), id)
-		if err == nil && !actor.Sees(device) {
-			err = fleet.ErrNotFound
-		}
-		if err != nil {
+	if actor.Scope != nil && role.Allows(d.need) {
+		var err error
+		if role, err = a.roleOn(r, d, actor); err != nil {
 			return err
 		}
-		role = actor.RoleOn(device)
 	}
 	if role.Allows(d.need) {
 		return nil
@@ -146,11 +151,37 @@ func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 		"actor", actor.Name, "role", cmp.Or(role, fleet.RoleViewer))
 }
 
+// roleOn is the principal's role on the device or the devices that the address
+// names. An id that cannot be one is left to the operation, which says so.
+func (a *api) roleOn(r *http.Request, d door, actor fleet.Principal) (fleet.Role, error) {
+	ctx, text := r.Context(), r.PathValue("id")
+	switch {
+	case d.reach == access.Device:
+		id, err := fleet.ParseDeviceID(text)
+		if err != nil {
+			return actor.Role, nil
+		}
+		device, err := a.Devices.Known(ctx, id)
+		if err == nil && !actor.Sees(device) {
+			err = fleet.ErrNotFound
+		}
+		return actor.RoleOn(device), err
+	case d.reach == access.Audience && d.find != nil:
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return actor.Role, nil
+		}
+		return actor.RoleOnAll(ctx, func(ctx context.Context) error { return d.find(ctx, id) })
+	}
+	return d.reach.RoleOf(actor), nil
+}
+
 // nextRequest is after how many seconds a token that used up its rate may make
 // another request.
 func nextRequest(p *problem) int {
-	limit, _ := p.Params["limit"].(int)
-	return max(1, (60+limit-1)/max(limit, 1))
+	limit, _ := p.Params["limit"].(int64)
+	limit = max(limit, 1)
+	return int((60 + limit - 1) / limit)
 }
 
 func bearer(r *http.Request) (string, bool) {

@@ -36,7 +36,8 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences,
-		Operators: s.Operators, Filters: s.Filters, Serials: s.Serials, Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Serials: s.Serials,
+		Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,

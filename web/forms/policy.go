@@ -1,0 +1,109 @@
+package forms
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/policy"
+)
+
+// A Policy is a rule of the policy as it is typed: the fields name, enabled, kind,
+// role, effect (repeated), names, tools, audience, devices, arguments, cron,
+// minutes, zone, decision, note, wait, rate, budget.
+type Policy struct {
+	Name, Names, Tools, Audience, Devices, Arguments string
+	Kinds, Roles, Effects                            []string
+	Cron, Minutes, Zone                              string
+	Decision, Note, Wait, Rate, Budget               string
+	Enabled                                          bool
+}
+
+// FillPolicy is the form of a rule.
+func FillPolicy(r policy.Rule) Policy {
+	f := Policy{Name: r.Name, Names: strings.Join(r.Names, "\n"), Tools: strings.Join(r.Tools, "\n"),
+		Audience: string(r.Audience), Devices: r.Devices, Kinds: texts(r.Kinds), Roles: texts(r.Roles),
+		Effects: texts(r.Effects), Decision: string(r.Decision), Note: r.Note, Enabled: r.Enabled, Zone: "UTC",
+		Wait: minutes(r.ApprovalTTL), Rate: positive(r.RatePerMinute), Budget: positive(r.DailyBudget)}
+	if len(r.Arguments) > 0 {
+		f.Arguments = string(r.Arguments)
+	}
+	if w := r.Window; w != nil {
+		f.Cron, f.Minutes, f.Zone = w.Cron, minutes(w.Duration), w.TimeZone
+	}
+	return f
+}
+
+// Has reports whether a box of the form is checked.
+func (Policy) Has(chosen []string, value string) bool { return slices.Contains(chosen, value) }
+
+// Read reads the form.
+func (f Policy) Read() (r policy.Rule, err error) {
+	r = policy.Rule{Name: f.Name, Enabled: f.Enabled, Kinds: typed[fleet.PrincipalKind](f.Kinds),
+		Roles: typed[fleet.Role](f.Roles), Effects: typed[fleet.ToolEffect](f.Effects), Names: splitLines(f.Names),
+		Tools: splitList(f.Tools), Audience: fleet.Audience(f.Audience), Devices: f.Devices,
+		Arguments: json.RawMessage(f.Arguments), Decision: fleet.Decision(f.Decision), Note: f.Note}
+	for field, to := range map[string]*int{"rate": &r.RatePerMinute, "budget": &r.DailyBudget} {
+		if *to, err = wholeNumber(map[string]string{"rate": f.Rate, "budget": f.Budget}[field], field); err != nil {
+			return r, err
+		}
+	}
+	wait, err := wholeNumber(f.Wait, "wait")
+	if err != nil {
+		return r, err
+	}
+	r.ApprovalTTL = time.Duration(wait) * time.Minute
+	if f.Cron != "" {
+		open, err := wholeNumber(f.Minutes, "minutes")
+		if err != nil {
+			return r, err
+		}
+		r.Window = &fleet.Window{Cron: f.Cron, Duration: time.Duration(open) * time.Minute, TimeZone: f.Zone}
+	}
+	return r, nil
+}
+
+func wholeNumber(text, field string) (int, error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_form.number", "value", fleet.CleanText(text, 40)).At(field)
+	}
+	return int(n), nil
+}
+
+// splitLines reads a list with lines or commas between its items: names have
+// blanks.
+func splitLines(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("\r\n,，、", r) })
+}
+
+func texts[S ~string](list []S) []string {
+	all := make([]string, len(list))
+	for i, s := range list {
+		all[i] = string(s)
+	}
+	return all
+}
+
+func typed[S ~string](list []string) []S {
+	all := make([]S, len(list))
+	for i, s := range list {
+		all[i] = S(s)
+	}
+	return all
+}
+
+func positive(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func minutes(d time.Duration) string { return positive(int(d / time.Minute)) }

@@ -1,0 +1,183 @@
+package ui
+
+import (
+	"context"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/policy"
+	"fleetd/web/forms"
+	"fleetd/web/i18n"
+)
+
+// PathPolicies is the table of rules that judges calls: GET list, with the fields
+// of a trial (caller, on, tool, arguments) also its result, POST create. Below it,
+// by the rule's id: GET shows one, POST "edit", "enable", "disable", "move" (to:
+// its new place) and "delete". Each post has the version of the table that was
+// shown.
+const PathPolicies = "/settings/policies"
+
+// PolicyPath is the page of one rule, or one of its acts.
+func PolicyPath(id uuid.UUID, parts ...string) string {
+	return strings.Join(append([]string{PathPolicies, id.String()}, parts...), "/")
+}
+
+// A PoliciesPage shows the rules in their order, and tries calls.
+type PoliciesPage struct {
+	Table    *policy.Table
+	Warnings []policy.Warning
+	Admin    bool
+	Form     forms.Policy // for the rule to be added
+	Problem  string       // why Form was not accepted, in the page's language
+	Zones    []string     // offered for windows
+	Trial    PolicyTrial
+}
+
+// A PolicyPage shows one rule: GET [PolicyPath].
+type PolicyPage struct {
+	Rule     policy.Rule
+	Version  int64
+	Warnings []policy.Warning
+	Admin    bool
+	Form     forms.Policy
+	Problem  string
+	Zones    []string
+}
+
+// A PolicyTrial is a call that is tried, with what would become of it.
+type PolicyTrial struct {
+	Caller, On, Tool, Arguments string // as typed
+	Operators, Tokens           []PolicyCaller
+	Tools                       []string
+	Problem                     string // in the page's language
+	Result                      *policy.TrialResult
+}
+
+// A PolicyCaller is somebody on whose behalf calls can be tried.
+type PolicyCaller struct{ Value, Name string }
+
+// maxTrialRows bounds the devices of a trial that are shown one by one.
+const maxTrialRows = 20
+
+// kindCallers are callers that are tried by their kind and role alone.
+var kindCallers = []string{"operator:viewer", "operator:operator", "operator:admin", "program:operator", "model:operator",
+	"voice:operator"}
+
+func warningsOf(all []policy.Warning, id uuid.UUID) (of []fleet.Reason) {
+	for _, w := range all {
+		if w.Rule == id {
+			of = append(of, w.Reason)
+		}
+	}
+	return of
+}
+
+// saying is a rule as a sentence.
+func saying(ctx context.Context, r policy.Rule) string {
+	what := t(ctx, "policy.what.any")
+	switch {
+	case len(r.Tools) > 0:
+		what = shorten(joined(ctx, r.Tools), 200)
+	case r.Audience != "":
+		what = t(ctx, "policy.what."+string(r.Audience))
+	case len(r.Effects) == 1:
+		what = t(ctx, "policy.what."+string(r.Effects[0]))
+	case len(r.Effects) > 1:
+		what = t(ctx, "policy.what.away")
+	}
+	if len(r.Kinds) == 0 {
+		return t(ctx, "policy.all."+string(r.Decision), "what", what)
+	}
+	kinds := make([]string, len(r.Kinds))
+	for i, k := range r.Kinds {
+		kinds[i] = t(ctx, "policy.kind."+string(k))
+	}
+	return capital(t(ctx, "policy.some."+string(r.Decision), "who", joined(ctx, kinds), "what", what))
+}
+
+func capital(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(r)) + s[n:]
+}
+
+func joined(ctx context.Context, list []string) string {
+	return strings.Join(list, t(ctx, "policy.join"))
+}
+
+// narrowed are the lines that say when a rule applies, beyond its sentence.
+func narrowed(ctx context.Context, r policy.Rule) (all []string) {
+	add := func(given bool, key string, args ...any) {
+		if given {
+			all = append(all, t(ctx, key, args...))
+		}
+	}
+	roles := make([]string, len(r.Roles))
+	for i, role := range r.Roles {
+		roles[i] = t(ctx, "role."+string(role))
+	}
+	add(len(roles) > 0, "policy.if_role", "list", joined(ctx, roles))
+	add(len(r.Names) > 0, "policy.if_name", "list", shorten(joined(ctx, r.Names), 120))
+	add(r.Audience != "" && len(r.Tools) > 0, "policy.if_audience."+string(r.Audience))
+	if len(r.Tools) > 0 || r.Audience != "" {
+		for _, e := range r.Effects {
+			add(true, "policy.if_effect."+string(e))
+		}
+	}
+	add(r.Devices != "", "policy.if_devices", "q", shorten(r.Devices, 200))
+	add(len(r.Arguments) > 0, "policy.if_arguments", "schema", shorten(string(r.Arguments), 200))
+	if r.Window != nil {
+		add(true, "policy.if_window", "window", windowText(ctx, *r.Window))
+	}
+	add(r.RatePerMinute > 0, "policy.rate", "n", r.RatePerMinute)
+	add(r.DailyBudget > 0, "policy.budget", "n", r.DailyBudget)
+	add(r.ApprovalTTL > 0, "policy.wait", "d", r.ApprovalTTL)
+	return all
+}
+
+func kindLabel(ctx context.Context, caller string) string {
+	kind, role, _ := strings.Cut(caller, ":")
+	return t(ctx, "policy.caller", "kind", capital(t(ctx, "policy.kind."+kind)), "role", t(ctx, "role."+role))
+}
+
+func outcomeTone(o policy.Outcome) tone {
+	switch o {
+	case policy.OutcomeSent:
+		return toneGood
+	case policy.OutcomeWaits:
+		return toneBusy
+	case policy.OutcomeRefused:
+		return toneBad
+	}
+	return toneNone
+}
+
+type outcomeCount struct {
+	outcome policy.Outcome
+	n       int
+}
+
+func (v PolicyTrial) counts() (all []outcomeCount) {
+	for _, o := range []policy.Outcome{policy.OutcomeSent, policy.OutcomeWaits, policy.OutcomeRefused,
+		policy.OutcomeOffline} {
+		n := 0
+		for _, d := range v.Result.Devices {
+			if policy.OutcomeOf(d) == o {
+				n++
+			}
+		}
+		if n > 0 {
+			all = append(all, outcomeCount{o, n})
+		}
+	}
+	return all
+}
+
+// warning writes what is odd about a rule, its foreign parts marked.
+func warning(ctx context.Context, r fleet.Reason) string {
+	p := page(ctx)
+	return i18n.BecauseMarked(p.Lang, p.Zone, "policy.warn.", r)
+}
