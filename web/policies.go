@@ -35,7 +35,7 @@ func (s *Server) policyRoutes() []route {
 
 func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 	ctx := r.Context()
-	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r), Form: forms.Policy{Enabled: true, Zone: "UTC"},
+	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r.Context()), Form: forms.Policy{Enabled: true, Zone: "UTC"},
 		Zones: policyZones(r)}
 	if err := viewerOf(ctx).actor().May(fleet.RoleViewer, "read_policies"); err != nil {
 		return page, err
@@ -175,7 +175,7 @@ func (s *Server) policyRule(r *http.Request) (policy.Rule, int64, error) {
 
 func (s *Server) policyPage(r *http.Request, rule policy.Rule, version int64) (ui.PolicyPage, error) {
 	warnings, err := s.Policies.Warnings(r.Context())
-	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: mayAdmin(r),
+	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: mayAdmin(r.Context()),
 		Form: forms.FillPolicy(rule), Zones: policyZones(r)}, err
 }
 
