@@ -48,8 +48,8 @@ const (
 	voiceHelloBurst = 5
 )
 
-// beginConversation hands a hello to the voice relay. It reports false if there
-// is none for the device. It runs on the goroutine that reads.
+// beginConversation hands a hello to the voice relay. It reports false if the
+// device has no voice server. It runs on the goroutine that reads.
 func (c *connection) beginConversation(payload []byte, now time.Time) bool {
 	voice := c.broker.o.Voice
 	if voice == nil {

@@ -67,7 +67,8 @@ func TestVoiceReceivesConversations(t *testing.T) {
 	if !slices.Equal(r.ended, []fleet.ConversationEnd{fleet.EndedByNewHello}) {
 		t.Errorf("ended %v", r.ended)
 	}
-	if v := r.begun[0]; v.ID != d.id || v.ClientID == "" || strings.Contains(v.ClientID, "@") || v.RemoteAddr != "127.0.0.1" {
+	if v := r.begun[0]; v.ID != d.id || v.ClientID == "" || strings.Contains(v.ClientID, "@") ||
+		v.RemoteAddr != "127.0.0.1" {
 		t.Errorf("%+v", v)
 	}
 	c := b.registry.connection(d.id)

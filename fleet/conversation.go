@@ -56,9 +56,9 @@ const (
 )
 
 // ConversationEnds lists every end.
-var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedByDeviceLost, EndedByUpstream, EndedByStop,
-	EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello, EndedTooLarge, EndedSlow,
-	EndedLost, EndedFull}
+var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedByDeviceLost, EndedByUpstream,
+	EndedByStop, EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello,
+	EndedTooLarge, EndedSlow, EndedLost, EndedFull}
 
 // Failed reports whether something other than the wish of either side ended the
 // conversation: the device shows why.

@@ -37,7 +37,7 @@ const (
 
 const maxRPCID = 64 // bytes of an id, which is a number
 
-// ask answers an MCP request of the upstream, on a goroutine of its own. It may
+// ask answers an MCP request of the upstream, on another goroutine. It may
 // be called before the upstream's hello.
 func (c *conversation) ask(payload json.RawMessage) {
 	var q rpcRequest

@@ -66,7 +66,7 @@ func TestUpstreamListsToolsBeforeItsHello(t *testing.T) {
 }
 
 // The tools of a device that connected a moment ago may not be on record yet.
-func TestUpstreamListsToolsOfANewDevice(t *testing.T) {
+func TestUpstreamListsToolsOfAJoiningDevice(t *testing.T) {
 	up := server(t, voicetest.Options{MCP: true})
 	w := start(t, up.URL(false), nil)
 	w.calls.tools, w.calls.unlisted = someTools(3, 10), 3

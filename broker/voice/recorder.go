@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A recorder stores conversations on a goroutine of its own: none of them waits
+// A recorder stores conversations on one goroutine: none of them waits
 // for the database. Without one their records are lost, and counted.
 type recorder struct {
 	store   fleet.ConversationStore

@@ -21,7 +21,7 @@ import (
 type Options struct {
 	Upstream Upstream
 	Addr     string // UDP, of all conversations. Default: ":8884"
-	Endpoint string // host:port of it as devices reach it; port 0 takes that of Addr
+	Endpoint string // host:port of it as devices reach it; port 0 is that of Addr
 
 	Calls Caller
 	Store fleet.ConversationStore // nil: conversations are not recorded

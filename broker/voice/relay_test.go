@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -426,16 +427,19 @@ func TestUpstreamFails(t *testing.T) {
 
 // After some failures in a row devices are answered without trying.
 func TestBreaker(t *testing.T) {
-	tried := 0
-	up := server(t, voicetest.Options{Broken: func(w http.ResponseWriter, _ *http.Request) { tried++; voicetest.HTML(w, nil) }})
+	var tried atomic.Int32
+	up := server(t, voicetest.Options{Broken: func(w http.ResponseWriter, r *http.Request) {
+		tried.Add(1)
+		voicetest.HTML(w, r)
+	}})
 	w := start(t, up.URL(false), nil)
 	for i := range 6 {
 		b := newBoard(t, i)
 		b.talk(w.Relay, boardHello)
 		eventually(t, "the answer", func() bool { return len(b.got()) == 3 })
 	}
-	if tried != breakAfter {
-		t.Errorf("the upstream was tried %d times", tried)
+	if tried.Load() != breakAfter {
+		t.Errorf("the upstream was tried %d times", tried.Load())
 	}
 	now := time.Now()
 	if w.breaker.allow(now.Add(retryAfter)) != "" || w.breaker.allow(now.Add(retryAfter)) == "" {

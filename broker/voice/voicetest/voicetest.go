@@ -294,7 +294,7 @@ func (c *Session) rpc(payload []byte) {
 	}
 }
 
-// ErrNoAnswer means that nobody answered a tools/call in time.
+// ErrNoAnswer means that a tools/call was not answered in time.
 var ErrNoAnswer = errors.New("no answer to tools/call")
 
 // Call calls a tool as the server's model does, and waits for the answer.

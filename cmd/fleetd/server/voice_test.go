@@ -53,8 +53,8 @@ func TestBoardsTalk(t *testing.T) {
 	}
 	var mu sync.Mutex
 	heard := make(map[string]int)
-	f := d.simulate(sim.Options{Devices: devices, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond, Speech: words,
-		Hear: func(mac string, sound []byte) {
+	f := d.simulate(sim.Options{Devices: devices, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond,
+		Speech: words, Hear: func(mac string, sound []byte) {
 			mu.Lock()
 			defer mu.Unlock()
 			if !strings.HasPrefix(string(sound), mac+" says ") {
