@@ -94,13 +94,19 @@ func (a Approval) StateAt(now time.Time) ApprovalState {
 
 // Refusal is why the call of an approval that was not given is refused.
 func (a Approval) Refusal() *CallError {
-	switch a.Code {
-	case CodeApprovalDenied, CodeApprovalWithdrawn:
-		return NewCallError(a.Code, "by", a.DecidedBy.Name, "reason", a.Reason)
-	case CodeApprovalExpired:
-		return NewCallError(a.Code, "expires_at", a.ExpiresAt)
+	switch {
+	case a.Code == CodeApprovalDenied && a.Reason == "":
+		return NewCallError(CodeApprovalDenied+".bare", "by", a.DecidedBy.Name)
+	case a.Code == CodeApprovalDenied:
+		return NewCallError(CodeApprovalDenied, "by", a.DecidedBy.Name, "reason", a.Reason)
+	case a.Code == CodeApprovalWithdrawn && a.Reason == "":
+		return NewCallError(CodeApprovalWithdrawn+".bare", "by", a.DecidedBy.Name)
+	case a.Code == CodeApprovalWithdrawn:
+		return NewCallError(CodeApprovalWithdrawn, "by", a.DecidedBy.Name, "reason", a.Reason)
+	case a.Code == CodeApprovalExpired:
+		return NewCallError(CodeApprovalExpired, "expires_at", a.ExpiresAt)
 	}
-	return NewCallError(a.Code)
+	return NewCallError(CodeApprovalStale)
 }
 
 // ApprovalDigest names exactly what is approved: who asks, which devices, the tool

@@ -86,6 +86,20 @@ func (s *Approvals) List(ctx context.Context, by Principal, f ApprovalFilter) (P
 // read: the count is a few seconds old at most.
 func (s *Approvals) Waiting() int { return int(s.waiting.Load()) }
 
+// WaitingFor returns how many approvals wait that exist for the principal: 0 if the
+// database does not answer. It is for a badge, and stops at [MaxLimit].
+func (s *Approvals) WaitingFor(ctx context.Context, by Principal) int {
+	n := s.Waiting()
+	if n == 0 || !by.hides() {
+		return n
+	}
+	page, err := s.List(ctx, by, ApprovalFilter{States: []ApprovalState{ApprovalWaiting}, Limit: MaxLimit})
+	if err != nil {
+		return 0
+	}
+	return len(page.Items)
+}
+
 // Targets returns the devices of an approval, sorted.
 func (s *Approvals) Targets(ctx context.Context, a Approval) ([]DeviceID, error) {
 	if a.Subject == ApprovalOfCall {

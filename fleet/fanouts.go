@@ -121,9 +121,10 @@ func NewFanOuts(o FanOutsOptions) *FanOuts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &FanOuts{store: o.Store, calls: o.Calls, approvals: o.Approvals, devices: o.Devices, presence: o.Presence, events: o.Events,
-		log:   o.Log,
-		grace: cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() },
+	return &FanOuts{store: o.Store, calls: o.Calls, approvals: o.Approvals, devices: o.Devices, presence: o.Presence,
+		events: o.Events,
+		log:    o.Log,
+		grace:  cmp.Or(o.Grace, time.Minute), now: func() time.Time { return time.Now().UTC() },
 		runs: make(map[uuid.UUID]*fanOutRun)}
 }
 

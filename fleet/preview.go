@@ -90,7 +90,7 @@ func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 	return p
 }
 
-// refuse adds a refusal; nil is none. One code is named once: the gate and the
+// refuse adds a refusal, if there is one. One code is named once: the gate and the
 // policy both refuse user-only tools to models.
 func (p *CallPreview) refuse(no *refusal) {
 	if no == nil {

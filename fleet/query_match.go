@@ -161,7 +161,7 @@ func (t *Term) version(d *Device) bool {
 }
 
 // compareVersion compares the [VersionKey] of a version with another one, without
-// making it; false if there is none.
+// making it; false if the version has no key.
 func compareVersion(version string, key []int64) (c int, ok bool) {
 	if version == "" {
 		return 0, false

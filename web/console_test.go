@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web"
 )
 
@@ -65,6 +66,9 @@ type console struct {
 	logs       *telemetry.Logs
 	firmware   *firmware.Service
 	campaigns  *campaign.Service
+	calls      *fleet.Calls
+	fanOuts    *fleet.FanOuts
+	approvals  *fleet.Approvals
 	reports    *telemetry.Reports
 	logged     *logBuffer
 }
@@ -134,7 +138,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	if err := c.policies.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Link: c.link,
+	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Approvals: c.store,
+		Link:    c.link,
 		Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
@@ -148,18 +153,27 @@ func (c *console) services(log *slog.Logger) web.Options {
 		TempDir: c.t.TempDir()})
 	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Presence: c.presences,
-		Events: c.events, Log: log})
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
+		Presence: c.presences, Events: c.events, Log: log})
+	c.calls, c.fanOuts = calls, fanOuts
+	c.approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: c.store, Calls: calls, FanOuts: fanOuts,
+		Events: c.events, Log: log, Sweep: 50 * time.Millisecond})
+	sealer, err := enrolment.NewSealer(make([]byte, 32))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	hooks := webhook.New(webhook.Options{Store: c.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
+	c.t.Cleanup(hooks.Close)
 	c.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: calls, Events: c.events, Log: log})
 	c.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog,
 		Log: log, WriteEvery: 5 * time.Millisecond})
 	c.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		Calls: calls, Devices: c.store,
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
-	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run)
+	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
-		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns,
+		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Operators: c.operators, Policies: c.policies, Filters: c.filters,
 		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
 		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,

@@ -53,6 +53,15 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return &fanOutView{server: s, id: id}, nil
 	case ui.ViewCampaigns, ui.ViewCampaign, ui.ViewDeployments, ui.ViewDeployment:
 		return s.newCampaignView(r)
+	case ui.ViewApprovals:
+		v := &approvalsView{server: s, began: s.now(), seen: map[uuid.UUID]bool{}}
+		if id := q.Get("id"); id != "" {
+			var err error
+			if v.only, err = uuid.Parse(id); err != nil {
+				return nil, errNoPage
+			}
+		}
+		return v, nil
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:

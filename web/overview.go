@@ -74,6 +74,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			needs.Approvals++
 		}
 	}
+	needs.Calls = s.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())
 	held, err := fleet.ParseQuery("hold")
 	if err == nil {
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)

@@ -58,7 +58,8 @@ func policyZones(r *http.Request) []string {
 // policyTrial reads the trial in the address, and makes it if it names a tool.
 func (s *Server) policyTrial(r *http.Request) (ui.PolicyTrial, error) {
 	ctx, q := r.Context(), r.URL.Query()
-	v := ui.PolicyTrial{Caller: q.Get("caller"), On: strings.TrimSpace(q.Get("on")), Tool: strings.TrimSpace(q.Get("tool")),
+	v := ui.PolicyTrial{Caller: q.Get("caller"), On: strings.TrimSpace(q.Get("on")),
+		Tool:      strings.TrimSpace(q.Get("tool")),
 		Arguments: strings.TrimSpace(q.Get("arguments"))}
 	operators, err := s.Operators.Operators(ctx)
 	if err != nil {

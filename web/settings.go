@@ -44,6 +44,9 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil,
 			Model: t.Kind == fleet.KindModel, Scope: scopeRow(t.Scope), PerMinute: t.PerMinute})
 	}
+	if page.Webhooks, err = s.webhookRows(ctx); err != nil {
+		return page, err
+	}
 	page.System, err = s.system(ctx)
 	return page, err
 }

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 	"fleetd/web/ui"
 )
 
@@ -44,6 +45,8 @@ type Options struct {
 	FanOuts    *fleet.FanOuts
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
+	Approvals  *fleet.Approvals
+	Webhooks   *webhook.Service
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences

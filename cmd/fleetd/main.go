@@ -48,7 +48,9 @@ type cli struct {
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	Policy   client.PolicyCommand   `cmd:"" help:"List the rules that judge calls, and try calls, over REST."`
 	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Let an MCP client that starts programs reach a server, over standard input and output."`
+	Approval client.ApprovalCommand `cmd:"" help:"List, approve and deny calls that wait for a person, over REST."`
 	Config   server.ConfigCommand   `cmd:"" help:"Check or print the server's configuration."`
 	Version  versionCommand         `cmd:"" help:"Print the version."`
 }

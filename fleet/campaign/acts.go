@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
@@ -27,7 +28,7 @@ func (s *Service) begin(ctx context.Context, c *Campaign) error {
 	now := s.o.Now()
 	c.Reason = fleet.Reason{}
 	switch {
-	case c.Plan.ApprovalRequired && (c.Approval == nil || c.Approval.Digest != c.Digest):
+	case c.needsApproval() && (c.Approval == nil || c.Approval.Digest != c.Digest):
 		c.State = AwaitingApproval
 	case c.Plan.StartAt != nil && c.Plan.StartAt.After(now):
 		c.State = Scheduled
@@ -35,6 +36,12 @@ func (s *Service) begin(ctx context.Context, c *Campaign) error {
 		c.State, c.StartedAt = Running, &now
 	}
 	return nil
+}
+
+// needsApproval: what a language model starts waits for a person, whatever the
+// plan says.
+func (c *Campaign) needsApproval() bool {
+	return c.Plan.ApprovalRequired || c.StartedBy != nil && c.StartedBy.Kind.IsModel()
 }
 
 // startable refuses what changed for the worse since the plan was made.
@@ -66,15 +73,27 @@ func errReleaseState(r firmware.Release) error {
 }
 
 // Approve records a second person's approval of the plan with this digest. A
-// campaign that waits for it starts.
+// campaign that waits for it starts. Neither who made or changed the plan can
+// approve it, nor a model that asked for its start, nor their tokens, nor who
+// made these.
 func (s *Service) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID, digest string) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.approve", func(c *Campaign) error {
 		switch {
 		case c.State != Draft && c.State != AwaitingApproval:
 			return errState(*c, "approved")
-		case by.Same(c.CreatedBy) || by.Same(c.EditedBy):
-			return fleet.Refuse(fleet.ErrForbidden, "second_person_needed", "actor", by.Name)
-		case digest != c.Digest:
+		case by.Kind.IsModel():
+			return fleet.Refuse(fleet.ErrForbidden, "person_needed", "actor", by.Name)
+		}
+		asked := []fleet.Principal{c.CreatedBy, c.EditedBy}
+		if c.StartedBy != nil && c.StartedBy.Kind.IsModel() {
+			asked = append(asked, *c.StartedBy)
+		}
+		for _, who := range asked {
+			if linked, err := s.o.Linked(ctx, by, who); err != nil || linked {
+				return cmp.Or(err, error(fleet.Refuse(fleet.ErrForbidden, "second_person_needed", "actor", by.Name)))
+			}
+		}
+		if digest != c.Digest {
 			return fleet.Refuse(fleet.ErrConflict, "approval_is_stale", "digest", fleet.CleanText(digest, 12))
 		}
 		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest}

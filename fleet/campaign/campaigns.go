@@ -24,6 +24,10 @@ type Options struct {
 		devices []fleet.DeviceID, at time.Time) (int, error)
 	// RequireApproval makes every campaign but a rollback need a second person.
 	RequireApproval bool
+	// Linked reports whether two principals are the same person as far as approvals
+	// go: one made the other's token, or the same operator made both. Nil: only
+	// the same principal is.
+	Linked func(ctx context.Context, a, b fleet.Principal) (bool, error)
 
 	Events *fleet.Events
 	Wake   func()         // notifies the engine that a row changed
@@ -43,6 +47,9 @@ type Service struct {
 func New(o Options) *Service {
 	if o.Events == nil {
 		o.Events = new(fleet.Events)
+	}
+	if o.Linked == nil {
+		o.Linked = func(_ context.Context, a, b fleet.Principal) (bool, error) { return a.Same(b), nil }
 	}
 	if o.Wake == nil {
 		o.Wake = func() {}
@@ -146,7 +153,7 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 	if err := RunningEdit(c.Plan, p); err != nil {
 		return Campaign{}, err
 	}
-	if c.Plan.ApprovalRequired && Loosens(c.Plan, p) {
+	if (c.Plan.ApprovalRequired || by.Kind.IsModel()) && Loosens(c.Plan, p) {
 		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "loosening_needs_approval", "name", c.Plan.Name)
 	}
 	return s.change(ctx, by, c.ID, "campaign.edit", func(c *Campaign) error {

@@ -111,8 +111,9 @@ func drawProposal(t *rapid.T) *fleet.Proposal {
 		d.RetiredAt = &start
 	}
 	p := &fleet.Proposal{Device: &d, Principal: fleet.Principal{
-		Kind: rapid.SampledFrom(fleet.PrincipalKinds).Draw(t, "kind"), Name: rapid.SampledFrom([]string{"bot", "bot-2", "anna"}).
-			Draw(t, "caller"), Role: rapid.SampledFrom(roles).Draw(t, "role")},
+		Kind: rapid.SampledFrom(fleet.PrincipalKinds).Draw(t, "kind"),
+		Name: rapid.SampledFrom([]string{"bot", "bot-2", "anna"}).Draw(t, "caller"),
+		Role: rapid.SampledFrom(roles).Draw(t, "role")},
 		Tool: fleet.Tool{Name: rapid.SampledFrom(someTools).Draw(t, "tool"),
 			Audience: rapid.SampledFrom([]fleet.Audience{fleet.AudienceModel, fleet.AudienceUser}).Draw(t, "of")},
 		Offers: func(_ fleet.Device, tool string) bool { return tool == fleet.ToolReboot },

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,8 +83,8 @@ func approvalDetail(a fleet.Approval) map[string]any {
 }
 
 const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line, person,
-	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at, state,
-	decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code`
+	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at,
+	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code`
 
 type approvalRow struct {
 	ID             uuid.UUID
@@ -370,6 +371,20 @@ func (s *Store) PrincipalLine(ctx context.Context, p fleet.Principal) (line []st
 		return nil, "", fmt.Errorf("who made the token %q: %w", p.Name, domainError(err))
 	}
 	return line, person, nil
+}
+
+// Linked reports whether two principals are the same, or linked by tokens that one
+// of them, or the same operator, made.
+func (s *Store) Linked(ctx context.Context, a, b fleet.Principal) (bool, error) {
+	if a.Same(b) {
+		return true, nil
+	}
+	ofA, _, err := s.PrincipalLine(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	ofB, _, err := s.PrincipalLine(ctx, b)
+	return slices.ContainsFunc(ofA, func(id string) bool { return slices.Contains(ofB, id) }), err
 }
 
 // PrincipalNow reads an operator or a token again. Other principals stay as they

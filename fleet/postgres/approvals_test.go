@@ -92,7 +92,8 @@ const (
 
 func newApprovalBench(t *testing.T) *approvalBench {
 	db := testDB(t)
-	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{askedTool, fleet.ToolSnapshot},
+	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{
+		askedTool, fleet.ToolSnapshot},
 		version: 7}, link: &fleettest.Link{}, events: &fleet.Events{}, sent: make(chan string, 100),
 		now: func() time.Time { return time.Now().UTC() }}
 	ids := []fleet.DeviceID{"d0", "d1", "d2"}
@@ -154,8 +155,8 @@ func (b *approvalBench) sql(text string, args ...any) {
 
 func (b *approvalBench) person(people *fleet.Operators, name string, role fleet.Role) fleet.Principal {
 	b.t.Helper()
-	o, err := people.Create(b.t.Context(), admin, fleet.OperatorRequest{Name: name, Password: "correct horse",
-		Access: fleet.Access{Role: role}})
+	o, err := people.Create(b.t.Context(), admin, fleet.OperatorRequest{Name: name, Access: fleet.Access{Role: role},
+		Password: "correct horse"})
 	check(b.t, err)
 	return o.Principal()
 }

@@ -139,10 +139,11 @@ type callRow struct {
 }
 
 func (r callRow) call() (fleet.Call, error) {
-	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID, Approval: r.ApprovalID.UUID,
-		State:  r.State,
-		Actor:  fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
-		Result: r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
+	c := fleet.Call{ID: r.ID, Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, FanOut: r.FanoutID.UUID,
+		Approval: r.ApprovalID.UUID,
+		State:    r.State,
+		Actor:    fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
+		Result:   r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
 	var err error
 	if c.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams); err != nil {

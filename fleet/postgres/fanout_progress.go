@@ -29,7 +29,8 @@ const (
 const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded +
 	`', '` + fleet.CodeRecordLate + `')
 	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
-		SELECT state = 'running' AND coalesce(started_at, created_at) + offline_wait_ms * interval '1 millisecond' > now() FROM fanouts
+		SELECT state = 'running' AND coalesce(started_at, created_at) + offline_wait_ms * interval '1 millisecond' > now()
+			FROM fanouts
 			WHERE id = $1))`
 
 // fanOutBegan is before all calls of a fan-out ($1), also if the clock is set

@@ -45,7 +45,8 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 }
 
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
-	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version, started_at`
+	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
+	started_at`
 
 type fanOutRow struct {
 	ID          uuid.UUID

@@ -138,8 +138,8 @@ func policyColumns(r policy.Rule) []any {
 		cron, zone, ms = &w.Cron, &w.TimeZone, new(w.Duration.Milliseconds())
 	}
 	return []any{r.ID, cleanText(r.Name), r.Enabled, texts(r.Kinds), texts(r.Roles), cleanTexts(r.Names),
-		cleanTexts(r.Tools), string(r.Audience), texts(r.Effects), cleanText(r.Devices), cleanJSON(r.Arguments), cron, ms, zone,
-		string(r.Decision), cleanText(r.Note), r.ApprovalTTL.Milliseconds(), r.RatePerMinute, r.DailyBudget,
+		cleanTexts(r.Tools), string(r.Audience), texts(r.Effects), cleanText(r.Devices), cleanJSON(r.Arguments), cron, ms,
+		zone, string(r.Decision), cleanText(r.Note), r.ApprovalTTL.Milliseconds(), r.RatePerMinute, r.DailyBudget,
 		cleanText(r.UpdatedBy), r.UpdatedAt}
 }
 

@@ -126,7 +126,8 @@ func TestPolicyIsReadAgain(t *testing.T) {
 	go func() { done <- b.Run(ctx) }()
 	_, err := a.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "all", Enabled: true, Decision: fleet.DecisionDeny})
 	check(t, err)
-	proposal := &fleet.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"}, At: time.Now()}
+	proposal := &fleet.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"},
+		At: time.Now()}
 	for end := time.Now().Add(10 * time.Second); b.Judge(proposal).Decision != fleet.DecisionDeny; {
 		if time.Sleep(50 * time.Millisecond); time.Now().After(end) {
 			t.Fatal("another process does not judge by the change")

@@ -92,6 +92,9 @@ func newCall(device fleet.DeviceID, state fleet.CallState) *fleet.Call {
 	if state == fleet.CallSent {
 		c.SentAt = &at
 	}
+	if state == fleet.CallPendingApproval {
+		c.Approval = uuid.Must(uuid.NewV7())
+	}
 	if state.Final() {
 		c.FinishedAt = &at
 	}

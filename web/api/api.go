@@ -30,6 +30,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 )
 
 // prefix is where package web mounts the handler; links in answers carry it.
@@ -53,6 +54,8 @@ type Options struct {
 	Snapshots     *fleet.Snapshots
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
+	Approvals     *fleet.Approvals
+	Webhooks      *webhook.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationStore
 	SnapshotStore fleet.SnapshotStore
@@ -124,6 +127,8 @@ func newAPI(o Options) *api {
 	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
+	a.registerApprovals()
+	a.registerWebhooks()
 	a.registerEvents()
 	a.serveDocument()
 	a.router.NotFound(a.noSuchPath)

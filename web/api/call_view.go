@@ -23,7 +23,8 @@ type callView struct {
 	Arguments  json.RawMessage `json:"arguments"`
 	Actor      actorView       `json:"actor"`
 	FanOutID   *uuid.UUID      `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
-	State      fleet.CallState `json:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
+	ApprovalID *uuid.UUID      `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that the call, or its fan-out, waits for or was given"`
+	State      fleet.CallState `json:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
 	Result     json.RawMessage `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
 	Error      *callErrorView  `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
 	Evidence   []evidenceView  `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
@@ -96,6 +97,9 @@ func call(c fleet.Call) callView {
 	if c.FanOut != uuid.Nil {
 		v.FanOutID = ptr(c.FanOut) // not its address: all of c would go to the heap
 	}
+	if c.Approval != uuid.Nil {
+		v.ApprovalID = ptr(c.Approval)
+	}
 	if c.SentAt != nil && c.FinishedAt != nil {
 		v.DurationMs = ptr(c.Duration().Milliseconds())
 	}
@@ -109,7 +113,8 @@ func call(c fleet.Call) callView {
 // less time. false means that it has more than that, or text that needs escapes:
 // encoding/json has to write it, in place of what b has by then.
 func (v *callView) writeUsual(b *bytes.Buffer) bool {
-	if v.FanOutID != nil || v.Error != nil || len(v.Evidence) > 0 || v.Late != nil || v.SentAt == nil ||
+	if v.FanOutID != nil || v.ApprovalID != nil || v.Error != nil || len(v.Evidence) > 0 || v.Late != nil ||
+		v.SentAt == nil ||
 		v.FinishedAt == nil || v.DurationMs == nil {
 		return false
 	}
@@ -127,7 +132,7 @@ func (v *callView) writeUsual(b *bytes.Buffer) bool {
 	err2 := json.Compact(b, v.Arguments)
 	a = append(b.AvailableBuffer(), `,"actor":{"kind":"`...)
 	a = append(append(a, v.Actor.Kind...), `","name":"`...)
-	a = append(append(a, v.Actor.Name...), `"},"fanout_id":null,"state":"`...)
+	a = append(append(a, v.Actor.Name...), `"},"fanout_id":null,"approval_id":null,"state":"`...)
 	b.Write(append(append(a, v.State...), `","result":`...))
 	err3 := json.Compact(b, v.Result)
 	a = append(b.AvailableBuffer(), `,"error":null,"evidence":[],"timeout_ms":`...)

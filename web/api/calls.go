@@ -20,6 +20,7 @@ func (a *api) registerCalls() {
 		noun:    "device",
 		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
 		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
+			"A call that needs an approval is answered at once, in the state pending_approval: who may approves it at approval_id, and its outcome is read at /calls/{id}. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
 			"A tool with an effect (see the list of tools) takes the device away, and is judged by that.",
@@ -65,6 +66,7 @@ type makeCallInput struct {
 		Arguments arguments   `json:"arguments,omitempty"`
 		Picture   *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
 		TimeoutMs int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
+		Purpose   string      `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
 	}
 }
 
@@ -79,7 +81,7 @@ type makeCallOutput struct {
 func (in *makeCallInput) request(by fleet.Principal) (fleet.CallRequest, error) {
 	id, err := in.device()
 	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
-		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond}, err
+		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond, Purpose: in.Body.Purpose}, err
 }
 
 func (a *api) makeCall(ctx context.Context, by fleet.Principal, in *makeCallInput) (*makeCallOutput, error) {
@@ -114,7 +116,7 @@ type CallFilter struct {
 	Paging
 	Tool   string    `query:"tool" maxLength:"200"`
 	Actor  string    `query:"actor" maxLength:"200" doc:"Name of who made the call"`
-	State  []string  `query:"state" enum:"pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
+	State  []string  `query:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
 	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
 	Since  time.Time `query:"since" doc:"Created then or later"`
 	Until  time.Time `query:"until" doc:"Created before"`

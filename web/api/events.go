@@ -30,13 +30,13 @@ func (a *api) registerEvents() {
 }
 
 type eventsInput struct {
-	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump" doc:"One or several, with commas; all, if left out"`
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval" doc:"One or several, with commas; all, if left out"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
 }
 
 // eventView is the data of one event.
 type eventView struct {
-	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump"`
+	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval"`
 	At         time.Time       `json:"at"`
 	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
 	Presence   fleet.Presence  `json:"presence,omitempty"`
@@ -48,6 +48,7 @@ type eventView struct {
 	Image      string          `json:"image,omitempty" doc:"SHA-256 of a firmware image"`
 	JobID      string          `json:"job_id,omitempty"`
 	CoreDumpID string          `json:"core_dump_id,omitempty"`
+	ApprovalID string          `json:"approval_id,omitempty"`
 }
 
 func event(e fleet.Event) eventView {
@@ -68,6 +69,8 @@ func event(e fleet.Event) eventView {
 		v.JobID = e.Subject
 	case fleet.EventCoreDump:
 		v.CoreDumpID = e.Subject
+	case fleet.EventApproval:
+		v.ApprovalID = e.Subject
 	}
 	return v
 }

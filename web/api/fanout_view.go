@@ -21,8 +21,9 @@ type FanOutView struct {
 	MaxInFlight int               `json:"max_in_flight"`
 	TimeoutMs   int64             `json:"timeout_ms" doc:"Of each call; 0 takes what the tool needs"`
 	Offline     string            `json:"offline" enum:"skip,wait" doc:"What becomes of devices that are not connected"`
-	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on; 0 with skip"`
-	State       fleet.FanOutState `json:"state" enum:"running,completed,canceled"`
+	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on, or from its approval; 0 with skip"`
+	State       fleet.FanOutState `json:"state" enum:"pending_approval,running,completed,canceled,refused"`
+	ApprovalID  *uuid.UUID        `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that it waits for or was given"`
 	Targets     int               `json:"targets" doc:"Devices that it goes to"`
 	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out, or could not be called"`
 	CreatedAt   time.Time         `json:"created_at"`
@@ -37,6 +38,9 @@ func fanOut(f fleet.FanOut) FanOutView {
 		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
 	if f.OfflineWait > 0 {
 		v.Offline = "wait"
+	}
+	if f.Approval != uuid.Nil {
+		v.ApprovalID = ptr(f.Approval)
 	}
 	if f.CanceledBy != "" {
 		v.CanceledBy = &f.CanceledBy
@@ -126,6 +130,7 @@ type previewView struct {
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets" doc:"Devices that would be called"`
 	Offline  int          `json:"offline" doc:"Of these, not connected now: see offline of the request"`
+	Approval int          `json:"need_approval" doc:"Of the targets: if there are any, the fan-out waits for its approval"`
 	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
 	Effect   string       `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of each device's connection; empty: nothing"`
 	Confirm  bool         `json:"needs_confirm" doc:"The fan-out needs the number of targets in confirm"`
@@ -133,8 +138,9 @@ type previewView struct {
 }
 
 func preview(p fleet.FanOutPreview) previewView {
-	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, UserOnly: p.UserOnly,
-		Effect: string(p.Effect), Confirm: p.NeedsConfirm(), Skipped: []reasonView{}}
+	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, Approval: p.NeedApproval,
+		UserOnly: p.UserOnly,
+		Effect:   string(p.Effect), Confirm: p.NeedsConfirm(), Skipped: []reasonView{}}
 	for _, s := range p.Skipped {
 		v.Skipped = append(v.Skipped, reasonView(s))
 	}

@@ -18,7 +18,7 @@ func (a *api) registerFanOuts() {
 		method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
 		created: true,
 		summary: "Call a tool of many devices",
-		about: "Give a filter (q; an empty one means every device) or devices. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
+		about: "Give a filter (q; an empty one means every device) or devices. If one of them needs an approval the whole fan-out waits for it, in the state pending_approval. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
 			"A tool after which a person has to go to each device, such as self.system.reconfigure_wifi, is called only with the number of targets in confirm.",
 		more: func(h *huma.Operation) {
 			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
@@ -45,6 +45,7 @@ type createFanOutInput struct {
 		Arguments   arguments `json:"arguments,omitempty"`
 		MaxInFlight int       `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64"`
 		TimeoutMs   int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
+		Purpose     string    `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
 		Offline     string    `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
 		OfflineWait int64     `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
 		Confirm     int       `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
@@ -55,7 +56,8 @@ type createFanOutInput struct {
 func (in *createFanOutInput) request(by fleet.Principal) (fleet.FanOutRequest, error) {
 	b := in.Body
 	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
-		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm}
+		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm,
+		Purpose: b.Purpose}
 	switch {
 	case b.Offline == "wait":
 		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)

@@ -89,6 +89,10 @@ var needs = map[string]fleet.Role{
 	"start-key-rotation":  fleet.RoleAdmin,
 	"finish-key-rotation": fleet.RoleAdmin, "abort-key-rotation": fleet.RoleAdmin,
 	"restart-key-rotation-devices": fleet.RoleAdmin,
+	"list-approvals":               fleet.RoleViewer, "get-approval": fleet.RoleViewer,
+	"approve-call": fleet.RoleOperator, "deny-call": fleet.RoleOperator, "withdraw-call": fleet.RoleOperator,
+	"list-webhooks": fleet.RoleAdmin, "create-webhook": fleet.RoleAdmin, "update-webhook": fleet.RoleAdmin,
+	"delete-webhook": fleet.RoleAdmin, "test-webhook": fleet.RoleAdmin,
 }
 
 var pathParam = regexp.MustCompile(`\{[^}]*\}`)

@@ -25,7 +25,7 @@ func (a *api) registerOperators() {
 		noun:    "operator",
 		summary: "Change what an operator may do, lock one out or in, or set the password",
 		about: "What is left out stays. It holds from the operator's next request on. " +
-			"Nobody changes their own role or scope, and the last admin of the whole fleet stays one."}, a.updateOperator)
+			"Operators cannot change their own role or scope, and the last admin of the whole fleet stays one."}, a.updateOperator)
 }
 
 type operatorView struct {

@@ -243,20 +243,23 @@ func (a *api) deletePolicy(ctx context.Context, by fleet.Principal, in *deletePo
 	return &empty{}, a.Policies.Delete(ctx, by, in.Version, in.uuid())
 }
 
+// TrialSubject says on whose behalf a call is tried.
+type TrialSubject struct {
+	Token    string              `json:"token_id,omitempty" format:"uuid" doc:"A token, or"`
+	Operator string              `json:"operator_id,omitempty" format:"uuid" doc:"an operator, or"`
+	Kind     fleet.PrincipalKind `json:"kind,omitempty" enum:"operator,program,model,voice,campaign,system" doc:"whoever has this kind, and role and name"`
+	Role     fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
+	Name     string              `json:"name,omitempty" maxLength:"120"`
+}
+
 type testPolicyInput struct {
 	Body struct {
-		Principal struct {
-			Token    string              `json:"token_id,omitempty" format:"uuid" doc:"A token, or"`
-			Operator string              `json:"operator_id,omitempty" format:"uuid" doc:"an operator, or"`
-			Kind     fleet.PrincipalKind `json:"kind,omitempty" enum:"operator,program,model,voice,campaign,system" doc:"whoever has this kind, and role and name"`
-			Role     fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
-			Name     string              `json:"name,omitempty" maxLength:"120"`
-		} `json:"principal"`
-		Device    string    `json:"device,omitempty" maxLength:"64" doc:"A device, or"`
-		Query     string    `json:"q,omitempty" maxLength:"1024" doc:"the devices of a query; without both: all in service"`
-		Tool      string    `json:"tool" minLength:"1" maxLength:"200" example:"self.reboot"`
-		Arguments arguments `json:"arguments,omitempty"`
-		Limit     int       `json:"limit,omitempty" minimum:"1" maximum:"1000" default:"100" doc:"Most devices in the answer"`
+		Principal TrialSubject `json:"principal"`
+		Device    string       `json:"device,omitempty" maxLength:"64" doc:"A device, or"`
+		Query     string       `json:"q,omitempty" maxLength:"1024" doc:"the devices of a query; without both: all in service"`
+		Tool      string       `json:"tool" minLength:"1" maxLength:"200" example:"self.reboot"`
+		Arguments arguments    `json:"arguments,omitempty"`
+		Limit     int          `json:"limit,omitempty" minimum:"1" maximum:"1000" default:"100" doc:"Most devices in the answer"`
 	}
 }
 

@@ -365,8 +365,8 @@ func TestTokenRate(t *testing.T) {
 	}
 }
 
-// Nobody makes a principal that may do more than they may.
-func TestNobodyMakesWiderPrincipals(t *testing.T) {
+// A principal cannot make another that may do more.
+func TestNoWiderPrincipals(t *testing.T) {
 	w := newWorld(t)
 	for _, r := range []fleet.TokenRequest{
 		{Name: "some devices", Role: fleet.RoleAdmin, Scope: "tag:in"},

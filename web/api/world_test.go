@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
@@ -24,8 +25,10 @@ import (
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/webhook"
 )
 
 const (
@@ -50,7 +53,9 @@ var tools = []fleet.Tool{
 type world struct {
 	*httptest.Server
 	api       *api
+	db        *pgxpool.Pool
 	store     *postgres.Store
+	jobs      *jobs.Jobs // not run
 	link      *fleettest.Link
 	events    *fleet.Events
 	presence  *fleet.Presences
@@ -71,7 +76,7 @@ type world struct {
 	policies  *policy.Service
 }
 
-// encoder writes calls in a way of its own: how devices get them is the broker's.
+// encoder writes calls for previews; how devices get them is the broker's.
 type encoder struct{}
 
 func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
@@ -87,7 +92,8 @@ func newWorld(t testing.TB) *world {
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel() // each test makes its own world, and mostly waits for that
 	}
-	w := &world{store: postgres.New(pgtest.New(t), postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
+	db := pgtest.New(t)
+	w := &world{db: db, store: postgres.New(db, postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
 		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}
 	log := slog.New(slog.NewTextHandler(w.log, nil))
 	w.domain(t, log)
@@ -133,7 +139,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.policies.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Link: w.link,
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
+		Link:    w.link,
 		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
@@ -143,15 +150,29 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Inventories: w.store, Events: w.events, Log: log})
 	w.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log,
 		WriteEvery: 10 * time.Millisecond})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Presence: w.presence,
-		Events: w.events, Log: log})
-	w.run(t, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Approvals: w.store,
+		Presence: w.presence, Events: w.events, Log: log})
+	approvals := fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: calls, FanOuts: fanOuts,
+		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
+	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks := webhook.New(webhook.Options{Store: w.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
+	t.Cleanup(hooks.Close)
+	work, err := jobs.New(w.db, w.store, jobs.Options{Webhooks: hooks, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.jobs = work
+	w.run(t, approvals.Run, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
+		Approvals: approvals, Webhooks: hooks,
 		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
@@ -172,7 +193,8 @@ func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
 		Unavailable: campaign.Unavailable(w.store), Layouts: w.store, Events: w.events, Log: log})
 	w.campaigns = campaign.New(campaign.Options{Store: w.store, Firmware: w.store, Devices: w.store,
 		Inventories: w.store,
-		Quarantines: w.store, Requeue: w.store.Requeue, Events: w.events, Wake: func() {}, Zone: time.UTC, Log: log})
+		Quarantines: w.store, Requeue: w.store.Requeue, Linked: w.store.Linked, Events: w.events, Wake: func() {},
+		Zone: time.UTC, Log: log})
 }
 
 func (w *world) run(t testing.TB, services ...func(context.Context) error) {

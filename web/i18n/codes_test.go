@@ -210,7 +210,7 @@ func (s *source) variants(code string) []string {
 	case "type.":
 		of = []string{"integer", "number", "string", "boolean"}
 	case "state.":
-		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState"} {
+		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState", "ApprovalState"} {
 			of = append(of, s.typed[name]...)
 		}
 	case "image_in_use.":

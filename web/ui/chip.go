@@ -19,7 +19,7 @@ var tones = map[string]tone{
 	// calls; pending is also a presence: never seen on MQTT
 	"pending": toneNone, "sent": toneBusy, "succeeded": toneGood, "tool_error": toneBad,
 	"timed_out": toneBad, "unknown": toneWarn, "refused": toneWarn, "invalid": toneWarn,
-	"canceled": toneNone,
+	"canceled": toneNone, "pending_approval": toneBusy,
 	// fan-outs
 	"running": toneBusy, "completed": toneGood,
 	// enrolment

@@ -4,15 +4,16 @@ import "net/url"
 
 // The views that a live stream can follow: the view parameter of [PathEvents].
 const (
-	ViewOverview = "overview" // patches: presenceNow, attention, recent failures, running fan-outs
-	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a device appears that matches
-	ViewDevice   = "device"   // id; patches: DeviceHead, CallRow, Snapshot
-	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call
-	ViewCall     = "call"     // id; patches: CallView
-	ViewFanOut   = "fanout"   // id; patches: FanOutProgress
-	ViewFirmware = "firmware" // patches: ReleaseRow, ImageRow; "new" for each new one
-	ViewRelease  = "release"  // id; patches: the head of FirmwareReleasePage
-	ViewFlash    = "flash"    // since, image; patches: Joining
+	ViewOverview  = "overview"  // patches: presenceNow, attention, recent failures, running fan-outs
+	ViewDevices   = "devices"   // patches: DeviceRow; "new" when a device appears that matches
+	ViewDevice    = "device"    // id; patches: DeviceHead, CallRow, Snapshot
+	ViewCalls     = "calls"     // as the list's filter; patches: CallRow; "new" for each new call
+	ViewCall      = "call"      // id; patches: CallView
+	ViewFanOut    = "fanout"    // id; patches: FanOutProgress
+	ViewApprovals = "approvals" // id of one, or none; patches: ApprovalCard, the badge; "new" for each new one
+	ViewFirmware  = "firmware"  // patches: ReleaseRow, ImageRow; "new" for each new one
+	ViewRelease   = "release"   // id; patches: the head of FirmwareReleasePage
+	ViewFlash     = "flash"     // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow
 	ViewCampaign    = "campaign"    // id; patches: the parts of CampaignBoard

@@ -13,6 +13,7 @@ var icons = map[string]string{
 	"devices":   "M7 3h10a1 1 0 0 1 1 1v16a1 1 0 0 1-1 1H7a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1zM10 18h4",
 	"calls":     "M4 6h16M4 12h10M4 18h7M17 15l3 3-3 3",
 	"fanouts":   "M4 12h5M9 12 17 5M9 12h8M9 12l8 7M20 5h.01M20 12h.01M20 19h.01",
+	"approvals": "M8 3h8v3H8zM16 4.5h3v16H5v-16h3M8.5 13l2.5 2.5 4.5-5",
 	"firmware":  "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
 	"campaigns": "M4 5h4v4H4zM10 7h10M4 11h4v4H4zM10 13h7M4 17h4v4H4zM10 19h4",
 	"settings":  "M4 7h9M19 7h1M4 17h1M11 17h9M16 4.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5zM8 14.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5z",
@@ -64,7 +65,7 @@ func icon(name string) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(icons[name])
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 32, Col: 79}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 33, Col: 79}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 		if templ_7745c5c3_Err != nil {

@@ -40,6 +40,7 @@ var nav = []navItem{
 	{"devices", "nav.devices", PathDevices, false},
 	{"calls", "nav.calls", PathCalls, false},
 	{"fanouts", "nav.fanouts", PathFanOuts, true},
+	{"approvals", "approvals.title", PathApprovals, true},
 	{"firmware", "firmware.nav", PathFirmware, false},
 	{"campaigns", "campaign.title", PathCampaigns, false},
 	{"settings", "nav.settings", PathSettings, true},

@@ -46,6 +46,7 @@ type PresenceNow struct {
 // Attention is what waits for a person; a live stream sends it as a patch.
 type Attention struct {
 	Claims    int // devices that show a code
+	Calls     int // calls and fan-outs that wait for an approval
 	Approvals int // devices in the approval queue
 	Conflicts int // devices whose id two units seem to use
 	Holds     int
@@ -73,7 +74,7 @@ func NewCampaignNeed(c campaign.Campaign) (n CampaignNeed, ok bool) {
 }
 
 func (a Attention) none() bool {
-	return a.Claims+a.Approvals+a.Conflicts+a.Holds+len(a.Campaigns) == 0
+	return a.Calls+a.Claims+a.Approvals+a.Conflicts+a.Holds+len(a.Campaigns) == 0
 }
 
 type presenceCount struct {

@@ -104,8 +104,13 @@ func capital(s string) string {
 	return string(unicode.ToUpper(r)) + s[n:]
 }
 
+// joined writes a list as a language does: a, b and c.
 func joined(ctx context.Context, list []string) string {
-	return strings.Join(list, t(ctx, "policy.join"))
+	last := len(list) - 1
+	if last < 1 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:last], t(ctx, "policy.join")) + t(ctx, "policy.join_last") + list[last]
 }
 
 // narrowed are the lines that say when a rule applies, beyond its sentence.

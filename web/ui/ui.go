@@ -40,11 +40,12 @@ type Page struct {
 	Zone  *time.Location // of the viewer; nil is UTC
 	Now   time.Time      // zero takes the present
 
-	Operator *Operator // who is signed in; nil before sign-in
-	URL      *url.URL  // of the request: marks the current place, and where a language switch returns
-	Open     bool      // enrolment is "open": every page says so
-	Waiting  int       // devices waiting for a person: shown at Devices
-	Flash    *Flash    // outcome of what was done last
+	Operator  *Operator // who is signed in; nil before sign-in
+	URL       *url.URL  // of the request: marks the current place, and where a language switch returns
+	Open      bool      // enrolment is "open": every page says so
+	Waiting   int       // devices waiting for a person: shown at Devices
+	Approvals int       // requests waiting for a decision
+	Flash     *Flash    // outcome of what was done last
 }
 
 // An Operator is the signed-in person.

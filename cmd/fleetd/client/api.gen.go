@@ -72,10 +72,13 @@ type Board struct {
 
 // Call defines model for Call.
 type Call struct {
-	Actor     Actor       `json:"actor"`
-	Arguments interface{} `json:"arguments"`
-	CreatedAt time.Time   `json:"created_at"`
-	DeviceID  string      `json:"device_id"`
+	Actor Actor `json:"actor"`
+
+	// ApprovalID The approval that the call, or its fan-out, waits for or was given
+	ApprovalID *string     `json:"approval_id"`
+	Arguments  interface{} `json:"arguments"`
+	CreatedAt  time.Time   `json:"created_at"`
+	DeviceID   string      `json:"device_id"`
 
 	// DurationMs From sending to the outcome
 	DurationMs *int64     `json:"duration_ms"`
@@ -98,6 +101,59 @@ type Call struct {
 	State     string     `json:"state"`
 	TimeoutMs int64      `json:"timeout_ms"`
 	Tool      string     `json:"tool"`
+}
+
+// CallApproval defines model for CallApproval.
+type CallApproval struct {
+	Arguments interface{} `json:"arguments"`
+	AskedBy   Actor       `json:"asked_by"`
+	CallID    *string     `json:"call_id"`
+
+	// Code Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise
+	Code      string     `json:"code"`
+	CreatedAt time.Time  `json:"created_at"`
+	DecidedAt *time.Time `json:"decided_at"`
+	DecidedBy *Actor     `json:"decided_by"`
+
+	// DeviceID Of a call
+	DeviceID *string `json:"device_id"`
+
+	// Digest SHA-256 over who asks, devices, tool, arguments and policy version: what the approval is good for
+	Digest    string    `json:"digest"`
+	ExpiresAt time.Time `json:"expires_at"`
+	FanoutID  *string   `json:"fanout_id"`
+	ID        string    `json:"id"`
+
+	// Person Operator who made the token that asked; empty if an operator asked
+	Person        string `json:"person"`
+	PolicyVersion int64  `json:"policy_version"`
+
+	// Purpose What the asker gave as reason; foreign text
+	Purpose string `json:"purpose"`
+
+	// Q Filter of a fan-out; empty when the devices were named
+	Q string `json:"q"`
+
+	// Reason Given with the decision
+	Reason string `json:"reason"`
+
+	// Rule Id of the rule that asks for an approval
+	Rule     string `json:"rule"`
+	RuleName string `json:"rule_name"`
+	State    string `json:"state"`
+	Subject  string `json:"subject"`
+
+	// Targets Devices
+	Targets int64  `json:"targets"`
+	Tool    string `json:"tool"`
+}
+
+// CallApprovalList defines model for CallApprovalList.
+type CallApprovalList struct {
+	Items []CallApproval `json:"items"`
+
+	// NextCursor Give it as cursor to get the next page; null on the last
+	NextCursor *string `json:"next_cursor"`
 }
 
 // CallBucket defines model for CallBucket.
@@ -413,6 +469,12 @@ type CreateReleaseInputBody struct {
 
 	// Version The images' own, if left out
 	Version *string `json:"version,omitempty"`
+}
+
+// DecideInputBody defines model for DecideInputBody.
+type DecideInputBody struct {
+	// Reason Kept with the decision
+	Reason *string `json:"reason,omitempty"`
 }
 
 // DenyCampaignInputBody defines model for DenyCampaignInputBody.
@@ -794,6 +856,9 @@ type MakeCallInputBody struct {
 	Arguments *json.RawMessage `json:"arguments,omitempty"`
 	Picture   *PictureRef      `json:"picture,omitempty"`
 
+	// Purpose Why, at most 300 bytes: shown to who approves, if the policy asks for that
+	Purpose *string `json:"purpose,omitempty"`
+
 	// TimeoutMs How long to wait for the answer; 0 takes what the tool needs
 	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
 
@@ -916,6 +981,84 @@ type PlannedWave struct {
 
 	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
+}
+
+// Policy defines model for Policy.
+type Policy struct {
+	// ApprovalTTLMs How long a call waits for its approval; 0: the usual
+	ApprovalTTLMs int64 `json:"approval_ttl_ms"`
+
+	// Arguments JSON schema that the arguments satisfy; null: any
+	Arguments interface{} `json:"arguments"`
+
+	// Audience Of the tool; empty: any
+	Audience  string    `json:"audience"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// DailyBudget Most calls of one caller of one tool in a day of UTC; 0: any number
+	DailyBudget int64  `json:"daily_budget"`
+	Decision    string `json:"decision"`
+
+	// Devices A query; empty: any device
+	Devices string `json:"devices"`
+
+	// Effects Of the tool on the device's connection
+	Effects []string `json:"effects"`
+	Enabled bool     `json:"enabled"`
+
+	// Fixed Cannot be changed, moved, disabled or removed
+	Fixed bool   `json:"fixed"`
+	ID    string `json:"id"`
+
+	// Kinds Of the caller; an empty list is any
+	Kinds []string `json:"kinds"`
+	Name  string   `json:"name"`
+
+	// Names Patterns of the caller's name
+	Names []string `json:"names"`
+
+	// Note For people: why
+	Note string `json:"note"`
+
+	// Position Place in the list, from 0
+	Position int64 `json:"position"`
+
+	// RatePerMinute Most calls of one caller of one tool; 0: any number
+	RatePerMinute int64 `json:"rate_per_minute"`
+
+	// Roles That the caller has on the device
+	Roles []string `json:"roles"`
+
+	// Tools Patterns of the tool's name
+	Tools     []string  `json:"tools"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	// UpdatedBy Empty for a rule that fleetd came with
+	UpdatedBy string          `json:"updated_by"`
+	Warnings  []PolicyWarning `json:"warnings"`
+	Window    *Window         `json:"window"`
+}
+
+// PolicyList defines model for PolicyList.
+type PolicyList struct {
+	Items []Policy `json:"items"`
+
+	// NextCursor Always null: the list is whole
+	NextCursor *string `json:"next_cursor"`
+
+	// Otherwise What is decided about a call that no rule applies to
+	Otherwise string `json:"otherwise"`
+
+	// Version Of the policy; each change makes the next
+	Version int64 `json:"version"`
+}
+
+// PolicyWarning defines model for PolicyWarning.
+type PolicyWarning struct {
+	// Code Examples: shadowed
+	Code   string                 `json:"code"`
+	Detail string                 `json:"detail"`
+	Params map[string]interface{} `json:"params"`
 }
 
 // Problem defines model for Problem.
@@ -1168,6 +1311,25 @@ type SignImageInputBody struct {
 	Signature string `json:"signature"`
 }
 
+// TestPolicyInputBody defines model for TestPolicyInputBody.
+type TestPolicyInputBody struct {
+	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
+	Arguments *map[string]interface{} `json:"arguments,omitempty"`
+
+	// Device A device, or
+	Device *string `json:"device,omitempty"`
+
+	// Limit Most devices in the answer
+	Limit     *int64       `json:"limit,omitempty"`
+	Principal TrialSubject `json:"principal"`
+
+	// Q the devices of a query; without both: all in service
+	Q *string `json:"q,omitempty"`
+
+	// Tool Examples: self.reboot
+	Tool string `json:"tool"`
+}
+
 // Tool defines model for Tool.
 type Tool struct {
 	// Audience user: never called by a language model
@@ -1190,6 +1352,95 @@ type ToolList struct {
 
 	// NextCursor Give it as cursor to get the next page; null on the last
 	NextCursor *string `json:"next_cursor"`
+}
+
+// Trial defines model for Trial.
+type Trial struct {
+	// Items The first of them
+	Items []TrialDevice `json:"items"`
+
+	// Matched Devices of the query
+	Matched int64 `json:"matched"`
+
+	// Outcomes Devices that were looked at, by outcome
+	Outcomes  map[string]int64 `json:"outcomes"`
+	Principal TrialPrincipal   `json:"principal"`
+
+	// Tried Of these, devices that were looked at: at most 1,000
+	Tried int64 `json:"tried"`
+
+	// Version Of the policy
+	Version int64 `json:"version"`
+}
+
+// TrialBytes defines model for TrialBytes.
+type TrialBytes struct {
+	// ID The request's id
+	ID int32 `json:"id"`
+
+	// IDIs next: what the device's next call gets; placeholder: the device is not connected
+	IDIs string `json:"id_is"`
+
+	// Message The whole MQTT message: the request in its envelope
+	Message string `json:"message"`
+
+	// Request The JSON-RPC request
+	Request string `json:"request"`
+
+	// URLIs placeholder: the argument url stands here in place of a one-time address
+	URLIs string `json:"url_is"`
+}
+
+// TrialDevice defines model for TrialDevice.
+type TrialDevice struct {
+	Bytes    *TrialBytes `json:"bytes"`
+	DeviceID string      `json:"device_id"`
+	Name     string      `json:"name"`
+	Outcome  string      `json:"outcome"`
+
+	// Refusals Of the gate, the policy's among them; the call would end with the first
+	Refusals []TrialRefusal `json:"refusals"`
+	Rule     *TrialRule     `json:"rule"`
+
+	// Verdict Of the policy; empty where the device does not offer the tool
+	Verdict string `json:"verdict"`
+}
+
+// TrialPrincipal defines model for TrialPrincipal.
+type TrialPrincipal struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+
+	// Role The highest it has on any device
+	Role string `json:"role"`
+}
+
+// TrialRefusal defines model for TrialRefusal.
+type TrialRefusal struct {
+	// Code Examples: device_held
+	Code    string                 `json:"code"`
+	Message string                 `json:"message"`
+	Params  map[string]interface{} `json:"params"`
+}
+
+// TrialRule defines model for TrialRule.
+type TrialRule struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// TrialSubject defines model for TrialSubject.
+type TrialSubject struct {
+	// Kind whoever has this kind, and role and name
+	Kind *string `json:"kind,omitempty"`
+	Name *string `json:"name,omitempty"`
+
+	// OperatorID an operator, or
+	OperatorID *string `json:"operator_id,omitempty"`
+	Role       *string `json:"role,omitempty"`
+
+	// TokenID A token, or
+	TokenID *string `json:"token_id,omitempty"`
 }
 
 // VersionWarning defines model for VersionWarning.

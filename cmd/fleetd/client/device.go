@@ -164,6 +164,8 @@ func (c *deviceCall) Run(ctx context.Context) error {
 		}
 	}
 	switch {
+	case call.State == "pending_approval":
+		return fmt.Errorf("the call %s waits for a person: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
 	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
 		fmt.Fprintf(os.Stderr, "%s (%s)\n", terminal.Printable(call.Error.Message), call.Error.Code)
 	case call.Error != nil:

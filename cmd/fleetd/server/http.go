@@ -38,7 +38,8 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Presences: s.Presences,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Serials: s.Serials,
 		Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
-		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns, Pictures: s.store, Stats: s.store,
+		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
+		Approvals: s.Approvals, Webhooks: s.Webhooks, Pictures: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
 		ConnContext: device.WithConn,
@@ -65,7 +66,7 @@ func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Snapshots: s.Snapshots,
-		Firmware: s.Firmware, Campaigns: s.Campaigns,
+		Firmware: s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})

@@ -302,8 +302,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Events: s.Events,
-		Wake: engine.Wake, Zone: s.zone, Log: log})
+		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Linked: s.store.Linked,
+		Events: s.Events,
+		Wake:   engine.Wake, Zone: s.zone, Log: log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 

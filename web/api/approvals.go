@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/access"
+)
+
+func (a *api) registerApprovals() {
+	const path, one = "/approvals", "/approvals/{id}"
+	register(a, operation{id: "list-approvals", reach: access.List, method: http.MethodGet, path: path, role: fleet.RoleViewer,
+		summary: "List what waits for a person's decision, and what was decided, newest first",
+		about:   "Campaigns have an approval of their own: list those in the state awaiting_approval."}, a.listApprovals)
+	register(a, operation{id: "get-approval", reach: access.Audience,
+		method: http.MethodGet, path: one, role: fleet.RoleViewer, noun: "approval",
+		summary: "Show an approval"}, a.getApproval)
+	register(a, operation{id: "approve-call", reach: access.Audience,
+		method: http.MethodPost, path: one + "/approve", role: fleet.RoleOperator,
+		noun:    "approval",
+		summary: "Approve a call or a fan-out",
+		about: "It then goes on as if it had just been made. Who asked cannot approve, nor who made the token that asked, nor a token that either of them made; a language model never can. " +
+			"approval_stale: the policy or the call changed since it was asked for; make the call again."}, a.approveCall)
+	register(a, operation{id: "deny-call", reach: access.Audience,
+		method: http.MethodPost, path: one + "/deny", role: fleet.RoleOperator,
+		noun:    "approval",
+		summary: "Deny a call or a fan-out", about: "It ends as refused, with the code approval_denied."}, a.denyCall)
+	register(a, operation{id: "withdraw-call", reach: access.Audience,
+		method: http.MethodPost, path: one + "/withdraw", role: fleet.RoleOperator,
+		noun:    "approval",
+		summary: "Withdraw what one has asked for", about: "For who asked, and who made the token that asked."}, a.withdrawCall)
+}
+
+// CallApprovalView is the approval of a call or a fan-out.
+type CallApprovalView struct {
+	ID            uuid.UUID             `json:"id" format:"uuid"`
+	State         fleet.ApprovalState   `json:"state" enum:"waiting,approved,denied,expired,withdrawn"`
+	Subject       fleet.ApprovalSubject `json:"subject" enum:"call,fanout"`
+	CallID        *uuid.UUID            `json:"call_id" format:"uuid" nullable:"true"`
+	FanOutID      *uuid.UUID            `json:"fanout_id" format:"uuid" nullable:"true"`
+	DeviceID      *fleet.DeviceID       `json:"device_id" nullable:"true" doc:"Of a call"`
+	Query         string                `json:"q" doc:"Filter of a fan-out; empty when the devices were named"`
+	Targets       int                   `json:"targets" doc:"Devices"`
+	Tool          string                `json:"tool"`
+	Arguments     json.RawMessage       `json:"arguments"`
+	AskedBy       actorView             `json:"asked_by"`
+	Person        string                `json:"person" doc:"Operator who made the token that asked; empty if an operator asked"`
+	Purpose       string                `json:"purpose" doc:"What the asker gave as reason; foreign text"`
+	Rule          string                `json:"rule" doc:"Id of the rule that asks for an approval"`
+	RuleName      string                `json:"rule_name"`
+	PolicyVersion int64                 `json:"policy_version"`
+	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices, tool, arguments and policy version: what the approval is good for"`
+	CreatedAt     time.Time             `json:"created_at"`
+	ExpiresAt     time.Time             `json:"expires_at"`
+	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
+	DecidedAt     *time.Time            `json:"decided_at"`
+	Reason        string                `json:"reason" doc:"Given with the decision"`
+	Code          string                `json:"code" doc:"Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise"`
+}
+
+// TransformSchema says which objects may be null.
+func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "decided_by")
+}
+
+func callApproval(a fleet.Approval) CallApprovalView {
+	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
+		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), AskedBy: actor(a.AskedBy), Person: a.Person, Purpose: a.Purpose,
+		Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion, Digest: hex.EncodeToString(a.Digest[:]),
+		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
+		Code: a.Code}
+	if a.Subject == fleet.ApprovalOfCall {
+		v.CallID, v.DeviceID = ptr(a.SubjectID), ptr(a.Device)
+	} else {
+		v.FanOutID = ptr(a.SubjectID)
+	}
+	if a.DecidedAt != nil {
+		v.DecidedBy = ptr(actor(a.DecidedBy))
+	}
+	return v
+}
+
+type listApprovalsInput struct {
+	Paging
+	State  []string `query:"state" enum:"waiting,approved,denied,expired,withdrawn" doc:"One or several, with commas"`
+	Device string   `query:"device" maxLength:"80" doc:"Only those of calls to this device"`
+}
+
+func (a *api) listApprovals(ctx context.Context, by fleet.Principal, in *listApprovalsInput) (
+	*answer[list[CallApprovalView]], error) {
+	f := fleet.ApprovalFilter{Limit: in.Limit, Cursor: in.Cursor}
+	var err error
+	if f.Device, err = deviceParam(in.Device); err != nil {
+		return nil, err
+	}
+	for _, s := range in.State {
+		f.States = append(f.States, fleet.ApprovalState(s))
+	}
+	page, err := a.Approvals.List(ctx, by, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, callApproval), nil
+}
+
+func (a *api) getApproval(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[CallApprovalView], error) {
+	return approved(a.Approvals.Get(ctx, by, in.uuid()))
+}
+
+func approved(v fleet.Approval, err error) (*answer[CallApprovalView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(callApproval(v)), nil
+}
+
+type decideInput struct {
+	IDPath
+	Body *struct {
+		Reason string `json:"reason,omitempty" maxLength:"300" doc:"Kept with the decision"`
+	} `required:"false"`
+}
+
+func (in *decideInput) reason() string {
+	if in.Body == nil {
+		return ""
+	}
+	return in.Body.Reason
+}
+
+func (a *api) approveCall(ctx context.Context, by fleet.Principal, in *decideInput) (*answer[CallApprovalView], error) {
+	return approved(a.Approvals.Approve(ctx, by, in.uuid(), in.reason()))
+}
+
+func (a *api) denyCall(ctx context.Context, by fleet.Principal, in *decideInput) (*answer[CallApprovalView], error) {
+	return approved(a.Approvals.Deny(ctx, by, in.uuid(), in.reason()))
+}
+
+func (a *api) withdrawCall(ctx context.Context, by fleet.Principal, in *decideInput) (*answer[CallApprovalView],
+	error) {
+	return approved(a.Approvals.Withdraw(ctx, by, in.uuid(), in.reason()))
+}

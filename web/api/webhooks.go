@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/webhook"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+)
+
+func (a *api) registerWebhooks() {
+	const path, one = "/webhooks", "/webhooks/{id}"
+	register(a, operation{id: "list-webhooks", reach: access.Fleet,
+		method: http.MethodGet, path: path, role: fleet.RoleAdmin,
+		summary: "List webhooks, without their secrets"}, a.listWebhooks)
+	register(a, operation{id: "create-webhook", reach: access.Fleet,
+		method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
+		summary: "Have events posted to an address",
+		about: "Each delivery is a POST of JSON with event, at, sent_at, delivery_id, url and what the event is about. X-Fleetd-Signature is sha256= and the HMAC-SHA256 of the body with the secret; X-Fleetd-Timestamp is sent_at in Unix seconds. " +
+			"An answer below 300 within 10 seconds ends the delivery; redirects are not followed. Others are repeated for some two hours. The secret is in this answer alone."}, a.createWebhook)
+	register(a, operation{id: "update-webhook", reach: access.Fleet,
+		method: http.MethodPatch, path: one, role: fleet.RoleAdmin,
+		noun: "webhook", summary: "Change a webhook"}, a.updateWebhook)
+	register(a, operation{id: "delete-webhook", reach: access.Fleet,
+		method: http.MethodDelete, path: one, role: fleet.RoleAdmin,
+		noun: "webhook", summary: "Delete a webhook"}, a.deleteWebhook)
+	register(a, operation{id: "test-webhook", reach: access.Fleet,
+		method: http.MethodPost, path: one + "/test", role: fleet.RoleAdmin,
+		noun: "webhook", summary: "Post a test event now, once"}, a.testWebhook)
+}
+
+// WebhookView is a webhook without its secret.
+type WebhookView struct {
+	ID        uuid.UUID           `json:"id" format:"uuid"`
+	Name      string              `json:"name"`
+	URL       string              `json:"url"`
+	Events    []webhook.EventKind `json:"events" nullable:"false"`
+	Enabled   bool                `json:"enabled"`
+	CreatedBy string              `json:"created_by"`
+	CreatedAt time.Time           `json:"created_at"`
+	Last      *deliveryView       `json:"last_delivery" doc:"null before the first"`
+}
+
+// TransformSchema says that last_delivery may be null.
+func (WebhookView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "last_delivery")
+}
+
+// deliveryView is one attempt to deliver an event.
+type deliveryView struct {
+	Event   webhook.EventKind `json:"event"`
+	At      time.Time         `json:"at"`
+	OK      bool              `json:"ok"`
+	Status  int               `json:"status" doc:"Of the answer; 0 without one"`
+	Code    string            `json:"code,omitempty" doc:"Why it failed"`
+	Message string            `json:"message,omitempty"`
+	Params  fleet.Params      `json:"params,omitempty"`
+}
+
+func delivery(d webhook.Delivery) *deliveryView {
+	if d.At == nil {
+		return nil
+	}
+	v := &deliveryView{Event: d.Event, At: utc(*d.At), OK: d.Reason.Code == "", Status: d.Status, Code: d.Reason.Code,
+		Params: d.Reason.Params}
+	if !v.OK {
+		v.Message = i18n.Because(i18n.English, time.UTC, "webhook.failure.", d.Reason)
+	}
+	return v
+}
+
+func webhookOf(w webhook.Webhook) WebhookView {
+	return WebhookView{ID: w.ID, Name: w.Name, URL: w.URL, Events: w.Events, Enabled: w.Enabled, CreatedBy: w.CreatedBy,
+		CreatedAt: utc(w.CreatedAt), Last: delivery(w.Last)}
+}
+
+func (a *api) listWebhooks(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[list[WebhookView]], error) {
+	hooks, err := a.Webhooks.List(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(hooks, webhookOf), nil
+}
+
+type createWebhookInput struct {
+	Body struct {
+		Name    string              `json:"name" minLength:"1" maxLength:"120"`
+		URL     string              `json:"url" minLength:"1" maxLength:"2000" doc:"http or https"`
+		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided" doc:"All, if left out"`
+		Secret  string              `json:"secret,omitempty" maxLength:"200" doc:"Of 16 bytes or more; one is made if left out"`
+		Enabled *bool               `json:"enabled,omitempty" doc:"true, if left out"`
+	}
+}
+
+// newWebhookView is a webhook with its secret.
+type newWebhookView struct {
+	WebhookView
+	Secret string `json:"secret" doc:"Shown this once"`
+}
+
+func (a *api) createWebhook(ctx context.Context, by fleet.Principal, in *createWebhookInput) (
+	*answer[newWebhookView], error) {
+	b := &in.Body
+	w, secret, err := a.Webhooks.Create(ctx, by, webhook.Request{Name: &b.Name, URL: &b.URL, Events: b.Events,
+		Secret: &b.Secret, Enabled: b.Enabled})
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(newWebhookView{webhookOf(w), secret}), nil
+}
+
+type updateWebhookInput struct {
+	IDPath
+	Body struct {
+		Name    *string             `json:"name,omitempty" maxLength:"120"`
+		URL     *string             `json:"url,omitempty" maxLength:"2000"`
+		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided"`
+		Secret  *string             `json:"secret,omitempty" maxLength:"200"`
+		Enabled *bool               `json:"enabled,omitempty"`
+	}
+}
+
+func (a *api) updateWebhook(ctx context.Context, by fleet.Principal, in *updateWebhookInput) (*answer[WebhookView],
+	error) {
+	b := &in.Body
+	w, err := a.Webhooks.Update(ctx, by, in.uuid(), webhook.Request{Name: b.Name, URL: b.URL, Events: b.Events,
+		Secret: b.Secret, Enabled: b.Enabled})
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(webhookOf(w)), nil
+}
+
+func (a *api) deleteWebhook(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
+	return &empty{}, a.Webhooks.Delete(ctx, by, in.uuid())
+}
+
+func (a *api) testWebhook(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[deliveryView], error) {
+	d, err := a.Webhooks.Test(ctx, by, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(*delivery(d)), nil
+}

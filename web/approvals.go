@@ -1,0 +1,371 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/webhook"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+// approvalRoutes are the pages about approvals, and the settings of webhooks.
+func (s *Server) approvalRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	one, hook := ui.PathApprovals+"/{approval}", ui.PathWebhooks+"/{webhook}"
+	return []route{
+		{method: get, pattern: ui.PathApprovals, role: fleet.RoleViewer, reach: access.List, page: s.listApprovals},
+		{method: get, pattern: one, role: fleet.RoleViewer, reach: access.Audience, page: s.showApproval},
+		{method: post, pattern: one + "/approve", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(approveIt)},
+		{method: post, pattern: one + "/deny", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(denyIt)},
+		{method: post, pattern: one + "/withdraw", role: fleet.RoleOperator, reach: access.Audience,
+			page: s.decideApproval(withdrawIt)},
+		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createWebhook},
+		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, reach: access.Fleet, page: s.testWebhook},
+		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(true)},
+		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(false)},
+		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteWebhook},
+	}
+}
+
+// approvalSample is how many devices of a fan-out are shown by name.
+const approvalSample = 8
+
+func (s *Server) listApprovals(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.ApprovalsPage{List: listURL(r, ui.PathApprovals, "state")}
+	f := fleet.ApprovalFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"),
+		States: []fleet.ApprovalState{fleet.ApprovalWaiting}}
+	if page.List.Get("state") == "decided" {
+		f.States = []fleet.ApprovalState{fleet.ApprovalApproved, fleet.ApprovalDenied, fleet.ApprovalExpired,
+			fleet.ApprovalWithdrawn}
+	}
+	found, err := s.Approvals.List(ctx, viewerOf(ctx).actor(), f)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Next = found.Next
+	for _, a := range found.Items {
+		card, err := s.approvalCard(ctx, a)
+		if err != nil {
+			return answer{}, err
+		}
+		page.Cards = append(page.Cards, card)
+	}
+	waiting, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.AwaitingApproval},
+		Limit: 2 * overviewRows})
+	for _, c := range waiting.Items {
+		if n, ok := ui.NewCampaignNeed(c); ok {
+			page.Campaigns = append(page.Campaigns, n)
+		}
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// approvalCard adds what the reader has to know of the devices, and what the
+// reader may do.
+func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.ApprovalCard, error) {
+	card := ui.ApprovalCard{Approval: a}
+	ids := []fleet.DeviceID{a.Device}
+	waits := a.StateAt(s.now()) == fleet.ApprovalWaiting
+	if a.Subject == fleet.ApprovalOfFanOut {
+		ids = nil
+		if waits {
+			targets, err := s.Approvals.Targets(ctx, a)
+			if err != nil {
+				return card, err
+			}
+			ids = targets[:min(len(targets), approvalSample)]
+		}
+	}
+	devices, err := s.Devices.DevicesByID(ctx, ids)
+	if err != nil {
+		return card, err
+	}
+	for _, d := range devices {
+		d = s.fresh(d)
+		if a.Subject == fleet.ApprovalOfCall {
+			card.DeviceName, card.Presence = d.Name, d.Presence
+		} else {
+			card.Sample = append(card.Sample, d)
+		}
+	}
+	if !waits {
+		return card, nil
+	}
+	by := viewerOf(ctx).actor()
+	err = s.Approvals.May(ctx, by, a)
+	card.MayDecide, card.Own = err == nil, errorCode(err) == "own_approval"
+	card.MayRecall = by.Same(a.AskedBy) || slices.Contains(a.AskedLine, by.ID)
+	if err != nil && !errors.Is(err, fleet.ErrForbidden) && !errors.Is(err, fleet.ErrNotFound) {
+		return card, err
+	}
+	return card, nil
+}
+
+// approval reads the approval that the address names.
+func (s *Server) approval(r *http.Request) (fleet.Approval, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "approval"))
+	if err != nil {
+		return fleet.Approval{}, errNoPage
+	}
+	return s.Approvals.Get(r.Context(), viewerOf(r.Context()).actor(), id)
+}
+
+func (s *Server) showApproval(r *http.Request) (answer, error) {
+	a, err := s.approval(r)
+	if err != nil {
+		return answer{}, err
+	}
+	card, err := s.approvalCard(r.Context(), a)
+	if err != nil {
+		return answer{}, err
+	}
+	card.Whole = true
+	return show(ui.ApprovalPage{Card: card}.Page())
+}
+
+// A decision is one way to end an approval, and the message that says so.
+type decision struct {
+	do    func(*fleet.Approvals) func(context.Context, fleet.Principal, uuid.UUID, string) (fleet.Approval, error)
+	flash string
+	typed bool // a tool after which the device is away has to be confirmed
+}
+
+type decide = func(context.Context, fleet.Principal, uuid.UUID, string) (fleet.Approval, error)
+
+var (
+	approveIt  = decision{func(s *fleet.Approvals) decide { return s.Approve }, "flash.approval_approved", true}
+	denyIt     = decision{func(s *fleet.Approvals) decide { return s.Deny }, "flash.approval_denied", false}
+	withdrawIt = decision{func(s *fleet.Approvals) decide { return s.Withdraw }, "flash.approval_withdrawn", false}
+)
+
+// decideApproval decides and leads back to the approval's page, or shows there
+// why it was not possible.
+func (s *Server) decideApproval(d decision) handler {
+	return func(r *http.Request) (answer, error) {
+		if err := r.ParseForm(); err != nil {
+			return answer{}, formError(err)
+		}
+		ctx := r.Context()
+		a, err := s.approval(r)
+		if err != nil {
+			return answer{}, err
+		}
+		typed := r.PostFormValue("confirm")
+		if d.typed && !s.confirmedApproval(ctx, a, typed) {
+			err = errNotConfirmed
+		} else {
+			_, err = d.do(s.Approvals)(ctx, viewerOf(ctx).actor(), a.ID, r.PostFormValue("reason"))
+		}
+		switch {
+		case err == nil:
+			s.flash(ctx, ui.Flash{Text: text(ctx, d.flash), Link: approvalSubject(a)})
+			return goTo(ui.ApprovalPath(a.ID.String()))
+		case statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound):
+			return answer{}, err
+		}
+		if now, err := s.Approvals.Get(ctx, viewerOf(ctx).actor(), a.ID); err == nil {
+			a = now // another person may have been faster
+		}
+		card, failed := s.approvalCard(ctx, a)
+		if failed != nil {
+			return answer{}, failed
+		}
+		card.Whole, card.Problem, card.Typed = true, explain(ctx, err), fleet.CleanText(typed, 60)
+		again, _ := showAgain(ui.ApprovalPage{Card: card}.Page())
+		again.status = statusOf(err)
+		return again, nil
+	}
+}
+
+func approvalSubject(a fleet.Approval) string {
+	if a.Subject == fleet.ApprovalOfCall {
+		return ui.CallPath(a.SubjectID.String())
+	}
+	return ui.FanOutPath(a.SubjectID.String())
+}
+
+// confirmedApproval holds the approval of a tool that takes devices away to what
+// was typed.
+func (s *Server) confirmedApproval(ctx context.Context, a fleet.Approval, typed string) bool {
+	word := ui.ApprovalCard{Approval: a}.Confirm()
+	if word == "" || a.Subject == fleet.ApprovalOfFanOut {
+		return word == "" || strings.ReplaceAll(strings.TrimSpace(typed), ",", "") == word
+	}
+	d, err := s.Devices.Device(ctx, a.Device)
+	return err == nil && confirmed(word, typed, d)
+}
+
+// An approvalsView follows the inbox, or one approval: it shows decisions on the
+// spot, and counts what is new.
+type approvalsView struct {
+	server *Server
+	only   uuid.UUID          // of an approval's own page
+	began  time.Time          // what was asked for later is not on the page
+	seen   map[uuid.UUID]bool // counted as new
+}
+
+func (v *approvalsView) pace() time.Duration { return paceRows }
+
+func (v *approvalsView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventApproval && (v.only == uuid.Nil || e.Subject == v.only.String())
+}
+
+func (v *approvalsView) begin(ctx context.Context) (u updates, err error) {
+	if v.only == uuid.Nil {
+		return u, nil
+	}
+	return u, v.show(ctx, v.only, &u)
+}
+
+func (v *approvalsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	for _, e := range events {
+		if id, err := uuid.Parse(e.Subject); err == nil {
+			if err := v.show(ctx, id, &u); err != nil {
+				return u, err
+			}
+		}
+	}
+	u.patches = append(u.patches, ui.ApprovalBadge(v.server.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())))
+	return u, nil
+}
+
+// show leaves what waits as it is: a reason may be half typed.
+func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) error {
+	a, err := v.server.Approvals.Get(ctx, viewerOf(ctx).actor(), id)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if a.State == fleet.ApprovalWaiting {
+		if v.only == uuid.Nil && !a.CreatedAt.Before(v.began) && !v.seen[id] {
+			v.seen[id] = true
+			u.fresh++
+		}
+		return nil
+	}
+	card, err := v.server.approvalCard(ctx, a)
+	card.Whole = v.only != uuid.Nil
+	u.patches = append(u.patches, card.View())
+	return err
+}
+
+// webhookRows are the webhooks as an admin sees them; nil for others.
+func (s *Server) webhookRows(ctx context.Context) ([]ui.WebhookRow, error) {
+	if !mayManage(ctx) {
+		return nil, nil
+	}
+	v := viewerOf(ctx)
+	hooks, err := s.Webhooks.List(ctx, v.actor())
+	var rows []ui.WebhookRow
+	for _, w := range hooks {
+		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.URL, Enabled: w.Enabled, At: w.Last.At,
+			OK: w.Last.Reason.Code == "", Status: w.Last.Status}
+		if !row.OK {
+			row.Why = i18n.BecauseMarked(v.lang, v.zone, "webhook.failure.", w.Last.Reason)
+		}
+		rows = append(rows, row)
+	}
+	return rows, err
+}
+
+// createWebhook answers with the page itself: the secret is shown this once.
+func (s *Server) createWebhook(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx := r.Context()
+	name, url := r.PostFormValue("name"), r.PostFormValue("url")
+	events := []webhook.EventKind{}
+	for _, e := range r.PostForm["events"] {
+		events = append(events, webhook.EventKind(e))
+	}
+	_, secret, err := s.Webhooks.Create(ctx, viewerOf(ctx).actor(), webhook.Request{Name: &name, URL: &url,
+		Events: events})
+	if err != nil {
+		return s.changed(r, "", err)
+	}
+	page, err := s.settingsPage(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	page.NewWebhook = secret
+	return show(page.Page())
+}
+
+// webhookID reads the webhook that the address names.
+func webhookID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "webhook"))
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}
+
+func (s *Server) testWebhook(r *http.Request) (answer, error) {
+	id, err := webhookID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	v := viewerOf(ctx)
+	d, err := s.Webhooks.Test(ctx, v.actor(), id)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return answer{}, err
+	case err != nil:
+		return s.changed(r, "", err)
+	case d.Reason.Code != "":
+		why := i18n.Because(v.lang, v.zone, "webhook.failure.", d.Reason)
+		s.flash(ctx, ui.Flash{Bad: true, Text: text(ctx, "flash.webhook_test_failed", "why", why)})
+		return goTo(ui.PathSettings)
+	}
+	return s.changed(r, "flash.webhook_tested", nil)
+}
+
+func (s *Server) switchWebhook(on bool) handler {
+	return func(r *http.Request) (answer, error) {
+		id, err := webhookID(r)
+		if err != nil {
+			return answer{}, err
+		}
+		_, err = s.Webhooks.Update(r.Context(), viewerOf(r.Context()).actor(), id, webhook.Request{Enabled: &on})
+		if errors.Is(err, fleet.ErrNotFound) {
+			return answer{}, err
+		}
+		return s.changed(r, "flash.webhook_saved", err)
+	}
+}
+
+func (s *Server) deleteWebhook(r *http.Request) (answer, error) {
+	id, err := webhookID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.Webhooks.Delete(r.Context(), viewerOf(r.Context()).actor(), id)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return answer{}, err
+	}
+	return s.changed(r, "flash.webhook_deleted", err)
+}

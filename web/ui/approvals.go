@@ -1,0 +1,145 @@
+package ui
+
+import (
+	"context"
+	"encoding/hex"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/webhook"
+
+	"github.com/a-h/templ"
+)
+
+// Addresses of approvals.
+const (
+	PathApprovals = "/approvals"         // GET state ("decided" or none), limit, cursor
+	PathWebhooks  = "/settings/webhooks" // POST name, url, events
+)
+
+// ApprovalPath is the page of an approval; POST "approve", "deny" or "withdraw"
+// decides, with reason and confirm.
+func ApprovalPath(id string, parts ...string) string {
+	path := PathApprovals + "/" + url.PathEscape(id)
+	for _, p := range parts {
+		path += "/" + p
+	}
+	return path
+}
+
+// WebhookPath acts on a webhook: "test", "delete", "enable" or "disable".
+func WebhookPath(id, act string) string { return PathWebhooks + "/" + url.PathEscape(id) + "/" + act }
+
+// An ApprovalsPage is the inbox, or what was decided: GET [PathApprovals].
+type ApprovalsPage struct {
+	List      ListURL // with state
+	Cards     []ApprovalCard
+	Campaigns []CampaignNeed // that wait for an approval
+	Next      string
+}
+
+func (v ApprovalsPage) decided() bool { return v.List.Get("state") == "decided" }
+
+// An ApprovalPage is one approval: GET [ApprovalPath].
+type ApprovalPage struct {
+	Card ApprovalCard
+}
+
+// An ApprovalCard is an approval with what its reader may do about it. A live
+// stream sends it as a patch.
+type ApprovalCard struct {
+	Approval   fleet.Approval
+	DeviceName string
+	Presence   fleet.Presence // of a call's device
+	Sample     []fleet.Device // of a fan-out's devices
+	Whole      bool           // on its own page: with all facts
+	MayDecide  bool
+	Own        bool // the reader asked, or is linked to who did
+	MayRecall  bool // the reader may withdraw it
+	Typed      string
+	Problem    string // why the last act was not done, in the page's language
+}
+
+func (v ApprovalCard) id() string { return v.Approval.ID.String() }
+
+func (v ApprovalCard) state(ctx context.Context) fleet.ApprovalState {
+	return v.Approval.StateAt(page(ctx).Now)
+}
+
+func (v ApprovalCard) waits(ctx context.Context) bool { return v.state(ctx) == fleet.ApprovalWaiting }
+
+func (v ApprovalCard) isCall() bool { return v.Approval.Subject == fleet.ApprovalOfCall }
+
+// subjectPath is the page of what waits.
+func (v ApprovalCard) subjectPath() string {
+	if v.isCall() {
+		return CallPath(v.Approval.SubjectID.String())
+	}
+	return FanOutPath(v.Approval.SubjectID.String())
+}
+
+func (v ApprovalCard) digest() string { return hex.EncodeToString(v.Approval.Digest[:]) }
+
+func (v ApprovalCard) hasArguments() bool { return arguments(v.Approval.Arguments) != "" }
+
+func (v ApprovalCard) left(ctx context.Context) time.Duration {
+	return max(v.Approval.ExpiresAt.Sub(page(ctx).Now), 0).Truncate(time.Second)
+}
+
+// Confirm is the word to be typed before the tool is approved; "" for most.
+func (v ApprovalCard) Confirm() string {
+	effect := fleet.EffectOf(v.Approval.Tool)
+	if effect == fleet.EffectNone {
+		return ""
+	}
+	if v.isCall() {
+		return confirmations[effect].word
+	}
+	return strconv.Itoa(v.Approval.Targets)
+}
+
+// effect is the message that says what becomes of the device; "" for nothing.
+func (v ApprovalCard) effect() string {
+	switch fleet.EffectOf(v.Approval.Tool) {
+	case fleet.EffectLeaves:
+		return "approval.leaves"
+	case fleet.EffectRestarts:
+		return "approval.restarts"
+	}
+	return ""
+}
+
+// approvalTones says what each state means to a person on call.
+var approvalTones = map[fleet.ApprovalState]tone{fleet.ApprovalWaiting: toneBusy, fleet.ApprovalApproved: toneGood,
+	fleet.ApprovalDenied: toneWarn, fleet.ApprovalExpired: toneNone, fleet.ApprovalWithdrawn: toneNone}
+
+// A WebhookRow is a webhook in the settings.
+type WebhookRow struct {
+	ID, Name, URL string
+	Events        []string
+	Enabled       bool
+	At            *time.Time // of the last delivery
+	OK            bool
+	Status        int
+	Why           string // why it failed, in the page's language
+}
+
+// webhookEvents are what a webhook can be made for.
+var webhookEvents = func() (all []string) {
+	for _, e := range webhook.EventKinds {
+		all = append(all, string(e))
+	}
+	return all
+}()
+
+func webhookSwitch(enabled bool) string {
+	if enabled {
+		return "disable"
+	}
+	return "enable"
+}
+
+// ApprovalBadge is the count in the navigation as a live stream sends it.
+func ApprovalBadge(n int) templ.Component { return approvalBadge(n) }
