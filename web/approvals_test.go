@@ -88,7 +88,7 @@ func TestApprovalPages(t *testing.T) {
 	// A tool that takes the device away is confirmed by typing.
 	call = c.asked(fleet.ToolReboot, `{}`)
 	path = "/approvals/" + call.Approval.String()
-	operator.get(path).says("The device restarts.", "Type reboot to approve")
+	operator.get(path).says("1 device restarts.", "Type reboot to approve")
 	operator.post(path+"/approve", url.Values{"confirm": {"yes"}}).wantStatus(http.StatusUnprocessableEntity)
 	if a, err := c.store.Approval(t.Context(), call.Approval); err != nil || a.State != fleet.ApprovalWaiting {
 		t.Errorf("unconfirmed it is %s, %v", a.State, err)
