@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -453,6 +454,8 @@ func (w *world) request(t testing.TB, method, token, path, body string, header .
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 const listTools = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
+const readStatus = `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"read_device",` +
+	`"arguments":{"device":"` + string(unit) + `","tool":"self.get_device_status"}}}`
 
 func TestDoor(t *testing.T) {
 	w := newWorld(t)
@@ -474,6 +477,10 @@ func TestDoor(t *testing.T) {
 		{"a giant frame", token, "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` +
 			strings.Repeat("x", 2<<20) + `"}}`, nil, 413},
 		{"no JSON", token, "/mcp", "hello", nil, 400},
+		{"two messages", token, "/mcp", listTools + "\n" + listTools, nil, 400},
+		{"a message and something else", token, "/mcp", listTools + " x", nil, 400},
+		{"a call and another", token, "/mcp", readStatus + readStatus, nil, 400},
+		{"a message and spaces", token, "/mcp", " \n" + listTools + " \r\n\t", nil, 200},
 		{"deep JSON", token, "/mcp", strings.Repeat("[", 100_000), nil, 400},
 		{"a forged session", token, "/mcp", listTools, []string{"Mcp-Session-Id", "FORGED"}, 404},
 		{"an unknown version", token, "/mcp", listTools, []string{"Mcp-Protocol-Version", "1999-01-01"}, 400},
@@ -574,6 +581,36 @@ func TestOldStream(t *testing.T) {
 	if resp := w.post(t, token, "/mcp/sse?sessionid=FORGED", listTools); resp.StatusCode != 404 {
 		t.Errorf("a forged session: %s", resp.Status)
 	}
+	stream := w.open(t, token, "/mcp/sse")
+	defer stream.Body.Close()
+	lines := bufio.NewScanner(stream.Body)
+	var path string
+	for path == "" && lines.Scan() {
+		path, _ = strings.CutPrefix(lines.Text(), "data: ")
+		if !strings.HasPrefix(path, "/mcp/sse?") {
+			path = ""
+		}
+	}
+	for body, status := range map[string]int{initialize + initialize: 400, initialize + "x": 400, initialize + "\n": 202} {
+		if resp := w.post(t, token, path, body); resp.StatusCode != status {
+			t.Errorf("%q to %s: %s, want %d", body, path, resp.Status, status)
+		}
+	}
+}
+
+// open begins a stream, whose body the caller closes.
+func (w *world) open(t testing.TB, token, path string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	resp, err := (&http.Client{Transport: bearer{token}}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
 }
 
 func TestProposeCampaignMakesADraft(t *testing.T) {

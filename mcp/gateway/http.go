@@ -114,6 +114,10 @@ func (g *Gateway) servePost(w http.ResponseWriter, r *http.Request, c *caller) {
 	if len(r.Header[sessionHeader]) == 0 && g.serveUsual(w, r, c, body) {
 		return
 	}
+	if e := oneValue(body); e != nil {
+		g.refuse(w, http.StatusBadRequest, e)
+		return
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if id := r.Header.Get(sessionHeader); id != "" {
 		g.serveSession(w, r, c, id)
@@ -165,6 +169,18 @@ func readBody(w http.ResponseWriter, r *http.Request) (data []byte, status int, 
 			fleet.Refuse(fleet.ErrInvalid, "body_too_large.body", "limit", maxBody>>10)
 	}
 	return nil, http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", bodyTimeout)
+}
+
+// oneValue refuses a body in which something follows the first JSON value: the SDK
+// reads the first, and the client would take its answer for that of all. What is no
+// JSON is left to the SDK.
+func oneValue(body []byte) *fleet.Error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	var first json.RawMessage
+	if d.Decode(&first) != nil || len(space(body[d.InputOffset():])) == 0 {
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrInvalid, "mcp_many_values")
 }
 
 // serveStream serves what stays open: it has no deadline but one for each write,

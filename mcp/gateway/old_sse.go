@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"io"
 	"net/http"
 	"sync"
 
@@ -39,6 +41,15 @@ func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 			g.refuse(w, http.StatusNotFound, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_session"))
 			return
 		}
+		body, status, e := readBody(w, r)
+		if e == nil {
+			status, e = http.StatusBadRequest, oneValue(body)
+		}
+		if e != nil {
+			g.refuse(w, status, e)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		s.caller.by.Store(c.by.Load())
 		s.transport.ServeHTTP(w, r)
 	default:

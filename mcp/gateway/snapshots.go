@@ -48,7 +48,7 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 			return answer{}, err
 		}
 		if c.State != fleet.CallSucceeded {
-			a := g.outcome(c)
+			a := g.outcome(ctx, c)
 			a.out, a.failed = nil, true // without a picture there is nothing of the schema
 			return a, nil
 		}

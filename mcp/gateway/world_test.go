@@ -89,7 +89,8 @@ func newWorld(t testing.TB) *world {
 	w.operators = fleet.NewOperators(w.store)
 	w.filters = fleet.NewFilters(w.store)
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
-		PublicURL: "http://h", Events: w.events})
+		PublicURL: "http://h", Events: w.events,
+		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return w.calls.Running(id) }})
 	w.calls = fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
 		URLs: w.snapshots, Events: w.events, Log: log, Policy: loud{},
 		Approvals: w.store})
