@@ -201,8 +201,8 @@ func (s *Server) start(r *http.Request, request fleet.CallRequest) (fleet.Call, 
 	})
 	defer outcomes.Close()
 	call, err := s.Calls.Start(r.Context(), request)
-	if err != nil || call.State.Final() {
-		return call, err
+	if err != nil || call.State.Final() || call.State == fleet.CallPendingApproval {
+		return call, err // a person's decision may take hours
 	}
 	wait := call.Timeout + time.Minute // its turn may have to come first
 	if fromHTMX(r) {

@@ -65,7 +65,6 @@ const (
 	MaxRate        = 60_000
 	MaxBudget      = 10_000_000
 	MinApprovalTTL = time.Minute
-	MaxApprovalTTL = 7 * 24 * time.Hour
 )
 
 // Effects are what a rule can ask of a tool.
@@ -154,9 +153,9 @@ func (r *Rule) checkNumbers() error {
 	case r.Decision == fleet.DecisionDeny && r.DailyBudget > 0:
 		return fleet.Refuse(fleet.ErrInvalid, "limit_on_deny").At("daily_budget")
 	case r.Decision != fleet.DecisionRequireApproval && r.ApprovalTTL != 0,
-		r.ApprovalTTL != 0 && (r.ApprovalTTL < MinApprovalTTL || r.ApprovalTTL > MaxApprovalTTL):
+		r.ApprovalTTL != 0 && (r.ApprovalTTL < MinApprovalTTL || r.ApprovalTTL > fleet.MaxApprovalTTL):
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_approval_ttl", "least_ms", MinApprovalTTL, "most_ms",
-			MaxApprovalTTL).At("approval_ttl_ms")
+			fleet.MaxApprovalTTL).At("approval_ttl_ms")
 	}
 	return nil
 }
