@@ -15,7 +15,7 @@ COPY --from=build /out/fleetd /usr/local/bin/fleetd
 USER fleetd
 VOLUME /data
 ENV FLEETD_DATA_DIR=/data
-EXPOSE 8080 1883 8883
+EXPOSE 8080 1883 8883 8884/udp
 # The image has no HTTP client, and bash is one.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9464 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && head -1 <&3 | grep -q ' 200 '"]

@@ -64,6 +64,7 @@ type connection struct {
 	lastHello    time.Time
 	unreleased   map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
 	helloAtOnce  bool                // the first hello came right after CONNECT
+	conversation Conversation        // the latest that is relayed, maybe over; nil before the first
 
 	mu         sync.Mutex
 	channel    channel
@@ -288,6 +289,10 @@ func (c *connection) receive(payload []byte) {
 		c.session.Receive(e.Payload)
 	case e.Type == "hello":
 		c.answerHello(payload, time.Now())
+	case c.conversation != nil && e.Type != mcp.TypeMCP:
+		if c.conversation.Receive(e.Type, e.SessionID, payload) {
+			c.endChannel()
+		}
 	case e.Type == "goodbye":
 		c.endChannel()
 	}

@@ -29,13 +29,15 @@ type device struct {
 	habit   habit
 
 	listings *rate.Limiter
+	hellos   *rate.Limiter // of conversations that are relayed
 }
 
 // newDevice starts the ids at a random point, so that an answer to a call of an
 // earlier process meets no call of this one.
 func newDevice(id fleet.DeviceID) *device {
 	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now(),
-		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst)}
+		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst),
+		hellos:   rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst)}
 }
 
 func (d *device) connection() *connection {

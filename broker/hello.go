@@ -37,11 +37,14 @@ type udpChannel struct {
 	Nonce      string `json:"nonce"`
 }
 
-// answerHello answers a person who starts to talk to the device. There is no
-// voice here and no message that says so: a device that gets no answer freezes
+// answerHello answers a person who starts to talk to the device. Without a voice
+// server there is no message that says so: a device that gets no answer freezes
 // for ten seconds. So the channel is opened, to nowhere, and closed at once,
 // unless the device would leave MQTT with it: see keepsChannel.
 func (c *connection) answerHello(payload []byte, now time.Time) {
+	if c.beginConversation(payload, now) {
+		return
+	}
 	if now.Sub(c.lastHello) < helloEvery {
 		return
 	}

@@ -28,8 +28,12 @@ type Options struct {
 	// at every connection. It must not block for long.
 	VisionURL func(id string) (url, token string)
 
-	// VoiceAddr is the UDP address sent to a device whose user starts to talk.
-	// Nothing need listen there: the conversation is ended at once.
+	// Voice relays conversations. Nil: there is no voice server.
+	Voice Voice
+
+	// VoiceAddr is the UDP address sent to a device whose user starts to talk,
+	// without a voice server for it. Nothing need listen there: the conversation is
+	// ended at once.
 	// Default: the address the device connected to, port 9 (discard).
 	VoiceAddr string
 

@@ -172,11 +172,8 @@ func (s *Approvals) May(ctx context.Context, by Principal, a Approval) error {
 // Approve lets a call or fan-out go on. It returns once the decision is on
 // record; the call's outcome comes as an [EventCall].
 func (s *Approvals) Approve(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
-	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason)
+	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason, s.May)
 	if err != nil {
-		return Approval{}, err
-	}
-	if err := s.May(ctx, by, a); err != nil {
 		return Approval{}, err
 	}
 	asker, err := s.o.Store.PrincipalNow(ctx, a.AskedBy, d.At)
@@ -199,11 +196,8 @@ func (s *Approvals) Approve(ctx context.Context, by Principal, id uuid.UUID, rea
 
 // Deny refuses a call or fan-out.
 func (s *Approvals) Deny(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
-	d, a, err := s.begin(ctx, by, id, ApprovalDenied, reason)
+	d, _, err := s.begin(ctx, by, id, ApprovalDenied, reason, s.May)
 	if err != nil {
-		return Approval{}, err
-	}
-	if err := s.May(ctx, by, a); err != nil {
 		return Approval{}, err
 	}
 	d.Code = CodeApprovalDenied
@@ -212,25 +206,30 @@ func (s *Approvals) Deny(ctx context.Context, by Principal, id uuid.UUID, reason
 
 // Withdraw ends an approval for whoever asked for it.
 func (s *Approvals) Withdraw(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
-	d, a, err := s.begin(ctx, by, id, ApprovalWithdrawn, reason)
+	d, _, err := s.begin(ctx, by, id, ApprovalWithdrawn, reason, s.asked)
 	if err != nil {
 		return Approval{}, err
-	}
-	line, _, err := s.o.Store.PrincipalLine(ctx, by)
-	if err != nil {
-		return Approval{}, err
-	}
-	// The asker, or who made the asker's token; not the asker's other tokens.
-	if !by.Same(a.AskedBy) && (len(line) == 0 || !slices.Contains(a.AskedLine, line[0])) {
-		return Approval{}, Refuse(ErrForbidden, "not_the_asker", "actor", by.Name, "asker", a.AskedBy.Name)
 	}
 	d.Code = CodeApprovalWithdrawn
 	return s.end(ctx, d)
 }
 
-// begin reads an approval that is to be decided.
-func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to ApprovalState, reason string) (
-	ApprovalDecision, Approval, error) {
+// asked returns nil for the asker, and for who made the asker's token; not for the
+// asker's other tokens.
+func (s *Approvals) asked(ctx context.Context, by Principal, a Approval) error {
+	line, _, err := s.o.Store.PrincipalLine(ctx, by)
+	if err != nil {
+		return err
+	}
+	if !by.Same(a.AskedBy) && (len(line) == 0 || !slices.Contains(a.AskedLine, line[0])) {
+		return Refuse(ErrForbidden, "not_the_asker", "actor", by.Name, "asker", a.AskedBy.Name)
+	}
+	return nil
+}
+
+// begin reads an approval that is to be decided, by one who may.
+func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to ApprovalState, reason string,
+	may func(context.Context, Principal, Approval) error) (ApprovalDecision, Approval, error) {
 	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now(), Process: s.o.Calls.process}
 	var err error
 	if d.Reason, err = CleanLine("reason", reason, MaxReasonBytes); err != nil {
@@ -238,6 +237,9 @@ func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to Ap
 	}
 	a, err := s.Get(ctx, by, id)
 	if err != nil {
+		return d, a, err
+	}
+	if err := may(ctx, by, a); err != nil {
 		return d, a, err
 	}
 	if state := a.StateAt(d.At); state != ApprovalWaiting {

@@ -15,14 +15,20 @@ import (
 	"fleetd/fleet/policy"
 )
 
-// askFirst makes a rule that has calls of the tools wait for an approval.
-func (c *console) askFirst(tools ...string) {
+// askFirst makes a rule that has calls of the tools wait for an approval, until
+// remove is called.
+func (c *console) askFirst(tools ...string) (remove func()) {
 	c.t.Helper()
-	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	_, err := c.policies.Create(c.t.Context(), by, c.policies.Table().Version, 1, policy.Rule{Name: "ask <first>",
-		Enabled: true, Tools: tools, Decision: fleet.DecisionRequireApproval})
+	ctx, by := c.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
+	rule, err := c.policies.Create(ctx, by, c.policies.Table().Version, 1, policy.Rule{Name: "ask <first>", Enabled: true,
+		Tools: tools, Decision: fleet.DecisionRequireApproval})
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	return func() {
+		if err := c.policies.Delete(ctx, by, c.policies.Table().Version, rule.ID); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 
@@ -88,7 +94,7 @@ func TestApprovalPages(t *testing.T) {
 	// A tool that takes the device away is confirmed by typing.
 	call = c.asked(fleet.ToolReboot, `{}`)
 	path = "/approvals/" + call.Approval.String()
-	operator.get(path).says("The device restarts.", "Type reboot to approve")
+	operator.get(path).says("1 device restarts.", "Type reboot to approve")
 	operator.post(path+"/approve", url.Values{"confirm": {"yes"}}).wantStatus(http.StatusUnprocessableEntity)
 	if a, err := c.store.Approval(t.Context(), call.Approval); err != nil || a.State != fleet.ApprovalWaiting {
 		t.Errorf("unconfirmed it is %s, %v", a.State, err)

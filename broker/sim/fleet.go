@@ -50,6 +50,12 @@ type Options struct {
 	LocalAddrs []string
 	// RecordCalls is how many executed calls each device remembers. Default: 0.
 	RecordCalls int
+	// Speech is the sound that the device with the MAC address says in the nth
+	// frame of a conversation, from 0; nil after the last. Default: no audio flows.
+	Speech func(mac string, n int) []byte
+	// Hear is called with the sound of each frame that a device hears. The bytes
+	// are valid until it returns.
+	Hear func(mac string, sound []byte)
 	// Logger hears of crashes, activation codes and upgrades. Default: none.
 	Logger *slog.Logger
 }

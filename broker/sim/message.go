@@ -48,12 +48,19 @@ func (d *Device) onAlert(msg value) {
 	}
 }
 
-// A conversation is the voice session of section 3. Devices here only go
-// through its motions; no audio flows.
+// A conversation is the voice session of section 3. Audio flows only if there is
+// a script for it.
 type conversation struct {
 	id    string        // sent with every message, also after the channel closed
 	open  bool          // the audio channel
 	hello chan struct{} // closed by the server's hello while one is awaited
+	audio *audioChannel // nil without a script
+}
+
+// close closes the audio channel.
+func (c *conversation) close() {
+	c.open = false
+	c.audio.close()
 }
 
 const helloWait = 10 * time.Second
@@ -81,6 +88,7 @@ func (d *Device) Talking() bool {
 func (d *Device) openChannel(ctx context.Context) {
 	answered := make(chan struct{})
 	d.mu.Lock()
+	d.session.close()
 	d.session = conversation{hello: answered}
 	d.mu.Unlock()
 	d.publish([]byte(`{"type":"hello","version":3,"transport":"udp","features":{"mcp":true,"glyph_push":false},` +
@@ -110,6 +118,7 @@ func (d *Device) onHello(msg value) {
 	if d.session.hello != nil {
 		close(d.session.hello)
 		d.session.hello, d.session.open = nil, true
+		d.session.audio = d.openAudio(udp)
 	}
 }
 
@@ -124,7 +133,7 @@ func (d *Device) onGoodbye(conn *mqttConn, msg value) {
 	id := msg.field("session_id")
 	ends := id.isString() && id.text() == d.session.id
 	if ends {
-		d.session.open = false
+		d.session.close()
 	}
 	d.mu.Unlock()
 	if ends && d.board.software {
@@ -136,7 +145,7 @@ func (d *Device) onGoodbye(conn *mqttConn, msg value) {
 func (d *Device) closeChannel() {
 	d.mu.Lock()
 	open := d.session.open
-	d.session.open = false
+	d.session.close()
 	d.mu.Unlock()
 	if open {
 		d.publish(d.message(`"type":"goodbye"`))

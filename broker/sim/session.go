@@ -66,7 +66,7 @@ func (d *Device) setConn(conn *mqttConn) {
 		d.stats().connected.Add(1)
 	} else {
 		d.stats().connected.Add(-1)
-		d.session.open = false
+		d.session.close()
 	}
 }
 

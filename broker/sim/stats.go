@@ -29,6 +29,9 @@ type Stats struct {
 	Upgrades        int64
 	UpgradesFailed  int64
 	Rollbacks       int64
+	AudioSent       int64 // packets
+	AudioHeard      int64 // packets
+	AudioDropped    int64 // packets that came again, late or broken
 }
 
 type counters struct {
@@ -39,6 +42,7 @@ type counters struct {
 	dropped, ignored, crashes, reboots          atomic.Int64
 	uploads, downloads, downloadedBytes         atomic.Int64
 	upgrades, upgradesFailed, rollbacks         atomic.Int64
+	audioSent, audioHeard, audioDropped         atomic.Int64
 }
 
 // Stats returns the counts of now.
@@ -52,5 +56,6 @@ func (f *Fleet) Stats() Stats {
 		Dropped: c.dropped.Load(), Ignored: c.ignored.Load(), Crashes: c.crashes.Load(), Reboots: c.reboots.Load(),
 		Uploads: c.uploads.Load(), Downloads: c.downloads.Load(), DownloadedBytes: c.downloadedBytes.Load(),
 		Upgrades: c.upgrades.Load(), UpgradesFailed: c.upgradesFailed.Load(), Rollbacks: c.rollbacks.Load(),
+		AudioSent: c.audioSent.Load(), AudioHeard: c.audioHeard.Load(), AudioDropped: c.audioDropped.Load(),
 	}
 }

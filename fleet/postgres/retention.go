@@ -53,7 +53,8 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	for _, t := range []struct {
 		name, column string
 		keep         time.Duration
-	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls}, {"snapshots", "created_at", r.Snapshots}} {
+	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
+		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}} {
 		if t.keep <= 0 {
 			continue
 		}

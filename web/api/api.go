@@ -58,6 +58,7 @@ type Options struct {
 	Approvals     *fleet.Approvals
 	Webhooks      *webhook.Service
 	CoreDumps     *telemetry.CoreDumps
+	Conversations fleet.ConversationStore
 	SnapshotStore fleet.SnapshotStore
 	Stats         fleet.StatsStore
 	Samples       PresenceSampler
@@ -118,6 +119,7 @@ func newAPI(o Options) *api {
 	a.registerDeployments()
 	a.registerSnapshots()
 	a.registerCoreDumps()
+	a.registerConversations()
 	a.registerTokens()
 	a.registerOperators()
 	a.registerFilters()

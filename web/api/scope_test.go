@@ -154,6 +154,9 @@ func TestScopeMatrix(t *testing.T) {
 		"update-campaign": w.planOf(t, ""), "approve-campaign": `{"digest":"` + strings.Repeat("ab", 32) + `"}`,
 		"deny-campaign": `{"reason":"too early"}`}
 	for _, op := range ops {
+		if op.id == "withdraw-call" {
+			continue // the asker's alone, whatever the role: tested with the approvals
+		}
 		reach := operationsOf(w.api.huma.OpenAPI().Paths[op.path])[op.method].Metadata[reachKey].(access.Reach)
 		named := strings.Contains(op.path, "{id}") && (reach == access.Device || reach == access.Record ||
 			reach == access.Audience)

@@ -178,7 +178,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks,
-		SnapshotStore: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
 

@@ -141,6 +141,27 @@ type Config struct {
 	// command line sets it by default.
 	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device automatically, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 
+	// VoiceUpstream is the WebSocket address of a voice server that devices talk to through fleetd. Default: none; a
+	// conversation is ended at once.
+	VoiceUpstream string `help:"Voice server that devices talk to through fleetd (ws://host:8000/xiaozhi/v1/). Default: none." env:"FLEETD_VOICE_UPSTREAM" placeholder:"URL"`
+
+	// VoiceSecret is what the voice server and fleetd share, to make tokens. Default: no token is sent.
+	VoiceSecret string `help:"Secret shared with the voice server, to make its tokens. Default: no token is sent." env:"FLEETD_VOICE_SECRET" placeholder:"SECRET"`
+
+	// VoiceUDPAddr is where the audio of conversations is received. Default: :8884.
+	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address of the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
+
+	// VoiceUDPEndpoint is the host:port of it that devices are sent to. Default: the host of PublicURL and the port of
+	// VoiceUDPAddr.
+	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address as given to devices. Default: the public URL's host and the port of the address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
+
+	// VoiceLanguage is the language of what devices show, and the voice server's model says, about failures: en or
+	// zh-CN. Default: en.
+	VoiceLanguage string `help:"Language of what devices show and say about failures in conversations." enum:"en,zh-CN" default:"en" env:"FLEETD_VOICE_LANGUAGE"`
+
+	// VoiceReboot lets the voice server restart devices with its system message.
+	VoiceReboot bool `name:"voice-allow-reboot" help:"Let the voice server restart devices." env:"FLEETD_VOICE_ALLOW_REBOOT"`
+
 	// Demo also runs this many simulated devices, 20,000 at most.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
 
@@ -184,6 +205,8 @@ func (c *Config) setDefaults() {
 	c.TimeZone = cmp.Or(c.TimeZone, "Local")
 	c.MaxDownloads = cmp.Or(c.MaxDownloads, 500)
 	c.Version = cmp.Or(c.Version, "dev")
+	c.VoiceUDPAddr = cmp.Or(c.VoiceUDPAddr, ":8884")
+	c.VoiceLanguage = cmp.Or(c.VoiceLanguage, "en")
 }
 
 // check fills in what follows from other settings and refuses what could not
@@ -226,10 +249,19 @@ func (c *Config) check() error {
 	if err := c.checkPublicURL(); err != nil {
 		return err
 	}
+	if err := c.checkVoice(); err != nil {
+		return err
+	}
 	if err := c.checkVision(); err != nil {
 		return err
 	}
 	return c.checkEndpoint()
+}
+
+// publicHostname is the host of PublicURL, which check has parsed.
+func (c *Config) publicHostname() string {
+	u, _ := url.Parse(c.PublicURL)
+	return u.Hostname()
 }
 
 func (c *Config) checkProxies() (err error) {

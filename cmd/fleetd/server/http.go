@@ -68,8 +68,8 @@ func (s *Server) rest() http.Handler {
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		Snapshots: s.Snapshots,
 		Firmware: s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
-		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Stats: s.store, Samples: s.store, Reports: s.Reports,
-		Audit:       s.store,
+		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
+		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
 }
 

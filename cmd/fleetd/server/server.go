@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"fleetd/broker"
+	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
@@ -84,6 +85,7 @@ type Server struct {
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
+	voice     atomic.Pointer[voice.Relay] // nil without a voice server
 	engine    atomic.Pointer[rollout.Engine]
 	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
@@ -246,8 +248,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Node: cfg.NodeName, Version: cfg.Version, Logger: log,
-		VisionURL: s.visionURL})
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: s.brokerVoice(), Node: cfg.NodeName,
+		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +293,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
 		func() float64 { return float64(s.Approvals.Waiting()) })
 	s.stages.run("approvals", s.Approvals.Run)
+
+	if err := s.startVoice(ctx); err != nil {
+		return nil, err
+	}
 
 	// What brings them firmware.
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,

@@ -39,9 +39,22 @@ export async function startFleetd(devices, ...flags) {
     if (i > 600 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
     await sleep(100);
   }
+  const others = [];
   const fleetd = {
     url,
     output: () => output,
+    /** Adds simulated devices, with the flags of "fleetd sim". They end with fleetd. */
+    simulate(...flags) {
+      const sim = spawn(bin, ['sim', '--ota-url', `${url}/xiaozhi/ota/`, '--progress', '0', ...flags], { stdio: 'ignore' });
+      others.push({ sim, ended: new Promise(resolve => sim.on('exit', resolve)) });
+    },
+    /** Reads a number of /metrics. */
+    async metric(name) {
+      const text = await fetch(`http://127.0.0.1:${admin}/metrics`).then(r => r.text());
+      const line = text.split('\n').find(l => l.startsWith(`${name} `));
+      if (!line) throw new Error(`/metrics has no ${name}`);
+      return Number(line.slice(name.length + 1));
+    },
     /** Makes a token and returns its secret. */
     async token(name, ...args) {
       const { stdout } = await exec(bin, ['token', 'create', name, '--data-dir', data, '--json', ...args]);
@@ -57,6 +70,10 @@ export async function startFleetd(devices, ...flags) {
       return text ? JSON.parse(text) : null;
     },
     async stop() {
+      for (const { sim, ended } of others) {
+        sim.kill('SIGINT');
+        await ended;
+      }
       child.kill('SIGINT');
       const code = await ended;
       await rm(dir, { recursive: true, force: true });

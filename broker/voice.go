@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A Voice relays conversations of devices with a voice server. Its methods, and
+// those of its conversations, run on the goroutine that reads the device's
+// socket: they do not wait.
+type Voice interface {
+	// Begin begins the conversation that the device's hello asks for, and
+	// answers the device when the voice server has. It returns nil if there is
+	// no voice server for the device. hello is valid until Begin returns.
+	Begin(d VoiceDevice, hello []byte) Conversation
+}
+
+// A Conversation is one voice session of a device. It is used by one goroutine
+// at a time. What comes after its end is dropped.
+type Conversation interface {
+	// Receive handles a message of the device that is neither hello nor mcp. It
+	// reports whether the message ended the conversation. payload is valid until
+	// it returns.
+	Receive(kind, session string, payload []byte) (ended bool)
+	// End ends the conversation. The device is not notified.
+	End(how fleet.ConversationEnd)
+}
+
+// A VoiceDevice is a device that begins a conversation. Its functions may be
+// called by any goroutine and do not wait.
+type VoiceDevice struct {
+	ID         fleet.DeviceID
+	ClientID   string // the device's UUID, as in its Client-Id
+	RemoteAddr string // without port
+
+	Send   func(payload []byte) error // a JSON message; a nil error does not prove delivery
+	Opened func()                     // the device was sent the answer to its hello
+	Closed func()                     // the device was sent a goodbye
+	Lost   <-chan struct{}            // closed when the connection has ended
+}
+
+// A relayed device may say hello so often: a press of its button that follows a
+// conversation that failed at once is answered, too.
+const (
+	voiceHelloEvery = time.Second
+	voiceHelloBurst = 5
+)
+
+// beginConversation hands a hello to the voice relay. It reports false if the
+// device has no voice server. It runs on the goroutine that reads.
+func (c *connection) beginConversation(payload []byte, now time.Time) bool {
+	voice := c.broker.o.Voice
+	if voice == nil {
+		return false
+	}
+	if !c.device.hellos.AllowN(now, 1) {
+		return true
+	}
+	if c.conversation != nil {
+		c.conversation.End(fleet.EndedByNewHello)
+		c.conversation = nil
+	}
+	keep := c.keepsChannel(payload, now)
+	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: uuidOf(c.ClientID), RemoteAddr: c.RemoteAddr,
+		Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
+		Opened: func() {
+			if keep { // a program that is connected for the conversation only
+				c.startOnboarding(0)
+			}
+		}}, payload)
+	if conversation == nil {
+		return false
+	}
+	c.lastHello = now
+	c.broker.stats.hellos.Add(1)
+	c.conversation = conversation
+	return true
+}
+
+// uuidOf is the last part of a client id.
+func uuidOf(clientID string) string { return clientID[strings.LastIndex(clientID, "@@@")+len("@@@"):] }

@@ -1,0 +1,187 @@
+package voice
+
+import (
+	"crypto/aes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+)
+
+const (
+	// A sequence number may lie so far ahead of the last: 30 s of lost frames from
+	// any address, an hour from the one that is known.
+	maxAhead      = 512
+	maxAheadKnown = 65536
+
+	// moveAfter is how many packets in a row a new address must send. One that
+	// decrypts to Opus by chance does not move the conversation. An address that
+	// has sent fewer is provisional: the sequence numbers of another one need not
+	// follow on its own.
+	moveAfter = 3
+)
+
+// A channel is the UDP side of one conversation.
+type channel struct {
+	socket *socket
+	ssrc   uint32
+	key    [16]byte
+	nonce  [headerSize]byte // the header's first bytes
+	frame  time.Duration    // that the device said its frames have; 0 if it did not
+	opus   bool             // the device said so, or nothing
+	near   netip.Addr       // of the device's other connection: the first packet from there is believed
+
+	accept func(frame []byte, timestamp uint32, at time.Time) // may not wait, nor keep frame
+
+	mu        sync.Mutex
+	addr      netip.AddrPort // of the device; invalid before its first packet
+	candidate struct {
+		addr netip.AddrPort
+		toc  byte
+		last uint32
+		n    int
+	}
+	tocs     [4]uint64 // first bytes of the frames received from addr, as a set
+	last     uint32    // highest sequence number received
+	lastAt   time.Time
+	up       stream
+	opened   [maxFrame]byte // the packet at hand, decrypted
+	received fleet.AudioCounts
+
+	sending sync.Mutex
+	down    stream
+	sent    uint32 // sequence number of the last packet sent
+	packet  [maxPacket]byte
+}
+
+// newChannel makes a channel with a random key, and enters it in the socket's
+// table.
+func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
+	accept func([]byte, uint32, time.Time)) (*channel, error) {
+	c := &channel{socket: s, frame: frame, opus: opus, near: near, accept: accept}
+	_, _ = rand.Read(c.key[:]) // never fails
+	block, err := aes.NewCipher(c.key[:])
+	if err != nil {
+		return nil, err
+	}
+	c.up.block, c.down.block = block, block
+	s.enter(c)
+	c.nonce[0] = packetType
+	binary.BigEndian.PutUint32(c.nonce[4:], c.ssrc)
+	copy(c.packet[:], c.nonce[:])
+	return c, nil
+}
+
+func (c *channel) keyHex() string   { return hex.EncodeToString(c.key[:]) }
+func (c *channel) nonceHex() string { return hex.EncodeToString(c.nonce[:]) }
+
+// close removes the channel from the socket's table. Packets that come later are
+// of an unknown conversation.
+func (c *channel) close() { c.socket.leave(c) }
+
+// receive handles a datagram with this channel's ssrc. It runs on the goroutine
+// that reads the socket.
+func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, last := c.addr == from, c.last
+	if provisional := c.received.Received < moveAfter; provisional && !known {
+		last = 0
+		if from == c.candidate.addr {
+			last = c.candidate.last
+		}
+	}
+	ahead := h.sequence - last
+	if ahead == 0 || ahead > maxAheadKnown || ahead > maxAhead && !known {
+		c.received.Refused++ // replayed, out of order, or made up
+		return
+	}
+	frame := c.opened[:len(b)-headerSize]
+	c.up.xor(b[:headerSize], frame, b[headerSize:])
+	if c.opus {
+		d, ok := opusDuration(frame)
+		if !ok || !known && c.frame != 0 && d != c.frame && !c.heard(frame[0]) {
+			c.received.Refused++
+			if from == c.candidate.addr {
+				c.candidate.n = 0
+			}
+			return
+		}
+	}
+	if !known && !c.follow(from, frame[0], h.sequence) {
+		c.received.Refused++
+		return
+	}
+	c.tocs[frame[0]>>6] |= 1 << (frame[0] & 63)
+	c.count(h, ahead, at)
+	c.accept(frame, h.timestamp, at)
+}
+
+// heard reports whether a frame from the device's address began with this byte.
+// A device keeps to one configuration of its encoder, or few.
+func (c *channel) heard(toc byte) bool { return c.tocs[toc>>6]&(1<<(toc&63)) != 0 }
+
+// follow decides whether packets from another address are the device's, which
+// moved: a router gave it another one.
+func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
+	if next := &c.candidate; c.addr.IsValid() || from.Addr() != c.near {
+		if next.addr != from || next.toc != toc {
+			next.addr, next.toc, next.n = from, toc, 0
+		}
+		next.last = sequence
+		if next.n++; next.n < moveAfter {
+			return false
+		}
+	}
+	if c.addr.IsValid() {
+		c.received.Moves++
+	}
+	c.addr, c.candidate.n = from, 0
+	return true
+}
+
+// count notes a packet for loss and jitter (RFC 3550, 6.4.1). Devices pause
+// between what they say; that is not jitter.
+func (c *channel) count(h header, ahead uint32, at time.Time) {
+	r := &c.received
+	r.Received++
+	r.Lost += int64(ahead - 1)
+	if c.frame > 0 && !c.lastAt.IsZero() {
+		late := at.Sub(c.lastAt) - time.Duration(ahead)*c.frame
+		if late = late.Abs(); late < lateAudio {
+			r.Jitter += (late - r.Jitter) / 16
+		}
+	}
+	c.last, c.lastAt = h.sequence, at
+}
+
+// send encrypts a frame and sends it to the device. It reports false if the
+// device's address is not known yet, or the frame cannot be sent.
+func (c *channel) send(frame []byte, timestamp uint32) bool {
+	if len(frame) == 0 || len(frame) > maxFrame {
+		return false
+	}
+	c.mu.Lock()
+	to := c.addr
+	c.mu.Unlock()
+	if !to.IsValid() {
+		return false
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.sent++
+	header{c.ssrc, timestamp, c.sent}.put(c.packet[:], len(frame))
+	c.down.xor(c.packet[:headerSize], c.packet[headerSize:], frame)
+	return c.socket.write(c.packet[:headerSize+len(frame)], to)
+}
+
+// counts returns what was received so far.
+func (c *channel) counts() fleet.AudioCounts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received
+}

@@ -1,0 +1,458 @@
+package voice
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+)
+
+const (
+	maxTexts  = 64       // messages that wait for the upstream; more end the conversation
+	maxUp     = 16 << 10 // of a device; longer messages are not relayed
+	maxDown   = 64 << 10 // to a device
+	maxAsking = 8        // MCP requests of the upstream at a time; a device has room for 16 calls
+)
+
+// A conversation is one voice session. The goroutine of run opens it and reads
+// the upstream; write writes to the upstream and sees the end of the device's
+// connection.
+//
+// Either side, and fleetd, may end it. The first to call end decides how it ended.
+type conversation struct {
+	relay   *Relay
+	device  broker.VoiceDevice
+	id      uuid.UUID
+	session string // as the device knows the conversation
+	begin   time.Time
+
+	frame  time.Duration // of the device's audio; 0 if it did not say
+	opus   bool
+	frames *queue
+	texts  chan []byte // for the upstream, with the device's session id
+	asking chan struct{}
+
+	life   context.Context // ends with the conversation
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when the fields of the next group are set
+	wrote  chan struct{} // closed when write has returned
+
+	upstream        *upstreamConn
+	upstreamSession string
+	channel         *channel
+	downFrame       time.Duration // of the upstream's audio
+
+	mu     sync.Mutex
+	how    fleet.ConversationEnd // "" while it is open
+	opened bool                  // the device was sent its hello
+
+	superseded bool // the device is not to be sent anything more
+
+	helloIn       time.Duration
+	calls         atomic.Int64
+	late, sentOut atomic.Int64
+}
+
+func newConversation(r *Relay, d broker.VoiceDevice) *conversation {
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	c := &conversation{relay: r, device: d, id: uuid.Must(uuid.NewV7()), session: "s-" + hex.EncodeToString(random),
+		begin: r.o.Now(), opus: true, texts: make(chan []byte, maxTexts), asking: make(chan struct{}, maxAsking),
+		ready: make(chan struct{}), wrote: make(chan struct{})}
+	c.life, c.cancel = context.WithCancel(r.life)
+	return c
+}
+
+// audioOf reads what the device said about its audio.
+func (c *conversation) audioOf(params json.RawMessage) error {
+	var a audioParams
+	if err := json.Unmarshal(params, &a); err != nil {
+		return err
+	}
+	c.opus = a.Format == "" || a.Format == "opus"
+	if a.FrameDuration > 0 && a.FrameDuration <= 120 {
+		c.frame = time.Duration(a.FrameDuration) * time.Millisecond
+	}
+	return nil
+}
+
+// end ends the conversation, if that is not done yet, and waits for nothing.
+func (c *conversation) end(how fleet.ConversationEnd) {
+	c.mu.Lock()
+	if c.how == "" {
+		c.how = how
+	}
+	c.mu.Unlock()
+	c.cancel()
+}
+
+// End implements [broker.Conversation].
+func (c *conversation) End(how fleet.ConversationEnd) {
+	c.mu.Lock()
+	c.superseded = true
+	c.mu.Unlock()
+	c.end(how)
+}
+
+// run is the conversation from the device's hello to its end.
+func (c *conversation) run(hello []byte, room bool) {
+	defer c.relay.leave(c)
+	c.relay.stats.begun.Add(1)
+	if !room {
+		c.end(fleet.EndedFull)
+		c.finish()
+		return
+	}
+	c.save(c.summary())
+	go func() { defer close(c.wrote); c.write() }()
+	c.relay.log.Debug("conversation begins", "device", c.device.ID, "conversation", c.id)
+	err := c.open(hello)
+	if err == nil {
+		err = c.read()
+	}
+	c.end(readEnd(err))
+	<-c.wrote
+	c.finish()
+	if c.how.Failed() {
+		c.relay.log.Warn("conversation failed", "device", c.device.ID, "upstream", c.relay.o.Upstream.Name, "end", c.how,
+			"err", err)
+	}
+}
+
+// open connects to the upstream, exchanges hellos with it, and answers the
+// device's.
+func (c *conversation) open(hello []byte) error {
+	r := c.relay
+	if how := r.breaker.allow(time.Now()); how != "" {
+		return failed(how, errors.New("the voice server failed a moment ago"))
+	}
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(c.life, r.o.HelloTimeout)
+	defer cancel()
+	err := c.openUpstream(ctx, hello, begin.Add(r.o.HelloTimeout))
+	if c.life.Err() == nil {
+		r.breaker.note(openEnd(err), time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	c.helloIn = time.Since(begin)
+	r.stats.hello(c.helloIn)
+	return nil
+}
+
+func openEnd(err error) fleet.ConversationEnd {
+	if err == nil {
+		return ""
+	}
+	return readEnd(err)
+}
+
+func (c *conversation) openUpstream(ctx context.Context, hello []byte, until time.Time) error {
+	deviceID := string(c.device.ID)
+	if mac := c.device.ID.MAC(); mac != "" {
+		deviceID = mac
+	}
+	up, err := c.relay.o.Upstream.dial(ctx, c.device.ClientID, deviceID, c.device.RemoteAddr)
+	if err != nil {
+		return err
+	}
+	c.upstream = up
+	stop := context.AfterFunc(ctx, up.close)
+	defer stop()
+	answer, err := up.hello(hello, until, func(text []byte) {
+		if m, ok := parseMessage(text); ok && m.kind == "mcp" {
+			c.ask(bytes.Clone(m.payload))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	c.upstreamSession = answer.session
+	c.downFrame = time.Duration(answer.audio.FrameDuration) * time.Millisecond
+	frame := c.frame
+	if frame == 0 {
+		frame = 60 * time.Millisecond
+	}
+	c.frames = newQueue(frame)
+	near, _ := netip.ParseAddr(c.device.RemoteAddr) // zero: no packet is believed at once
+	if c.channel, err = newChannel(c.relay.socket, c.frame, c.opus, near.Unmap(), c.heard); err != nil {
+		return err
+	}
+	if !stop() && ctx.Err() != nil {
+		return failed(fleet.EndedNoHello, ctx.Err())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.how != "" {
+		return context.Canceled
+	}
+	c.opened = true
+	if err := c.device.Send(c.helloDown(answer.audio)); err != nil {
+		c.how = fleet.EndedByDeviceLost
+		return err
+	}
+	close(c.ready)
+	c.device.Opened()
+	return nil
+}
+
+// helloDown is our hello to the device. A conversation without audio has a key
+// that nothing knows.
+func (c *conversation) helloDown(audio audioParams) []byte {
+	key, nonce := hex.EncodeToString(make([]byte, 16)), "01000000"+hex.EncodeToString(make([]byte, 12))
+	if c.channel != nil {
+		key, nonce = c.channel.keyHex(), c.channel.nonceHex()
+	}
+	type udp struct {
+		Server     string `json:"server"`
+		Port       int    `json:"port"`
+		Encryption string `json:"encryption"`
+		Key        string `json:"key"`
+		Nonce      string `json:"nonce"`
+	}
+	text, _ := json.Marshal(struct {
+		Type      string      `json:"type"`
+		Version   int         `json:"version"`
+		Transport string      `json:"transport"`
+		SessionID string      `json:"session_id"`
+		Audio     audioParams `json:"audio_params"`
+		UDP       udp         `json:"udp"`
+	}{"hello", 3, "udp", c.session, audio, udp{c.relay.host, c.relay.port, "aes-128-ctr", key, nonce}})
+	return text
+}
+
+// read relays what the upstream sends, until there is no more.
+func (c *conversation) read() error {
+	for {
+		kind, message, err := c.upstream.read()
+		if err == nil {
+			err = c.upstream.alive()
+		}
+		if err != nil {
+			return err
+		}
+		if kind == websocket.BinaryMessage {
+			c.audioDown(message)
+		} else if !c.textDown(message) {
+			return failed(fleet.EndedByUpstream, errors.New("goodbye"))
+		}
+	}
+}
+
+func (c *conversation) audioDown(message []byte) {
+	frame, timestamp, ok := c.upstream.audio(message)
+	if ok && !c.upstream.framed {
+		timestamp = uint32(c.sentOut.Load() * c.downFrame.Milliseconds())
+	}
+	if !ok || !c.channel.send(frame, timestamp) {
+		c.late.Add(1)
+		c.relay.stats.late.Add(1)
+		return
+	}
+	c.sentOut.Add(1)
+	c.relay.stats.audioDown.Add(1)
+}
+
+// textDown relays a message of the upstream. It reports false if the message
+// ends the conversation.
+func (c *conversation) textDown(text []byte) bool {
+	m, ok := parseMessage(text)
+	relay := ok && len(text) <= maxDown
+	switch {
+	case !relay:
+	case m.kind == "mcp":
+		c.ask(bytes.Clone(m.payload))
+		return true
+	case m.kind == "goodbye":
+		return m.session != "" && m.session != c.upstreamSession
+	case m.kind == "ping":
+		c.say([]byte(`{"type":"pong"}`))
+		return true
+	case m.kind == "pong":
+		return true
+	case m.kind == "hello", m.kind == "server",
+		m.kind == "system" && m.command == commandReboot && !c.relay.o.AllowReboot:
+		relay = false
+	}
+	if !relay || c.device.Send(withSession(text, c.upstreamSession, c.session)) != nil {
+		c.relay.stats.notRelayed.Add(1)
+		return true
+	}
+	c.relay.stats.messages.Add(1)
+	return true
+}
+
+// Receive implements [broker.Conversation].
+func (c *conversation) Receive(kind, session string, payload []byte) (ended bool) {
+	switch kind {
+	case "goodbye":
+		if session != "" && session != c.session {
+			return false // of an earlier conversation
+		}
+		c.end(fleet.EndedByDevice)
+		return true
+	case "ping":
+		_ = c.device.Send([]byte(`{"type":"pong"}`)) // lost with the connection
+		return false
+	case "pong":
+		return false
+	}
+	m, ok := parseMessage(payload)
+	if !ok || m.kind == "server" || m.kind == "mcp" || m.kind == "hello" || len(payload) > maxUp {
+		c.relay.stats.notRelayed.Add(1)
+		return false
+	}
+	if c.say(bytes.Clone(payload)) {
+		c.relay.stats.messages.Add(1)
+	}
+	return false
+}
+
+// say queues a message for the upstream. One that leaves no room for more has
+// stopped reading.
+func (c *conversation) say(text []byte) bool {
+	select {
+	case c.texts <- text:
+		return true
+	case <-c.life.Done():
+	default:
+		c.end(fleet.EndedSlow)
+	}
+	return false
+}
+
+// heard queues a frame of the device. It runs on the goroutine that reads the
+// UDP socket.
+func (c *conversation) heard(frame []byte, timestamp uint32, at time.Time) {
+	c.drop(c.frames.push(frame, timestamp, at))
+}
+
+func (c *conversation) drop(n int) {
+	if n > 0 {
+		c.late.Add(int64(n))
+		c.relay.stats.late.Add(int64(n))
+	}
+}
+
+// write sends what waits for the upstream, until the conversation ends. Then it
+// closes the socket, which ends read.
+func (c *conversation) write() {
+	select {
+	case <-c.ready:
+	case <-c.device.Lost:
+		c.end(fleet.EndedByDeviceLost)
+		return
+	case <-c.life.Done():
+		return
+	}
+	defer c.upstream.close()
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	buf := make([]byte, 0, 256)
+	for {
+		var err error
+		select {
+		case text := <-c.texts:
+			err = c.upstream.writeText(withSession(text, c.session, c.upstreamSession))
+		case <-c.frames.wake:
+			for ok := true; ok && err == nil; {
+				var timestamp uint32
+				var dropped int
+				buf, timestamp, ok, dropped = c.frames.pop(buf[:0], time.Now())
+				c.drop(dropped)
+				if ok {
+					err = c.upstream.writeAudio(buf, timestamp)
+					c.relay.stats.audioUp.Add(1)
+				}
+			}
+		case <-ping.C:
+			err = c.upstream.ping()
+		case <-c.device.Lost:
+			c.end(fleet.EndedByDeviceLost)
+			return
+		case <-c.life.Done():
+			return
+		}
+		if err != nil {
+			if e, ok := errors.AsType[*upstreamError](err); !ok || e.how != fleet.EndedLost {
+				c.end(readEnd(err))
+			} // else the reader knows whether the server closed it
+			return
+		}
+	}
+}
+
+// finish notifies the device, unless it ended the conversation, and stores the
+// record.
+func (c *conversation) finish() {
+	if c.channel != nil {
+		c.channel.close()
+	}
+	if c.upstream != nil {
+		c.upstream.close()
+	}
+	switch c.how {
+	case fleet.EndedByDevice, fleet.EndedByNewHello, fleet.EndedByDeviceLost:
+	default:
+		c.sendOff()
+	}
+	s := c.summary()
+	now := c.relay.o.Now()
+	s.End, s.Ended = &now, c.how
+	c.save(s)
+	c.relay.stats.end(c.how, s.Audio)
+}
+
+// sendOff returns the device to idle. A device that got no hello waits for one,
+// and knows no other answer: it gets a hello, and goodbye at once.
+func (c *conversation) sendOff() {
+	messages := [][]byte{[]byte(`{"type":"goodbye","session_id":"` + c.session + `"}`)}
+	if !c.opened {
+		messages = append([][]byte{c.helloDown(audioParams{"opus", 24000, 1, 60})}, messages...)
+	}
+	if c.how.Failed() {
+		title, text := c.relay.o.Texts.Ended(c.how)
+		alert, _ := json.Marshal(struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Message string `json:"message"`
+			Emotion string `json:"emotion"`
+		}{"alert", title, text, "neutral"})
+		messages = append(messages, alert)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.superseded {
+		return // these could answer the device's next hello
+	}
+	c.device.Closed()
+	for _, m := range messages {
+		_ = c.device.Send(m) // lost with the connection
+	}
+}
+
+// summary is the record of the conversation as far as it has come.
+func (c *conversation) summary() fleet.Conversation {
+	s := fleet.Conversation{ID: c.id, Device: c.device.ID, Upstream: c.relay.o.Upstream.Name, Begin: c.begin,
+		Calls: c.calls.Load(), HelloIn: c.helloIn}
+	if c.channel != nil {
+		s.Audio = c.channel.counts()
+	}
+	s.Audio.Sent, s.Audio.Dropped = c.sentOut.Load(), c.late.Load()
+	return s
+}
+
+func (c *conversation) save(s fleet.Conversation) { c.relay.record.save(s) }

@@ -1,0 +1,238 @@
+package voice
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// The upstream is an MCP client of the device, as it believes: fleetd answers
+// from what it has on record, and makes the calls.
+
+type rpcRequest struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+}
+
+type rpcError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// Codes of JSON-RPC. A call without a result has codeNotDone: its text is what
+// the model says.
+const (
+	codeMethod  = -32601
+	codeParams  = -32602
+	codeNotDone = -32000
+)
+
+const maxRPCID = 64 // bytes of an id, which is a number
+
+// ask answers an MCP request of the upstream, on another goroutine. It may
+// be called before the upstream's hello.
+func (c *conversation) ask(payload json.RawMessage) {
+	var q rpcRequest
+	if json.Unmarshal(payload, &q) != nil || q.JSONRPC != "2.0" || q.Method == "" || len(q.ID) == 0 ||
+		len(q.ID) > maxRPCID || string(q.ID) == "null" || strings.HasPrefix(q.Method, "notifications") {
+		return // a notification, an answer to nothing, or no JSON-RPC
+	}
+	select {
+	case c.asking <- struct{}{}:
+	default:
+		c.answer(q.ID, nil, &rpcError{codeNotDone, c.relay.o.Texts.Call(fleet.Call{State: fleet.CallRefused,
+			Error: fleet.NewCallError(fleet.CodeBusy)})})
+		return
+	}
+	go func() {
+		defer func() { <-c.asking }()
+		result, no := c.do(q)
+		c.answer(q.ID, result, no)
+	}()
+}
+
+func (c *conversation) answer(id, result json.RawMessage, no *rpcError) {
+	text, err := json.Marshal(struct {
+		SessionID string `json:"session_id"`
+		Type      string `json:"type"`
+		Payload   any    `json:"payload"`
+	}{c.session, "mcp", struct {
+		JSONRPC string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Result  json.RawMessage `json:"result,omitempty"`
+		Error   *rpcError       `json:"error,omitempty"`
+	}{"2.0", id, result, no}})
+	if err == nil {
+		c.say(text)
+	}
+}
+
+func (c *conversation) principal() fleet.Principal {
+	return fleet.Principal{Kind: fleet.KindVoice, ID: c.id.String(), Name: c.relay.o.Upstream.Name,
+		Role: fleet.RoleOperator}
+}
+
+func (c *conversation) do(q rpcRequest) (json.RawMessage, *rpcError) {
+	switch q.Method {
+	case "initialize":
+		return c.initialize()
+	case "ping":
+		return json.RawMessage(`{}`), nil
+	case "tools/list":
+		return c.listTools(q.Params)
+	case "tools/call":
+		return c.callTool(q.Params)
+	}
+	return nil, &rpcError{codeMethod, "Method not implemented: " + fleet.CleanText(q.Method, 80)}
+}
+
+// listingTime is how long the list of tools of a device that connected a moment
+// ago is waited for: fleetd may still be listing them.
+const listingTime = 5 * time.Second
+
+// offered returns the device and the tools that the model may call.
+func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error) {
+	for end := time.Now().Add(listingTime); ; {
+		ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+		d, tools, err = c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
+		cancel()
+		unlisted := err == nil && d.InventoryID == "" || errors.Is(err, fleet.ErrNotFound)
+		if !unlisted || time.Now().After(end) {
+			return d, tools, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-c.life.Done():
+			return d, nil, c.life.Err()
+		}
+	}
+}
+
+// initialize answers as the device would. The camera's address that the request
+// may hold is not passed on: the device has ours.
+func (c *conversation) initialize() (json.RawMessage, *rpcError) {
+	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+	defer cancel()
+	d, _, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
+	if err != nil {
+		d = fleet.Device{ID: c.device.ID} // not on record yet: the list of tools waits for it
+	}
+	type info struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	result, _ := json.Marshal(map[string]any{
+		"protocolVersion": "2024-11-05",
+		"capabilities":    map[string]any{"tools": map[string]any{}},
+		"serverInfo":      info{cmp.Or(d.Board, string(d.ID)), d.Version},
+	})
+	return result, nil
+}
+
+// maxPage is how many bytes of tools a page holds, as a device's pages do.
+const maxPage = 8000
+
+// listTools returns a page of tools. As with devices, the cursor is the name of
+// the first tool that was not sent yet.
+func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcError) {
+	var p struct {
+		Cursor string `json:"cursor"`
+	}
+	_ = json.Unmarshal(params, &p) // without params: from the start
+	_, tools, err := c.offered()
+	if err != nil {
+		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+	}
+	if p.Cursor != "" {
+		for len(tools) > 0 && tools[0].Name != p.Cursor {
+			tools = tools[1:]
+		}
+		if len(tools) == 0 {
+			return nil, &rpcError{codeParams, "unknown cursor"}
+		}
+	}
+	type tool struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		InputSchema json.RawMessage `json:"inputSchema"`
+	}
+	page := struct {
+		Tools      []json.RawMessage `json:"tools"`
+		NextCursor string            `json:"nextCursor,omitempty"`
+	}{Tools: []json.RawMessage{}}
+	size := 0
+	for _, t := range tools {
+		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
+			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // of a device that lists none
+		}
+		text, err := json.Marshal(tool{t.Name, t.Description, t.InputSchema})
+		if err != nil {
+			continue // no tool has such a schema
+		}
+		if size += len(text); size > maxPage && len(page.Tools) > 0 {
+			page.NextCursor = t.Name
+			break
+		}
+		page.Tools = append(page.Tools, text)
+	}
+	result, _ := json.Marshal(page)
+	return result, nil
+}
+
+// callTool makes a call and returns its result as MCP has it. A call that has
+// none is an error whose text the model can say. The call goes on if the
+// upstream's time is up, or the conversation ends.
+func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcError) {
+	var p struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	if json.Unmarshal(params, &p) != nil || p.Name == "" {
+		return nil, &rpcError{codeParams, "Missing name"}
+	}
+	if len(p.Arguments) > 0 && !bytes.HasPrefix(bytes.TrimSpace(p.Arguments), []byte("{")) {
+		return nil, &rpcError{codeParams, "Invalid arguments"}
+	}
+	c.calls.Add(1)
+	c.relay.stats.calls.Add(1)
+	type outcome struct {
+		call fleet.Call
+		err  error
+	}
+	made := make(chan outcome, 1)
+	ctx := context.WithoutCancel(c.life)
+	go func() {
+		call, err := c.relay.o.Calls.Make(ctx, fleet.CallRequest{Actor: c.principal(), Device: c.device.ID, Tool: p.Name,
+			Arguments: p.Arguments})
+		made <- outcome{call, err}
+	}()
+	wait, cancel := context.WithTimeout(c.life, c.relay.o.CallTimeout)
+	defer cancel()
+	select {
+	case o := <-made:
+		return c.outcome(o.call, o.err)
+	case <-wait.Done():
+		return c.outcome(fleet.Call{State: fleet.CallTimedOut,
+			Error: fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", c.relay.o.CallTimeout)}, nil)
+	}
+}
+
+func (c *conversation) outcome(call fleet.Call, err error) (json.RawMessage, *rpcError) {
+	switch {
+	case err != nil && !errors.Is(err, context.Canceled):
+		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+	case len(call.Result) > 0 && (call.State == fleet.CallSucceeded || call.State == fleet.CallToolError):
+		return call.Result, nil
+	case call.State == fleet.CallSucceeded: // as evidence shows, or with an answer that is not kept
+		return json.RawMessage(`{"content":[{"type":"text","text":"true"}],"isError":false}`), nil
+	}
+	return nil, &rpcError{codeNotDone, c.relay.o.Texts.Call(call)}
+}

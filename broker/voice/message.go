@@ -1,0 +1,82 @@
+package voice
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// A message is the outer object of a JSON message of either side.
+type message struct {
+	kind    string          // "type"
+	session string          // "session_id"
+	payload json.RawMessage // of an mcp message
+	command string          // of a system message
+}
+
+// parseMessage reads a message, and reports false for what could mean one thing
+// here and another to a device: its parser ignores the case of keys, takes the
+// first of two that are equal, and ends a text at a NUL. Such a message could
+// reach the device's tools past fleetd.
+func parseMessage(raw []byte) (message, bool) {
+	if !json.Valid(raw) || bytes.Contains(raw, []byte(`\u0000`)) {
+		return message{}, false
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return message{}, false
+	}
+	var m message
+	types := 0
+	for dec.More() {
+		t, err := dec.Token()
+		key, isKey := t.(string)
+		var value json.RawMessage
+		if err != nil || !isKey || dec.Decode(&value) != nil {
+			return message{}, false
+		}
+		switch {
+		case strings.EqualFold(key, "type"):
+			types++
+			if key != "type" || json.Unmarshal(value, &m.kind) != nil {
+				return message{}, false
+			}
+		case key == "session_id":
+			_ = json.Unmarshal(value, &m.session) // "" if it is no text
+		case key == "payload":
+			m.payload = value
+		case strings.EqualFold(key, "command"):
+			var command string
+			if json.Unmarshal(value, &command); command != "" && m.command == "" || command == commandReboot {
+				m.command = command
+			}
+		}
+	}
+	return m, types == 1 && m.kind != ""
+}
+
+const commandReboot = "reboot"
+
+// withSession returns the message with one session id in place of another, and
+// all else as it was: each side knows its own.
+func withSession(raw []byte, from, to string) []byte {
+	if from == "" || from == to {
+		return raw
+	}
+	const key = `"session_id"`
+	at := bytes.Index(raw, []byte(key))
+	if at < 0 {
+		return raw
+	}
+	rest := raw[at+len(key):]
+	value := bytes.TrimLeft(rest, " \t\r\n:")
+	quoted, _ := json.Marshal(from)
+	if !bytes.HasPrefix(value, quoted) {
+		return raw
+	}
+	start := len(raw) - len(value)
+	replacement, _ := json.Marshal(to)
+	out := make([]byte, 0, len(raw)+len(replacement))
+	out = append(append(out, raw[:start]...), replacement...)
+	return append(out, value[len(quoted):]...)
+}

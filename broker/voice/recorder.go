@@ -1,0 +1,90 @@
+package voice
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A recorder stores conversations on one goroutine: none of them waits
+// for the database. Without one their records are lost, and counted.
+type recorder struct {
+	store   fleet.ConversationStore
+	log     *slog.Logger
+	waiting chan fleet.Conversation
+	done    chan struct{} // closed when nothing more comes
+	lost    atomic.Int64
+}
+
+const (
+	maxUnrecorded = 4096
+	maxRecords    = 256 // stored at a time
+	recordTimeout = 5 * time.Second
+)
+
+func (r *recorder) init(store fleet.ConversationStore, log *slog.Logger) {
+	r.store, r.log = store, log
+	r.waiting, r.done = make(chan fleet.Conversation, maxUnrecorded), make(chan struct{})
+}
+
+func (r *recorder) save(c fleet.Conversation) {
+	if r.store == nil {
+		return
+	}
+	select {
+	case r.waiting <- c:
+	default:
+		r.lost.Add(1)
+	}
+}
+
+// run stores until close, and what waits then.
+func (r *recorder) run() {
+	for {
+		select {
+		case c := <-r.waiting:
+			r.storeWith(c)
+		case <-r.done:
+			for len(r.waiting) > 0 {
+				r.storeWith(<-r.waiting)
+			}
+			return
+		}
+	}
+}
+
+func (r *recorder) close() { close(r.done) }
+
+// storeWith stores a record with those that wait behind it. Of two of the same
+// conversation the later one says all.
+func (r *recorder) storeWith(first fleet.Conversation) {
+	list := []fleet.Conversation{first}
+	at := map[[16]byte]int{first.ID: 0}
+	for len(list) < maxRecords && len(r.waiting) > 0 {
+		c := <-r.waiting
+		if i, twice := at[c.ID]; twice {
+			list[i] = c
+			continue
+		}
+		at[c.ID] = len(list)
+		list = append(list, c)
+	}
+	var err error
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
+		err = r.store.SaveConversations(ctx, list)
+		cancel()
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-r.done:
+		}
+	}
+	r.lost.Add(int64(len(list)))
+	r.log.Error("conversations not recorded", "count", len(list), "err", err)
+}

@@ -1,0 +1,317 @@
+package voice
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fleetd/broker"
+	"fleetd/fleet"
+)
+
+// Options configures a [Relay]. Upstream, Endpoint, Calls and Texts are required.
+type Options struct {
+	Upstream Upstream
+	Addr     string // UDP, of all conversations. Default: ":8884"
+	Endpoint string // host:port of it as devices reach it; port 0 is that of Addr
+
+	Calls Caller
+	Store fleet.ConversationStore // nil: conversations are not recorded
+	Texts Texts
+
+	// AllowReboot relays the upstream's system message that restarts a device.
+	AllowReboot bool
+
+	// MaxConversations bounds those that are open. Default: 10,000.
+	MaxConversations int
+	// HelloTimeout bounds connecting to the upstream and its hello; a device waits
+	// 10s in all. Default: 9s.
+	HelloTimeout time.Duration
+	// CallTimeout is how long the upstream waits for a tools/call, at most.
+	// Default: 29s, since it gives up after 30.
+	CallTimeout time.Duration
+
+	Log *slog.Logger
+	Now func() time.Time // default: time.Now, in UTC
+}
+
+// A Caller makes calls: a [fleet.Calls].
+type Caller interface {
+	Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error)
+}
+
+// Texts are the texts of codes, in the language of the people at the devices.
+type Texts interface {
+	// Ended is the title and the text that a device shows when a conversation failed.
+	Ended(how fleet.ConversationEnd) (title, text string)
+	// Call is why a call has no result, as a model can say it aloud.
+	Call(c fleet.Call) string
+	// Error is why there is no call.
+	Error(err error) string
+}
+
+// A Relay relays conversations with one upstream.
+type Relay struct {
+	o      Options
+	log    *slog.Logger
+	socket *socket
+	host   string // of the endpoint
+	port   int
+
+	breaker breaker
+	record  recorder
+	stats   counters
+
+	life context.Context // ends when the relay stops
+	end  context.CancelCauseFunc
+
+	mu      sync.Mutex
+	open    map[*conversation]struct{}
+	stopped bool
+	running sync.WaitGroup // conversations
+}
+
+var _ broker.Voice = (*Relay)(nil)
+
+// New makes a relay and binds its UDP address. [Relay.Run] starts it.
+func New(o Options) (*Relay, error) {
+	if err := o.Upstream.Check(); err != nil {
+		return nil, fmt.Errorf("voice: %w", err)
+	}
+	if o.Calls == nil || o.Texts == nil {
+		return nil, errors.New("voice: Calls and Texts are required")
+	}
+	o.Addr = cmp.Or(o.Addr, ":8884")
+	o.MaxConversations = cmp.Or(o.MaxConversations, 10_000)
+	o.HelloTimeout = cmp.Or(o.HelloTimeout, 9*time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 29*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	r := &Relay{o: o, log: o.Log, open: make(map[*conversation]struct{})}
+	r.life, r.end = context.WithCancelCause(context.Background())
+	r.record.init(o.Store, o.Log)
+	host, port, err := net.SplitHostPort(o.Endpoint)
+	if err != nil || host == "" {
+		return nil, fmt.Errorf("voice: %q is no address for devices: write host:port", o.Endpoint)
+	}
+	if r.port, err = strconv.Atoi(port); err != nil || r.port < 0 || r.port > 65535 {
+		return nil, fmt.Errorf("voice: %q has no port for devices: write host:port", o.Endpoint)
+	}
+	r.host = host
+	if r.socket, err = listenUDP(o.Addr); err != nil {
+		return nil, err
+	}
+	if r.port == 0 {
+		r.port = r.Addr().(*net.UDPAddr).Port
+	}
+	return r, nil
+}
+
+// Addr is where the relay receives audio.
+func (r *Relay) Addr() net.Addr { return r.socket.conn.LocalAddr() }
+
+const drainTimeout = 5 * time.Second
+
+// Run relays until ctx ends. Then it ends the conversations, notifies their
+// devices, and stores the records within a few seconds.
+func (r *Relay) Run(ctx context.Context) error {
+	reading := make(chan error, 1)
+	go func() { reading <- r.socket.run() }()
+	recording := make(chan struct{})
+	go func() { defer close(recording); r.record.run() }()
+
+	<-ctx.Done()
+	r.mu.Lock()
+	r.stopped = true
+	for c := range r.open {
+		go c.end(fleet.EndedByStop)
+	}
+	r.mu.Unlock()
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.running.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(drainTimeout):
+		r.log.Warn("conversations did not end in time", "waited", drainTimeout)
+	}
+	r.end(errors.New("the relay stopped"))
+	r.socket.close()
+	err := <-reading
+	r.record.close()
+	<-recording
+	return err
+}
+
+// Begin implements [broker.Voice].
+func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
+	var asked struct {
+		Features json.RawMessage `json:"features"`
+		TextFont json.RawMessage `json:"text_font"`
+		Audio    json.RawMessage `json:"audio_params"`
+	}
+	_ = json.Unmarshal(hello, &asked) // what it lacks the upstream does not get
+	c := newConversation(r, d)
+	if c.audioOf(asked.Audio) != nil {
+		asked.Audio = nil
+	}
+	up, _ := json.Marshal(struct { // what was unmarshalled marshals
+		Type      string          `json:"type"`
+		Version   int             `json:"version"`
+		Transport string          `json:"transport"`
+		Features  json.RawMessage `json:"features,omitempty"`
+		TextFont  json.RawMessage `json:"text_font,omitempty"`
+		Audio     json.RawMessage `json:"audio_params,omitempty"`
+	}{"hello", 1, "websocket", asked.Features, asked.TextFont, asked.Audio})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return nil
+	}
+	room := len(r.open) < r.o.MaxConversations
+	if room {
+		r.open[c] = struct{}{}
+	}
+	r.running.Add(1)
+	go c.run(up, room)
+	return c
+}
+
+func (r *Relay) leave(c *conversation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c)
+	r.running.Done()
+}
+
+// A breaker answers at once while the upstream does not: after some failures in
+// a row, one conversation at a time tries it again.
+type breaker struct {
+	mu       sync.Mutex
+	failures int
+	last     fleet.ConversationEnd
+	retryAt  time.Time
+}
+
+const (
+	breakAfter = 3
+	retryAfter = 10 * time.Second
+)
+
+// allow returns "" if the upstream is to be tried, else how the conversation
+// ends without it.
+func (b *breaker) allow(now time.Time) fleet.ConversationEnd {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < breakAfter {
+		return ""
+	}
+	if now.Before(b.retryAt) {
+		return b.last
+	}
+	b.retryAt = now.Add(retryAfter)
+	return ""
+}
+
+// note says how opening a conversation went: "" is success.
+func (b *breaker) note(how fleet.ConversationEnd, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch how {
+	case "":
+		b.failures = 0
+	case fleet.EndedUnreachable, fleet.EndedNoHello, fleet.EndedNoWebSocket:
+		b.failures++
+		b.last, b.retryAt = how, now.Add(retryAfter)
+	}
+}
+
+// Stats are the relay's numbers since its start. Those named as such are of the
+// moment.
+type Stats struct {
+	Open        int                             // now
+	Begun       int64                           // conversations
+	Ended       map[fleet.ConversationEnd]int64 // conversations, by how they ended
+	Hellos      [len(HelloBuckets) + 1]int64    // answers of the upstream to hello, by HelloBuckets
+	HelloSum    time.Duration                   // of all
+	Calls       int64                           // tools/call of the upstream's model
+	AudioUp     int64                           // packets relayed to the upstream
+	AudioDown   int64                           // packets sent to devices
+	Lost        int64                           // packets from devices that did not arrive
+	Refused     int64                           // packets of a conversation that were replayed, forged or damaged
+	Late        int64                           // packets dropped since they waited too long
+	Malformed   int64                           // datagrams that are no packets of audio
+	Unknown     int64                           // datagrams of no conversation
+	Messages    int64                           // JSON messages relayed, in both directions
+	NotRelayed  int64                           // JSON messages dropped: not understood, too long, or not allowed
+	NotRecorded int64                           // records of conversations that were lost
+}
+
+// HelloBuckets are the bounds by which the time until the upstream's hello is
+// counted, the last one apart.
+var HelloBuckets = [...]time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
+	300 * time.Millisecond, time.Second, 3 * time.Second}
+
+type counters struct {
+	begun, calls, audioUp, audioDown, late, messages, notRelayed atomic.Int64
+
+	mu       sync.Mutex
+	ended    map[fleet.ConversationEnd]int64
+	hellos   [len(HelloBuckets) + 1]int64
+	helloSum time.Duration
+	lost     int64 // of conversations that ended
+	refused  int64
+}
+
+func (s *counters) hello(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := 0
+	for i < len(HelloBuckets) && took > HelloBuckets[i] {
+		i++
+	}
+	s.hellos[i]++
+	s.helloSum += took
+}
+
+func (s *counters) end(how fleet.ConversationEnd, audio fleet.AudioCounts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.ended = make(map[fleet.ConversationEnd]int64)
+	}
+	s.ended[how]++
+	s.lost += audio.Lost
+	s.refused += audio.Refused
+}
+
+// Stats returns the relay's numbers.
+func (r *Relay) Stats() Stats {
+	s := &r.stats
+	out := Stats{Begun: s.begun.Load(), Calls: s.calls.Load(), AudioUp: s.audioUp.Load(), AudioDown: s.audioDown.Load(),
+		Late: s.late.Load(), Malformed: r.socket.malformed.Load(), Unknown: r.socket.unknown.Load(),
+		Messages: s.messages.Load(), NotRelayed: s.notRelayed.Load(), NotRecorded: r.record.lost.Load(),
+		Ended: make(map[fleet.ConversationEnd]int64, len(fleet.ConversationEnds))}
+	r.mu.Lock()
+	out.Open = len(r.open)
+	r.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for how, n := range s.ended {
+		out.Ended[how] = n
+	}
+	out.Hellos, out.HelloSum, out.Lost, out.Refused = s.hellos, s.helloSum, s.lost, s.refused
+	return out
+}

@@ -1,0 +1,327 @@
+package voice
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"fleetd/fleet"
+)
+
+// gorilla/websocket is the client: it is part of the program already, as
+// mochi's dependency, a frame is written from the caller's bytes under a deadline
+// and read into the caller's buffer, and the reader may be stopped by closing the
+// connection. coder/websocket does the same with a context, and two allocations,
+// for each frame.
+
+// An Upstream is a voice server.
+type Upstream struct {
+	// Name is what records call it. Default: the host of URL.
+	Name string
+	// URL is ws:// or wss://. If it ends with ?from=mqtt_gateway, audio has the
+	// 16-byte header of the gateway, with time stamps.
+	URL string
+	// Secret is what the server shares with those who make tokens; "" for none.
+	Secret string
+}
+
+// Check returns an error that says what is wrong with the address, and sets the
+// name.
+func (u *Upstream) Check() error {
+	parsed, err := url.Parse(u.URL)
+	if err != nil || parsed.Scheme != "ws" && parsed.Scheme != "wss" || parsed.Hostname() == "" || parsed.User != nil ||
+		parsed.Fragment != "" {
+		return fmt.Errorf("%q is no address of a voice server: write ws://host:8000/xiaozhi/v1/, or wss://", u.URL)
+	}
+	if u.Name == "" {
+		u.Name = parsed.Hostname()
+	}
+	return nil
+}
+
+// framed reports whether audio has the gateway's header.
+func (u *Upstream) framed() bool { return strings.HasSuffix(u.URL, "?from=mqtt_gateway") }
+
+// token is what the server accepts for 30 days.
+func (u *Upstream) token(clientID, deviceID string, at time.Time) string {
+	seconds := strconv.FormatInt(at.Unix(), 10)
+	mac := hmac.New(sha256.New, []byte(u.Secret))
+	_, _ = io.WriteString(mac, clientID+"|"+deviceID+"|"+seconds)
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)) + "." + seconds
+}
+
+const (
+	maxMessage    = 256 << 10        // of the upstream; longer ones end the conversation
+	maxHandshake  = 64 << 10         // bytes of the answer to the upgrade, certificates included
+	writeTimeout  = 5 * time.Second  // until an upstream that accepts no bytes is given up
+	pingEvery     = 20 * time.Second // so that a server that vanished is noticed
+	silenceLimit  = 65 * time.Second // without a message or an answer to a ping
+	gatewayHeader = 16
+)
+
+// An upstreamError says how a conversation ends for what the upstream did.
+type upstreamError struct {
+	how   fleet.ConversationEnd
+	cause error
+}
+
+func (e *upstreamError) Error() string { return string(e.how) + ": " + e.cause.Error() }
+func (e *upstreamError) Unwrap() error { return e.cause }
+
+func failed(how fleet.ConversationEnd, cause error) error { return &upstreamError{how, cause} }
+
+// An upstreamConn is the socket of one conversation. One goroutine reads; one
+// writes.
+type upstreamConn struct {
+	ws      *websocket.Conn
+	framed  bool
+	message []byte    // the latest that was read
+	extend  time.Time // when the read deadline is set again
+	header  [gatewayHeader]byte
+	sent    uint32
+}
+
+var writeBuffers sync.Pool // of all connections; a connection needs one only while it writes
+
+// dial opens the socket. The error is an upstreamError.
+func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr string) (*upstreamConn, error) {
+	head := http.Header{"Device-Id": {deviceID}, "Client-Id": {clientID}, "Protocol-Version": {"1"}}
+	if u.Secret != "" {
+		head.Set("Authorization", "Bearer "+u.token(clientID, deviceID, time.Now()))
+	}
+	if remoteAddr != "" {
+		head.Set("X-Forwarded-For", remoteAddr)
+	}
+	var bounded *boundedConn
+	d := websocket.Dialer{ReadBufferSize: 2048, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers,
+		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			bounded = &boundedConn{Conn: conn, left: maxHandshake}
+			return bounded, nil
+		}}
+	ws, answer, err := d.DialContext(ctx, u.URL, head)
+	if err != nil {
+		return nil, failed(dialEnd(answer, err), err)
+	}
+	bounded.left = -1
+	ws.SetReadLimit(maxMessage)
+	c := &upstreamConn{ws: ws, framed: u.framed()}
+	ws.SetPongHandler(func(string) error { return c.alive() })
+	return c, nil
+}
+
+func dialEnd(answer *http.Response, err error) fleet.ConversationEnd {
+	switch {
+	case errors.Is(err, errLongHandshake):
+		return fleet.EndedNoWebSocket
+	case answer == nil:
+		return fleet.EndedUnreachable
+	case answer.StatusCode == http.StatusUnauthorized, answer.StatusCode == http.StatusForbidden:
+		return fleet.EndedRefused
+	}
+	return fleet.EndedNoWebSocket // an HTML page, for one
+}
+
+// A boundedConn refuses an answer to the upgrade that does not end.
+type boundedConn struct {
+	net.Conn
+	left int // bytes; negative: no bound
+}
+
+var errLongHandshake = errors.New("the answer to the upgrade is too long")
+
+func (c *boundedConn) Read(p []byte) (int, error) {
+	if c.left < 0 {
+		return c.Conn.Read(p)
+	}
+	if c.left == 0 {
+		return 0, errLongHandshake
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// A serverHello is what the upstream answers to hello.
+type serverHello struct {
+	session string
+	audio   audioParams
+}
+
+type audioParams struct {
+	Format        string `json:"format"`
+	SampleRate    int    `json:"sample_rate"`
+	Channels      int    `json:"channels"`
+	FrameDuration int    `json:"frame_duration"`
+}
+
+var errNotJSON = errors.New("the server answered with text that is not JSON, as it does to a token that it refuses")
+
+// hello sends ours and returns the server's. Other messages that come before it
+// go to early: a server may start MCP at once.
+func (c *upstreamConn) hello(text []byte, until time.Time, early func([]byte)) (serverHello, error) {
+	if err := c.writeText(text); err != nil {
+		return serverHello{}, err
+	}
+	for {
+		_ = c.ws.SetReadDeadline(until)
+		kind, message, err := c.read()
+		if err != nil {
+			if errors.Is(err, errTooLarge) {
+				return serverHello{}, err
+			}
+			return serverHello{}, failed(fleet.EndedNoHello, err)
+		}
+		if kind != websocket.TextMessage {
+			continue
+		}
+		if !json.Valid(message) {
+			return serverHello{}, failed(fleet.EndedRefused, errNotJSON)
+		}
+		m, ok := parseMessage(message)
+		if !ok || m.kind != "hello" {
+			early(message)
+			continue
+		}
+		h, err := parseServerHello(message)
+		if err != nil {
+			return serverHello{}, failed(fleet.EndedBadHello, err)
+		}
+		return h, c.alive()
+	}
+}
+
+func parseServerHello(message []byte) (serverHello, error) {
+	h := struct {
+		SessionID string      `json:"session_id"`
+		Audio     audioParams `json:"audio_params"`
+	}{Audio: audioParams{"opus", 24000, 1, 60}}
+	if err := json.Unmarshal(message, &h); err != nil {
+		return serverHello{}, err
+	}
+	a := h.Audio
+	if a.SampleRate < 8000 || a.SampleRate > 48000 || a.Channels < 1 || a.Channels > 2 || a.FrameDuration < 1 ||
+		a.FrameDuration > 120 || len(a.Format) > 16 || len(h.SessionID) > 128 {
+		return serverHello{}, fmt.Errorf("audio_params that no device has: %+v", a)
+	}
+	return serverHello{h.SessionID, a}, nil
+}
+
+var errTooLarge = errors.New("message too large")
+
+// read returns the next message, valid until the next call.
+func (c *upstreamConn) read() (kind int, message []byte, err error) {
+	kind, r, err := c.ws.NextReader()
+	if err == nil {
+		buf := bytes.NewBuffer(c.message[:0])
+		_, err = buf.ReadFrom(r)
+		c.message = buf.Bytes()
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		return 0, nil, failed(fleet.EndedTooLarge, errors.Join(errTooLarge, err))
+	}
+	return kind, c.message, err
+}
+
+// alive extends the time in which the next message has to come.
+func (c *upstreamConn) alive() error {
+	if now := time.Now(); now.After(c.extend) {
+		c.extend = now.Add(time.Second)
+		return c.ws.SetReadDeadline(now.Add(silenceLimit))
+	}
+	return nil
+}
+
+// readEnd is how a conversation ends for an error of read.
+func readEnd(err error) fleet.ConversationEnd {
+	if e, ok := errors.AsType[*upstreamError](err); ok {
+		return e.how
+	}
+	if e, ok := errors.AsType[*websocket.CloseError](err); ok && e.Code != websocket.CloseAbnormalClosure {
+		return fleet.EndedByUpstream
+	}
+	return fleet.EndedLost
+}
+
+func (c *upstreamConn) writeText(text []byte) error {
+	_ = c.ws.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return writeError(c.ws.WriteMessage(websocket.TextMessage, text))
+}
+
+// writeAudio sends a frame, with the gateway's header if the server wants it.
+func (c *upstreamConn) writeAudio(frame []byte, timestamp uint32) error {
+	_ = c.ws.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if !c.framed {
+		return writeError(c.ws.WriteMessage(websocket.BinaryMessage, frame))
+	}
+	c.sent++
+	c.header[0] = 1
+	binary.BigEndian.PutUint16(c.header[2:], uint16(len(frame)))
+	binary.BigEndian.PutUint32(c.header[4:], c.sent)
+	binary.BigEndian.PutUint32(c.header[8:], timestamp)
+	binary.BigEndian.PutUint32(c.header[12:], uint32(len(frame)))
+	w, err := c.ws.NextWriter(websocket.BinaryMessage)
+	if err == nil {
+		_, err = w.Write(c.header[:])
+	}
+	if err == nil {
+		_, err = w.Write(frame)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return writeError(err)
+}
+
+func writeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return failed(fleet.EndedSlow, err)
+	}
+	return failed(fleet.EndedLost, err)
+}
+
+// audio returns the frame in a binary message, and its time stamp if the
+// message has one.
+func (c *upstreamConn) audio(message []byte) (frame []byte, timestamp uint32, ok bool) {
+	if !c.framed {
+		return message, 0, len(message) > 0
+	}
+	if len(message) <= gatewayHeader || message[0] != 1 {
+		return nil, 0, false
+	}
+	return message[gatewayHeader:], binary.BigEndian.Uint32(message[8:]), true
+}
+
+func (c *upstreamConn) ping() error {
+	return writeError(c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeTimeout)))
+}
+
+// close says so to the server if it listens, and closes the socket. Any
+// goroutine may call it.
+func (c *upstreamConn) close() {
+	_ = c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
+		time.Now().Add(100*time.Millisecond))
+	_ = c.ws.Close()
+}

@@ -1,0 +1,300 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/broker/voice/voicetest"
+	"fleetd/fleet"
+)
+
+// startVoiceServer starts a server whose devices talk to up.
+func startVoiceServer(t *testing.T, url string, change func(*Config)) *testServer {
+	t.Helper()
+	return startTestServer(t, func(c *Config) {
+		c.VoiceUpstream, c.VoiceSecret = url, "s3cret"
+		c.VoiceUDPAddr, c.VoiceUDPEndpoint = "127.0.0.1:0", "127.0.0.1:0"
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+type conversationJSON struct {
+	ID         string `json:"id"`
+	Device     string `json:"device_id"`
+	Upstream   string `json:"upstream"`
+	Ended      string `json:"ended"`
+	Calls      int    `json:"calls"`
+	DurationMs *int64 `json:"duration_ms"`
+	Audio      struct{ Received, Lost, Sent, Refused int }
+}
+
+// Simulated boards talk through a whole server with a voice server that repeats
+// what it hears: each hears its own words and no other's, the server's model
+// calls their tools, and all of it is on record.
+func TestBoardsTalk(t *testing.T) {
+	t.Parallel()
+	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})
+	defer up.Close()
+	d := startVoiceServer(t, up.URL(true), nil)
+	const devices, frames = 12, 20
+	words := func(mac string, n int) []byte {
+		if n >= frames {
+			return nil
+		}
+		return fmt.Appendf(nil, "%s says %d", mac, n)
+	}
+	var mu sync.Mutex
+	heard := make(map[string]int)
+	f := d.simulate(sim.Options{Devices: devices, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond,
+		Speech: words, Hear: func(mac string, sound []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.HasPrefix(string(sound), mac+" says ") {
+				t.Errorf("%s heard %q", mac, sound)
+			}
+			heard[mac]++
+		}})
+	d.listed(devices)
+	for i := range devices {
+		f.Device(i).Talk()
+	}
+	d.eventually("all are heard and hear", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		all := 0
+		for _, n := range heard {
+			all += n
+		}
+		return all == devices*frames
+	})
+
+	one := f.Device(0)
+	id, _ := fleet.ParseDeviceID(one.ID())
+	var s *voicetest.Session
+	for _, c := range up.Sessions() {
+		if c.Header.Get("Device-Id") == one.ID() {
+			s = c
+		}
+	}
+	if s == nil {
+		t.Fatal("the voice server has no conversation of the device")
+	}
+	if s.Header.Get("Client-Id") != one.ClientID() {
+		t.Errorf("Client-Id %q, want %q", s.Header.Get("Client-Id"), one.ClientID())
+	}
+	d.eventually("the tools are listed", s.Listed)
+	tools := strings.Join(s.Tools(), " ")
+	if !strings.Contains(tools, "self.audio_speaker.set_volume") || strings.Contains(tools, "self.reboot") {
+		t.Errorf("tools of the voice server: %s", tools)
+	}
+	a, err := s.Call("self.audio_speaker.set_volume", `{"volume":33}`, time.Minute)
+	if err != nil || a.Error != nil || fleet.ResultText(a.Result) != "true" {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if got := one.State().Volume; got != 33 {
+		t.Errorf("the device's volume is %d", got)
+	}
+	a, err = s.Call("self.reboot", `{}`, time.Minute)
+	if err != nil || a.Error == nil || !strings.Contains(a.Error.Message, "a language model may not call it") {
+		t.Errorf("reboot: %+v, %v", a, err)
+	}
+	a, err = s.Call("self.audio_speaker.set_volume", `{"volume":133}`, time.Minute)
+	if err != nil || a.Error == nil {
+		t.Errorf("a volume of 133: %+v, %v", a, err)
+	}
+
+	var open list[conversationJSON]
+	d.rest("GET", "/conversations?device="+string(id), nil, &open)
+	if len(open.Items) != 1 || open.Items[0].DurationMs != nil {
+		t.Fatalf("%+v", open.Items)
+	}
+	var calls list[struct {
+		Tool, State string
+		Actor       struct{ Kind, Name string }
+	}]
+	d.rest("GET", "/calls?device="+string(id), nil, &calls)
+	if len(calls.Items) != 3 || calls.Items[2].State != "succeeded" || calls.Items[1].State != "refused" ||
+		calls.Items[0].State != "invalid" {
+		t.Fatalf("%+v", calls.Items)
+	}
+	for _, c := range calls.Items {
+		if c.Actor.Kind != "voice" || c.Actor.Name != "127.0.0.1" {
+			t.Errorf("%+v", c)
+		}
+	}
+
+	one.EndTalk()
+	d.eventually("the voice server's socket is closed", s.Closed)
+	f.Device(1).EndTalk()
+	d.eventually("the ends are on record", func() bool {
+		var all list[conversationJSON]
+		d.rest("GET", "/conversations", nil, &all)
+		ended := 0
+		for _, c := range all.Items {
+			if c.Ended == "device_goodbye" {
+				ended++
+				if c.Audio.Received != frames || c.Audio.Lost != 0 || c.Audio.Sent != frames || c.DurationMs == nil {
+					t.Errorf("%+v", c)
+				}
+			}
+			if c.ID == open.Items[0].ID && c.Ended != "" && c.Calls != 3 {
+				t.Errorf("%+v", c)
+			}
+		}
+		return ended == 2 && len(all.Items) == devices
+	})
+	for _, s := range up.Sessions() {
+		if faults := s.Faults(); len(faults) > 0 {
+			t.Error(faults)
+		}
+	}
+	var device deviceView
+	if d.rest("GET", "/devices/"+string(id), nil, &device); device.Presence != "online" {
+		t.Errorf("after its conversation the device is %s", device.Presence)
+	}
+	metrics := d.scrape()
+	for _, line := range []string{"fleetd_voice_conversations 10\n", `ended_total{end="device_goodbye"} 2` + "\n",
+		fmt.Sprintf("fleetd_voice_audio_up_total %d\n", devices*frames), "fleetd_voice_hello_seconds_count 12\n"} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("the metrics have no %q", line)
+		}
+	}
+	if n := f.Stats(); n.Crashes != 0 || n.AudioDropped != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func (d *testServer) scrape() string {
+	d.t.Helper()
+	resp, err := http.Get("http://" + d.admin + "/metrics")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// With the voice server down a board returns to idle at once, shows why in the
+// configured language, and goes on to be managed.
+func TestVoiceServerIsDown(t *testing.T) {
+	t.Parallel()
+	up := voicetest.Start(voicetest.Options{})
+	url := up.URL(false)
+	up.Close()
+	d := startVoiceServer(t, url, func(c *Config) { c.VoiceLanguage = "zh-CN" })
+	f := d.simulate(sim.Options{Devices: 1, Seed: 7, BootDelay: 100 * time.Millisecond})
+	device := d.listed(1)[0].ID
+	begin := time.Now()
+	f.Device(0).Talk()
+	d.eventually("the reason is on the screen", func() bool {
+		return f.Device(0).State().Message == "无法连接语音服务器。"
+	})
+	if took := time.Since(begin); took > 5*time.Second || f.Device(0).Talking() {
+		t.Errorf("took %v, talking: %v", took, f.Device(0).Talking())
+	}
+	var call callJSON
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.get_device_status"}, &call)
+	if call.State != "succeeded" {
+		t.Errorf("%+v", call)
+	}
+	d.eventually("the failure is on record", func() bool {
+		var all list[conversationJSON]
+		d.rest("GET", "/conversations", nil, &all)
+		return len(all.Items) == 1 && all.Items[0].Ended == "upstream_unreachable"
+	})
+}
+
+// A program that plays a board connects for its conversation: it is listed in
+// it, and its tools can be called by people and by the voice server alike.
+func TestProgramTalks(t *testing.T) {
+	t.Parallel()
+	up := voicetest.Start(voicetest.Options{Echo: true, MCP: true})
+	defer up.Close()
+	d := startVoiceServer(t, up.URL(false), nil)
+	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"py-desktop"}, Seed: 7, TimeScale: 0.2,
+		BootDelay: 100 * time.Millisecond, Speech: func(string, int) []byte { return []byte("hello") }})
+	d.eventually("boot", func() bool { return f.Stats().Booted == 1 })
+	f.Device(0).Talk()
+	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
+	d.eventually("it is listed while it talks", func() bool {
+		var v deviceView
+		d.rest("GET", "/devices/"+string(id), nil, &v)
+		return v.ToolsCount == 2 && v.Presence == "online" && f.Stats().AudioHeard > 20
+	})
+	s := up.Sessions()[0]
+	d.eventually("the voice server has its tools", func() bool { return s.Listed() && len(s.Tools()) == 2 })
+	a, err := s.Call("self.audio_speaker.set_volume", `{"volume":12}`, time.Minute)
+	if err != nil || a.Error != nil {
+		t.Errorf("%+v, %v", a, err)
+	}
+	f.Device(0).EndTalk()
+	d.eventually("it left", func() bool { return !f.Device(0).Connected() && up.Sessions()[0].Closed() })
+}
+
+// When fleetd stops, boards are not left in conversations that are over.
+func TestStopEndsConversations(t *testing.T) {
+	t.Parallel()
+	up := voicetest.Start(voicetest.Options{})
+	defer up.Close()
+	d := startVoiceServer(t, up.URL(false), nil)
+	f := d.simulate(sim.Options{Devices: 3, Seed: 7, BootDelay: 100 * time.Millisecond})
+	d.listed(3)
+	for i := range 3 {
+		f.Device(i).Talk()
+	}
+	d.eventually("all talk", func() bool { return f.Device(0).Talking() && f.Device(1).Talking() && f.Device(2).Talking() })
+	d.restart()
+	for i := range 3 {
+		if f.Device(i).Talking() {
+			t.Errorf("device %d is left in a conversation", i)
+		}
+	}
+	var all list[conversationJSON]
+	d.rest("GET", "/conversations", nil, &all)
+	for _, c := range all.Items {
+		if c.Ended != "fleetd_stopping" {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func TestVoiceConfiguration(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Config)
+		want   string // "" is good
+	}{
+		{"off", func(c *Config) { c.VoiceUDPAddr = "nonsense" }, ""},
+		{"on", func(c *Config) { c.VoiceUpstream = "ws://voice:8000/xiaozhi/v1/" }, ""},
+		{"no WebSocket", func(c *Config) { c.VoiceUpstream = "http://voice:8000/" }, "--voice-upstream"},
+		{"no port", func(c *Config) {
+			c.VoiceUpstream, c.VoiceUDPEndpoint = "ws://voice:8000/", "fleet.example.org"
+		}, "--voice-udp-endpoint"},
+		{"no address", func(c *Config) { c.VoiceUpstream, c.VoiceUDPAddr = "ws://voice:8000/", "8884" },
+			"--voice-udp-addr"},
+		{"language", func(c *Config) { c.VoiceUpstream, c.VoiceLanguage = "ws://voice:8000/", "fr" },
+			"--voice-language"},
+	} {
+		c := Config{PublicURL: "http://fleet.example.org:8080"}
+		tt.change(&c)
+		err := c.check()
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if tt.name == "on" && c.VoiceUDPEndpoint != "fleet.example.org:8884" {
+			t.Errorf("devices are sent to %s", c.VoiceUDPEndpoint)
+		}
+	}
+}

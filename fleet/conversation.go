@@ -1,0 +1,88 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Conversation is one voice session between a device and a voice server. Only
+// its circumstances are on record: no audio and no words.
+type Conversation struct {
+	ID       uuid.UUID // version 7; the id of the principal that made its calls
+	Device   DeviceID
+	Upstream string // name of the voice server
+	Begin    time.Time
+	End      *time.Time // nil while it is open
+	Ended    ConversationEnd
+	Calls    int64         // tool calls that the voice server's model asked for
+	HelloIn  time.Duration // until the voice server's hello; 0 without one
+	Audio    AudioCounts
+}
+
+// AudioCounts are the audio packets of a conversation.
+type AudioCounts struct {
+	Received int64         // from the device
+	Lost     int64         // from the device, by their sequence numbers
+	Refused  int64         // replayed, forged or damaged; never relayed
+	Dropped  int64         // in both directions: too late, or before the device's address was known
+	Sent     int64         // to the device
+	Moves    int64         // changes of the device's address
+	Jitter   time.Duration // of packets from the device, smoothed as in RFC 3550
+}
+
+// A ConversationEnd is how a conversation ended.
+type ConversationEnd string
+
+const (
+	EndedByDevice     ConversationEnd = "device_goodbye"
+	EndedByNewHello   ConversationEnd = "device_hello" // the device began another one
+	EndedByDeviceLost ConversationEnd = "device_lost"  // the device's connection ended
+	EndedByUpstream   ConversationEnd = "upstream_closed"
+	EndedByStop       ConversationEnd = "fleetd_stopping"
+	EndedByCrash      ConversationEnd = "fleetd_stopped" // found open at the next start
+
+	// The voice server failed, or there was no room. The device shows why.
+	EndedUnreachable ConversationEnd = "upstream_unreachable" // no connection
+	EndedNoWebSocket ConversationEnd = "upstream_no_websocket"
+	EndedRefused     ConversationEnd = "upstream_refused"   // the token
+	EndedNoHello     ConversationEnd = "upstream_no_hello"  // in time
+	EndedBadHello    ConversationEnd = "upstream_bad_hello" // or something else first
+	EndedTooLarge    ConversationEnd = "upstream_too_large" // a message longer than fleetd accepts
+	EndedSlow        ConversationEnd = "upstream_slow"      // accepts no more bytes
+	EndedLost        ConversationEnd = "upstream_lost"      // the connection broke
+	EndedFull        ConversationEnd = "too_many_conversations"
+)
+
+// ConversationEnds lists every end.
+var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedByDeviceLost, EndedByUpstream,
+	EndedByStop, EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello,
+	EndedTooLarge, EndedSlow, EndedLost, EndedFull}
+
+// Failed reports whether something other than the wish of either side ended the
+// conversation: the device shows why.
+func (e ConversationEnd) Failed() bool {
+	switch e {
+	case EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello, EndedTooLarge, EndedSlow,
+		EndedLost, EndedFull:
+		return true
+	}
+	return false
+}
+
+// A ConversationFilter narrows a list of conversations. Zero fields do not filter.
+type ConversationFilter struct {
+	Device DeviceID
+	Limit  int
+	Cursor string
+}
+
+// ConversationStore keeps the record of conversations.
+type ConversationStore interface {
+	// SaveConversations stores conversations, or what became of them.
+	SaveConversations(ctx context.Context, list []Conversation) error
+	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first
+	// RecoverConversations ends what a dead process left open.
+	RecoverConversations(ctx context.Context, at time.Time) (int64, error)
+}

@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+var _ fleet.ConversationStore = (*Store)(nil)
+
+// SaveConversations stores conversations, or what became of them. One that has
+// ended stays as it is.
+func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation) error {
+	var b pgx.Batch
+	for _, c := range list {
+		a := c.Audio
+		b.Queue(`
+			INSERT INTO conversations (id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost,
+				refused, dropped, sent, moves, jitter_us)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+			ON CONFLICT (id) DO UPDATE SET end_at = excluded.end_at, ended = excluded.ended, calls = excluded.calls,
+				hello_us = excluded.hello_us, received = excluded.received, lost = excluded.lost,
+				refused = excluded.refused, dropped = excluded.dropped, sent = excluded.sent, moves = excluded.moves,
+				jitter_us = excluded.jitter_us
+			WHERE conversations.end_at IS NULL`,
+			c.ID, c.Device, cleanText(c.Upstream), c.Begin, c.End, c.Ended, c.Calls, c.HelloIn.Microseconds(), a.Received,
+			a.Lost, a.Refused, a.Dropped, a.Sent, a.Moves, a.Jitter.Microseconds())
+	}
+	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("%d conversations: %w", len(list), domainError(err))
+	}
+	return nil
+}
+
+type conversationRow struct {
+	ID        uuid.UUID
+	DeviceID  fleet.DeviceID
+	Upstream  string
+	CreatedAt time.Time
+	EndAt     *time.Time
+	Ended     fleet.ConversationEnd
+	Calls     int64
+	HelloUs   int64
+	Received  int64
+	Lost      int64
+	Refused   int64
+	Dropped   int64
+	Sent      int64
+	Moves     int64
+	JitterUs  int64
+}
+
+func (r conversationRow) conversation() fleet.Conversation {
+	return fleet.Conversation{ID: r.ID, Device: r.DeviceID, Upstream: r.Upstream, Begin: r.CreatedAt, End: r.EndAt,
+		Ended: r.Ended, Calls: r.Calls, HelloIn: time.Duration(r.HelloUs) * time.Microsecond,
+		Audio: fleet.AudioCounts{Received: r.Received, Lost: r.Lost, Refused: r.Refused, Dropped: r.Dropped, Sent: r.Sent,
+			Moves: r.Moves, Jitter: time.Duration(r.JitterUs) * time.Microsecond}}
+}
+
+// Conversations lists conversations, newest first.
+func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (fleet.Page[fleet.Conversation], error) {
+	none := fleet.Page[fleet.Conversation]{}
+	at, err := parseCursor(f.Cursor, "conversations")
+	if err != nil {
+		return none, err
+	}
+	var w where
+	w.andText("device_id = ?", string(f.Device))
+	w.scopeOf(ctx, "device_id")
+	order, err := w.idsDown(at)
+	if err != nil {
+		return none, err
+	}
+	limit := fleet.ClampLimit(f.Limit)
+	rows, _ := s.db.Query(ctx, `
+		SELECT id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost, refused, dropped, sent,
+			moves, jitter_us
+		FROM conversations`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[conversationRow])
+	if err != nil {
+		return none, fmt.Errorf("conversations: %w", domainError(err))
+	}
+	page := makePage(list, limit, at,
+		func(r conversationRow) cursor { return cursor{List: "conversations", ID: r.ID.String()} })
+	return mapPage(page, conversationRow.conversation), nil
+}
+
+// RecoverConversations ends what a dead process left open.
+func (s *Store) RecoverConversations(ctx context.Context, at time.Time) (int64, error) {
+	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, created_at), ended = $2 WHERE end_at IS NULL`,
+		at, fleet.EndedByCrash)
+	if err != nil {
+		return 0, fmt.Errorf("open conversations: %w", domainError(err))
+	}
+	return tag.RowsAffected(), nil
+}

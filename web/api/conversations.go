@@ -1,0 +1,73 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/access"
+)
+
+func (a *api) registerConversations() {
+	register(a, operation{id: "list-conversations", reach: access.List,
+		method: http.MethodGet, path: "/conversations", role: fleet.RoleViewer,
+		summary: "List conversations of devices with voice servers, newest first",
+		about: "Their circumstances alone are on record: no audio and no words. The calls of a conversation are those " +
+			"whose actor has its id."}, a.listConversations)
+}
+
+type conversationView struct {
+	ID         uuid.UUID             `json:"id" format:"uuid"`
+	DeviceID   fleet.DeviceID        `json:"device_id"`
+	Upstream   string                `json:"upstream" doc:"Name of the voice server"`
+	BeginAt    time.Time             `json:"begin_at"`
+	EndAt      *time.Time            `json:"end_at" doc:"null while it is open"`
+	Ended      fleet.ConversationEnd `json:"ended,omitempty" doc:"How it ended, as a code; upstream_ and what follows is what the voice server did"`
+	DurationMs *int64                `json:"duration_ms" doc:"null while it is open"`
+	HelloMs    int64                 `json:"hello_ms" doc:"Until the voice server answered; 0 if it did not"`
+	Calls      int64                 `json:"calls" doc:"Tool calls that the voice server's model asked for"`
+	Audio      audioView             `json:"audio"`
+}
+
+type audioView struct {
+	Received int64   `json:"received" doc:"Packets from the device"`
+	Lost     int64   `json:"lost" doc:"Packets from the device that did not arrive"`
+	Refused  int64   `json:"refused" doc:"Packets that were replayed, forged or damaged"`
+	Dropped  int64   `json:"dropped" doc:"Packets that came too late, of both directions"`
+	Sent     int64   `json:"sent" doc:"Packets to the device"`
+	Moves    int64   `json:"moves" doc:"Changes of the device's address"`
+	JitterMs float64 `json:"jitter_ms" doc:"Of packets from the device, smoothed as in RFC 3550"`
+}
+
+func conversation(c fleet.Conversation) conversationView {
+	v := conversationView{ID: c.ID, DeviceID: c.Device, Upstream: c.Upstream, BeginAt: utc(c.Begin), Ended: c.Ended,
+		HelloMs: c.HelloIn.Milliseconds(), Calls: c.Calls,
+		Audio: audioView{Received: c.Audio.Received, Lost: c.Audio.Lost, Refused: c.Audio.Refused, Dropped: c.Audio.Dropped,
+			Sent: c.Audio.Sent, Moves: c.Audio.Moves, JitterMs: float64(c.Audio.Jitter.Microseconds()) / 1000}}
+	if c.End != nil {
+		v.EndAt, v.DurationMs = ptr(utc(*c.End)), ptr(c.End.Sub(c.Begin).Milliseconds())
+	}
+	return v
+}
+
+type listConversationsInput struct {
+	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+	Paging
+}
+
+func (a *api) listConversations(ctx context.Context, _ fleet.Principal,
+	in *listConversationsInput) (*answer[list[conversationView]], error) {
+	device, err := deviceParam(in.Device)
+	if err != nil {
+		return nil, err
+	}
+	page, err := a.Conversations.Conversations(ctx,
+		fleet.ConversationFilter{Device: device, Limit: in.Limit, Cursor: in.Cursor})
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, conversation), nil
+}
