@@ -96,8 +96,9 @@ func newWorld(t testing.TB) *world {
 	if err := w.pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.calls = fleet.NewCalls(fleet.CallsOptions{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
-		URLs: w.snapshots, Events: w.events, Log: log, Policy: loud{},
+	w.calls = fleet.NewCalls(fleet.CallsOptions{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link,
+		Watcher: w.presence,
+		URLs:    w.snapshots, Events: w.events, Log: log, Policy: loud{},
 		Approvals: w.store})
 	t.Cleanup(w.calls.Shutdown)
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,

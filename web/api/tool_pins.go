@@ -24,13 +24,14 @@ func (a *api) registerToolPins() {
 
 type toolPinView struct {
 	Tool     string    `json:"tool"`
-	Digest   string    `json:"digest" doc:"SHA-256, in hex, of {\"description\":...,\"input_schema\":...} with sorted keys"`
+	Digest   string    `json:"digest" doc:"SHA-256 of its description and schema, in hex"`
 	PinnedBy string    `json:"pinned_by"`
 	PinnedAt time.Time `json:"pinned_at"`
 }
 
 func toolPin(p fleet.ToolPin) toolPinView {
-	return toolPinView{Tool: p.Tool, Digest: hex.EncodeToString(p.Digest[:]), PinnedBy: p.PinnedBy, PinnedAt: utc(p.PinnedAt)}
+	return toolPinView{Tool: p.Tool, Digest: hex.EncodeToString(p.Digest[:]),
+		PinnedBy: p.PinnedBy, PinnedAt: utc(p.PinnedAt)}
 }
 
 func (a *api) listToolPins(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[toolPinView]], error) {

@@ -144,7 +144,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
-		Pins: pins,
+		Pins:    pins,
 		Link:    w.link,
 		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
