@@ -71,12 +71,13 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Approvals, Encoder, Log, Now and
+// CallsOptions configures [Calls]. All but Policy, Pins, Approvals, Encoder, Log, Now and
 // Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
 	Policy  Policy // nil: what role, hold and tool allow is allowed
+	Pins    *ToolPins
 	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
 	Approvals ApprovalStore
 	Link      Link
@@ -131,7 +132,7 @@ func NewCalls(o CallsOptions) *Calls {
 	s.first = s.process
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
-	s.gate.policy = o.Policy
+	s.gate.policy, s.gate.pins = o.Policy, o.Pins
 	return s
 }
 

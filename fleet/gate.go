@@ -5,6 +5,7 @@ type gate struct {
 	policy  Policy
 	schemas schemaCache
 	passed  passedCache
+	pins    *ToolPins
 }
 
 // A refusal is the gate's no, as the outcome of a call.
@@ -29,6 +30,9 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if no := checkTool(tool, r); no != nil {
 		return no
 	}
+	if no := g.checkPin(t.inventory.ID, tool, r); no != nil {
+		return no
+	}
 	if no := g.checkArguments(t.inventory.ID, tool, r.Arguments); no != nil {
 		return no
 	}
@@ -48,6 +52,15 @@ func checkStanding(t *target, r CallRequest) *refusal {
 	case t.device.Hold.Active(r.now) && (r.isFanOut() || !t.device.Hold.By.Same(r.Actor)):
 		return refuse(NewCallError("device_held", "device", t.device.Title(), "actor", t.device.Hold.By.Name,
 			"reason", t.device.Hold.Reason))
+	}
+	return nil
+}
+
+// checkPin refuses a model's call of a tool that the device describes otherwise than
+// it was when an administrator pinned it: what the model knows of it may be wrong.
+func (g *gate) checkPin(inventory string, tool Tool, r CallRequest) *refusal {
+	if r.Actor.Kind.IsModel() && g.pins.changed(inventory, tool) {
+		return refuse(NewCallError("tool_changed", "tool", CleanText(tool.Name, 80)))
 	}
 	return nil
 }

@@ -71,6 +71,7 @@ func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 		return p
 	}
 	p.refuse(checkTool(tool, r))
+	p.refuse(s.gate.checkPin(t.inventory.ID, tool, r))
 	p.refuse(s.gate.checkArguments(t.inventory.ID, tool, r.Arguments))
 	p.Verdict = s.gate.policy.Judge(proposal(t, tool, r))
 	if p.Verdict.Decision == DecisionDeny {

@@ -38,6 +38,7 @@ type Options struct {
 	Pictures  fleet.SnapshotStore // what is known of the pictures
 	Operators *fleet.Operators
 	Filters   *fleet.Filters
+	Pins      *fleet.ToolPins // nil: no tool is pinned
 	Campaigns *campaign.Service
 	Firmware  *firmware.Service
 	Reports   *telemetry.Reports

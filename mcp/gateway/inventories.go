@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -203,6 +204,20 @@ func (t *toolOut) flag(changes []change) {
 	}
 }
 
+// pin shows the pin of the tool, and how many devices it keeps from models.
+func (t *toolOut) pin(pins *fleet.ToolPins, list []*variant) {
+	p, pinned := pins.Pin(t.Name)
+	if !pinned {
+		return
+	}
+	t.Pinned = hex.EncodeToString(p.Digest[:])
+	for _, v := range list {
+		if v.tool.Digest() != p.Digest {
+			t.Differ += v.devices
+		}
+	}
+}
+
 type searchIn struct {
 	Words string `json:"words,omitempty" jsonschema:"words that a tool's name or description has, all of them; none lists all"`
 	Query string `json:"q,omitempty" jsonschema:"only tools of devices that this query matches; as in find_devices"`
@@ -222,6 +237,8 @@ type toolOut struct {
 	Boards   []boardOut       `json:"boards"`
 	Variants int              `json:"variants" jsonschema:"more than 1: devices describe it differently; see describe_tool"`
 	Changed  int              `json:"changed_devices,omitempty" jsonschema:"devices that describe it otherwise than before though their firmware is the same: do not trust it"`
+	Pinned   string           `json:"pinned,omitempty" jsonschema:"SHA-256 of the description and schema to which an administrator pinned it"`
+	Differ   int              `json:"pin_differs_devices,omitempty" jsonschema:"devices that describe it otherwise than pinned: a model may not call it on them"`
 }
 
 type boardOut struct {
@@ -322,6 +339,7 @@ func (g *Gateway) searchTools(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	for name, list := range found {
 		t := toolOf(list)
 		t.flag(changes[name])
+		t.pin(g.o.Pins, list)
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b toolOut) int {
@@ -339,12 +357,15 @@ func (g *Gateway) searchTools(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	return answer{text: strings.Join(lines, "\n"), out: out}, nil
 }
 
-// warning says in texts that a tool changed without new firmware.
-func (t toolOut) warning() string {
-	if t.Changed == 0 {
-		return ""
+// warning says in texts that a tool changed without new firmware, or is not as pinned.
+func (t toolOut) warning() (text string) {
+	if t.Changed > 0 {
+		text = fmt.Sprintf(" (WARNING: on %s it changed and the firmware did not)", count(t.Changed, "device"))
 	}
-	return fmt.Sprintf(" (WARNING: on %s it changed and the firmware did not)", count(t.Changed, "device"))
+	if t.Differ > 0 {
+		text += fmt.Sprintf(" (WARNING: on %s it is not as pinned: models may not call it there)", count(t.Differ, "device"))
+	}
+	return text
 }
 
 func (g *Gateway) describeTool(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
@@ -376,6 +397,7 @@ func (g *Gateway) describeTool(ctx context.Context, by fleet.Principal, _ *mcp.C
 		return answer{}, err
 	}
 	out.Tool.flag(changes[in.Tool])
+	out.Tool.pin(g.o.Pins, list)
 	lines := []string{fmt.Sprintf("%s%s%s: %s offer it.", out.Tool.Name, out.Tool.marks(), out.Tool.warning(),
 		count(out.Tool.Devices, "device"))}
 	if out.Tool.Effect != fleet.EffectNone {

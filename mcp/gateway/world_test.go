@@ -63,6 +63,7 @@ type world struct {
 	calls     *fleet.Calls
 	operators *fleet.Operators
 	filters   *fleet.Filters
+	pins      *fleet.ToolPins
 	snapshots *fleet.Snapshots
 	firmware  *firmware.Service
 	gateway   *gateway.Gateway
@@ -91,8 +92,13 @@ func newWorld(t testing.TB) *world {
 	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return w.calls.Running(id) }})
-	w.calls = fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Link: w.link, Watcher: w.presence,
-		URLs: w.snapshots, Events: w.events, Log: log, Policy: loud{},
+	w.pins = fleet.NewToolPins(w.store, targets, log)
+	if err := w.pins.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.calls = fleet.NewCalls(fleet.CallsOptions{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link,
+		Watcher: w.presence,
+		URLs:    w.snapshots, Events: w.events, Log: log, Policy: loud{},
 		Approvals: w.store})
 	t.Cleanup(w.calls.Shutdown)
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
@@ -111,9 +117,10 @@ func newWorld(t testing.TB) *world {
 		w.gateway.ServeHTTP(rw, r)
 	}))
 	w.gateway, err = gateway.New(gateway.Options{Devices: w.devices, Calls: w.calls, FanOuts: fanOuts,
-		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Campaigns: campaigns,
-		Firmware: w.firmware,
-		Reports:  reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
+		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Pins: w.pins,
+		Campaigns: campaigns,
+		Firmware:  w.firmware,
+		Reports:   reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
 		Log: log,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,

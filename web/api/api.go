@@ -49,6 +49,7 @@ type Options struct {
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
 	Operators     *fleet.Operators
 	Filters       *fleet.Filters
+	ToolPins      *fleet.ToolPins
 	Policies      *policy.Service
 	Tester        *policy.Tester
 	Snapshots     *fleet.Snapshots
@@ -123,6 +124,7 @@ func newAPI(o Options) *api {
 	a.registerOperators()
 	a.registerFilters()
 	a.registerPolicies()
+	a.registerToolPins()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()

@@ -72,6 +72,7 @@ var needs = map[string]fleet.Role{
 	"list-filters": fleet.RoleViewer, "create-filter": fleet.RoleOperator, "update-filter": fleet.RoleOperator,
 	"delete-filter":   fleet.RoleOperator,
 	"create-operator": fleet.RoleAdmin, "update-operator": fleet.RoleAdmin,
+	"list-tool-pins": fleet.RoleViewer, "put-tool-pin": fleet.RoleAdmin, "delete-tool-pin": fleet.RoleAdmin,
 	"list-policies": fleet.RoleViewer, "test-policy": fleet.RoleViewer,
 	"create-policy": fleet.RoleAdmin, "update-policy": fleet.RoleAdmin, "delete-policy": fleet.RoleAdmin,
 	"list-core-dumps": fleet.RoleViewer, "get-core-dump": fleet.RoleViewer, "fetch-core-dump": fleet.RoleOperator,

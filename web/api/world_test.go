@@ -139,7 +139,12 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.policies.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	pins := fleet.NewToolPins(w.store, targets, log)
+	if err := pins.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
+		Pins:    pins,
 		Link:    w.link,
 		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
@@ -169,7 +174,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Filters: w.filters, Policies: w.policies,
+		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks,

@@ -65,8 +65,9 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 func (s *Server) rest() http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
-		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Snapshots: s.Snapshots,
-		Firmware: s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
+		Snapshots: s.Snapshots,
+		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
@@ -80,9 +81,11 @@ func (s *Server) tester() *policy.Tester {
 // openGateway makes the MCP server.
 func (s *Server) openGateway() (err error) {
 	s.gateway, err = gateway.New(gateway.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts,
-		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Campaigns: s.Campaigns,
-		Firmware: s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events, PublicURL: s.cfg.PublicURL,
-		Version: s.cfg.Version, Log: s.log,
+		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Pins: s.ToolPins,
+		Campaigns: s.Campaigns,
+		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events,
+		PublicURL: s.cfg.PublicURL,
+		Version:   s.cfg.Version, Log: s.log,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})

@@ -55,6 +55,7 @@ type Server struct {
 	Snapshots  *fleet.Snapshots
 	Operators  *fleet.Operators
 	Filters    *fleet.Filters
+	ToolPins   *fleet.ToolPins
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -265,7 +266,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.run("policy", s.Policies.Run)
-	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies,
+	s.ToolPins = fleet.NewToolPins(s.store, s.targets, log)
+	if err := s.ToolPins.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.stages.run("tool pins", s.ToolPins.Run)
+	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.

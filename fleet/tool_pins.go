@@ -1,0 +1,203 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// MaxToolPins bounds the pins of a fleet.
+const MaxToolPins = 1000
+
+// A ToolDigest is the SHA-256 of the JSON {"description":...,"input_schema":...} of
+// a tool, with sorted keys and without spaces. A schema that is no JSON is a string in it.
+type ToolDigest [sha256.Size]byte
+
+// Digest returns the digest of the tool as its device lists it.
+func (t Tool) Digest() ToolDigest {
+	var schema any
+	if json.Unmarshal(t.InputSchema, &schema) != nil {
+		schema = string(t.InputSchema)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(map[string]any{"description": t.Description, "input_schema": schema}) // what was unmarshalled marshals
+	return sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+}
+
+// A ToolPin says how a tool is to be described. Principals of kind model and voice
+// may not call it on a device that describes it otherwise.
+type ToolPin struct {
+	Tool     string
+	Digest   ToolDigest
+	PinnedBy string
+	PinnedAt time.Time
+}
+
+// ToolPinStore keeps pins. Changes are audited.
+type ToolPinStore interface {
+	ToolPins(ctx context.Context) ([]ToolPin, error) // by tool
+	// SaveToolPin stores a pin, in place of one that the tool has.
+	SaveToolPin(ctx context.Context, by Principal, p ToolPin, device DeviceID) error
+	DeleteToolPin(ctx context.Context, by Principal, tool string) error
+}
+
+// ToolPins manages pins, and keeps them in memory: the gate reads nothing. A nil
+// *ToolPins has none.
+type ToolPins struct {
+	store   ToolPinStore
+	targets *Targets
+	log     *slog.Logger
+
+	changing sync.Mutex // one change, or one reading, of the table at a time
+	current  atomic.Pointer[map[string]ToolPin]
+	mu       sync.RWMutex
+	digests  map[inventoryTool]ToolDigest // of pinned tools
+}
+
+type inventoryTool struct{ inventory, tool string }
+
+// maxPinDigests bounds the digests kept; hostile devices have many inventories.
+const maxPinDigests = 10_000
+
+// NewToolPins makes the service. Load it before the first call.
+func NewToolPins(store ToolPinStore, targets *Targets, log *slog.Logger) *ToolPins {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &ToolPins{store: store, targets: targets, log: log, digests: map[inventoryTool]ToolDigest{}}
+}
+
+// Load reads the pins.
+func (s *ToolPins) Load(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.load(ctx)
+}
+
+func (s *ToolPins) load(ctx context.Context) error {
+	all, err := s.store.ToolPins(ctx)
+	if err != nil {
+		return err
+	}
+	pins := make(map[string]ToolPin, len(all))
+	for _, p := range all {
+		pins[p.Tool] = p
+	}
+	s.current.Store(&pins)
+	return nil
+}
+
+// pinsRefresh is how long a change by another process goes unnoticed.
+const pinsRefresh = 5 * time.Second
+
+// Run reads the pins again and again, until ctx ends: another process may change them.
+func (s *ToolPins) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pinsRefresh):
+		}
+		if err := s.Load(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("tool pins not read; going on with those that are known", "err", err)
+		}
+	}
+}
+
+// ToolPins returns all pins, by tool.
+func (s *ToolPins) ToolPins(ctx context.Context) ([]ToolPin, error) { return s.store.ToolPins(ctx) }
+
+// Pin returns the pin of a tool.
+func (s *ToolPins) Pin(tool string) (ToolPin, bool) {
+	if s == nil {
+		return ToolPin{}, false
+	}
+	pins := s.current.Load()
+	if pins == nil {
+		return ToolPin{}, false
+	}
+	p, ok := (*pins)[tool]
+	return p, ok
+}
+
+// Save pins the tool as the device lists it. It takes an administrator of the whole fleet.
+func (s *ToolPins) Save(ctx context.Context, by Principal, device DeviceID, tool string) (ToolPin, error) {
+	if err := by.May(RoleAdmin, "pin_tool"); err != nil {
+		return ToolPin{}, err
+	}
+	now := time.Now().UTC()
+	s.targets.Forget(device) // what it lists now is to be pinned
+	t, err := s.targets.get(ctx, device, now)
+	if errors.Is(err, ErrNotFound) {
+		return ToolPin{}, Refuse(ErrInvalid, "unknown_device", "device", device).At("device")
+	}
+	if err != nil {
+		return ToolPin{}, err
+	}
+	listed, ok := t.inventory.Tool(tool)
+	if !ok {
+		return ToolPin{}, Refuse(ErrInvalid, "tool_not_listed", "device", t.device.Title(), "tool", CleanText(tool, 80)).
+			At("tool")
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	all, err := s.store.ToolPins(ctx)
+	if err != nil {
+		return ToolPin{}, err
+	}
+	if _, pinned := s.Pin(tool); !pinned && len(all) >= MaxToolPins {
+		return ToolPin{}, Refuse(ErrConflict, "too_many_tool_pins", "limit", MaxToolPins)
+	}
+	p := ToolPin{Tool: tool, Digest: listed.Digest(), PinnedBy: by.Name, PinnedAt: now.Truncate(time.Microsecond)}
+	if err := s.store.SaveToolPin(ctx, by, p, device); err != nil {
+		return ToolPin{}, err
+	}
+	return p, s.load(ctx)
+}
+
+// Delete removes the pin of a tool. It takes an administrator of the whole fleet.
+func (s *ToolPins) Delete(ctx context.Context, by Principal, tool string) error {
+	if err := by.May(RoleAdmin, "pin_tool"); err != nil {
+		return err
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	err := s.store.DeleteToolPin(ctx, by, tool)
+	if errors.Is(err, ErrNotFound) {
+		return Refuse(ErrNotFound, "unknown_tool_pin", "tool", CleanText(tool, 80))
+	}
+	if err != nil {
+		return err
+	}
+	return s.load(ctx)
+}
+
+// changed reports whether the tool is pinned to another digest than an inventory has.
+func (s *ToolPins) changed(inventory string, tool Tool) bool {
+	p, pinned := s.Pin(tool.Name)
+	if !pinned {
+		return false
+	}
+	key := inventoryTool{inventory, tool.Name}
+	s.mu.RLock()
+	digest, known := s.digests[key]
+	s.mu.RUnlock()
+	if !known {
+		digest = tool.Digest()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.digests) >= maxPinDigests {
+			clear(s.digests)
+		}
+		s.digests[key] = digest
+	}
+	return digest != p.Digest
+}
