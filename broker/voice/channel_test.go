@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	tocSpeech = 11<<3 | 0 // SILK, wide band, 60 ms, mono, one frame
+	tocSpeech = 11 << 3 // SILK, wide band, 60 ms, mono, one frame
 	frame60   = 60 * time.Millisecond
 )
 

@@ -224,8 +224,6 @@ func (s *watches) sees(session mcp.Session, d fleet.Device) bool {
 	return w != nil && w.caller.by.Load().Sees(d)
 }
 
-type updatedKey struct{}
-
 // hideUpdates keeps the updates of a device from sessions for whose token it does
 // not exist any more: its tags may have changed since they subscribed.
 func (g *Gateway) hideUpdates(next mcp.MethodHandler) mcp.MethodHandler {

@@ -22,7 +22,9 @@ import (
 func (g *Gateway) newFleetServer() *mcp.Server {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{Instructions: instructions,
 		SubscribeHandler: g.subscribe, UnsubscribeHandler: g.unsubscribe, CompletionHandler: g.complete,
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Logging: &mcp.LoggingCapabilities{},
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{},
+			//lint:ignore SA1019 clients before 2026-07-28 set their level of logging
+			Logging: &mcp.LoggingCapabilities{},
 			Prompts: &mcp.PromptCapabilities{}, Resources: &mcp.ResourceCapabilities{Subscribe: true}}})
 	s.AddReceivingMiddleware(g.receive)
 	s.AddSendingMiddleware(g.hideUpdates)

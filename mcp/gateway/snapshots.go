@@ -56,7 +56,7 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 			return answer{}, err
 		}
 	} else {
-		shots, err := g.o.Pictures.Snapshots(ctx, d.ID, 1)
+		shots, err := g.o.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1)
 		if err != nil {
 			return answer{}, err
 		}

@@ -40,8 +40,8 @@ var nav = []navItem{
 	{"devices", "nav.devices", PathDevices, false},
 	{"calls", "nav.calls", PathCalls, false},
 	{"fanouts", "nav.fanouts", PathFanOuts, true},
-	{"approvals", "approvals.title", PathApprovals, true},
-	{"firmware", "firmware.nav", PathFirmware, false},
+	{"approvals", "approvals.title", PathApprovals, false},
+	{"firmware", "firmware.nav", PathFirmware, true},
 	{"campaigns", "campaign.title", PathCampaigns, false},
 	{"settings", "nav.settings", PathSettings, true},
 }
