@@ -42,11 +42,27 @@ func figures(rounds []round, costs []namedCost) (all []figure) {
 	for _, q := range quantities {
 		all = append(all, figure{q.name, medianOf(rounds, q.value)})
 	}
+	all = append(all, voiceFigures(rounds)...)
 	for _, c := range costs {
 		for _, row := range costRows() {
 			all = append(all, figure{"per call, " + c.name + ": " + row.name, row.value(c.cost)})
 		}
 	}
+	return measured(all)
+}
+
+// voiceFigures are those of conversations.
+func voiceFigures(rounds []round) (all []figure) {
+	for _, t := range voiceTargets {
+		all = append(all, figure{t.name, medianOf(rounds, t.value)})
+	}
+	for _, q := range voiceQuantities {
+		all = append(all, figure{q.name, medianOf(rounds, q.value)})
+	}
+	return measured(all)
+}
+
+func measured(all []figure) []figure {
 	return slices.DeleteFunc(all, func(f figure) bool { return math.IsNaN(f.value) || math.IsInf(f.value, 0) })
 }
 

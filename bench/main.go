@@ -27,6 +27,9 @@ type cli struct {
 
 	Downloads downloadsCommand `cmd:"" help:"Measure the memory that many firmware downloads take at once."`
 	Fetch     fetchCommand     `cmd:"" hidden:"" help:"Play downloading devices; used by downloads."`
+
+	Voice       voiceCommand       `cmd:"" help:"Measure conversations through fleetd, beside a plain UDP echo."`
+	VoiceServer voiceServerCommand `cmd:"" hidden:"" help:"Play a voice server; used by run and voice."`
 }
 
 type runCommand struct {

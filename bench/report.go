@@ -56,6 +56,16 @@ var targets = []target{
 	{"boot polls/s, a connection each", ">=", 3000, func(r round) float64 { return r.Polls.PerSecond }},
 }
 
+// voiceTargets are those of conversations.
+var voiceTargets = []target{
+	{"conversations, p50 of a frame and its echo, ms more than plain UDP", "<=", 2,
+		func(r round) float64 { return r.Voice.addedP50() }},
+	{"conversations, p99 of a frame and its echo, ms more than plain UDP", "<=", 15, func(r round) float64 { return r.Voice.addedP99() }},
+	{"conversations, frames that came back, %", ">=", 100, func(r round) float64 { return r.Voice.Relayed.Back }},
+	{"conversations, fleetd, % of a core", "<=", 30, func(r round) float64 { return r.Voice.Relayed.CPU }},
+	{"heap and stacks per open conversation, KiB", "<=", 64, func(r round) float64 { return r.Voice.KiB }},
+}
+
 // A quantity is a figure without a target.
 type quantity struct {
 	name  string
@@ -94,6 +104,8 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
+const targetsHead = "\n| Quantity | Target | Median | |\n|---|---|---|---|\n"
+
 func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite, command string) {
 	fmt.Fprintf(w, "# Measurements\n\nMade by `%s` on %s.\n\n", command, time.Now().UTC().Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s\n\n", machine())
@@ -101,7 +113,7 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 		"with the load on the same cores. A figure is the median of the rounds' ratios. %d devices are connected where no other number is given; they are a process of their own. "+
 		"\"fleetd serve\" is the program with default flags, called through REST over a connection kept for each call in flight; \"in process\" is the same without HTTP, in the process of the load. "+
 		"\"Durable\" means that fsync returned.\n\n", len(rounds), s.duration, s.devices)
-	fmt.Fprintln(w, "## Against the targets\n\n| Quantity | Target | Median | |\n|---|---|---|---|")
+	fmt.Fprint(w, "## Against the targets\n"+targetsHead)
 	for _, t := range targets {
 		fmt.Fprintln(w, t.line(rounds))
 	}
@@ -130,6 +142,8 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 				of(func(r round) float64 { return r.at(name, n).PerSecond / r.mostRate(name, n) }))
 		}
 	}
+	fmt.Fprintln(w)
+	voiceSection(w, rounds, "")
 	if len(costs) == 0 {
 		return
 	}
@@ -188,6 +202,46 @@ func flightTable(w io.Writer, rounds []round, names ...string) {
 			}
 			fmt.Fprintln(w, " |")
 		}
+	}
+}
+
+const voiceHint = "A frame of 60 ms goes each way in each of 500 conversations at once: by UDP to fleetd serve, by WebSocket to a voice server that sends it back, and " +
+	"back to the board. The plain UDP echo gets the same packets from the same sockets, a few seconds before. Boards and voice server are a process each, on the same cores. " +
+	"Before that, 2,000 conversations are open and nothing is said in them. Last, four callers make calls one after the other while all talk, without and with a flood of datagrams of unknown conversations."
+
+// voiceQuantities are the rows of the table of conversations.
+var voiceQuantities = []quantity{
+	{"plain UDP echo, p50, ms", func(r round) float64 { return r.Voice.Echo.P50 }},
+	{"plain UDP echo, p99, ms", func(r round) float64 { return r.Voice.Echo.P99 }},
+	{"through fleetd, p50, ms", func(r round) float64 { return r.Voice.Relayed.P50 }},
+	{"through fleetd, p99, ms", func(r round) float64 { return r.Voice.Relayed.P99 }},
+	{"through fleetd, the longest, ms", func(r round) float64 { return r.Voice.Relayed.Max }},
+	{"fleetd, processor, for a frame each way, µs", func(r round) float64 { return r.Voice.Relayed.CPUPerFrameMicros }},
+	{"boards and voice server, % of a core", func(r round) float64 { return r.Voice.Relayed.LoadCPU }},
+	{"other work meanwhile, % of the machine", func(r round) float64 { return r.Voice.Relayed.Foreign }},
+	{"until all conversations are open, s", func(r round) float64 { return r.Voice.OpenSeconds }},
+	{"calls through REST while all talk, p50, ms", func(r round) float64 { return r.Voice.Calls.P50 }},
+	{"calls through REST while all talk, p99, ms", func(r round) float64 { return r.Voice.Calls.P99 }},
+	{"the same with a flood at the UDP port, p50, ms", func(r round) float64 { return r.Voice.FloodedCalls.P50 }},
+	{"the same with a flood at the UDP port, p99, ms", func(r round) float64 { return r.Voice.FloodedCalls.P99 }},
+	{"datagrams a second of the flood", func(r round) float64 { return r.Voice.Flood }},
+	{"frames that came back during the flood, %", func(r round) float64 { return r.Voice.Flooded.Back }},
+	{"all conversations open and nothing said, fleetd, % of a core", func(r round) float64 { return r.Voice.IdleCPU }},
+}
+
+// voiceHeading begins the section of conversations.
+const voiceHeading = "## Conversations\n"
+
+// voiceSection writes the section of conversations. made says how and when, if it
+// was not with all the rest.
+func voiceSection(w io.Writer, rounds []round, made string) {
+	fmt.Fprint(w, voiceHeading+"\n"+made+voiceHint+"\n"+targetsHead)
+	for _, t := range voiceTargets {
+		fmt.Fprintln(w, t.line(rounds))
+	}
+	fmt.Fprint(w, "\n| Quantity | Median |\n|---|---|\n")
+	for _, q := range voiceQuantities {
+		fmt.Fprintf(w, "| %s | %s |\n", q.name, number(medianOf(rounds, q.value)))
 	}
 }
 

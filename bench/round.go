@@ -17,6 +17,7 @@ type round struct {
 	EchoFanOut, FanOut      float64 // seconds
 	MochiStorm, Storm       deviceReport
 	IdleKiB, AfterStormsKiB float64 // per device
+	Voice                   voiceReading
 }
 
 // What is called. The whole fleet is connected where the name has no number.
@@ -56,7 +57,8 @@ func (s *suite) round(ctx context.Context) (r round, err error) {
 		return r, err
 	}
 	defer os.RemoveAll(dir)
-	steps := []func(context.Context, string, *round) error{s.echo, s.bare, s.serve, s.serveFew, s.inProcess, s.mochi}
+	steps := []func(context.Context, string, *round) error{s.echo, s.bare, s.serve, s.serveFew, s.inProcess, s.mochi,
+		s.voice}
 	for _, step := range steps {
 		if err := step(ctx, dir, &r); err != nil {
 			return r, err
@@ -176,6 +178,12 @@ func (s *suite) inProcess(ctx context.Context, dir string, r *round) error {
 	}
 	r.Flights[processed] = s.flights(rig.variant(rig.call, s.child))
 	return nil
+}
+
+// voice measures conversations.
+func (s *suite) voice(ctx context.Context, dir string, r *round) (err error) {
+	r.Voice, _, err = measureVoice(ctx, dir, s.serving, voiceLoad{500, 2000, s.duration}, "")
+	return err
 }
 
 // thrice returns the median of three runs, in seconds.

@@ -26,8 +26,8 @@ type serveOptions struct {
 }
 
 // startServe starts fleetd serve as a child, with default flags but for addresses
-// and enrolment.
-func startServe(ctx context.Context, dir string, o serveOptions) (_ *rig, err error) {
+// and enrolment, and those given.
+func startServe(ctx context.Context, dir string, o serveOptions, flags ...string) (_ *rig, err error) {
 	r := &rig{}
 	for _, addr := range []*string{&r.http, &r.mqtt, &r.admin} {
 		if *addr, err = freeAddr(); err != nil {
@@ -59,8 +59,8 @@ func startServe(ctx context.Context, dir string, o serveOptions) (_ *rig, err er
 		return nil, err
 	}
 	defer log.Close()
-	r.child = exec.Command(o.Fleetd, "serve", "--http-addr", r.http, "--mqtt-addr", r.mqtt, "--admin-addr", r.admin,
-		"--enrolment", "open")
+	r.child = exec.Command(o.Fleetd, append([]string{"serve", "--http-addr", r.http, "--mqtt-addr", r.mqtt,
+		"--admin-addr", r.admin, "--enrolment", "open"}, flags...)...)
 	r.child.Env, r.child.Stdout, r.child.Stderr = env, log, log
 	r.child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := r.child.Start(); err != nil {

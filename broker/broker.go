@@ -28,6 +28,7 @@ type Broker struct {
 	gate    *semaphore.Weighted // places for connections; when it is full, accepting stops
 	devices Devices
 
+	sockets     sockets
 	registry    registry
 	pool        pool
 	prober      prober
@@ -52,6 +53,7 @@ func New(o Options) (*Broker, error) {
 	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: semaphore.NewWeighted(int64(o.MaxConnections))}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.registry.init()
+	b.sockets.init()
 	b.pool.limit = o.OnboardingLimit
 	b.server = newServer(o.Logger)
 	if err := b.server.AddHook(&hook{broker: b}, nil); err != nil {
@@ -120,14 +122,17 @@ func (b *Broker) shutdown() error {
 	for _, l := range b.listeners() {
 		l.stop()
 	}
+	b.sockets.stop()
 	b.stopConnections(time.Second)
 	for _, l := range b.listeners() {
 		l.closeConnections()
 	}
-	ok := true
+	ok := within(time.Second, b.sockets.serving.Wait) // those that were stopped learn why
+	b.sockets.closeAll()
 	for _, l := range b.listeners() {
 		ok = within(time.Until(deadline), l.handlers.Wait) && ok
 	}
+	ok = within(time.Until(deadline), b.sockets.serving.Wait) && ok
 	b.end()
 	ok = within(time.Until(deadline), b.pool.running.Wait) && ok
 	ok = within(time.Until(deadline), b.late.Wait) && ok

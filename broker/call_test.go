@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,13 +179,13 @@ func TestLine(t *testing.T) {
 	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
 	var turns []fleet.Turn
 	for range 1 + maxWaiting {
-		turn, err := b.Queue(d.id)
+		turn, err := b.Queue(d.id, fleet.KindOperator)
 		if err != nil {
 			t.Fatal(err)
 		}
 		turns = append(turns, turn)
 	}
-	if _, err := b.Queue(d.id); !errors.Is(err, fleet.ErrBusy) {
+	if _, err := b.Queue(d.id, fleet.KindOperator); !errors.Is(err, fleet.ErrBusy) {
 		t.Errorf("%v, want %v", err, fleet.ErrBusy)
 	}
 	turns[1].Done() // withdrawn while it waits
@@ -210,5 +211,47 @@ func TestLine(t *testing.T) {
 	}
 	if _, err := turns[2].Send(t.Context(), fleet.Invocation{Tool: "x"}, nil); !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("sending over an ended connection: %v", err)
+	}
+}
+
+// What a voice model calls goes before other calls that wait, for every second
+// turn, and has room on a busy device.
+func TestSpokenCallsGoFirst(t *testing.T) {
+	b, _ := start(t, nil)
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	d.serve(nil)
+	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
+	queue := func(n int, kind fleet.PrincipalKind) (turns []fleet.Turn) {
+		for range n {
+			turn, err := b.Queue(d.id, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			turns = append(turns, turn)
+		}
+		if _, err := b.Queue(d.id, kind); !errors.Is(err, fleet.ErrBusy) {
+			t.Errorf("%s: %v, want %v", kind, err, fleet.ErrBusy)
+		}
+		return turns
+	}
+	others := queue(1+maxWaiting, fleet.KindOperator)
+	spoken := queue(maxSpoken, fleet.KindVoice)
+	spoken[3].Done() // withdrawn while it waits
+	spoken = slices.Delete(spoken, 3, 4)
+	want := others[:1:1]
+	for i := range spoken {
+		want = append(want, spoken[i], others[1+i])
+	}
+	want = append(want, others[1+len(spoken):]...)
+	for i, turn := range want {
+		select {
+		case <-turn.Ready():
+			turn.Done()
+		default:
+			t.Fatalf("turn %d of %d is not ready", i, len(want))
+		}
+	}
+	if turn, err := b.Queue(d.id, fleet.KindVoice); err != nil || turn.Ready() != now {
+		t.Errorf("the line is not empty: %v", err)
 	}
 }

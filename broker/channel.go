@@ -53,7 +53,7 @@ func (c *connection) habitShown(end time.Time) habit {
 	cause, goodbye := c.cause, c.channel.goodbye
 	c.mu.Unlock()
 	switch {
-	case !c.established:
+	case !c.established, c.socket != nil:
 		return habitUnknown
 	case c.lastHello.IsZero() && end.Sub(c.At) >= idleBoard:
 		return habitStays
@@ -97,6 +97,9 @@ func (c *connection) keepsChannel(payload []byte, now time.Time) bool {
 	if json.Unmarshal(payload, &hello) != nil || !hello.Features.MCP {
 		return false // there is nothing to keep it for
 	}
+	if c.socket != nil {
+		return true // its connection ends with it
+	}
 	if c.channelOpen() {
 		return true // the answer was lost, or the program began again
 	}
@@ -134,16 +137,24 @@ func (c *connection) openChannel(session string) {
 	default:
 		ch.session, ch.count = session, c.broker.stats.channels.Add
 		ch.count(1)
-		ch.bound = time.AfterFunc(c.broker.o.ChannelTimeout, c.closeChannel)
+		ch.bound = time.AfterFunc(c.channelTimeout(), c.closeChannel)
 	}
 	c.mu.Unlock()
 	c.startOnboarding(0) // if an earlier try was too early for the program
 }
 
+func (c *connection) channelTimeout() time.Duration {
+	timeout := c.broker.o.ChannelTimeout
+	if c.socket != nil && !c.broker.devices.IsSoftware(c.Device) {
+		return min(timeout, boardChannel)
+	}
+	return timeout
+}
+
 // closeChannel ends the conversation, once the device has answered what it was
 // asked: it will leave.
 func (c *connection) closeChannel() {
-	t, err := c.join(maxWaiting + 1)
+	t, err := c.join(false, maxWaiting+1)
 	if err == nil {
 		defer t.Done()
 		wait := time.NewTimer(turnTimeout)
@@ -173,5 +184,9 @@ func (c *connection) endChannel() {
 // sayGoodbye ends a conversation.
 func (c *connection) sayGoodbye(session string) {
 	c.endChannel()
+	if c.socket != nil {
+		c.socket.Close()
+		return
+	}
 	_ = c.deliver([]byte(`{"type":"goodbye","session_id":"` + session + `"}`)) // lost with the connection
 }

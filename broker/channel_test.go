@@ -105,7 +105,7 @@ func TestChannelOutlivesCall(t *testing.T) {
 		o.VisionURL = nil // nothing is asked at connecting
 	})
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	turn, err := b.Queue(d.id)
+	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
 	}

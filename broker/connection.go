@@ -49,7 +49,8 @@ type connection struct {
 	fleet.Connection
 	broker   *Broker
 	device   *device
-	client   *mqtt.Client
+	client   *mqtt.Client // nil over a WebSocket
+	socket   *socket      // nil over MQTT
 	session  *mcp.Session
 	up, down string
 	lost     chan struct{} // closed when the connection has ended
@@ -81,15 +82,13 @@ const (
 	healthSilent // the last request was not answered
 )
 
-func (b *Broker) newConnection(id fleet.DeviceID, cl *mqtt.Client) *connection {
+// newConnection makes a connection. The caller adds what carries it.
+func (b *Broker) newConnection(id fleet.DeviceID, clientID, transport, remoteAddr string) *connection {
 	d := b.registry.hold(id)
 	c := &connection{
-		Connection: fleet.Connection{
-			Device: id, Node: b.o.Node, ClientID: cl.ID,
-			Transport: cl.Net.Listener, RemoteAddr: hostOf(cl.Net.Remote),
-		},
-		broker: b, device: d, client: cl,
-		up: upTopic(id), down: downTopic(id), lost: make(chan struct{}),
+		Connection: fleet.Connection{Device: id, Node: b.o.Node, ClientID: clientID, Transport: transport,
+			RemoteAddr: remoteAddr},
+		broker: b, device: d, up: upTopic(id), down: downTopic(id), lost: make(chan struct{}),
 	}
 	c.session = mcp.NewSession(c, mcp.SessionOptions{
 		IDs: d.ids, ListTimeout: b.o.RequestTimeout, Logger: b.log,
@@ -127,7 +126,9 @@ func (b *Broker) established(c *connection) {
 	b.stats.connects.Add(1)
 	b.stats.connections.Add(1)
 	b.devices.Connected(c.Connection)
-	c.startOnboarding(0)
+	if c.socket == nil { // else the device waits for the answer to its hello first
+		c.startOnboarding(0)
+	}
 }
 
 func (c *connection) endEstablishing() {
@@ -145,11 +146,15 @@ func (b *Broker) ended(nc *netConn, err error) {
 		b.endedUnknown(err)
 		return
 	}
-	c.stop(err)
-	c.endEstablishing()
 	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
 		b.server.Clients.Delete(c.ClientID) // left there after a panic
 	}
+	b.endConnection(c, err)
+}
+
+func (b *Broker) endConnection(c *connection, err error) {
+	c.stop(err)
+	c.endEstablishing()
 	c.device.learn(c.habitShown(time.Now()))
 	c.device.release(c)
 	if c.established {
@@ -189,7 +194,11 @@ func (c *connection) stop(cause error) {
 	}
 	c.mu.Unlock()
 	if first {
-		c.client.Stop(cause)
+		if c.socket != nil {
+			c.socket.shut(cause)
+		} else {
+			c.client.Stop(cause)
+		}
 		c.session.Close(cause)
 		c.broker.prober.remove(c)
 	}
@@ -207,6 +216,8 @@ func (c *connection) endCause(err error) fleet.Cause {
 		return ours.Cause
 	case c.clean:
 		return fleet.Cause{}
+	case c.socket != nil && isTimeout(cause):
+		return causeOf(fleet.CauseNoPong, "no answer to pings of its WebSocket").Cause
 	case errors.Is(cause, os.ErrDeadlineExceeded):
 		return causeOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive").Cause
 	case errors.Is(err, errPanic):

@@ -30,6 +30,7 @@ type device struct {
 
 	listings *rate.Limiter
 	hellos   *rate.Limiter // of conversations that are relayed
+	dials    *rate.Limiter // of WebSockets
 }
 
 // newDevice starts the ids at a random point, so that an answer to a call of an
@@ -37,7 +38,8 @@ type device struct {
 func newDevice(id fleet.DeviceID) *device {
 	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now(),
 		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst),
-		hellos:   rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst)}
+		hellos:   rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst),
+		dials:    rate.NewLimiter(rate.Every(dialEvery), dialBurst)}
 }
 
 func (d *device) connection() *connection {

@@ -16,6 +16,10 @@ type Devices interface {
 	// to. An [enrolment.CredentialsError] says why they belong to none.
 	Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error)
 
+	// AuthenticateToken checks the token of a WebSocket, and returns the client id
+	// that the device would have on MQTT. Its errors are those of Authenticate.
+	AuthenticateToken(id fleet.DeviceID, clientID, token string) (mqttClientID string, err error)
+
 	Connected(c fleet.Connection)
 	// Disconnected follows each Connected once, maybe after the next Connected
 	// of the same device. clean means that the device sent DISCONNECT, as it

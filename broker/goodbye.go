@@ -31,7 +31,7 @@ func (c *connection) sayStopping() error { return c.say(packets.ErrServerShuttin
 
 // v5 reports whether the device speaks MQTT 5, and so knows a DISCONNECT from
 // the server and reasons in what acknowledges its messages.
-func (c *connection) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
+func (c *connection) v5() bool { return c.client != nil && c.client.Properties.ProtocolVersion >= 5 }
 
 // say sends a device of MQTT 5 a DISCONNECT with the reason.
 func (c *connection) say(why packets.Code) error {

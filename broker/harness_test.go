@@ -54,6 +54,14 @@ func (d *domain) Authenticate(clientID, _ string, password []byte) (fleet.Device
 	return deviceOfClientID(clientID), nil
 }
 
+func (d *domain) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
+	mqttID := "GID_default@@@" + strings.ReplaceAll(id.MAC(), ":", "_") + "@@@" + clientID
+	if token != passwordOf(mqttID) {
+		return "", enrolment.CredentialsForged
+	}
+	return mqttID, nil
+}
+
 func (d *domain) Connected(c fleet.Connection) { d.note("connected %s", c.Device) }
 func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	d.note("disconnected %s clean=%v: %s", c.Device, clean, cause.Text)
@@ -154,7 +162,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // call calls a tool as the domain does.
 func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, late func(fleet.Answer)) (fleet.Answer,
 	error) {
-	turn, err := b.Queue(id)
+	turn, err := b.Queue(id, fleet.KindOperator)
 	if err != nil {
 		return fleet.Answer{}, err
 	}

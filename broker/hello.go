@@ -15,11 +15,11 @@ const helloEvery = time.Second
 // A serverHello opens an audio channel.
 type serverHello struct {
 	Type        string      `json:"type"`
-	Version     int         `json:"version"`
+	Version     int         `json:"version,omitempty"`
 	Transport   string      `json:"transport"`
 	SessionID   string      `json:"session_id"`
 	AudioParams audioParams `json:"audio_params"`
-	UDP         udpChannel  `json:"udp"`
+	UDP         *udpChannel `json:"udp,omitempty"` // nil over a WebSocket
 }
 
 type audioParams struct {
@@ -42,6 +42,9 @@ type udpChannel struct {
 // for ten seconds. So the channel is opened, to nowhere, and closed at once,
 // unless the device would leave MQTT with it: see keepsChannel.
 func (c *connection) answerHello(payload []byte, now time.Time) {
+	if c.socket != nil {
+		c.socket.hello(payload)
+	}
 	if c.beginConversation(payload, now) {
 		return
 	}
@@ -51,7 +54,7 @@ func (c *connection) answerHello(payload []byte, now time.Time) {
 	keep := c.keepsChannel(payload, now)
 	c.lastHello = now
 	c.broker.stats.hellos.Add(1)
-	h := newServerHello(c.voiceAddr())
+	h := c.newServerHello()
 	hello, err := json.Marshal(h)
 	if err != nil || c.deliver(hello) != nil {
 		return
@@ -63,19 +66,21 @@ func (c *connection) answerHello(payload []byte, now time.Time) {
 	c.sayGoodbye(h.SessionID)
 }
 
-func newServerHello(host string, port int) serverHello {
+func (c *connection) newServerHello() serverHello {
 	random := make([]byte, 16+12+8)
 	_, _ = rand.Read(random) // never fails
+	h := serverHello{Type: "hello", Transport: "websocket", SessionID: "s-" + hex.EncodeToString(random[28:]),
+		AudioParams: audioParams{Format: "opus", SampleRate: 24000, Channels: 1, FrameDuration: 60}}
+	if c.socket != nil {
+		return h
+	}
 	nonce := append([]byte{1, 0, 0, 0}, random[16:28]...)
 	clear(nonce[8:]) // time stamp and sequence number are the device's
-	return serverHello{
-		Type: "hello", Version: 3, Transport: "udp", SessionID: "s-" + hex.EncodeToString(random[28:]),
-		AudioParams: audioParams{Format: "opus", SampleRate: 24000, Channels: 1, FrameDuration: 60},
-		UDP: udpChannel{
-			Server: host, Port: port, Encryption: "aes-128-ctr",
-			Key: hex.EncodeToString(random[:16]), Nonce: hex.EncodeToString(nonce),
-		},
-	}
+	host, port := c.voiceAddr()
+	h.Version, h.Transport = 3, "udp"
+	h.UDP = &udpChannel{Server: host, Port: port, Encryption: "aes-128-ctr", Key: hex.EncodeToString(random[:16]),
+		Nonce: hex.EncodeToString(nonce)}
+	return h
 }
 
 const discardPort = 9

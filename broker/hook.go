@@ -180,7 +180,8 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	if !ok {
 		return false
 	}
-	nc.link = b.newConnection(id, cl)
+	nc.link = b.newConnection(id, cl.ID, cl.Net.Listener, hostOf(cl.Net.Remote))
+	nc.link.client = cl
 	nc.link.expiryAsked = pk.Properties.SessionExpiryInterval > 0
 	return true
 }

@@ -139,7 +139,7 @@ func (c *connection) initializeParams() mcp.InitializeParams {
 
 // inTurn runs f when the device's line has come to it.
 func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) error {
-	t, err := c.join(maxWaiting + 1) // in addition to the calls, not instead of one
+	t, err := c.join(false, maxWaiting+1) // in addition to the calls, not instead of one
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
 	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
-	turn, err := b.Queue(d.id)
+	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
 	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
-	turn, err := b.Queue(d.id)
+	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestListingSharesTheLine(t *testing.T) {
 	})
 	done := make(chan error, 3)
 	for i := range 3 {
-		turn, err := b.Queue(d.id)
+		turn, err := b.Queue(d.id, fleet.KindOperator)
 		if err != nil {
 			t.Fatal(err)
 		}

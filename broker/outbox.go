@@ -43,6 +43,9 @@ const maxFixedHeader = 1 + binary.MaxVarintLen32
 // beginPublish returns a PUBLISH packet to the device, with room for a payload
 // of so many bytes. The payload is to be appended.
 func (c *connection) beginPublish(size int) []byte {
+	if c.socket != nil { // a message is a frame there
+		return make([]byte, 0, size)
+	}
 	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(c.down)+1+size) // the fixed header comes last
 	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(c.down))), c.down...)
 	if c.v5() {
@@ -64,6 +67,9 @@ func endPublish(packet []byte) []byte {
 // was not sent. It does not wait for the device. A nil error does not prove
 // delivery: only an answer does.
 func (c *connection) post(packet []byte) error {
+	if c.socket != nil {
+		return c.socket.post(packet, false)
+	}
 	packet = endPublish(packet)
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device takes packets of at most %d bytes", mcp.ErrNotSent, limit)

@@ -36,7 +36,7 @@ func TestPing(t *testing.T) {
 		return d, epoch
 	}
 	d, first := connect()
-	turn, err := b.Queue(d.id)
+	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestPing(t *testing.T) {
 func TestUnsentCallIsNotWritten(t *testing.T) {
 	b, _ := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	turn, err := b.Queue(d.id)
+	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 type Stats struct {
 	Connections  int64 // now
 	Sockets      int64 // now, those not authenticated included
+	WebSockets   int64 // now; among the sockets
 	Unresponsive int64 // now: devices that let their last request time out
 	Onboarding   int64 // now: devices being asked for their tools, or waiting to be
 	Channels     int64 // now: conversations without voice, kept open for the device's tools
@@ -28,6 +29,7 @@ type Stats struct {
 	Late           int64 // answers to calls given up before
 	ProtocolErrors int64 // connections ended since the device broke the rules of MQTT
 	Duplicates     int64 // QoS 2 messages that came again, and were handled once
+	AudioDropped   int64 // frames over WebSockets that came too late, too often, or outside of a conversation
 	WillsRemoved   int64
 	Hellos         int64
 
@@ -49,6 +51,7 @@ type counters struct {
 	willsRemoved, hellos, listings, listingsFailed atomic.Int64
 	acceptErrors, panics, channels                 atomic.Int64
 	protocolErrors, duplicates, handshakesFailed   atomic.Int64
+	audioDropped                                   atomic.Int64
 
 	mu      sync.Mutex
 	refused map[string]int64 // reasons are few: constants, and those of fleet
@@ -74,14 +77,14 @@ func (b *Broker) Stats() Stats {
 	s := &b.stats
 	workers, waiting := b.pool.busy()
 	stats := Stats{
-		Connections: s.connections.Load(), Sockets: b.sockets(),
+		Connections: s.connections.Load(), Sockets: b.countSockets(), WebSockets: b.sockets.len(),
 		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting), Channels: s.channels.Load(),
 		Connects: s.connects.Load(), Takeovers: s.takeovers.Load(), Refused: s.refusals(),
 		PublishesIn: s.publishesIn.Load(), PublishesOut: s.publishesOut.Load(),
 		ForeignTopics: s.foreignTopics.Load(), Unreadable: s.unreadable.Load(), OutboxFull: s.outboxFull.Load(),
 		Unmatched: s.unmatched.Load(), Late: s.late.Load(),
 		ProtocolErrors: s.protocolErrors.Load(), Duplicates: s.duplicates.Load(),
-		WillsRemoved: s.willsRemoved.Load(), Hellos: s.hellos.Load(),
+		AudioDropped: s.audioDropped.Load(), WillsRemoved: s.willsRemoved.Load(), Hellos: s.hellos.Load(),
 		Listings: s.listings.Load(), ListingsFailed: s.listingsFailed.Load(),
 		AcceptErrors: s.acceptErrors.Load(), Panics: s.panics.Load(), HandshakesFailed: s.handshakesFailed.Load(),
 	}
@@ -91,7 +94,8 @@ func (b *Broker) Stats() Stats {
 	return stats
 }
 
-func (b *Broker) sockets() (n int64) {
+func (b *Broker) countSockets() (n int64) {
+	n = b.sockets.len()
 	for _, l := range b.listeners() {
 		l.mu.Lock()
 		n += int64(len(l.conns))

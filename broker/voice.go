@@ -9,7 +9,7 @@ import (
 
 // A Voice relays conversations of devices with a voice server. Its methods, and
 // those of its conversations, run on the goroutine that reads the device's
-// socket: they do not wait.
+// socket: they do not wait, but for a read of the device in Begin.
 type Voice interface {
 	// Begin begins the conversation that the device's hello asks for, and
 	// answers the device when the voice server has. It returns nil if there is
@@ -24,6 +24,9 @@ type Conversation interface {
 	// reports whether the message ended the conversation. payload is valid until
 	// it returns.
 	Receive(kind, session string, payload []byte) (ended bool)
+	// Hear handles a frame of audio of a device with a Stream. timestamp is in
+	// milliseconds, 0 if the device says none. frame is valid until it returns.
+	Hear(frame []byte, timestamp uint32)
 	// End ends the conversation. The device is not notified.
 	End(how fleet.ConversationEnd)
 }
@@ -35,10 +38,25 @@ type VoiceDevice struct {
 	ClientID   string // the device's UUID, as in its Client-Id
 	RemoteAddr string // without port
 
+	// Stream carries audio over the connection that carries the messages; nil: UDP
+	// does, which the relay arranges with its hello.
+	Stream Stream
+
 	Send   func(payload []byte) error // a JSON message; a nil error does not prove delivery
 	Opened func()                     // the device was sent the answer to its hello
 	Closed func()                     // the device was sent a goodbye
 	Lost   <-chan struct{}            // closed when the connection has ended
+}
+
+// A Stream is the audio side of a device that talks over a WebSocket. What is sent
+// keeps its order, audio and messages alike. Such a device knows no goodbye: the
+// end of its connection is the end of the conversation.
+type Stream interface {
+	// SendAudio sends a frame. It does not wait, and copies the frame; it reports
+	// false if the frame was dropped.
+	SendAudio(frame []byte, timestamp uint32) bool
+	// Close ends the connection when what was sent before is written.
+	Close()
 }
 
 // A relayed device may say hello so often: a press of its button that follows a
@@ -56,6 +74,9 @@ func (c *connection) beginConversation(payload []byte, now time.Time) bool {
 		return false
 	}
 	if !c.device.hellos.AllowN(now, 1) {
+		if c.socket != nil {
+			c.socket.Close() // it would wait for an answer
+		}
 		return true
 	}
 	if c.conversation != nil {
@@ -63,10 +84,14 @@ func (c *connection) beginConversation(payload []byte, now time.Time) bool {
 		c.conversation = nil
 	}
 	keep := c.keepsChannel(payload, now)
+	var stream Stream
+	if c.socket != nil {
+		stream = c.socket
+	}
 	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: uuidOf(c.ClientID), RemoteAddr: c.RemoteAddr,
-		Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
+		Stream: stream, Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
 		Opened: func() {
-			if keep { // a program that is connected for the conversation only
+			if keep { // a device that is connected for the conversation only
 				c.startOnboarding(0)
 			}
 		}}, payload)

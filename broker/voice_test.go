@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,12 @@ func (c relayed) Receive(kind, session string, payload []byte) bool {
 	defer c.mu.Unlock()
 	c.heard = append(c.heard, kind+" "+session+" "+string(payload[:1]))
 	return kind == "goodbye" && session == "ours"
+}
+
+func (c relayed) Hear(frame []byte, timestamp uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = append(c.heard, fmt.Sprintf("audio %d %q", timestamp, frame))
 }
 
 func (c relayed) End(how fleet.ConversationEnd) {

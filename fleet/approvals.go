@@ -232,7 +232,7 @@ func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to Ap
 	may func(context.Context, Principal, Approval) error) (ApprovalDecision, Approval, error) {
 	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now(), Process: s.o.Calls.process}
 	var err error
-	if d.Reason, err = CleanLine("reason", reason, MaxReasonBytes); err != nil {
+	if d.Reason, err = CleanLine("reason", reason, MaxReasonLength); err != nil {
 		return d, Approval{}, err
 	}
 	a, err := s.Get(ctx, by, id)
@@ -438,6 +438,10 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 			return a.unsettled(err)
 		}
 		if c.State.Final() { // by the gate, and on record
+			return nil
+		}
+		if a.hold(r) {
+			a.calls.announce(&c)
 			return nil
 		}
 		if err := a.queue(false); err != nil {

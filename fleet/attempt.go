@@ -13,14 +13,15 @@ import (
 type attempt struct {
 	calls  *Calls
 	target *target
-	call   *Call           // its record
-	wire   json.RawMessage // the arguments as they go to the device
-	turn   Turn            // nil if the call is not to be sent
-	order  *FirmwareOrder  // of an upgrade; else nil
-	revoke <-chan struct{} // see [CallRequest.Withdraw]; may be nil
-	asks   *Approval       // the call waits for it; else nil
-	wasOn  bool            // on record before: it waited for its approval
-	wrote  bool            // the order was notified that its call was sent
+	call   *Call             // its record
+	wire   json.RawMessage   // the arguments as they go to the device
+	turn   Turn              // nil if the call is not to be sent
+	order  *FirmwareOrder    // of an upgrade; else nil
+	revoke <-chan struct{}   // see [CallRequest.Withdraw]; may be nil
+	asks   *Approval         // the call waits for it; else nil
+	wasOn  bool              // on record before: it waited for its approval, or for the end of a conversation
+	talk   *conversationHold // the call waits for the end of a conversation; else nil
+	wrote  bool              // the order was notified that its call was sent
 
 	stalled func(error) // see [CallRequest]; may be nil
 }
@@ -31,6 +32,7 @@ type attempt struct {
 //	check  the request is worth a record, and names a device
 //	judge  the actor may make this call to this device, with these arguments,
 //	       or may ask a person for it: then it is put on record, and waits
+//	hold   it waits for the end of a conversation, if it would interrupt one
 //	queue  the call has its place in the device's line
 //	store  its record is durable: nothing is sent without one
 //	send   its turn comes, its bytes are written, and its outcome is durable
@@ -49,9 +51,16 @@ func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, erro
 		return Call{}, err
 	}
 	err := a.check(ctx, r)
+	if err == nil && r.UnlessTalking {
+		if _, waits := s.o.Interruptions.waits(r, r.now, r.now); waits {
+			err = ErrTalking
+		}
+	}
 	if err == nil {
 		a.judge(ctx, r)
-		err = a.queue(r.UnlessOffline)
+		if !a.hold(r) {
+			err = a.queue(r.UnlessOffline)
+		}
 	}
 	if err == nil {
 		err = a.store(ctx)
@@ -61,7 +70,7 @@ func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, erro
 		s.running.Done()
 		return Call{}, err
 	}
-	if wait {
+	if wait && a.talk == nil {
 		defer s.running.Done()
 		err := a.send()
 		return *a.call, err
@@ -78,10 +87,17 @@ func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, erro
 
 // abandon ends a call that has no record.
 func (a *attempt) abandon(err error) {
+	if a.talk != nil {
+		a.calls.held.remove(a.call.ID)
+	}
 	if a.turn != nil {
 		a.turn.Done()
 	}
-	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: CodeNotRecorded,
+	why := &CallError{Code: CodeNotRecorded}
+	if errors.Is(err, ErrTalking) {
+		why = NewCallError(CodeTalking)
+	}
+	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: why.Code,
 		Detail: CleanText(err.Error(), maxOrderDetail)})
 }
 
@@ -227,8 +243,10 @@ func (a *attempt) queue(unlessOffline bool) error {
 	if a.call.State != CallPending {
 		return nil
 	}
-	turn, err := a.calls.o.Link.Queue(a.call.Device)
+	turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind)
 	switch {
+	case errors.Is(err, ErrOffline) && !unlessOffline && a.target.device.ConnectsForConversations():
+		a.close(CallOffline, NewCallError(CodeOffline+".conversations"))
 	case errors.Is(err, ErrOffline) && !unlessOffline:
 		a.close(CallOffline, NewCallError(CodeOffline+".not_connected"))
 	case errors.Is(err, ErrBusy):
@@ -299,6 +317,11 @@ func (a *attempt) notInserted(err error) error {
 
 // send sends a call on record, waits for its outcome and stores that.
 func (a *attempt) send() error {
+	if a.talk != nil {
+		if done, err := a.awaitConversation(); done {
+			return err
+		}
+	}
 	defer a.notifyNotSent()
 	if a.call.State == CallPendingApproval {
 		return nil
@@ -357,7 +380,8 @@ func (a *attempt) deliver() {
 		return
 	}
 	a.call.SentAt = &now
-	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, arguments: a.wire})
+	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, Actor: a.call.Actor,
+		arguments: a.wire})
 	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
 	known := knownTools[a.call.Tool]
 	if a.order == nil && !known.silent {

@@ -61,6 +61,10 @@ type Call struct {
 	Late      *LateAnswer
 	RPCID     int32 // JSON-RPC id on the wire; 0 if never sent
 	Timeout   time.Duration
+	// Waits says what a pending call waits for other than its turn, a code of
+	// [WaitReasons]; zero for nothing. It is not on record: no such wait outlives
+	// the process.
+	Waits Reason
 
 	CreatedAt  time.Time
 	SentAt     *time.Time
@@ -113,6 +117,7 @@ const (
 	CodeStayed       = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
 	CodeLost         = "connection_lost"  // unknown: the connection ended after sending
 	CodeOffline      = "device_offline"
+	CodeTalking      = "in_conversation"       // not sent, without a record: see [ErrTalking]
 	CodeBusy         = "device_busy"           // refused: the device's line is full
 	CodeQueueTimeout = "queue_timeout"         // canceled: the device's turn did not come in time
 	CodeStopped      = "fleetd_stopped"        // canceled or unknown: fleetd ended before the outcome
@@ -136,12 +141,14 @@ type CallFilter struct {
 	Device DeviceID
 	Tool   string
 	Actor  string // name
-	States []CallState
-	FanOut uuid.UUID
-	Since  time.Time // inclusive
-	Until  time.Time // exclusive
-	Limit  int
-	Cursor string
+	// Conversation in which the voice server's model made the calls
+	Conversation uuid.UUID
+	States       []CallState
+	FanOut       uuid.UUID
+	Since        time.Time // inclusive
+	Until        time.Time // exclusive
+	Limit        int
+	Cursor       string
 }
 
 // CallStore keeps call records. InsertCall, MarkSent and FinishCall return only

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -34,6 +35,13 @@ type CallRequest struct {
 	// UnlessOffline makes the request fail with [ErrOffline], and leave no
 	// record, while the device is not connected.
 	UnlessOffline bool
+	// Interrupt does not wait for the end of a conversation; see [Interruptions].
+	Interrupt bool
+	// UnlessTalking makes the request fail with [ErrTalking], and leave no record,
+	// while it would have to wait for the end of a conversation: the caller does.
+	// Outwaited is the conversation for which it has waited long enough.
+	UnlessTalking bool
+	Outwaited     uuid.UUID
 	// Withdraw, once closed, withdraws a call that was not sent; one that was sent
 	// goes on. May be nil.
 	Withdraw <-chan struct{}
@@ -84,10 +92,12 @@ type CallsOptions struct {
 	Encoder   CallEncoder // nil: previews do not show what would be sent
 	Watcher   Watcher
 	URLs      URLMaker
-	Events    *Events
-	Log       *slog.Logger
-	Now       func() time.Time
-	Observe   func(*Call) // sees every outcome, for metrics
+	// Interruptions says which calls wait for the end of a conversation. Nil: none.
+	Interruptions *Interruptions
+	Events        *Events
+	Log           *slog.Logger
+	Now           func() time.Time
+	Observe       func(*Call) // sees every outcome, for metrics
 }
 
 // Calls makes tool calls and keeps the record of each: the one gate through
@@ -101,6 +111,7 @@ type Calls struct {
 	settler   *settler  // completes records whose writes failed
 	deadlines deadlines // of calls that were sent
 	inFlight  runningCalls
+	held      heldCalls
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -141,7 +152,8 @@ func NewCalls(o CallsOptions) *Calls {
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
 // if ctx ends meanwhile. A call that needs an approval is returned at once, in
-// the state [CallPendingApproval].
+// the state [CallPendingApproval]; so is one that waits for the end of a
+// conversation, pending, with [Call.Waits].
 func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) { return s.carry(ctx, r, true) }
 
 // Start makes a call and returns its record at once, final only if it was not
@@ -151,11 +163,43 @@ func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
 }
 
 // Get returns one call, or [ErrNotFound].
-func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) { return s.o.Store.Call(ctx, id) }
+func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) {
+	c, err := s.o.Store.Call(ctx, id)
+	s.held.show(&c)
+	return c, err
+}
 
 // List returns a page of calls, newest first.
 func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
-	return s.o.Store.Calls(ctx, f)
+	page, err := s.o.Store.Calls(ctx, f)
+	for i := range page.Items {
+		s.held.show(&page.Items[i])
+	}
+	return page, err
+}
+
+// Interrupt has a call that waits for the end of a conversation go on at once. The
+// call's record keeps who asked for that. A call that does not wait is
+// [ErrConflict].
+func (s *Calls) Interrupt(ctx context.Context, by Principal, id uuid.UUID) (Call, error) {
+	c, err := s.Get(ctx, id)
+	if err != nil {
+		return c, err
+	}
+	t, err := s.o.Targets.get(ctx, c.Device, s.o.Now())
+	if err != nil {
+		return c, err
+	}
+	switch {
+	case !by.Sees(t.device):
+		return c, fmt.Errorf("call %s: %w", id, ErrNotFound)
+	case by.Kind.IsModel() || !by.RoleOn(t.device).Allows(RoleOperator):
+		return c, Refuse(ErrForbidden, "forbidden", "act", Because("act.interrupt_call"), "need", RoleOperator,
+			"actor", by.Name, "role", by.RoleOn(t.device))
+	case !s.held.interrupt(id, by):
+		return c, Refuse(ErrConflict, "call_not_waiting", "call", id, "state", Because("state."+string(c.State)))
+	}
+	return c, nil
 }
 
 // LastArguments returns the arguments that the actor last used for the tool on

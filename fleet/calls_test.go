@@ -365,7 +365,7 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 	if _, err := b.Make(t.Context(), r); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("err = %v", err)
 	}
-	if _, err := b.link.Queue(unit); err != nil {
+	if _, err := b.link.Queue(unit, fleet.KindOperator); err != nil {
 		t.Errorf("the device's turn was not given back: %v", err)
 	}
 }
@@ -391,7 +391,7 @@ func TestCallIsNotSentLongAfterItWasMade(t *testing.T) {
 				return fleettest.Text("true"), nil
 			})
 			if busy {
-				turn, err := b.link.Queue(unit)
+				turn, err := b.link.Queue(unit, fleet.KindOperator)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,17 +72,47 @@ func (e ConversationEnd) Failed() bool {
 	return false
 }
 
+// Duration is how long the conversation took, 0 while it is open.
+func (c Conversation) Duration() time.Duration {
+	if c.End == nil {
+		return 0
+	}
+	return c.End.Sub(c.Begin)
+}
+
 // A ConversationFilter narrows a list of conversations. Zero fields do not filter.
 type ConversationFilter struct {
-	Device DeviceID
-	Limit  int
-	Cursor string
+	Device   DeviceID
+	Upstream string            // name
+	Ends     []ConversationEnd // "" for those that are open
+	Since    time.Time         // begun then or later
+	Until    time.Time         // begun before
+	Limit    int
+	Cursor   string
+}
+
+// ParseConversationEnds reads which conversations a list shows: the code of an end,
+// "open", or "failed" for all ends that [ConversationEnd.Failed]. "" is every
+// conversation, nil.
+func ParseConversationEnds(s string) ([]ConversationEnd, error) {
+	switch {
+	case s == "":
+		return nil, nil
+	case s == "open":
+		return []ConversationEnd{""}, nil
+	case s == "failed":
+		return slices.DeleteFunc(slices.Clone(ConversationEnds), func(e ConversationEnd) bool { return !e.Failed() }), nil
+	case slices.Contains(ConversationEnds, ConversationEnd(s)):
+		return []ConversationEnd{ConversationEnd(s)}, nil
+	}
+	return nil, Refuse(ErrInvalid, "invalid_end", "value", CleanText(s, 40)).At("end")
 }
 
 // ConversationStore keeps the record of conversations.
 type ConversationStore interface {
 	// SaveConversations stores conversations, or what became of them.
 	SaveConversations(ctx context.Context, list []Conversation) error
+	Conversation(ctx context.Context, id uuid.UUID) (Conversation, error)
 	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first
 	// RecoverConversations ends what a dead process left open.
 	RecoverConversations(ctx context.Context, at time.Time) (int64, error)

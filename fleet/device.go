@@ -15,6 +15,7 @@ type DeviceID string
 
 var (
 	deviceIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+	macPartPattern  = regexp.MustCompile(`^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){0,4}(:[0-9a-fA-F]?)?$`)
 	macSeparated    = regexp.MustCompile(`^[0-9a-f]{2}([:_-][0-9a-f]{2}){5}$`)
 )
 
@@ -67,6 +68,19 @@ const (
 	PresenceOffline      Presence = "offline"
 )
 
+// CountedBetween is among the counts by presence: offline devices that connect for
+// conversations. It is no presence of a device.
+const CountedBetween Presence = "conversations"
+
+// A Transport is how a device connects, as its boot poll is answered.
+type Transport string
+
+const (
+	TransportMQTT Transport = "mqtt" // always connected, audio over UDP
+	// TransportWebSocket is connected in conversations only.
+	TransportWebSocket Transport = "ws"
+)
+
 // Enrolment is a device's standing with the fleet.
 type Enrolment string
 
@@ -107,7 +121,9 @@ type Device struct {
 	PresenceEvidence Reason     // what the presence was concluded from: a code of [PresenceReasons]
 	LastSeen         *time.Time // latest message or poll received; nil before the first
 	LastPoll         *time.Time // latest boot poll
-	Transport        string     // "mqtt", "mqtts", "ws"; "" if never connected
+	Transport        string     // of its latest connection: "mqtt", "mqtts", "ws"; "" if never connected
+	TransportChoice  Transport  // how it is to connect from its next start on
+	TransportGiven   Transport  // how its latest boot poll had it connect; "" before the first
 	RemoteAddr       string     // of the latest connection or poll, without port
 
 	Enrolment    Enrolment
@@ -140,6 +156,10 @@ func (d Device) Title() string {
 	}
 	return string(d.ID)
 }
+
+// ConnectsForConversations reports whether the device is connected in conversations
+// only: while it is offline nothing is wrong with it.
+func (d Device) ConnectsForConversations() bool { return d.TransportGiven == TransportWebSocket }
 
 // A Hold keeps everyone but its owner from acting on a device.
 type Hold struct {
@@ -199,6 +219,8 @@ type DevicePatch struct {
 	Tags  *[]string
 	// TimeZone is an IANA name, or "" for the fleet's.
 	TimeZone *string
+	// Transport is how the device connects from its next start on.
+	Transport *Transport
 }
 
 // A FlashLayout is what a device's boot poll says about where firmware goes.

@@ -9,25 +9,29 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what operators write about a device.
+// Limits of what operators write about a device; lengths are in characters.
 const (
-	MaxNameBytes   = 120
-	maxNotesBytes  = 8 << 10
-	maxTags        = 32
-	maxTagBytes    = 40
-	MaxReasonBytes = 300
+	MaxNameLength   = 120
+	maxNotesBytes   = 8 << 10
+	maxTags         = 32
+	maxZoneBytes    = 40
+	maxTagLength    = 40
+	MaxReasonLength = 300
 )
 
 // Devices is the register of devices as operators see and change it. Any
 // signed-in operator may read; each write checks who acts.
 type Devices struct {
 	store       DeviceStore
+	bulk        BulkStore
 	inventories InventoryStore
+	timeline    TimelineStore
 	presence    *Presences // nil: rows are as stored
 	targets     *Targets
 	events      *Events
 	kick        func(DeviceID, Cause) // ends the device's connection
 	retiring    func(DeviceID)        // enrolment's: its credentials end
+	transport   func(DeviceID, Transport)
 	approve     func(ctx context.Context, by Principal, id DeviceID, code string) error
 	busy        func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	log         *slog.Logger
@@ -38,13 +42,18 @@ type Devices struct {
 type DevicesOptions struct {
 	Store interface {
 		DeviceStore
+		BulkStore
 		InventoryStore
+		TimelineStore
 	}
 	Targets  *Targets
 	Presence *Presences // nil: rows are as stored
 	Events   *Events
 	Kick     func(id DeviceID, cause Cause)
 	Retiring func(id DeviceID)
+	// Transport is notified of what was chosen for a device; enrolment answers its
+	// next boot poll by it. May be nil.
+	Transport func(id DeviceID, t Transport)
 	// Approve lets in a unit that replaces another while it waits; enrolment does.
 	Approve func(ctx context.Context, by Principal, id DeviceID, code string) error
 	// Busy returns the parts that a device has in open campaigns. nil: none does.
@@ -57,8 +66,9 @@ func NewDevices(o DevicesOptions) *Devices {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Devices{store: o.Store, inventories: o.Store, presence: o.Presence,
-		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, approve: o.Approve, busy: o.Busy,
+	return &Devices{store: o.Store, bulk: o.Store, inventories: o.Store, timeline: o.Store, presence: o.Presence,
+		targets: o.Targets, events: o.Events, kick: o.Kick, retiring: o.Retiring, transport: o.Transport,
+		approve: o.Approve, busy: o.Busy,
 		log: o.Log,
 		now: func() time.Time { return time.Now().UTC() }}
 }
@@ -156,7 +166,11 @@ func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p Devic
 	if err := s.staysInScope(ctx, by, id, p); err != nil {
 		return Device{}, err
 	}
-	return s.changed(ctx, id, s.store.UpdateDevice(ctx, by, id, p))
+	err := s.store.UpdateDevice(ctx, by, id, p)
+	if err == nil && p.Transport != nil && s.transport != nil {
+		s.transport(id, *p.Transport)
+	}
+	return s.changed(ctx, id, err)
 }
 
 // staysInScope refuses a change of name or tags that would bring the device into
@@ -189,7 +203,7 @@ func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason st
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "hold_device"); err != nil {
 		return Device{}, err
 	}
-	reason, err := CleanLine("reason", reason, MaxReasonBytes)
+	reason, err := CleanLine("reason", reason, MaxReasonLength)
 	if err != nil {
 		return Device{}, err
 	}
@@ -276,7 +290,7 @@ func (s *Devices) Diff(ctx context.Context, from, to string) (InventoryDiff, err
 
 func (p *DevicePatch) clean() (err error) {
 	if p.Name != nil {
-		if *p.Name, err = CleanLine("name", *p.Name, MaxNameBytes); err != nil {
+		if *p.Name, err = CleanLine("name", *p.Name, MaxNameLength); err != nil {
 			return err
 		}
 	}
@@ -288,6 +302,9 @@ func (p *DevicePatch) clean() (err error) {
 		if *p.Tags, err = CleanTags(*p.Tags); err != nil {
 			return err
 		}
+	}
+	if p.Transport != nil && *p.Transport != TransportMQTT && *p.Transport != TransportWebSocket {
+		return Refuse(ErrInvalid, "invalid_transport", "value", CleanText(string(*p.Transport), 20)).At("transport")
 	}
 	if p.TimeZone != nil {
 		*p.TimeZone, err = cleanZone(*p.TimeZone)
@@ -302,7 +319,7 @@ func cleanZone(name string) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	if _, err := time.LoadLocation(name); err != nil || name == "Local" || len(name) > maxTagBytes {
+	if _, err := time.LoadLocation(name); err != nil || name == "Local" || len(name) > maxZoneBytes {
 		return "", Refuse(ErrInvalid, "invalid_time_zone").At("time_zone")
 	}
 	return name, nil
@@ -317,7 +334,7 @@ func CleanTags(tags []string) ([]string, error) {
 		if t == "" {
 			continue
 		}
-		if _, err := CleanLine("tag", t, maxTagBytes); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
+		if _, err := CleanLine("tag", t, maxTagLength); err != nil || strings.ContainsAny(t, " ,:\"*<>") {
 			return nil, Refuse(ErrInvalid, "invalid_tag.form").At("tags")
 		}
 		out = append(out, t)

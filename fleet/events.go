@@ -25,6 +25,9 @@ const (
 	EventConfig    EventKind = "config"     // a device reported its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id
 	EventApproval  EventKind = "approval"   // an approval is asked for or was decided; Subject is its id
+	EventAlert     EventKind = "alert"      // an alert opened, ended, was acknowledged or changed; Subject is its id
+	// a conversation began or ended, or its record changed; Subject is its id
+	EventConversation EventKind = "conversation"
 	// lines of a device's log came, or its following began or ended; Subject is the device
 	EventLog EventKind = "log"
 )
@@ -37,7 +40,7 @@ type Event struct {
 	Device   DeviceID // "" for fan-outs
 	Presence Presence // EventPresence
 	Call     *Call    // EventCall; shared, do not change
-	Subject  string   // id of the snapshot, fan-out, campaign, image or release
+	Subject  string   // id of the snapshot, fan-out, campaign, image, release or conversation
 }
 
 // Events hands each published event to every subscriber. The zero value is ready.

@@ -9,7 +9,8 @@ type Evidence struct {
 	Kind   EvidenceKind `json:"kind"`
 	Detail string       `json:"detail,omitempty"`
 	// Reason is the code whose English text is Detail: why a connection ended, of
-	// [CauseReasons], or what was uploaded, of [UploadReasons]. Zero if the detail
+	// [CauseReasons], what was uploaded, of [UploadReasons], or why a wait ended, of
+	// [WaitReasons]. Zero if the detail
 	// is foreign text, and on records of older versions.
 	Reason Reason `json:"reason,omitzero"`
 	ELF    string `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
@@ -38,7 +39,8 @@ const (
 	EvidenceBootPoll       EvidenceKind = "boot_poll"       // devices poll only at boot
 	EvidenceConnect        EvidenceKind = "connect"
 	EvidenceUpload         EvidenceKind = "upload"
-	EvidenceJob            EvidenceKind = "job" // the device's own report on its upgrade
+	EvidenceJob            EvidenceKind = "job"    // the device's own report on its upgrade
+	EvidenceWaited         EvidenceKind = "waited" // a call did not wait any more for the end of a conversation
 )
 
 // Kinds of evidence about upgrades; those about calls stand in call.go.

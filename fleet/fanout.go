@@ -31,12 +31,14 @@ type FanOut struct {
 	MaxInFlight int
 	Timeout     time.Duration // of each call; 0 takes the tool's default
 	OfflineWait time.Duration // how long, from Began, devices that are not connected are waited for; 0: not at all
+	Interrupt   bool          // does not wait for the end of conversations; see [Interruptions]
 	State       FanOutState
 	Targets     int // devices it goes to
 	Skipped     int // devices that matched but were left out, or could not be called, each with a reason
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
+	RetryOf     uuid.UUID // the fan-out whose failed devices it calls again; zero if none
 
 	Approval      uuid.UUID  // that it needs or needed; zero if none
 	PolicyVersion int64      // for which the approval is good
@@ -72,10 +74,12 @@ type FanOutTarget struct {
 
 // FanOutProgress counts a fan-out's calls.
 type FanOutProgress struct {
-	Waiting     int               // not yet called
-	AwaitOnline int               // of Waiting: called when they come online
-	ByState     map[CallState]int // calls by their state
-	Blocked     *FanOutBlock      // nil while the fan-out goes on
+	Waiting     int // not yet called
+	AwaitOnline int // of Waiting: called when they come online
+	// InConversation, of Waiting: called after the end of their conversations; see [Interruptions]
+	InConversation int
+	ByState        map[CallState]int // calls by their state
+	Blocked        *FanOutBlock      // nil while the fan-out goes on
 }
 
 // A FanOutBlock says what keeps a fan-out from going on, and since when.
@@ -106,6 +110,7 @@ type FanOutAnswer struct {
 	State   CallState
 	Text    string     // the answer's text, shortened; foreign text
 	Error   *CallError // of answers without a text that failed
+	NoField bool       // of answers grouped by a field: they lack it
 	Count   int
 	Sample  []DeviceID  // a few of them
 	CallIDs []uuid.UUID // their calls, same order
@@ -131,4 +136,9 @@ type FanOutStore interface {
 	LastAlive(ctx context.Context, before time.Time) (time.Time, error)
 	Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error)
 	Answers(ctx context.Context, id uuid.UUID, limit int) ([]FanOutAnswer, error) // largest group first
+	// AnswerPage is a stretch of the groups, and how many there are.
+	AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) (page []FanOutAnswer, total int, err error)
+	// EachOutcome hands on what each device answered, in the order of the devices,
+	// until each returns false.
+	EachOutcome(ctx context.Context, id uuid.UUID, each func(FanOutOutcome) bool) error
 }

@@ -42,6 +42,8 @@ type fanOutRun struct {
 	// The coordinator's own.
 	ready    []DeviceID
 	parked   map[DeviceID]time.Time // not connected: when they are looked at again at the latest
+	talks    map[DeviceID]talkWait  // conversations whose ends are or were waited for
+	inTalk   map[DeviceID]bool      // parked for that
 	gone     map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
 	wake     time.Time              // no later than the first of parked; zero: none
 	inFlight int                    // orders without a result
@@ -53,6 +55,7 @@ type fanOutRun struct {
 
 	changed     atomic.Bool // since the last announcement
 	awaitOnline atomic.Int64
+	awaitTalk   atomic.Int64
 	mu          sync.Mutex
 	stuck       int       // workers and reads that wait for the database
 	stuckSince  time.Time // of the first of them
@@ -62,13 +65,15 @@ type fanOutRun struct {
 type fanOutOrder struct {
 	device        DeviceID
 	unlessOffline bool
+	outwaited     uuid.UUID // conversation whose end is waited for no longer; or zero
 }
 
-// A fanOutResult says whether the device was found offline, so that it may be
-// tried again, or whether nothing about it is on record.
+// A fanOutResult says whether the device was found offline, or in a conversation,
+// so that it may be tried again, or whether nothing about it is on record.
 type fanOutResult struct {
 	device  DeviceID
 	offline bool
+	talking bool
 	err     error // the device has neither a call nor a reason on record
 }
 
@@ -82,6 +87,7 @@ func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 	}
 	workers := min(f.MaxInFlight, f.Targets)
 	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool),
+		talks: make(map[DeviceID]talkWait), inTalk: make(map[DeviceID]bool),
 		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
 	if f.Approval != uuid.Nil {
 		r.grant = &grant{f.PolicyVersion}
@@ -167,6 +173,7 @@ func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, e
 	s.mu.Unlock()
 	if r != nil {
 		p.AwaitOnline = min(int(r.awaitOnline.Load()), p.Waiting)
+		p.InConversation = min(int(r.awaitTalk.Load()), p.Waiting-p.AwaitOnline)
 		p.Blocked = r.blocked()
 	}
 	return p, nil
@@ -202,7 +209,8 @@ func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) erro
 func (s *FanOuts) untilDone(ctx context.Context, do func() error, failed func(error)) error {
 	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
 		err := do()
-		if err == nil || ctx.Err() != nil || rowRefused(err) || errors.Is(err, ErrOffline) {
+		if err == nil || ctx.Err() != nil || rowRefused(err) || errors.Is(err, ErrOffline) ||
+			errors.Is(err, ErrTalking) {
 			return err
 		}
 		failed(err)
@@ -317,7 +325,7 @@ func (r *fanOutRun) release() {
 // callAll returns when every target has had its call or a reason for having
 // none, or the run is canceled.
 func (r *fanOutRun) callAll() error {
-	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) {
+	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) || r.waitsForTalks() {
 		r.follow()
 		defer func() { r.presence.Close() }()
 	}
@@ -339,7 +347,8 @@ func (r *fanOutRun) callAll() error {
 		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
 			return r.failed
 		}
-		r.awaitOnline.Store(int64(len(r.parked)))
+		r.awaitOnline.Store(int64(len(r.parked) - len(r.inTalk)))
+		r.awaitTalk.Store(int64(len(r.inTalk)))
 		if !r.wake.IsZero() {
 			alarm.Reset(max(r.wake.Sub(r.s.now()), time.Millisecond))
 		}
@@ -358,7 +367,27 @@ func (r *fanOutRun) callAll() error {
 
 // order says how the device is to be called now.
 func (r *fanOutRun) order(id DeviceID) fanOutOrder {
-	return fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id))}
+	return fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
+}
+
+// A talkWait is the wait for the end of a conversation.
+type talkWait struct {
+	id    uuid.UUID
+	began time.Time
+}
+
+// waitsForTalks reports whether devices in conversation are called after it.
+func (r *fanOutRun) waitsForTalks() bool {
+	return r.s.calls.o.Interruptions != nil && Interrupts(r.f.Tool) && !r.f.Interrupt
+}
+
+// outwaited is the device's conversation if that was waited for long enough.
+func (r *fanOutRun) outwaited(id DeviceID) uuid.UUID {
+	w, waited := r.talks[id]
+	if !waited || r.s.now().Before(w.began.Add(r.s.calls.o.Interruptions.bound())) {
+		return uuid.Nil
+	}
+	return w.id
 }
 
 // waitFor is until when the device is waited for if it is not connected. It
@@ -483,8 +512,28 @@ func (r *fanOutRun) parkOrCall(id DeviceID) {
 	r.changed.Store(true)
 }
 
+// parkTalking parks a device that was found in a conversation, until its end or
+// the bound of the wait.
+func (r *fanOutRun) parkTalking(id DeviceID) {
+	now, talks := r.s.now(), r.s.calls.o.Interruptions
+	if c, talking := talks.Open.Of(id); talking && r.talks[id].id != c.ID {
+		r.talks[id] = talkWait{c.ID, now}
+	}
+	w, waits := talks.Wait(id, r.talks[id].began, now)
+	if !waits { // it ended meanwhile
+		r.ready = append(r.ready, id)
+		return
+	}
+	r.parked[id], r.inTalk[id] = w.Until, true
+	if r.wake.IsZero() || w.Until.Before(r.wake) {
+		r.wake = w.Until
+	}
+	r.changed.Store(true)
+}
+
 func (r *fanOutRun) unpark(id DeviceID) {
 	delete(r.parked, id)
+	delete(r.inTalk, id)
 	r.ready = append(r.ready, id)
 	r.changed.Store(true)
 }
@@ -494,19 +543,27 @@ func (r *fanOutRun) unpark(id DeviceID) {
 func (r *fanOutRun) handle(result fanOutResult) {
 	r.changed.Store(true)
 	r.inFlight--
-	if result.offline {
+	switch {
+	case result.offline:
 		r.parkOrCall(result.device)
+	case result.talking:
+		r.parkTalking(result.device)
 	}
 	if r.failed == nil {
 		r.failed = result.err
 	}
 }
 
-// follow subscribes to the presence of devices.
+// follow subscribes to the presence of devices, and to their conversations where
+// these are waited for.
 func (r *fanOutRun) follow() {
+	kinds := []EventKind{EventPresence}
+	if r.waitsForTalks() {
+		kinds = append(kinds, EventConversation)
+	}
 	r.presence = r.s.events.Subscribe(presenceBuffer, func(e *Event) bool {
-		return e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive
-	}, EventPresence)
+		return e.Kind == EventConversation || e.Presence == PresenceOnline || e.Presence == PresenceUnresponsive
+	}, kinds...)
 }
 
 // seen is nil, which never delivers, if no device can be waited for.
@@ -517,11 +574,16 @@ func (r *fanOutRun) seen() <-chan Event {
 	return r.presence.C
 }
 
-// online calls a device that came online. A subscription that fell behind is
+// online calls a device that came online, or whose conversation ended. A subscription that fell behind is
 // made again, and what it missed is looked up.
 func (r *fanOutRun) online(e Event, ok bool) {
 	if ok {
-		if _, waited := r.parked[e.Device]; waited {
+		_, waited := r.parked[e.Device]
+		if waited && e.Kind == EventConversation {
+			_, talks := r.s.calls.o.Interruptions.Open.Of(e.Device)
+			waited = r.inTalk[e.Device] && !talks
+		}
+		if waited {
 			r.unpark(e.Device)
 		}
 		return
@@ -592,6 +654,8 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	case err == nil, r.ctx.Err() != nil:
 	case errors.Is(err, ErrOffline):
 		result.offline = true
+	case errors.Is(err, ErrTalking):
+		result.talking = true
 	default:
 		result.err = r.skip(o.device, err, open)
 	}
@@ -608,6 +672,7 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
 	r.acting.RUnlock()
 	c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
 		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
+		Interrupt: r.f.Interrupt, UnlessTalking: true, Outwaited: o.outwaited,
 		stalled: stalled, grant: r.grant, approval: r.f.Approval})
 	r.acting.RLock()
 	if r.over {

@@ -34,6 +34,7 @@ type FanOutRequest struct {
 	Actor       Principal
 	Query       string
 	Devices     []DeviceID // instead of Query
+	RetryOf     uuid.UUID  // instead of both: the devices of this fan-out that did not succeed
 	Tool        string
 	Arguments   json.RawMessage
 	Timeout     time.Duration
@@ -41,6 +42,7 @@ type FanOutRequest struct {
 	// OfflineWait is how long devices that are not connected are waited for. 0
 	// ends their calls as offline at once.
 	OfflineWait time.Duration
+	Interrupt   bool   // see [FanOut.Interrupt]; a language model cannot ask for it
 	Purpose     string // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
 	// Confirm is the number of targets, of a tool after which somebody has to go
 	// to each device; [FanOuts.Create] refuses another number. Others ignore it.
@@ -52,6 +54,7 @@ type FanOutPreview struct {
 	Matched      int
 	Targets      int
 	Offline      int // of the targets: not connected now
+	Talking      int // of the targets: in a conversation that is not to be interrupted
 	NeedApproval int // of the targets: the fan-out waits for a person if there are any
 	UserOnly     bool
 	Effect       ToolEffect       // on each device
@@ -180,8 +183,9 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 			"targets", p.Targets).At("confirm")
 	}
 	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
-		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait, State: FanOutRunning, Targets: p.Targets,
-		Skipped: p.Matched - p.Targets, CreatedAt: s.now()}
+		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait,
+		Interrupt: r.Interrupt && !r.Actor.Kind.IsModel(), State: FanOutRunning, Targets: p.Targets,
+		Skipped: p.Matched - p.Targets, CreatedAt: s.now(), RetryOf: r.RetryOf}
 	if p.NeedApproval > 0 {
 		return s.ask(ctx, f, targets, r, p.verdict)
 	}
@@ -340,6 +344,10 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 			}
 			targets = append(targets, target)
 			p.count(t, target.Reason, s.presence.IsConnected(id), skipped, r.Tool)
+			if _, talks := s.calls.o.Interruptions.Wait(id, s.now(), s.now()); talks && reason == "" &&
+				Interrupts(r.Tool) && !r.Interrupt {
+				p.Talking++
+			}
 		}
 	}
 	p.Skipped = sortSkipped(skipped)
@@ -348,7 +356,16 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 
 func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, error) {
 	ids := slices.Clone(r.Devices)
-	if len(ids) == 0 {
+	if r.RetryOf != uuid.Nil {
+		if _, err := s.store.FanOut(ctx, r.RetryOf); err != nil {
+			return nil, err
+		}
+		failed, err := s.Failed(ctx, r.RetryOf)
+		if err != nil {
+			return nil, err
+		}
+		ids = failed
+	} else if len(ids) == 0 {
 		q, err := ParseQuery(r.Query)
 		if err != nil {
 			return nil, err

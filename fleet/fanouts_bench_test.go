@@ -82,7 +82,7 @@ func (f *benchFleet) FinishFanOut(context.Context, fleet.Principal, uuid.UUID, f
 	return nil
 }
 
-func (f *benchFleet) Queue(fleet.DeviceID) (fleet.Turn, error) {
+func (f *benchFleet) Queue(fleet.DeviceID, fleet.PrincipalKind) (fleet.Turn, error) {
 	return benchTurn{f, f.rpcID.Add(1)}, nil
 }
 

@@ -431,7 +431,7 @@ func TestFanOutWaitsForTheDatabase(t *testing.T) {
 				}
 				if op == "sent" { // they wait for their turn first
 					for i := range n {
-						turn, err := b.bench.link.Queue(nth(i))
+						turn, err := b.bench.link.Queue(nth(i), fleet.KindOperator)
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -527,7 +527,7 @@ func TestFanOutStopsWhileACallWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newFanOutBench(t)
 		b.set(nth(0), true)
-		turn, err := b.bench.link.Queue(nth(0)) // as an upgrade does, for minutes
+		turn, err := b.bench.link.Queue(nth(0), fleet.KindOperator) // as an upgrade does, for minutes
 		if err != nil {
 			t.Fatal(err)
 		}

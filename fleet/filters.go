@@ -128,7 +128,7 @@ func (f *Filter) clean() (err error) {
 	if !filterName.MatchString(f.Name) {
 		return Refuse(ErrInvalid, "invalid_name.filter", "value", CleanText(f.Name, 60)).At("name")
 	}
-	if f.Title, err = CleanLine("title", f.Title, MaxNameBytes); err != nil {
+	if f.Title, err = CleanLine("title", f.Title, MaxNameLength); err != nil {
 		return err
 	}
 	f.Query = strings.TrimSpace(f.Query)

@@ -59,7 +59,7 @@ func checkStanding(t *target, r CallRequest) *refusal {
 // checkPin refuses a model's call of a tool that the device describes otherwise than
 // it was when an administrator pinned it: what the model knows of it may be wrong.
 func (g *gate) checkPin(inventory string, tool Tool, r CallRequest) *refusal {
-	if r.Actor.Kind.IsModel() && g.pins.changed(inventory, tool) {
+	if r.Actor.Kind.IsModel() && g.pins.Differs(inventory, tool) {
 		return refuse(NewCallError("tool_changed", "tool", CleanText(tool.Name, 80)))
 	}
 	return nil

@@ -14,6 +14,8 @@ const (
 	ToolSetAssetsURL    = "self.assets.set_download_url"
 	ToolTakePhoto       = "self.camera.take_photo"
 	ToolReconfigureWiFi = "self.system.reconfigure_wifi"
+	ToolDeviceStatus    = "self.get_device_status"
+	ToolSetVolume       = "self.audio_speaker.set_volume"
 )
 
 // Tools of the included firmware that fleetd treats in a particular way.
@@ -138,6 +140,10 @@ func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview
 // EffectOf says what becomes of the connection of a device that runs the tool.
 // An operator confirms by typing what takes a device away.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
+
+// ByEvidence reports whether evidence decides a call of the tool: the device
+// goes away without an answer.
+func ByEvidence(tool string) bool { return knownTools[tool].silent }
 
 // UsesCamera reports whether a device that runs the tool may send a picture to
 // be explained. Boards name their tools as they like; that of the stock firmware

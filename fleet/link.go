@@ -10,9 +10,9 @@ import (
 // A device executes one call at a time, so the link keeps a line per device:
 // Queue joins it, and the returned Turn must be given back with Done.
 type Link interface {
-	// Queue joins the device's line. It fails with [ErrOffline] or [ErrBusy];
-	// it never blocks.
-	Queue(id DeviceID) (Turn, error)
+	// Queue joins the device's line for a caller of a kind. It fails with
+	// [ErrOffline] or [ErrBusy]; it never blocks.
+	Queue(id DeviceID, by PrincipalKind) (Turn, error)
 }
 
 // A Turn is one call's place in a device's line.

@@ -25,7 +25,7 @@ func (s *Calls) Offered(ctx context.Context, p Principal, id DeviceID) (Device, 
 	var offered []Tool
 	for _, tool := range t.inventory.Tools {
 		if tool.UserOnly() && p.Kind.IsModel() || knownTools[tool.Name].access != forAudience ||
-			!p.Scope.AllowsTool(tool.Name) {
+			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.device.InventoryID, tool, r) != nil {
 			continue
 		}
 		if s.gate.deniesAlways(t, tool, r) {

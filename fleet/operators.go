@@ -338,7 +338,7 @@ func (s *Operators) NewToken(ctx context.Context, by Principal, r TokenRequest) 
 }
 
 func (r TokenRequest) token() (Token, error) {
-	name, err := CleanLine("name", r.Name, MaxNameBytes)
+	name, err := CleanLine("name", r.Name, MaxNameLength)
 	if err != nil || name == "" {
 		return Token{}, Refuse(ErrInvalid, "invalid_name.token").At("name")
 	}

@@ -13,7 +13,7 @@ type Connection struct {
 	Node       string
 	Epoch      int64
 	ClientID   string // the MQTT client id
-	Transport  string // "mqtt", "mqtts"
+	Transport  string // "mqtt", "mqtts", "ws"
 	RemoteAddr string // without port
 	At         time.Time
 
@@ -29,6 +29,7 @@ const (
 	PresenceLost         = "connection_lost"
 	PresenceBroke        = "connection_lost_because"
 	PresenceSilent       = "does_not_answer"
+	PresenceTalked       = "conversation_ended" // of a device that connects for conversations
 	PresenceAnswered     = "answered_again"
 	PresenceUnwatched    = "fleetd_started" // no connection outlives the process
 )
@@ -37,31 +38,35 @@ const (
 // Detail is a code of [CauseReasons]; on records of older versions it is text.
 var PresenceReasons = map[string][]string{
 	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
-	PresenceBroke: {"detail"}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
+	PresenceBroke: {"detail"}, PresenceTalked: {}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
 }
 
 // Codes of why a connection ended or is silent: the parameter "detail" of the
 // codes above, and of what a campaign records of it.
 const (
-	CauseTakenOver    = "taken_over_by_device" // the device connected again
-	CauseStopping     = "fleetd_stopping"
-	CauseNotTaken     = "takes_no_bytes"
-	CauseRetired      = "kicked_retired"      // the device was retired
-	CauseRevoked      = "credentials_revoked" // the device must come back with others
-	CauseKicked       = "connection_kicked"   // on records of older versions: why is text
-	CauseViolation    = "mqtt_violation"
-	CauseNoKeepalive  = "keepalive_missed"
-	CauseInternal     = "internal_error"
-	CauseSocketClosed = "socket_closed"
-	CauseSocketError  = "socket_error"
-	CauseReplaced     = "replaced_by_newer"
-	CauseNoAnswer     = "no_answer_to"
+	CauseTakenOver        = "taken_over_by_device" // the device connected again
+	CauseStopping         = "fleetd_stopping"
+	CauseNotTaken         = "takes_no_bytes"
+	CauseRetired          = "kicked_retired"      // the device was retired
+	CauseRevoked          = "credentials_revoked" // the device must come back with others
+	CauseKicked           = "connection_kicked"   // on records of older versions: why is text
+	CauseViolation        = "mqtt_violation"
+	CauseSocketMisused    = "websocket_misused"
+	CauseNoPong           = "pings_unanswered"
+	CauseConversationOver = "conversation_over" // of a device that connects for conversations
+	CauseNoKeepalive      = "keepalive_missed"
+	CauseInternal         = "internal_error"
+	CauseSocketClosed     = "socket_closed"
+	CauseSocketError      = "socket_error"
+	CauseReplaced         = "replaced_by_newer"
+	CauseNoAnswer         = "no_answer_to"
 )
 
 // CauseReasons are the codes of causes with the names of their parameters. A
 // detail is foreign text.
 var CauseReasons = map[string][]string{
 	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseRetired: {}, CauseRevoked: {},
+	CauseSocketMisused: {"detail"}, CauseNoPong: {}, CauseConversationOver: {},
 	CauseKicked: {"detail"}, CauseViolation: {"detail"}, CauseNoKeepalive: {}, CauseInternal: {},
 	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseNoAnswer: {"request"},
 }

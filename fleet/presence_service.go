@@ -125,6 +125,8 @@ func (p *Presences) Disconnected(c Connection, clean bool, cause Cause) {
 		cause.Text = CleanText(cause.Text, 120)
 		kind, code := EvidenceConnectionLost, PresenceLost
 		switch {
+		case c.Transport == "ws" && (clean || cause.Reason.Is(CauseConversationOver)):
+			kind, code, cause = EvidenceDisconnect, PresenceTalked, Cause{}
 		case clean && cause.Text != "":
 			kind, code = EvidenceDisconnect, PresenceLeft
 		case clean:

@@ -147,6 +147,7 @@ type AuditStore interface {
 // An AuditFilter narrows a list of audit entries. Zero fields do not filter.
 type AuditFilter struct {
 	Subject, Action, Actor string
+	Since, Until           time.Time // from, and before
 	Limit                  int
 	Cursor                 string
 }

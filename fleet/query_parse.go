@@ -83,6 +83,9 @@ func parseTerm(word string) (Term, error) {
 	if looksLikeMAC(body) {
 		return flagOrWord(t, body)
 	}
+	if part := macPart(body); part != "" {
+		return flagOrWord(t, part)
+	}
 	f, ok := queryField(name)
 	if !ok {
 		return t, Refuse(ErrInvalid, "unknown_field", "term", word, "field", name, "fields", fieldNames())
@@ -109,6 +112,15 @@ func flagOrWord(t Term, body string) (Term, error) {
 
 // looksLikeMAC lets people paste an address: its colons are no operators.
 func looksLikeMAC(s string) bool { return macSeparated.MatchString(strings.ToLower(s)) }
+
+// macPart returns the hex digits of a part of an address as it is printed on
+// boards and boxes, such as 3E:11:f0 or its end; "" if s is not one.
+func macPart(s string) string {
+	if !macPartPattern.MatchString(s) {
+		return ""
+	}
+	return strings.ToLower(strings.ReplaceAll(s, ":", ""))
+}
 
 func queryField(name string) (QueryField, bool) {
 	i := slices.IndexFunc(QueryFields, func(f QueryField) bool { return f.Name == name })

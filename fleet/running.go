@@ -11,6 +11,7 @@ import (
 type RunningCall struct {
 	ID        uuid.UUID
 	Tool      string
+	Actor     Principal
 	arguments json.RawMessage // as sent
 }
 

@@ -49,6 +49,7 @@ func TestWritesCheckTheRole(t *testing.T) {
 		"CoreDumps.Ask":           "makes a call, which the gate judges",
 		"CoreDumps.Fetch":         "makes a call, which the gate judges",
 		"CoreDumps.UploadRequest": "does nothing",
+		"Service.StagedUpload":    "reads what the principal itself uploaded",
 		"Service.SetState":        "the state decides which role it takes",
 	}
 	sealer, err := enrolment.NewSealer(make([]byte, 32))

@@ -62,6 +62,14 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	return t.add(ctx, d, now)
 }
 
+// latest returns the device as it was last read, however long ago; nil if it is
+// not in memory.
+func (t *Targets) latest(id DeviceID) *target {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.targets[id]
+}
+
 // Device returns the device as calls are judged: as it was some seconds ago, if
 // something else than fleetd changed it since.
 func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {

@@ -38,10 +38,11 @@ func isPlain(s string) bool {
 }
 
 // CleanLine trims a single line of text and holds it to what every page and
-// table can show.
+// table can show: limit counts characters, as forms and the API promise it.
 func CleanLine(field, s string, limit int) (string, error) {
 	s = strings.TrimSpace(s)
-	if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+	if len(s) > limit && utf8.RuneCountInString(s) > limit || !utf8.ValidString(s) ||
+		strings.ContainsFunc(s, unicode.IsControl) {
 		return "", Refuse(ErrInvalid, "invalid_"+field+".line", "field", field, "limit", limit).At(field)
 	}
 	return s, nil

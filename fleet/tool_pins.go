@@ -180,8 +180,8 @@ func (s *ToolPins) Delete(ctx context.Context, by Principal, tool string) error 
 	return s.load(ctx)
 }
 
-// changed reports whether the tool is pinned to another digest than an inventory has.
-func (s *ToolPins) changed(inventory string, tool Tool) bool {
+// Differs reports whether the tool is pinned to another digest than an inventory has.
+func (s *ToolPins) Differs(inventory string, tool Tool) bool {
 	p, pinned := s.Pin(tool.Name)
 	if !pinned {
 		return false

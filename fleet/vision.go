@@ -99,6 +99,7 @@ type Photo struct {
 	Data     []byte // JPEG or PNG
 	// Snapshot is the photo on record. Its call is zero if none was running.
 	Snapshot Snapshot
+	AskedBy  Principal // who made the call; zero without one
 }
 
 // Photo keeps the picture that a device's camera took, with the call that runs
@@ -113,13 +114,13 @@ func (s *Snapshots) Photo(ctx context.Context, device DeviceID, question string,
 	if err != nil {
 		return Photo{}, err
 	}
-	l := URLLink{Device: device}
+	l, by := URLLink{Device: device}, Principal{}
 	if s.o.Running != nil {
 		if c, ok := s.o.Running(device); ok && c.Asks(question) {
-			l.Call = c.ID
+			l.Call, by = c.ID, c.Actor
 		}
 	}
-	p := Photo{Device: device, Question: question, Data: data}
+	p := Photo{Device: device, Question: question, Data: data, AskedBy: by}
 	p.Snapshot, err = s.keep(ctx, l, Snapshot{Kind: SnapshotCamera, Question: CleanText(question, MaxQuestionBytes)},
 		data, mediaType, img.Bounds().Size())
 	return p, err

@@ -101,7 +101,6 @@ func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.Approva
 		return card, err
 	}
 	for _, d := range devices {
-		d = s.fresh(d)
 		if a.Subject == fleet.ApprovalOfCall {
 			card.DeviceName, card.Presence = d.Name, d.Presence
 		} else {

@@ -193,3 +193,15 @@ func (p *page) says(texts ...string) *page {
 	}
 	return p
 }
+
+// doesNotSay fails the test if the page has one of the texts.
+func (p *page) doesNotSay(texts ...string) *page {
+	p.t.Helper()
+	all := p.text("#main")
+	for _, text := range texts {
+		if strings.Contains(all, text) {
+			p.t.Errorf("%s says %q:\n%s", p.what, text, all)
+		}
+	}
+	return p
+}

@@ -29,6 +29,11 @@ func callFilter(l ui.ListURL, zone *time.Location) (f fleet.CallFilter, err erro
 			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_fanout", "value", fleet.CleanText(text, 40))
 		}
 	}
+	if text := l.Get("conversation"); text != "" {
+		if f.Conversation, err = uuid.Parse(text); err != nil {
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_conversation", "value", fleet.CleanText(text, 40))
+		}
+	}
 	if f.States, err = callStates(l.Get("state")); err != nil {
 		return f, err
 	}
@@ -68,7 +73,8 @@ func moment(s string, zone *time.Location) (time.Time, error) {
 
 func (s *Server) listCalls(r *http.Request) (answer, error) {
 	ctx := r.Context()
-	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout")}
+	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
+		"conversation")}
 	f, err := callFilter(page.List, viewerOf(ctx).zone)
 	if err != nil {
 		page.Bad = explain(ctx, err)
@@ -170,7 +176,7 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 
 // callView adds to a call the pictures that were uploaded for it.
 func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
-	v := ui.CallView{Call: c, DeviceName: device}
+	v := ui.CallView{Call: c, DeviceName: device, CanAct: mayAct(ctx)}
 	if c.SentAt == nil {
 		return v, nil
 	}

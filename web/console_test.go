@@ -19,11 +19,13 @@ import (
 	"golang.org/x/net/html"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/mail"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -57,6 +59,7 @@ type console struct {
 	enrolments *enrolment.Service
 	rules      *enrolment.Rules
 	policies   *policy.Service
+	upstreams  *fleet.Upstreams
 	operators  *fleet.Operators
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -67,10 +70,13 @@ type console struct {
 	firmware   *firmware.Service
 	campaigns  *campaign.Service
 	calls      *fleet.Calls
+	open       *fleet.OpenConversations
 	fanOuts    *fleet.FanOuts
 	approvals  *fleet.Approvals
+	alerts     *alert.Service // its loop does not run
 	reports    *telemetry.Reports
 	logged     *logBuffer
+	epoch      int64 // of the latest connection
 }
 
 // A logBuffer keeps what was logged.
@@ -134,13 +140,20 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return calls.Running(id) }})
+	c.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: c.events})
 	c.policies = policy.New(c.store, log)
 	if err := c.policies.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
+	pins := fleet.NewToolPins(c.store, targets, log)
+	if err := pins.Load(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
 	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Approvals: c.store,
-		Link:    c.link,
-		Watcher: c.presences, URLs: c.snapshots, Events: c.events, Log: log,
+		Pins:          pins,
+		Link:          c.link,
+		Interruptions: &fleet.Interruptions{Open: c.open},
+		Watcher:       c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
 		Events: c.events,
@@ -162,8 +175,16 @@ func (c *console) services(log *slog.Logger) web.Options {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: c.store, Sealer: sealer, Targets: targets,
+		Link: upstreamLink{}, Fixed: &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: "flag.test",
+			URL: "ws://flag.test/xiaozhi/v1/", Auth: fleet.UpstreamAuthNone}}, Log: log})
+	if err := c.upstreams.Load(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
 	hooks := webhook.New(webhook.Options{Store: c.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
 	c.t.Cleanup(hooks.Close)
+	c.alerts = alert.New(alert.Options{Store: c.store, Facts: c.store, Events: c.events, Log: log,
+		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }})
 	c.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: calls, Events: c.events, Log: log})
 	c.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: c.store, Events: c.events, OnLog: c.logs.OnLog,
 		Log: log, WriteEvery: 5 * time.Millisecond})
@@ -174,10 +195,12 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.t.Cleanup(calls.Shutdown)
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
-		Operators: c.operators, Policies: c.policies, Filters: c.filters,
+		Upstreams: c.upstreams, Alerts: c.alerts,
+		Operators: c.operators, Policies: c.policies, Filters: c.filters, ToolPins: pins,
 		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
 		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
-		Logs: c.logs, Pictures: c.store, Stats: c.store, Samples: c.store, Reports: c.reports, Events: c.events,
+		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
+		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
 		Log: log}
 }
@@ -282,7 +305,8 @@ func (c *console) enrol(ids ...fleet.DeviceID) {
 // connect puts a device on line; it answers by script.
 func (c *console) connect(id fleet.DeviceID, script fleettest.Script) {
 	c.link.Connect(id, script)
-	c.presences.Connected(fleet.Connection{Device: id, Node: "test", Epoch: time.Now().UnixNano(), RemoteAddr: "192.0.2.7",
+	c.epoch = time.Now().UnixNano()
+	c.presences.Connected(fleet.Connection{Device: id, Node: "test", Epoch: c.epoch, RemoteAddr: "192.0.2.7",
 		At: time.Now().UTC()})
 }
 
@@ -427,13 +451,16 @@ func foreignPart(n *html.Node) bool {
 			n.NextSibling.Type == html.TextNode)
 }
 
+// toolPrefix reports whether n is the dimmed beginning of a tool's name.
+func toolPrefix(n *html.Node) bool { return n != nil && attribute(n, "class") == "tool-self" }
+
 // text is what the elements say, with blanks made single.
 func (p *page) text(selector string) string {
 	var b strings.Builder
 	for _, n := range p.find(selector) {
 		for d := range n.Descendants() {
 			if d.Type == html.TextNode {
-				if !foreignPart(d.Parent) && !foreignPart(d.PrevSibling) {
+				if !foreignPart(d.Parent) && !foreignPart(d.PrevSibling) && !toolPrefix(d.PrevSibling) {
 					b.WriteByte(' ')
 				}
 				b.WriteString(d.Data)

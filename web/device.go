@@ -33,16 +33,28 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	if err != nil {
 		return fleet.Device{}, err
 	}
-	d, err := s.Devices.Device(r.Context(), id)
-	return s.fresh(d), err
+	return s.Devices.Device(r.Context(), id)
 }
 
 // head is the device's head on one of its tabs.
 func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
-	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(r.Context(), d))
-	if inv, err := s.Devices.Tools(r.Context(), d.ID); err == nil {
+	return s.headOf(r.Context(), d, tab)
+}
+
+func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
+	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
+	h.Talking = s.talking(d.ID)
+	if d.InventoryID == "" {
+		return h
+	}
+	if inv, err := s.Devices.Inventory(ctx, d.InventoryID); err == nil {
 		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
 		h.HasLogs = ui.NewOffers(inv).Any()
+	}
+	h.Reports, _ = s.reporting(ctx, d.ID) // else the tab is not shown
+	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1); err == nil && len(shots) > 0 {
+		shot := snapshot(shots[0])
+		h.Thumb = &shot
 	}
 	return h
 }
@@ -59,27 +71,25 @@ func (s *Server) showDevice(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-func (s *Server) devicePage(r *http.Request, d fleet.Device) (ui.DevicePage, error) {
+func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage, err error) {
 	ctx := r.Context()
-	page := ui.NewDevicePage(d, s.now(), mayActOn(ctx, d))
 	page.Head = s.head(r, d, "")
-	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
-	var err error
+	page.Latest = page.Head.Thumb
+	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
+		return page, err
+	}
+	page.Head.Live = page.Line.List.Values
+	if page.Acts, err = s.deviceActs(ctx, d); err != nil {
+		return page, err
+	}
+	if page.Acts.Last, err = s.lastCall(r, d); err != nil {
+		return page, err
+	}
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err
 	}
-	if page.Recent, err = s.recentCalls(ctx, d); err != nil {
-		return page, err
-	}
-	shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1)
-	if err != nil {
-		return page, err
-	}
-	if len(shots) > 0 {
-		shot := snapshot(shots[0])
-		page.Latest = &shot
-	}
-	return page, nil
+	page.Sparks, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
+	return page, err
 }
 
 // recentCalls are the newest calls to a device.
@@ -91,22 +101,13 @@ func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.Cal
 	return rows, err
 }
 
+// showActivity leads to what took its place.
 func (s *Server) showActivity(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	id, err := deviceID(r)
 	if err != nil {
 		return answer{}, err
 	}
-	page := ui.ActivityPage{Head: s.head(r, d, "activity"), List: listURL(r, ui.DevicePath(d.ID, "activity"))}
-	found, err := s.Calls.List(r.Context(), fleet.CallFilter{Device: d.ID, Limit: limitOf(page.List),
-		Cursor: page.List.Get("cursor")})
-	if err != nil {
-		return answer{}, err
-	}
-	for _, c := range found.Items {
-		page.Rows = append(page.Rows, callRow(c, d.Name))
-	}
-	page.Prev, page.Next = found.Prev, found.Next
-	return show(page.Page())
+	return goTo(ui.DevicePath(id) + "?show=calls")
 }
 
 func (s *Server) showFirmware(r *http.Request) (answer, error) {
@@ -147,6 +148,9 @@ func (s *Server) showScreen(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
+	if page.Last, err = s.lastCall(r, d); err != nil {
+		return answer{}, err
+	}
 	for _, shot := range shots {
 		page.Snapshots = append(page.Snapshots, snapshot(shot))
 	}
@@ -166,6 +170,10 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	if len(body) > maxFactsShown {
 		body = json.RawMessage(`"…"`)
 	}
-	return show(ui.FactsPage{Head: s.head(r, d, "facts"), PolledAt: facts.PolledAt, Body: body, Problem: facts.Problem(),
-		Salvaged: facts.Salvaged}.Page())
+	about := ui.NewDeviceFacts(d)
+	if about.Voice, err = s.deviceVoice(r.Context(), d.ID); err != nil {
+		return answer{}, err
+	}
+	return show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
+		Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
 }

@@ -40,6 +40,9 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("time_zone") {
 		patch.TimeZone = new(strings.TrimSpace(r.PostFormValue("time_zone")))
 	}
+	if r.PostForm.Has("transport") {
+		patch.Transport = new(fleet.Transport(r.PostFormValue("transport")))
+	}
 	_, err = s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
 	if errors.Is(err, fleet.ErrInvalid) {
 		return s.editAgain(r, d, patch, err)
@@ -60,7 +63,10 @@ func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch,
 	if p.TimeZone != nil {
 		d.TimeZone = *p.TimeZone
 	}
-	page, err := s.devicePage(r, d)
+	if p.Transport != nil {
+		d.TransportChoice = *p.Transport
+	}
+	page, err := s.configurationPage(r, d)
 	if err != nil {
 		return answer{}, err
 	}

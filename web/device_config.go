@@ -17,6 +17,33 @@ import (
 	"fleetd/web/ui"
 )
 
+// tabConfiguration is the tab of what can be set of a device.
+const tabConfiguration = "configuration"
+
+func (s *Server) showConfiguration(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.configurationPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.ConfigurationPage, error) {
+	ctx := r.Context()
+	page := ui.NewConfigurationPage(d, s.head(r, d, tabConfiguration))
+	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
+	var err error
+	if page.Config, err = s.deviceConfig(ctx, d); err != nil {
+		return page, err
+	}
+	page.Config.Last, err = s.configCall(r, d)
+	return page, err
+}
+
 // defaultHeartbeat is the included firmware's, where its configuration does not
 // set another.
 const defaultHeartbeat = time.Minute
@@ -138,7 +165,7 @@ func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed m
 // configAgain shows the page with what was typed and what is wrong with it.
 func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (answer,
 	error) {
-	page, err := s.healthPage(r, d)
+	page, err := s.configurationPage(r, d)
 	if err != nil {
 		return answer{}, err
 	}
@@ -174,5 +201,5 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
 		awaitReport(r.Context(), reports)
 	}
-	return goTo(ui.DevicePath(d.ID, "health") + "?" + url.Values{"call": {call.ID.String()}}.Encode() + "#configuration")
+	return goTo(ui.DevicePath(d.ID, tabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }

@@ -37,6 +37,8 @@ func (s *Server) healthRoutes() []route {
 	return []route{
 		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, reach: access.Device,
 			page: s.showHealth},
+		{method: http.MethodGet, pattern: device + "/configuration", role: fleet.RoleViewer, reach: access.Device,
+			page: s.showConfiguration},
 		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, reach: access.Device,
 			page: s.applyConfig,
 			wait: fleet.MaxCallTimeout + 2*time.Minute},
@@ -61,12 +63,6 @@ func (s *Server) showHealth(r *http.Request) (answer, error) {
 func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage, err error) {
 	ctx := r.Context()
 	page.Head = s.head(r, d, "health")
-	if page.Config, err = s.deviceConfig(ctx, d); err != nil {
-		return page, err
-	}
-	if page.Config.Last, err = s.configCall(r, d); err != nil {
-		return page, err
-	}
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err
 	}
@@ -183,7 +179,8 @@ func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device) ([]ui.D
 	unsteady, err := s.Reports.UnsteadyVitals(ctx, ids)
 	rows := make([]ui.DeviceRow, len(devices))
 	for i, d := range devices {
-		rows[i] = ui.NewDeviceRow(s.fresh(d), s.now(), mayActOn(ctx, d))
+		rows[i] = ui.NewDeviceRow(d, s.now(), mayActOn(ctx, d))
+		rows[i].Talking = s.talking(d.ID)
 		if v, ok := unsteady[d.ID]; ok {
 			rows[i].Unsteady = &v
 		}

@@ -131,6 +131,8 @@ func TestHealthIsLive(t *testing.T) {
 	const device = "/events?view=device&id=a085e3112233"
 	health, head, first, facts := b.stream(device+"&tab=health"), b.stream(device+"&tab=health"), b.stream(device),
 		b.stream(device+"&tab=facts")
+	config := b.stream(device + "&tab=configuration")
+	config.want("patch", `id="device-head"`)
 	health.want("patch", `id="vitals"`, "has not reported")
 	first.want("patch", `id="vitals-line"`)
 
@@ -141,7 +143,7 @@ func TestHealthIsLive(t *testing.T) {
 	health.want("patch", `id="vitals"`, "148 KiB")
 	first.want("patch", `id="vitals-line"`, "148 KiB")
 	c.notify("config", strings.Replace(usualConfig, `"on_trial":false`, `"on_trial":true`, 1))
-	health.want("patch", `id="config"`, "On trial.")
+	config.want("patch", `id="config"`, "On trial.")
 	c.notify("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":45}`)
 	health.want("patch", `id="jobs"`, `aria-valuenow="45"`)
 	for len(facts.events) > 0 {
@@ -211,13 +213,13 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 	c.connect(unit, device.answer)
 	b := c.as(fleet.RoleOperator)
 
-	read := b.post("/devices/a085e3112233/config/read", nil).wantRedirect("/devices/a085e3112233/health?call=")
+	read := b.post("/devices/a085e3112233/config/read", nil).wantRedirect("/devices/a085e3112233/configuration?call=")
 	b.get(read).wantText("#configuration", "Read from the device.").wantText("#config", "version 4")
 
 	form := unchangedForm()
 	form.Set("v.heartbeat_s", "30")
 	form.Del("v.telemetry")
-	applied := b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")
+	applied := b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/configuration?call=")
 	b.get(applied).wantText("#configuration", "Applied.").wantText("#config", "version 5").wantText("#config", "On trial.")
 	const want = fleet.ToolConfigGet + " {}\n" + fleet.ToolConfigSet +
 		` {"document":"{\"version\":5,\"values\":{\"heartbeat_s\":30,\"telemetry\":false}}"}`
@@ -228,7 +230,7 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 
 	// A version that the device took back is not used again.
 	c.notify("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
-	b.get("/devices/a085e3112233/health").wantText("#config", "took version 5 back automatically")
+	b.get("/devices/a085e3112233/configuration").wantText("#config", "took version 5 back automatically")
 	b.post("/devices/a085e3112233/config", form).wantStatus(303)
 	if got := device.asked(); !strings.Contains(got, `\"version\":6`) {
 		t.Errorf("after a reverted version the device was asked %s", got)
@@ -243,7 +245,7 @@ func TestConfigurationRefusedByTheDevice(t *testing.T) {
 	b := c.as(fleet.RoleOperator)
 	form := unchangedForm()
 	form.Set("v.log_level", "debug")
-	p := b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call="))
+	p := b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/configuration?call="))
 	p.wantText("#configuration", "The device refused the configuration; nothing was changed.").wantText("#configuration",
 		"Unknown setting: <script>alert(1)</script>")
 	if strings.Contains(p.body, "<script>alert") {
@@ -251,7 +253,7 @@ func TestConfigurationRefusedByTheDevice(t *testing.T) {
 	}
 
 	c.link.Disconnect(unit)
-	b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/health?call=")).wantText(
+	b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/configuration?call=")).wantText(
 		"#configuration", "not connected; nothing was sent")
 }
 
@@ -298,8 +300,8 @@ func TestConfigurationThatTheDeviceHasNoMore(t *testing.T) {
 	c.connect(unit, device.answer)
 	c.notify("config", strings.Replace(usualConfig, `"version":4,"on_trial":false`, `"version":5,"on_trial":true`, 1))
 	b := c.as(fleet.RoleOperator)
-	live := b.stream("/events?view=device&id=a085e3112233&tab=health")
-	live.want("patch", `id="vitals"`)
+	live := b.stream("/events?view=device&id=a085e3112233&tab=configuration")
+	live.want("patch", `id="device-head"`)
 	c.notify("telemetry", heartbeat(""))
 	live.want("patch", `id="config"`, "runs with version 4 now")
 	form := unchangedForm()
@@ -318,7 +320,7 @@ func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	c.connect(unit, device.answer)
 	c.notify("config", usualConfig)
 	b := c.as(fleet.RoleViewer)
-	p := b.get("/devices/a085e3112233/health").wantStatus(200).wantText("#config",
+	p := b.get("/devices/a085e3112233/configuration").wantStatus(200).wantText("#config",
 		"Viewers cannot change the configuration.")
 	for _, button := range p.find("button") {
 		if attribute(button, "form") == "config-form" {
@@ -352,7 +354,7 @@ func TestHealthShowsItsOwnCallsOnly(t *testing.T) {
 		return u.Query().Get("call")
 	}
 	for _, call := range []string{id("a085e3112244"), id(string(unit)), uuid.NewString(), "x"} {
-		p := b.get("/devices/a085e3112233/health?call=" + call).wantStatus(200)
+		p := b.get("/devices/a085e3112233/configuration?call=" + call).wantStatus(200)
 		if got := p.text("#configuration"); strings.Contains(got, "record") {
 			t.Errorf("call %s is shown: %s", call, got)
 		}

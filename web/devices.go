@@ -57,6 +57,7 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	ctx := r.Context()
 	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
 	page.Query = page.List.Get("q")
+	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
 	summary, err := s.summary(ctx)
 	if err != nil {
 		return page, err
@@ -102,15 +103,6 @@ func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int,
 		return all, nil
 	}
 	return s.Devices.CountDevices(ctx, q)
-}
-
-// fresh brings a device's presence up to the moment: the store learns of it a
-// little later than the memory of this process.
-func (s *Server) fresh(d fleet.Device) fleet.Device {
-	if p, since, evidence := s.Presences.State(d.ID); p != "" {
-		d.Presence, d.PresenceSince, d.PresenceEvidence = p, since, evidence
-	}
-	return d
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {

@@ -62,7 +62,8 @@ func readRule(r *http.Request) (forms.Rule, error) {
 	get := r.PostFormValue
 	f := forms.Rule{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"),
 		Devices: get("devices"),
-		From:    get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"), Enabled: get("enabled") != ""}
+		From:    get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"),
+		Transport: get("transport"), Enabled: get("enabled") != ""}
 	file, _, err := r.FormFile("list")
 	if err != nil {
 		return f, nil // none was chosen

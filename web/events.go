@@ -66,7 +66,8 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	events := s.Events.Subscribe(eventBuffer, v.wants)
+	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
+	events := s.Events.Subscribe(eventBuffer, wants)
 	defer events.Close()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -98,6 +99,7 @@ type stream struct {
 	changes int64 // of operators' access, when it was last looked at
 
 	pending map[string]fleet.Event // newest event by subject
+	alerts  bool                   // some changed
 	resend  []byte
 	redo    []fleet.Event
 	due     time.Time // of resend and redo
@@ -124,7 +126,13 @@ func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 			if !ok {
 				return errSlow
 			}
-			if st.filter.Pass(ctx, &e) {
+			if !st.filter.Pass(ctx, &e) {
+				continue
+			}
+			if e.Kind == fleet.EventAlert { // the frame of every page counts them
+				st.alerts = true
+			}
+			if st.view.wants(&e) {
 				st.pending[subject(e)] = e
 			}
 		case <-flush.C:
@@ -158,6 +166,13 @@ func subject(e fleet.Event) string {
 }
 
 func (st *stream) flush(ctx context.Context) error {
+	if st.alerts {
+		st.alerts = false
+		badge := ui.AlertBadge(st.server.Alerts.Summary(viewerOf(ctx).actor()))
+		if err := st.send(ctx, updates{patches: []templ.Component{badge}}); err != nil {
+			return err
+		}
+	}
 	if len(st.pending) > 0 {
 		batch := slices.Collect(maps.Values(st.pending))
 		clear(st.pending)

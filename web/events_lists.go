@@ -52,14 +52,15 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 func (v *listView) pace() time.Duration { return paceRows }
 
 func (v *listView) wants(e *fleet.Event) bool {
-	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory) ||
+	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory ||
+		e.Kind == fleet.EventConversation) ||
 		e.Kind == fleet.EventDevice
 }
 
 func (v *listView) begin(ctx context.Context) (u updates, err error) {
 	var recent []fleet.Device
 	for _, d := range v.first {
-		if d = v.server.fresh(d); v.began.Sub(d.PresenceSince) < loading {
+		if v.began.Sub(d.PresenceSince) < loading {
 			recent = append(recent, d)
 		}
 	}
@@ -93,7 +94,7 @@ func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates)
 		if v.rows[d.ID] {
 			shown = append(shown, d)
 		} else {
-			v.count(v.server.fresh(d), u)
+			v.count(d, u)
 		}
 	}
 	rows, err := v.server.deviceRows(ctx, shown)
@@ -132,7 +133,8 @@ func (v *callsView) wants(e *fleet.Event) bool {
 	}
 	c, f := e.Call, v.filter
 	return (f.Device == "" || f.Device == c.Device) && (f.Tool == "" || f.Tool == c.Tool) &&
-		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut)
+		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut) &&
+		(f.Conversation == uuid.Nil || f.Conversation.String() == c.Actor.ID)
 }
 
 func (v *callsView) begin(ctx context.Context) (u updates, err error) {

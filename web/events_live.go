@@ -34,9 +34,10 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			return nil, errNoPage
 		}
 		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: forms.NewLogFilter(q)},
-			fresh: newCalls{began: s.now()}}, nil
+			line: shownLine{list: listURL(r, ui.DevicePath(id), "show", "day")}, fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
-		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout"),
+		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
+			"conversation"),
 			viewerOf(r.Context()).zone)
 		return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
 	case ui.ViewCall:
@@ -45,12 +46,21 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			return nil, errNoPage
 		}
 		return callPageView{s, id}, nil
+	case ui.ViewConversations:
+		f, err := conversationFilter(conversationList(r), viewerOf(r.Context()).zone)
+		return &conversationsView{server: s, filter: f, began: s.now(), seen: make(map[string]bool)}, err
+	case ui.ViewConversation:
+		id, err := uuid.Parse(q.Get("id"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return conversationPageView{s, id}, nil
 	case ui.ViewFanOut:
 		id, err := uuid.Parse(q.Get("id"))
 		if err != nil {
 			return nil, errNoPage
 		}
-		return &fanOutView{server: s, id: id}, nil
+		return &fanOutView{server: s, id: id, by: answerGrouping(q)}, nil
 	case ui.ViewCampaigns, ui.ViewCampaign, ui.ViewDeployments, ui.ViewDeployment:
 		return s.newCampaignView(r)
 	case ui.ViewApprovals:
@@ -62,6 +72,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			}
 		}
 		return v, nil
+	case ui.ViewAlerts:
+		return s.newAlertsView(r)
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:
@@ -82,14 +94,19 @@ type overviewView struct{ server *Server }
 func (v overviewView) pace() time.Duration { return paceCounts }
 
 func (v overviewView) wants(e *fleet.Event) bool {
-	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut || ofCampaign(e)
+	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut ||
+		e.Kind == fleet.EventAlert || ofCampaign(e)
 }
 
 func (v overviewView) begin(context.Context) (updates, error) { return updates{}, nil }
 
 func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
-	devices := false
+	devices, alerts := false, false
 	for _, e := range events {
+		if e.Kind == fleet.EventAlert {
+			alerts = true
+			continue
+		}
 		if e.Kind != fleet.EventFanOut {
 			devices = true // or what needs a person
 			continue
@@ -99,6 +116,9 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 			return u, err
 		}
 		u.patches = append(u.patches, row)
+	}
+	if alerts {
+		u.patches = append(u.patches, v.server.alertsNow(ctx).View())
 	}
 	for subject := range subjects(events) {
 		if err := v.campaign(ctx, subject, &u); err != nil {
@@ -148,6 +168,7 @@ type deviceView struct {
 	id     fleet.DeviceID
 	tab    string
 	log    shownLog
+	line   shownLine
 	fresh  newCalls
 }
 
@@ -162,6 +183,9 @@ func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	if v.tab == tabLogs {
 		return u, v.watchLog(ctx, &u)
 	}
+	if err := v.lineNews(ctx, &u); err != nil {
+		return u, err
+	}
 	// Not the configuration: its form may just have come back with what was typed.
 	if err := v.reported(ctx, fleet.EventVitals, &u); err != nil {
 		return u, err
@@ -169,12 +193,23 @@ func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	return u, v.reported(ctx, fleet.EventJob, &u)
 }
 
+// head is all of the page that is about the device itself, made of one read and
+// sent as one patch: its parts agree at any moment.
 func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	d, err := v.server.Devices.Device(ctx, v.id)
 	if err != nil {
 		return nil, err
 	}
-	return []templ.Component{ui.NewDeviceHead(v.server.fresh(d), v.tab, v.server.now(), mayActOn(ctx, d)).View()}, nil
+	head := v.server.headOf(ctx, d, v.tab)
+	parts := []templ.Component{head.View(), head.Tabs()}
+	if v.tab == "facts" {
+		facts := ui.NewDeviceFacts(d)
+		if facts.Voice, err = v.server.deviceVoice(ctx, d.ID); err != nil {
+			return nil, err
+		}
+		parts = append(parts, facts.View())
+	}
+	return []templ.Component{templ.Join(parts...)}, nil
 }
 
 func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
@@ -200,7 +235,13 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 			return u, err
 		}
 	}
-	u.fresh = v.fresh.count(calls)
+	if v.tab == "" {
+		if err := v.lineNews(ctx, &u); err != nil {
+			return u, err
+		}
+	} else {
+		u.fresh = v.fresh.count(calls)
+	}
 	if head {
 		patches, err := v.head(ctx)
 		if err != nil {
@@ -232,10 +273,14 @@ func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	row := callRow(c, "")
 	row.NoDevice = true
 	u.patches = append(u.patches, row.Row())
+	shown := view.View()
+	if v.tab == "" || v.tab == "screen" {
+		shown = view.Brief()
+	}
 	if c.State.Final() {
-		u.again = append(u.again, view.View())
+		u.again = append(u.again, shown)
 	} else {
-		u.patches = append(u.patches, view.View())
+		u.patches = append(u.patches, shown)
 	}
 	return nil
 }
@@ -315,6 +360,7 @@ func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
 type fanOutView struct {
 	server *Server
 	id     uuid.UUID
+	by     fleet.AnswerGrouping
 	last   ui.FanOutProgress
 }
 
@@ -327,7 +373,7 @@ func (v *fanOutView) wants(e *fleet.Event) bool {
 func (v *fanOutView) begin(ctx context.Context) (updates, error) {
 	ctx, cancel := context.WithTimeout(ctx, fanOutRead)
 	defer cancel()
-	p, err := v.server.fanOutProgress(ctx, v.id)
+	p, err := v.server.fanOutProgress(ctx, v.id, v.by)
 	if err != nil {
 		return v.withoutDatabase(err)
 	}

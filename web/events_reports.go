@@ -14,7 +14,7 @@ func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *upda
 	if c != nil && err == nil {
 		u.patches = append(u.patches, c)
 	}
-	if err != nil || kind != fleet.EventVitals || v.tab != "health" {
+	if err != nil || kind != fleet.EventVitals || v.tab != tabConfiguration {
 		return err
 	}
 	// A heartbeat may name another configuration than the page shows.
@@ -35,14 +35,14 @@ func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Co
 		}
 		jobs.Always, err = v.server.reporting(ctx, v.id)
 		return jobs.View(), err
-	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && !health, kind == fleet.EventJob:
+	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && v.tab != tabConfiguration,
+		kind == fleet.EventJob:
 		return nil, nil
 	}
 	d, err := v.server.Devices.Device(ctx, v.id)
 	if err != nil {
 		return nil, err
 	}
-	d = v.server.fresh(d)
 	if kind == fleet.EventConfig {
 		config, err := v.server.deviceConfig(ctx, d)
 		return config.View(), err

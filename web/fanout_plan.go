@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -26,6 +28,11 @@ func (s *Server) planFanOut(r *http.Request) (answer, error) {
 	if err != nil || page.Problem != "" || page.Form == nil {
 		return showPlan(page, err)
 	}
+	if page.Retry != uuid.Nil && !hasArguments(form) { // those of the first time
+		for name, values := range forms.Values(page.Form.Fields) {
+			form[name] = values
+		}
+	}
 	if form.Get("step") != "preview" {
 		refill(page.Form, form)
 		return showPlan(page, nil)
@@ -36,12 +43,18 @@ func (s *Server) planFanOut(r *http.Request) (answer, error) {
 
 // refill shows what was filled in before, where the address says so.
 func refill(f *ui.ToolForm, form url.Values) {
+	if hasArguments(form) {
+		_, f.Fields, _ = forms.Arguments(f.Fields, form)
+	}
+}
+
+func hasArguments(form url.Values) bool {
 	for name := range form {
 		if strings.HasPrefix(name, "arg.") {
-			_, f.Fields, _ = forms.Arguments(f.Fields, form)
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // showPlan shows the page; what the operator can mend stands on it.
@@ -99,6 +112,23 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 			page.Devices = append(page.Devices, id)
 		}
 	}
+	var first fleet.FanOut
+	if form.Has("retry") {
+		id, err := uuid.Parse(form.Get("retry"))
+		if err != nil {
+			return page, errNoPage
+		}
+		if first, err = s.FanOuts.Get(ctx, id); err != nil {
+			return page, err
+		}
+		if page.Devices, err = s.FanOuts.Failed(ctx, id); err != nil {
+			return page, err
+		}
+		page.Retry, page.ByQuery = id, false
+		if page.MaxInFlight == 0 {
+			page.MaxInFlight = first.MaxInFlight
+		}
+	}
 	wait, badWait := offlineWait(form.Get("offline_wait"))
 	page.OfflineWait = wait
 	sample, problem, err := s.audience(ctx, &page)
@@ -115,6 +145,9 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	name := form.Get("tool")
 	if i := slices.IndexFunc(page.Tools, func(t fleet.Tool) bool { return t.Name == name }); i >= 0 {
 		last, err := s.lastArguments(ctx, page.Tools[i])
+		if page.Retry != uuid.Nil {
+			last = first.Arguments
+		}
 		page.Form = ui.NewToolForm(page.Tools[i], last)
 		if badWait != nil {
 			page.Problem = explain(ctx, badWait)
@@ -143,6 +176,11 @@ func offlineWait(text string) (time.Duration, error) {
 
 // audience counts the devices and returns some of them.
 func (s *Server) audience(ctx context.Context, page *ui.FanOutNewPage) (sample []fleet.Device, problem, err error) {
+	if page.Retry != uuid.Nil {
+		page.Matched = len(page.Devices)
+		sample, err = s.Devices.DevicesByID(ctx, page.Devices[:min(len(page.Devices), toolSample)])
+		return sample, nil, err
+	}
 	if !page.ByQuery {
 		page.Devices = page.Devices[:min(len(page.Devices), fleet.MaxLimit)]
 		sample, err = s.Devices.DevicesByID(ctx, page.Devices)
@@ -197,7 +235,9 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 	}
 	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
 		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait}
-	if page.ByQuery {
+	if page.Retry != uuid.Nil {
+		request.RetryOf = page.Retry
+	} else if page.ByQuery {
 		request.Query = page.Query
 	} else {
 		request.Devices = page.Devices

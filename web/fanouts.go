@@ -2,7 +2,12 @@ package web
 
 import (
 	"context"
+	"encoding/csv"
 	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -11,8 +16,17 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxAnswers is how many groups of equal answers a fan-out's page shows.
+// maxAnswers is how many groups of answers a fan-out's page shows at a time.
 const maxAnswers = 20
+
+// answerGrouping reads from an address how answers are grouped, and which groups
+// are shown.
+func answerGrouping(q url.Values) fleet.AnswerGrouping {
+	by := fleet.AnswerGrouping{Field: fleet.CleanText(strings.TrimSpace(q.Get("by")), 200), Limit: maxAnswers}
+	by.Offset, _ = strconv.Atoi(q.Get("from"))
+	by.Offset = max(by.Offset, 0)
+	return by
+}
 
 func (s *Server) listFanOuts(r *http.Request) (answer, error) {
 	page := ui.FanOutsPage{List: listURL(r, ui.PathFanOuts), CanAct: mayAct(r.Context())}
@@ -53,7 +67,7 @@ func (s *Server) showFanOut(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	progress, err := s.fanOutProgress(r.Context(), id)
+	progress, err := s.fanOutProgress(r.Context(), id, answerGrouping(r.URL.Query()))
 	if err != nil {
 		return answer{}, err
 	}
@@ -73,7 +87,8 @@ func fanOutID(r *http.Request) (uuid.UUID, error) {
 }
 
 // fanOutProgress is the moving part of a fan-out's page.
-func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID) (p ui.FanOutProgress, err error) {
+func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by fleet.AnswerGrouping) (p ui.FanOutProgress,
+	err error) {
 	p.CanAct = mayAct(ctx)
 	if p.FanOut, err = s.FanOuts.Get(ctx, id); err != nil {
 		return p, err
@@ -81,7 +96,8 @@ func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID) (p ui.FanOutP
 	if p.Counts, err = s.FanOuts.Progress(ctx, id); err != nil {
 		return p, err
 	}
-	p.Answers, err = s.FanOuts.Answers(ctx, id, maxAnswers)
+	p.By = by
+	p.Answers, err = s.FanOuts.AnswerGroups(ctx, id, by)
 	return p, err
 }
 
@@ -101,4 +117,41 @@ func (s *Server) cancelFanOut(r *http.Request) (answer, error) {
 		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.fanout_canceled")})
 	}
 	return goTo(ui.FanOutPath(id.String()))
+}
+
+// sendAnswers sends what each device answered, as a file.
+func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	id, err := fanOutID(r)
+	if err == nil {
+		_, err = s.FanOuts.Get(ctx, id)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/csv; charset=utf-8")
+	h.Set("Content-Disposition", `attachment; filename="answers-`+id.String()+`.csv"`)
+	h.Set("Cache-Control", "no-store")
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"device", "name", "state", "error", "answer", "call", "ended"}) // Flush says what went wrong
+	err = s.FanOuts.Outcomes(ctx, id, func(o fleet.FanOutOutcome) bool {
+		ended := ""
+		if o.FinishedAt != nil {
+			ended = o.FinishedAt.UTC().Format(time.RFC3339)
+		}
+		answer := o.Text
+		if answer == "" {
+			answer = string(o.Structured)
+		}
+		cells := []string{string(o.Device), o.Name, string(o.State), o.ErrorCode, answer, o.Call.String(), ended}
+		for i := range cells {
+			cells[i] = fleet.ShieldCell(cells[i])
+		}
+		return out.Write(cells) == nil
+	})
+	if out.Flush(); err != nil || out.Error() != nil {
+		panic(http.ErrAbortHandler) // or the file would seem whole
+	}
 }

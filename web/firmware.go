@@ -25,6 +25,7 @@ func (s *Server) firmwareRoutes() []route {
 		{method: "GET", pattern: ui.PathImages, role: viewer, reach: access.Shared, page: s.listImages},
 		{method: "POST", pattern: ui.PathImages, role: operator, reach: access.Fleet,
 			raw: s.uploadImages, body: uploadsBytes},
+		{method: "POST", pattern: ui.PathImages + "/confirm", role: operator, reach: access.Fleet, page: s.confirmImages},
 		{method: "GET", pattern: image, role: viewer, reach: access.Shared, page: s.showImage},
 		{method: "POST", pattern: image + "/edit", role: operator, reach: access.Fleet, page: s.editImage},
 		{method: "POST", pattern: image + "/manifest", role: operator, reach: access.Fleet,
@@ -48,6 +49,7 @@ const (
 	countedCampaigns = fleet.MaxLimit // the newest: older ones are not counted with their release
 	searchedReleases = fleet.MaxLimit // the newest: an image's page names those that hold it
 	offeredBoards    = 100
+	offeredDrafts    = 20
 )
 
 func (s *Server) listReleases(r *http.Request) (answer, error) {
@@ -203,7 +205,11 @@ func (s *Server) knownChips(ctx context.Context, asked string, rows []ui.ImageRo
 }
 
 func (s *Server) uploadBox(ctx context.Context) (box ui.UploadBox, err error) {
-	box.Boards, err = s.boardsOf(ctx, fleet.Query{})
+	if box.Boards, err = s.boardsOf(ctx, fleet.Query{}); err != nil {
+		return box, err
+	}
+	drafts, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseDraft, Limit: offeredDrafts})
+	box.Drafts = drafts.Items
 	return box, err
 }
 

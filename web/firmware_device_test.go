@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,12 +45,23 @@ func TestWhyNotUpdating(t *testing.T) {
 	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
 	s.want("patch", "device-head") // it is connected: what follows is sent
 
+	until := time.Now().Add(time.Hour)
+	if _, err := c.devices.Hold(t.Context(), anna, id, "on loan", &until); err != nil {
+		t.Fatal(err)
+	}
+	p := b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "on hold by anna")
+	if strings.Contains(p.text("#updates"), "no release would be newer") {
+		t.Error("a device on a hold is said to have no newer release")
+	}
+	if _, err := c.devices.Release(t.Context(), anna, id); err != nil {
+		t.Fatal(err)
+	}
 	created, err := c.campaigns.Create(t.Context(), anna, campaign.Plan{Name: "to the <b>lab</b>", Release: release.ID,
 		Query: "id:" + id})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := b.get(tab).wantText("#updates", "to the <b>lab</b>").wantText("#updates", "2.4.2")
+	p = b.get(tab).wantText("#updates", "to the <b>lab</b>").wantText("#updates", "2.4.2")
 	if len(p.find("b")) != 0 {
 		t.Error("a campaign's name is shown as markup")
 	}
@@ -68,6 +80,48 @@ func TestWhyNotUpdating(t *testing.T) {
 	if q, err := c.store.QuarantineOf(t.Context(), id, now); err != nil || q != nil {
 		t.Errorf("quarantine %+v, %v", q, err)
 	}
+}
+
+// A device that failed to take a release has that said as long as it does not
+// run it, also when other campaigns came after, and the release is newer.
+func TestFailedReleaseIsNamed(t *testing.T) {
+	const id = "a085e3112233"
+	c := newConsole(t)
+	c.bootPoll(id, "9f2c")
+	b := c.as(fleet.RoleOperator)
+	tab := ui.DevicePath(id, "firmware")
+	try := func(version string, state campaign.DeploymentState) {
+		t.Helper()
+		sum := b.anImage(esptest.App{Version: version}, "")
+		release, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := c.campaigns.Create(t.Context(), anna, campaign.Plan{Name: "to " + version, Release: release.ID,
+			Query: "id:" + id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := c.store.Deployment(t.Context(), made.ID, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now().UTC()
+		d.FinishedAt = &now
+		d.State, d.Reason = state, fleet.Because(campaign.ReasonCampaignAborted)
+		if state.Failed() {
+			d.Class, d.Reason = campaign.FailureRolledBack, fleet.Because(campaign.ReasonImageRefused)
+		}
+		if stale, err := c.store.SaveDeployments(t.Context(), []campaign.DeploymentChange{{Deployment: d}}); err != nil ||
+			len(stale) > 0 {
+			t.Fatal(stale, err)
+		}
+	}
+	try("2.5.0", campaign.DeploymentRolledBack)
+	b.get(tab).wantText("#updates", "rolled back")
+	try("2.6.0", campaign.DeploymentAborted)
+	b.get(tab).wantText("#updates", "Releases that it failed to take").wantText("#updates", "2.5.0").wantText("#updates",
+		"rolled back")
 }
 
 var anna = fleet.Principal{Kind: fleet.KindOperator, Name: "anna", Role: fleet.RoleAdmin}

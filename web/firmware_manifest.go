@@ -73,6 +73,10 @@ func (s *Server) takeManifest(ctx context.Context, part *multipart.Part) (ui.Upl
 	if err != nil {
 		return result, formError(err)
 	}
+	if staged, ok, err := s.Firmware.StageManifest(viewerOf(ctx).actor(), file); ok && err == nil {
+		result.Staged = &staged
+		return result, nil
+	}
 	image, err := s.Firmware.AttachManifest(ctx, viewerOf(ctx).actor(), file)
 	switch {
 	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):

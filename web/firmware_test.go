@@ -44,11 +44,28 @@ func (b *browser) upload(board, notes string, files ...file) *page {
 	return b.do(http.MethodPost, ui.PathImages, w.FormDataContentType(), &body)
 }
 
-// chosen are the values of the checkboxes in an element.
-func chosen(p *page, selector string) (values []string) {
+// staged are the uploads on a page that wait to be confirmed.
+func staged(p *page) []string { return inputs(p, "#upload-results", "staged") }
+
+// confirm stores what a page shows as read, for a board, and returns the
+// SHA-256 of the images that the next page is about.
+func (b *browser) confirm(p *page, board string) []string {
+	b.t.Helper()
+	form := url.Values{"then": {ui.UploadThenRelease}, "staged": staged(p)}
+	for _, id := range form["staged"] {
+		form.Set("board-"+id, board)
+	}
+	to, err := url.Parse(b.post(ui.PathImages+"/confirm", form).wantRedirect(ui.PathReleaseNew))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return to.Query()["image"]
+}
+
+func inputs(p *page, selector, name string) (values []string) {
 	for _, n := range p.find(selector) {
 		for d := range n.Descendants() {
-			if d.Type == html.ElementNode && d.Data == "input" && attribute(d, "name") == "image" {
+			if d.Type == html.ElementNode && d.Data == "input" && attribute(d, "name") == name {
 				values = append(values, attribute(d, "value"))
 			}
 		}
@@ -60,7 +77,7 @@ func chosen(p *page, selector string) (values []string) {
 func (b *browser) anImage(app esptest.App, board string) string {
 	b.t.Helper()
 	p := b.upload(board, "", file{"xiaozhi.bin", app.Bytes()}).wantStatus(http.StatusOK)
-	sums := chosen(p, "#upload-results")
+	sums := b.confirm(p, board)
 	if len(sums) != 1 {
 		b.t.Fatalf("the upload brought %v: %s", sums, p.text("#upload"))
 	}
@@ -79,8 +96,14 @@ func TestUpload(t *testing.T) {
 		file{"broken.bin", broken}, file{"page.html", []byte("<!doctype html>")})
 	p.wantStatus(200).wantText("#upload-results", "2.4.3").wantText("#upload-results", "esp32c3").
 		wantText("#upload-results", "SHA-256").wantText("#upload-results", "page.html")
-	if got := chosen(p, "#upload-results"); len(got) != 2 {
-		t.Errorf("%d files were taken, want 2: %s", len(got), p.text("#upload-results"))
+	if got := staged(p); len(got) != 2 {
+		t.Errorf("%d files wait, want 2: %s", len(got), p.text("#upload-results"))
+	}
+	if text := b.get("/firmware/images").text("#main"); strings.Contains(text, "2.4.3") {
+		t.Error("a file is stored before it is confirmed")
+	}
+	if sums := b.confirm(p, ""); len(sums) != 2 {
+		t.Errorf("%d files were stored, want 2", len(sums))
 	}
 	if len(p.find("b")) != 0 {
 		t.Error("a file name is shown as markup")
@@ -96,6 +119,61 @@ func TestUpload(t *testing.T) {
 		Subtype: 0x10, Offset: 0x20000, Size: 0x100000}}, 0)
 	b.upload("esp-box-3", "", file{"merged-binary.bin", merged}).wantStatus(200).wantText("#upload-results",
 		"cut out").wantText("#upload-results", "2.5.0")
+}
+
+// What was read from a file is shown before it is stored, with what stock boards
+// make of its version; its board is chosen then, and it may go to a draft.
+func TestUploadAsksFirst(t *testing.T) {
+	c := newConsole(t)
+	b, other := c.as(fleet.RoleOperator), c.as(fleet.RoleAdmin)
+	app := esptest.App{Version: "v1.0"}
+	p := b.upload("", "", file{"x.bin", app.Bytes()}).wantStatus(200)
+	image, known, err := c.firmware.Inspect(t.Context(), anna, firmware.ImageUpload{Body: bytes.NewReader(app.Bytes())})
+	if err != nil || known {
+		t.Fatal(image, known, err)
+	}
+	for _, text := range []string{"v1.0", image.Project, image.IDFVersion, image.SHA256[:16], "2026", "unsigned",
+		"crash", "Nothing is stored yet"} {
+		p.wantText("#upload", text)
+	}
+	ids := staged(p)
+	if len(ids) != 1 {
+		t.Fatalf("%d uploads wait", len(ids))
+	}
+	confirm := func(b *browser, more ...string) *page {
+		form := url.Values{"staged": ids, "then": {"keep"}}
+		for i := 0; i+1 < len(more); i += 2 {
+			form.Set(more[i], more[i+1])
+		}
+		return b.post("/firmware/images/confirm", form)
+	}
+	confirm(other).wantStatus(422).wantText("#upload", "no longer kept")
+	confirm(b, "board-"+ids[0], "NO BOARD!").wantStatus(422).wantText("#upload", "no board's name")
+	if again := staged(confirm(b, "board-"+ids[0], "NO!")); len(again) != 1 || again[0] != ids[0] {
+		t.Errorf("after a refusal %v waits, want %v", again, ids)
+	}
+	confirm(b, "board-"+ids[0], "esp-box-3").wantRedirect("/firmware/images")
+	b.get("/firmware/images").wantText("#flash", "1 image stored").wantText("tbody", "esp-box-3")
+	confirm(b).wantStatus(422).wantText("#upload", "no longer kept")
+	b.post("/firmware/images/confirm", url.Values{}).wantStatus(422).wantText("#upload", "at least one file")
+	b.upload("", "", file{"x.bin", app.Bytes()}).wantText("#upload-results", "was here already")
+
+	draft, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{image.SHA256},
+		Draft: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids = staged(b.upload("", "", file{"c3.bin", esptest.App{Chip: "esp32c3", Version: "v1.0"}.Bytes()}))
+	b.get("/firmware/images").wantText("#upload", "add them to the draft v1.0")
+	confirm(b, "then", draft.ID.String()).wantRedirect(ui.ReleasePath(draft.ID.String()))
+	if draft, err = c.firmware.Release(t.Context(), draft.ID); err != nil || len(draft.Images) != 2 {
+		t.Errorf("the draft has %d images, %v", len(draft.Images), err)
+	}
+	for range 20 { // only so many of one person wait
+		p = b.upload("", "", file{"x.bin", app.Bytes()}).wantStatus(200)
+	}
+	ids = staged(p)
+	confirm(b).wantRedirect("/firmware/images")
 }
 
 func TestUploadRefuses(t *testing.T) {
@@ -293,7 +371,7 @@ func TestManifestOnPages(t *testing.T) {
 	p := b.upload("", "", file{"xiaozhi.bin", app.Bytes()}, manifestFile(t, app, private), manifestFile(t, other,
 		private)).wantStatus(200)
 	p.wantText("#upload-results", "Manifest of image 2.4.3").wantText("#upload-results", "upload the image first")
-	sum := chosen(p, "#upload-results")[0]
+	sum := b.confirm(p, "")[0]
 	b.get("/firmware/images/"+sum).wantText("#manifest", "not checked").wantText("#manifest",
 		hex.EncodeToString(public)[:16])
 

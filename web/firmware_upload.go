@@ -6,7 +6,11 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
@@ -28,9 +32,9 @@ const (
 // fieldBytes bounds a text field of a form with files.
 const fieldBytes = 16 << 10
 
-// uploadImages takes files as they arrive; none is in memory as a whole. The
-// answer is the list of images with what became of each file: that one was not
-// taken does not make the request a failure.
+// uploadImages reads files as they arrive; none is in memory as a whole. The
+// answer is the list of images with what was read from each file, for their
+// uploader to confirm: that one is refused does not make the request a failure.
 func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	r.Body = uploadBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
@@ -69,12 +73,11 @@ func (s *Server) takeImages(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	sent.Boards = page.Upload.Boards
+	sent.Boards, sent.Drafts = page.Upload.Boards, page.Upload.Drafts
 	page.Upload, page.Empty = sent, false
 	if sent.Problem != "" {
 		return showAgain(page.Page())
 	}
-	page.Upload.Board, page.Upload.Notes = "", ""
 	return show(page.Page())
 }
 
@@ -136,10 +139,11 @@ func readField(part *multipart.Part, into *string) error {
 	return nil
 }
 
-// takeImage stores one file, or says what is wrong with it.
+// takeImage reads one file and keeps it for its uploader to confirm, or says what
+// is wrong with it.
 func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
-	image, created, err := s.Firmware.Upload(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
+	staged, err := s.Firmware.Stage(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
 		FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
 	switch {
 	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
@@ -148,6 +152,79 @@ func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.Upl
 	case err != nil:
 		return result, err
 	}
-	result.Image, result.New = &image, created
+	result.Staged = &staged
 	return result, nil
+}
+
+// confirmImages makes images of the uploads that were chosen, each for its
+// board, and goes on to the release that they are for.
+func (s *Server) confirmImages(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx, by := r.Context(), viewerOf(r.Context()).actor()
+	box := ui.UploadBox{Notes: plainLines(r.PostFormValue("notes")), Then: r.PostFormValue("then")}
+	var sums []string
+	refused := len(r.PostForm["staged"]) == 0
+	for _, value := range r.PostForm["staged"] {
+		id, _ := uuid.Parse(value)
+		board := strings.TrimSpace(r.PostFormValue("board-" + id.String()))
+		staged, _ := s.Firmware.StagedUpload(by, id)
+		image, _, err := s.Firmware.Confirm(ctx, by, id, board, box.Notes)
+		result := ui.UploadResult{FileName: staged.Image.FileName}
+		switch {
+		case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
+			refused = true
+			result.Fault = fault(ctx, err)
+			if staged.ID != uuid.Nil {
+				staged.Image.Board, result.Staged = board, &staged
+			}
+		case err != nil:
+			return answer{}, err
+		default:
+			result.Image = &image
+			sums = append(sums, image.SHA256)
+		}
+		box.Results = append(box.Results, result)
+	}
+	if !refused {
+		return s.afterUpload(ctx, box.Then, sums)
+	}
+	page, err := s.imagesPage(ctx, ui.ListURL{Path: ui.PathImages})
+	if err != nil {
+		return answer{}, err
+	}
+	if len(box.Results) == 0 {
+		box.Problem = text(ctx, "firmware.upload.none")
+	}
+	box.Boards, box.Drafts = page.Upload.Boards, page.Upload.Drafts
+	page.Upload, page.Empty = box, false
+	return showAgain(page.Page())
+}
+
+// afterUpload goes where the images are for: to a new release, or to a draft,
+// which gets them.
+func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (answer, error) {
+	if then == ui.UploadThenRelease {
+		return goTo(ui.NewReleasePath(sums))
+	}
+	id, err := uuid.Parse(then)
+	if err != nil {
+		return s.done(ctx, ui.PathImages, nil, "firmware.flash.stored", "n", len(sums))
+	}
+	draft, err := s.Firmware.Release(ctx, id)
+	if err != nil {
+		return answer{}, err
+	}
+	req := firmware.ReleaseRequest{Version: draft.Version, Notes: draft.Notes, Images: sums}
+	for _, image := range draft.Images {
+		if !slices.Contains(sums, image.SHA256) {
+			req.Images = append(req.Images, image.SHA256)
+		}
+	}
+	_, err = s.Firmware.Edit(ctx, viewerOf(ctx).actor(), id, req)
+	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) { // the images are stored; the draft stays
+		return s.done(ctx, ui.PathImages, err, "firmware.flash.stored", "n", len(sums))
+	}
+	return s.done(ctx, ui.ReleasePath(id.String()), err, "firmware.flash.stored", "n", len(sums))
 }

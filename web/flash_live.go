@@ -31,7 +31,6 @@ func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashT
 	j.Waiting = waiting[:min(len(waiting), maxJoining)]
 	found, err := s.joined(ctx, since, elf)
 	for _, d := range found[:min(len(found), maxJoining)] {
-		d = s.fresh(d)
 		j.Joined = append(j.Joined, ui.JoinedDevice{ID: d.ID, Title: d.Title(), Board: d.Board, Version: d.Version,
 			Presence: d.Presence, At: started(d)})
 	}

@@ -127,7 +127,7 @@ func TestFlashDownloads(t *testing.T) {
 	}
 	// It is a merged binary that an upload takes apart into the very same image.
 	again := b.upload("", "", file{"merged.bin", []byte(merged.body)}).wantStatus(200)
-	if got := chosen(again, "#upload-results"); len(got) != 1 || got[0] != sum {
+	if got := b.confirm(again, ""); len(got) != 1 || got[0] != sum {
 		t.Errorf("the merged file is taken as %v, want %s", got, sum)
 	}
 	packed := b.get("/flash/" + sum + "/parts.zip").wantStatus(200).body
@@ -243,7 +243,7 @@ func TestLayoutForAnImage(t *testing.T) {
 	b := c.as(fleet.RoleOperator)
 	files := aBuild(t, esptest.App{Chip: "esp32c3"}, 0x10000)
 	at := b.upload("", "", files[3]).wantStatus(200)
-	sum := chosen(at, "#upload-results")[0]
+	sum := b.confirm(at, "")[0]
 	b.get("/firmware/images/"+sum).wantText("#layout", "A blank board also needs")
 	to := "/flash/" + sum + "/layout"
 	wrong := aBuild(t, esptest.App{Chip: "esp32c3", Version: "7.7.7"}, 0x8000)
@@ -270,7 +270,7 @@ func TestMergedWithoutLayout(t *testing.T) {
 	hostile := append([]esptest.Partition{{Label: "<b>x</b>", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},
 		esptest.Partitions...)
 	p := b.upload("", "", file{"m.bin", esptest.Merged(esptest.App{}.Bytes(), hostile, 0)}).wantStatus(200)
-	sum := chosen(p, "#upload-results")[0]
+	sum := b.confirm(p, "")[0]
 	b.get("/firmware/images/"+sum).wantText("#layout", "cannot be used").wantText("#layout", "<b>x</b>").
 		wantText("#layout", "reaches to 0x100000000, beyond the flash of any board")
 	b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")

@@ -22,6 +22,7 @@ const (
 func (s *Server) showOverview(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.Overview{Step: overviewStep, To: s.now(), From: s.now().Add(-overviewSpan), Setup: s.setup(ctx)}
+	page.Alerts = s.alertsNow(ctx)
 	var err error
 	if page.Now, page.Needs, err = s.fleetNow(ctx); err != nil {
 		return answer{}, err
@@ -61,6 +62,8 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			now.Offline = c.Count
 		case fleet.PresencePending:
 			now.Pending = c.Count
+		case fleet.CountedBetween:
+			now.Conversations = c.Count
 		}
 	}
 	waiting, err := s.Enrolments.WaitingInScope(ctx)

@@ -87,6 +87,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
 	p.Waiting = s.waitingFor(r.Context(), p.Now)
 	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
+	p.Alerts = s.Alerts.Summary(v.actor())
 	p.Flash = s.takeFlash(r.Context())
 	return p
 }

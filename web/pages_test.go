@@ -29,7 +29,8 @@ func TestSignInFindCallRecord(t *testing.T) {
 	id := strings.TrimPrefix(result, tool+"?call=")
 	b.get("/calls/"+id).wantStatus(200).wantText("#main", "operator-1")
 	b.get("/calls?device=a085e3112233").wantStatus(200).wantText("#call-"+id, "self.audio_speaker.set_volume")
-	b.get("/devices/a085e3112233/activity").wantText("#call-"+id, `{"volume":35}`)
+	line := b.get("/devices/a085e3112233/activity").wantRedirect("/devices/a085e3112233?show=calls")
+	b.get(line).wantText("#entry-"+id, `{"volume":35}`)
 	b.get(tool).wantStatus(200) // last arguments are offered
 	if got := attribute(b.get(tool).find("input[name=arg.volume]")[0], "value"); got != "35" {
 		t.Errorf("the form offers volume %q, want the last one, 35", got)
@@ -43,8 +44,9 @@ func TestEveryPageRenders(t *testing.T) {
 	b.get("/devices").wantStatus(200).wantText("#main", "fleetd sim")
 	c.enrol("a085e3112233")
 	for _, path := range []string{"/", "/devices", "/devices/a085e3112233", "/devices/A0:85:E3:11:22:33/tools",
-		"/devices/a085e3112233/activity",
+		"/devices/a085e3112233/configuration",
 		"/devices/a085e3112233/firmware", "/devices/a085e3112233/screen", "/devices/a085e3112233/facts", "/claim", "/calls",
+		"/conversations", "/conversations?device=a085e3112233&end=failed", "/conversations?end=x",
 		"/fanouts",
 		"/fanouts/new?q=", "/fanouts/new?d=a085e3112233&tool=self.reboot", "/settings", "/help", "/sign-out-not"} {
 		want := http.StatusOK

@@ -57,7 +57,7 @@ func TestPhotoOnTheCallsPage(t *testing.T) {
 	}
 	p.wantText("figcaption", "Question: What is <i>this</i>?")
 	b.get(src).wantStatus(200)
-	if len(b.get(dev).find("img[src="+src+"]")) != 0 {
+	if shot := b.get(dev).find("figure[id=snapshot]"); len(shot) != 0 {
 		t.Error("the device's page shows it as the latest picture of the screen")
 	}
 	if len(b.get(dev+"/screen").find("img[src="+src+"]")) != 1 {

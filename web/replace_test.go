@@ -25,7 +25,7 @@ func TestReplaceADevice(t *testing.T) {
 	}
 	admin, operator, viewer := c.as(fleet.RoleAdmin), c.as(fleet.RoleOperator), c.as(fleet.RoleViewer)
 	page := string("/devices/" + old + "/replace")
-	admin.get("/devices/"+string(old)).wantText("#main", "Replace…")
+	admin.get("/devices/"+string(old)+"/configuration").wantText("#main", "Replace…")
 	admin.get(page).wantText("#choose", "By the code on its screen")
 	viewer.get(page).wantStatus(http.StatusForbidden)
 	operator.post(page, url.Values{"successor": {string(next)}, "confirm": {string(old)}}).wantStatus(http.StatusForbidden)

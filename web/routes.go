@@ -50,8 +50,9 @@ func (s *Server) table() []route {
 	call := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
-		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(),
-		s.approvalRoutes(), []route{
+		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
+		s.approvalRoutes(), s.alertRoutes(), s.findRoutes(), s.auditRoutes(), s.bulkRoutes(), s.fileRoutes(),
+		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
 			{method: post, pattern: ui.PathSignOut, role: anyone, reach: access.Own, page: s.signOut},
@@ -68,6 +69,8 @@ func (s *Server) table() []route {
 			{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
 				page: s.callTool, body: uploadBytes,
 				wait: fleet.MaxCallTimeout + 2*time.Minute},
+			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool},
+			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet, page: s.unpinTool},
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
 			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
 			{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
@@ -86,6 +89,10 @@ func (s *Server) table() []route {
 
 			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
 			{method: get, pattern: call, role: viewer, reach: access.Record, page: s.showCall},
+			{method: post, pattern: call + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
+			{method: get, pattern: ui.PathConversations, role: viewer, reach: access.List, page: s.listConversations},
+			{method: get, pattern: ui.PathConversations + "/{conversation}", role: viewer, reach: access.Record,
+				page: s.showConversation},
 			{method: get, pattern: call + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
 			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
 
@@ -93,6 +100,8 @@ func (s *Server) table() []route {
 			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut},
 			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut},
 			{method: get, pattern: fanOut, role: viewer, reach: access.Audience, page: s.showFanOut},
+			{method: get, pattern: fanOut + "/answers.csv", role: viewer, reach: access.Audience, raw: s.sendAnswers,
+				wait: 2 * time.Minute},
 			{method: post, pattern: fanOut + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
 
 			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
@@ -105,7 +114,6 @@ func (s *Server) table() []route {
 			{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, reach: access.Fleet,
 				page: s.enableOperator},
 			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, reach: access.Fleet,
-
 				page: s.setOperatorPassword},
 			{method: post, pattern: ui.PathSettings + "/operators/{operator}/access", role: admin, reach: access.Fleet,
 				page: s.setOperatorAccess},
@@ -149,12 +157,14 @@ func (s *Server) routes(public *url.URL) http.Handler {
 func (s *Server) console(r chi.Router, public *url.URL) {
 	r.Use(protectBrowsers, middleware.Compress(4, "text/html"), s.refuseCrossOrigin(public), s.sessions.LoadAndSave,
 		s.withViewer)
-	for _, t := range s.table() {
+	table := s.table()
+	for _, t := range table {
 		if !t.reach.Valid() {
 			panic("the route " + t.method + " " + t.pattern + " declares no reach")
 		}
 		r.Method(t.method, t.pattern, s.admit(t, bounded(t, s.answerer(t))))
 	}
+	s.leadToForms(r, table)
 	r.NotFound(s.notFound)
 	r.MethodNotAllowed(s.methodNotAllowed)
 }

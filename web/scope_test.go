@@ -33,9 +33,9 @@ const (
 
 // A side is a device and what belongs to it.
 type side struct {
-	device                                           fleet.DeviceID
-	call, snapshot, dump, campaign, fanOut, approval uuid.UUID
-	name, tag, hold, line                            string
+	device                                                         fleet.DeviceID
+	call, snapshot, dump, campaign, fanOut, approval, conversation uuid.UUID
+	name, tag, hold, line                                          string
 }
 
 // scopeBench is a console with two devices, one on each side of the scope tag:in.
@@ -123,6 +123,9 @@ func newScopeBench(t *testing.T) *scopeBench {
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`), Purpose: s.name})
 		check(err)
 		s.approval = asked.Approval
+		s.conversation = uuid.Must(uuid.NewV7())
+		check(b.store.SaveConversations(ctx, []fleet.Conversation{{ID: s.conversation, Device: id, Upstream: s.name,
+			Begin: time.Now()}}))
 		remove()
 	}
 	c, err := b.campaigns.Create(ctx, anna, campaign.Plan{Name: "both " + marker, Release: b.rel.ID,
@@ -150,7 +153,7 @@ func (b *scopeBench) address(pattern string, of fleet.DeviceID) string {
 		"{snapshot}", s.snapshot.String(), "{fanout}", s.fanOut.String(), "{operator}", uuid.NewString(),
 		"{token}", uuid.NewString(), "{image}", b.image, "{release}", b.rel.ID.String(), "{campaign}", s.campaign.String(),
 		"{dump}", s.dump.String(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
-		"{approval}", s.approval.String(), "{policy}", uuid.NewString()).Replace(pattern)
+		"{approval}", s.approval.String(), "{conversation}", s.conversation.String(), "{policy}", uuid.NewString()).Replace(pattern)
 }
 
 // Every route is asked for by every role, of all devices, of some and with the
@@ -271,7 +274,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 	}
 	for _, at := range []string{"/devices?sort=created", "/calls?device=" + string(inside), "/fanouts/new?tool=self.say",
 		"/campaigns/new?release=" + b.rel.ID.String() + "&q=chip%3Aesp32s3", "/campaigns/" + b.both.ID.String(),
-		"/fanouts/new?q=&tool=self.say"} {
+		"/fanouts/new?q=&tool=self.say", "/find?q=a085", "/find?q=" + b.both.ID.String()} {
 		check(v.get(at), string(outside))
 	}
 	if p := v.get("/campaigns/" + b.both.ID.String()); p.status != http.StatusNotFound {

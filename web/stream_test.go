@@ -126,7 +126,29 @@ func TestStreamSendsPresence(t *testing.T) {
 	c.connect("a085e3112233", says("true"))
 	list.want("patch", `id="device-a085e3112233"`, "is-online")
 	one.want("patch", `id="device-head"`, "is-online")
-	overview.want("patch", `id="presence-now"`, "<strong class=\"num\">1</strong>")
+	overview.want("patch", `id="presence-now"`, "<strong class=\"num figure-good\">1</strong>")
+}
+
+// What a page says of a device is of one moment, in each answer and each patch:
+// presence does not run ahead of address, tools and times.
+func TestDevicePagesAreLiveAsAWhole(t *testing.T) {
+	c := newConsole(t)
+	c.poll("a085e3112233")
+	b := c.as(fleet.RoleViewer)
+	page := func() *page { return b.get("/devices/a085e3112233/facts").wantStatus(200) }
+	one := b.stream("/events?view=device&tab=facts&id=a085e3112233")
+	one.want("patch", `id="device-head"`, "is-pending", `id="device-tabs"`, `id="device-facts"`)
+	c.connect("a085e3112233", says("true"))
+	page().wantText("#device-head", "online").wantText("#device-facts", "192.0.2.7")
+	one.want("patch", `id="device-head"`, "is-online", `id="device-facts"`, "192.0.2.7")
+	c.enrol("a085e3112233") // lists its tools
+	one.want("patch", `id="device-head"`, `<span class="count">6</span>`, `id="device-facts"`)
+	for range 20 { // a device that comes and goes
+		c.presences.Disconnected(fleet.Connection{Device: "a085e3112233", Epoch: c.epoch}, true, fleet.Cause{})
+		page().wantText("#device-head", "offline").wantText("#device-facts", "disconnected")
+		c.connect("a085e3112233", says("true"))
+		page().wantText("#device-head", "online").wantText("#device-facts", "connected from 192.0.2.7")
+	}
 }
 
 func TestStreamSendsNewDevicesAndCalls(t *testing.T) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,11 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
+	page.Form.Talking = fleet.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	page.Form.CanPin = mayAdmin(r.Context())
+	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
+		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
+	}
 	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
 		return answer{}, err
 	}
@@ -76,6 +82,41 @@ func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory
 		page.Tools = inv.Tools
 	}
 	return page
+}
+
+func (s *Server) pinTool(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	_, err = s.ToolPins.Save(r.Context(), viewerOf(r.Context()).actor(), d.ID, toolName(r))
+	return s.pinned(r, d, "flash.tool_pinned", err)
+}
+
+func (s *Server) unpinTool(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.ToolPins.Delete(r.Context(), viewerOf(r.Context()).actor(), toolName(r))
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = nil // someone else was quicker
+	}
+	return s.pinned(r, d, "flash.tool_unpinned", err)
+}
+
+// pinned leads back to the tool.
+func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error) (answer, error) {
+	name := toolName(r)
+	switch {
+	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
+		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(r.Context(), ui.Flash{Text: text(r.Context(), done, "tool", fleet.CleanText(name, 80))})
+	}
+	return goTo(ui.ToolPath(d.ID, name))
 }
 
 func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolForm {
@@ -120,6 +161,7 @@ func (s *Server) callTool(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	form := toolForm(tool, nil, d)
+	form.Talking = fleet.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	request, problem, err := s.readToolForm(r, form, d)
 	if err != nil {
 		return answer{}, err
@@ -133,7 +175,8 @@ func (s *Server) callTool(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return goTo(ui.ToolPath(d.ID, tool.Name) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+	back := cmp.Or(backFrom(r, d.ID), ui.ToolPath(d.ID, tool.Name))
+	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }
 
 // parseUpload reads the form; what is larger than a moment's worth of memory
@@ -161,7 +204,8 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
 		return request, explain(ctx, errNotConfirmed), nil
 	}
-	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args}
+	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
+		Interrupt: r.PostFormValue("interrupt") != ""}
 	if fleet.ShowsPicture(form.Tool.Name) {
 		request.Picture, err = s.receivePicture(r, d)
 		if errors.Is(err, fleet.ErrInvalid) {
@@ -201,8 +245,8 @@ func (s *Server) start(r *http.Request, request fleet.CallRequest) (fleet.Call, 
 	})
 	defer outcomes.Close()
 	call, err := s.Calls.Start(r.Context(), request)
-	if err != nil || call.State.Final() || call.State == fleet.CallPendingApproval {
-		return call, err // a person's decision may take hours
+	if err != nil || call.State.Final() || call.State == fleet.CallPendingApproval || !call.Waits.Is("") {
+		return call, err // a person's decision may take hours, and a conversation minutes
 	}
 	wait := call.Timeout + time.Minute // its turn may have to come first
 	if fromHTMX(r) {

@@ -28,6 +28,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -47,11 +48,14 @@ type Options struct {
 	Campaigns  *campaign.Service
 	Approvals  *fleet.Approvals
 	Webhooks   *webhook.Service
+	Upstreams  *fleet.Upstreams
+	Alerts     *alert.Service
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Presences  *fleet.Presences
 	Operators  *fleet.Operators
 	Filters    *fleet.Filters
+	ToolPins   *fleet.ToolPins
 	Policies   *policy.Service
 	Tester     *policy.Tester
 	Serials    *enrolment.Serials
@@ -63,8 +67,13 @@ type Options struct {
 	Reports    Reports             // what devices report about themselves
 	CoreDumps  *telemetry.CoreDumps
 	Logs       *telemetry.Logs
+	Audit      fleet.AuditStore
 	Events     *fleet.Events
-	Sessions   scs.CtxStore // of signed-in operators
+
+	Conversations fleet.ConversationStore
+	Talking       *fleet.OpenConversations // nil: no device is shown in conversation
+
+	Sessions scs.CtxStore // of signed-in operators
 
 	API          http.Handler     // mounted at /api/v1; it authenticates for itself
 	MCP          http.Handler     // mounted at /mcp; it authenticates for itself. nil: fleetd has no MCP server

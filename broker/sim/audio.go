@@ -20,6 +20,12 @@ const (
 	softwareFrame = 20 * time.Millisecond
 )
 
+// An audioLine carries the frames of one conversation.
+type audioLine interface {
+	say(n int, at time.Duration, frame []byte) error
+	close()
+}
+
 // An audioChannel is the UDP side of one conversation.
 type audioChannel struct {
 	conn  net.Conn
@@ -30,7 +36,7 @@ type audioChannel struct {
 
 // openAudio opens the channel that a valid hello names, if there is anything to
 // say. Its goroutines end when the channel is closed.
-func (d *Device) openAudio(udp value) *audioChannel {
+func (d *Device) openAudio(udp value) audioLine {
 	if d.fleet.options.Speech == nil {
 		return nil
 	}
@@ -55,14 +61,21 @@ func (d *Device) openAudio(udp value) *audioChannel {
 	return a
 }
 
-func (a *audioChannel) close() {
-	if a != nil {
-		a.conn.Close()
-	}
+func (a *audioChannel) close() { a.conn.Close() }
+
+// say sends the nth frame.
+func (a *audioChannel) say(n int, at time.Duration, frame []byte) error {
+	b := append(a.nonce[:], frame...)
+	binary.BigEndian.PutUint16(b[2:], uint16(len(frame)))
+	binary.BigEndian.PutUint32(b[8:], uint32(at.Milliseconds()))
+	binary.BigEndian.PutUint32(b[12:], uint32(n+1))
+	cipher.NewCTR(a.block, b[:audioHeader]).XORKeyStream(b[audioHeader:], b[audioHeader:])
+	_, err := a.conn.Write(b)
+	return err
 }
 
 // speak says the script, a frame at a time, as the microphone delivers them.
-func (d *Device) speak(a *audioChannel) {
+func (d *Device) speak(a audioLine) {
 	every, toc := boardFrame, byte(11<<3) // SILK, wide band, 60 ms, mono
 	if d.board.software {
 		every, toc = softwareFrame, 9<<3
@@ -75,12 +88,7 @@ func (d *Device) speak(a *audioChannel) {
 			return
 		}
 		frame := append([]byte{toc}, sound...)
-		b := append(a.nonce[:], frame...)
-		binary.BigEndian.PutUint16(b[2:], uint16(len(frame)))
-		binary.BigEndian.PutUint32(b[8:], uint32(n)*uint32(every.Milliseconds()))
-		binary.BigEndian.PutUint32(b[12:], uint32(n+1))
-		cipher.NewCTR(a.block, b[:audioHeader]).XORKeyStream(b[audioHeader:], b[audioHeader:])
-		if _, err := a.conn.Write(b); err != nil {
+		if a.say(n, time.Duration(n)*every, frame) != nil {
 			return
 		}
 		d.stats().audioSent.Add(1)

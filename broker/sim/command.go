@@ -24,9 +24,11 @@ type Command struct {
 	LocalAddrs  []string      `placeholder:"IP" help:"Source addresses to connect from, in turn; one has about 28000 ports."`
 	Progress    time.Duration `default:"5s" help:"Time between lines of progress on stderr; 0 for none."`
 
-	TalkEvery time.Duration `default:"2m" help:"How often somebody talks to a program that plays a board, for half of that time."`
+	TalkEvery time.Duration `default:"2m" help:"How often somebody talks to a program that plays a board, or to a device on a WebSocket, for half of that time."`
 
 	Reports bool `help:"Report on upgrades, as the included firmware does."`
+
+	VoiceServer string `placeholder:"ADDR" help:"Play a voice server at this address, such as 127.0.0.1:8000, in place of devices: it answers each utterance with a tone and sets the volume now and then."`
 
 	Images       string `placeholder:"DIR" help:"Write an app image for each of the boards into this directory, to upload as firmware, and end."`
 	ImageVersion string `default:"2.5.0" help:"Version of these images."`
@@ -58,6 +60,9 @@ func (c *Command) Run(ctx context.Context) error {
 	if c.Images != "" {
 		return c.writeImages()
 	}
+	if c.VoiceServer != "" {
+		return c.playVoiceServer(ctx)
+	}
 	faults, err := ParseFaults(c.Faults)
 	if err != nil {
 		return err
@@ -82,6 +87,15 @@ func (c *Command) Run(ctx context.Context) error {
 	stop()
 	<-printed
 	return err
+}
+
+func (c *Command) playVoiceServer(ctx context.Context) error {
+	s, err := ListenVoice(c.VoiceServer)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "sim: a voice server; start fleetd with --voice-upstream '%s'\n", s.URL())
+	return s.Run(ctx)
 }
 
 // printProgress prints the fleet's counters every c.Progress, but only when one

@@ -197,6 +197,9 @@ type deviceSide struct{ *delivery }
 func (s deviceSide) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
 	return s.enrolments.Authenticate(clientID, username, password)
 }
+func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
+	return s.enrolments.AuthenticateToken(id, clientID, token)
+}
 func (s deviceSide) Connected(c fleet.Connection) { s.presences.Connected(c) }
 func (s deviceSide) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	s.presences.Disconnected(c, clean, cause)

@@ -29,10 +29,11 @@ type Device struct {
 	mu       sync.Mutex // guards all below
 	state    State
 	flash    flash
-	conn     *mqttConn // nil while there is no MQTT session
-	main     *mainTask // of the running power cycle
+	conn     serverConn // nil while the device is not connected
+	main     *mainTask  // of the running power cycle
 	restarts context.CancelFunc
-	setup    chan struct{} // the device left the network; closed when its Wi-Fi is set up
+	onSocket *socketSettings // of the running power cycle; nil: MQTT
+	setup    chan struct{}   // the device left the network; closed when its Wi-Fi is set up
 	session  conversation
 	vision   vision
 	code     string // on the screen while the device waits to be claimed
@@ -117,7 +118,7 @@ func (d *Device) Firmware() Firmware {
 	return Firmware{Version: s.build.version, ElfSHA256: s.build.elf, Slot: s.label, Pending: d.flash.trial != confirmed}
 }
 
-// Connected reports whether the device has an MQTT session.
+// Connected reports whether the device has an MQTT session, or a WebSocket.
 func (d *Device) Connected() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,6 +11,9 @@
 // devices again, with the same MAC addresses and Client-Ids. An idle device is
 // one goroutine and one socket.
 //
+// A device that is given a WebSocket in place of MQTT connects when somebody talks
+// to it; see socket.go.
+//
 // One profile is no board but a program that plays one, and is written from
 // what py-xiaozhi does; see software.go.
 //

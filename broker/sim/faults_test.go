@@ -100,7 +100,7 @@ func TestFaultsOfCalls(t *testing.T) {
 				if reply != "" {
 					reply = text0(reply)
 				}
-				_, err := s.d.conn.Write([]byte{pktPingreq << 4, 0})
+				_, err := s.d.conn.(*mqttConn).Write([]byte{pktPingreq << 4, 0})
 				if reply != tt.reply || len(d.Calls()) != tt.executed || (err == nil) != tt.connected {
 					t.Errorf("reply %q, %d executed, connection: %v", reply, len(d.Calls()), err)
 				}

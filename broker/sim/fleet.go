@@ -40,8 +40,8 @@ type Options struct {
 	// FirstMAC is the address of device 0; the others count up from it.
 	// Default: a locally administered one that depends on the seed.
 	FirstMAC string
-	// TalkEvery is how often somebody talks to a program that plays a board, for
-	// half of that time. Default: only when [Device.Talk] is called.
+	// TalkEvery is how often somebody talks to a program that plays a board, or to a
+	// device on a WebSocket, for half of that time. Default: only when [Device.Talk] is called.
 	TalkEvery time.Duration
 	// Reports makes the devices report on upgrades, as the included firmware does.
 	Reports bool

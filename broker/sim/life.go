@@ -51,6 +51,7 @@ func (d *Device) reset(ctx context.Context, cancel context.CancelFunc) *mainTask
 	defer d.mu.Unlock()
 	d.main, d.restarts = task, cancel
 	d.session, d.vision, d.code, d.setup = conversation{}, vision{}, "", nil
+	d.onSocket = nil
 	d.state.Message, d.state.Lamp = "", false
 	return task
 }

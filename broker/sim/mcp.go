@@ -7,7 +7,7 @@ import (
 )
 
 // onMCP is McpServer::ParseMessage (4.1). What it drops gets no answer at all.
-func (d *Device) onMCP(conn *mqttConn, msg value) {
+func (d *Device) onMCP(conn serverConn, msg value) {
 	method, params, id := msg.field("method"), msg.field("params"), msg.field("id")
 	if !msg.isObject() || msg.field("jsonrpc").text() != "2.0" || !method.isString() {
 		d.stats().dropped.Add(1)

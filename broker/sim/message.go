@@ -13,13 +13,13 @@ var packetBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // onMessage acts on a message of section 3.5. It runs on the goroutine that
 // reads, and keeps nothing of payload.
-func (d *Device) onMessage(conn *mqttConn, payload []byte) {
+func (d *Device) onMessage(conn serverConn, payload []byte) {
 	if !json.Valid(payload) {
 		d.stats().ignored.Add(1)
 		return
 	}
-	if d.board.software {
-		conn.breakAt = time.Now().Add(d.fleet.scaled(silenceLimit))
+	if c, ok := conn.(*mqttConn); ok && d.board.software {
+		c.breakAt = time.Now().Add(d.fleet.scaled(silenceLimit))
 	}
 	msg := value(payload[value(payload).skipSpace(0):])
 	switch msg.field("type").text() {
@@ -54,13 +54,15 @@ type conversation struct {
 	id    string        // sent with every message, also after the channel closed
 	open  bool          // the audio channel
 	hello chan struct{} // closed by the server's hello while one is awaited
-	audio *audioChannel // nil without a script
+	audio audioLine     // nil without a script
 }
 
 // close closes the audio channel.
 func (c *conversation) close() {
 	c.open = false
-	c.audio.close()
+	if c.audio != nil {
+		c.audio.close()
+	}
 }
 
 const helloWait = 10 * time.Second
@@ -86,6 +88,13 @@ func (d *Device) Talking() bool {
 }
 
 func (d *Device) openChannel(ctx context.Context) {
+	d.mu.Lock()
+	socket := d.onSocket
+	d.mu.Unlock()
+	if socket != nil {
+		d.openSocket(ctx, *socket)
+		return
+	}
 	answered := make(chan struct{})
 	d.mu.Lock()
 	d.session.close()
@@ -106,6 +115,10 @@ func (d *Device) openChannel(ctx context.Context) {
 // onHello takes the session id of a valid hello (3.3). Any violation is as if
 // nothing had come.
 func (d *Device) onHello(msg value) {
+	if s, ok := d.socket(); ok {
+		d.onSocketHello(s, msg)
+		return
+	}
 	udp := msg.field("udp")
 	port := udp.field("port")
 	if msg.field("transport").text() != "udp" || !udp.field("server").isString() || !port.isNumber() ||
@@ -128,7 +141,11 @@ func isHex128(v value) bool {
 }
 
 // onGoodbye closes the channel without an answer, if it is about this session.
-func (d *Device) onGoodbye(conn *mqttConn, msg value) {
+func (d *Device) onGoodbye(conn serverConn, msg value) {
+	if _, ok := conn.(*socketConn); ok {
+		d.stats().ignored.Add(1) // the end of the socket is the only one that it knows
+		return
+	}
 	d.mu.Lock()
 	id := msg.field("session_id")
 	ends := id.isString() && id.text() == d.session.id
@@ -147,6 +164,10 @@ func (d *Device) closeChannel() {
 	open := d.session.open
 	d.session.close()
 	d.mu.Unlock()
+	if s, ok := d.socket(); ok {
+		s.hangUp() // says it all
+		return
+	}
 	if open {
 		d.publish(d.message(`"type":"goodbye"`))
 	}

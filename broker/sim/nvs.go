@@ -17,6 +17,12 @@ type nvs struct {
 	endpoint, clientID, username, password, topic string
 	keepalive                                     int // seconds; 0 until a server sent one
 	assetsURL                                     string
+	socket                                        socketSettings
+}
+
+type socketSettings struct {
+	url, token string
+	version    int // of binary messages; 0 until a server sent one
 }
 
 // save copies the strings and numbers of one section (1.4). The error is the
@@ -44,6 +50,8 @@ func (n *nvs) save(section string, members value) error {
 		}
 		if section == "mqtt" {
 			n.set(key, v)
+		} else {
+			n.setSocket(key, v)
 		}
 	}
 	return nil
@@ -67,6 +75,21 @@ func (n *nvs) set(key string, v value) {
 		n.keepalive = 0
 		if v.isNumber() {
 			n.keepalive = v.number()
+		}
+	}
+}
+
+// setSocket keeps what the section websocket names.
+func (n *nvs) setSocket(key string, v value) {
+	switch key {
+	case "url":
+		n.socket.url = v.text()
+	case "token":
+		n.socket.token = v.text()
+	case "version":
+		n.socket.version = 0
+		if v.isNumber() {
+			n.socket.version = v.number()
 		}
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -18,7 +19,15 @@ const (
 // startProtocol stays on MQTT until the device restarts: it reconnects every
 // ten seconds for ever, with the credentials it has (2).
 func (d *Device) startProtocol(ctx context.Context, saw answer) error {
-	webSocketOnly := saw.websocket && !saw.mqtt // opens when a user speaks, which does not happen here
+	webSocketOnly := saw.websocket && !saw.mqtt
+	if webSocketOnly && d.nvs.socket.url != "" { // opened when somebody talks
+		socket := d.nvs.socket
+		d.mu.Lock()
+		d.onSocket = &socket
+		d.mu.Unlock()
+		d.talkNowAndThen(ctx)
+		return nil
+	}
 	if webSocketOnly || d.nvs.endpoint == "" || d.faults.has(FaultNoConnect) || d.newBuildHas(FaultPollWithoutMQTT) {
 		<-ctx.Done()
 		return nil
@@ -57,7 +66,14 @@ func (d *Device) serveMQTT(ctx context.Context, host string, port int) error {
 	return d.receive(conn)
 }
 
-func (d *Device) setConn(conn *mqttConn) {
+// A serverConn is the device's connection: MQTT, or a WebSocket.
+type serverConn interface {
+	message(topic string, payload []byte) error // a JSON message to the server
+	hangUp()
+	Close() error // without a word
+}
+
+func (d *Device) setConn(conn serverConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.conn = conn
@@ -183,11 +199,17 @@ func (d *Device) publish(payload []byte) bool {
 	d.mu.Lock()
 	conn := d.conn
 	d.mu.Unlock()
-	if conn == nil || d.nvs.topic == "" {
-		return false
+	return conn != nil && conn.message(d.nvs.topic, payload) == nil
+}
+
+var errNoTopic = errors.New("the server sent no publish_topic")
+
+func (c *mqttConn) message(topic string, payload []byte) error {
+	if topic == "" {
+		return errNoTopic
 	}
 	buf := packetBuffers.Get().(*[]byte)
 	defer packetBuffers.Put(buf)
-	*buf = publishPacket((*buf)[:0], d.nvs.topic, payload)
-	return conn.send(*buf) == nil
+	*buf = publishPacket((*buf)[:0], topic, payload)
+	return c.send(*buf)
 }

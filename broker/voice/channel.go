@@ -53,6 +53,7 @@ type channel struct {
 	received fleet.AudioCounts
 
 	sending sync.Mutex
+	sender  *sender
 	down    stream
 	sent    uint32 // sequence number of the last packet sent
 	packet  [maxPacket]byte
@@ -62,7 +63,7 @@ type channel struct {
 // table.
 func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
 	accept func([]byte, uint32, time.Time)) (*channel, error) {
-	c := &channel{socket: s, frame: frame, opus: opus, near: near, accept: accept}
+	c := &channel{socket: s, sender: newSender(s.conn), frame: frame, opus: opus, near: near, accept: accept}
 	_, _ = rand.Read(c.key[:]) // never fails
 	block, err := aes.NewCipher(c.key[:])
 	if err != nil {
@@ -144,17 +145,13 @@ func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
 	return true
 }
 
-// count notes a packet for loss and jitter (RFC 3550, 6.4.1). Devices pause
-// between what they say; that is not jitter.
+// count notes a packet for loss and jitter.
 func (c *channel) count(h header, ahead uint32, at time.Time) {
 	r := &c.received
 	r.Received++
 	r.Lost += int64(ahead - 1)
 	if c.frame > 0 && !c.lastAt.IsZero() {
-		late := at.Sub(c.lastAt) - time.Duration(ahead)*c.frame
-		if late = late.Abs(); late < lateAudio {
-			r.Jitter += (late - r.Jitter) / 16
-		}
+		r.Jitter = smoothed(r.Jitter, at.Sub(c.lastAt)-time.Duration(ahead)*c.frame)
 	}
 	c.last, c.lastAt = h.sequence, at
 }
@@ -176,7 +173,11 @@ func (c *channel) send(frame []byte, timestamp uint32) bool {
 	c.sent++
 	header{c.ssrc, timestamp, c.sent}.put(c.packet[:], len(frame))
 	c.down.xor(c.packet[:headerSize], c.packet[headerSize:], frame)
-	return c.socket.write(c.packet[:headerSize+len(frame)], to)
+	if !c.sender.send(c.packet[:headerSize+len(frame)], to) {
+		c.socket.failed.Add(1)
+		return false
+	}
+	return true
 }
 
 // counts returns what was received so far.

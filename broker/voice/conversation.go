@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,10 +33,13 @@ const (
 type conversation struct {
 	relay   *Relay
 	device  broker.VoiceDevice
+	server  Upstream
+	line    *line // of server
 	id      uuid.UUID
 	session string // as the device knows the conversation
 	begin   time.Time
 
+	path   path          // of audio, between fleetd and the device
 	frame  time.Duration // of the device's audio; 0 if it did not say
 	opus   bool
 	frames *queue
@@ -51,12 +53,13 @@ type conversation struct {
 
 	upstream        *upstreamConn
 	upstreamSession string
-	channel         *channel
 	downFrame       time.Duration // of the upstream's audio
 
 	mu     sync.Mutex
 	how    fleet.ConversationEnd // "" while it is open
 	opened bool                  // the device was sent its hello
+
+	vision Vision // of the upstream; zero without one
 
 	superseded bool // the device is not to be sent anything more
 
@@ -65,13 +68,16 @@ type conversation struct {
 	late, sentOut atomic.Int64
 }
 
-func newConversation(r *Relay, d broker.VoiceDevice) *conversation {
+func newConversation(r *Relay, d broker.VoiceDevice, server Upstream) *conversation {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
-	c := &conversation{relay: r, device: d, id: uuid.Must(uuid.NewV7()), session: "s-" + hex.EncodeToString(random),
-		begin: r.o.Now(), opus: true, texts: make(chan []byte, maxTexts), asking: make(chan struct{}, maxAsking),
+	c := &conversation{relay: r, device: d, server: server, line: r.lines.of(&server), id: uuid.Must(uuid.NewV7()),
+		session: "s-" + hex.EncodeToString(random), begin: r.o.Now(), opus: true, texts: make(chan []byte, maxTexts), asking: make(chan struct{}, maxAsking),
 		ready: make(chan struct{}), wrote: make(chan struct{})}
 	c.life, c.cancel = context.WithCancel(r.life)
+	if c.path = (&udpPath{c: c}); d.Stream != nil {
+		c.path = &streamPath{c: c, stream: d.Stream}
+	}
 	return c
 }
 
@@ -126,7 +132,7 @@ func (c *conversation) run(hello []byte, room bool) {
 	<-c.wrote
 	c.finish()
 	if c.how.Failed() {
-		c.relay.log.Warn("conversation failed", "device", c.device.ID, "upstream", c.relay.o.Upstream.Name, "end", c.how,
+		c.relay.log.Warn("conversation failed", "device", c.device.ID, "upstream", c.server.Name, "end", c.how,
 			"err", err)
 	}
 }
@@ -135,7 +141,7 @@ func (c *conversation) run(hello []byte, room bool) {
 // device's.
 func (c *conversation) open(hello []byte) error {
 	r := c.relay
-	if how := r.breaker.allow(time.Now()); how != "" {
+	if how := c.line.allow(time.Now()); how != "" {
 		return failed(how, errors.New("the voice server failed a moment ago"))
 	}
 	begin := time.Now()
@@ -143,7 +149,7 @@ func (c *conversation) open(hello []byte) error {
 	defer cancel()
 	err := c.openUpstream(ctx, hello, begin.Add(r.o.HelloTimeout))
 	if c.life.Err() == nil {
-		r.breaker.note(openEnd(err), time.Now())
+		c.line.note(openEnd(err), time.Since(begin), time.Now())
 	}
 	if err != nil {
 		return err
@@ -160,12 +166,38 @@ func openEnd(err error) fleet.ConversationEnd {
 	return readEnd(err)
 }
 
+// openUpstream finds the upstream's address, if it has to be asked for, and opens
+// the conversation there. A token that is refused is replaced once.
 func (c *conversation) openUpstream(ctx context.Context, hello []byte, until time.Time) error {
+	if c.server.find == nil {
+		return c.openAt(ctx, &c.server, hello, until)
+	}
+	p := Poll{Device: c.device.ID, ClientID: c.device.ClientID}
+	url, token, err := c.server.find(ctx, p, "")
+	if err != nil {
+		return err
+	}
+	err = c.openAt(ctx, c.server.at(url, token), hello, until)
+	if err == nil || token == "" || openEnd(err) != fleet.EndedRefused {
+		return err
+	}
+	again, fresh, failure := c.server.find(ctx, p, token)
+	if failure != nil || fresh == token {
+		return err
+	}
+	if c.upstream != nil {
+		c.upstream.close()
+		c.upstream = nil
+	}
+	return c.openAt(ctx, c.server.at(again, fresh), hello, until)
+}
+
+func (c *conversation) openAt(ctx context.Context, server *Upstream, hello []byte, until time.Time) error {
 	deviceID := string(c.device.ID)
 	if mac := c.device.ID.MAC(); mac != "" {
 		deviceID = mac
 	}
-	up, err := c.relay.o.Upstream.dial(ctx, c.device.ClientID, deviceID, c.device.RemoteAddr)
+	up, err := server.dial(ctx, c.device.ClientID, deviceID, c.device.RemoteAddr)
 	if err != nil {
 		return err
 	}
@@ -187,8 +219,7 @@ func (c *conversation) openUpstream(ctx context.Context, hello []byte, until tim
 		frame = 60 * time.Millisecond
 	}
 	c.frames = newQueue(frame)
-	near, _ := netip.ParseAddr(c.device.RemoteAddr) // zero: no packet is believed at once
-	if c.channel, err = newChannel(c.relay.socket, c.frame, c.opus, near.Unmap(), c.heard); err != nil {
+	if err := c.path.open(); err != nil {
 		return err
 	}
 	if !stop() && ctx.Err() != nil {
@@ -200,38 +231,13 @@ func (c *conversation) openUpstream(ctx context.Context, hello []byte, until tim
 		return context.Canceled
 	}
 	c.opened = true
-	if err := c.device.Send(c.helloDown(answer.audio)); err != nil {
+	if err := c.device.Send(c.path.hello(answer.audio)); err != nil {
 		c.how = fleet.EndedByDeviceLost
 		return err
 	}
 	close(c.ready)
 	c.device.Opened()
 	return nil
-}
-
-// helloDown is our hello to the device. A conversation without audio has a key
-// that nothing knows.
-func (c *conversation) helloDown(audio audioParams) []byte {
-	key, nonce := hex.EncodeToString(make([]byte, 16)), "01000000"+hex.EncodeToString(make([]byte, 12))
-	if c.channel != nil {
-		key, nonce = c.channel.keyHex(), c.channel.nonceHex()
-	}
-	type udp struct {
-		Server     string `json:"server"`
-		Port       int    `json:"port"`
-		Encryption string `json:"encryption"`
-		Key        string `json:"key"`
-		Nonce      string `json:"nonce"`
-	}
-	text, _ := json.Marshal(struct {
-		Type      string      `json:"type"`
-		Version   int         `json:"version"`
-		Transport string      `json:"transport"`
-		SessionID string      `json:"session_id"`
-		Audio     audioParams `json:"audio_params"`
-		UDP       udp         `json:"udp"`
-	}{"hello", 3, "udp", c.session, audio, udp{c.relay.host, c.relay.port, "aes-128-ctr", key, nonce}})
-	return text
 }
 
 // read relays what the upstream sends, until there is no more.
@@ -257,7 +263,7 @@ func (c *conversation) audioDown(message []byte) {
 	if ok && !c.upstream.framed {
 		timestamp = uint32(c.sentOut.Load() * c.downFrame.Milliseconds())
 	}
-	if !ok || !c.channel.send(frame, timestamp) {
+	if !ok || !c.path.send(frame, timestamp) {
 		c.late.Add(1)
 		c.relay.stats.late.Add(1)
 		return
@@ -334,9 +340,13 @@ func (c *conversation) say(text []byte) bool {
 	return false
 }
 
-// heard queues a frame of the device. It runs on the goroutine that reads the
-// UDP socket.
+// heard sends a frame of the device, or queues it if that would take waiting. It
+// runs on the goroutine that reads it.
 func (c *conversation) heard(frame []byte, timestamp uint32, at time.Time) {
+	if c.upstream.writeAudioNow(c.frames, frame, timestamp) {
+		c.relay.stats.audioUp.Add(1)
+		return
+	}
 	c.drop(c.frames.push(frame, timestamp, at))
 }
 
@@ -369,12 +379,10 @@ func (c *conversation) write() {
 			err = c.upstream.writeText(withSession(text, c.session, c.upstreamSession))
 		case <-c.frames.wake:
 			for ok := true; ok && err == nil; {
-				var timestamp uint32
 				var dropped int
-				buf, timestamp, ok, dropped = c.frames.pop(buf[:0], time.Now())
+				ok, dropped, err = c.upstream.writeQueued(c.frames, &buf)
 				c.drop(dropped)
 				if ok {
-					err = c.upstream.writeAudio(buf, timestamp)
 					c.relay.stats.audioUp.Add(1)
 				}
 			}
@@ -398,9 +406,7 @@ func (c *conversation) write() {
 // finish notifies the device, unless it ended the conversation, and stores the
 // record.
 func (c *conversation) finish() {
-	if c.channel != nil {
-		c.channel.close()
-	}
+	c.path.close()
 	if c.upstream != nil {
 		c.upstream.close()
 	}
@@ -419,9 +425,12 @@ func (c *conversation) finish() {
 // sendOff returns the device to idle. A device that got no hello waits for one,
 // and knows no other answer: it gets a hello, and goodbye at once.
 func (c *conversation) sendOff() {
-	messages := [][]byte{[]byte(`{"type":"goodbye","session_id":"` + c.session + `"}`)}
+	var messages [][]byte
 	if !c.opened {
-		messages = append([][]byte{c.helloDown(audioParams{"opus", 24000, 1, 60})}, messages...)
+		messages = append(messages, c.path.hello(audioParams{"opus", 24000, 1, 60}))
+	}
+	if c.device.Stream == nil { // else the end of the connection says it
+		messages = append(messages, []byte(`{"type":"goodbye","session_id":"`+c.session+`"}`))
 	}
 	if c.how.Failed() {
 		title, text := c.relay.o.Texts.Ended(c.how)
@@ -442,15 +451,16 @@ func (c *conversation) sendOff() {
 	for _, m := range messages {
 		_ = c.device.Send(m) // lost with the connection
 	}
+	if c.device.Stream != nil {
+		c.device.Stream.Close()
+	}
 }
 
 // summary is the record of the conversation as far as it has come.
 func (c *conversation) summary() fleet.Conversation {
-	s := fleet.Conversation{ID: c.id, Device: c.device.ID, Upstream: c.relay.o.Upstream.Name, Begin: c.begin,
+	s := fleet.Conversation{ID: c.id, Device: c.device.ID, Upstream: c.server.Name, Begin: c.begin,
 		Calls: c.calls.Load(), HelloIn: c.helloIn}
-	if c.channel != nil {
-		s.Audio = c.channel.counts()
-	}
+	s.Audio = c.path.counts()
 	s.Audio.Sent, s.Audio.Dropped = c.sentOut.Load(), c.late.Load()
 	return s
 }

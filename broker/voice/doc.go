@@ -10,8 +10,10 @@
 // # Goroutines and locks
 //
 // One goroutine reads the UDP socket for all conversations and never waits for
-// one: a frame goes into the bounded queue of its conversation, and the oldest
-// frame leaves a full queue. Each conversation has two goroutines, one reads and
-// one writes its WebSocket, and one more for each tools/call in flight. Locks are
-// held for a few instructions, none while something is sent.
+// one: it writes a frame to the conversation's WebSocket if the socket accepts it
+// at once. Else the frame goes into the bounded queue of its conversation, and the
+// oldest frame leaves a full queue. Each conversation has two goroutines, one
+// reads and one writes its WebSocket, and one more for each tools/call in flight.
+// Locks are held for a few instructions; while something is sent, only locks of
+// that conversation are held.
 package voice

@@ -76,14 +76,14 @@ func (c *conversation) answer(id, result json.RawMessage, no *rpcError) {
 }
 
 func (c *conversation) principal() fleet.Principal {
-	return fleet.Principal{Kind: fleet.KindVoice, ID: c.id.String(), Name: c.relay.o.Upstream.Name,
+	return fleet.Principal{Kind: fleet.KindVoice, ID: c.id.String(), Name: c.server.Name,
 		Role: fleet.RoleOperator}
 }
 
 func (c *conversation) do(q rpcRequest) (json.RawMessage, *rpcError) {
 	switch q.Method {
 	case "initialize":
-		return c.initialize()
+		return c.initialize(q.Params)
 	case "ping":
 		return json.RawMessage(`{}`), nil
 	case "tools/list":
@@ -117,8 +117,17 @@ func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error)
 }
 
 // initialize answers as the device would. The camera's address that the request
-// may hold is not passed on: the device has ours.
-func (c *conversation) initialize() (json.RawMessage, *rpcError) {
+// may hold is not passed on: the device has ours, and what comes there goes on to
+// this one.
+func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpcError) {
+	var p struct {
+		Capabilities struct {
+			Vision Vision `json:"vision"`
+		} `json:"capabilities"`
+	}
+	if json.Unmarshal(params, &p) == nil {
+		c.setVision(p.Capabilities.Vision)
+	}
 	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
 	defer cancel()
 	d, _, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
@@ -147,9 +156,12 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 		Cursor string `json:"cursor"`
 	}
 	_ = json.Unmarshal(params, &p) // without params: from the start
-	_, tools, err := c.offered()
-	if err != nil {
-		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+	var tools []fleet.Tool
+	if !c.server.NoTools {
+		var err error
+		if _, tools, err = c.offered(); err != nil {
+			return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+		}
 	}
 	if p.Cursor != "" {
 		for len(tools) > 0 && tools[0].Name != p.Cursor {
@@ -187,6 +199,8 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 	return result, nil
 }
 
+var errNoTools = fleet.Refuse(fleet.ErrForbidden, "voice_no_tools")
+
 // callTool makes a call and returns its result as MCP has it. A call that has
 // none is an error whose text the model can say. The call goes on if the
 // upstream's time is up, or the conversation ends.
@@ -200,6 +214,9 @@ func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcEr
 	}
 	if len(p.Arguments) > 0 && !bytes.HasPrefix(bytes.TrimSpace(p.Arguments), []byte("{")) {
 		return nil, &rpcError{codeParams, "Invalid arguments"}
+	}
+	if c.server.NoTools {
+		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(errNoTools)}
 	}
 	c.calls.Add(1)
 	c.relay.stats.calls.Add(1)

@@ -138,10 +138,12 @@ func TestUpstreamCallThatFails(t *testing.T) {
 func TestUpstreamFloodsWithCalls(t *testing.T) {
 	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), nil)
 	release := make(chan struct{})
+	w.calls.mu.Lock()
 	w.calls.make = func(context.Context, fleet.CallRequest) (fleet.Call, error) {
 		<-release
 		return fleet.Call{State: fleet.CallSucceeded}, nil
 	}
+	w.calls.mu.Unlock()
 	answers := make(chan voicetest.RPC)
 	for range maxAsking + 5 {
 		go func() {
@@ -179,5 +181,41 @@ func TestMCPThatIsNoRequest(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	if got := b.types(); !slices.Equal(got, []string{"hello"}) {
 		t.Errorf("the device got %v", got)
+	}
+}
+
+// A model that may not call tools sees none, and hears why if it calls one that it
+// knows.
+func TestUpstreamWithoutTools(t *testing.T) {
+	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(3, 10), func(o *Options) { o.Upstream.NoTools = true })
+	if len(s.Tools()) != 0 {
+		t.Errorf("the model sees %v", s.Tools())
+	}
+	a, err := s.Call("self.audio_speaker.set_volume", `{"volume":1}`, deadline)
+	if err != nil || a.Error == nil || a.Error.Message != "error voice_no_tools" || len(w.calls.made) != 0 {
+		t.Errorf("%+v, %v, %d calls", a, err, len(w.calls.made))
+	}
+}
+
+func TestVisionOfTheConversation(t *testing.T) {
+	for address, ok := range map[string]bool{"http://192.0.2.7:8003/mcp/vision/explain": true,
+		"https://u:p@192.0.2.7/": false, "file:///etc/passwd": false, "ftp://192.0.2.7/": false} {
+		w, b, s := mcpWorld(t, voicetest.Options{Vision: address}, someTools(1, 10), nil)
+		if _, err := s.Call("self.camera.take_photo", `{}`, deadline); err != nil {
+			t.Fatal(err)
+		}
+		id := w.calls.made[0].Actor.ID
+		v, found := w.Vision(id, b.id)
+		if found != ok || ok && (v.URL != address || v.Token != "t") {
+			t.Errorf("%s: %+v, %v", address, v, found)
+		}
+		if _, found := w.Vision(id, "020000000099"); found {
+			t.Error("another device's pictures go there")
+		}
+		if _, err := v.Dial(t.Context(), "tcp", "[::1]:9"); err == nil || !strings.Contains(err.Error(), "may not lead") {
+			t.Errorf("it may lead to this machine: %v", err)
+		}
+		b.conversation.Receive("goodbye", b.session, nil)
+		eventually(t, "it is over", func() bool { _, found := w.Vision(id, b.id); return !found })
 	}
 }

@@ -38,11 +38,22 @@ func (q *queue) push(frame []byte, timestamp uint32, at time.Time) (dropped int)
 	slot.frame, slot.timestamp, slot.at = append(slot.frame[:0], frame...), timestamp, at
 	q.n++
 	q.mu.Unlock()
+	q.notify()
+	return dropped
+}
+
+// notify wakes the reader.
+func (q *queue) notify() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
-	return dropped
+}
+
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.n == 0
 }
 
 // pop copies the oldest frame that is not late behind dst, and returns how many

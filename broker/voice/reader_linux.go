@@ -63,7 +63,7 @@ func (r *reader) receive(fd uintptr) bool {
 		r.messages[i].header.Namelen = unix.SizeofSockaddrInet6
 	}
 	for {
-		n, _, errno := syscall.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages)), batch,
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages)), batch,
 			unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case unix.EINTR:

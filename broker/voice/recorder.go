@@ -12,7 +12,7 @@ import (
 // A recorder stores conversations on one goroutine: none of them waits
 // for the database. Without one their records are lost, and counted.
 type recorder struct {
-	store   fleet.ConversationStore
+	store   Records
 	log     *slog.Logger
 	waiting chan fleet.Conversation
 	done    chan struct{} // closed when nothing more comes
@@ -25,7 +25,7 @@ const (
 	recordTimeout = 5 * time.Second
 )
 
-func (r *recorder) init(store fleet.ConversationStore, log *slog.Logger) {
+func (r *recorder) init(store Records, log *slog.Logger) {
 	r.store, r.log = store, log
 	r.waiting, r.done = make(chan fleet.Conversation, maxUnrecorded), make(chan struct{})
 }

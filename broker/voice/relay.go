@@ -13,18 +13,27 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/broker"
 	"fleetd/fleet"
 )
 
-// Options configures a [Relay]. Upstream, Endpoint, Calls and Texts are required.
+// Options configures a [Relay]. Upstream or Choose, Endpoint, Calls and Texts are
+// required.
 type Options struct {
+	// Choose returns the voice server of a device; false: it has none. It is called
+	// for each conversation, and may wait for a read of the device.
+	Choose func(ctx context.Context, id fleet.DeviceID) (Upstream, bool)
+	// Upstream is that of all devices, without Choose.
 	Upstream Upstream
+
 	Addr     string // UDP, of all conversations. Default: ":8884"
 	Endpoint string // host:port of it as devices reach it; port 0 is that of Addr
 
 	Calls Caller
-	Store fleet.ConversationStore // nil: conversations are not recorded
+	Store Records           // nil: conversations are not recorded
+	Open  OpenConversations // nil: none is shown
 	Texts Texts
 
 	// AllowReboot relays the upstream's system message that restarts a device.
@@ -43,6 +52,18 @@ type Options struct {
 	Now func() time.Time // default: time.Now, in UTC
 }
 
+// Records keeps the record of conversations; a [fleet.ConversationStore] does.
+type Records interface {
+	SaveConversations(ctx context.Context, list []fleet.Conversation) error
+}
+
+// OpenConversations shows which devices are in conversation now: a
+// [fleet.OpenConversations]. Its methods do not wait.
+type OpenConversations interface {
+	Begin(c fleet.Conversation)
+	End(device fleet.DeviceID, id uuid.UUID)
+}
+
 // A Caller makes calls: a [fleet.Calls].
 type Caller interface {
 	Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
@@ -59,7 +80,7 @@ type Texts interface {
 	Error(err error) string
 }
 
-// A Relay relays conversations with one upstream.
+// A Relay relays conversations between devices and their upstreams.
 type Relay struct {
 	o      Options
 	log    *slog.Logger
@@ -67,9 +88,9 @@ type Relay struct {
 	host   string // of the endpoint
 	port   int
 
-	breaker breaker
-	record  recorder
-	stats   counters
+	lines  lines
+	record recorder
+	stats  counters
 
 	life context.Context // ends when the relay stops
 	end  context.CancelCauseFunc
@@ -84,8 +105,11 @@ var _ broker.Voice = (*Relay)(nil)
 
 // New makes a relay and binds its UDP address. [Relay.Run] starts it.
 func New(o Options) (*Relay, error) {
-	if err := o.Upstream.Check(); err != nil {
-		return nil, fmt.Errorf("voice: %w", err)
+	if o.Choose == nil {
+		if err := o.Upstream.Check(); err != nil {
+			return nil, fmt.Errorf("voice: %w", err)
+		}
+		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) { return o.Upstream, true }
 	}
 	if o.Calls == nil || o.Texts == nil {
 		return nil, errors.New("voice: Calls and Texts are required")
@@ -155,15 +179,29 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
+// chooseTimeout bounds the read of a device that begins a conversation; the device
+// waits 10s for its hello.
+const chooseTimeout = time.Second
+
+func (r *Relay) choose(id fleet.DeviceID) (Upstream, bool) {
+	ctx, cancel := context.WithTimeout(r.life, chooseTimeout)
+	defer cancel()
+	return r.o.Choose(ctx, id)
+}
+
 // Begin implements [broker.Voice].
 func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
+	server, ok := r.choose(d.ID)
+	if !ok {
+		return nil
+	}
 	var asked struct {
 		Features json.RawMessage `json:"features"`
 		TextFont json.RawMessage `json:"text_font"`
 		Audio    json.RawMessage `json:"audio_params"`
 	}
 	_ = json.Unmarshal(hello, &asked) // what it lacks the upstream does not get
-	c := newConversation(r, d)
+	c := newConversation(r, d, server)
 	if c.audioOf(asked.Audio) != nil {
 		asked.Audio = nil
 	}
@@ -183,16 +221,24 @@ func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
 	room := len(r.open) < r.o.MaxConversations
 	if room {
 		r.open[c] = struct{}{}
+		if r.o.Open != nil {
+			r.o.Open.Begin(c.summary())
+		}
 	}
 	r.running.Add(1)
+	c.line.open.Add(1)
 	go c.run(up, room)
 	return c
 }
 
 func (r *Relay) leave(c *conversation) {
+	if r.o.Open != nil {
+		r.o.Open.End(c.device.ID, c.id)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c)
+	c.line.open.Add(-1)
 	r.running.Done()
 }
 

@@ -442,11 +442,12 @@ func TestBreaker(t *testing.T) {
 		t.Errorf("the upstream was tried %d times", tried.Load())
 	}
 	now := time.Now()
-	if w.breaker.allow(now.Add(retryAfter)) != "" || w.breaker.allow(now.Add(retryAfter)) == "" {
+	line := w.lines.of(&Upstream{})
+	if line.allow(now.Add(retryAfter)) != "" || line.allow(now.Add(retryAfter)) == "" {
 		t.Error("not one conversation tries again")
 	}
-	w.breaker.note("", now)
-	if w.breaker.allow(now) != "" {
+	line.note("", time.Second, now)
+	if line.allow(now) != "" {
 		t.Error("the breaker is open after a success")
 	}
 }

@@ -104,14 +104,6 @@ func (s *socket) receive(b []byte, from netip.AddrPort, at time.Time) {
 	c.receive(h, b, from, at)
 }
 
-func (s *socket) write(packet []byte, to netip.AddrPort) bool {
-	if _, err := s.conn.WriteToUDPAddrPort(packet, to); err != nil {
-		s.failed.Add(1)
-		return false
-	}
-	return true
-}
-
 func (s *socket) close() { _ = s.conn.Close() }
 
 // port is in network byte order in the kernel's structures.

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
 	"fleetd/fleet"
@@ -32,6 +33,10 @@ import (
 
 // An Upstream is a voice server.
 type Upstream struct {
+	// ID names it among others; Changed is when it was last changed: what went wrong
+	// before does not count any more.
+	ID      uuid.UUID
+	Changed time.Time
 	// Name is what records call it. Default: the host of URL.
 	Name string
 	// URL is ws:// or wss://. If it ends with ?from=mqtt_gateway, audio has the
@@ -39,6 +44,26 @@ type Upstream struct {
 	URL string
 	// Secret is what the server shares with those who make tokens; "" for none.
 	Secret string
+	// Token is the one of all devices, in place of those made with Secret.
+	Token string
+	// NoTools hides the tools of devices from its model, which may call none.
+	NoTools bool
+
+	// find returns the address and token of a device, for an upstream that is found
+	// by its OTA address, which is then URL; refused is a token that did not work.
+	// findNew does so for a device that is not to be kept.
+	find    func(ctx context.Context, p Poll, refused string) (url, token string, err error)
+	findNew func(ctx context.Context, p Poll) (url, token string, err error)
+	// guarded is set for an address that an upstream handed out: the host of the one
+	// that did.
+	guarded string
+}
+
+// at is the upstream at an address that it handed out.
+func (u *Upstream) at(url, token string) *Upstream {
+	found := *u
+	found.URL, found.Token, found.Secret, found.guarded, found.find = url, token, "", hostOf(u.URL), nil
+	return &found
 }
 
 // Check returns an error that says what is wrong with the address, and sets the
@@ -87,9 +112,11 @@ func (e *upstreamError) Unwrap() error { return e.cause }
 func failed(how fleet.ConversationEnd, cause error) error { return &upstreamError{how, cause} }
 
 // An upstreamConn is the socket of one conversation. One goroutine reads; one
-// writes.
+// writes, but for frames of audio that the socket accepts at once.
 type upstreamConn struct {
 	ws      *websocket.Conn
+	direct  *directConn // nil with TLS
+	writing sync.Mutex  // held for each message: a frame may not come between the parts of one
 	framed  bool
 	message []byte    // the latest that was read
 	extend  time.Time // when the read deadline is set again
@@ -102,20 +129,29 @@ var writeBuffers sync.Pool // of all connections; a connection needs one only wh
 // dial opens the socket. The error is an upstreamError.
 func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr string) (*upstreamConn, error) {
 	head := http.Header{"Device-Id": {deviceID}, "Client-Id": {clientID}, "Protocol-Version": {"1"}}
-	if u.Secret != "" {
+	switch {
+	case u.Token != "":
+		head.Set("Authorization", "Bearer "+u.Token)
+	case u.Secret != "":
 		head.Set("Authorization", "Bearer "+u.token(clientID, deviceID, time.Now()))
 	}
 	if remoteAddr != "" {
 		head.Set("X-Forwarded-For", remoteAddr)
 	}
 	var bounded *boundedConn
+	var direct *directConn
 	d := websocket.Dialer{ReadBufferSize: 2048, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers,
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			dial := (&net.Dialer{}).DialContext
+			if u.guarded != "" {
+				dial = guardedDial(u.guarded)
+			}
+			conn, err := dial(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
-			bounded = &boundedConn{Conn: conn, left: maxHandshake}
+			direct = newDirectConn(conn)
+			bounded = &boundedConn{Conn: direct, left: maxHandshake}
 			return bounded, nil
 		}}
 	ws, answer, err := d.DialContext(ctx, u.URL, head)
@@ -125,6 +161,9 @@ func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr stri
 	bounded.left = -1
 	ws.SetReadLimit(maxMessage)
 	c := &upstreamConn{ws: ws, framed: u.framed()}
+	if ws.NetConn() == net.Conn(bounded) {
+		c.direct = direct
+	}
 	ws.SetPongHandler(func(string) error { return c.alive() })
 	return c, nil
 }
@@ -263,25 +302,22 @@ func readEnd(err error) fleet.ConversationEnd {
 }
 
 func (c *upstreamConn) writeText(text []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	_ = c.ws.SetWriteDeadline(time.Now().Add(writeTimeout))
 	return writeError(c.ws.WriteMessage(websocket.TextMessage, text))
 }
 
-// writeAudio sends a frame, with the gateway's header if the server wants it.
+// writeAudio sends a frame, with the gateway's header if the server wants it. The
+// caller holds writing.
 func (c *upstreamConn) writeAudio(frame []byte, timestamp uint32) error {
 	_ = c.ws.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if !c.framed {
 		return writeError(c.ws.WriteMessage(websocket.BinaryMessage, frame))
 	}
-	c.sent++
-	c.header[0] = 1
-	binary.BigEndian.PutUint16(c.header[2:], uint16(len(frame)))
-	binary.BigEndian.PutUint32(c.header[4:], c.sent)
-	binary.BigEndian.PutUint32(c.header[8:], timestamp)
-	binary.BigEndian.PutUint32(c.header[12:], uint32(len(frame)))
 	w, err := c.ws.NextWriter(websocket.BinaryMessage)
 	if err == nil {
-		_, err = w.Write(c.header[:])
+		_, err = w.Write(c.audioHeader(frame, timestamp))
 	}
 	if err == nil {
 		_, err = w.Write(frame)
@@ -289,7 +325,60 @@ func (c *upstreamConn) writeAudio(frame []byte, timestamp uint32) error {
 	if err == nil {
 		err = w.Close()
 	}
+	if err == nil {
+		c.sent++
+	}
 	return writeError(err)
+}
+
+// audioHeader is the gateway's header of the next frame; nil if the server wants
+// none. The caller holds writing.
+func (c *upstreamConn) audioHeader(frame []byte, timestamp uint32) []byte {
+	if !c.framed {
+		return nil
+	}
+	c.header[0] = 1
+	binary.BigEndian.PutUint16(c.header[2:], uint16(len(frame)))
+	binary.BigEndian.PutUint32(c.header[4:], c.sent+1)
+	binary.BigEndian.PutUint32(c.header[8:], timestamp)
+	binary.BigEndian.PutUint32(c.header[12:], uint32(len(frame)))
+	return c.header[:]
+}
+
+// writeAudioNow sends a frame if that takes no waiting and no frame is before it
+// in the queue. It runs on the goroutine that reads the device's audio.
+func (c *upstreamConn) writeAudioNow(q *queue, frame []byte, timestamp uint32) bool {
+	if c.direct == nil || !c.writing.TryLock() {
+		return false
+	}
+	defer c.writing.Unlock()
+	if !q.empty() {
+		return false
+	}
+	sent, whole := c.direct.writeBinary(c.audioHeader(frame, timestamp), frame)
+	if sent {
+		c.sent++
+	}
+	if sent && !whole {
+		q.notify()
+	}
+	return sent
+}
+
+// writeQueued sends the oldest frame of the queue. It reports false if the queue
+// is empty.
+func (c *upstreamConn) writeQueued(q *queue, buf *[]byte) (ok bool, dropped int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	frame, timestamp, ok, dropped := q.pop((*buf)[:0], time.Now())
+	if *buf = frame; ok {
+		return true, dropped, c.writeAudio(frame, timestamp)
+	}
+	if c.direct != nil {
+		_ = c.ws.NetConn().SetWriteDeadline(time.Now().Add(writeTimeout))
+		err = writeError(c.direct.Flush())
+	}
+	return false, dropped, err
 }
 
 func writeError(err error) error {

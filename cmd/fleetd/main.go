@@ -45,14 +45,19 @@ type cli struct {
 	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
+	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once, over REST."`
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
+	Upstream client.UpstreamCommand `cmd:"" help:"Choose which device talks to which voice server, over REST."`
 	Policy   client.PolicyCommand   `cmd:"" help:"List the rules that judge calls, and try calls, over REST."`
 	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Let an MCP client that starts programs reach a server, over standard input and output."`
-	Approval client.ApprovalCommand `cmd:"" help:"List, approve and deny calls that wait for a person, over REST."`
-	Config   server.ConfigCommand   `cmd:"" help:"Check or print the server's configuration."`
-	Version  versionCommand         `cmd:"" help:"Print the version."`
+
+	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers, over REST."`
+	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that wait for a person, over REST."`
+	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge what is wrong with the fleet, over REST."`
+	Config        server.ConfigCommand        `cmd:"" help:"Check or print the server's configuration."`
+	Version       versionCommand              `cmd:"" help:"Print the version."`
 }
 
 func main() {

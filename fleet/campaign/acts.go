@@ -128,7 +128,7 @@ func byOperator(by fleet.Principal, text string) fleet.Reason {
 }
 
 func needReason(reason string) (string, error) {
-	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
+	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonLength)
 	if err == nil && reason == "" {
 		err = fleet.Refuse(fleet.ErrInvalid, "invalid_reason.missing").At("reason")
 	}
@@ -150,7 +150,7 @@ func (s *Service) Discard(ctx context.Context, by fleet.Principal, id uuid.UUID)
 
 // Pause stops dispatching; what is in flight goes on.
 func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Campaign, error) {
-	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonBytes)
+	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonLength)
 	if err != nil {
 		return Campaign{}, err
 	}

@@ -29,6 +29,8 @@ const (
 	BlockUnderWay     BlockReason = "under_way"        // an attempt is
 	BlockUnresponsive BlockReason = "unresponsive"     // connected, and does not answer
 	BlockOldPresence  BlockReason = "presence_unknown" // fleetd has just started
+	// in one that is not to be interrupted yet; see [fleet.Interruptions]
+	BlockConversation BlockReason = "in_conversation"
 )
 
 // A ReadySituation is all that [Block] looks at.
@@ -43,6 +45,7 @@ type ReadySituation struct {
 	Presence    fleet.Presence // "" if not known yet
 	OffersTool  bool
 	Confirmed   bool // a boot poll named the running build and was answered
+	Talking     bool // in a conversation whose end is waited for
 	Busy        bool
 	InFlight    int
 	MaxInFlight int
@@ -128,6 +131,8 @@ func (s ReadySituation) byDevice(mode firmware.DispatchMode) BlockReason {
 		return BlockOffline
 	case !s.Confirmed: // it would refuse an image silently, and a reboot would roll it back
 		return BlockUnconfirmed
+	case s.Talking:
+		return BlockConversation
 	}
 	return BlockNone
 }

@@ -64,6 +64,14 @@ func TestBlock(t *testing.T) {
 		{"pull now, unconfirmed", func(s *campaign.ReadySituation) { s.Mode, s.PullNow, s.Confirmed = "pull", true, false },
 			campaign.BlockUnconfirmed, "pull"},
 		{"unconfirmed", func(s *campaign.ReadySituation) { s.Confirmed = false }, campaign.BlockUnconfirmed, "push"},
+		{"in conversation", func(s *campaign.ReadySituation) { s.Talking = true }, campaign.BlockConversation, "push"},
+		{"pull now, in conversation", func(s *campaign.ReadySituation) { s.Mode, s.PullNow, s.Talking = "pull", true, true },
+			campaign.BlockConversation, "pull"},
+		{"pull, in conversation", func(s *campaign.ReadySituation) { s.Mode, s.Talking = "pull", true },
+			campaign.BlockAwaitsPoll, "pull"},
+		{"unresponsive in conversation", func(s *campaign.ReadySituation) {
+			s.Talking, s.Presence = true, fleet.PresenceUnresponsive
+		}, campaign.BlockUnresponsive, "pull"},
 		{"in flight", func(s *campaign.ReadySituation) { s.InFlight = 10 }, campaign.BlockInFlight, "push"},
 		{"downloads", func(s *campaign.ReadySituation) { s.Room = false }, campaign.BlockDownloads, "push"},
 		{"pace", func(s *campaign.ReadySituation) { s.PaceLeft = false }, campaign.BlockPace, "push"},
@@ -86,7 +94,7 @@ func TestBlockReasonStuck(t *testing.T) {
 	for h, want := range map[campaign.BlockReason]bool{campaign.BlockOffline: true, campaign.BlockAwaitsPoll: true,
 		campaign.BlockUnresponsive: true,
 		campaign.BlockUnconfirmed:  true, campaign.BlockNone: false, campaign.BlockWindow: false,
-		campaign.BlockPace: false, campaign.BlockOldPresence: false} {
+		campaign.BlockPace: false, campaign.BlockOldPresence: false, campaign.BlockConversation: false} {
 		if h.Stuck() != want {
 			t.Errorf("%q stuck: %v, want %v", h, h.Stuck(), want)
 		}

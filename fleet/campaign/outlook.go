@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,13 +19,32 @@ type Outlook struct {
 	BlockReason BlockReason
 	Until       *time.Time // when that ends without an operator, if known
 	Quarantine  *Quarantine
+	Hold        *fleet.Hold // campaigns leave the device out until it ends; nil unless it stands now
 	// Newer are released releases with an image that would fit and is newer
-	// than the running build, newest first.
+	// than the running build, newest first; a hold does not matter here.
 	Newer []firmware.Release
+	// Misfits are newer releases with an image for the device's board that it
+	// cannot take, newest first.
+	Misfits []Misfit
+	// Failed are its latest deployments that failed, one for each build that it
+	// does not run, newest first.
+	Failed []Deployment
 }
 
-// newerShown bounds the releases that an outlook looks at.
-const newerShown = 50
+// A Misfit is a release that a device cannot take, and why.
+type Misfit struct {
+	Release firmware.Release
+	Skip    firmware.SkipReason
+	Reason  fleet.Reason
+}
+
+// Bounds of what an outlook looks at, and of what it names.
+const (
+	newerShown   = 50
+	failedLooked = 20
+	failedShown  = 3
+	misfitsShown = 3
+)
 
 // Outlook says what is to be expected of a device's firmware.
 func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, error) {
@@ -36,13 +56,17 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 	if out.Quarantine, err = s.o.Quarantines.QuarantineOf(ctx, id, s.o.Now()); err != nil {
 		return Outlook{}, err
 	}
-	if out.Newer, err = s.newer(ctx, d); err != nil {
+	if d.Hold.Active(s.o.Now()) {
+		out.Hold = d.Hold
+	}
+	if err := s.newer(ctx, d, &out); err != nil {
 		return Outlook{}, err
 	}
-	latest, err := s.DeviceDeployments(ctx, id, 1)
+	latest, err := s.DeviceDeployments(ctx, id, failedLooked)
 	if err != nil || len(latest) == 0 {
 		return out, err
 	}
+	out.Failed = failed(latest, d)
 	out.Deployment = &latest[0]
 	c, err := s.Campaign(ctx, latest[0].Campaign)
 	if err != nil {
@@ -55,18 +79,49 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 	return out, nil
 }
 
-func (s *Service) newer(ctx context.Context, d fleet.Device) ([]firmware.Release, error) {
+// newer finds the releases that the device could get, and those of its board
+// that it cannot.
+func (s *Service) newer(ctx context.Context, d fleet.Device, out *Outlook) error {
 	page, err := s.o.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseReleased, Limit: newerShown})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var fit []firmware.Release
+	d.Hold = nil // it says when, not whether
 	for _, r := range page.Items {
-		if _, reason, _ := firmware.FitDevice(d, r, firmware.FitOptions{}, s.o.Now()); reason == firmware.SkipNone {
-			fit = append(fit, r)
+		switch _, skip, why := firmware.FitDevice(d, r, firmware.FitOptions{}, s.o.Now()); skip {
+		case firmware.SkipNone:
+			out.Newer = append(out.Newer, r)
+		case firmware.SkipInstalled, firmware.SkipNewer, firmware.SkipNoImage, firmware.SkipRetired,
+			firmware.SkipNotEnrolled, firmware.SkipUnknown:
+		default:
+			if len(out.Misfits) < misfitsShown && mayBeNewer(r.Version, d.Version) {
+				out.Misfits = append(out.Misfits, Misfit{r, skip, why})
+			}
 		}
 	}
-	return fit, nil
+	return nil
+}
+
+// mayBeNewer holds also where the versions cannot be compared.
+func mayBeNewer(version, than string) bool {
+	a, b := fleet.VersionKey(version), fleet.VersionKey(than)
+	return a == nil || b == nil || slices.Compare(a, b) > 0
+}
+
+// failed picks the failures that still matter: of builds that the device does
+// not run now, and did not run after the failure.
+func failed(latest []Deployment, d fleet.Device) (all []Deployment) {
+	judged := make(map[string]bool, len(latest))
+	for _, dep := range latest {
+		if dep.TargetELF == d.ELFSHA256 && d.ELFSHA256 != "" || judged[dep.TargetELF] || !dep.State.Verdict() {
+			continue
+		}
+		judged[dep.TargetELF] = true
+		if dep.State.Failed() && len(all) < failedShown {
+			all = append(all, dep)
+		}
+	}
+	return all
 }
 
 // blocked asks the engine's own rule what keeps a waiting deployment, of what
@@ -99,7 +154,8 @@ func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) err
 	out.BlockReason, _ = Block(ReadySituation{Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: dep,
 		Mode: c.Plan.Mode, PullNow: c.Plan.PullNow, WindowOpen: WindowOpen(c.Plan.Windows, zone, now, need),
 		Presence:   d.Presence,
-		OffersTool: offers, Confirmed: d.LastPoll != nil, Busy: activeElsewhere(conflicts), InFlight: inFlight,
+		OffersTool: offers, Confirmed: d.LastPoll != nil,
+		Talking: dep.Reason.Is(fleet.ReasonInConversation), Busy: activeElsewhere(conflicts), InFlight: inFlight,
 		MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: now})
 	out.Until = s.until(c, dep, out.BlockReason, zone, need, now)
 	return nil
@@ -131,6 +187,11 @@ func (s *Service) until(c Campaign, d Deployment, h BlockReason, zone *time.Loca
 		return c.Plan.StartAt
 	case BlockBackoff:
 		return d.NotBefore
+	case BlockConversation:
+		text, _ := d.Reason.Params["until_at"].(string)
+		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			return &at
+		}
 	case BlockWindow:
 		if next, ok := NextWindow(c.Plan.Windows, zone, now, need); ok {
 			return &next

@@ -19,7 +19,7 @@ import (
 
 // Limits of a [Plan].
 const (
-	maxPlanName      = 120 // bytes
+	maxPlanName      = 120 // characters
 	maxPlanInFlight  = 2000
 	maxPlanPerMinute = 60_000
 	maxPlanDevices   = 100_000
@@ -144,7 +144,7 @@ func (p *Plan) normalizePace() error {
 
 const (
 	maxWaves    = 20
-	maxWaveName = 60 // bytes
+	maxWaveName = 60 // characters
 	maxSoak     = 7 * 24 * time.Hour
 )
 

@@ -89,7 +89,7 @@ func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Cam
 }
 
 func rollbackPlan(from Campaign, updated []Deployment) Plan {
-	p := Plan{Name: fleet.CleanText("Rollback: "+from.Plan.Name, fleet.MaxNameBytes), Mode: firmware.ModeAuto,
+	p := Plan{Name: fleet.CleanText("Rollback: "+from.Plan.Name, fleet.MaxNameLength), Mode: firmware.ModeAuto,
 		AllowDowngrade: true, Supersede: true,
 		Waves: []WavePlan{{Name: "all", Percent: 100, Soak: rollbackSoak, SuccessPercent: 90, MinSample: 1,
 			Gate: GateAuto}},

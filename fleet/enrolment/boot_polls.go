@@ -26,6 +26,16 @@ type Offers interface {
 	Poll(ctx context.Context, p BootPoll, firstBoot bool) *fleet.FirmwareOffer
 }
 
+// A VoiceServer may want to know of devices that start, and to have them show a
+// code.
+type VoiceServer interface {
+	// Polled sees the boot poll of an enrolled device. It waits for nothing.
+	Polled(p BootPoll)
+	// Code is what the device is to show until it is bound to an account of its voice
+	// server; nil for none. It is called once for each start of a device.
+	Code(id fleet.DeviceID) *Activation
+}
+
 // BootPollsOptions configures [BootPolls]. Enrolments, Presences and Answers
 // are required.
 type BootPollsOptions struct {
@@ -33,7 +43,8 @@ type BootPollsOptions struct {
 	Presences  interface {
 		Polled(id fleet.DeviceID, at time.Time, elfSHA256 string)
 	}
-	Offers  Offers // nil: no device is offered any firmware
+	Offers  Offers      // nil: no device is offered any firmware
+	Voice   VoiceServer // nil: none
 	Answers *PollAnswers
 	Log     *slog.Logger // nil: silent
 }
@@ -59,9 +70,11 @@ func NewBootPolls(o BootPollsOptions) *BootPolls {
 //	admit  the device gets credentials, a code, or nothing
 //	note   that an enrolled device started, and with which build
 //	offer  what the campaigns would have it install now
+//	voice  the code of its voice server, for a device that is neither to install
+//	       anything nor to confirm an image: it is not connected while it shows one
 //	body   the answer in JSON, without what would harm the device
 //
-// The last three have no error: a known device must be answered, or a new image
+// The last four have no error: a known device must be answered, or a new image
 // of it is rolled back (protocol 1.5). An error is that of [Service.Poll].
 func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 	b.doubt(p)
@@ -72,6 +85,12 @@ func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 	if answer.Session != nil { // without one, anyone may have sent the poll
 		b.o.Presences.Polled(p.Device, p.At, p.ELFSHA256)
 		answer.Offer = b.offer(ctx, p, answer.FirstBoot)
+		if v := b.o.Voice; v != nil {
+			v.Polled(p)
+			if answer.Offer == nil && !answer.FirstBoot {
+				answer.Activation = v.Code(p.Device)
+			}
+		}
 	}
 	body, err := b.o.Answers.Body(answer, p.At)
 	if err != nil {

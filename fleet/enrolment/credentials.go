@@ -62,23 +62,51 @@ const clientIDPrefix = "GID_default@@@"
 // where a CONNECT has room for 900 (protocol 2).
 // key is the generation of the signer; 0 is left out, as before there were more.
 func (s signer) issue(id fleet.DeviceID, clientID string, generation, key int32) *Credentials {
-	claim := fmt.Appendf(nil, `{"v":1,"n":%d}`, generation)
-	if key != 0 {
-		claim = fmt.Appendf(nil, `{"v":1,"n":%d,"k":%d}`, generation, key)
-	}
 	c := Credentials{
 		ClientID:     mqttClientID(id, clientID),
-		Username:     base64.RawURLEncoding.EncodeToString(claim),
+		Username:     newClaim(generation, key, ""),
 		PublishTopic: "fleet/" + string(id) + "/up",
 	}
 	c.Password = s.password(c.ClientID, c.Username)
+	forSocket := newClaim(generation, key, claimSocket)
+	c.Token = forSocket + "." + base64.RawURLEncoding.EncodeToString(s.mac(c.ClientID, forSocket))
 	return &c
 }
 
+// claimSocket is what the claim in a token is for. That in a username names
+// nothing, and neither of the two is good where the other is wanted.
+const claimSocket = "ws"
+
+func newClaim(generation, key int32, use string) string {
+	claim := fmt.Appendf(nil, `{"v":1,"n":%d`, generation)
+	if key != 0 {
+		claim = fmt.Appendf(claim, `,"k":%d`, key)
+	}
+	if use != "" {
+		claim = fmt.Appendf(claim, `,"t":%q`, use)
+	}
+	return base64.RawURLEncoding.EncodeToString(append(claim, '}'))
+}
+
+// splitToken returns what a token is made of, in the form of a CONNECT; a
+// malformed one has an empty password.
+func splitToken(token string) (username, password string) {
+	username, mac, _ := strings.Cut(token, ".")
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(mac)
+	if err != nil || len(token) > 300 {
+		return "", ""
+	}
+	return username, base64.StdEncoding.EncodeToString(raw)
+}
+
 func (s signer) password(clientID, username string) string {
+	return base64.StdEncoding.EncodeToString(s.mac(clientID, username))
+}
+
+func (s signer) mac(clientID, username string) []byte {
 	mac := hmac.New(sha256.New, s.key)
 	mac.Write([]byte(clientID + "|" + username))
-	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	return mac.Sum(nil)
 }
 
 // verify checks the password and returns what the credentials say.
@@ -104,6 +132,8 @@ type credentialClaim struct {
 	V int   `json:"v"`
 	N int32 `json:"n"`
 	K int32 `json:"k"`
+
+	T string `json:"t"` // what for
 }
 
 // readClaim returns the zero value for a username that fleetd did not make.

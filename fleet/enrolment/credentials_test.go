@@ -118,3 +118,45 @@ func TestCredentialsPrintWithoutTheirPassword(t *testing.T) {
 		}
 	}
 }
+
+// The token of a WebSocket is bound to the device and its Client-Id, ends with the
+// credentials, and is no password; nor is a password a token.
+func TestTokens(t *testing.T) {
+	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
+	c := poll(t, e, uuid1).Session
+	id, err := e.AuthenticateToken(unit, uuid1, c.Token)
+	if err != nil || id != c.ClientID {
+		t.Fatalf("%q, %v", id, err)
+	}
+	username, mac, _ := strings.Cut(c.Token, ".")
+	for name, try := range map[string]struct {
+		device        fleet.DeviceID
+		client, token string
+	}{
+		"another device":    {"a085e3112299", uuid1, c.Token},
+		"another Client-Id": {unit, uuid2, c.Token},
+		"no Client-Id":      {unit, "", c.Token},
+		"no token":          {unit, uuid1, ""},
+		"half of it":        {unit, uuid1, username},
+		"no claim":          {unit, uuid1, "." + mac},
+		"a longer one":      {unit, uuid1, c.Token + "A"},
+		"a password":        {unit, uuid1, c.Username + "." + strings.TrimRight(c.Password, "=")},
+		"a huge one":        {unit, uuid1, strings.Repeat("A", 1<<20)},
+	} {
+		if _, err := e.AuthenticateToken(try.device, try.client, try.token); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	asPassword := *c
+	asPassword.Username, asPassword.Password = username, strings.NewReplacer("-", "+", "_", "/").Replace(mac)+"="
+	if why := auth(e, &asPassword); why != enrolment.CredentialsForged {
+		t.Errorf("a token as a password: %q", why)
+	}
+	must(t, e.Revoke(t.Context(), ann, unit))
+	if _, err := e.AuthenticateToken(unit, uuid1, c.Token); !errors.Is(err, enrolment.CredentialsRevoked) {
+		t.Errorf("a revoked token: %v", err)
+	}
+	if strings.Contains(fmt.Sprint(c, *c), c.Token) {
+		t.Error("a token is printed")
+	}
+}

@@ -23,6 +23,7 @@ type BootPoll struct {
 	Facts                                json.RawMessage    // the body, or what is left of a broken one; may be nil
 	Broken                               bool               // the body did not parse, or not in one way alone
 	Salvaged                             []fleet.PollField  // what a broken body said before it broke
+	Given                                fleet.Transport    // how the answer has it connect; "" without credentials
 	BodyMAC                              string             // mac_address of the body, to compare with Device
 	Layout                               *fleet.FlashLayout // nil if the body has none
 }
@@ -39,8 +40,9 @@ const (
 
 // A PollAnswer is what the answer to a boot poll says. The zero value says nothing.
 type PollAnswer struct {
-	Activation *Activation  // set while the device waits to be enrolled
-	Session    *Credentials // set for an enrolled device
+	Activation *Activation     // set while the device waits to be enrolled
+	Session    *Credentials    // set for an enrolled device
+	Transport  fleet.Transport // of the session
 	// FirstBoot says that the poll names another build than the one before:
 	// the image waits for this very answer to be confirmed.
 	FirstBoot bool
@@ -55,6 +57,7 @@ type Activation struct {
 // Credentials let one device, with one Client-Id, connect to the broker.
 type Credentials struct {
 	ClientID, Username, Password, PublishTopic string
+	Token                                      string // for a WebSocket, in place of the others
 }
 
 // An Admission is what enrolment must know of a device without asking the
@@ -69,8 +72,10 @@ type Admission struct {
 	Challenge    string
 	RemoteAddr   string // of a device with a code, as it last polled; "" of others
 	Retired      bool
-	Software     bool   // see [Running]; the store knows it from the latest poll
-	ELFSHA256    string // running build of the latest poll
+	Transport    fleet.Transport // how it is to connect; "" is MQTT
+	Given        fleet.Transport // how its latest stored poll had it connect
+	Software     bool            // see [Running]; the store knows it from the latest poll
+	ELFSHA256    string          // running build of the latest poll
 	Version      string
 	InventoryELF string
 	InventoryAt  time.Time

@@ -1,6 +1,7 @@
 package enrolment
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fleetd/fleet"
@@ -38,6 +39,7 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if d.answer.Session == nil && e.Known(p.Device) {
 		p = withoutClaims(p)
 	}
+	p.Given = d.answer.Transport
 	e.polls.Put(p.Device, p)
 	if d.changed {
 		e.changed(p.Device)
@@ -205,13 +207,17 @@ func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollD
 	}
 	st.enrolment = fleet.EnrolmentEnrolled
 	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags,
-		At: p.At.UTC()}
+		Transport: rule.Transport, At: p.At.UTC()}
+	if rule.Transport != "" {
+		st.transport = rule.Transport
+	}
 	d.answer = e.session(st, p.Device)
 	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
 }
 
 func (e *Service) session(st *standing, id fleet.DeviceID) PollAnswer {
-	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation())}
+	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation()),
+		Transport: cmp.Or(st.transport, fleet.TransportMQTT)}
 }
 
 // ask makes the device show its code, a new one if it has none yet.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // PollAnswerOptions are what every answer to a boot poll shares.
@@ -15,6 +17,8 @@ type PollAnswerOptions struct {
 	Endpoint  string         // host:port of the broker as devices reach it; see [CheckEndpoint]
 	Location  *time.Location // the devices' time zone: their clocks hold local time. Default: UTC
 	Keepalive time.Duration  // of MQTT connections. Default: 60s
+	// PublicURL is where devices that talk over a WebSocket reach it. "": none do.
+	PublicURL string
 }
 
 // PollAnswers builds the bodies of answers to boot polls. A stock device
@@ -22,6 +26,7 @@ type PollAnswerOptions struct {
 // 1.6), so nothing leaves here that [CheckPollAnswer] would not pass.
 type PollAnswers struct {
 	endpoint  string
+	socketURL string
 	location  *time.Location
 	keepalive int
 }
@@ -41,8 +46,20 @@ func NewPollAnswers(o PollAnswerOptions) (*PollAnswers, error) {
 	if seconds < 10 || seconds > 3600 {
 		return nil, fmt.Errorf("a keepalive of %v does not suit devices; choose 10s to 1h", o.Keepalive)
 	}
-	return &PollAnswers{endpoint: o.Endpoint, location: o.Location, keepalive: seconds}, nil
+	a := &PollAnswers{endpoint: o.Endpoint, location: o.Location, keepalive: seconds}
+	if scheme, rest, ok := strings.Cut(strings.TrimSuffix(o.PublicURL, "/"), "://"); ok {
+		a.socketURL = map[string]string{"http": "ws://", "https": "wss://"}[scheme] + rest + WebSocketPath
+	}
+	return a, nil
 }
+
+// WebSocketPath is where devices open their WebSocket, which is where voice servers
+// have theirs.
+const WebSocketPath = "/xiaozhi/v1/"
+
+// socketVersion is of the binary messages over a WebSocket: with time stamps, which
+// a voice server needs to cancel echoes.
+const socketVersion = 2
 
 var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
 
@@ -63,6 +80,7 @@ func CheckEndpoint(endpoint string) error {
 type pollAnswerBody struct {
 	Activation *activationSection `json:"activation,omitempty"`
 	MQTT       *mqttSection       `json:"mqtt,omitempty"`
+	WebSocket  *webSocketSection  `json:"websocket,omitempty"`
 	ServerTime serverTimeSection  `json:"server_time"`
 	Firmware   *firmwareSection   `json:"firmware,omitempty"`
 }
@@ -83,6 +101,13 @@ type mqttSection struct {
 	PublishTopic   string `json:"publish_topic"`
 	SubscribeTopic string `json:"subscribe_topic"` // old firmware needs the key
 	Keepalive      int    `json:"keepalive"`
+}
+
+// webSocketSection counts only where there is no mqttSection.
+type webSocketSection struct {
+	URL     string `json:"url"`
+	Token   string `json:"token"`
+	Version int    `json:"version"`
 }
 
 type serverTimeSection struct {
@@ -135,7 +160,11 @@ func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
 	if act := a.Activation; act != nil {
 		body.Activation = &activationSection{act.Code, act.Message, act.Challenge, 30_000}
 	}
-	if c := a.Session; c != nil {
+	switch c := a.Session; {
+	case c == nil:
+	case a.Transport == fleet.TransportWebSocket && o.socketURL != "":
+		body.WebSocket = &webSocketSection{o.socketURL, c.Token, socketVersion}
+	default:
 		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
 	}
 	if f := a.Offer; f != nil && a.Session != nil {

@@ -202,3 +202,41 @@ func TestOfferForIncludedFirmware(t *testing.T) {
 	offer.Manifest = strings.Repeat("m", 1024)
 	firmware() // the longest manifest still fits
 }
+
+// A device for which a WebSocket is chosen gets its address in place of MQTT's:
+// with both it would take MQTT.
+func TestPollAnswerWebSocket(t *testing.T) {
+	for public, want := range map[string]string{
+		"http://fleet.example.org:8080/": "ws://fleet.example.org:8080/xiaozhi/v1/",
+		"https://fleet.example.org":      "wss://fleet.example.org/xiaozhi/v1/",
+		"":                               "", // not known: MQTT
+	} {
+		o, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883", PublicURL: public})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := o.Body(enrolment.PollAnswer{Transport: fleet.TransportWebSocket,
+			Session: &enrolment.Credentials{ClientID: "c", Username: "u", Password: "p", PublishTopic: "t", Token: "a.b"}},
+			time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body struct {
+			MQTT      map[string]any
+			WebSocket map[string]any
+		}
+		if err := json.Unmarshal(text, &body); err != nil {
+			t.Fatal(err)
+		}
+		if want == "" {
+			if body.MQTT == nil || body.WebSocket != nil {
+				t.Errorf("%s", text)
+			}
+			continue
+		}
+		if body.MQTT != nil || body.WebSocket["url"] != want || body.WebSocket["token"] != "a.b" ||
+			body.WebSocket["version"] != 2.0 {
+			t.Errorf("%s: %s", public, text)
+		}
+	}
+}

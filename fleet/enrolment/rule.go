@@ -26,8 +26,9 @@ type Rule struct {
 	Devices    []fleet.DeviceID // MAC addresses, sorted
 	From       *time.Time
 	Until      *time.Time
-	MaxDevices int      // how many it lets in at most; 0 is any number
-	Tags       []string // set on a device that it lets in
+	MaxDevices int             // how many it lets in at most; 0 is any number
+	Tags       []string        // set on a device that it lets in
+	Transport  fleet.Transport // chosen for a device that it lets in; "" leaves it
 
 	Accepted  int // devices it has let in
 	CreatedBy string
@@ -47,11 +48,12 @@ const (
 
 // A RuleAcceptance says that a rule let a device in.
 type RuleAcceptance struct {
-	ID   uuid.UUID
-	Rule uuid.UUID
-	Name string // of the rule
-	Tags []string
-	At   time.Time
+	ID        uuid.UUID
+	Rule      uuid.UUID
+	Name      string // of the rule
+	Tags      []string
+	Transport fleet.Transport // chosen for the device; "" leaves it
+	At        time.Time
 }
 
 // RuleActor is the principal of what a rule does.
@@ -81,7 +83,7 @@ type RuleStore interface {
 
 // clean brings a rule into the form in which it is stored and matched.
 func (r *Rule) clean() (err error) {
-	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameBytes); err != nil {
+	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameLength); err != nil {
 		return err
 	}
 	if r.Name == "" {
@@ -89,6 +91,12 @@ func (r *Rule) clean() (err error) {
 	}
 	if r.Action != RuleAccept && r.Action != RuleRefuse {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_rule_action").At("action")
+	}
+	switch r.Transport {
+	case "", fleet.TransportMQTT, fleet.TransportWebSocket:
+	default:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_transport", "value",
+			fleet.CleanText(string(r.Transport), 20)).At("transport")
 	}
 	if r.Tags, err = fleet.CleanTags(r.Tags); err != nil {
 		return err
@@ -126,7 +134,7 @@ func (r *Rule) cleanBoards() error {
 		if b = strings.ToLower(strings.TrimSpace(b)); b == "" {
 			continue
 		}
-		if _, err := fleet.CleanLine("board", b, fleet.MaxNameBytes); err != nil ||
+		if _, err := fleet.CleanLine("board", b, fleet.MaxNameLength); err != nil ||
 			strings.Contains(strings.TrimSuffix(b, "*"), "*") {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_board.rule", "value", fleet.CleanText(b, 80)).At("boards")
 		}
@@ -276,6 +284,9 @@ func (r Rule) Detail() map[string]any {
 	}
 	if len(r.Tags) > 0 {
 		d["tags"] = r.Tags
+	}
+	if r.Transport != "" {
+		d["transport"] = r.Transport
 	}
 	return d
 }

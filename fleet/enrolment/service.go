@@ -105,6 +105,8 @@ type standing struct {
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
+	transport    fleet.Transport
+	given        fleet.Transport // as stored
 	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
 	request      *request        // nil unless a code is shown
 	software     bool            // see Running
@@ -217,7 +219,7 @@ func (e *Service) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
-			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software,
+			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, transport: a.Transport, given: a.Given,
 			inventoryELF: unique.Make(a.InventoryELF),
 			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
 		if !a.InventoryAt.IsZero() {
@@ -320,6 +322,12 @@ func (e *Service) Known(id fleet.DeviceID) bool {
 	return st != nil && st.enrolled()
 }
 
+// ChooseTransport notes how the device is to connect: its next boot poll is
+// answered by it.
+func (e *Service) ChooseTransport(id fleet.DeviceID, t fleet.Transport) {
+	e.with(id, func(st *standing) { st.transport = t })
+}
+
 // Activate reports whether a device that shows a code has been let in.
 func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
 	s := e.shard(id)
@@ -343,8 +351,29 @@ func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
 // database was restored from a backup, such a device has to be started again,
 // and joins as a new one.
 func (e *Service) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
+	return e.authenticate(clientID, username, password, "")
+}
+
+// AuthenticateToken does the same for the token of a WebSocket, whose device says
+// in headers who it is. It returns the client id that the device has on MQTT.
+func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token string) (mqttID string, err error) {
+	if cleanClientID(clientID) == "" || token == "" {
+		return "", CredentialsMalformed
+	}
+	username, password := splitToken(token)
+	mqttID = mqttClientID(id, clientID)
+	if _, err = e.authenticate(mqttID, username, []byte(password), claimSocket); err != nil {
+		return "", err
+	}
+	return mqttID, nil
+}
+
+func (e *Service) authenticate(clientID, username string, password []byte, use string) (fleet.DeviceID, error) {
 	ring := e.keys.ring.Load()
 	id, client, generation, key, err := ring.verify(clientID, username, password)
+	if err == nil && readClaim(username).T != use {
+		err = CredentialsForged
+	}
 	if err != nil {
 		return "", err
 	}
@@ -404,7 +433,7 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Serial: int32(st.serial), Retired: st.retired,
+		Serial: int32(st.serial), Retired: st.retired, Transport: st.transport, Given: st.given,
 		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}
 	if st.inventoryAt != 0 {
@@ -431,6 +460,10 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	for _, r := range records {
 		if r.Accepted != nil {
 			e.with(r.Poll.Device, func(st *standing) { st.accepted = nil })
+		}
+		if g := r.Poll.Given; g != "" && g != r.Admission.Given {
+			e.with(r.Poll.Device, func(st *standing) { st.given = g })
+			e.changed(r.Poll.Device) // those who read the device before the poll was stored
 		}
 	}
 	return nil

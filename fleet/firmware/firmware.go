@@ -58,6 +58,7 @@ type Service struct {
 	// stored keeps a blob from being deleted between the upload of its bytes
 	// and their going on record.
 	stored sync.RWMutex
+	staged staging
 }
 
 // New returns the service.

@@ -83,7 +83,7 @@ func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err
 	if r.Notes, err = cleanFirmwareNotes(req.Notes); err != nil {
 		return err
 	}
-	if r.Version, err = fleet.CleanLine("version", req.Version, fleet.MaxNameBytes); err != nil || r.Version != "" {
+	if r.Version, err = fleet.CleanLine("version", req.Version, fleet.MaxNameLength); err != nil || r.Version != "" {
 		return err
 	}
 	r.Version, err = commonVersion(r.Images)

@@ -50,7 +50,7 @@ func (l *Link) Disconnect(id fleet.DeviceID) {
 }
 
 // Queue implements [fleet.Link].
-func (l *Link) Queue(id fleet.DeviceID) (fleet.Turn, error) {
+func (l *Link) Queue(id fleet.DeviceID, _ fleet.PrincipalKind) (fleet.Turn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := l.devices[id]

@@ -78,7 +78,7 @@ var (
 
 // Clean brings a rule into the form in which it is stored and compiled.
 func (r *Rule) Clean() (err error) {
-	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameBytes); err != nil {
+	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameLength); err != nil {
 		return err
 	}
 	if r.Name == "" {

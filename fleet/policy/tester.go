@@ -117,7 +117,7 @@ func (t *Tester) subject(ctx context.Context, s Subject) (fleet.Principal, error
 	if _, err := choose("principal.role", []fleet.Role{s.Role}, roles); err != nil {
 		return fleet.Principal{}, err
 	}
-	name, err := fleet.CleanLine("principal.name", s.Name, fleet.MaxNameBytes)
+	name, err := fleet.CleanLine("principal.name", s.Name, fleet.MaxNameLength)
 	return fleet.Principal{Kind: s.Kind, Name: name, Role: s.Role}, err
 }
 

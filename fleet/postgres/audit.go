@@ -107,6 +107,14 @@ func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Pa
 	w.andText("subject = ?", f.Subject)
 	w.andText("action = ?", f.Action)
 	w.andText("actor_name = ?", f.Actor)
+	if !f.Since.IsZero() {
+		w.and("created_at >= ?", f.Since)
+		w.and("id >= ?", idFloor(f.Since.Add(-idSlack)))
+	}
+	if !f.Until.IsZero() {
+		w.and("created_at < ?", f.Until)
+		w.and("id < ?", idFloor(f.Until.Add(idSlack)))
+	}
 	w.auditScope(ctx)
 	order, err := w.idsDown(at)
 	if err != nil {

@@ -249,6 +249,13 @@ func whereCalls(f fleet.CallFilter) *where {
 	if f.FanOut != uuid.Nil {
 		w.and("fanout_id = ?", f.FanOut)
 	}
+	if f.Conversation != uuid.Nil { // its device has few calls since it began; those of all devices are many
+		w.and("device_id = (SELECT c.device_id FROM conversations c WHERE c.id = ?)", f.Conversation)
+		w.and("actor_id = ?", f.Conversation.String())
+		begin, _, _ := idWindow(f.Conversation)
+		w.and("created_at >= ?", begin)
+		w.and("id >= ?", idFloor(begin.Add(-idSlack)))
+	}
 	w.states(f.States)
 	if !f.Since.IsZero() {
 		w.and("created_at >= ?", f.Since)

@@ -62,6 +62,45 @@ func (r conversationRow) conversation() fleet.Conversation {
 			Moves: r.Moves, Jitter: time.Duration(r.JitterUs) * time.Microsecond}}
 }
 
+const conversationColumns = `id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost, refused,
+	dropped, sent, moves, jitter_us`
+
+// Conversation returns one conversation, or [fleet.ErrNotFound].
+func (s *Store) Conversation(ctx context.Context, id uuid.UUID) (fleet.Conversation, error) {
+	var w where
+	w.and("id = ?", id)
+	w.scopeOf(ctx, "device_id")
+	rows, _ := s.db.Query(ctx, `SELECT `+conversationColumns+` FROM conversations`+w.String(), w.args...)
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[conversationRow])
+	if err != nil {
+		return fleet.Conversation{}, fmt.Errorf("conversation %s: %w", id, domainError(err))
+	}
+	return r.conversation(), nil
+}
+
+// whereConversations narrows the list. Ids are made at the begin of a conversation:
+// their order bounds what is read.
+func whereConversations(f fleet.ConversationFilter) *where {
+	var w where
+	w.andText("device_id = ?", string(f.Device))
+	w.andText("upstream = ?", f.Upstream)
+	switch {
+	case len(f.Ends) == 1 && f.Ends[0] == "":
+		w.and("end_at IS NULL")
+	case len(f.Ends) > 0:
+		w.and("ended = ANY (?)", f.Ends)
+	}
+	if !f.Since.IsZero() {
+		w.and("created_at >= ?", f.Since)
+		w.and("id >= ?", idFloor(f.Since.Add(-idSlack)))
+	}
+	if !f.Until.IsZero() {
+		w.and("created_at < ?", f.Until)
+		w.and("id < ?", idFloor(f.Until.Add(idSlack)))
+	}
+	return &w
+}
+
 // Conversations lists conversations, newest first.
 func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (fleet.Page[fleet.Conversation], error) {
 	none := fleet.Page[fleet.Conversation]{}
@@ -69,18 +108,14 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 	if err != nil {
 		return none, err
 	}
-	var w where
-	w.andText("device_id = ?", string(f.Device))
+	w := whereConversations(f)
 	w.scopeOf(ctx, "device_id")
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err
 	}
 	limit := fleet.ClampLimit(f.Limit)
-	rows, _ := s.db.Query(ctx, `
-		SELECT id, device_id, upstream, created_at, end_at, ended, calls, hello_us, received, lost, refused, dropped, sent,
-			moves, jitter_us
-		FROM conversations`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
+	rows, _ := s.db.Query(ctx, `SELECT `+conversationColumns+` FROM conversations`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[conversationRow])
 	if err != nil {
 		return none, fmt.Errorf("conversations: %w", domainError(err))

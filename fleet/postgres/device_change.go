@@ -33,6 +33,10 @@ func (s *Store) UpdateDevice(ctx context.Context, by fleet.Principal, id fleet.D
 		set.and("time_zone = ?", cleanText(*p.TimeZone))
 		detail["time_zone"] = *p.TimeZone
 	}
+	if p.Transport != nil {
+		set.and("transport_choice = ?", string(*p.Transport))
+		detail["transport"] = *p.Transport
+	}
 	if len(set.conds) == 0 {
 		_, err := s.Device(ctx, id)
 		return err

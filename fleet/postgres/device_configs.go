@@ -21,10 +21,16 @@ func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID
 	ids := slices.Sorted(maps.Keys(latest))
 	list := collect(ids, func(id fleet.DeviceID) config { return latest[id] })
 	_, err := s.db.Exec(ctx, `
+		WITH u AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::bigint[], $5::text[], $6::timestamptz[])
+			AS u (id, version, on_trial, reverted, settings, at)),
+		configured AS (INSERT INTO report_changes (device_id, at, code, params)
+			SELECT u.id, u.at, 'configured', jsonb_build_object('version', u.version, 'on_trial', u.on_trial::int,
+				'reverted', u.reverted)
+			FROM u JOIN devices d ON d.id = u.id LEFT JOIN device_configs c ON c.device_id = u.id
+			WHERE c.at IS NULL OR c.at <= u.at AND (c.version, c.on_trial, c.reverted) <> (u.version, u.on_trial, u.reverted)
+			ON CONFLICT DO NOTHING)
 		INSERT INTO device_configs AS c (device_id, version, on_trial, reverted, settings, at)
-		SELECT id, version, on_trial, reverted, settings::json, at
-		FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::bigint[], $5::text[], $6::timestamptz[]) AS u (id, version,
-			on_trial, reverted, settings, at)
+		SELECT id, version, on_trial, reverted, settings::json, at FROM u
 		ON CONFLICT (device_id) DO UPDATE SET version = excluded.version, on_trial = excluded.on_trial,
 			reverted = excluded.reverted,
 			settings = excluded.settings, at = excluded.at

@@ -17,7 +17,8 @@ var _ fleet.DeviceStore = (*Store)(nil)
 const maxHistory = 1000
 
 var ownColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
-	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, remote_addr,
+	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, transport_choice, transport_given,
+	remote_addr,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
 	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,
@@ -206,6 +207,9 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 	case "board", "version", "presence", "chip":
 	default:
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", fleet.CleanText(field, 40))
+	}
+	if field == "presence" { // one that connects for conversations is not lost
+		field = `CASE WHEN presence = 'offline' AND transport_given = 'ws' THEN '` + string(fleet.CountedBetween) + `' ELSE presence END`
 	}
 	var w where
 	w.query(q, time.Now())

@@ -38,7 +38,7 @@ func TestPollMakesDevice(t *testing.T) {
 	}
 	same(t, got, fleet.Device{ID: unit, Board: "bread-compact-wifi", BoardType: "wifi", Chip: "esp32s3", Version: "2.4.0",
 		ELFSHA256: "9f2c", Slot: "ota_0", ClientID: "c1", Presence: fleet.PresencePending, PresenceSince: p.Poll.At,
-		LastSeen: &p.Poll.At, LastPoll: &p.Poll.At, RemoteAddr: "192.0.2.1", Enrolment: fleet.EnrolmentEnrolled,
+		LastSeen: &p.Poll.At, LastPoll: &p.Poll.At, RemoteAddr: "192.0.2.1", TransportChoice: fleet.TransportMQTT, Enrolment: fleet.EnrolmentEnrolled,
 		EnrolledAt: &p.Poll.At, CreatedAt: p.Poll.At})
 	f, err := s.Facts(ctx, unit)
 	if err != nil || string(f.Body) != string(p.Poll.Facts) || !f.PolledAt.Equal(p.Poll.At) {
@@ -325,6 +325,7 @@ func TestAdmissions(t *testing.T) {
 	}
 	want := w.Admission
 	want.ELFSHA256, want.Version, want.RemoteAddr = "9f2c", "2.4.0", w.Poll.RemoteAddr
+	want.Transport = fleet.TransportMQTT
 	got, err := s.Admissions(ctx)
 	if err != nil {
 		t.Fatal(err)

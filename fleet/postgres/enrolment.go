@@ -19,6 +19,7 @@ func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, enrolment, client_id, new_client_id, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
+			transport_choice AS transport, transport_given AS given,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
 			chip = '' AND partition_labels IS NULL AND coalesce(NOT f.broken AND f.body IS NOT NULL, false) AS software
 		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id`)
@@ -89,7 +90,8 @@ func (s *Store) DropWaiting(ctx context.Context, ids []fleet.DeviceID) error {
 
 // deleteDevices deletes devices that were never enrolled, which few tables know.
 func deleteDevices(ctx context.Context, tx pgx.Tx, ids []fleet.DeviceID) error {
-	for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections"} {
+	for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections", "presence_changes",
+		"report_changes"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE device_id = ANY ($1)`, ids); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ func (s *Store) EnrolmentRules(ctx context.Context) ([]enrolment.Rule, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from",
 			r.until_at AS until,
-			r.max_devices, r.tags, r.created_by, r.created_at, r.updated_at,
+			r.max_devices, r.tags, r.transport, r.created_by, r.created_at, r.updated_at,
 			(SELECT count(*) FROM enrolment_acceptances a WHERE a.rule_id = r.id) AS accepted
 		FROM enrolment_rules r ORDER BY r.position, r.id`)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.Rule])
@@ -36,9 +36,8 @@ func (s *Store) CreateEnrolmentRule(ctx context.Context, by fleet.Principal, r e
 	return s.audited(ctx, by, "enrolment_rule.create", r.ID.String(), r.Detail(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO enrolment_rules (id, name, enabled, action, boards, networks, devices, from_at, until_at, max_devices,
-				tags,
-				updated_at, position, created_by, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+				tags, transport, updated_at, position, created_by, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
 			append(ruleColumns(r), r.Position, cleanText(r.CreatedBy), r.CreatedAt)...)
 		return err
 	})
@@ -50,7 +49,7 @@ func (s *Store) UpdateEnrolmentRule(ctx context.Context, by fleet.Principal, r e
 		return changeOne(ctx, tx, `
 			UPDATE enrolment_rules SET name = $2, enabled = $3, action = $4, boards = $5, networks = $6, devices = $7,
 				from_at = $8,
-				until_at = $9, max_devices = $10, tags = $11, updated_at = $12
+				until_at = $9, max_devices = $10, tags = $11, transport = $12, updated_at = $13
 			WHERE id = $1`, ruleColumns(r)...)
 	})
 }
@@ -61,7 +60,7 @@ func ruleColumns(r enrolment.Rule) []any {
 		networks = []netip.Prefix{}
 	}
 	return []any{r.ID, cleanText(r.Name), r.Enabled, string(r.Action), cleanTexts(r.Boards), networks, texts(r.Devices),
-		r.From, r.Until, r.MaxDevices, cleanTexts(r.Tags), r.UpdatedAt}
+		r.From, r.Until, r.MaxDevices, cleanTexts(r.Tags), string(r.Transport), r.UpdatedAt}
 }
 
 // DeleteEnrolmentRule removes a rule.
@@ -108,7 +107,7 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 				SELECT $5::uuid, $6::timestamptz, $7::text, $8::text, $9::text, $10::text, 'device.accept', device_id,
 					jsonb_build_object('rule', $8::text, 'rule_name', $11::text, 'tags', to_jsonb($12::text[])) FROM new
 			)
-			UPDATE devices d SET tags = t.tags,
+			UPDATE devices d SET tags = t.tags, transport_choice = coalesce(nullif($14::text, ''), d.transport_choice),
 				tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $13::text || lower(array_to_string(t.tags,
 					$13::text)) || $13::text END
 			FROM new, LATERAL (SELECT ARRAY(SELECT DISTINCT tag COLLATE "C" FROM unnest(
@@ -116,6 +115,6 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 			WHERE d.id = new.device_id`,
 			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, uuid.Must(uuid.NewV7()), time.Now(), string(by.Kind), by.ID,
 			cleanText(by.Name),
-			string(by.Role), cleanText(a.Name), tags, tagMark)
+			string(by.Role), cleanText(a.Name), tags, tagMark, string(a.Transport))
 	}
 }

@@ -43,7 +43,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 	lab, err := rules.Create(ctx, ruler, enrolment.Rule{Name: "lab", Enabled: true, Action: enrolment.RuleAccept,
 		Boards:   []string{"bread*"},
 		Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8::/48")}, Until: &until,
-		MaxDevices: 2, Tags: []string{"lab", "new"}})
+		MaxDevices: 2, Tags: []string{"lab", "new"}, Transport: fleet.TransportWebSocket})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,8 @@ func TestRulesOutliveARestart(t *testing.T) {
 	ok(t, e.Stored(ctx))
 	d, err := s.Device(ctx, poll.Device)
 	if diff := cmp.Diff([]string{"kitchen", "lab", "new"}, d.Tags); err != nil || diff != "" ||
-		d.Enrolment != fleet.EnrolmentEnrolled || d.EnrolledAt == nil {
+		d.Enrolment != fleet.EnrolmentEnrolled || d.EnrolledAt == nil || d.TransportChoice != fleet.TransportWebSocket ||
+		!d.ConnectsForConversations() {
 		t.Errorf("%v %+v %s", err, d, diff)
 	}
 	q, _ := fleet.ParseQuery("tag:new tag:kitchen")
@@ -80,7 +81,26 @@ func TestRulesOutliveARestart(t *testing.T) {
 		t.Errorf("%d devices have the tags: %v", n, err)
 	}
 
+	// An operator's choice outlives the polls that follow, and the process.
+	ok(t, s.UpdateDevice(ctx, ruler, poll.Device, fleet.DevicePatch{Transport: new(fleet.TransportMQTT)}))
+	e.ChooseTransport(poll.Device, fleet.TransportMQTT)
+	if d, err = s.Device(ctx, poll.Device); err != nil || d.TransportChoice != fleet.TransportMQTT ||
+		!d.ConnectsForConversations() {
+		t.Errorf("before its next start: %+v, %v", d, err)
+	}
+	if a, err := e.Poll(poll); err != nil || a.Transport != fleet.TransportMQTT {
+		t.Errorf("it got %+v, %v", a, err)
+	}
+	ok(t, e.Stored(ctx))
+	if d, err = s.Device(ctx, poll.Device); err != nil || d.TransportChoice != fleet.TransportMQTT ||
+		d.ConnectsForConversations() {
+		t.Errorf("after its start: %+v, %v", d, err)
+	}
+	ok(t, s.UpdateDevice(ctx, ruler, poll.Device, fleet.DevicePatch{Transport: new(fleet.TransportWebSocket)}))
 	e, rules = enrolments(t, s, nil)
+	if a, err := e.Poll(poll); err != nil || a.Transport != fleet.TransportWebSocket {
+		t.Errorf("after a restart of fleetd it got %+v, %v", a, err)
+	}
 	got := rules.Rules()
 	if len(got) != 2 || got[0].ID != shut.ID || got[1].Accepted != 1 {
 		t.Fatalf("after a restart: %+v", got)

@@ -127,6 +127,7 @@ func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgres
 type answerRow struct {
 	State        fleet.CallState
 	Count        int
+	Total        int
 	Devices      []fleet.DeviceID
 	Calls        []uuid.UUID
 	Result       []byte
@@ -137,31 +138,64 @@ type answerRow struct {
 
 // Answers groups the devices that gave the same answer, largest group first.
 func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.FanOutAnswer, error) {
+	answers, _, err := s.AnswerPage(ctx, id, 0, limit)
+	return answers, err
+}
+
+// AnswerPage is a stretch of those groups, and how many there are.
+func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) ([]fleet.FanOutAnswer, int, error) {
 	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "$1"}, id, min(max(limit, 1), maxAnswers),
-		answerSample)
+		answerSample, max(offset, 0))
 	rows, _ := s.db.Query(ctx, `
 		WITH groups AS (
-			SELECT state, result_hash, count(*) AS count, (array_agg(device_id ORDER BY device_id))[1:$3] AS devices,
-				(array_agg(id ORDER BY device_id))[1:$3] AS calls
+			SELECT state, result_hash, count(*) AS count, count(*) OVER () AS total,
+				(array_agg(device_id ORDER BY device_id))[1:$3] AS devices, (array_agg(id ORDER BY device_id))[1:$3] AS calls
 			FROM (`+fanOutCalls+`) c
 			WHERE state NOT IN ('pending', 'sent')`+scoped+`
 			GROUP BY state, result_hash
-			ORDER BY count(*) DESC, state, result_hash LIMIT $2)
-		SELECT g.state, g.count, g.devices, g.calls, c.result, c.error_code, c.error_message, c.error_params
+			ORDER BY count(*) DESC, state, result_hash LIMIT $2 OFFSET $4)
+		SELECT g.state, g.count, g.total, g.devices, g.calls, c.result, c.error_code, c.error_message, c.error_params
 		FROM groups g JOIN calls c ON c.id = g.calls[1]
 			AND c.created_at >= `+fanOutBegan+`
 		ORDER BY g.count DESC, g.state, g.result_hash`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[answerRow])
 	if err != nil {
-		return nil, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))
+		return nil, 0, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))
 	}
-	answers := make([]fleet.FanOutAnswer, len(list))
+	answers, total := make([]fleet.FanOutAnswer, len(list)), 0
 	for i, r := range list {
+		total = r.Total
 		if answers[i], err = r.answer(); err != nil {
-			return nil, fmt.Errorf("answers to fan-out %s: %w", id, err)
+			return nil, 0, fmt.Errorf("answers to fan-out %s: %w", id, err)
 		}
 	}
-	return answers, nil
+	return answers, total, nil
+}
+
+// EachOutcome reads what each device answered, without keeping it.
+func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.FanOutOutcome) bool) error {
+	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "$1"}, id)
+	rows, _ := s.db.Query(ctx, `
+		SELECT f.device_id, d.name, f.id, f.state, c.result, coalesce(c.error_code, ''), c.finished_at
+		FROM (`+fanOutCalls+`) f JOIN calls c ON c.id = f.id AND c.created_at >= `+fanOutBegan+`
+			JOIN devices d ON d.id = f.device_id
+		WHERE f.state NOT IN ('pending', 'sent')`+scoped+` ORDER BY f.device_id`, args...)
+	defer rows.Close()
+	for rows.Next() {
+		var o fleet.FanOutOutcome
+		var result []byte
+		if err := rows.Scan(&o.Device, &o.Name, &o.Call, &o.State, &result, &o.ErrorCode, &o.FinishedAt); err != nil {
+			return fmt.Errorf("outcomes of fan-out %s: %w", id, err)
+		}
+		o.Text, o.Structured = resultParts(result)
+		if !each(o) {
+			return nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("outcomes of fan-out %s: %w", id, domainError(err))
+	}
+	return nil
 }
 
 func (r answerRow) answer() (fleet.FanOutAnswer, error) {
@@ -176,18 +210,28 @@ func (r answerRow) answer() (fleet.FanOutAnswer, error) {
 
 // resultText is the first text of an MCP CallToolResult, shortened.
 func resultText(result []byte) string {
+	text, _ := resultParts(result)
+	return shorten(text)
+}
+
+// resultParts are the first text of an MCP CallToolResult, and what it has as JSON.
+func resultParts(result []byte) (text string, structured json.RawMessage) {
 	var r struct {
-		Content []struct{ Type, Text string }
+		Content           []struct{ Type, Text string }
+		StructuredContent json.RawMessage
 	}
 	if json.Unmarshal(result, &r) != nil {
-		return ""
+		return "", nil
+	}
+	if string(r.StructuredContent) == "null" {
+		r.StructuredContent = nil
 	}
 	for _, c := range r.Content {
 		if c.Type == "text" && c.Text != "" {
-			return shorten(c.Text)
+			return c.Text, r.StructuredContent
 		}
 	}
-	return ""
+	return "", r.StructuredContent
 }
 
 func shorten(s string) string {

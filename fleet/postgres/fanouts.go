@@ -29,12 +29,14 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 	_, err := tx.Exec(ctx, `
 			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
 				timeout_ms,
-				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
+				interrupt, retry_of)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`,
 		f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool),
 		cleanJSON(f.Arguments),
 		f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt,
-		cleanText(f.CanceledBy), f.OfflineWait.Milliseconds(), pgUUID(f.Approval), f.PolicyVersion)
+		cleanText(f.CanceledBy), f.OfflineWait.Milliseconds(), pgUUID(f.Approval), f.PolicyVersion, f.Interrupt,
+		pgUUID(f.RetryOf))
 	if err != nil {
 		return err
 	}
@@ -46,7 +48,7 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
 	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
-	started_at`
+	started_at, interrupt, retry_of`
 
 type fanOutRow struct {
 	ID          uuid.UUID
@@ -70,6 +72,8 @@ type fanOutRow struct {
 	ApprovalID    uuid.NullUUID
 	PolicyVersion int64
 	StartedAt     *time.Time
+	Interrupt     bool
+	RetryOf       uuid.NullUUID
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
@@ -79,7 +83,8 @@ func (r fanOutRow) fanOut() fleet.FanOut {
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
 		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
 		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond,
-		Approval:    r.ApprovalID.UUID, PolicyVersion: r.PolicyVersion, StartedAt: r.StartedAt}
+		Approval:    r.ApprovalID.UUID, PolicyVersion: r.PolicyVersion, StartedAt: r.StartedAt, Interrupt: r.Interrupt,
+		RetryOf: r.RetryOf.UUID}
 }
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].

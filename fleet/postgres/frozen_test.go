@@ -203,7 +203,7 @@ func TestFrozenInserts(t *testing.T) {
 // write.
 func TestFrozenMarkSent(t *testing.T) {
 	f := newFrozen(t, shortFlush)
-	turn, err := f.link.Queue(unit)
+	turn, err := f.link.Queue(unit, fleet.KindOperator)
 	check(t, err)
 	c, err := f.calls.Start(t.Context(), f.request())
 	check(t, err)

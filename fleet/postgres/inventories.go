@@ -53,8 +53,10 @@ func noteListing(ctx context.Context, tx pgx.Tx, l fleet.ToolListing) error {
 	_, err = tx.Exec(ctx, `
 		INSERT INTO device_inventories (device_id, inventory_id, version, elf_sha256, server_name, server_version,
 			tools_count, partial,
-			first_seen, last_seen, current)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, true)
+			first_seen, last_seen, current, unexplained)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, true, NOT $8 AND coalesce((
+			SELECT p.inventory_id <> $2 AND p.version = $3 AND p.elf_sha256 = $4 FROM device_inventories p
+			WHERE p.device_id = $1 AND NOT p.partial ORDER BY p.id DESC LIMIT 1), false))
 		ON CONFLICT (device_id) WHERE current DO UPDATE SET last_seen = greatest(device_inventories.last_seen,
 			excluded.last_seen)`,
 		l.Device, l.Inventory.ID, cleanText(l.Version), cleanText(l.ELFSHA256), cleanText(l.ServerName),

@@ -51,18 +51,18 @@ const upsertDevices = `
 		remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen,
 			last_poll, created_at,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END,
 			at, at, at, at,
-		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes
+		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes, transport_given
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::text[],
 		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
-		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[])
+		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
 		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given)
 	ON CONFLICT (id) DO UPDATE SET
 		board = coalesce(nullif(excluded.board, ''), devices.board),
 		board_key = coalesce(nullif(excluded.board_key, ''), devices.board_key),
@@ -86,7 +86,8 @@ const upsertDevices = `
 		partition_labels = coalesce(excluded.partition_labels, devices.partition_labels),
 		chip_rev = coalesce(excluded.chip_rev, devices.chip_rev),
 		free_heap = coalesce(excluded.free_heap, devices.free_heap),
-		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes)`
+		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes),
+		transport_given = coalesce(nullif(excluded.transport_given, ''), devices.transport_given)`
 
 const upsertFacts = `
 	INSERT INTO device_facts (device_id, polled_at, body, broken, salvaged, serial_number, user_agent, body_mac)
@@ -150,7 +151,8 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		layoutColumn(polls, func(l *fleet.FlashLayout) string { return cleanText(strings.Join(l.Labels, labelSeparator)) }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
-		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }))
+		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }),
+		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }))
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *enrolment.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Broken }),

@@ -33,8 +33,11 @@ const upsertConnections = `
 // A change with a connection counts if that connection is the newest, one
 // without if it is not older than what is stored. What is stored of a time that
 // lies ahead ($9) is older: the clock was set back since.
+//
+// What moved becomes part of the device's time line. A change that is stored
+// again, because its answer was lost, moves nothing.
 const updatePresence = `
-	UPDATE devices d
+	WITH changed AS (UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
 		presence_since = CASE WHEN fresh THEN u.since ELSE d.presence_since END,
 		presence_evidence_code = CASE WHEN fresh THEN u.evidence ELSE d.presence_evidence_code END,
@@ -42,7 +45,8 @@ const updatePresence = `
 		transport = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.transport ELSE d.transport END,
 		remote_addr = CASE WHEN fresh AND u.epoch IS NOT NULL THEN u.remote_addr ELSE d.remote_addr END,
 		last_seen = greatest(d.last_seen, u.last_seen)
-	FROM (SELECT u.*, CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
+	FROM (SELECT u.*, (d.presence, d.presence_since) IS DISTINCT FROM (u.presence, u.since) AS moved,
+			CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
 			ELSE c.epoch = u.epoch END AS fresh
 		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[],
 			$8::text[], $10::jsonb[])
@@ -50,7 +54,13 @@ const updatePresence = `
 		JOIN devices d ON d.id = u.id
 		LEFT JOIN connections c ON c.device_id = u.id) u
 	WHERE d.id = u.id
-	RETURNING d.id`
+	RETURNING d.id, d.presence_since, d.presence, d.presence_evidence_code, d.presence_evidence_params, d.transport,
+		u.fresh AND u.moved AS moved),
+	kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
+		SELECT id, presence_since, presence, presence_evidence_code, presence_evidence_params, transport FROM changed
+		WHERE moved
+		ON CONFLICT DO NOTHING)
+	SELECT id FROM changed`
 
 // SavePresence stores changes of presence; of several of one device the last
 // in the list counts. A change of a device that is not stored yet, because its
@@ -208,25 +218,32 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 // ResetPresence turns every online or unresponsive device of the node, or of any
 // node if that is "", to offline.
 func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.Reason, at time.Time) (int64, error) {
-	tag, err := s.db.Exec(ctx, `
-		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE ($1 = '' OR node = $1) AND epoch > $4)
-		UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $2,
+	var n int64
+	err := s.db.QueryRow(ctx, `
+		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE ($1 = '' OR node = $1) AND epoch > $4),
+		changed AS (UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $2,
 			presence_evidence_params = $5
 		WHERE d.presence IN ('online', 'unresponsive')
-		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))`,
-		node, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence))
+		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))
+		RETURNING d.id, d.presence_since, d.presence, d.presence_evidence_code, d.presence_evidence_params, d.transport),
+		kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
+			SELECT * FROM changed ON CONFLICT DO NOTHING)
+		SELECT count(*) FROM changed`,
+		node, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence)).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
 
-// SavePresenceSample counts the devices in service by presence.
+// SavePresenceSample counts the devices in service by presence. Those that connect
+// for conversations count while they do.
 func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
 		SELECT $1, count(*) FILTER (WHERE presence = 'online'), count(*) FILTER (WHERE presence = 'unresponsive'),
-			count(*) FILTER (WHERE presence = 'offline'), count(*) FILTER (WHERE presence = 'pending')
+			count(*) FILTER (WHERE presence = 'offline' AND transport_given <> 'ws'),
+			count(*) FILTER (WHERE presence = 'pending')
 		FROM devices WHERE in_service
 		ON CONFLICT (at) DO NOTHING`, at)
 	if err != nil {

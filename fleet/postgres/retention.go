@@ -8,7 +8,7 @@ import (
 
 // Retention says how long records are kept. Zero keeps for ever.
 type Retention struct {
-	Calls     time.Duration // with their fan-outs and presence samples
+	Calls     time.Duration // with their fan-outs, presence samples, and what time lines alone show
 	Audit     time.Duration
 	Snapshots time.Duration // the rows; the files in the blob store stay
 	Vitals    time.Duration // reported by devices; the latest stays
@@ -54,6 +54,7 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		name, column string
 		keep         time.Duration
 	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
+		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.Calls},
 		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}} {
 		if t.keep <= 0 {
 			continue

@@ -20,9 +20,15 @@ func (w *where) callColumns(ctx context.Context) string {
 	if in == "" {
 		return callColumnList
 	}
-	return strings.Replace(callColumnList, "actor_name,", `CASE WHEN actor_kind = 'campaign' AND EXISTS (
-		SELECT FROM deployments part WHERE part.campaign_id::text = actor_id AND part.device_id NOT IN `+in+`)
-		THEN '`+unnamedCampaign+`' ELSE actor_name END AS actor_name,`, 1)
+	return strings.Replace(callColumnList, "actor_name,", campaignName(in)+` AS actor_name,`, 1)
+}
+
+// campaignName is the name of a call's actor: that of a campaign only if all its
+// devices are among those of in.
+func campaignName(in string) string {
+	return `CASE WHEN actor_kind = 'campaign' AND EXISTS (
+		SELECT FROM deployments part WHERE part.campaign_id::text = actor_id AND part.device_id NOT IN ` + in + `)
+		THEN '` + unnamedCampaign + `' ELSE actor_name END`
 }
 
 // namesCampaign are the reasons whose name is that of another campaign.

@@ -14,6 +14,22 @@ import (
 
 var _ telemetry.VitalsStore = (*Store)(nil)
 
+// What a device reports of its start: the number of its boots went up, or is the
+// first that is known. device_vitals is read as it was before the statement.
+const saveVitals = `
+	WITH u AS (SELECT * FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[], $6::bigint[],
+			$7::jsonb[]) AS u (id, at, safe_mode, core_dump, vitals, boots, started)),
+	restarted AS (INSERT INTO report_changes (device_id, at, code, params)
+		SELECT u.id, u.at, 'restarted', u.started FROM u JOIN devices d ON d.id = u.id
+		LEFT JOIN device_vitals v ON v.device_id = u.id
+		WHERE u.boots > 0 AND (v.at IS NULL OR v.at <= u.at AND (v.vitals ->> 'boots')::bigint <> u.boots)
+		ON CONFLICT DO NOTHING)
+	INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
+	SELECT id, at, safe_mode, core_dump, vitals::json FROM u
+	ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, safe_mode = excluded.safe_mode,
+		core_dump = excluded.core_dump, vitals = excluded.vitals
+	WHERE device_vitals.at <= excluded.at`
+
 // SaveVitals keeps the newer of what it is given and what it has.
 func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
 	ids := slices.Sorted(maps.Keys(latest)) // statements that lock devices do so in this order
@@ -21,21 +37,28 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]teleme
 	for i, id := range ids {
 		documents[i] = *storableJSON(latest[id])
 	}
-	_, err := s.db.Exec(ctx, `
-		INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
-		SELECT id, at, safe_mode, core_dump, vitals::json
-		FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[]) AS u (id, at, safe_mode,
-			core_dump, vitals)
-		ON CONFLICT (device_id) DO UPDATE SET at = excluded.at, safe_mode = excluded.safe_mode,
-			core_dump = excluded.core_dump, vitals = excluded.vitals
-		WHERE device_vitals.at <= excluded.at`, ids,
+	_, err := s.db.Exec(ctx, saveVitals, ids,
 		collect(ids, func(id fleet.DeviceID) time.Time { return latest[id].At }),
 		collect(ids, func(id fleet.DeviceID) bool { return latest[id].SafeMode }),
-		collect(ids, func(id fleet.DeviceID) bool { return latest[id].CoreDump }), documents)
+		collect(ids, func(id fleet.DeviceID) bool { return latest[id].CoreDump }), documents,
+		collect(ids, func(id fleet.DeviceID) int64 { return latest[id].Boots }),
+		collect(ids, func(id fleet.DeviceID) *string { return startOf(latest[id]) }))
 	if err != nil {
 		return fmt.Errorf("save vitals of %d devices: %w", len(ids), domainError(err))
 	}
 	return nil
+}
+
+// startOf is what a report says of the device's latest start, for its time line.
+func startOf(v telemetry.Vitals) *string {
+	r := fleet.Because(fleet.TimelineRestarted, "reset_reason", v.ResetReason, "boots", v.Boots, "version", v.Version)
+	if v.Crashes > 0 {
+		r = r.With("crashes", v.Crashes)
+	}
+	if v.SafeMode {
+		r = r.With("safe_mode", int64(1))
+	}
+	return reasonParams(r)
 }
 
 // Vitals returns the latest vitals of the device, or [fleet.ErrNotFound].

@@ -22,8 +22,16 @@ type Outbox func(ctx context.Context, tx pgx.Tx, jobs []webhook.Job) error
 // before the store is used.
 func (s *Store) SetOutbox(o Outbox) { s.outbox = o }
 
-// publish queues an event for each webhook that wants it.
+// publish queues an event about an approval for each webhook that wants it.
 func (s *Store) publish(ctx context.Context, tx pgx.Tx, kind webhook.EventKind, at time.Time, a fleet.Approval) error {
+	return s.publishTo(ctx, tx, kind, func(hook uuid.UUID) webhook.Job {
+		return webhook.NewApprovalJob(hook, kind, at, a)
+	})
+}
+
+// publishTo queues a delivery for each webhook that wants the event.
+func (s *Store) publishTo(ctx context.Context, tx pgx.Tx, kind webhook.EventKind,
+	job func(hook uuid.UUID) webhook.Job) error {
 	if s.outbox == nil {
 		return nil
 	}
@@ -32,9 +40,7 @@ func (s *Store) publish(ctx context.Context, tx pgx.Tx, kind webhook.EventKind, 
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	return s.outbox(ctx, tx, collect(ids, func(id uuid.UUID) webhook.Job {
-		return webhook.NewApprovalJob(id, kind, at, a)
-	}))
+	return s.outbox(ctx, tx, collect(ids, job))
 }
 
 const webhookColumns = `id, name, url, events, secret, enabled, created_by, created_at, last_event, last_at, last_status,

@@ -7,6 +7,8 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+
+	"github.com/google/uuid"
 )
 
 // A deployment is one that the engine holds in memory: queued, active, or given
@@ -34,6 +36,9 @@ type deployment struct {
 	prepared   bool           // its baseline was taken, for the attempt to come
 	waits      bool           // the index says that it waits to be notified
 	busy       bool           // a baseline or its health checks are being taken
+	talkID     uuid.UUID      // conversation whose end is or was waited for; zero without one
+	talk       time.Time      // since when
+	talking    bool           // is in the timers for that
 	restarting bool           // was asked to restart, so that it polls
 	afterStart bool           // verifying since before this engine: its reconnection is our doing
 	back       time.Time      // of that reconnection
@@ -131,6 +136,7 @@ func (l *loop) unplace(d *deployment) {
 		d.in, d.place = nil, nil
 	}
 	d.setStuck(false)
+	d.talking = false
 	if d.restarting {
 		d.restarting = false
 		d.camp.restarting--

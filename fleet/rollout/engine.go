@@ -30,6 +30,12 @@ type Presence interface {
 	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence fleet.Reason)
 }
 
+// Conversations knows which devices are in a conversation that is not to be
+// interrupted yet; a [fleet.Interruptions] does.
+type Conversations interface {
+	Wait(device fleet.DeviceID, began, now time.Time) (fleet.ConversationWait, bool)
+}
+
 // Downloads hands images out; [firmware.Downloads] does.
 type Downloads interface {
 	Revoke(deployments ...uuid.UUID)
@@ -45,6 +51,8 @@ type Options struct {
 	Link        Link
 	Presence    Presence
 	Downloads   Downloads
+	// Conversations of devices are waited for. Nil: none is
+	Conversations Conversations
 	// Rollback returns the devices that an aborted campaign updated to the
 	// builds they had.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
@@ -184,6 +192,14 @@ func (e *Engine) endCalls() {
 		close(c.end)
 	}
 	clear(e.underWay)
+}
+
+// ConversationEnded makes the engine look again at a device that it lets talk. It
+// returns at once.
+func (e *Engine) ConversationEnded(id fleet.DeviceID) {
+	if e.index.waits(id) {
+		e.inbox.put(input{do: func(l *loop) { l.conversationEnded(id) }})
+	}
 }
 
 // Wake makes the engine read the campaigns again: one changed.

@@ -106,11 +106,13 @@ func (l *loop) blockReason(ctx context.Context, d *deployment, device fleet.Devi
 		return "", "", err
 	}
 	c := d.camp
+	_, talking := l.conversation(d)
 	h, mode := campaign.Block(campaign.ReadySituation{
 		Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: d.Deployment, Mode: c.Plan.Mode,
 		PullNow:    c.Plan.PullNow,
 		WindowOpen: l.windowOpen(d, l.zoneOf(d, device)), Presence: d.saw, OffersTool: offers, Confirmed: confirmed(device),
-		Busy: l.activeElsewhere(d), InFlight: inFlight, MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true,
+		Talking: talking,
+		Busy:    l.activeElsewhere(d), InFlight: inFlight, MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true,
 		Now: l.now,
 	})
 	return h, mode, nil
@@ -122,6 +124,9 @@ func confirmed(device fleet.Device) bool { return device.LastPoll != nil && devi
 
 // waitFor puts a deployment where it waits for what blocks it to end.
 func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.BlockReason) {
+	if h != campaign.BlockConversation {
+		l.talked(d)
+	}
 	switch h {
 	case campaign.BlockBackoff:
 		l.timers.set(d, *d.NotBefore)
@@ -135,6 +140,8 @@ func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.BlockReaso
 		l.timers.set(d, l.now.Add(busyPause))
 	case campaign.BlockUnconfirmed:
 		l.timers.set(d, l.now.Add(unsurePause))
+	case campaign.BlockConversation:
+		l.letTalk(d)
 	case campaign.BlockOffline, campaign.BlockAwaitsPoll, campaign.BlockUnresponsive:
 		if h == campaign.BlockAwaitsPoll && l.prepare(d) {
 			return

@@ -69,14 +69,21 @@ func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 }
 
 // watchWave keeps the verdict about a wave current while nothing is dispatched.
+// A wave that a rule stopped before it was judged, and that can no longer reach
+// its goal, has failed: whoever resumes then overrules both at once.
 func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	if c.judged || w.State != campaign.WaveRunning && w.State != campaign.WaveSoaking {
 		return nil
 	}
 	c.judged = true
-	if v := l.judgeWave(c, *w); v.State == campaign.WaveRunning || v.State == campaign.WaveSoaking {
+	switch v := l.judgeWave(c, *w); v.State {
+	case campaign.WaveRunning, campaign.WaveSoaking:
 		return l.saveWave(ctx, c, v.State, v.Reason)
+	case campaign.WaveFailed:
+		if c.PauseReason == campaign.PausedByThreshold {
+			return l.saveWave(ctx, c, v.State, v.Reason)
+		}
 	}
 	return nil
 }

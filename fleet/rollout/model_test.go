@@ -43,7 +43,7 @@ type disaster struct {
 }
 
 var disasters = []string{"crash", "crash after dispatch", "crash after save", "power cut", "database away", "reply lost",
-	"pause", "reload"}
+	"pause", "reload", "conversation", "long conversation", "conversation"}
 
 func drawScenario(t *rapid.T) scenario {
 	s := scenario{
@@ -223,6 +223,10 @@ func (r *run) befall(d disaster) {
 				c.State, c.PauseReason = campaign.Paused, campaign.PausedByOperator
 			}
 		})
+	case "conversation":
+		r.w.talk(device.id, d.For)
+	case "long conversation":
+		r.w.talk(device.id, d.For+3*time.Minute)
 	case "reload":
 		r.w.current().Wake()
 	}

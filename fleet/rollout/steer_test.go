@@ -186,6 +186,46 @@ func TestFailedWaveStopsTheNext(t *testing.T) {
 	})
 }
 
+// A rule may stop a wave before it is judged. Once it can no longer reach its
+// goal it does not run any more, and one resume overrules rule and verdict.
+func TestHopelessWaveIsJudgedWhilePaused(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(10, func(i int) string {
+			if i < 4 {
+				return "rolled back"
+			}
+			return ""
+		})
+		c := w.plan(func(p *campaign.Plan) {
+			p.MaxInFlight = 1
+			p.Waves[0].SuccessPercent, p.Waves[0].MinSample = 100, 1
+			p.AbortRules = []campaign.AbortRule{{Class: campaign.ClassAny, MinExecuted: 1, Percent: 10,
+				Scope: campaign.ScopeCampaign, Action: campaign.AbortPause}}
+		}, 8, 2)
+		stop := w.start()
+		defer stop()
+		c = w.await(c.ID, time.Hour, campaign.Paused)
+		sleep(time.Minute)
+		wave := w.store.waves[c.ID][0]
+		if c.PauseReason != campaign.PausedByThreshold || wave.State != campaign.WaveFailed ||
+			!wave.Verdict.Is(campaign.ReasonWaveHopeless) {
+			t.Errorf("paused by %s, the wave is %s: %s", c.PauseReason, wave.State, wave.Verdict)
+		}
+		before := w.dispatched()
+		progress, err := w.store.CampaignProgress(t.Context(), c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.edit(c.ID, func(c *campaign.Campaign) {
+			c.State, c.PauseReason, c.Overruled = campaign.Running, "", progress.Failed()
+		})
+		sleep(time.Minute)
+		if w.dispatched() == before {
+			t.Error("after a resume nothing is dispatched")
+		}
+	})
+}
+
 func TestWindowsAndJitter(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) { // it is midnight, 2000-01-01 UTC
 		w.fill(30, nil)

@@ -51,12 +51,21 @@ type world struct {
 	calling int                 // upgrade calls under way
 	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
+
+	open  *fleet.OpenConversations
+	talks *fleet.Interruptions // how long they are waited for
 }
 
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, store: newMemStore(), devices: map[fleet.DeviceID]*device{}, sent: map[string]bool{}, room: 500,
 		copies: 1, over: make(chan struct{}),
 		log: slog.New(slog.DiscardHandler)}
+	w.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Free: func(id fleet.DeviceID) {
+		if e := w.current(); e != nil {
+			e.ConversationEnded(id)
+		}
+	}})
+	w.talks = &fleet.Interruptions{Open: w.open, Bound: 2 * time.Minute}
 	w.store.images[imageSHA] = firmware.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1",
 		Project:   "demo",
 		ELFSHA256: newELF, MaxChipRev: 65535}
@@ -70,7 +79,7 @@ func (w *world) options() rollout.Options {
 			tools:         {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}},
 			"fewer tools": {ID: "fewer tools", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}}},
 		}},
-		Rollback:  w.rollBack,
+		Rollback: w.rollBack, Conversations: w.talks,
 		PublicURL: "http://fleet.example.org", Log: w.log, Tick: w.tick,
 	}
 }
@@ -231,6 +240,9 @@ func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, erro
 	w.mu.Unlock()
 	now := time.Now().UTC()
 	c := fleet.Call{ID: uuid.New(), Device: r.Device, Tool: r.Tool, State: fleet.CallSucceeded, SentAt: &now}
+	if fleet.Interrupts(r.Tool) && w.refusesToInterrupt(r) {
+		return fleet.Call{}, fleet.ErrTalking
+	}
 	if r.Tool == fleet.ToolUpgradeFirmware {
 		return w.upgrade(d, r, c)
 	}
@@ -256,6 +268,35 @@ func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, erro
 		c.Result = text(`{"ok":true}`)
 	}
 	return c, nil
+}
+
+// talk has a device talk for a while, unless it talks already.
+func (w *world) talk(id fleet.DeviceID, length time.Duration) {
+	if _, talks := w.open.Of(id); talks {
+		return
+	}
+	c := fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: id, Begin: time.Now().UTC()}
+	w.open.Begin(c)
+	time.AfterFunc(length, func() { w.open.End(id, c.ID) })
+}
+
+// refusesToInterrupt is what [fleet.Calls] does with a call that would interrupt a
+// conversation. The engine may do so only after it has waited.
+func (w *world) refusesToInterrupt(r fleet.CallRequest) bool {
+	c, talks := w.open.Of(r.Device)
+	switch {
+	case r.Interrupt || !r.UnlessTalking:
+		w.violated("%s is not let finish its conversation", r.Device)
+	case talks && r.Outwaited != c.ID:
+		if r.Firmware != nil {
+			r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: fleet.EvidenceNotSent,
+				Code: fleet.CodeTalking})
+		}
+		return true
+	case talks && time.Since(c.Since) < w.talks.Bound:
+		w.violated("%s is interrupted after %v", r.Device, time.Since(c.Since))
+	}
+	return false
 }
 
 func text(s string) json.RawMessage {

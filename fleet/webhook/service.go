@@ -136,7 +136,7 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 
 func (s *Service) apply(w *Webhook, r Request) error {
 	if r.Name != nil {
-		name, err := fleet.CleanLine("name", *r.Name, fleet.MaxNameBytes)
+		name, err := fleet.CleanLine("name", *r.Name, fleet.MaxNameLength)
 		if err != nil {
 			return err
 		}

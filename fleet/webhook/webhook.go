@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 
 	"github.com/google/uuid"
 )
@@ -23,11 +24,16 @@ type EventKind string
 const (
 	ApprovalRequested EventKind = "approval.requested"
 	ApprovalDecided   EventKind = "approval.decided" // approved, denied, expired or withdrawn
-	Test              EventKind = "test"             // an admin asked for it
+	AlertOpened       EventKind = "alert.opened"
+	AlertWorsened     EventKind = "alert.worsened"
+	AlertAcknowledged EventKind = "alert.acknowledged"
+	AlertEnded        EventKind = "alert.ended"
+	Test              EventKind = "test" // an admin asked for it
 )
 
 // EventKinds lists what a webhook can be made for.
-var EventKinds = []EventKind{ApprovalRequested, ApprovalDecided}
+var EventKinds = []EventKind{ApprovalRequested, ApprovalDecided, AlertOpened, AlertWorsened, AlertAcknowledged,
+	AlertEnded}
 
 // A Webhook is an address, and the events that are posted to it.
 type Webhook struct {
@@ -70,6 +76,16 @@ func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a fleet.Approv
 		Path: "/approvals/" + a.ID.String(), Body: body}
 }
 
+// NewAlertJob makes the delivery of an event about an alert.
+func NewAlertJob(hook uuid.UUID, at time.Time, e alert.Event, a alert.Alert) Job {
+	body, _ := json.Marshal(viewAlert(a)) // of strings and numbers
+	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: OfAlert(e), At: at, Subject: "alert",
+		Path: "/alerts/" + a.ID.String(), Body: body}
+}
+
+// OfAlert is what a webhook is sent for an event of an alert.
+func OfAlert(e alert.Event) EventKind { return EventKind("alert." + string(e)) }
+
 // Store keeps webhooks.
 type Store interface {
 	CreateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
@@ -101,6 +117,31 @@ type approvalView struct {
 	DecidedBy *actorView            `json:"decided_by"`
 	DecidedAt *time.Time            `json:"decided_at"`
 	Reason    string                `json:"reason,omitempty"`
+}
+
+// alertView is an alert as receivers get it.
+type alertView struct {
+	ID       uuid.UUID      `json:"id"`
+	Kind     alert.Kind     `json:"kind"`
+	Subject  string         `json:"subject"`
+	State    alert.Status   `json:"state"`
+	Severity alert.Severity `json:"severity"`
+	Devices  int            `json:"devices"`
+	Query    string         `json:"query"`
+	Params   fleet.Params   `json:"params,omitempty"`
+	BeganAt  time.Time      `json:"began_at"`
+	EndedAt  *time.Time     `json:"ended_at"`
+	AckedBy  *actorView     `json:"acknowledged_by"`
+	Note     string         `json:"note,omitempty"`
+}
+
+func viewAlert(a alert.Alert) alertView {
+	v := alertView{ID: a.ID, Kind: a.Kind, Subject: a.Subject, State: a.State, Severity: a.Severity, Devices: a.Devices,
+		Query: a.Query, Params: a.Params, BeganAt: a.Began.UTC(), EndedAt: a.EndedAt, Note: a.Note}
+	if a.AckedAt != nil {
+		v.AckedBy = &actorView{a.AckedBy.Kind, a.AckedBy.Name}
+	}
+	return v
 }
 
 type actorView struct {

@@ -25,6 +25,7 @@ type callOut struct {
 	FanOut     string          `json:"fanout,omitempty"`
 	Approval   string          `json:"approval,omitempty" jsonschema:"id of the approval that it needs or had"`
 	State      fleet.CallState `json:"state" jsonschema:"pending_approval, pending, sent, succeeded, tool_error, timed_out, unknown, refused, invalid, offline or canceled"`
+	Waits      string          `json:"waits,omitempty" jsonschema:"in_conversation: a pending call is sent after the device's conversation"`
 	Code       string          `json:"code,omitempty" jsonschema:"why it did not succeed, for programs"`
 	Problem    string          `json:"problem,omitempty" jsonschema:"why it did not succeed, in words"`
 	CreatedAt  time.Time       `json:"created_at"`
@@ -40,7 +41,7 @@ type callOut struct {
 // call shows a call, and the pictures in its answer.
 func (g *Gateway) call(c fleet.Call) (callOut, []mcp.Content) {
 	v := callOut{ID: c.ID, Device: c.Device, Tool: fleet.CleanText(c.Tool, 200), Arguments: c.Arguments,
-		Actor: fleet.CleanText(c.Actor.Name, maxName), State: c.State, CreatedAt: c.CreatedAt.UTC(),
+		Actor: fleet.CleanText(c.Actor.Name, maxName), State: c.State, Waits: c.Waits.Code, CreatedAt: c.CreatedAt.UTC(),
 		FinishedAt: utc(c.FinishedAt)}
 	if len(c.Arguments) == 0 {
 		v.Arguments = object("{}")
@@ -89,6 +90,9 @@ func (v callOut) text() string {
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
+		if v.Waits == fleet.ReasonInConversation {
+			b.WriteString(" The device is in a conversation that it would interrupt: it is sent after that.")
+		}
 		b.WriteString(" Ask get_call with this id what became of it.")
 	}
 	if v.Photos > 0 {
@@ -226,8 +230,11 @@ func (g *Gateway) readDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	return g.callDevice(ctx, by, req, in)
 }
 
-func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
+func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest,
 	in callIn) (answer, error) {
+	if id, wait, ok := asked(req); ok {
+		return g.askedCall(ctx, by, id, wait)
+	}
 	id, err := fleet.ParseDeviceID(in.Device)
 	if err != nil {
 		return answer{}, err
@@ -243,6 +250,9 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, _ *mcp.Cal
 		return answer{}, err
 	}
 	a := g.outcome(ctx, c)
+	if c.State == fleet.CallPendingApproval {
+		return g.asking(req, a, c.Approval, c.ID), nil
+	}
 	if c.State == fleet.CallInvalid && c.Error != nil && c.Error.Code == "unknown_tool" {
 		a.text += g.similarTools(ctx, by, c.Device, in.Tool)
 	}

@@ -238,7 +238,7 @@ func (g *Gateway) hold(d fleet.Device) *holdOut {
 	if !d.Hold.Active(g.now()) {
 		return nil
 	}
-	return &holdOut{Reason: fleet.CleanText(d.Hold.Reason, fleet.MaxReasonBytes), By: d.Hold.By.Name,
+	return &holdOut{Reason: fleet.CleanText(d.Hold.Reason, 4*fleet.MaxReasonLength), By: d.Hold.By.Name,
 		Since: utc(&d.Hold.Since), Until: utc(d.Hold.Until)}
 }
 

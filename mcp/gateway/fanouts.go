@@ -137,24 +137,31 @@ func (g *Gateway) seen(ctx context.Context, by fleet.Principal, ids []fleet.Devi
 
 func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest,
 	in callManyIn) (answer, error) {
-	r, err := in.request(by)
-	if err == nil && len(r.Devices) > 0 {
-		r.Devices, err = g.seen(ctx, by, r.Devices)
-	}
-	if err != nil {
-		return answer{}, err
-	}
-	if in.DryRun {
-		p, err := g.o.FanOuts.Preview(ctx, r)
+	var f fleet.FanOut
+	if id, wait, ok := asked(req); ok {
+		var err error
+		if f, err = g.askedFanOut(ctx, by, id, wait); err != nil {
+			return answer{}, err
+		}
+	} else {
+		r, err := in.request(by)
+		if err == nil && len(r.Devices) > 0 {
+			r.Devices, err = g.seen(ctx, by, r.Devices)
+		}
 		if err != nil {
 			return answer{}, err
 		}
-		v := plan(p)
-		return answer{text: v.text(), out: callManyOut{Plan: v}}, nil
-	}
-	f, err := g.o.FanOuts.Create(context.WithoutCancel(ctx), r)
-	if err != nil {
-		return answer{}, err
+		if in.DryRun {
+			p, err := g.o.FanOuts.Preview(ctx, r)
+			if err != nil {
+				return answer{}, err
+			}
+			v := plan(p)
+			return answer{text: v.text(), out: callManyOut{Plan: v}}, nil
+		}
+		if f, err = g.o.FanOuts.Create(context.WithoutCancel(ctx), r); err != nil {
+			return answer{}, err
+		}
 	}
 	wait := defaultWait
 	if in.WaitMs != nil {
@@ -167,6 +174,9 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 	}
 	v, _ := a.out.(getOut)
 	a.out = callManyOut{FanOut: v.FanOut}
+	if _, _, again := asked(req); !again && f.State == fleet.FanOutPendingApproval {
+		return g.asking(req, a, f.Approval, f.ID), nil
+	}
 	return a, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
@@ -678,6 +679,80 @@ func TestSpeedWithTenThousandDevices(t *testing.T) {
 		t.Logf("%s: %v", tool, best)
 		if best > speed {
 			t.Errorf("%s takes %v with 10,000 devices", tool, best)
+		}
+	}
+}
+
+// A client that opens addresses for its user is asked to open the page of the
+// approval, and gets the outcome once somebody has decided.
+func TestApprovalAskedOfTheUser(t *testing.T) {
+	w := newWorld(t)
+	approvals := fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
+		Events: w.events})
+	loud := map[string]any{"volume": 99}
+	deviceCall := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "arguments": loud}
+	for _, version := range []string{"", "2025-11-25"} {
+		var action string // of the user
+		decide := approvals.Approve
+		client := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{
+			Elicitation: &mcp.ElicitationCapabilities{URL: &mcp.URLElicitationCapabilities{}}},
+			ElicitationHandler: func(ctx context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				id, err := uuid.Parse(strings.TrimPrefix(r.Params.URL, "https://fleet.example.com/approvals/"))
+				if err != nil || r.Params.Mode != "url" || r.Params.Message == "" {
+					t.Errorf("%q %q %q", r.Params.Mode, r.Params.URL, r.Params.Message)
+				}
+				if action == "accept" {
+					time.AfterFunc(50*time.Millisecond, func() {
+						person := fleet.Principal{Kind: fleet.KindOperator, ID: uuid.NewString(), Name: "ann", Role: fleet.RoleOperator}
+						if _, err := decide(context.WithoutCancel(ctx), person, id, "as you like"); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				return &mcp.ElicitResult{Action: action}, nil
+			}}
+		s := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel}), "/mcp", client, version)
+		action = "accept"
+		if r := call(t, s, "call_device", deviceCall); r.IsError || !strings.Contains(r.text, "succeeded") {
+			t.Errorf("%s: approved: %s", version, r.text)
+		}
+		unitOnly := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel}), "/mcp/devices/"+string(unit), client,
+			version)
+		if r := call(t, unitOnly, "self.audio_speaker.set_volume", loud); r.IsError || !strings.Contains(r.text, "succeeded") {
+			t.Errorf("%s: approved, of a device: %s", version, r.text)
+		}
+		r := call(t, s, "call_devices", map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
+			"arguments": loud})
+		if r.IsError || !strings.Contains(r.text, "2 of 2 devices done") {
+			t.Errorf("%s: approved, of a fan-out: %s", version, r.text)
+		}
+		decide = approvals.Deny
+		if r := call(t, s, "call_device", deviceCall); !r.IsError || !strings.Contains(r.text, "approval_denied") {
+			t.Errorf("%s: denied: %s", version, r.text)
+		}
+		action = "decline"
+		if r := call(t, s, "call_device", deviceCall); r.IsError || !strings.Contains(r.text, "waiting for approval") {
+			t.Errorf("%s: the user did not open the page: %s", version, r.text)
+		}
+	}
+}
+
+// What a client says that it asked before is that of the principal itself.
+func TestApprovalStateForged(t *testing.T) {
+	w := newWorld(t)
+	args := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "arguments": map[string]any{"volume": 99}}
+	mine := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
+	id := into[struct{ ID string }](t, call(t, mine, "call_device", args)).ID
+	other := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
+	for _, state := range []string{id, uuid.NewString(), "x"} {
+		r, err := other.CallTool(t.Context(), &mcp.CallToolParams{Name: "call_device", Arguments: args, RequestState: state,
+			InputResponses: mcp.InputResponseMap{"approval": &mcp.ElicitResult{Action: "accept"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What is no id is as if nothing had been asked before.
+		if got := replyOf(t, r); got.IsError != (state != "x") || strings.Contains(got.text, id) && got.IsError && state != id {
+			t.Errorf("%q: %s", state, got.text)
 		}
 	}
 }

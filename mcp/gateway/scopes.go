@@ -281,18 +281,18 @@ func (g *Gateway) newDeviceServer(id fleet.DeviceID) *toolServer {
 	t.schema = func(tool fleet.Tool) json.RawMessage { return raw(plainSchema(tool)) }
 	t.call = func(tool fleet.Tool) mcp.ToolHandler {
 		return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return g.scopedCall(ctx, callIn{Device: string(id), Tool: tool.Name, Arguments: req.Params.Arguments})
+			return g.scopedCall(ctx, req, callIn{Device: string(id), Tool: tool.Name, Arguments: req.Params.Arguments})
 		}
 	}
 	return t
 }
 
 // scopedCall makes the call of a tool that a device or a group has by its name.
-func (g *Gateway) scopedCall(ctx context.Context, in callIn) (*mcp.CallToolResult, error) {
+func (g *Gateway) scopedCall(ctx context.Context, req *mcp.CallToolRequest, in callIn) (*mcp.CallToolResult, error) {
 	if string(in.Arguments) == "null" {
 		in.Arguments = nil
 	}
-	a, err := g.callDevice(ctx, principal(ctx), nil, in)
+	a, err := g.callDevice(ctx, principal(ctx), req, in)
 	if err != nil {
 		return g.failed(in.Tool, err), nil
 	}
@@ -330,7 +330,7 @@ func (g *Gateway) newGroupServer(by fleet.Principal, name string) *toolServer {
 			if err != nil {
 				return g.failed(tool.Name, err), nil
 			}
-			return g.scopedCall(ctx, in)
+			return g.scopedCall(ctx, req, in)
 		}
 	}
 	return t

@@ -124,7 +124,7 @@ func usualMeta(meta []byte) bool {
 			return version
 		case mcp.MetaKeyClientCapabilities:
 			capabilities = value[0] == '{'
-			return capabilities
+			return capabilities && !bytes.Contains(value, []byte("elicitation")) // its user may be asked for an approval
 		case mcp.MetaKeyClientInfo:
 			var info mcp.Implementation
 			return json.Unmarshal(value, &info) == nil

@@ -61,6 +61,7 @@ type world struct {
 	presence  *fleet.Presences
 	devices   *fleet.Devices
 	calls     *fleet.Calls
+	fanOuts   *fleet.FanOuts
 	operators *fleet.Operators
 	filters   *fleet.Filters
 	pins      *fleet.ToolPins
@@ -109,14 +110,14 @@ func newWorld(t testing.TB) *world {
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: w.calls,
 		Devices: w.store, Inventories: w.store, Events: w.events, Log: log})
 	reports := telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
+	w.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
 		Presence: w.presence, Events: w.events, Log: log, Approvals: w.store})
-	w.run(t, reports.Run, w.presence.Run, fanOuts.Run, w.store.Run,
+	w.run(t, reports.Run, w.presence.Run, w.fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.gateway.ServeHTTP(rw, r)
 	}))
-	w.gateway, err = gateway.New(gateway.Options{Devices: w.devices, Calls: w.calls, FanOuts: fanOuts,
+	w.gateway, err = gateway.New(gateway.Options{Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
 		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Pins: w.pins,
 		Campaigns: campaigns,
 		Firmware:  w.firmware,

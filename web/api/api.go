@@ -25,6 +25,7 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -57,6 +58,8 @@ type Options struct {
 	Campaigns     *campaign.Service
 	Approvals     *fleet.Approvals
 	Webhooks      *webhook.Service
+	Upstreams     *fleet.Upstreams
+	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationStore
 	SnapshotStore fleet.SnapshotStore
@@ -105,6 +108,7 @@ func newAPI(o Options) *api {
 	a.huma = huma.NewAPI(document(o.Version), adapter{a})
 	a.registerDevices()
 	a.registerDeviceActs()
+	a.registerTimeline()
 	a.registerEnrolment()
 	a.registerTools()
 	a.registerReports()
@@ -131,6 +135,9 @@ func newAPI(o Options) *api {
 	a.registerAudit()
 	a.registerApprovals()
 	a.registerWebhooks()
+	a.registerUpstreams()
+	a.registerAlerts()
+	a.registerAlertMail()
 	a.registerEvents()
 	a.serveDocument()
 	a.router.NotFound(a.noSuchPath)

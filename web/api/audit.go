@@ -22,9 +22,11 @@ func (a *api) registerAudit() {
 
 type auditInput struct {
 	Paging
-	Subject string `query:"subject" maxLength:"200" doc:"Id of what was changed"`
-	Action  string `query:"action" maxLength:"100" example:"device.hold"`
-	Actor   string `query:"actor" maxLength:"200" doc:"Name of who did it"`
+	Subject string    `query:"subject" maxLength:"200" doc:"Id of what was changed"`
+	Action  string    `query:"action" maxLength:"100" example:"device.hold"`
+	Actor   string    `query:"actor" maxLength:"200" doc:"Name of who did it"`
+	Since   time.Time `query:"since" doc:"Made then or later"`
+	Until   time.Time `query:"until" doc:"Made before"`
 }
 
 type auditView struct {
@@ -58,7 +60,8 @@ func withReason(detail map[string]any, code string) map[string]any {
 }
 
 func (a *api) listAudit(ctx context.Context, _ fleet.Principal, in *auditInput) (*answer[list[auditView]], error) {
-	f := fleet.AuditFilter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Limit: in.Limit, Cursor: in.Cursor}
+	f := fleet.AuditFilter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Limit: in.Limit, Cursor: in.Cursor}
 	page, err := a.Audit.AuditEntries(ctx, f)
 	if err != nil {
 		return nil, err

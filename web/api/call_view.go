@@ -25,6 +25,7 @@ type callView struct {
 	FanOutID   *uuid.UUID      `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
 	ApprovalID *uuid.UUID      `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that the call, or its fan-out, waits for or was given"`
 	State      fleet.CallState `json:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
+	Waits      *waitView       `json:"waits,omitempty" doc:"What a pending call waits for, other than its turn"`
 	Result     json.RawMessage `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
 	Error      *callErrorView  `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
 	Evidence   []evidenceView  `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
@@ -39,6 +40,25 @@ type callView struct {
 // TransformSchema says which objects may be null.
 func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "error", "late")
+}
+
+// waitView says what a call waits for.
+type waitView struct {
+	Code    string    `json:"code" enum:"in_conversation" doc:"in_conversation: the device is in a conversation with a voice server; the call is sent after it"`
+	SinceAt time.Time `json:"since_at" doc:"Begin of the conversation"`
+	UntilAt time.Time `json:"until_at" doc:"When the call is sent at the latest"`
+}
+
+func waits(r fleet.Reason) *waitView {
+	if r.Is("") {
+		return nil
+	}
+	at := func(name string) time.Time {
+		text, _ := r.Params[name].(string)
+		t, _ := time.Parse(time.RFC3339, text) // as it was written
+		return t
+	}
+	return &waitView{r.Code, at("since_at"), at("until_at")}
 }
 
 type actorView struct {
@@ -91,7 +111,8 @@ func evidence(e fleet.Evidence) evidenceView {
 
 func call(c fleet.Call) callView {
 	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
-		State: c.State, Result: rawOrNull(c.Result), Error: callErrorOf(c.Error), Evidence: viewed(c.Evidence, evidence),
+		State: c.State, Waits: waits(c.Waits), Result: rawOrNull(c.Result), Error: callErrorOf(c.Error),
+		Evidence:  viewed(c.Evidence, evidence),
 		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
 	if c.FanOut != uuid.Nil {

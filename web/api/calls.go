@@ -23,6 +23,7 @@ func (a *api) registerCalls() {
 			"A call that needs an approval is answered at once, in the state pending_approval: who may approves it at approval_id, and its outcome is read at /calls/{id}. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
+			"A call that would interrupt a conversation of the device (it restarts, leaves the network, or gets other settings) waits for its end, for a bounded time: it is answered at once, pending, and waits says for what. interrupt: true, or POST /calls/{id}/interrupt, sends it all the same. " +
 			"A tool with an effect (see the list of tools) takes the device away, and is judged by that.",
 		more: func(h *huma.Operation) {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
@@ -39,6 +40,11 @@ func (a *api) registerCalls() {
 		method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer,
 		noun:    "call",
 		summary: "Show a call"}, a.getCall)
+	register(a, operation{id: "interrupt-call", reach: access.Record,
+		method: http.MethodPost, path: "/calls/{id}/interrupt", role: fleet.RoleOperator,
+		noun:    "call",
+		summary: "Send a call that waits for the end of a conversation",
+		about:   "The call's evidence says who asked for it. call_not_waiting: it does not wait, or not any more."}, a.interruptCall)
 }
 
 // arguments of a call: a JSON object.
@@ -67,6 +73,7 @@ type makeCallInput struct {
 		Picture   *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
 		TimeoutMs int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
 		Purpose   string      `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
+		Interrupt bool        `json:"interrupt,omitempty" doc:"Do not wait for the end of a conversation that the call would interrupt"`
 	}
 }
 
@@ -81,7 +88,8 @@ type makeCallOutput struct {
 func (in *makeCallInput) request(by fleet.Principal) (fleet.CallRequest, error) {
 	id, err := in.device()
 	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
-		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond, Purpose: in.Body.Purpose}, err
+		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond, Purpose: in.Body.Purpose,
+		Interrupt: in.Body.Interrupt}, err
 }
 
 func (a *api) makeCall(ctx context.Context, by fleet.Principal, in *makeCallInput) (*makeCallOutput, error) {
@@ -118,6 +126,7 @@ type CallFilter struct {
 	Actor  string    `query:"actor" maxLength:"200" doc:"Name of who made the call"`
 	State  []string  `query:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
 	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
+	Talk   string    `query:"conversation" format:"uuid" doc:"Id of the conversation whose model asked for the calls"`
 	Since  time.Time `query:"since" doc:"Created then or later"`
 	Until  time.Time `query:"until" doc:"Created before"`
 }
@@ -129,6 +138,7 @@ func (in CallFilter) filter() fleet.CallFilter {
 		f.States = append(f.States, fleet.CallState(s))
 	}
 	f.FanOut, _ = uuid.Parse(in.FanOut) // the document asks for a UUID
+	f.Conversation, _ = uuid.Parse(in.Talk)
 	return f
 }
 
@@ -194,6 +204,14 @@ func (p IDPath) uuid() uuid.UUID {
 
 func (a *api) getCall(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[callView], error) {
 	c, err := a.Calls.Get(ctx, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(call(c)), nil
+}
+
+func (a *api) interruptCall(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[callView], error) {
+	c, err := a.Calls.Interrupt(ctx, by, in.uuid())
 	if err != nil {
 		return nil, err
 	}

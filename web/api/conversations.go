@@ -16,7 +16,10 @@ func (a *api) registerConversations() {
 		method: http.MethodGet, path: "/conversations", role: fleet.RoleViewer,
 		summary: "List conversations of devices with voice servers, newest first",
 		about: "Their circumstances alone are on record: no audio and no words. The calls of a conversation are those " +
-			"whose actor has its id."}, a.listConversations)
+			"whose actor has its id: /calls?conversation= lists them."}, a.listConversations)
+	register(a, operation{id: "get-conversation", reach: access.Record,
+		method: http.MethodGet, path: "/conversations/{id}", role: fleet.RoleViewer, noun: "conversation",
+		summary: "Show a conversation"}, a.getConversation)
 }
 
 type conversationView struct {
@@ -54,7 +57,11 @@ func conversation(c fleet.Conversation) conversationView {
 }
 
 type listConversationsInput struct {
-	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+	Device   string    `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+	Upstream string    `query:"upstream" maxLength:"200" doc:"Name of the voice server"`
+	End      string    `query:"end" maxLength:"40" doc:"How it ended, as a code; open: those that have not ended; failed: every end that was a failure"`
+	Since    time.Time `query:"since" doc:"Begun then or later"`
+	Until    time.Time `query:"until" doc:"Begun before"`
 	Paging
 }
 
@@ -64,10 +71,22 @@ func (a *api) listConversations(ctx context.Context, _ fleet.Principal,
 	if err != nil {
 		return nil, err
 	}
-	page, err := a.Conversations.Conversations(ctx,
-		fleet.ConversationFilter{Device: device, Limit: in.Limit, Cursor: in.Cursor})
+	ends, err := fleet.ParseConversationEnds(in.End)
+	if err != nil {
+		return nil, err
+	}
+	page, err := a.Conversations.Conversations(ctx, fleet.ConversationFilter{Device: device, Upstream: in.Upstream,
+		Ends: ends, Since: in.Since, Until: in.Until, Limit: in.Limit, Cursor: in.Cursor})
 	if err != nil {
 		return nil, err
 	}
 	return pageOf(page, conversation), nil
+}
+
+func (a *api) getConversation(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[conversationView], error) {
+	c, err := a.Conversations.Conversation(ctx, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(conversation(c)), nil
 }

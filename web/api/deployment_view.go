@@ -86,12 +86,15 @@ type outlookView struct {
 	BlockReason *campaign.BlockReason `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
 	Until       *time.Time            `json:"until" doc:"When that ends automatically, if known"`
 	Quarantine  *quarantineView       `json:"quarantine"`
-	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run"`
+	Hold        *holdView             `json:"hold" doc:"Campaigns leave the device out until it ends"`
+	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run; a hold does not matter here"`
+	Misfits     []misfitView          `json:"misfits" nullable:"false" doc:"Newer releases with an image for its board that it cannot take; 3 at most"`
+	Failed      []failedView          `json:"failed" nullable:"false" doc:"Its latest deployments that failed, one for each build that it does not run; 3 at most"`
 }
 
 // TransformSchema says which objects may be null.
 func (outlookView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return orNull(s, "deployment", "campaign", "quarantine")
+	return orNull(s, "deployment", "campaign", "quarantine", "hold")
 }
 
 type newerView struct {
@@ -99,9 +102,36 @@ type newerView struct {
 	Version   string    `json:"version"`
 }
 
+type misfitView struct {
+	ReleaseID    uuid.UUID           `json:"release_id" format:"uuid"`
+	Version      string              `json:"version"`
+	Skip         firmware.SkipReason `json:"skip" doc:"Why, as in a report of which devices fit"`
+	Reason       string              `json:"reason"`
+	ReasonCode   string              `json:"reason_code" doc:"Reason code of reason; empty without one"`
+	ReasonParams map[string]any      `json:"reason_params" doc:"Parameters of the code"`
+}
+
+type failedView struct {
+	CampaignID   uuid.UUID                `json:"campaign_id" format:"uuid"`
+	ToVersion    string                   `json:"to_version"`
+	State        campaign.DeploymentState `json:"state"`
+	Reason       string                   `json:"reason"`
+	ReasonCode   string                   `json:"reason_code" doc:"Reason code of reason; empty without one"`
+	ReasonParams map[string]any           `json:"reason_params" doc:"Parameters of the code"`
+	FinishedAt   *time.Time               `json:"finished_at"`
+}
+
 func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView {
 	v := outlookView{BlockReason: orNil(o.BlockReason), Until: utcOrNil(o.Until),
 		Newer: viewed(o.Newer, func(r firmware.Release) newerView { return newerView{r.ID, r.Version} })}
+	v.Misfits = viewed(o.Misfits, func(m campaign.Misfit) misfitView {
+		return misfitView{m.Release.ID, m.Release.Version, m.Skip, because(m.Reason), m.Reason.Code, paramsOf(m.Reason)}
+	})
+	v.Failed = viewed(o.Failed, func(d campaign.Deployment) failedView {
+		return failedView{d.Campaign, d.ToVersion, d.State, because(d.Reason), d.Reason.Code, paramsOf(d.Reason),
+			utcOrNil(d.FinishedAt)}
+	})
+	v.Hold = hold(o.Hold)
 	if o.Deployment != nil {
 		v.Deployment = ptr(deployment(*o.Deployment, events))
 	}

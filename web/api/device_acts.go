@@ -16,6 +16,7 @@ func (a *api) registerDeviceActs() {
 		method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Claim the device that shows a code"}, a.claim)
+	a.registerBulk()
 	act := func(verb, summary, about string, role fleet.Role) operation {
 		return operation{id: verb + "-device", reach: access.Device, method: http.MethodPost, path: "/devices/{id}/" + verb, role: role,
 			noun:    "device",

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -28,7 +29,9 @@ type deviceView struct {
 	PresenceEvidenceParams map[string]any  `json:"presence_evidence_params" doc:"Parameters of the code"`
 	LastSeen               *time.Time      `json:"last_seen"`
 	LastPoll               *time.Time      `json:"last_poll"`
-	Transport              string          `json:"transport" doc:"mqtt, mqtts or ws; empty before the first connection"`
+	Transport              string          `json:"transport" doc:"Of the latest connection: mqtt, mqtts or ws; empty before the first"`
+	TransportChoice        fleet.Transport `json:"transport_choice" enum:"mqtt,ws" doc:"How it connects from its next start on"`
+	ForConversations       bool            `json:"for_conversations" doc:"As of its latest start it connects for conversations only: while it is offline nothing is wrong with it"`
 	RemoteAddr             string          `json:"remote_addr"`
 	Enrolment              fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
 	EnrolledAt             *time.Time      `json:"enrolled_at"`
@@ -65,9 +68,10 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
 		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: because(d.PresenceEvidence),
 		PresenceEvidenceCode: d.PresenceEvidence.Code, PresenceEvidenceParams: paramsOf(d.PresenceEvidence),
-		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport, RemoteAddr: d.RemoteAddr,
-		Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags), Notes: d.Notes, Hold: hold(d.Hold),
-		Conflict:    conflict(d),
+		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport,
+		TransportChoice: cmp.Or(d.TransportChoice, fleet.TransportMQTT), ForConversations: d.ConnectsForConversations(),
+		RemoteAddr: d.RemoteAddr, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags),
+		Notes: d.Notes, Hold: hold(d.Hold), Conflict: conflict(d),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
 	if d.ReplacedBy != "" {

@@ -93,10 +93,11 @@ func (a *api) shown(ctx context.Context, d fleet.Device, err error) (*answer[dev
 type updateDeviceInput struct {
 	DevicePath
 	Body struct {
-		Name  *string   `json:"name,omitempty" doc:"Need not be unique; empty shows the MAC address instead"`
-		Notes *string   `json:"notes,omitempty"`
-		Tags  *[]string `json:"tags,omitempty" nullable:"false" doc:"Takes the place of all present tags"`
-		Zone  *string   `json:"time_zone,omitempty" maxLength:"100" example:"Europe/Berlin" doc:"IANA name; empty is the server's"`
+		Name      *string          `json:"name,omitempty" doc:"Need not be unique; empty shows the MAC address instead"`
+		Notes     *string          `json:"notes,omitempty"`
+		Tags      *[]string        `json:"tags,omitempty" nullable:"false" doc:"Takes the place of all present tags"`
+		Zone      *string          `json:"time_zone,omitempty" maxLength:"100" example:"Europe/Berlin" doc:"IANA name; empty is the server's"`
+		Transport *fleet.Transport `json:"transport_choice,omitempty" enum:"mqtt,ws" doc:"How it connects from its next start on; ws is for conversations only"`
 	}
 }
 
@@ -107,7 +108,7 @@ func (a *api) updateDevice(ctx context.Context, by fleet.Principal, in *updateDe
 		return nil, err
 	}
 	d, err := a.Devices.Update(ctx, by, id, fleet.DevicePatch{Name: in.Body.Name, Notes: in.Body.Notes, Tags: in.Body.Tags,
-		TimeZone: in.Body.Zone})
+		TimeZone: in.Body.Zone, Transport: in.Body.Transport})
 	return a.shown(ctx, d, err)
 }
 

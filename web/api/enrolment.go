@@ -62,6 +62,7 @@ type ruleView struct {
 	Until        *time.Time           `json:"until"`
 	MaxDevices   int                  `json:"max_devices" doc:"0 is any number"`
 	Tags         []string             `json:"tags" nullable:"false" doc:"Set on devices that it lets in"`
+	Transport    fleet.Transport      `json:"transport" enum:",mqtt,ws" doc:"Chosen for devices that it lets in; empty is mqtt"`
 	Accepted     int                  `json:"accepted" doc:"Devices it has let in"`
 	Refused      int                  `json:"refused" doc:"Polls it has refused since fleetd started"`
 	CreatedBy    string               `json:"created_by"`
@@ -74,7 +75,7 @@ func viewRule(r enrolment.RuleRow, place int) ruleView {
 		Networks: []string{},
 		Devices:  r.Devices, DevicesCount: len(r.Devices), From: utcOrNil(r.From), Until: utcOrNil(r.Until),
 		MaxDevices: r.MaxDevices,
-		Tags:       orEmpty(r.Tags), Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy,
+		Tags:       orEmpty(r.Tags), Transport: r.Transport, Accepted: r.Accepted, Refused: r.Refused, CreatedBy: r.CreatedBy,
 		CreatedAt: utc(r.CreatedAt),
 		UpdatedAt: utc(r.UpdatedAt)}
 	for _, p := range r.Networks {
@@ -123,6 +124,7 @@ type RuleFields struct {
 	Until      *time.Time            `json:"until,omitempty"`
 	MaxDevices *int                  `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
 	Tags       *[]string             `json:"tags,omitempty" maxItems:"32" nullable:"false"`
+	Transport  *fleet.Transport      `json:"transport,omitempty" enum:",mqtt,ws" doc:"Chosen for devices that it lets in; empty is mqtt"`
 	NoFrom     bool                  `json:"clear_from,omitempty" doc:"No start"`
 	NoUntil    bool                  `json:"clear_until,omitempty" doc:"No end"`
 }
@@ -133,6 +135,7 @@ func (f RuleFields) apply(r *enrolment.Rule) error {
 	set(&r.Action, f.Action)
 	set(&r.Boards, f.Boards)
 	set(&r.Tags, f.Tags)
+	set(&r.Transport, f.Transport)
 	set(&r.MaxDevices, f.MaxDevices)
 	if f.From != nil || f.NoFrom {
 		r.From = utcOrNil(f.From)

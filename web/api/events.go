@@ -30,13 +30,13 @@ func (a *api) registerEvents() {
 }
 
 type eventsInput struct {
-	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval" doc:"One or several, with commas; all, if left out"`
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert" doc:"One or several, with commas; all, if left out"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
 }
 
 // eventView is the data of one event.
 type eventView struct {
-	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval"`
+	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert"`
 	At         time.Time       `json:"at"`
 	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
 	Presence   fleet.Presence  `json:"presence,omitempty"`
@@ -49,6 +49,7 @@ type eventView struct {
 	JobID      string          `json:"job_id,omitempty"`
 	CoreDumpID string          `json:"core_dump_id,omitempty"`
 	ApprovalID string          `json:"approval_id,omitempty"`
+	AlertID    string          `json:"alert_id,omitempty"`
 }
 
 func event(e fleet.Event) eventView {
@@ -71,6 +72,8 @@ func event(e fleet.Event) eventView {
 		v.CoreDumpID = e.Subject
 	case fleet.EventApproval:
 		v.ApprovalID = e.Subject
+	case fleet.EventAlert:
+		v.AlertID = e.Subject
 	}
 	return v
 }

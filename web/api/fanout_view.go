@@ -22,6 +22,7 @@ type FanOutView struct {
 	TimeoutMs   int64             `json:"timeout_ms" doc:"Of each call; 0 takes what the tool needs"`
 	Offline     string            `json:"offline" enum:"skip,wait" doc:"What becomes of devices that are not connected"`
 	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on, or from its approval; 0 with skip"`
+	Interrupt   bool              `json:"interrupt" doc:"It does not wait for the end of conversations"`
 	State       fleet.FanOutState `json:"state" enum:"pending_approval,running,completed,canceled,refused"`
 	ApprovalID  *uuid.UUID        `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that it waits for or was given"`
 	Targets     int               `json:"targets" doc:"Devices that it goes to"`
@@ -34,7 +35,8 @@ type FanOutView struct {
 func fanOut(f fleet.FanOut) FanOutView {
 	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
 		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip",
-		OfflineWait: f.OfflineWait.Milliseconds(), State: f.State, Targets: f.Targets, Skipped: f.Skipped,
+		OfflineWait: f.OfflineWait.Milliseconds(), Interrupt: f.Interrupt,
+		State: f.State, Targets: f.Targets, Skipped: f.Skipped,
 		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
 	if f.OfflineWait > 0 {
 		v.Offline = "wait"
@@ -76,6 +78,7 @@ func fanOutWaiting(b *fleet.FanOutBlock) *fanOutWaitingView {
 type fanOutCounts struct {
 	Waiting   int `json:"waiting" doc:"Not yet called"`
 	Awaited   int `json:"awaiting_online" doc:"Of these, not connected: called when they come online"`
+	Talking   int `json:"in_conversation" doc:"Of these, in a conversation: called after its end, or after a bound"`
 	Done      int `json:"done" doc:"Calls with an outcome"`
 	Pending   int `json:"pending"`
 	Sent      int `json:"sent"`
@@ -91,7 +94,8 @@ type fanOutCounts struct {
 
 func counts(p fleet.FanOutProgress) fanOutCounts {
 	n := p.ByState
-	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Done: p.Done(), Pending: n[fleet.CallPending],
+	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Talking: p.InConversation, Done: p.Done(),
+		Pending:   n[fleet.CallPending],
 		Sent:      n[fleet.CallSent],
 		Succeeded: n[fleet.CallSucceeded], ToolError: n[fleet.CallToolError], TimedOut: n[fleet.CallTimedOut],
 		Unknown: n[fleet.CallUnknown], Refused: n[fleet.CallRefused], Invalid: n[fleet.CallInvalid],
@@ -130,6 +134,7 @@ type previewView struct {
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets" doc:"Devices that would be called"`
 	Offline  int          `json:"offline" doc:"Of these, not connected now: see offline of the request"`
+	Talking  int          `json:"in_conversation" doc:"Of the targets, in a conversation whose end would be waited for: see interrupt of the request"`
 	Approval int          `json:"need_approval" doc:"Of the targets: if there are any, the fan-out waits for its approval"`
 	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
 	Effect   string       `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of each device's connection; empty: nothing"`
@@ -138,7 +143,8 @@ type previewView struct {
 }
 
 func preview(p fleet.FanOutPreview) previewView {
-	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, Approval: p.NeedApproval,
+	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, Talking: p.Talking,
+		Approval: p.NeedApproval,
 		UserOnly: p.UserOnly,
 		Effect:   string(p.Effect), Confirm: p.NeedsConfirm(), Skipped: []reasonView{}}
 	for _, s := range p.Skipped {

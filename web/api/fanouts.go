@@ -49,6 +49,7 @@ type createFanOutInput struct {
 		Offline     string    `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
 		OfflineWait int64     `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
 		Confirm     int       `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
+		Interrupt   bool      `json:"interrupt,omitempty" doc:"Do not wait for the end of conversations that the calls would interrupt; otherwise these devices are called after it, or after a bound"`
 		DryRun      bool      `json:"dry_run,omitempty" doc:"Only say what would be done"`
 	}
 }
@@ -57,27 +58,16 @@ func (in *createFanOutInput) request(by fleet.Principal) (fleet.FanOutRequest, e
 	b := in.Body
 	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
 		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm,
-		Purpose: b.Purpose}
+		Purpose: b.Purpose, Interrupt: b.Interrupt}
 	switch {
 	case b.Offline == "wait":
 		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
 	case b.OfflineWait != 0:
 		return r, fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
 	}
-	if (b.Query == nil) == (b.Devices == nil) {
-		return r, fleet.Refuse(fleet.ErrInvalid, "audience_missing")
-	}
-	if b.Query != nil {
-		r.Query = *b.Query
-	}
-	for _, s := range b.Devices {
-		id, err := fleet.ParseDeviceID(s)
-		if err != nil {
-			return r, err
-		}
-		r.Devices = append(r.Devices, id)
-	}
-	return r, nil
+	var err error
+	r.Query, r.Devices, err = audienceOf(b.Query, b.Devices)
+	return r, err
 }
 
 type createFanOutOutput struct {

@@ -131,7 +131,7 @@ func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
 
 func TestCancelFanOut(t *testing.T) {
 	w := newWorld(t)
-	turn, err := w.link.Queue(unit) // the device is busy: the fan-out waits
+	turn, err := w.link.Queue(unit, fleet.KindOperator) // the device is busy: the fan-out waits
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type belongings struct {
 	device                                     fleet.DeviceID
 	call, snapshot, coreDump, campaign, fanOut string
 	name, tag, reason, campaignName            string
-	approval                                   string
+	approval, conversation                     string
 }
 
 const marker = "zqxmarker"
@@ -75,12 +75,23 @@ func newSides(t *testing.T, w *world) sides {
 		f := ok(w.post(t, "/fanouts", fmt.Sprintf(
 			`{"q":"id:%s","tool":"self.say","arguments":{"text":%q}}`, id, b.name)))
 		b.fanOut = decode[FanOutView](t, f, 201).ID.String()
+		b.conversation = w.conversation(t, id, b.name)
 		remove := w.askFirst(t, "self.say")
 		asked := decode[callView](t, w.post(t, at+"/calls", `{"tool":"self.say","arguments":{"text":"`+b.name+`"}}`), 200)
 		b.approval = asked.ApprovalID.String()
 		remove()
 	}
 	return all
+}
+
+// conversation puts a conversation of a device on record.
+func (w *world) conversation(t *testing.T, id fleet.DeviceID, upstream string) string {
+	t.Helper()
+	c := fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: id, Upstream: upstream, Begin: time.Now().UTC()}
+	if err := w.store.SaveConversations(t.Context(), []fleet.Conversation{c}); err != nil {
+		t.Fatal(err)
+	}
+	return c.ID.String()
 }
 
 // coreDump puts a core dump of a device on record, as if it had uploaded one.
@@ -117,6 +128,8 @@ func (b *belongings) address(of string) string {
 		id = b.campaign
 	case "approvals":
 		id = b.approval
+	case "conversations":
+		id = b.conversation
 	}
 	return pathParam.ReplaceAllStringFunc(of, func(param string) string {
 		switch param {

@@ -43,6 +43,8 @@ type PresenceCounts struct {
 	Unresponsive int `json:"unresponsive"`
 	Offline      int `json:"offline"`
 	Pending      int `json:"pending"`
+	// Of samples it is 0.
+	Conversations int `json:"between_conversations" doc:"Offline, and connecting for conversations only; not among offline. 0 in presence_over_time"`
 }
 
 type sampleCounts struct {
@@ -83,7 +85,8 @@ func (a *api) getStats(ctx context.Context, _ fleet.Principal, in *statsInput) (
 		return nil, err
 	}
 	v.Reached = listOf(samples, func(s fleet.PresenceSample) sampleCounts {
-		return sampleCounts{utc(s.At), PresenceCounts{s.Online, s.Unresponsive, s.Offline, s.Pending}}
+		return sampleCounts{utc(s.At), PresenceCounts{Online: s.Online, Unresponsive: s.Unresponsive,
+			Offline: s.Offline, Pending: s.Pending}}
 	}).Body.Items
 	return answerWith(v), nil
 }
@@ -128,5 +131,7 @@ func (p *PresenceCounts) add(presence fleet.Presence, n int) {
 		p.Offline += n
 	case fleet.PresencePending:
 		p.Pending += n
+	case fleet.CountedBetween:
+		p.Conversations += n
 	}
 }

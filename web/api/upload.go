@@ -31,6 +31,7 @@ type uploadInput struct {
 	Board    string `query:"board" maxLength:"200" doc:"Board that the image was built for, as its devices name it; without it, every board with the image's chip"`
 	Notes    string `query:"notes" maxLength:"10000"`
 	FileName string `query:"file_name" maxLength:"300" doc:"Name of the file, of a raw body"`
+	DryRun   bool   `query:"dry_run" doc:"Stores nothing: the answer, 200, is the image that it would be"`
 
 	r *http.Request
 	w http.ResponseWriter
@@ -61,7 +62,7 @@ type uploadOutput struct {
 }
 
 func describeUpload(a *api, h *huma.Operation) {
-	also[imageView](a, h, "200", "The very same image is on record already; nothing was changed")
+	also[imageView](a, h, "200", "The very same image is on record already, or it was a dry run; nothing was changed")
 	also[imageView](a, h, "201", "The image is on record")
 }
 
@@ -107,19 +108,29 @@ func (a *api) receive(ctx context.Context, by fleet.Principal, in *uploadInput, 
 	error) {
 	u := firmware.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
 	if !in.form() {
-		return a.Firmware.Upload(ctx, by, u)
+		return a.upload(ctx, by, in, u)
 	}
 	in.r.Body = body
 	if err := in.r.ParseMultipartForm(formMemory); err != nil {
 		return firmware.Image{}, false, refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.file_form"))
 	}
 	defer func() { _ = in.r.MultipartForm.RemoveAll() }()
-	return a.receiveForm(ctx, by, in.r, u)
+	return a.receiveForm(ctx, by, in, u)
 }
 
-func (a *api) receiveForm(ctx context.Context, by fleet.Principal, r *http.Request,
-	u firmware.ImageUpload) (firmware.Image,
+// upload stores the image, or says what it would be.
+func (a *api) upload(ctx context.Context, by fleet.Principal, in *uploadInput, u firmware.ImageUpload) (firmware.Image,
 	bool, error) {
+	if in.DryRun {
+		img, _, err := a.Firmware.Inspect(ctx, by, u)
+		return img, false, err
+	}
+	return a.Firmware.Upload(ctx, by, u)
+}
+
+func (a *api) receiveForm(ctx context.Context, by fleet.Principal, in *uploadInput, u firmware.ImageUpload) (
+	firmware.Image, bool, error) {
+	r := in.r
 	file, header, err := r.FormFile("file")
 	if err != nil {
 		return firmware.Image{}, false, fleet.Refuse(fleet.ErrInvalid, "file_missing.part").At("file")
@@ -137,7 +148,7 @@ func (a *api) receiveForm(ctx context.Context, by fleet.Principal, r *http.Reque
 			*to = v[0]
 		}
 	}
-	return a.Firmware.Upload(ctx, by, u)
+	return a.upload(ctx, by, in, u)
 }
 
 // formManifest reads the .manifest file of a form, sent as a file or as a field.

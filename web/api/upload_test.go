@@ -69,6 +69,29 @@ func TestUpload(t *testing.T) {
 	}
 }
 
+// A dry run reads the file as an upload does, and stores nothing.
+func TestUploadDryRun(t *testing.T) {
+	w := newWorld(t)
+	app := esptest.App{Version: "v1.0"}
+	r := w.upload(t, "/images?dry_run=true&board=esp-box-3", "", bytes.NewReader(app.Bytes()))
+	i := decode[imageView](t, r, 200)
+	if i.Version != "v1.0" || i.Board != "esp-box-3" || len(i.SHA256) != 64 || len(i.Warnings) == 0 {
+		t.Errorf("answered %s", r.body)
+	}
+	if got := w.get(t, "/images/"+i.SHA256); got.status != 404 {
+		t.Errorf("after a dry run the image is answered %d %s", got.status, got.body)
+	}
+	bad := app.Bytes()
+	bad[len(bad)-1] ^= 1
+	if r := w.upload(t, "/images?dry_run=true", "", bytes.NewReader(bad)); r.status != 422 {
+		t.Errorf("a damaged file is answered %d %s", r.status, r.body)
+	}
+	stored := decode[imageView](t, w.upload(t, "/images", "", bytes.NewReader(app.Bytes())), 201)
+	if stored.SHA256 != i.SHA256 {
+		t.Errorf("stored as %s, the dry run said %s", stored.SHA256, i.SHA256)
+	}
+}
+
 // A form may name the board after the file, as curl -F does.
 func TestUploadForm(t *testing.T) {
 	w := newWorld(t)

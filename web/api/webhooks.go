@@ -92,7 +92,7 @@ type createWebhookInput struct {
 	Body struct {
 		Name    string              `json:"name" minLength:"1" maxLength:"120"`
 		URL     string              `json:"url" minLength:"1" maxLength:"2000" doc:"http or https"`
-		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided" doc:"All, if left out"`
+		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended" doc:"All, if left out"`
 		Secret  string              `json:"secret,omitempty" maxLength:"200" doc:"Of 16 bytes or more; one is made if left out"`
 		Enabled *bool               `json:"enabled,omitempty" doc:"true, if left out"`
 	}
@@ -120,7 +120,7 @@ type updateWebhookInput struct {
 	Body struct {
 		Name    *string             `json:"name,omitempty" maxLength:"120"`
 		URL     *string             `json:"url,omitempty" maxLength:"2000"`
-		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided"`
+		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended"`
 		Secret  *string             `json:"secret,omitempty" maxLength:"200"`
 		Enabled *bool               `json:"enabled,omitempty"`
 	}

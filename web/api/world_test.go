@@ -15,14 +15,17 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/mail"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
@@ -58,6 +61,7 @@ type world struct {
 	jobs      *jobs.Jobs // not run
 	link      *fleettest.Link
 	events    *fleet.Events
+	open      *fleet.OpenConversations
 	presence  *fleet.Presences
 	enrolment *enrolment.Service
 	rules     *enrolment.Rules
@@ -74,6 +78,31 @@ type world struct {
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
 	policies  *policy.Service
+	alerts    *alert.Service // its loop does not run
+
+	upstreams    *fleet.Upstreams
+	upstreamLink upstreamLink
+}
+
+// upstreamLink is a relay that knows what a test says.
+type upstreamLink struct {
+	mu      sync.Mutex
+	health  fleet.UpstreamHealth
+	outcome fleet.UpstreamCheck
+	checked []fleet.UpstreamChoice
+}
+
+func (l *upstreamLink) UpstreamHealth(uuid.UUID, time.Time) fleet.UpstreamHealth {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.health
+}
+
+func (l *upstreamLink) CheckUpstream(_ context.Context, c fleet.UpstreamChoice) fleet.UpstreamCheck {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checked = append(l.checked, c)
+	return l.outcome
 }
 
 // encoder writes calls for previews; how devices get them is the broker's.
@@ -95,6 +124,7 @@ func newWorld(t testing.TB) *world {
 	db := pgtest.New(t)
 	w := &world{db: db, store: postgres.New(db, postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
 		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}
+	w.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: w.events})
 	log := slog.New(slog.NewTextHandler(w.log, nil))
 	w.domain(t, log)
 	w.Server = httptest.NewServer(mounted(w.api))
@@ -144,9 +174,10 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
-		Pins:    pins,
-		Link:    w.link,
-		Watcher: w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
+		Pins:          pins,
+		Link:          w.link,
+		Interruptions: &fleet.Interruptions{Open: w.open},
+		Watcher:       w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
 	w.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir,
@@ -170,14 +201,22 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.jobs = work
+	w.alerts = alert.New(alert.Options{Store: w.store, Facts: w.store, Events: w.events, Log: log,
+		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }})
 	w.run(t, approvals.Run, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
+	w.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: w.store, Sealer: sealer, Targets: targets,
+		Link: &w.upstreamLink, Fixed: &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: "flag.test",
+			URL: "ws://flag.test/xiaozhi/v1/", Auth: fleet.UpstreamAuthSecret}, Key: "of-the-flag"}, Log: log})
+	if err := w.upstreams.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks,
+		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Alerts: w.alerts,
 		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }

@@ -24,6 +24,15 @@ func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
 		sendError(w, http.StatusBadRequest, "Device-Id header missing or invalid")
 		return
 	}
+	if v := h.o.VoiceCodes; v != nil {
+		// The code that the device shows is not ours: no proof is due, and for some
+		// time the device is to go on showing it.
+		client := strings.TrimSpace(r.Header.Get("Client-Id"))
+		if shown, showing := v.Shown(id); shown && h.o.Enrolments.Activate(id, client) {
+			h.sendActivated(w, !showing)
+			return
+		}
+	}
 	proof, kind := readProof(r.Body)
 	switch kind {
 	case proofMalformed:
@@ -95,4 +104,11 @@ func readProof(body io.Reader) (enrolment.SerialProof, proofKind) {
 		return enrolment.SerialProof{}, proofMalformed
 	}
 	return enrolment.SerialProof{Serial: b.Serial, Challenge: b.Challenge, MAC: mac}, proofGiven
+}
+
+// VoiceCodes knows which devices show a code of their voice server.
+type VoiceCodes interface {
+	// Shown reports whether a device was sent such a code since it started, and
+	// whether it is to go on showing it.
+	Shown(id fleet.DeviceID) (shown, showing bool)
 }

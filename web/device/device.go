@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -63,7 +64,9 @@ type Options struct {
 	Downloads  *firmware.Downloads // nil: no firmware is served
 	// VisionTokens authenticate cameras. nil: their pictures are not accepted.
 	VisionTokens VisionTokens
-	Explainer    Explainer // answers questions about pictures; nil: they are kept, and the caller looks at them
+	VoiceCodes   VoiceCodes       // nil: devices show no codes of voice servers
+	WebSocket    http.HandlerFunc // of devices that talk over it; nil: none do
+	Explainer    Explainer        // answers questions about pictures; nil: they are kept, and the caller looks at them
 	Log          *slog.Logger
 	Now          func() time.Time // default: time.Now
 
@@ -108,7 +111,13 @@ func New(o Options) *Handler {
 
 // Routes adds the handler's routes to r. They must stand outside of all that
 // expects a browser or a token.
-func (h *Handler) Routes(r chi.Router) { r.Group(h.routes) }
+func (h *Handler) Routes(r chi.Router) {
+	r.Group(h.routes)
+	if h.o.WebSocket != nil {
+		r.Get(enrolment.WebSocketPath, h.o.WebSocket)
+		r.Get(strings.TrimSuffix(enrolment.WebSocketPath, "/"), h.o.WebSocket)
+	}
+}
 
 func (h *Handler) routes(r chi.Router) {
 	r.Use(lingers)

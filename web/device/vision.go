@@ -38,7 +38,8 @@ type VisionTokens interface {
 // An Explainer answers questions about pictures.
 type Explainer interface {
 	// Explain returns the JSON for the device, unchanged: an object with success,
-	// action and response, or success and message. clientID is the device's own.
+	// action and response, or success and message; nil without an error: there is
+	// no one to ask. clientID is the device's own.
 	Explain(ctx context.Context, p fleet.Photo, clientID string) (answer []byte, err error)
 }
 
@@ -146,10 +147,9 @@ func readQuestion(part *multipart.Part) (string, error) {
 func (h *Handler) answerPhoto(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
 	if h.o.Explainer != nil {
 		answer, err := h.o.Explainer.Explain(ctx, p, fleet.CleanText(clientID, 100))
-		if err != nil {
-			return nil, err
+		if err != nil || answer != nil {
+			return answer, err
 		}
-		return answer, nil
 	}
 	key, args := "vision.kept", []any{"call", p.Snapshot.Call}
 	if p.Snapshot.Call == uuid.Nil {

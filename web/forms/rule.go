@@ -11,17 +11,17 @@ import (
 
 // A Rule is a rule of enrolment as it is typed: the fields name, action,
 // boards, networks, devices (text) and list (a file), from, until, max_devices,
-// tags, enabled.
+// tags, transport, enabled.
 type Rule struct {
 	Name, Action, Boards, Networks, Devices string
-	From, Until, Max, Tags                  string
+	From, Until, Max, Tags, Transport       string
 	Enabled                                 bool
 }
 
 // FillRule is the form of a rule, its times in the zone of the viewer.
 func FillRule(r enrolment.Rule, zone *time.Location) Rule {
 	f := Rule{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "),
-		Tags: strings.Join(r.Tags, ", "), Enabled: r.Enabled}
+		Tags: strings.Join(r.Tags, ", "), Transport: string(r.Transport), Enabled: r.Enabled}
 	lines := make([]string, 0, len(r.Devices))
 	for _, id := range r.Devices {
 		lines = append(lines, id.MAC())
@@ -47,7 +47,7 @@ func FillRule(r enrolment.Rule, zone *time.Location) Rule {
 // Read reads the form, its times in the zone of the viewer.
 func (f Rule) Read(zone *time.Location) (r enrolment.Rule, err error) {
 	r = enrolment.Rule{Name: f.Name, Action: enrolment.RuleAction(f.Action), Enabled: f.Enabled,
-		Boards: splitList(f.Boards), Tags: splitList(f.Tags)}
+		Boards: splitList(f.Boards), Tags: splitList(f.Tags), Transport: fleet.Transport(f.Transport)}
 	if r.Networks, err = enrolment.ParseNetworks(f.Networks); err != nil {
 		return r, err
 	}

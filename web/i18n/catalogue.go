@@ -17,36 +17,51 @@ var files embed.FS
 // one is a mistake in the build and stops the start.
 var catalogue = mustLoad(files)
 
-// forms are the plural forms of one text: one and other, or only other.
+// forms are the plural forms of one text: one and other, or only other. Three
+// are the name of the parameter that picks the form, where that is not n, one
+// and other.
 type forms []string
 
 type message map[Lang]forms
 
-func (f forms) form(args []any) string {
-	if len(f) == 2 && countIsOne(args) {
+// texts are the forms without the name of what picks among them.
+func (f forms) texts() []string { return f[max(0, len(f)-2):] }
+
+// count is the name of the parameter that picks among the forms.
+func (f forms) count() string {
+	if len(f) == 3 {
 		return f[0]
 	}
-	return f[len(f)-1]
+	return "n"
 }
 
-func countIsOne(args []any) bool {
+func (f forms) form(args []any) string {
+	texts := f.texts()
+	if len(texts) == 2 && f.countIsOne(args) {
+		return texts[0]
+	}
+	return texts[len(texts)-1]
+}
+
+func (f forms) countIsOne(args []any) bool {
 	for i := 0; i+1 < len(args); i += 2 {
-		if args[i] == "n" {
+		if args[i] == f.count() {
 			return args[i+1] == 1 || args[i+1] == int64(1)
 		}
 	}
 	return false
 }
 
-// UnmarshalJSON accepts "text" and ["one text", "other texts"].
+// UnmarshalJSON accepts "text", ["one text", "other texts"] and
+// ["count", "one text", "other texts"].
 func (f *forms) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		*f = make(forms, 1)
 		return json.Unmarshal(b, &(*f)[0])
 	}
 	var list []string
-	if err := json.Unmarshal(b, &list); err != nil || len(list) != 2 {
-		return fmt.Errorf("want a text or the pair one, other: %s", b)
+	if err := json.Unmarshal(b, &list); err != nil || len(list) < 2 || len(list) > 3 {
+		return fmt.Errorf("want a text, the pair one and other, or the name of the count before it: %s", b)
 	}
 	*f = list
 	return nil
@@ -99,8 +114,8 @@ var placeholder = regexp.MustCompile(`\{([a-z_]+)\}`)
 // Placeholders lists the parameters that a message names.
 func Placeholders(key string) []string {
 	var names []string
-	for _, texts := range catalogue[key] {
-		for _, text := range texts {
+	for _, f := range catalogue[key] {
+		for _, text := range f.texts() {
 			names = append(names, placeholdersIn(text)...)
 		}
 	}

@@ -213,6 +213,8 @@ func (s *source) variants(code string) []string {
 		for _, name := range []string{"State", "DeploymentState", "ReleaseState", "FanOutState", "CallState", "ApprovalState"} {
 			of = append(of, s.typed[name]...)
 		}
+	case "invalid_upstream_url.":
+		of = []string{"missing", "form", "credentials", "scheme"}
 	case "image_in_use.":
 		of = []string{"release", "campaign"}
 	case "image_":

@@ -103,7 +103,11 @@ func Duration(l Lang, d time.Duration) string {
 	return pair(l, "d", int(d.Hours())/24, "h", int(d.Hours())%24)
 }
 
-func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
+// seconds divides once: d.Seconds adds the seconds to their fraction, which
+// makes 1.6800000000000002 of 1.68.
+func seconds(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Milliseconds())/1000, 'f', -1, 64)
+}
 
 func pair(l Lang, big string, n int, small string, rest int) string {
 	if rest == 0 {
@@ -143,5 +147,5 @@ var JSKeys = []string{
 	"time.now", "time.ago.s", "time.ago.min", "time.ago.h", "time.ago.d",
 	"time.in.s", "time.in.min", "time.in.h", "time.in.d",
 	"time.for.s", "time.for.min", "time.for.h", "time.for.d",
-	"js.copied", "js.selected", "js.new", "js.offline", "js.failed",
+	"js.copied", "js.selected", "js.selected_all", "js.new", "js.unanswered", "js.calls", "js.stale", "js.failed",
 }

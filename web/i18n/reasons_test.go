@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
@@ -22,6 +23,7 @@ import (
 func reasonParams(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
 	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, fleet.UploadReasons,
+		fleet.WaitReasons,
 		firmware.Reasons, campaign.Reasons} {
 		for code, names := range table {
 			if _, twice := all[code]; twice {
@@ -169,4 +171,21 @@ func paramNames(call *ast.CallExpr) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Every condition has its texts, with no parameter that it does not have.
+func TestAlertsHaveMessages(t *testing.T) {
+	for _, c := range alert.Conditions {
+		for _, key := range []string{"alert.kind." + string(c.Kind), "alert.what." + string(c.Kind)} {
+			if !i18n.Has(key) {
+				t.Errorf("there is no message %s", key)
+				continue
+			}
+			for _, name := range i18n.Placeholders(key) {
+				if !slices.Contains(c.Params, name) {
+					t.Errorf("%s: {%s} is no parameter of the condition", key, name)
+				}
+			}
+		}
+	}
 }

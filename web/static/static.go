@@ -16,12 +16,14 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
 
-//go:embed assets/css/*.css assets/*.js assets/*.svg vendor/*.js vendor/*.css vendor/esp-web-tools/*.js
+//go:embed assets/css/*.css assets/*.js assets/*.svg
+//go:embed vendor/*.js vendor/*.css vendor/esp-web-tools/*.js vendor/fonts/*.woff2
 var files embed.FS
 
 // Prefix is where [Handler] expects to be mounted.
@@ -29,7 +31,7 @@ const Prefix = "/static/"
 
 type asset struct {
 	contentType string
-	plain, gzip []byte
+	plain, gzip []byte // gzip is nil for what is compressed already
 }
 
 var (
@@ -44,14 +46,21 @@ func init() {
 		}
 	}
 	addFolder("vendor/esp-web-tools")
+	addFolder("vendor/fonts")
 	// The sheets are written apart and served as one; their layers, not their
 	// order, decide who wins.
 	var sheet []byte
 	for _, name := range glob("assets/css/*.css") {
 		sheet = append(sheet, read(name)...)
 	}
+	// url(fonts/NAME) of a sheet is the public address of the file.
+	sheet = fontAddress.ReplaceAllFunc(sheet, func(m []byte) []byte {
+		return []byte("url(" + Path(string(m[len("url("):len(m)-1])) + ")")
+	})
 	add("app.css", sheet)
 }
+
+var fontAddress = regexp.MustCompile(`url\(fonts/[^)]+\)`)
 
 func glob(pattern string) []string {
 	found, err := fs.Glob(files, pattern)
@@ -74,7 +83,7 @@ func add(base string, b []byte) {
 	sum := sha256.Sum256(b)
 	public := strings.TrimSuffix(base, ext) + "." + hex.EncodeToString(sum[:6]) + ext
 	names[base] = public
-	assets[public] = asset{contentType: mime.TypeByExtension(ext), plain: b, gzip: compress(b)}
+	assets[public] = newAsset(ext, b)
 }
 
 // addFolder serves modules that import each other by their plain names: those
@@ -89,8 +98,17 @@ func addFolder(folder string) {
 	for _, name := range files {
 		b, base := read(name), path.Base(name)
 		names[path.Base(folder)+"/"+base] = public + "/" + base
-		assets[public+"/"+base] = asset{contentType: mime.TypeByExtension(path.Ext(base)), plain: b, gzip: compress(b)}
+		assets[public+"/"+base] = newAsset(path.Ext(base), b)
 	}
+}
+
+// newAsset compresses what is not compressed yet, as fonts are. Their type is
+// not in every system's table.
+func newAsset(ext string, b []byte) asset {
+	if ext == ".woff2" {
+		return asset{contentType: "font/woff2", plain: b}
+	}
+	return asset{contentType: mime.TypeByExtension(ext), plain: b, gzip: compress(b)}
 }
 
 func compress(b []byte) []byte {
@@ -124,7 +142,7 @@ func Handler() http.Handler {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 		h.Set("Vary", "Accept-Encoding")
 		body := a.plain
-		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		if a.gzip != nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			h.Set("Content-Encoding", "gzip")
 			body = a.gzip
 		}

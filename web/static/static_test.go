@@ -84,9 +84,11 @@ func TestHandler(t *testing.T) {
 		Handler().ServeHTTP(w, r)
 		return w.Result()
 	}
-	var want []byte
+	want := assets[strings.TrimPrefix(Path("app.css"), Prefix)].plain
 	for _, name := range glob("assets/css/*.css") {
-		want = append(want, read(name)...)
+		if first, _, _ := strings.Cut(string(read(name)), "\n"); !strings.Contains(string(want), first) {
+			t.Errorf("the sheet does not contain %s", name)
+		}
 	}
 
 	plain := get(Path("app.css"), "")
@@ -114,5 +116,25 @@ func TestHandler(t *testing.T) {
 	}
 	if got := get("/static/../static.go", "").StatusCode; got != http.StatusNotFound {
 		t.Errorf("a path outside answers %d, want 404", got)
+	}
+}
+
+// A font is named in the sheet by its public address, and is not compressed a
+// second time.
+func TestFonts(t *testing.T) {
+	sheet := string(assets[strings.TrimPrefix(Path("app.css"), Prefix)].plain)
+	named := regexp.MustCompile(`url\((/static/[^)]+\.woff2)\)`).FindAllStringSubmatch(sheet, -1)
+	if len(named) < 2 {
+		t.Fatalf("the sheet names %d fonts", len(named))
+	}
+	for _, m := range named {
+		r := httptest.NewRequest("GET", m[1], nil)
+		r.Header.Set("Accept-Encoding", "gzip")
+		w := httptest.NewRecorder()
+		Handler().ServeHTTP(w, r)
+		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "font/woff2" ||
+			w.Header().Get("Content-Encoding") != "" || !strings.HasPrefix(w.Body.String(), "wOF2") {
+			t.Errorf("%s answers %d, %v", m[1], w.Code, w.Header())
+		}
 	}
 }

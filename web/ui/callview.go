@@ -21,6 +21,7 @@ type CallView struct {
 	Call       fleet.Call
 	DeviceName string
 	Pictures   []Snapshot // uploaded for this call
+	CanAct     bool       // the viewer may have it go on if it waits for the end of a conversation
 	Compact    bool       // shown next to the form: links to the record, leaves out what the form shows
 }
 
@@ -130,6 +131,20 @@ func (v CallView) means() (key string, ok bool) {
 		return "call.means.left", true
 	}
 	key, ok = explained[v.Call.State]
+	if !fleet.ByEvidence(v.Call.Tool) {
+		return key, ok
+	}
+	switch {
+	case v.Call.State == fleet.CallTimedOut:
+		key = "call.means.timed_out.evidence"
+	case v.Call.State != fleet.CallSent:
+	case v.Call.Tool == fleet.ToolUpgradeFirmware:
+		key = "call.means.sent.upgrade"
+	case fleet.EffectOf(v.Call.Tool) == fleet.EffectLeaves:
+		key = "call.means.sent.leaves"
+	default:
+		key = "call.means.sent.restarts"
+	}
 	return key, ok
 }
 
@@ -142,4 +157,14 @@ var explained = map[fleet.CallState]string{
 	fleet.CallRefused: "call.means.not_sent", fleet.CallInvalid: "call.means.not_sent",
 	fleet.CallOffline: "call.means.not_sent", fleet.CallCanceled: "call.means.not_sent",
 	fleet.CallToolError: "call.means.tool_error",
+}
+
+// firstText is the first text of the answer; "true" says no more than the state.
+func (v CallView) firstText() string {
+	for _, p := range content(v.Call.Result) {
+		if p.Type == "text" && p.Text != "true" {
+			return p.Text
+		}
+	}
+	return ""
 }

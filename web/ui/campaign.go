@@ -122,8 +122,8 @@ func (b CampaignBoard) after(a *acts, tally CampaignTally) {
 	}
 	c := b.Campaign
 	still := c.State == campaign.Paused || c.State.Final()
-	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight > 0 && c.RollbackWith == uuid.Nil &&
-		c.RollbackOf == uuid.Nil
+	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight+tally.Verifying > 0 &&
+		c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
 }
 
 // own reports whether the reader made the plan what it is, and so cannot be
@@ -145,6 +145,33 @@ func (b CampaignBoard) saying(ctx context.Context) string {
 		return t(ctx, "campaign.say.running", "i", c.Wave+1, "n", len(b.Waves))
 	}
 	return t(ctx, "campaign.say."+string(c.State), "n", c.Targets)
+}
+
+// hopeless reports whether the open wave can no longer reach its goal.
+func (b CampaignBoard) hopeless() bool {
+	i := b.Campaign.Wave
+	return i < len(b.Waves) && b.Waves[i].State == campaign.WaveFailed
+}
+
+// resumeSaying says before a resume what it will do in spite of the failures;
+// "" where there is nothing to overrule.
+func (b CampaignBoard) resumeSaying(ctx context.Context) string {
+	c := b.Campaign
+	if c.State != campaign.Paused || c.PauseReason != campaign.PausedByThreshold || c.Wave >= len(b.Waves) {
+		return ""
+	}
+	w, tally := b.Waves[c.Wave], b.waveTally(c.Wave)
+	key := "campaign.resume_say"
+	left := tally.Waiting + tally.InFlight + tally.Verifying
+	switch {
+	case left == 0 && b.hopeless():
+		key = "campaign.resume_say.hopeless_done"
+	case b.hopeless():
+		key = "campaign.resume_say.hopeless"
+	case left == 0:
+		key = "campaign.resume_say.done"
+	}
+	return t(ctx, key, "n", left, "i", c.Wave+1, "need", trimFloat(w.Plan.SuccessPercent))
 }
 
 // A funnelStep is one bar of the funnel.
@@ -335,7 +362,7 @@ func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 		return t(ctx, "campaign.wave_say.running", "v", c.verdicts(), "n", w.Size, "need", need, "sample",
 			min(w.Plan.MinSample, w.Size))
 	case campaign.WaveSoaking:
-		return t(ctx, "campaign.wave_say.soaking", "n", c.InFlight, "d", w.Plan.Soak)
+		return t(ctx, "campaign.wave_say.soaking", "n", c.Verifying, "d", w.Plan.Soak)
 	}
 	return t(ctx, "campaign.wave_say."+string(w.State), "ok", c.Succeeded, "n", c.verdicts(), "need", need)
 }

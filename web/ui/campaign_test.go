@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"fleetd/fleet/campaign"
@@ -106,6 +107,68 @@ func TestCampaignWords(t *testing.T) {
 	for _, key := range keys {
 		if !i18n.Has(key) {
 			t.Errorf("there is no message %s", key)
+		}
+	}
+}
+
+// In flight is what the plan's limit counts: devices that only have to stay
+// well are not.
+func TestTallyCountsInFlightAsTheLimitDoes(t *testing.T) {
+	byState := make(map[campaign.DeploymentState]int)
+	limited := 0
+	for _, s := range campaign.DeploymentStates {
+		byState[s] = 1
+		if s.InFlight() {
+			limited++
+		}
+	}
+	c := NewCampaignTally(byState)
+	if c.InFlight != limited || c.Verifying != 1 || c.total() != len(byState)-1 { // all but the skipped one
+		t.Errorf("%+v of one device in each state; the limit counts %d in flight", c, limited)
+	}
+	for _, e := range c.entries() {
+		n := 0
+		for _, s := range DeploymentStates(e.group) {
+			n += byState[s]
+		}
+		if n != e.count {
+			t.Errorf("%s counts %d and leads to a list of %d", e.key, e.count, n)
+		}
+	}
+}
+
+// Before a resume after an abort rule the board says what it does; it is the
+// primary act only while the wave can still reach its goal.
+func TestResumeSaysWhatItDoes(t *testing.T) {
+	open := map[campaign.DeploymentState]int{campaign.DeploymentFailed: 2, campaign.DeploymentQueued: 5,
+		campaign.DeploymentVerifying: 1}
+	over := map[campaign.DeploymentState]int{campaign.DeploymentFailed: 8}
+	for _, tt := range []struct {
+		wave    campaign.WaveState
+		states  map[campaign.DeploymentState]int
+		say     string
+		primary bool
+	}{
+		{campaign.WaveRunning, open, "goes on with the 6 devices left in wave 1, which needs 95%", true},
+		{campaign.WaveFailed, open, "can no longer reach its 95%. Resume takes the 6 devices left", false},
+		{campaign.WaveFailed, over, "every device of it has had its turn", false},
+	} {
+		b := CampaignBoard{CanAct: true, Campaign: campaign.Campaign{State: campaign.Paused,
+			PauseReason: campaign.PausedByThreshold},
+			Waves:    []campaign.Wave{{State: tt.wave, Size: 8, Plan: campaign.WavePlan{SuccessPercent: 95}}, {}},
+			Progress: campaign.Progress{ByWave: []map[campaign.DeploymentState]int{tt.states}}}
+		ctx := WithPage(t.Context(), Page{Lang: i18n.English})
+		if say := b.resumeSaying(ctx); !strings.Contains(say, tt.say) {
+			t.Errorf("%s: says %q, want %q", tt.wave, say, tt.say)
+		}
+		var html strings.Builder
+		if err := b.Actions().Render(ctx, &html); err != nil {
+			t.Fatal(err)
+		}
+		_, form, _ := strings.Cut(html.String(), "/resume\"")
+		form, _, _ = strings.Cut(form, "</form>")
+		if strings.Contains(form, "btn-primary") != tt.primary {
+			t.Errorf("%s: the form is %s", tt.wave, form)
 		}
 	}
 }

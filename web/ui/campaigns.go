@@ -94,8 +94,10 @@ func (v CampaignsPage) eventsURL() string { return EventsURL(ViewCampaigns, v.Li
 // A CampaignTally says where the deployments of a campaign, or of a part of
 // it, stand, in the four numbers that people ask for.
 type CampaignTally struct {
-	Succeeded, Failed, InFlight, Waiting int
-	Other                                int // ended without a verdict: canceled, expired, aborted, removed
+	Succeeded, Failed, Waiting int
+	InFlight                   int // as the plan's limit counts them
+	Verifying                  int // run the image, and have to stay well
+	Other                      int // ended without a verdict: canceled, expired, aborted, removed
 }
 
 // NewCampaignTally sums deployments up. Skipped ones had no part in it.
@@ -107,8 +109,10 @@ func NewCampaignTally(byState map[campaign.DeploymentState]int) (c CampaignTally
 			c.Succeeded += n
 		case s.Failed():
 			c.Failed += n
-		case s.Active():
+		case s.InFlight():
 			c.InFlight += n
+		case s.Active():
+			c.Verifying += n
 		case s.Waiting():
 			c.Waiting += n
 		default:
@@ -119,7 +123,7 @@ func NewCampaignTally(byState map[campaign.DeploymentState]int) (c CampaignTally
 }
 
 func (c CampaignTally) total() int {
-	return c.Succeeded + c.Failed + c.InFlight + c.Waiting + c.Other
+	return c.Succeeded + c.Failed + c.InFlight + c.Verifying + c.Waiting + c.Other
 }
 
 // verdicts are the deployments that say something about the image.
@@ -134,7 +138,7 @@ func (c CampaignTally) parts() []part {
 	for _, p := range []struct {
 		tone tone
 		n    int
-	}{{toneGood, c.Succeeded}, {toneBad, c.Failed}, {toneNone, c.Other}, {toneBusy, c.InFlight}} {
+	}{{toneGood, c.Succeeded}, {toneBad, c.Failed}, {toneNone, c.Other}, {toneBusy, c.Verifying + c.InFlight}} {
 		if p.n > 0 {
 			out = append(out, part{p.tone, from, p.n})
 			from += p.n
@@ -155,7 +159,8 @@ func (c CampaignTally) entries() []tallyEntry {
 	all := []tallyEntry{
 		{"campaign.tally.succeeded", toneGood, c.Succeeded, "succeeded"},
 		{"campaign.tally.failed", toneBad, c.Failed, "failed_any"},
-		{"campaign.tally.in_flight", toneBusy, c.InFlight, "active"},
+		{"campaign.tally.in_flight", toneBusy, c.InFlight, "in_flight"},
+		{"campaign.tally.verifying", toneBusy, c.Verifying, "verifying"},
 		{"campaign.tally.waiting", toneNone, c.Waiting, "waiting"},
 	}
 	if c.Other > 0 {
@@ -233,5 +238,11 @@ func (r CampaignRow) say(ctx context.Context) string {
 	if r.Campaign.StartedAt == nil {
 		return t(ctx, "campaign.targets", "n", r.Campaign.Targets)
 	}
-	return t(ctx, "campaign.bar_say", "ok", c.Succeeded, "bad", c.Failed, "fly", c.InFlight, "wait", c.Waiting)
+	return c.say(ctx)
+}
+
+// say puts the numbers in words.
+func (c CampaignTally) say(ctx context.Context) string {
+	return t(ctx, "campaign.bar_say", "ok", c.Succeeded, "bad", c.Failed, "fly", c.InFlight, "soak", c.Verifying,
+		"wait", c.Waiting)
 }

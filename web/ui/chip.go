@@ -1,5 +1,7 @@
 package ui
 
+import "fleetd/fleet"
+
 // A tone is one of the four meanings a colour may have, or none.
 type tone string
 
@@ -24,6 +26,15 @@ var tones = map[string]tone{
 	"running": toneBusy, "completed": toneGood,
 	// enrolment
 	"waiting": toneBusy, "enrolled": toneGood, "rejected": toneNone,
+}
+
+// shownPresence is a device's presence as people see it: a device that connects for
+// conversations is not lost between them.
+func shownPresence(d fleet.Device) fleet.Presence {
+	if d.Presence == fleet.PresenceOffline && d.ConnectsForConversations() {
+		return fleet.CountedBetween
+	}
+	return d.Presence
 }
 
 func toneOf(state string) tone {

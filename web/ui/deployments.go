@@ -37,6 +37,7 @@ type deploymentGroup struct {
 
 var deploymentGroups = []deploymentGroup{
 	{"active", "campaign.group.active", campaign.DeploymentState.Active},
+	{"in_flight", "campaign.group.in_flight", campaign.DeploymentState.InFlight},
 	{"waiting", "campaign.group.waiting", campaign.DeploymentState.Waiting},
 	{"failed_any", "campaign.group.failed_any", campaign.DeploymentState.Failed},
 	{"other", "campaign.group.other", func(s campaign.DeploymentState) bool {

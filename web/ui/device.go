@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/url"
@@ -22,6 +23,7 @@ type DeviceHead struct {
 	Version    string
 	Presence   fleet.Presence
 	Since      time.Time
+	Talking    string       // id of the conversation that it is in; "" if it is in none
 	Evidence   fleet.Reason // what presence was concluded from
 	Enrolment  fleet.Enrolment
 	Hold       *fleet.Hold           // nil unless it stands now
@@ -31,10 +33,12 @@ type DeviceHead struct {
 	ReplacedBy fleet.DeviceID
 	Replaces   fleet.DeviceID // the unit it took over from
 	NewClient  string         // another unit asks for this device's credentials
-	Tab        string         // "", "health", "tools", "activity", "firmware", "screen", "facts"
+	Tab        string         // "", "tools", "health", "configuration", "firmware", "screen", "logs", "facts"
 	CanAct     bool           // the viewer may change and call it
 	CanSnap    bool           // it has a screen to be photographed
 	HasLogs    bool           // it can be asked for its log or for what a crash left
+	Reports    bool           // its firmware is one that reports how it is
+	Thumb      *Snapshot      // the latest picture of its screen; nil without one
 	Live       url.Values     // what else the live stream must know
 }
 
@@ -42,7 +46,7 @@ type DeviceHead struct {
 func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) DeviceHead {
 	h := DeviceHead{
 		ID: d.ID, Name: d.Name, Board: d.Board, Version: d.Version,
-		Presence: d.Presence, Since: d.PresenceSince, Evidence: d.PresenceEvidence,
+		Presence: shownPresence(d), Since: d.PresenceSince, Evidence: d.PresenceEvidence,
 		Enrolment: d.Enrolment, ToolsCount: d.ToolsCount, RetiredAt: d.RetiredAt,
 		ReplacedBy: d.ReplacedBy, Replaces: d.Replaces, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
 	}
@@ -65,15 +69,28 @@ func (h DeviceHead) offersCall() bool {
 }
 
 var deviceTabs = []struct{ tab, key string }{
-	{"", "device.tab.overview"}, {"health", "device.tab.health"}, {"tools", "device.tab.tools"},
-	{"activity", "device.tab.activity"},
-	{"firmware", "device.tab.firmware"}, {"logs", "device.tab.logs"}, {"screen", "device.tab.screen"},
-	{"facts", "device.tab.facts"},
+	{"", "device.tab.timeline"}, {"tools", "device.tab.tools"}, {"health", "device.tab.health"},
+	{"configuration", "device.tab.configuration"}, {"firmware", "device.tab.firmware"},
+	{"screen", "device.tab.screen"}, {"logs", "device.tab.logs"}, {"facts", "device.tab.facts"},
 }
 
-// tabShown hides the tab of what stock firmware does not have, but for those
-// who came to it by an address.
-func (h DeviceHead) tabShown(tab string) bool { return tab != "logs" || h.HasLogs || h.Tab == tab }
+// tabShown hides the tab of what the device does not have, but for those who
+// came to it by an address.
+func (h DeviceHead) tabShown(tab string) bool {
+	switch {
+	case h.Tab == tab:
+		return true
+	case tab == "tools":
+		return h.ToolsCount > 0
+	case tab == "health":
+		return h.Reports
+	case tab == "screen":
+		return h.CanSnap || h.Thumb != nil
+	case tab == "logs":
+		return h.HasLogs
+	}
+	return true
+}
 
 func (h DeviceHead) tabURL(tab string) templ.SafeURL {
 	if tab == "" {
@@ -98,23 +115,59 @@ func (h DeviceHead) frame(ctx context.Context) head {
 		if tab.tab == h.Tab && h.Tab != "" {
 			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})
 			frame.Here = t(ctx, tab.key)
+			frame.Title = frame.Here + " · " + h.Title()
 		}
 	}
 	return frame
 }
 
-// A DevicePage is a device's first tab: GET DevicePath(id). Its forms post to
-// DevicePath(id, "edit") with name, tags, notes, time_zone; "hold" with reason and hours;
-// "release"; "approve"; "reject"; "resolve-conflict" with act and client; "retire" with confirm = the device's id.
+// A DevicePage is a device's first tab: GET DevicePath(id), with what [Timeline]
+// takes and call, whose outcome is shown.
 type DevicePage struct {
-	Head       DeviceHead
+	Head   DeviceHead
+	Acts   DeviceActs
+	Vitals DeviceVitals
+	Sparks HealthTrends
+	Latest *Snapshot
+	Line   Timeline
+}
+
+// A ConfigurationPage is what can be set of a device: GET DevicePath(id,
+// "configuration"). Its forms post to DevicePath(id, "edit") with name, tags,
+// notes, time_zone, transport; "hold" with reason and hours; "release"; "retire" with
+// confirm = the device's id; those of [DeviceConfigView] to "config".
+type ConfigurationPage struct {
+	Head      DeviceHead
+	Tags      []string
+	Notes     string
+	TimeZone  string          // IANA name; "" is the server's
+	Chosen    fleet.Transport // how it connects from its next start on
+	Config    DeviceConfigView
+	CanRetire bool
+	Problem   string // why an edit was not accepted, in the page's language
+}
+
+// NewConfigurationPage shows what operators wrote about a device; the caller
+// adds its configuration.
+func NewConfigurationPage(d fleet.Device, head DeviceHead) ConfigurationPage {
+	return ConfigurationPage{Head: head, Tags: d.Tags, Notes: d.Notes, TimeZone: d.TimeZone,
+		Chosen: d.TransportChoice}
+}
+
+func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") }
+
+// DeviceFacts is what is known of a device that seldom matters.
+type DeviceFacts struct {
 	Chip       string
 	Slot       string
 	ELFSHA256  string
 	Transport  string
+	Chosen     fleet.Transport // from its next start on
+	Given      fleet.Transport
 	RemoteAddr string
 	Language   string
 	TimeZone   string // IANA name; "" is the server's
+	Evidence   fleet.Reason
 	LastSeen   *time.Time
 	LastPoll   *time.Time
 	EnrolledAt *time.Time
@@ -122,24 +175,24 @@ type DevicePage struct {
 	ToolsAt    *time.Time // latest listing of its tools
 	Tags       []string
 	Notes      string
-	Vitals     DeviceVitals
-	Recent     []CallRow
-	Latest     *Snapshot
-	CanRetire  bool
-	Problem    string // why an edit was not accepted, in the page's language
+	Voice      DeviceVoice
 }
 
-// NewDevicePage shows a device; the caller adds its recent calls and picture.
-func NewDevicePage(d fleet.Device, now time.Time, canAct bool) DevicePage {
-	return DevicePage{
-		Head: NewDeviceHead(d, "", now, canAct), Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256,
-		Transport: d.Transport, RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, LastSeen: d.LastSeen,
-		LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt, ToolsAt: d.InventoryAt,
-		Tags: d.Tags, Notes: d.Notes,
-	}
+// NewDeviceFacts shows a device's facts.
+func NewDeviceFacts(d fleet.Device) DeviceFacts {
+	return DeviceFacts{Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256, Transport: d.Transport,
+		Chosen: d.TransportChoice, Given: d.TransportGiven,
+		RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, Evidence: d.PresenceEvidence,
+		LastSeen: d.LastSeen, LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt,
+		ToolsAt: d.InventoryAt, Tags: d.Tags, Notes: d.Notes}
 }
 
-func (v DevicePage) tagText() string { return strings.Join(v.Tags, ", ") }
+var transports = []fleet.Transport{fleet.TransportMQTT, fleet.TransportWebSocket}
+
+// changesTransport reports whether the device's next start changes how it connects.
+func (v DeviceFacts) changesTransport() bool {
+	return v.Chosen != "" && v.Chosen != cmp.Or(v.Given, fleet.TransportMQTT)
+}
 
 // holdHours are the expiries a hold form offers; 0 holds until released.
 var holdHours = []int{1, 8, 24, 168, 0}

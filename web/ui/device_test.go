@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,20 @@ func TestHeadOffersCall(t *testing.T) {
 	for _, tt := range tests {
 		if got := NewDeviceHead(tt.device, tt.tab, now, tt.canAct).offersCall(); got != tt.want {
 			t.Errorf("%s: the head offers a call: %t, want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestEachTabHasItsTitle(t *testing.T) {
+	titles := make(map[string]string)
+	for _, tab := range deviceTabs {
+		h := NewDeviceHead(fleet.Device{ID: "a085e3112233", Name: "Lobby"}, tab.tab, time.Now(), true)
+		title := h.frame(t.Context()).Title
+		if other, ok := titles[title]; ok {
+			t.Errorf("the tabs %q and %q are both titled %q", other, tab.tab, title)
+		}
+		if titles[title] = tab.tab; !strings.Contains(title, "Lobby") {
+			t.Errorf("the tab %q is titled %q, without the device", tab.tab, title)
 		}
 	}
 }

@@ -35,14 +35,43 @@ func (v DeviceUpdates) sayings(ctx context.Context) (all []string) {
 	if ok {
 		all = append(all, latest.verdict(ctx))
 	}
+	underWay := ok && !latest.Deployment.State.Final()
 	switch {
-	case ok && !latest.Deployment.State.Final():
+	case underWay:
 	case len(v.Outlook.Newer) > 0:
 		all = append(all, t(ctx, "firmware.why.no_campaign"))
+	case len(v.Outlook.Misfits) > 0:
+		all = append(all, t(ctx, "firmware.why.misfits"))
 	default:
 		all = append(all, t(ctx, "firmware.why.nothing"))
 	}
+	if !underWay && v.Outlook.Hold != nil {
+		all = append(all, t(ctx, "firmware.why.held", "name", v.Outlook.Hold.By.Name))
+	}
 	return all
+}
+
+// failed are the releases that the device did not keep, but for the one that
+// the answer begins with.
+func (v DeviceUpdates) failed() (all []campaign.Deployment) {
+	for _, d := range v.Outlook.Failed {
+		if latest := v.Outlook.Deployment; latest == nil || latest.ID != d.ID {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func misfitText(ctx context.Context, m campaign.Misfit) string {
+	if m.Reason.Is("") {
+		return skipText(ctx, m.Skip)
+	}
+	return reasonText(ctx, m.Reason)
+}
+
+// devicePart is the page of a device's part in a campaign.
+func devicePart(d campaign.Deployment) string {
+	return CampaignPath(d.Campaign.String(), "devices", string(d.Device))
 }
 
 // waiting says what a queued device waits for now; "" if it is not queued.

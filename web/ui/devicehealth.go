@@ -16,7 +16,6 @@ type HealthPage struct {
 	Vitals DeviceVitals
 	Trends HealthTrends
 	Jobs   DeviceJobs
-	Config DeviceConfigView
 }
 
 // DeviceVitals is what a device reported last; a live stream sends it as a patch.

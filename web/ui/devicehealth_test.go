@@ -121,7 +121,9 @@ func TestTrendHasATableOfTheSameFigures(t *testing.T) {
 }
 
 func TestUnfriendlyHealthStaysText(t *testing.T) {
-	text, doc := rendered(t, healthSample(unfriendly))
+	health, _ := rendered(t, healthSample(unfriendly))
+	text, doc := rendered(t, configSample(unfriendlyConfig))
+	text += health
 	for _, bad := range []string{"<script>alert", "<img src=x", "<i>"} {
 		if strings.Contains(text, bad) {
 			t.Errorf("the page has %q as markup", bad)

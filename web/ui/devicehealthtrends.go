@@ -68,12 +68,25 @@ func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
 	return drawn
 }
 
-// restarts returns the times at which the device restarted.
+// restarts returns the times at which the device restarted. A point bears the
+// time at which its step began, and the uptime at its end.
 func (v HealthTrends) restarts() (all []time.Time) {
-	for _, p := range v.Points {
-		if p.Restarted {
-			all = append(all, p.At)
+	for i, p := range v.Points {
+		if !p.Restarted {
+			continue
 		}
+		end := p.At
+		if v.Range.Step > 0 && p.At.Equal(p.At.Truncate(v.Range.Step)) { // what was reported last is no whole step
+			end = p.At.Add(v.Range.Step)
+		}
+		if end.After(v.To) {
+			end = v.To
+		}
+		at := end.Add(-p.Uptime)
+		if i > 0 && at.Before(v.Points[i-1].At) {
+			at = v.Points[i-1].At
+		}
+		all = append(all, at)
 	}
 	return all
 }
@@ -241,4 +254,27 @@ func (c trend) described(ctx context.Context) trend {
 	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi),
 		"unit", c.unit)
 	return c
+}
+
+// sparks are the trends of which one line says enough, each drawn from its own
+// least to its own greatest value.
+func (v HealthTrends) sparks(ctx context.Context) (all []trend) {
+	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.temperature(ctx)} {
+		if !c.drawable() || c.lines[0].last == "" {
+			continue
+		}
+		c.lines, c.readings = c.lines[:1], firstLine(c.readings)
+		lo, hi := c.bounds()
+		c.axis = axis{lo - (hi-lo)/8 - 1, hi + (hi-lo)/8 + 1, hi - lo + 2}
+		all = append(all, c)
+	}
+	return all
+}
+
+func firstLine(readings []reading) []reading {
+	first := make([]reading, len(readings))
+	for i, r := range readings {
+		first[i] = reading{at: r.at, values: r.values[:1]}
+	}
+	return first
 }

@@ -24,7 +24,9 @@ type DevicesPage struct {
 	Boards   []string // most frequent first: offered as filters
 	Saved    SavedFilters
 	CanAct   bool
-	Setup    Setup
+
+	CanRetire bool
+	Setup     Setup
 }
 
 // SavedFilters are the device queries that have a name: POST [PathFilters]
@@ -46,6 +48,7 @@ type DeviceRow struct {
 	Version  string
 	Presence fleet.Presence
 	Since    time.Time
+	Talking  string // id of the conversation that it is in; "" if it is in none
 	LastSeen *time.Time
 	Tags     []string
 	Conflict bool // two units seem to use its id
@@ -61,7 +64,7 @@ type DeviceRow struct {
 func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	row := DeviceRow{
 		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
-		Presence: d.Presence, Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
+		Presence: shownPresence(d), Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
 		OnHold: d.Hold.Active(now), Conflict: d.RetiredAt == nil && d.Conflict.Active(now),
 		Waiting: d.Enrolment == fleet.EnrolmentWaiting,
 		Retired: d.RetiredAt != nil, CanAct: canAct,
@@ -156,21 +159,20 @@ func (v DevicesPage) saveURL() string {
 
 func filterTitle(f fleet.Filter) string { return cmp.Or(f.Title, f.Name) }
 
-// callAllURL opens the fan-out form for every device that matches.
-func (v DevicesPage) callAllURL() string {
-	return PathFanOutNew + "?" + url.Values{"q": {v.Query}}.Encode()
-}
-
-// upgradeAllURL opens the campaign wizard for every device that matches.
-func (v DevicesPage) upgradeAllURL() string {
-	return PathCampaignNew + "?" + url.Values{"q": {v.Query}}.Encode()
-}
-
-func (v DevicesPage) callAllKey() string {
+// exportURL is the file of the devices that match.
+func (v DevicesPage) exportURL() string {
 	if v.Query == "" {
-		return "devices.call_all"
+		return PathExport
 	}
-	return "devices.call_matching"
+	return PathExport + "?" + url.Values{"q": {v.Query}}.Encode()
+}
+
+// allKey is the choice of every device that matches.
+func (v DevicesPage) allKey() string {
+	if v.Query == "" {
+		return "bulk.all"
+	}
+	return "bulk.all_matching"
 }
 
 type column struct{ sort, key, class string }

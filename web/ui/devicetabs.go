@@ -10,14 +10,6 @@ import (
 	"fleetd/fleet"
 )
 
-// An ActivityPage is a device's calls: GET DevicePath(id, "activity").
-type ActivityPage struct {
-	Head       DeviceHead
-	List       ListURL
-	Rows       []CallRow
-	Prev, Next string
-}
-
 // A FirmwarePage is a device's history of firmware and tools:
 // GET DevicePath(id, "firmware"), with from and to for a difference.
 type FirmwarePage struct {
@@ -45,6 +37,7 @@ func (v FirmwarePage) before(i int) string {
 // [ToolPath] of the snapshot tool takes a new one.
 type ScreenPage struct {
 	Head      DeviceHead
+	Last      *CallView  // the call that the address names
 	Snapshots []Snapshot // newest first
 }
 
@@ -52,6 +45,7 @@ type ScreenPage struct {
 // GET DevicePath(id, "facts").
 type FactsPage struct {
 	Head     DeviceHead
+	About    DeviceFacts
 	PolledAt time.Time // zero before the first boot poll
 	Body     json.RawMessage
 	Problem  string            // a code of [fleet.Facts], "" for none

@@ -68,6 +68,9 @@ func conditions(ctx context.Context, r enrolment.RuleRow) (all []string) {
 	if len(all) == 0 {
 		all = append(all, t(ctx, "rules.if_any"))
 	}
+	if r.Transport != "" {
+		all = append(all, t(ctx, "rules.if_transport", "transport", t(ctx, "transport."+string(r.Transport))))
+	}
 	return all
 }
 

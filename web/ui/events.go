@@ -4,13 +4,18 @@ import "net/url"
 
 // The views that a live stream can follow: the view parameter of [PathEvents].
 const (
-	ViewOverview  = "overview"  // patches: presenceNow, attention, recent failures, running fan-outs
-	ViewDevices   = "devices"   // patches: DeviceRow; "new" when a device appears that matches
-	ViewDevice    = "device"    // id; patches: DeviceHead, CallRow, Snapshot
-	ViewCalls     = "calls"     // as the list's filter; patches: CallRow; "new" for each new call
-	ViewCall      = "call"      // id; patches: CallView
+	ViewOverview = "overview" // patches: presenceNow, attention, recent failures, running fan-outs
+	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a device appears that matches
+	ViewDevice   = "device"   // id; patches: DeviceHead, CallRow, Snapshot
+	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call
+	ViewCall     = "call"     // id; patches: CallView
+	// as the list's filter; patches: ConversationRow; "new" for each new conversation
+	ViewConversations = "conversations"
+	ViewConversation  = "conversation" // id; patches: ConversationView
+
 	ViewFanOut    = "fanout"    // id; patches: FanOutProgress
 	ViewApprovals = "approvals" // id of one, or none; patches: ApprovalCard, the badge; "new" for each new one
+	ViewAlerts    = "alerts"    // id of one, or none; patches: AlertCard; "new" for each new one
 	ViewFirmware  = "firmware"  // patches: ReleaseRow, ImageRow; "new" for each new one
 	ViewRelease   = "release"   // id; patches: the head of FirmwareReleasePage
 	ViewFlash     = "flash"     // since, image; patches: Joining

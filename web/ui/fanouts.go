@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/web/forms"
 	"fleetd/web/i18n"
@@ -51,6 +53,7 @@ type FanOutNewPage struct {
 	Query       string
 	ByQuery     bool // the audience is the query's, not the ticked devices'
 	Devices     []fleet.DeviceID
+	Retry       uuid.UUID // the audience is what failed in this fan-out; zero if not
 	Matched     int
 	Tools       []fleet.Tool // that the audience's devices offer
 	Form        *ToolForm    // nil until a tool is chosen
@@ -64,7 +67,10 @@ type FanOutNewPage struct {
 
 // ask is the fields that carry the audience from step to step.
 func (v FanOutNewPage) ask() url.Values {
-	if v.ByQuery {
+	switch {
+	case v.Retry != uuid.Nil:
+		return url.Values{"retry": {v.Retry.String()}}
+	case v.ByQuery:
 		return url.Values{"q": {v.Query}}
 	}
 	ids := make([]string, len(v.Devices))
@@ -131,14 +137,61 @@ type FanOutPage struct {
 type FanOutProgress struct {
 	FanOut  fleet.FanOut
 	Counts  fleet.FanOutProgress
-	Answers []fleet.FanOutAnswer // largest group first
+	Answers fleet.AnswerGroups
+	By      fleet.AnswerGrouping
 	CanAct  bool
+}
+
+// groupsURL is the page with other groups of answers.
+func (p FanOutProgress) groupsURL(field string, from int) string {
+	v := url.Values{}
+	if field != "" {
+		v.Set("by", field)
+	}
+	if from > 0 {
+		v.Set("from", strconv.Itoa(from))
+	}
+	if len(v) == 0 {
+		return FanOutPath(p.id())
+	}
+	return FanOutPath(p.id()) + "?" + v.Encode()
+}
+
+// eventsURL is the stream of the page, with the groups that it shows.
+func (p FanOutProgress) eventsURL() string {
+	return EventsURL(ViewFanOut, map[string][]string{"id": {p.id()}, "by": {p.By.Field},
+		"from": {strconv.Itoa(p.By.Offset)}})
+}
+
+// fields are what answers can be grouped by, with the one that they are.
+func (p FanOutProgress) fields() []string {
+	if p.By.Field == "" || slices.Contains(p.Answers.Fields, p.By.Field) {
+		return p.Answers.Fields
+	}
+	return append([]string{p.By.Field}, p.Answers.Fields...)
+}
+
+// failed is how many calls ended without success.
+func (p FanOutProgress) failed() (n int) {
+	for s, count := range p.Counts.ByState {
+		if s.Failed() {
+			n += count
+		}
+	}
+	return n
+}
+
+// retryURL plans the same call to the devices that did not succeed.
+func (p FanOutProgress) retryURL() string {
+	return PathFanOutNew + "?" + url.Values{"retry": {p.id()}, "tool": {p.FanOut.Tool}, "step": {"preview"}}.Encode()
 }
 
 func (p FanOutProgress) id() string { return p.FanOut.ID.String() }
 
 // turns is how many devices wait for nothing but their turn.
-func (p FanOutProgress) turns() int { return max(p.Counts.Waiting-p.Counts.AwaitOnline, 0) }
+func (p FanOutProgress) turns() int {
+	return max(p.Counts.Waiting-p.Counts.AwaitOnline-p.Counts.InConversation, 0)
+}
 
 // A stateCount is one line of a fan-out's tally.
 type stateCount struct {

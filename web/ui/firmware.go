@@ -32,6 +32,9 @@ func firmwarePath(path, id string, parts []string) string {
 	return path
 }
 
+// NewReleasePath opens the form for a release of the images.
+func NewReleasePath(sha256 []string) string { return releaseURL(sha256...) }
+
 // releaseURL opens the form for a release of the images.
 func releaseURL(sha256 ...string) string {
 	return PathReleaseNew + "?" + url.Values{"image": sha256}.Encode()

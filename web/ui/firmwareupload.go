@@ -8,21 +8,25 @@ import (
 	"fleetd/web/i18n"
 )
 
-// An UploadBox takes firmware files: POST [PathImages] with file (repeated),
-// board and notes. The script sends each file separately and shows its progress.
+// An UploadBox takes firmware files: POST [PathImages] with file (repeated)
+// reads them, POST [PathImages] "/confirm" with staged (repeated), board-ID of
+// each, notes and then makes images of them. The script sends each file
+// separately and shows its progress.
 type UploadBox struct {
-	Boards  []string // of the fleet, offered for the board
-	Board   string   // as typed
-	Notes   string   // as typed
+	Boards  []string           // of the fleet, offered for the board
+	Drafts  []firmware.Release // that the images may be added to
+	Then    string             // what to do next: [UploadThenRelease], the id of a draft, or "keep"
+	Board   string             // as typed
+	Notes   string             // as typed
 	Results []UploadResult
 	Problem string // why nothing was taken, in the page's language
 }
 
 // An UploadResult is what became of one file.
 type UploadResult struct {
-	FileName string // foreign text
+	FileName string           // foreign text
+	Staged   *firmware.Staged // read, and waits to be confirmed
 	Image    *firmware.Image
-	New      bool  // the bytes were not here before
 	Manifest bool  // it was the .manifest file of the image
 	Fault    Fault // what is wrong with it
 }
@@ -51,12 +55,26 @@ func uploadTexts(ctx context.Context) string {
 	return string(b)
 }
 
-// stored are the images that came of the upload.
-func (u UploadBox) stored() (sha256 []string) {
+// UploadThenRelease makes a release of the images that were uploaded.
+const UploadThenRelease = "release"
+
+// about is the image that a file is, or is about.
+func (r UploadResult) about() firmware.Image {
+	switch {
+	case r.Image != nil:
+		return *r.Image
+	case r.Staged != nil:
+		return r.Staged.Image
+	}
+	return firmware.Image{}
+}
+
+// waits reports whether an upload waits to be confirmed.
+func (u UploadBox) waits() bool {
 	for _, r := range u.Results {
-		if r.Image != nil {
-			sha256 = append(sha256, r.Image.SHA256)
+		if r.Staged != nil {
+			return true
 		}
 	}
-	return sha256
+	return false
 }

@@ -46,10 +46,16 @@ var samples = []sample{
 	{"devices-3", "/devices", devicesPage(3, ""), false},
 	{"devices-50", "/devices?q=presence:online", devicesPage(50, "presence:online"), false},
 	{"device", "/devices/a085e3112233", devicePage(0), false},
+	{"device-bare", "/devices/a085e3112233", bareHub(), false},
 	{"device-hostile", "/devices/a085e3112233", devicePage(10), false},
 	{"device-conflict", "/devices/a085e3112233", conflictPage(false), false},
 	{"device-conflict-shared", "/devices/a085e3112233", conflictPage(true), false},
 	{"device-hold", "/devices/a085e3112233", devicePage(3), false},
+	{"bulk-tag", "/bulk", bulkPage(fleet.BulkTag, false), false},
+	{"bulk-hold", "/bulk", bulkPage(fleet.BulkHold, false), false},
+	{"bulk-untag", "/bulk", bulkPage(fleet.BulkUntag, true), false},
+	{"bulk-release", "/bulk", bulkPage(fleet.BulkRelease, true), false},
+	{"bulk-retire", "/bulk", bulkPage(fleet.BulkRetire, true), false},
 	{"calls-0", "/calls", ui.CallsPage{List: list("/calls", "")}.Page(), false},
 	{"calls", "/calls", ui.CallsPage{List: list("/calls", ""), Rows: callRows(30), Next: "n"}.Page(), false},
 	{"serials", "/settings/serials", serialsPage(), false},
@@ -68,8 +74,6 @@ var samples = []sample{
 	{"tool-preview", "/devices/a/tools/x", toolPage(8, nil, true), false},
 	{"tool-viewer", "/devices/a/tools/x", toolPage(1, nil, false), false},
 	{"tool-result", "/devices/a/tools/x", toolPage(0, ptr(callView(0, status)), true), false},
-	{"activity", "/devices/a/activity", ui.ActivityPage{Head: head("activity"), List: list("/devices/a/activity", ""),
-		Rows: callRows(20), Next: "n"}.Page(), false},
 	{"firmware", "/devices/a/firmware", firmwarePage(), false},
 	{"screen", "/devices/a/screen", ui.ScreenPage{Head: head("screen"), Snapshots: []ui.Snapshot{*picture, *picture,
 		*picture}}.Page(), false},
@@ -128,10 +132,7 @@ func devicesPage(n int, query string) templ.Component {
 }
 
 func devicePage(i int) templ.Component {
-	v := ui.NewDevicePage(device(i), now, true)
-	v.Notes = "Moved to the second floor in May.\nPower supply renewed."
-	v.Recent = callRows(6)
-	return v.Page()
+	return hub(device(i)).Page()
 }
 
 // conflictPage is a device whose id two units use; shared: with one Client-Id.
@@ -152,9 +153,7 @@ func conflictPage(shared bool) templ.Component {
 	}
 	c.Complete(d)
 	d.Conflict = c
-	v := ui.NewDevicePage(d, now, true)
-	v.CanRetire = true
-	return v.Page()
+	return hub(d).Page()
 }
 
 func pageContext(l i18n.Lang, s sample) context.Context {

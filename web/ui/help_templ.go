@@ -183,7 +183,7 @@ func helpText() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		for _, k := range [][2]string{{"/", "help.key.filter"}, {"g d", "help.key.devices"}, {"g c", "help.key.campaigns"}, {"g w", "help.key.firmware"}, {"g l", "help.key.calls"}, {"g o", "help.key.overview"}, {"g f", "help.key.fanouts"}, {"j k", "help.key.rows"}, {"?", "help.key.help"}} {
+		for _, k := range [][2]string{{"Ctrl K", "help.key.find"}, {"/", "help.key.filter"}, {"g d", "help.key.devices"}, {"g c", "help.key.campaigns"}, {"g w", "help.key.firmware"}, {"g l", "help.key.calls"}, {"g o", "help.key.overview"}, {"g f", "help.key.fanouts"}, {"j k", "help.key.rows"}, {"?", "help.key.help"}} {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<dt><kbd>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

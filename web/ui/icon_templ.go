@@ -16,6 +16,7 @@ var icons = map[string]string{
 	"approvals": "M8 3h8v3H8zM16 4.5h3v16H5v-16h3M8.5 13l2.5 2.5 4.5-5",
 	"firmware":  "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
 	"campaigns": "M4 5h4v4H4zM10 7h10M4 11h4v4H4zM10 13h7M4 17h4v4H4zM10 19h4",
+	"inbox":     "M4 13 6.5 5h11L20 13v6H4zM4 13h5l1 2.5h4l1-2.5h5",
 	"settings":  "M4 7h9M19 7h1M4 17h1M11 17h9M16 4.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5zM8 14.5a2.5 2.5 0 1 1 0 5 2.5 2.5 0 0 1 0-5z",
 	"person":    "M12 4a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM4 20c1-4 4-5 8-5s7 1 8 5",
 	"theme":     "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18",
@@ -33,6 +34,9 @@ var icons = map[string]string{
 	"help":      "M12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18zM9.5 9.5a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M12 17v.01",
 	"lock":      "M6 11h12v9H6zM8.5 11V8a3.5 3.5 0 0 1 7 0v3",
 	"plus":      "M12 5v14M5 12h14",
+	"plug":      "M9 3v5M15 3v5M6 8h12v3a6 6 0 0 1-12 0zM12 17v4",
+	"pen":       "M4 20l1-5L16 4l4 4L9 19zM14 6l4 4",
+	"voice":     "M12 3a3 3 0 0 1 3 3v5a3 3 0 0 1-6 0V6a3 3 0 0 1 3-3zM5 11a7 7 0 0 0 14 0M12 18v3",
 	"picture":   "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9v.01",
 }
 
@@ -65,7 +69,7 @@ func icon(name string) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(icons[name])
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 33, Col: 79}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 37, Col: 79}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 		if templ_7745c5c3_Err != nil {

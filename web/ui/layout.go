@@ -3,6 +3,8 @@ package ui
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strconv"
 	"strings"
 
 	"fleetd/web/i18n"
@@ -10,7 +12,7 @@ import (
 
 // head is what the frame needs to know of its page.
 type head struct {
-	Title  string // in the page's language
+	Title  string // of the document, in the page's language; the tabs of one thing differ in it
 	Crumbs []link // the way here, without the page itself
 	Here   string // short title at the end of the way; "" is Title
 	Events string // address of the live stream; "" for none
@@ -28,34 +30,70 @@ func (h head) here() string {
 	return h.Title
 }
 
-// A navItem is a place of the console. Minor ones stand in the account menu on
-// a phone, whose bar has room for five.
-type navItem struct {
-	icon, key, path string
-	minor           bool
+// A place is an entry of the navigation: a page, or pages that belong together
+// and list each other below the bar. The entry leads to the first.
+type place struct {
+	icon, key string
+	pages     []pageLink
+	more      []string // addresses under which its other pages lie
 }
 
-var nav = []navItem{
-	{"overview", "nav.overview", PathHome, false},
-	{"devices", "nav.devices", PathDevices, false},
-	{"calls", "nav.calls", PathCalls, false},
-	{"fanouts", "nav.fanouts", PathFanOuts, true},
-	{"approvals", "approvals.title", PathApprovals, false},
-	{"firmware", "firmware.nav", PathFirmware, true},
-	{"campaigns", "campaign.title", PathCampaigns, false},
-	{"settings", "nav.settings", PathSettings, true},
+type pageLink struct{ key, path string }
+
+var nav = []place{
+	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
+	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}}, []string{PathClaim, PathRules, PathBulk, PathImport}},
+	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},
+		{"conversation.title", PathConversations}, {"approvals.title", PathApprovals}, {"audit.title", PathAudit}}, nil},
+	{"firmware", "nav.releases", []pageLink{{"firmware.nav", PathFirmware}, {"campaign.title", PathCampaigns}},
+		[]string{PathFlash}},
+	{"settings", "nav.settings", []pageLink{{"nav.general", PathSettings}, {"policy.title", PathPolicies},
+		{"upstreams.title", PathUpstreams}, {"alerts.title", PathAlertSettings},
+		{"serials.title", PathSerials}, {"keys.title", PathKeys}}, nil},
 }
 
-// current reports whether the page lies under the item, as aria-current has it.
-func (n navItem) current(ctx context.Context) string {
-	here := path(ctx)
-	switch {
-	case here == n.path, n.path == PathDevices && here == PathClaim:
+func (p place) path() string { return p.pages[0].path }
+
+// current reports whether the page is the place's own or lies under it, as
+// aria-current has it.
+func (p place) current(ctx context.Context) string {
+	if path(ctx) == p.path() {
 		return "page"
-	case n.path != PathHome && strings.HasPrefix(here, n.path+"/"):
-		return "true"
+	}
+	for _, l := range p.pages {
+		if l.above(path(ctx)) {
+			return "true"
+		}
+	}
+	for _, above := range p.more {
+		if (pageLink{path: above}).above(path(ctx)) {
+			return "true"
+		}
 	}
 	return "false"
+}
+
+// above reports whether here is the page or lies under it.
+func (l pageLink) above(here string) bool {
+	return here == l.path || l.path != PathHome && strings.HasPrefix(here, l.path+"/")
+}
+
+func (l pageLink) current(ctx context.Context) string {
+	if path(ctx) == l.path {
+		return "page"
+	}
+	return "false"
+}
+
+// siblings are the pages that share the page's place. A page further down has
+// none: its way back is in the breadcrumbs.
+func siblings(ctx context.Context) []pageLink {
+	for _, p := range nav {
+		if len(p.pages) > 1 && slices.ContainsFunc(p.pages, func(l pageLink) bool { return l.path == path(ctx) }) {
+			return p.pages
+		}
+	}
+	return nil
 }
 
 func path(ctx context.Context) string {
@@ -98,9 +136,14 @@ func htmlTheme(ctx context.Context) string {
 
 func pageTitle(ctx context.Context, title string) string {
 	if title == "" {
-		return t(ctx, "app.name")
+		title = t(ctx, "app.name")
+	} else {
+		title += " · " + t(ctx, "app.name")
 	}
-	return title + " · " + t(ctx, "app.name")
+	if n := page(ctx).Alerts.Open; n > 0 { // the script keeps the count up to date
+		title = "(" + strconv.Itoa(n) + ") " + title
+	}
+	return title
 }
 
 func pressed(on bool) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 // GET [PathHome].
 type Overview struct {
 	Fleet     int // devices in service; 0 teaches how to add the first
+	Alerts    AlertsNow
 	Now       PresenceNow
 	Presence  []fleet.PresenceSample // the last 24 h, oldest first
 	Calls     []fleet.CallBucket     // the last 24 h, oldest first
@@ -41,6 +43,32 @@ func (v Overview) refresh() string {
 // PresenceNow counts devices by presence; a live stream sends it as a patch.
 type PresenceNow struct {
 	Online, Unresponsive, Offline, Pending int
+	Conversations                          int // offline, and connecting for conversations
+}
+
+func (p PresenceNow) all() int { return p.Online + p.Unresponsive + p.Offline }
+
+// tone colours a count by its value: a zero is grey, half of the fleet away is bad,
+// a tenth a warning.
+func (p PresenceNow) tone(of fleet.Presence) tone {
+	away := p.Offline + p.Unresponsive
+	switch {
+	case of == fleet.PresenceOnline && p.Online > 0:
+		return toneGood
+	case of == fleet.PresenceUnresponsive && p.Unresponsive > 0, of == fleet.PresenceOffline && p.Offline > 0:
+		return shareTone(away, p.all())
+	}
+	return toneNone
+}
+
+func shareTone(n, all int) tone {
+	switch {
+	case n > 0 && 2*n >= all:
+		return toneBad
+	case 10*n >= all && n > 0:
+		return toneWarn
+	}
+	return toneNone
 }
 
 // Attention is what waits for a person; a live stream sends it as a patch.
@@ -83,10 +111,22 @@ type presenceCount struct {
 }
 
 func (p PresenceNow) counts() []presenceCount {
-	return []presenceCount{
+	all := []presenceCount{
 		{fleet.PresenceOnline, p.Online}, {fleet.PresenceUnresponsive, p.Unresponsive},
 		{fleet.PresenceOffline, p.Offline}, {fleet.PresencePending, p.Pending},
 	}
+	if p.Conversations > 0 {
+		all = append(all, presenceCount{fleet.CountedBetween, p.Conversations})
+	}
+	return all
+}
+
+// query finds the devices that are counted.
+func (c presenceCount) query() string {
+	if c.presence == fleet.CountedBetween {
+		return Term("presence", string(fleet.PresenceOffline)) + " " + Term("transport", "ws")
+	}
+	return Term("presence", string(c.presence))
 }
 
 // A bar is one line of a breakdown: a share of the largest, as a link.
@@ -138,12 +178,32 @@ func (c chart) json() string {
 	return string(b)
 }
 
+// begin is where the charts start: at the first data, since a mostly empty axis
+// says little of a fleet's first day.
+func (v Overview) begin() time.Time {
+	begin := v.To.Add(-10 * time.Minute)
+	if len(v.Presence) > 0 && v.Presence[0].At.Before(begin) {
+		begin = v.Presence[0].At
+	}
+	if i := slices.IndexFunc(v.Calls, func(b fleet.CallBucket) bool { return b.Succeeded+b.Failed > 0 }); i >= 0 &&
+		v.Calls[i].At.Before(begin) {
+		begin = v.Calls[i].At
+	}
+	if begin.Before(v.From) {
+		return v.From
+	}
+	return begin
+}
+
 func (v Overview) presenceChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), From: v.From.Unix(), To: v.To.Unix(), Series: []series{
+	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Unix(), To: v.To.Unix(), Series: []series{
 		{Label: t(ctx, "state.online"), Tone: toneGood, Fill: true},
 		{Label: t(ctx, "state.unresponsive"), Tone: toneWarn},
-		{Label: t(ctx, "state.offline"), Tone: toneNone},
+		{Label: t(ctx, "state.offline"), Tone: v.Now.tone(fleet.PresenceOffline)},
 	}}
+	if v.Now.Unresponsive == 0 {
+		c.Series[1].Tone = toneNone
+	}
 	for _, s := range v.Presence {
 		c.X = append(c.X, s.At.Unix())
 		for i, n := range []int{s.Online, s.Unresponsive, s.Offline} {
@@ -155,7 +215,7 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 
 func (v Overview) callChart(ctx context.Context) chart {
 	whole := v.To.Truncate(v.Step).Add(v.Step) // the bar of now is not cut off
-	c := chart{Time: t(ctx, "chart.time"), From: v.From.Truncate(v.Step).Unix(), To: whole.Unix(),
+	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Truncate(v.Step).Unix(), To: whole.Unix(),
 		Step: int64(v.Step.Seconds()), Series: []series{
 			{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
 			{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
@@ -165,6 +225,9 @@ func (v Overview) callChart(ctx context.Context) chart {
 		c.Links = append(c.Links, v.bucketURL(ctx, b))
 		c.Series[0].Values = append(c.Series[0].Values, b.Succeeded)
 		c.Series[1].Values = append(c.Series[1].Values, b.Failed)
+	}
+	if !slices.ContainsFunc(c.Series[1].Values, func(n int) bool { return n > 0 }) {
+		c.Series[1].Tone = toneNone // nothing failed
 	}
 	return c
 }

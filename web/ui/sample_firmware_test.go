@@ -86,7 +86,10 @@ func uploadedPage() templ.Component {
 	v := ui.ImagesPage{List: list("/firmware/images", ""), Chips: []string{"esp32s3"}, Upload: uploadBox(), CanAct: true}
 	first, other := image(0), image(4)
 	v.Upload.Results = []ui.UploadResult{
-		{FileName: "xiaozhi.bin", Image: &first, New: true}, {FileName: hostile[0], Image: &other},
+		{FileName: "xiaozhi.bin", Staged: &firmware.Staged{ID: uuid.Max, Image: first}},
+		{FileName: hostile[0], Staged: &firmware.Staged{Image: other, Known: true}},
+		{FileName: "stored.bin", Image: &first},
+		{FileName: "xiaozhi.bin.manifest", Manifest: true, Staged: &firmware.Staged{Image: first}},
 		{FileName: "partition-table.bin", Fault: ui.Fault{Title: i18n.Mark("Not an app image."),
 			Detail: i18n.Mark("this is a partition table; upload xiaozhi.bin or merged-binary.bin")}},
 	}

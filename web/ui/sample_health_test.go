@@ -71,16 +71,30 @@ func deviceJobs() ui.DeviceJobs {
 
 // healthView is a page to be changed by a sample.
 func healthView(r string) ui.HealthPage {
-	v, c, shown := vitals(), configValues(usualConfig), ui.ParseHealthRange(r, 24*time.Hour)
+	v, shown := vitals(), ui.ParseHealthRange(r, 24*time.Hour)
 	id := device(0).ID
 	return ui.HealthPage{
 		Head:   head("health"),
 		Vitals: ui.DeviceVitals{Device: id, Vitals: &v, Reports: true, Online: true, Heartbeat: time.Minute},
 		Trends: ui.HealthTrends{Device: id, Shown: true, Range: shown, To: now, Heartbeat: time.Minute,
 			Points: vitalsPoints(shown)},
-		Jobs:   deviceJobs(),
-		Config: ui.DeviceConfigView{Device: id, Config: &c, Fields: forms.ConfigFields(c.Values), Offers: true, CanAct: true},
+		Jobs: deviceJobs(),
 	}
+}
+
+// configSample is a page of the configuration, changed by a sample.
+func configSample(change func(*ui.DeviceConfigView)) templ.Component {
+	d, c := device(0), configValues(usualConfig)
+	d.Notes = "Moved to the second floor in May.\nPower supply renewed."
+	v := ui.NewConfigurationPage(d, head("configuration"))
+	v.CanRetire = true
+	v.Config = ui.DeviceConfigView{Device: d.ID, Config: &c, Fields: forms.ConfigFields(c.Values), Offers: true,
+		CanAct: true}
+	if change != nil {
+		change(&v.Config)
+	}
+	v.Head.CanAct = v.Config.CanAct
+	return v.Page()
 }
 
 func healthSample(change func(*ui.HealthPage)) templ.Component {
@@ -99,7 +113,6 @@ func stockHealth(v *ui.HealthPage) {
 func safeMode(v *ui.HealthPage) {
 	v.Vitals.Vitals.SafeMode, v.Vitals.Vitals.Crashes, v.Vitals.Vitals.CoreDump = true, 3, true
 	v.Vitals.Vitals.ResetReason, v.Vitals.Vitals.Uptime = "panic", 95*time.Second
-	v.Config.Offers = false
 }
 
 // unfriendly is a device that writes what it likes wherever it can.
@@ -107,23 +120,26 @@ func unfriendly(v *ui.HealthPage) {
 	reported := v.Vitals.Vitals
 	reported.Version, reported.ResetReason, reported.SSID, reported.IP = hostile[0], hostile[3], hostile[1], hostile[4]
 	reported.SlotLabel, reported.SlotState = hostile[3], hostile[2]
+}
+
+func unfriendlyConfig(v *ui.DeviceConfigView) {
 	c := configValues(fmt.Sprintf(
 		`{"heartbeat_s":%q,"log_level":"<i>","%s":true,"a\nb":"x\ny","deep":{"a":[1]},"big":12345678901234567890,"none":null,"":"empty"}`, hostile[0], strings.Repeat("k", 200)))
 	c.OnTrial, c.Reverted = true, math.MaxInt64
-	v.Config.Config, v.Config.Fields = &c, forms.ConfigFields(c.Values)
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
+	v.Config, v.Fields = &c, forms.ConfigFields(c.Values)
+	v.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
 		Error: &fleet.CallError{Code: fleet.CodeToolError, Message: hostile[0] + hostile[2]}}}
 }
 
-func refusedConfig(v *ui.HealthPage) {
-	v.Config.Config.Reverted = 9
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
+func refusedConfig(v *ui.DeviceConfigView) {
+	v.Config.Reverted = 9
+	v.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallToolError,
 		Error: &fleet.CallError{Code: fleet.CodeToolError, Message: "heartbeat_s: at least 10"}}}
 }
 
-func onTrial(v *ui.HealthPage) {
-	v.Config.Config.OnTrial = true
-	v.Config.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallSucceeded}}
+func onTrial(v *ui.DeviceConfigView) {
+	v.Config.OnTrial = true
+	v.Last = &ui.ConfigCall{Call: fleet.Call{Tool: fleet.ToolConfigSet, State: fleet.CallSucceeded}}
 }
 
 var healthSamples = []sample{
@@ -134,16 +150,23 @@ var healthSamples = []sample{
 	{"health-stock", "/devices/a/health", healthSample(stockHealth), false},
 	{"health-silent", "/devices/a/health", healthSample(func(v *ui.HealthPage) {
 		stockHealth(v)
-		v.Vitals.Reports, v.Trends.Shown, v.Config.Offers, v.Config.CanAct, v.Jobs.Always = true, true, true, true, true
+		v.Vitals.Reports, v.Trends.Shown, v.Jobs.Always = true, true, true
 		v.Trends.Range, v.Trends.To = ui.ParseHealthRange("", 24*time.Hour), now
 	}), false},
 	{"health-safe-mode", "/devices/a/health", healthSample(safeMode), false},
 	{"health-hostile", "/devices/a/health", healthSample(unfriendly), false},
-	{"health-refused", "/devices/a/health", healthSample(refusedConfig), false},
-	{"health-trial", "/devices/a/health", healthSample(onTrial), false},
-	{"health-stale", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.Running = ptr(int64(6)) }),
+	{"configuration", "/devices/a/configuration", configSample(nil), false},
+	{"configuration-none", "/devices/a/configuration", configSample(func(v *ui.DeviceConfigView) {
+		v.Config, v.Fields, v.Offers = nil, nil, false
+	}), false},
+	{"configuration-hostile", "/devices/a/configuration", configSample(unfriendlyConfig), false},
+	{"configuration-refused", "/devices/a/configuration", configSample(refusedConfig), false},
+	{"configuration-trial", "/devices/a/configuration", configSample(onTrial), false},
+	{"configuration-stale", "/devices/a/configuration", configSample(func(v *ui.DeviceConfigView) {
+		v.Running = ptr(int64(6))
+	}), false},
+	{"configuration-viewer", "/devices/a/configuration", configSample(func(v *ui.DeviceConfigView) { v.CanAct = false }),
 		false},
-	{"health-viewer", "/devices/a/health", healthSample(func(v *ui.HealthPage) { v.Config.CanAct = false }), false},
 	{"health-bare", "/devices/a/health", healthSample(func(v *ui.HealthPage) {
 		v.Vitals.Vitals = &telemetry.Vitals{At: now.Add(-time.Hour), Version: "1"}
 		v.Vitals.Muted = true

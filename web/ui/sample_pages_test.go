@@ -195,12 +195,26 @@ func fanOutPage(state fleet.FanOutState) templ.Component {
 	calls := []uuid.UUID{uuid.Max, uuid.Max, uuid.Max}
 	return ui.FanOutPage{FanOut: f, CanAct: true, Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38},
 		{Value: "unknown_tool", Count: 3}},
-		Progress: ui.FanOutProgress{FanOut: f, Counts: p, CanAct: true, Answers: []fleet.FanOutAnswer{
-			{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},
-			{State: fleet.CallOffline, Text: "The device is not connected. Nothing was sent.", Count: 71, Sample: ids,
-				CallIDs: calls},
-			{State: fleet.CallToolError, Text: hostile[2], Count: 1, Sample: ids[:1], CallIDs: calls[:1]},
-		}}}.Page()
+		Progress: ui.FanOutProgress{FanOut: f, Counts: p, CanAct: true,
+			By: fleet.AnswerGrouping{Limit: 20}, Answers: fleet.AnswerGroups{Total: 43, Fields: []string{"audio_speaker.volume"},
+				Groups: []fleet.FanOutAnswer{{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},
+					{State: fleet.CallOffline, Text: "The device is not connected. Nothing was sent.", Count: 71, Sample: ids,
+						CallIDs: calls},
+					{State: fleet.CallToolError, Text: hostile[2], Count: 1, Sample: ids[:1], CallIDs: calls[:1]},
+				}}}}.Page()
+}
+
+func bulkPage(act fleet.BulkAct, previewed bool) templ.Component {
+	v := ui.BulkPage{Act: act, Query: "board:esp-box-3", Tags: "lab, shelf-2", Reason: "on the bench", Next: "/devices",
+		Matched: 4353, Asking: !previewed}
+	if previewed {
+		v.Preview = &fleet.BulkResult{Matched: 4353, Targets: 4312, Skipped: []fleet.SkippedDevices{
+			{Reason: fleet.LeftOutHeld, Count: 38, Sample: []fleet.DeviceID{device(1).ID, device(2).ID}}}}
+		for i, code := range fleet.LeftOutCodes {
+			v.Preview.Skipped = append(v.Preview.Skipped, fleet.SkippedDevices{Reason: code, Count: i})
+		}
+	}
+	return v.Page()
 }
 
 func fanOutNew(step int) templ.Component {

@@ -20,12 +20,20 @@ type ToolsPage struct {
 	Recent []CallRow // the device's, shown until a tool is chosen
 }
 
+// toolPrefix begins the names of most tools.
+const toolPrefix = "self."
+
 // A ToolForm is the form of one tool.
 type ToolForm struct {
 	Tool    fleet.Tool
 	Fields  []forms.Field
 	Problem string // why the form was not accepted, in the page's language
 	Offline bool   // the call would end offline
+	Talking bool   // the call would interrupt a conversation
+
+	Pin     *fleet.ToolPin // nil: the tool is not pinned
+	Differs bool           // the device lists it otherwise than pinned
+	CanPin  bool
 }
 
 // NewToolForm makes the form of a tool; see [forms.NewFields] for last.

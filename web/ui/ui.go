@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/web/i18n"
 )
 
@@ -45,7 +46,8 @@ type Page struct {
 	Open      bool      // enrolment is "open": every page says so
 	Waiting   int       // devices waiting for a person: shown at Devices
 	Approvals int       // requests waiting for a decision
-	Flash     *Flash    // outcome of what was done last
+	Alerts    alert.Summary
+	Flash     *Flash // outcome of what was done last
 }
 
 // An Operator is the signed-in person.

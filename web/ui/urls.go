@@ -16,6 +16,9 @@ const (
 	PathSignOut     = "/sign-out"    // POST
 	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
 	PathDevices     = "/devices"     // GET q, sort, desc, limit, cursor
+	PathBulk        = "/bulk"        // GET act, all and q or d..., tags, reason, hours, next; POST also ids, step, confirm
+	PathExport      = "/devices.csv" // GET q, column..., bom
+	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
 	PathClaim       = "/claim"       // GET page, POST code
 	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor

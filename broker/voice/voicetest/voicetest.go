@@ -5,6 +5,7 @@ package voicetest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -26,6 +27,8 @@ import (
 type Options struct {
 	// Secret makes the server refuse clients without a good token.
 	Secret string
+	// Token makes the server refuse clients with another one.
+	Token string
 	// Echo sends each frame of audio back, with its time stamp, in a tts message
 	// pair before the first and after a listen stop.
 	Echo bool
@@ -33,6 +36,8 @@ type Options struct {
 	// with features.mcp, after ListDelay.
 	MCP       bool
 	ListDelay time.Duration
+	// Vision is where the server wants pictures, with the token "t".
+	Vision string
 	// HelloAfter delays the answer to hello.
 	HelloAfter time.Duration
 	// Answer replaces the answer to hello; "" sends none at all, with NoHello.
@@ -158,7 +163,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.mu.Unlock()
 		ws.Close()
 	}()
-	if s.o.Secret != "" && !goodToken(s.o.Secret, r.Header) {
+	if s.o.Secret != "" && !goodToken(s.o.Secret, r.Header) ||
+		s.o.Token != "" && r.Header.Get("Authorization") != "Bearer "+s.o.Token {
 		s.mu.Lock()
 		s.refused++
 		s.mu.Unlock()
@@ -241,7 +247,7 @@ func (c *Session) message(data []byte) {
 func (c *Session) initialize() {
 	_ = c.text(`{"type":"mcp","payload":{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` +
 		`"protocolVersion":"2024-11-05","capabilities":{"roots":{"listChanged":true},"sampling":{},` +
-		`"vision":{"url":"http://192.0.2.7/mcp/vision/explain","token":"t"}},` +
+		`"vision":{"url":"` + cmp.Or(c.server.o.Vision, "http://192.0.2.7/mcp/vision/explain") + `","token":"t"}},` +
 		`"clientInfo":{"name":"XiaozhiClient","version":"1.0.0"}}}}`)
 }
 

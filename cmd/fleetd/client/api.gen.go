@@ -32,10 +32,56 @@ type AbortRule struct {
 	Wave *int64 `json:"wave,omitempty"`
 }
 
+// AcknowledgeInputBody defines model for AcknowledgeInputBody.
+type AcknowledgeInputBody struct {
+	// Note What is being done about it
+	Note *string `json:"note,omitempty"`
+}
+
 // Actor defines model for Actor.
 type Actor struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
+}
+
+// Alert defines model for Alert.
+type Alert struct {
+	AcknowledgedAt *time.Time `json:"acknowledged_at"`
+	AcknowledgedBy *string    `json:"acknowledged_by"`
+
+	// BeganAt When its condition was first found to hold
+	BeganAt time.Time `json:"began_at"`
+
+	// Devices How many it concerns; 0 for what concerns no device
+	Devices int64      `json:"devices"`
+	EndedAt *time.Time `json:"ended_at"`
+	ID      string     `json:"id"`
+	Kind    string     `json:"kind"`
+
+	// Message The same in words
+	Message string `json:"message"`
+	Note    string `json:"note"`
+
+	// Params Figures of the kind
+	Params *map[string]interface{} `json:"params,omitempty"`
+
+	// Query Lists the devices, the first of them if they are many; may be empty
+	Query string `json:"query"`
+
+	// Severity It may rise while the alert lasts, and does not fall
+	Severity string `json:"severity"`
+	State    string `json:"state"`
+
+	// Subject Id of the campaign, or name of the certificate, disk or voice server that it is about; empty for the fleet
+	Subject string `json:"subject"`
+}
+
+// AlertList defines model for AlertList.
+type AlertList struct {
+	Items []Alert `json:"items"`
+
+	// NextCursor Give it as cursor to get the next page; null on the last
+	NextCursor *string `json:"next_cursor"`
 }
 
 // Approval defines model for Approval.
@@ -62,12 +108,77 @@ type Assertion struct {
 	Value interface{} `json:"value,omitempty"`
 }
 
+// Audio defines model for Audio.
+type Audio struct {
+	// Dropped Packets that came too late, of both directions
+	Dropped int64 `json:"dropped"`
+
+	// JitterMs Of packets from the device, smoothed as in RFC 3550
+	JitterMs float64 `json:"jitter_ms"`
+
+	// Lost Packets from the device that did not arrive
+	Lost int64 `json:"lost"`
+
+	// Moves Changes of the device's address
+	Moves int64 `json:"moves"`
+
+	// Received Packets from the device
+	Received int64 `json:"received"`
+
+	// Refused Packets that were replayed, forged or damaged
+	Refused int64 `json:"refused"`
+
+	// Sent Packets to the device
+	Sent int64 `json:"sent"`
+}
+
 // Board defines model for Board.
 type Board struct {
 	Board     string                           `json:"board"`
 	Counts    map[campaign.DeploymentState]int `json:"counts"`
 	Failed    int64                            `json:"failed"`
 	Succeeded int64                            `json:"succeeded"`
+}
+
+// Bulk defines model for Bulk.
+type Bulk struct {
+	Act string `json:"act"`
+
+	// Changed Devices that changed; in a dry run, that would
+	Changed int64 `json:"changed"`
+
+	// DryRun Nothing was changed
+	DryRun  bool  `json:"dry_run"`
+	Matched int64 `json:"matched"`
+
+	// Skipped Devices that were left out, by reason, most first: unknown_device, device_retired, not_yours (the role on it does not suffice), device_held (by somebody else), unchanged (it was so already), too_many_tags, leaves_scope
+	Skipped []Reason `json:"skipped"`
+}
+
+// BulkInputBody defines model for BulkInputBody.
+type BulkInputBody struct {
+	Act string `json:"act"`
+
+	// Confirm How many devices a dry run said would change; if it would be another number now, nothing changes
+	Confirm *int64 `json:"confirm,omitempty"`
+
+	// Devices Device ids, instead of q
+	Devices *[]string `json:"devices,omitempty"`
+
+	// DryRun Only say what would be done
+	DryRun *bool `json:"dry_run,omitempty"`
+
+	// Q Filter that picks the devices
+	Q *string `json:"q,omitempty"`
+
+	// Reason Of hold: why
+	Reason *string `json:"reason,omitempty"`
+
+	// Tags Of tag and untag: the tags that come or go; others stay
+	Tags *[]string `json:"tags,omitempty"`
+
+	// Until Of hold: when it ends automatically; without it, the hold lasts until released
+	Until *time.Time `json:"until,omitempty"`
 }
 
 // Call defines model for Call.
@@ -101,6 +212,7 @@ type Call struct {
 	State     string     `json:"state"`
 	TimeoutMs int64      `json:"timeout_ms"`
 	Tool      string     `json:"tool"`
+	Waits     *Wait      `json:"waits,omitempty"`
 }
 
 // CallApproval defines model for CallApproval.
@@ -452,6 +564,40 @@ type ConflictSide struct {
 	Version    string    `json:"version"`
 }
 
+// Conversation defines model for Conversation.
+type Conversation struct {
+	Audio   Audio     `json:"audio"`
+	BeginAt time.Time `json:"begin_at"`
+
+	// Calls Tool calls that the voice server's model asked for
+	Calls    int64  `json:"calls"`
+	DeviceID string `json:"device_id"`
+
+	// DurationMs null while it is open
+	DurationMs *int64 `json:"duration_ms"`
+
+	// EndAt null while it is open
+	EndAt *time.Time `json:"end_at"`
+
+	// Ended How it ended, as a code; upstream_ and what follows is what the voice server did
+	Ended *string `json:"ended,omitempty"`
+
+	// HelloMs Until the voice server answered; 0 if it did not
+	HelloMs int64  `json:"hello_ms"`
+	ID      string `json:"id"`
+
+	// Upstream Name of the voice server
+	Upstream string `json:"upstream"`
+}
+
+// ConversationList defines model for ConversationList.
+type ConversationList struct {
+	Items []Conversation `json:"items"`
+
+	// NextCursor Give it as cursor to get the next page; null on the last
+	NextCursor *string `json:"next_cursor"`
+}
+
 // Count defines model for Count.
 type Count struct {
 	Count int64  `json:"count"`
@@ -570,7 +716,10 @@ type Device struct {
 	ELFSHA256  string      `json:"elf_sha256"`
 	EnrolledAt *time.Time  `json:"enrolled_at"`
 	Enrolment  string      `json:"enrolment"`
-	Hold       *Hold       `json:"hold"`
+
+	// ForConversations As of its latest start it connects for conversations only: while it is offline nothing is wrong with it
+	ForConversations bool  `json:"for_conversations"`
+	Hold             *Hold `json:"hold"`
 
 	// ID Twelve hex digits of the MAC address, or the id of another dialect
 	ID          string     `json:"id"`
@@ -614,8 +763,11 @@ type Device struct {
 	TimeZone   string `json:"time_zone"`
 	ToolsCount int64  `json:"tools_count"`
 
-	// Transport mqtt, mqtts or ws; empty before the first connection
+	// Transport Of the latest connection: mqtt, mqtts or ws; empty before the first
 	Transport string `json:"transport"`
+
+	// TransportChoice How it connects from its next start on
+	TransportChoice string `json:"transport_choice"`
 
 	// Version Running firmware
 	Version string `json:"version"`
@@ -820,6 +972,15 @@ type ImageSignature struct {
 	Valid     bool   `json:"valid"`
 }
 
+// Item defines model for Item.
+type Item struct {
+	Count   *int64 `json:"count,omitempty"`
+	Enabled *bool  `json:"enabled,omitempty"`
+	Kind    string `json:"kind"`
+	Percent *int64 `json:"percent,omitempty"`
+	SpanMs  *int64 `json:"span_ms,omitempty"`
+}
+
 // Late defines model for Late.
 type Late struct {
 	At     time.Time   `json:"at"`
@@ -854,7 +1015,10 @@ type Layout struct {
 type MakeCallInputBody struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
 	Arguments *json.RawMessage `json:"arguments,omitempty"`
-	Picture   *PictureRef      `json:"picture,omitempty"`
+
+	// Interrupt Do not wait for the end of a conversation that the call would interrupt
+	Interrupt *bool       `json:"interrupt,omitempty"`
+	Picture   *PictureRef `json:"picture,omitempty"`
 
 	// Purpose Why, at most 300 bytes: shown to who approves, if the policy asks for that
 	Purpose *string `json:"purpose,omitempty"`
@@ -1330,6 +1494,34 @@ type TestPolicyInputBody struct {
 	Tool string `json:"tool"`
 }
 
+// Threshold defines model for Threshold.
+type Threshold struct {
+	// Count Devices; restarts of one device for crash_loop
+	Count   *int64 `json:"count,omitempty"`
+	Enabled bool   `json:"enabled"`
+	Kind    string `json:"kind"`
+
+	// Percent online_dropped: points that the share of devices online fell by; disk_low: of the disk that is free
+	Percent *int64 `json:"percent,omitempty"`
+
+	// SpanMs The time that the condition looks at or must last; see docs/alerts.md
+	SpanMs *int64 `json:"span_ms,omitempty"`
+}
+
+// Thresholds defines model for Thresholds.
+type Thresholds struct {
+	Conditions []Threshold `json:"conditions"`
+
+	// EndAfterMs How long it does not hold before its alert ends
+	EndAfterMs int64 `json:"end_after_ms"`
+
+	// OpenAfterMs How long a condition holds before its alert opens
+	OpenAfterMs int64 `json:"open_after_ms"`
+
+	// SettleMs What devices get to reconnect when fleetd has started, before conditions of presence count
+	SettleMs int64 `json:"settle_ms"`
+}
+
 // Tool defines model for Tool.
 type Tool struct {
 	// Audience user: never called by a language model
@@ -1443,6 +1635,169 @@ type TrialSubject struct {
 	TokenID *string `json:"token_id,omitempty"`
 }
 
+// UpdateThresholdsInputBody defines model for UpdateThresholdsInputBody.
+type UpdateThresholdsInputBody struct {
+	Conditions  *[]Item `json:"conditions,omitempty"`
+	EndAfterMs  *int64  `json:"end_after_ms,omitempty"`
+	OpenAfterMs *int64  `json:"open_after_ms,omitempty"`
+	SettleMs    *int64  `json:"settle_ms,omitempty"`
+}
+
+// Upstream defines model for Upstream.
+type Upstream struct {
+	// Auth secret: tokens for each device are made with it; token: all devices have the same
+	Auth string `json:"auth"`
+
+	// Devices A query; empty: any device
+	Devices string `json:"devices"`
+	Enabled bool   `json:"enabled"`
+
+	// Fixed The one of --voice-upstream: it cannot be changed, moved or removed here
+	Fixed  bool           `json:"fixed"`
+	Health UpstreamHealth `json:"health"`
+	ID     string         `json:"id"`
+	Kind   string         `json:"kind"`
+	Name   string         `json:"name"`
+
+	// Position Place in the list, from 0
+	Position int64 `json:"position"`
+
+	// SecretSet The secret, or token, itself is never shown
+	SecretSet bool `json:"secret_set"`
+
+	// Tools Its model may list and call the tools of devices
+	Tools     bool       `json:"tools"`
+	UpdatedAt *time.Time `json:"updated_at"`
+
+	// UpdatedBy Empty for the one of --voice-upstream
+	UpdatedBy string `json:"updated_by"`
+
+	// URL Empty for none
+	URL string `json:"url"`
+}
+
+// UpstreamAccount defines model for UpstreamAccount.
+type UpstreamAccount struct {
+	AskedAt time.Time `json:"asked_at"`
+
+	// Code To be entered at the voice server, to bind the device to an account; empty: nothing is to be done
+	Code    string `json:"code"`
+	Message string `json:"message"`
+
+	// URL Of the WebSocket that it hands out; empty: none
+	URL string `json:"url"`
+}
+
+// UpstreamCheck defines model for UpstreamCheck.
+type UpstreamCheck struct {
+	// Code Why it failed; empty if it did not
+	//
+	// Examples: upstream_unreachable
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Ok      bool   `json:"ok"`
+	TookMs  int64  `json:"took_ms"`
+}
+
+// UpstreamFields defines model for UpstreamFields.
+type UpstreamFields struct {
+	// Auth none, if left out of a new one
+	Auth *string `json:"auth,omitempty"`
+
+	// Devices Examples: tag:lab
+	Devices *string `json:"devices,omitempty"`
+
+	// Enabled true, if left out of a new one
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Kind websocket, if left out of a new one
+	Kind *string `json:"kind,omitempty"`
+	Name *string `json:"name,omitempty"`
+
+	// Position Place in the list, from 0
+	Position *int64 `json:"position,omitempty"`
+
+	// Secret The secret or token, as auth says. It is written only; without it the one that is set stays
+	Secret *string `json:"secret,omitempty"`
+
+	// Tools true, if left out of a new one
+	Tools *bool `json:"tools,omitempty"`
+
+	// URL Without credentials
+	//
+	// Examples: ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway
+	URL *string `json:"url,omitempty"`
+
+	// Version Of the table that the change was made from: nothing is changed if it has another by now. 0: any
+	Version *int64 `json:"version,omitempty"`
+}
+
+// UpstreamHealth defines model for UpstreamHealth.
+type UpstreamHealth struct {
+	// Code Of the last failure; empty before the first
+	//
+	// Examples: upstream_unreachable
+	Code string `json:"code"`
+
+	// Conversations Open now
+	Conversations int64 `json:"conversations"`
+
+	// Down It failed three times in a row or more
+	Down bool `json:"down"`
+
+	// Failures In a row, since the last success
+	Failures int64 `json:"failures"`
+
+	// HelloMs Until its hello, the last time
+	HelloMs     int64      `json:"hello_ms"`
+	LastFailure *time.Time `json:"last_failure"`
+	LastSuccess *time.Time `json:"last_success"`
+	Message     string     `json:"message"`
+	RetryAt     *time.Time `json:"retry_at"`
+}
+
+// UpstreamList defines model for UpstreamList.
+type UpstreamList struct {
+	Items []Upstream `json:"items"`
+
+	// NextCursor Always null: the list is whole
+	NextCursor *string `json:"next_cursor"`
+
+	// Version Of the table; each change makes the next
+	Version int64 `json:"version"`
+}
+
+// UpstreamMatch defines model for UpstreamMatch.
+type UpstreamMatch struct {
+	Account  *UpstreamAccount `json:"account"`
+	DeviceID string           `json:"device_id"`
+
+	// Steps What became of each one in the list
+	Steps    []UpstreamStep `json:"steps"`
+	Upstream *UpstreamName  `json:"upstream"`
+
+	// Voice False without a voice server, and with one of the kind none
+	Voice bool `json:"voice"`
+}
+
+// UpstreamName defines model for UpstreamName.
+type UpstreamName struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// UpstreamStep defines model for UpstreamStep.
+type UpstreamStep struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+
+	// Outcome unfit: the device does not fit its query; later: one before it is chosen
+	Outcome string `json:"outcome"`
+
+	// Term Of the query, that the device does not fit
+	Term string `json:"term"`
+}
+
 // VersionWarning defines model for VersionWarning.
 type VersionWarning struct {
 	Code   string               `json:"code"`
@@ -1456,6 +1811,18 @@ type VersionWarningParams struct {
 
 	// Read What a board reads instead; empty if that is nothing
 	Read string `json:"read"`
+}
+
+// Wait defines model for Wait.
+type Wait struct {
+	// Code in_conversation: the device is in a conversation with a voice server; the call is sent after it
+	Code string `json:"code"`
+
+	// SinceAt Begin of the conversation
+	SinceAt time.Time `json:"since_at"`
+
+	// UntilAt When the call is sent at the latest
+	UntilAt time.Time `json:"until_at"`
 }
 
 // Warning defines model for Warning.

@@ -11,8 +11,8 @@ import (
 
 type ApprovalCommand struct {
 	List    approvalList    `cmd:"" help:"List what waits for a decision."`
-	Approve approvalApprove `cmd:"" help:"Approve a call or a fan-out that another person or program asked for."`
-	Deny    approvalDeny    `cmd:"" help:"Deny a call or a fan-out."`
+	Approve approvalApprove `cmd:"" help:"Approve a call or a bulk call that another person or program asked for."`
+	Deny    approvalDeny    `cmd:"" help:"Deny a call or a bulk call."`
 }
 
 const approvalHeading = "ID STATE TOOL ARGUMENTS TARGET ASKED-BY PURPOSE EXPIRES DECIDED-BY"

@@ -19,13 +19,14 @@ import (
 )
 
 type DeviceCommand struct {
-	List    deviceList    `cmd:"" help:"List devices."`
-	Show    deviceShow    `cmd:"" help:"Show one device and its tools."`
-	Call    deviceCall    `cmd:"" help:"Call a tool of a device and print the outcome."`
-	Claim   deviceClaim   `cmd:"" help:"Claim the device that shows this code."`
-	Hold    deviceHold    `cmd:"" help:"Keep everyone else from acting on a device."`
-	Release deviceRelease `cmd:"" help:"End a hold."`
-	Replace deviceReplace `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
+	List      deviceList      `cmd:"" help:"List devices."`
+	Show      deviceShow      `cmd:"" help:"Show one device and its tools."`
+	Call      deviceCall      `cmd:"" help:"Call a tool of a device and print the outcome."`
+	Claim     deviceClaim     `cmd:"" help:"Claim the device that shows this code."`
+	Hold      deviceHold      `cmd:"" help:"Keep everyone else from acting on a device."`
+	Release   deviceRelease   `cmd:"" help:"End a hold."`
+	Transport deviceTransport `cmd:"" help:"Choose how devices connect from their next start on."`
+	Replace   deviceReplace   `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
 }
 
 type deviceList struct {
@@ -206,6 +207,36 @@ type deviceRelease struct {
 func (c *deviceRelease) Run(ctx context.Context) error {
 	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
 }
+
+type deviceTransport struct {
+	clientFlags
+	Transport string `arg:"" enum:"mqtt,ws" help:"mqtt: always connected, audio over UDP. ws: a WebSocket, in conversations only."`
+	Query     string `arg:"" help:"Filter that picks the devices, as of device list; its output shows which."`
+}
+
+func (c *deviceTransport) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/devices", url.Values{"q": {c.Query}}, maxTransportDevices)
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		var d Device
+		if err := json.Unmarshal(item, &d); err != nil {
+			return err
+		}
+		if string(d.TransportChoice) == c.Transport {
+			continue
+		}
+		body := map[string]string{"transport_choice": c.Transport}
+		if err := c.print(c.do(ctx, http.MethodPatch, devicePath(d.ID, ""), body)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxTransportDevices bounds one command; it may be given again for the rest.
+const maxTransportDevices = 10_000
 
 type deviceReplace struct {
 	clientFlags

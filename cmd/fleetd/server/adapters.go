@@ -19,6 +19,10 @@ func (d brokerDevices) Authenticate(clientID, username string, password []byte) 
 	return d.Enrolments.Authenticate(clientID, username, password)
 }
 
+func (d brokerDevices) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
+	return d.Enrolments.AuthenticateToken(id, clientID, token)
+}
+
 func (d brokerDevices) Connected(c fleet.Connection) {
 	d.Presences.Connected(c)
 	d.Enrolments.Connected(c)
@@ -91,9 +95,10 @@ func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	return s.broker.Connection(id)
 }
 
-// evidence passes what is observed of devices to the campaigns. The engine
-// starts after the broker, whose first connections it finds in the records.
+// evidence passes what is observed of devices to the campaigns, and restarts to the
+// alerts. The engine starts after the broker, whose first connections it finds in the records.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
+	s.restarts.Observe(id, e)
 	if engine := s.engine.Load(); engine != nil {
 		engine.Observe(rollout.OfDevice(id, e))
 	}

@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/mail"
 	"fleetd/fleet/telemetry"
 )
 
@@ -162,8 +163,20 @@ type Config struct {
 	// VoiceReboot lets the voice server restart devices with its system message.
 	VoiceReboot bool `name:"voice-allow-reboot" help:"Let the voice server restart devices." env:"FLEETD_VOICE_ALLOW_REBOOT"`
 
+	// ConversationWait is how long what would interrupt a conversation waits for its end: restarts, changes of settings,
+	// upgrades. 0: it does not wait. The command line sets 10 minutes by default.
+	ConversationWait time.Duration `help:"How long restarts, settings and upgrades of a device wait for the end of its conversation; 0: not at all." default:"10m" env:"FLEETD_CONVERSATION_WAIT"`
+
+	// SMTPURL is the mail server for alerts, SMTPFrom the sender's address. Default: no mail is sent.
+	SMTPURL  string `name:"smtp-url" help:"Mail server for alerts: smtp://user:password@host:587 (STARTTLS), smtps://, or smtp://host:25?tls=none. Default: no mail is sent." env:"FLEETD_SMTP_URL" placeholder:"URL"`
+	SMTPFrom string `name:"smtp-from" help:"Address that mails about alerts come from." env:"FLEETD_SMTP_FROM" placeholder:"ADDRESS"`
+
 	// Demo also runs this many simulated devices, 20,000 at most.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
+
+	// DemoVoice also runs a voice server that answers with a tone, unless VoiceUpstream names one, and lets people talk
+	// to the simulated devices now and then.
+	DemoVoice bool `help:"Also run a voice server that answers with a tone, and conversations of the simulated devices." env:"FLEETD_DEMO_VOICE"`
 
 	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage of this directory.
 	DemoVirtual string `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
@@ -180,6 +193,7 @@ type Config struct {
 	// For tests, whose devices are quicker than real ones.
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
+	alertEvery time.Duration
 }
 
 // setDefaults gives each field that is zero what the command line does.
@@ -205,7 +219,7 @@ func (c *Config) setDefaults() {
 	c.TimeZone = cmp.Or(c.TimeZone, "Local")
 	c.MaxDownloads = cmp.Or(c.MaxDownloads, 500)
 	c.Version = cmp.Or(c.Version, "dev")
-	c.VoiceUDPAddr = cmp.Or(c.VoiceUDPAddr, ":8884")
+	c.VoiceUDPAddr = cmp.Or(c.VoiceUDPAddr, defaultVoiceUDPAddr)
 	c.VoiceLanguage = cmp.Or(c.VoiceLanguage, "en")
 }
 
@@ -253,6 +267,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if err := c.checkVision(); err != nil {
+		return err
+	}
+	if err := c.checkMail(); err != nil {
 		return err
 	}
 	return c.checkEndpoint()
@@ -313,6 +330,19 @@ func (c *Config) checkPublicURL() error {
 		return fmt.Errorf("--public-url %q is no address; write http://host or https://host", c.PublicURL)
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+func (c *Config) checkMail() error {
+	if c.SMTPURL == "" && c.SMTPFrom != "" {
+		return errors.New("--smtp-from is for --smtp-url: give that, too")
+	}
+	if c.SMTPURL == "" {
+		return nil
+	}
+	if _, err := mail.Open(c.SMTPURL, c.SMTPFrom); err != nil {
+		return fmt.Errorf("--smtp-url and --smtp-from: %w", err)
+	}
 	return nil
 }
 

@@ -23,7 +23,7 @@ func (c *printConfig) Run() error {
 		return err
 	}
 	c.DatabaseURL, c.AdminPassword = redactURL(c.DatabaseURL), redact(c.AdminPassword)
-	c.VoiceSecret = redact(c.VoiceSecret)
+	c.VoiceSecret, c.SMTPURL = redact(c.VoiceSecret), redactURL(c.SMTPURL)
 	c.VisionURL, c.VisionToken = redactURL(c.VisionURL), redact(c.VisionToken)
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
@@ -65,7 +66,7 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	if _, err := parser.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	zero.CollectDumps = true // the one that the command line turns on
+	zero.CollectDumps, zero.ConversationWait = true, 10*time.Minute // what the command line turns on
 	for _, c := range []*Config{&flags, &zero} {
 		if err := c.check(); err != nil {
 			t.Fatal(err)

@@ -5,6 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"net"
+	"time"
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
@@ -62,12 +65,69 @@ func (s *Server) demoModel(ctx context.Context) error {
 }
 
 func (s *Server) simulate(ctx context.Context) error {
+	var speech func(string, int) []byte
+	if s.cfg.DemoVoice {
+		speech = demoSpeech
+	}
 	f, err := sim.New(sim.Options{OTAURL: s.URL() + "/xiaozhi/ota/", Devices: s.cfg.Demo, Seed: 1,
-		Logger: slog.New(slog.DiscardHandler)})
+		Logger: slog.New(slog.DiscardHandler), Speech: speech})
 	if err != nil {
 		return err
 	}
+	if s.cfg.DemoVoice {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go talkTo(ctx, f)
+	}
 	return f.Run(ctx)
+}
+
+// A conversation of the demo, and the time until the next begins.
+const (
+	demoTalk      = 12 * time.Second
+	demoUtterance = 40 // frames of 60 ms
+	demoTalkEvery = 8 * time.Second
+)
+
+// demoSpeech is what devices say: nothing can be understood.
+func demoSpeech(_ string, n int) []byte {
+	if n >= demoUtterance {
+		return nil
+	}
+	return make([]byte, 40)
+}
+
+// talkTo has somebody talk to one device after another, until ctx ends.
+func talkTo(ctx context.Context, f *sim.Fleet) {
+	for wait := demoTalkEvery / 4; ; wait = demoTalkEvery {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		d := f.Device(rand.IntN(f.Len()))
+		if d.Connected() && !d.Talking() {
+			d.Talk()
+			time.AfterFunc(demoTalk, d.EndTalk)
+		}
+	}
+}
+
+// toneServer makes a voice server on this machine, for a demo that names none.
+func (c *Config) toneServer() (*sim.VoiceServer, error) {
+	if !c.DemoVoice || c.VoiceUpstream != "" {
+		return nil, nil
+	}
+	s, err := sim.ListenVoice("127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("voice server of the demo: %w", err)
+	}
+	c.VoiceUpstream = s.URL()
+	if c.VoiceUDPAddr == "" || c.VoiceUDPAddr == defaultVoiceUDPAddr { // which another demo may have
+		host, _, _ := net.SplitHostPort(c.HTTPAddr)
+		c.VoiceUDPAddr = net.JoinHostPort(host, "0")
+	}
+	return s, nil
 }
 
 // demoFirmware makes the simulated devices' releases, unless they are there.

@@ -20,27 +20,34 @@ import (
 
 // console makes the HTTP server: pages, REST and the device endpoints.
 func (s *Server) console(ctx context.Context) (*web.Server, error) {
-	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone,
+		PublicURL: s.cfg.PublicURL})
 	if err != nil {
 		return nil, err
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
-		Offers: s.engine.Load(), Answers: answers, Log: s.log})
+		Offers: s.engine.Load(), Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
 	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, Log: s.log}
+		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
+		WebSocket: s.broker.ServeWebSocket, Log: s.log}
+	explainer := voiceExplainer{server: s}
 	if s.cfg.VisionURL != "" {
-		o.Explainer = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
+		explainer.other = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
 	}
+	o.Explainer = explainer
 	devices := device.New(o)
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences,
-		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, Serials: s.Serials,
-		Keys: s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
+		Serials: s.Serials,
+		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
-		Approvals: s.Approvals, Webhooks: s.Webhooks, Pictures: s.store, Stats: s.store,
-		Samples: s.store, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
+		Approvals: s.Approvals, Webhooks: s.Webhooks, Alerts: s.Alerts, Upstreams: s.Upstreams,
+		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
+		Samples: s.store, Audit: s.store, Reports: s.Reports,
+		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
 		ConnContext: device.WithConn,
 		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
@@ -68,6 +75,7 @@ func (s *Server) rest() http.Handler {
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		Snapshots: s.Snapshots,
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
+		Upstreams: s.Upstreams, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})

@@ -26,6 +26,7 @@ import (
 	"fleetd/broker"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
@@ -66,6 +67,8 @@ type Server struct {
 	Approvals  *fleet.Approvals
 	Webhooks   *webhook.Service
 	Policies   *policy.Service
+	Upstreams  *fleet.Upstreams
+	Alerts     *alert.Service
 	Events     *fleet.Events
 
 	cfg     Config
@@ -81,16 +84,20 @@ type Server struct {
 	blobs     *blobs.Store
 	targets   *fleet.Targets
 	broker    *broker.Broker
+	open      *fleet.OpenConversations
 	gateway   *gateway.Gateway
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
-	voice     atomic.Pointer[voice.Relay] // nil without a voice server
+	voice     atomic.Pointer[voice.Relay] // nil before there is a voice server
 	engine    atomic.Pointer[rollout.Engine]
 	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
 
+	voiceWanted   chan struct{}  // the voice servers changed
+	restarts      alert.Restarts // of devices
 	zone          *time.Location // of devices that have none set
+	accounts      *voice.Accounts
 	vision        *fleet.VisionTokens
 	cameras       cameras
 	virtual       *virtualFleet // nil without DemoVirtual
@@ -106,6 +113,10 @@ type Server struct {
 // The parts start in the order in which they are written here, and stop in the
 // opposite order, each before the next: what a part needs outlives it.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
+	tone, err := cfg.toneServer()
+	if err != nil {
+		return nil, err
+	}
 	if err := cfg.check(); err != nil {
 		return nil, UsageError{err}
 	}
@@ -116,6 +127,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
+
+	if tone != nil {
+		s.stages.run("voice server of the demo", tone.Run)
+	}
 
 	// What the configuration names, before anything is made on disk.
 	imageKeys, err := imageKeys(cfg.ImageKeys)
@@ -231,7 +246,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Devices = fleet.NewDevices(fleet.DevicesOptions{Store: s.store, Targets: s.targets, Presence: s.Presences,
-		Events: s.Events, Kick: s.kick, Retiring: s.retiring, Log: log, Approve: s.Enrolments.Approve,
+		Events: s.Events, Kick: s.kick, Retiring: s.retiring, Transport: s.Enrolments.ChooseTransport,
+		Log: log, Approve: s.Enrolments.Approve,
 		Busy: campaign.PartsOf(s.store)})
 	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.Events) })
 	s.stages.run("presence", s.Presences.Run)
@@ -242,13 +258,17 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
 	s.stages.run("reports of devices", s.Reports.Run)
 
+	if err := s.openUpstreams(ctx, sealer); err != nil {
+		return nil, err
+	}
+
 	s.vision = fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
 		Connection: s.connection})
 
 	// Devices connect from here on.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: s.brokerVoice(), Node: cfg.NodeName,
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Node: cfg.NodeName,
 		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
@@ -257,6 +277,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.cfg.boundMQTT(s.broker.Addr())
 
 	// What calls them.
+	s.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: s.Events, Free: func(id fleet.DeviceID) {
+		if engine := s.engine.Load(); engine != nil {
+			engine.ConversationEnded(id)
+		}
+	}})
+	var interruptions *fleet.Interruptions // nil: nothing waits
+	if cfg.ConversationWait > 0 {
+		interruptions = &fleet.Interruptions{Open: s.open, Bound: cfg.ConversationWait}
+	}
 	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return s.Calls.Running(id) }})
@@ -273,7 +302,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.run("tool pins", s.ToolPins.Run)
 	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
-		Log: log, Observe: s.observed})
+		Interruptions: interruptions, Log: log, Observe: s.observed})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
@@ -303,7 +332,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
 		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
 	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
-		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
+		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
+		Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
 		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
@@ -314,6 +344,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Wake:   engine.Wake, Zone: s.zone, Log: log})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
+
+	if err := s.watchAlerts(ctx, cert); err != nil {
+		return nil, err
+	}
 
 	// People, programs and boot polls.
 	if err := s.firstOperator(ctx); err != nil {

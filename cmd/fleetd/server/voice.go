@@ -10,50 +10,202 @@ import (
 	"fleetd/broker"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/fleet/postgres"
+	"fleetd/web/device"
 	"fleetd/web/i18n"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// startVoice starts the relay of conversations, if there is a voice server.
-func (s *Server) startVoice(ctx context.Context) error {
-	if s.cfg.VoiceUpstream == "" {
+// openUpstreams reads the voice servers: those on record, and behind them the one
+// that the command line names.
+func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
+	s.voiceWanted = make(chan struct{}, 1)
+	o := fleet.UpstreamsOptions{Store: s.store, Sealer: sealer, Targets: s.targets, Link: upstreamLink{s}, Log: s.log,
+		Changed: func() {
+			select {
+			case s.voiceWanted <- struct{}{}:
+			default:
+			}
+		}}
+	if s.cfg.VoiceUpstream != "" {
+		u := voice.Upstream{URL: s.cfg.VoiceUpstream}
+		if err := u.Check(); err != nil {
+			return err
+		}
+		o.Fixed = &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: u.Name, URL: u.URL, Auth: fleet.UpstreamAuthNone},
+			Key: s.cfg.VoiceSecret}
+		if s.cfg.VoiceSecret != "" {
+			o.Fixed.Auth = fleet.UpstreamAuthSecret
+		}
+	}
+	s.Upstreams = fleet.NewUpstreams(o)
+	if err := s.Upstreams.Load(ctx); err != nil {
+		return err
+	}
+	s.stages.run("voice servers", s.Upstreams.Run)
+	s.accounts = voice.NewAccounts(voice.AccountsOptions{Store: s.store, Sealer: sealer, Choose: s.Upstreams.Choose,
+		Log: s.log})
+	s.stages.run("accounts at voice servers", s.accounts.Run)
+	return nil
+}
+
+// upstreamLink is what the relay knows of voice servers. There may be none yet.
+type upstreamLink struct{ *Server }
+
+func (l upstreamLink) UpstreamHealth(id uuid.UUID, changed time.Time) fleet.UpstreamHealth {
+	if relay := l.voice.Load(); relay != nil {
+		return relay.Health(id, changed)
+	}
+	return fleet.UpstreamHealth{}
+}
+
+// checkUpstreamTimeout bounds a check without a relay.
+const checkUpstreamTimeout = 9 * time.Second
+
+func (l upstreamLink) CheckUpstream(ctx context.Context, c fleet.UpstreamChoice) fleet.UpstreamCheck {
+	if relay := l.voice.Load(); relay != nil {
+		return relay.Check(ctx, l.voiceUpstream(c))
+	}
+	return voice.Check(ctx, l.voiceUpstream(c), checkUpstreamTimeout)
+}
+
+// voicePolls shows boot polls to voice servers.
+type voicePolls struct{ accounts *voice.Accounts }
+
+func (v voicePolls) Polled(p enrolment.BootPoll) {
+	v.accounts.Polled(voice.Poll{Device: p.Device, ClientID: p.ClientID, UserAgent: p.UserAgent, Language: p.Language,
+		Serial: p.SerialNumber, Body: p.Facts})
+}
+
+func (v voicePolls) Code(id fleet.DeviceID) *enrolment.Activation {
+	code, message, ok := v.accounts.Show(id)
+	if !ok {
 		return nil
 	}
+	// The challenge makes the device ask whether it was activated.
+	return &enrolment.Activation{Code: code, Message: message, Challenge: "voice"}
+}
+
+// voiceUpstream is a voice server as the relay wants it.
+func (s *Server) voiceUpstream(c fleet.UpstreamChoice) voice.Upstream {
+	if c.Kind == fleet.UpstreamOTA {
+		return s.accounts.Of(c)
+	}
+	u := voice.Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, URL: c.URL, NoTools: !c.Tools}
+	switch c.Auth {
+	case fleet.UpstreamAuthSecret:
+		u.Secret = c.Key
+	case fleet.UpstreamAuthToken:
+		u.Token = c.Key
+	}
+	return u
+}
+
+// startVoice starts the relay of conversations once there is a voice server: its
+// port is opened only then.
+func (s *Server) startVoice(ctx context.Context) error {
 	if open, err := s.store.RecoverConversations(ctx, time.Now().UTC()); err != nil {
 		return err
 	} else if open > 0 {
 		s.log.Info("conversations left open by the last run were ended", "count", open)
 	}
-	relay, err := voice.New(voice.Options{Upstream: voice.Upstream{URL: s.cfg.VoiceUpstream, Secret: s.cfg.VoiceSecret},
-		Addr: s.cfg.VoiceUDPAddr, Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Store: s.store,
-		Texts: voiceTexts(s.cfg.VoiceLanguage), AllowReboot: s.cfg.VoiceReboot, Log: s.log})
-	if err != nil {
-		return err
+	var relay *voice.Relay
+	if s.Upstreams.Any() {
+		var err error
+		if relay, err = s.openRelay(); err != nil {
+			return err
+		}
 	}
-	s.metrics.registry.MustRegister(voiceMetrics{relay})
-	s.stages.run("voice", relay.Run)
-	s.voice.Store(relay)
+	s.stages.run("voice", func(ctx context.Context) error {
+		for relay == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.voiceWanted:
+			}
+			if !s.Upstreams.Any() {
+				continue
+			}
+			var err error
+			if relay, err = s.openRelay(); err != nil {
+				s.log.Error("conversations cannot be relayed; trying again after the next change of the voice servers",
+					"err", err)
+			}
+		}
+		return relay.Run(ctx)
+	})
 	return nil
 }
 
-// brokerVoice is nil without a voice server.
-func (s *Server) brokerVoice() broker.Voice {
-	if s.cfg.VoiceUpstream == "" {
-		return nil
+// announcedConversations has pages read the record of a conversation when it is
+// stored.
+type announcedConversations struct {
+	*postgres.Store
+	events *fleet.Events
+}
+
+func (a announcedConversations) SaveConversations(ctx context.Context, list []fleet.Conversation) error {
+	if err := a.Store.SaveConversations(ctx, list); err != nil {
+		return err
 	}
-	return brokerVoice{s}
+	for _, c := range list {
+		a.events.Publish(fleet.Event{Kind: fleet.EventConversation, At: time.Now().UTC(), Device: c.Device,
+			Subject: c.ID.String()})
+	}
+	return nil
+}
+
+func (s *Server) openRelay() (*voice.Relay, error) {
+	relay, err := voice.New(voice.Options{Choose: s.chooseUpstream, Addr: s.cfg.VoiceUDPAddr,
+		Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Open: s.open,
+		Store: announcedConversations{s.store, s.Events}, Texts: voiceTexts(s.cfg.VoiceLanguage),
+		AllowReboot: s.cfg.VoiceReboot, Log: s.log})
+	if err != nil {
+		return nil, err
+	}
+	s.metrics.registry.MustRegister(voiceMetrics{relay, s.Upstreams})
+	s.voice.Store(relay)
+	return relay, nil
+}
+
+func (s *Server) chooseUpstream(ctx context.Context, id fleet.DeviceID) (voice.Upstream, bool) {
+	c, ok := s.Upstreams.Choose(ctx, id)
+	if !ok {
+		return voice.Upstream{}, false
+	}
+	return s.voiceUpstream(c), true
+}
+
+// A voiceExplainer has pictures that a voice server's model asked for explained by
+// that server, and those of others by the one that is configured.
+type voiceExplainer struct {
+	server *Server
+	other  device.Explainer // nil without one
+}
+
+func (e voiceExplainer) Explain(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+	if relay := e.server.voice.Load(); relay != nil && p.AskedBy.Kind == fleet.KindVoice {
+		if v, ok := relay.Vision(p.AskedBy.ID, p.Device); ok {
+			return device.NewVisionUpstream(v.URL, v.Token).DialBy(v.Dial).Explain(ctx, p, clientID)
+		}
+	}
+	if e.other == nil {
+		return nil, nil
+	}
+	return e.other.Explain(ctx, p, clientID)
 }
 
 // brokerVoice shows the relay to the broker, which starts before it.
 type brokerVoice struct{ *Server }
 
 func (v brokerVoice) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
-	relay := v.voice.Load()
-	if relay == nil {
-		return nil
+	if relay := v.voice.Load(); relay != nil {
+		return relay.Begin(d, hello)
 	}
-	return relay.Begin(d, hello)
+	return nil
 }
 
 // VoiceAddr is where the audio of conversations is received; nil without a voice
@@ -64,6 +216,9 @@ func (s *Server) VoiceAddr() net.Addr {
 	}
 	return nil
 }
+
+// defaultVoiceUDPAddr is where audio of devices is received.
+const defaultVoiceUDPAddr = ":8884"
 
 // voiceTexts are the texts that devices show, and models say, in one language.
 type voiceTexts i18n.Lang
@@ -90,7 +245,10 @@ func (l voiceTexts) Error(err error) string {
 }
 
 // voiceMetrics shows the relay's numbers, all from one reading.
-type voiceMetrics struct{ relay *voice.Relay }
+type voiceMetrics struct {
+	relay     *voice.Relay
+	upstreams *fleet.Upstreams
+}
 
 // A voiceMetric is one number of the relay under the name it is shown by.
 type voiceMetric struct {
@@ -109,6 +267,20 @@ var (
 		[]string{"end"}, nil)
 	voiceHelloDesc = prometheus.NewDesc("fleetd_voice_hello_seconds",
 		"From a device's hello to that of the voice server.", nil, nil)
+)
+
+// Each voice server of the table has these. Names may be given twice, ids not.
+var (
+	upstreamLabels   = []string{"upstream", "id"}
+	upstreamOpenDesc = prometheus.NewDesc("fleetd_voice_upstream_conversations",
+		"Conversations that are open with the voice server.", upstreamLabels, nil)
+	upstreamDownDesc = prometheus.NewDesc("fleetd_voice_upstream_down",
+		"1 while the voice server has failed so often that devices are answered without it.", upstreamLabels, nil)
+	upstreamFailedDesc = prometheus.NewDesc("fleetd_voice_upstream_failures_total",
+		"Conversations that the voice server did not open, since fleetd started or the server was changed.",
+		upstreamLabels, nil)
+	upstreamHelloDesc = prometheus.NewDesc("fleetd_voice_upstream_hello_seconds",
+		"Until the hello of the voice server, the last time.", upstreamLabels, nil)
 )
 
 var voiceMetricList = []voiceMetric{
@@ -138,6 +310,10 @@ func (voiceMetrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- voiceOpenDesc
 	descs <- voiceEndedDesc
 	descs <- voiceHelloDesc
+	descs <- upstreamOpenDesc
+	descs <- upstreamDownDesc
+	descs <- upstreamFailedDesc
+	descs <- upstreamHelloDesc
 	for _, m := range voiceMetricList {
 		descs <- m.desc
 	}
@@ -160,16 +336,31 @@ func (v voiceMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for _, m := range voiceMetricList {
 		metrics <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.read(&s)))
 	}
+	for _, u := range v.upstreams.States() {
+		if u.Kind == fleet.UpstreamNone {
+			continue
+		}
+		show := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64) {
+			metrics <- prometheus.MustNewConstMetric(desc, kind, value, u.Name, u.ID.String())
+		}
+		down := 0.0
+		if u.Health.Down() {
+			down = 1
+		}
+		show(upstreamOpenDesc, prometheus.GaugeValue, float64(u.Health.Open))
+		show(upstreamDownDesc, prometheus.GaugeValue, down)
+		show(upstreamFailedDesc, prometheus.CounterValue, float64(u.Health.Failed))
+		show(upstreamHelloDesc, prometheus.GaugeValue, u.Health.HelloIn.Seconds())
+	}
 }
 
 // checkVoice holds the addresses of conversations to what works. Port 0 is known
 // later.
 func (c *Config) checkVoice() error {
-	if c.VoiceUpstream == "" {
-		return nil
-	}
-	if err := (&voice.Upstream{URL: c.VoiceUpstream}).Check(); err != nil {
-		return errors.New("--voice-upstream: " + err.Error())
+	if c.VoiceUpstream != "" {
+		if err := (&voice.Upstream{URL: c.VoiceUpstream}).Check(); err != nil {
+			return errors.New("--voice-upstream: " + err.Error())
+		}
 	}
 	_, port, err := net.SplitHostPort(c.VoiceUDPAddr)
 	if n, badPort := strconv.Atoi(port); err != nil || badPort != nil || n < 0 || n > 65535 {

@@ -162,7 +162,8 @@ func TestBoardsTalk(t *testing.T) {
 	}
 	metrics := d.scrape()
 	for _, line := range []string{"fleetd_voice_conversations 10\n", `ended_total{end="device_goodbye"} 2` + "\n",
-		fmt.Sprintf("fleetd_voice_audio_up_total %d\n", devices*frames), "fleetd_voice_hello_seconds_count 12\n"} {
+		fmt.Sprintf("fleetd_voice_audio_up_total %d\n", devices*frames), "fleetd_voice_hello_seconds_count 12\n",
+		`fleetd_voice_upstream_conversations{id="`, `upstream="127.0.0.1`} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("the metrics have no %q", line)
 		}
@@ -276,7 +277,8 @@ func TestVoiceConfiguration(t *testing.T) {
 		change func(*Config)
 		want   string // "" is good
 	}{
-		{"off", func(c *Config) { c.VoiceUDPAddr = "nonsense" }, ""},
+		{"off", func(c *Config) {}, ""},
+		{"no address, for later", func(c *Config) { c.VoiceUDPAddr = "nonsense" }, "--voice-udp-addr"},
 		{"on", func(c *Config) { c.VoiceUpstream = "ws://voice:8000/xiaozhi/v1/" }, ""},
 		{"no WebSocket", func(c *Config) { c.VoiceUpstream = "http://voice:8000/" }, "--voice-upstream"},
 		{"no port", func(c *Config) {
@@ -297,4 +299,197 @@ func TestVoiceConfiguration(t *testing.T) {
 			t.Errorf("devices are sent to %s", c.VoiceUDPEndpoint)
 		}
 	}
+}
+
+// Devices for which a WebSocket is chosen talk over it through a whole server,
+// together with those on MQTT: each hears its own words, the voice server's model calls
+// their tools, and between conversations they are not lost.
+func TestBoardsTalkOverWebSocket(t *testing.T) {
+	t.Parallel()
+	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})
+	defer up.Close()
+	d := startVoiceServer(t, up.URL(true), nil)
+	const devices, frames = 6, 20
+	var mu sync.Mutex
+	heard := make(map[string]int)
+	f := d.simulate(sim.Options{Devices: devices, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond,
+		Speech: func(mac string, n int) []byte {
+			if n >= frames {
+				return nil
+			}
+			return fmt.Appendf(nil, "%s says %d", mac, n)
+		}, Hear: func(mac string, sound []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.HasPrefix(string(sound), mac+" says ") {
+				t.Errorf("%s heard %q", mac, sound)
+			}
+			heard[mac]++
+		}})
+	d.listed(devices)
+	ids := make([]string, devices)
+	for i := range devices {
+		id, _ := fleet.ParseDeviceID(f.Device(i).ID())
+		ids[i] = string(id)
+	}
+	const sockets = devices / 2 // the others stay on MQTT
+	var device socketDeviceView
+	for _, id := range ids[:sockets] {
+		d.rest("PATCH", "/devices/"+id, map[string]any{"transport_choice": "ws"}, &device)
+		var call callJSON
+		d.rest("POST", "/devices/"+id+"/calls", map[string]any{"tool": "self.reboot"}, &call)
+	}
+	for _, id := range ids[:sockets] {
+		d.eventually("it started as one that connects for conversations", func() bool {
+			d.rest("GET", "/devices/"+id, nil, &device)
+			return device.ForConversations && device.Presence == "offline"
+		})
+	}
+	var call callJSON
+	d.rest("POST", "/devices/"+ids[0]+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
+		"arguments": map[string]any{"volume": 5}}, &call)
+	if call.State != "offline" || call.Error == nil || !strings.Contains(call.Error.Message, "in conversations only") {
+		t.Errorf("a call between conversations: %+v %+v", call, call.Error)
+	}
+
+	for i := range devices {
+		f.Device(i).Talk()
+	}
+	d.eventually("all are heard and hear", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		n := 0
+		for _, of := range heard {
+			n += of
+		}
+		return n == devices*frames
+	})
+	d.rest("GET", "/devices/"+ids[0], nil, &device)
+	if device.Presence != "online" || device.Transport != "ws" {
+		t.Errorf("in its conversation: %+v", device)
+	}
+	one := f.Device(0)
+	var s *voicetest.Session
+	for _, c := range up.Sessions() {
+		if c.Header.Get("Device-Id") == one.ID() {
+			s = c
+		}
+	}
+	if s == nil {
+		t.Fatal("the voice server has no conversation of the device")
+	}
+	d.eventually("the tools are listed", s.Listed)
+	a, err := s.Call("self.audio_speaker.set_volume", `{"volume":33}`, time.Minute)
+	if err != nil || a.Error != nil || fleet.ResultText(a.Result) != "true" || one.State().Volume != 33 {
+		t.Errorf("%+v, %v, volume %d", a, err, one.State().Volume)
+	}
+	if s.Texts()[0] == "" || !strings.Contains(s.Texts()[0], `"listen"`) {
+		t.Errorf("texts %q", s.Texts())
+	}
+	one.EndTalk()
+	d.eventually("the voice server's socket is closed", s.Closed)
+	d.eventually("the end is on record", func() bool {
+		var list list[conversationJSON]
+		d.rest("GET", "/conversations?device="+ids[0], nil, &list)
+		c := list.Items[0]
+		if c.Ended == "" {
+			return false
+		}
+		if c.Ended != "device_goodbye" || c.Audio.Received != frames || c.Audio.Sent != frames || c.Audio.Refused != 0 {
+			t.Errorf("%+v", c)
+		}
+		return true
+	})
+	d.eventually("it is between conversations", func() bool {
+		d.rest("GET", "/devices/"+ids[0], nil, &device)
+		return device.Presence == "offline" && device.EvidenceCode == "conversation_ended"
+	})
+	var stats struct {
+		Presence struct {
+			Offline int
+			Between int `json:"between_conversations"`
+		}
+	}
+	if d.rest("GET", "/stats", nil, &stats); stats.Presence.Offline != 0 || stats.Presence.Between != 1 {
+		t.Errorf("%+v", stats)
+	}
+	// The voice server ends a conversation: the device's socket is closed, and it is idle.
+	for _, c := range up.Sessions() {
+		if c.Header.Get("Device-Id") == f.Device(1).ID() {
+			c.Close()
+		}
+	}
+	d.eventually("its conversation is over", func() bool { return !f.Device(1).Connected() })
+	if n := f.Stats(); n.Crashes != 0 || n.AudioDropped != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+type socketDeviceView struct {
+	Presence, Transport string
+	EvidenceCode        string `json:"presence_evidence_code"`
+	ForConversations    bool   `json:"for_conversations"`
+}
+
+// Voice servers come and go while fleetd runs: the audio port opens with the first
+// one, and a board is at the one that its tags choose at its next conversation.
+func TestVoiceServersByDevice(t *testing.T) {
+	t.Parallel()
+	one, two := voicetest.Start(voicetest.Options{Secret: "first", MCP: true}), voicetest.Start(voicetest.Options{})
+	defer one.Close()
+	defer two.Close()
+	d := startVoiceServer(t, "", nil)
+	if d.VoiceAddr() != nil {
+		t.Fatal("the audio port is open without a voice server")
+	}
+	f := d.simulate(sim.Options{Devices: 1, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond})
+	d.listed(1)
+	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
+
+	var made struct{ ID, Code string }
+	if status := d.rest("POST", "/upstreams", map[string]any{"name": "first", "url": one.URL(true), "auth": "secret",
+		"secret": "first"}, &made); status != 201 {
+		t.Fatalf("%d, %+v", status, made)
+	}
+	d.eventually("the audio port is open", func() bool { return d.VoiceAddr() != nil })
+	talk := func(s *voicetest.Server, n int) {
+		t.Helper()
+		f.Device(0).Talk()
+		d.eventually("a conversation", func() bool { return len(s.Sessions()) == n })
+		f.Device(0).EndTalk()
+		d.eventually("its end", func() bool { return s.Sessions()[n-1].Closed() })
+	}
+	talk(one, 1)
+	if one.Refused() != 0 {
+		t.Error("the first server refused the token")
+	}
+	if status := d.rest("POST", "/upstreams", map[string]any{"name": "second", "url": two.URL(false),
+		"devices": "tag:lab", "position": 0}, &made); status != 201 {
+		t.Fatalf("%d, %+v", status, made)
+	}
+	talk(one, 2)
+	if status := d.rest("PATCH", "/devices/"+string(id), map[string]any{"tags": []string{"lab"}}, &made); status != 200 {
+		t.Fatalf("%d, %+v", status, made)
+	}
+	d.eventually("the tag chooses", func() bool {
+		var m struct{ Upstream struct{ Name string } }
+		d.rest("GET", "/upstreams/match?device="+string(id), nil, &m)
+		return m.Upstream.Name == "second"
+	})
+	talk(two, 1)
+	var all list[struct {
+		Name   string
+		Health struct {
+			LastSuccess *time.Time `json:"last_success"`
+		}
+	}]
+	d.rest("GET", "/upstreams", nil, &all)
+	if len(all.Items) != 2 || all.Items[0].Name != "second" || all.Items[0].Health.LastSuccess == nil {
+		t.Errorf("%+v", all.Items)
+	}
+	var log list[conversationJSON]
+	d.eventually("all are on record", func() bool {
+		d.rest("GET", "/conversations", nil, &log)
+		return len(log.Items) == 3 && log.Items[0].Upstream == "second" && log.Items[1].Upstream == "first"
+	})
 }

@@ -120,7 +120,7 @@ test('a device, its tabs, its tools', () => none(async () => {
     away = await links.count() > 1 && await links.nth(1).getAttribute('href');
     return away && links.first().getAttribute('href');
   });
-  for (const tab of ['', '/tools', `/tools/${volume}`, '/tools/self.reboot', '/tools/nope', '/activity', '/firmware', '/screen', '/facts', '/health', '/logs', '/replace']) {
+  for (const tab of ['', '/tools', `/tools/${volume}`, '/tools/self.reboot', '/tools/nope', '/configuration', '/firmware', '/screen', '/facts', '/health', '/logs', '/replace']) {
     const response = await page.goto(device + tab);
     assert.ok(response.status() < 500, tab);
     await look(device + tab);
@@ -145,7 +145,7 @@ test('calls that succeed, fail and are refused', () => none(async () => {
     const other = await page.context().newPage();
     await other.goto(`${fleetd.url}${away}`);
     const offline = /离线/.test(await other.locator('#device-head').innerText());
-    if (offline) { await look(`${away} offline`, other); await other.goto(`${fleetd.url}${away}/activity`); await look(`${away}/activity`, other); }
+    if (offline) { await look(`${away} offline`, other); await other.goto(`${fleetd.url}${away}/configuration`); await look(`${away}/configuration`, other); }
     await other.close();
     return offline;
   })]);
@@ -262,7 +262,6 @@ test('firmware, also what is no firmware', () => none(async () => {
     'merged.bin': mergedBinary(appImage({ size: 60_000, version: '2.9.1' })), 'merged-damaged.bin': mergedBinary(damaged),
     'erased.bin': Buffer.alloc(8000, 0xff), 'zeros.bin': Buffer.alloc(8000), 'segments.bin': (() => { const b = appImage({ size: 50_000 }); b[1] = 200; return b; })() };
   await visit('/firmware/images');
-  await page.fill('input[name=board]', 'esp-box-3');
   await page.setInputFiles('input[type=file]', Object.entries(files).map(([name, buffer]) => ({ name, mimeType: 'application/octet-stream', buffer })));
   const items = page.locator('#upload-results > li');
   await eventually('an outcome for each', async () => await items.count() === Object.keys(files).length && await page.locator('.upload-going').count() === 0);
@@ -271,7 +270,12 @@ test('firmware, also what is no firmware', () => none(async () => {
   for (const [name, words] of [['damaged.bin', /校验和/], ['merged-damaged.bin', /ota_0.*校验和/], ['chip.bin', /0x77/], ['segments.bin', /200 个段/]]) {
     assert.match(await items.filter({ hasText: name }).last().locator('.problem').innerText(), words, name);
   }
-  const merged = await items.filter({ hasText: 'merged.bin' }).locator('a[href^="/firmware/images/"]').getAttribute('href');
+  for (const board of await page.locator('#upload-results input[name^="board-"]').all()) await board.fill('esp-box-3');
+  await page.selectOption('select[name=then]', 'keep');
+  await page.click('[data-confirm-upload] button');
+  await page.waitForSelector('#flash .note');
+  await look('the images that were stored');
+  const merged = await page.locator('#list tr', { hasText: '2.9.1' }).locator('a[href^="/firmware/images/"]').first().getAttribute('href');
   await visit(merged);
   assert.match(await page.locator('#layout .problem').innerText(), /引导程序/);
   await ours('#layout .problem', 'an image with a layout problem');

@@ -26,15 +26,20 @@ test('files are uploaded one after the other, each with its outcome in place', a
   await page.goto('/firmware/images');
   const damaged = appImage({ size: 300_000 });
   damaged[5000] ^= 1;
-  await page.fill('input[name=board]', 'esp-box-3');
   await page.setInputFiles('input[type=file]', [file('xiaozhi.bin', appImage({ size: 2_600_000 })), file('damaged.bin', damaged), file('notes.txt', Buffer.from('no firmware'))]);
   await eventually('three outcomes', async () => await items(page).count() === 3 && await page.locator('.upload-going').count() === 0);
   const good = await items(page).nth(0).innerText();
-  for (const part of ['xiaozhi.bin', '2.9.0', 'esp32s3', 'esp-box-3', '2.5 MiB', 'unsigned']) assert.ok(good.includes(part), `${part} in ${good}`);
+  for (const part of ['xiaozhi.bin', '2.9.0', 'esp32s3', '2.5 MiB', 'unsigned', 'SHA-256', 'ESP-IDF', 'Compiled']) assert.ok(good.includes(part), `${part} in ${good}`);
   assert.match(await items(page).nth(1).innerText(), /damaged/);
   assert.match(await items(page).nth(2).innerText(), /Not an app image|Too short/);
-  await eventually('the list shows the image', async () => /2\.9\.0/.test(await page.locator('#list tbody').innerText()));
-  image = await items(page).nth(0).locator('a').getAttribute('href');
+  assert.doesNotMatch(await page.locator('#main').innerText(), /1 image stored/);
+  await page.fill('#upload-results input[name^="board-"]', 'esp-box-3');
+  await page.selectOption('select[name=then]', 'keep');
+  await page.click('text=Store these images');
+  await page.waitForSelector('#flash >> text=1 image stored');
+  const row = page.locator('#list tbody tr', { hasText: '2.9.0' }).first();
+  assert.match(await row.innerText(), /esp-box-3/);
+  image = await row.locator('a[href^="/firmware/images/"]').first().getAttribute('href');
 });
 
 test('an upload shows bytes and percent, and can be canceled', async () => {
@@ -64,7 +69,7 @@ test('a file can be dropped', async () => {
   }, bytes);
   for (const kind of ['dragenter', 'dragover', 'drop']) await page.dispatchEvent('.drop', kind, { dataTransfer: transfer });
   await eventually('the outcome', async () => /dropped\.bin[\s\S]*esp32c3/.test(await items(page).first().innerText()));
-  await page.click('text=Make a release of these');
+  await page.click('text=Store these images');
   await page.waitForURL(/releases\/new\?image=/);
   assert.equal(await page.inputValue('input[name=version]'), '2.9.0');
 });
@@ -121,11 +126,12 @@ test('a device says why it is not updating', async () => {
   });
   await page.goto(`${device}/firmware`);
   await page.waitForSelector('#updates');
-  await page.goto(device);
+  await page.goto(`${device}/configuration`);
   await page.click('text=Name, tags, notes and time zone');
   await page.fill('input[name=time_zone]', 'Asia/Shanghai');
   await page.click('form[action$="/edit"] button');
   await page.waitForSelector('#flash >> text=Saved');
+  await page.goto(`${device}/facts`);
   assert.match(await page.locator('.facts').first().innerText(), /Asia\/Shanghai/);
 });
 
@@ -147,6 +153,8 @@ test('without JavaScript the same form takes several files', async () => {
   await plain.click('text="Upload"');
   await plain.waitForSelector('#upload-results >> text=2.9.2');
   assert.equal(await items(plain).count(), 2);
+  await plain.click('text=Store these images');
+  await plain.waitForURL(/releases\/new\?image=/);
   await plain.context().close();
 });
 

@@ -41,7 +41,7 @@ test('a device says how it is', options, async () => {
 });
 
 test('a configuration is read, refused, and applied on trial', options, async () => {
-  await page.goto(`${device}/health`);
+  await page.goto(`${device}/configuration`);
   await page.click('#configuration form[action$="/config/read"] button');
   const heartbeat = page.locator('#configuration input[type=number]');
   await heartbeat.waitFor();
@@ -76,7 +76,7 @@ for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
     const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
     const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
     const complaints = [];
-    for (const path of [`${device}/health`, `${device}/logs`, `${device}/firmware`]) {
+    for (const path of [`${device}/health`, `${device}/configuration`, device, `${device}/logs`, `${device}/firmware`]) {
       await other.goto(path);
       const wide = await other.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);

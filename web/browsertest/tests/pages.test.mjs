@@ -29,7 +29,7 @@ after(async () => {
 });
 
 const paths = () => ['/', '/devices', '/devices?q=nothing-matches', device, `${device}/tools`, `${device}/tools/self.audio_speaker.set_volume`,
-  `${device}/tools/self.reboot`, `${device}/activity`, `${device}/firmware`, `${device}/screen`, `${device}/facts`,
+  `${device}/tools/self.reboot`, `${device}/configuration`, `${device}/firmware`, `${device}/screen`, `${device}/facts`,
   '/claim', '/calls', '/fanouts', `/fanouts/new?q=&tool=self.audio_speaker.set_volume`, '/settings', '/help'];
 
 for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {

@@ -51,7 +51,16 @@
       if (fresh.dataset.into) { lengthen(fresh); continue }
       const old = fresh.id && document.getElementById(fresh.id)
       if (old) replace(old, fresh)
+      if (fresh.id === 'alerts-badge') showAlerts(document.getElementById(fresh.id))
     }
+  }
+
+  // showAlerts says in the tab what the badge says.
+  function showAlerts(badge) {
+    const n = badge?.dataset.open ?? '0'
+    document.title = (n === '0' ? '' : '(' + n + ') ') + document.title.replace(/^\(\d+\) /, '')
+    const icon = document.getElementById('favicon')
+    if (icon && badge?.dataset.icon) icon.href = badge.dataset.icon
   }
 
   // lengthen adds an element's children to the end of a list, which stays at
@@ -114,11 +123,50 @@
   document.addEventListener('htmx:sseOpen', () => liveState(true))
   document.addEventListener('htmx:sseError', () => liveState(false))
 
+  // ---- a server that does not answer: the page says for how long what it
+  // shows has been old, dims it, and is read again when the server is back.
+  let lostAt = 0, staleTimer = 0
+
   function liveState(on) {
     const el = $('#live-state')
-    if (!el) return
-    el.textContent = on ? el.dataset.on : el.dataset.lost
-    el.classList.toggle('lost', !on)
+    if (el) {
+      el.textContent = on ? el.dataset.on : el.dataset.lost
+      el.classList.toggle('lost', !on)
+    }
+    if (!on && !lostAt) {
+      lostAt = Date.now()
+      staleTimer = setInterval(showStale, 1000)
+      checkSession()
+    }
+    if (on && lostAt) {
+      lostAt = 0
+      clearInterval(staleTimer)
+      document.body.classList.remove('stale')
+      $('.stale-note')?.remove()
+      refresh('main')
+    }
+  }
+
+  function showStale() {
+    const seconds = Math.round((Date.now() - lostAt) / 1000)
+    if (seconds < 2 || document.hidden) return
+    let note = $('.stale-note')
+    if (!note) {
+      note = document.createElement('div')
+      note.className = 'stale-note'
+      note.setAttribute('role', 'alert')
+      $('.top').after(note)
+      document.body.classList.add('stale')
+    }
+    note.textContent = text('js.stale', seconds)
+    if (seconds % 5 === 0) checkSession()
+  }
+
+  // checkSession leads to the sign-in page, and from there back here, if the
+  // session has ended elsewhere.
+  async function checkSession() {
+    const answer = await fetch(location.href, { method: 'HEAD', redirect: 'manual' }).catch(() => null)
+    if (answer?.type === 'opaqueredirect') location.reload()
   }
 
   document.addEventListener('htmx:afterSwap', e => {
@@ -128,11 +176,14 @@
   })
   document.addEventListener('htmx:oobAfterSwap', () => enhance(document))
   document.addEventListener('htmx:sendError', () => {
-    const p = document.createElement('p'), note = document.createElement('div')
-    p.textContent = text('js.offline')
+    const p = document.createElement('p'), note = document.createElement('div'), link = document.createElement('a')
+    p.textContent = text('js.unanswered')
+    link.textContent = text('js.calls')
+    link.href = '/calls'
     note.className = 'note note-bad'
-    note.append(p)
+    note.append(p, link)
     $('#flash')?.replaceChildren(note)
+    note.scrollIntoView({ block: 'nearest' })
   })
 
   // ---- forms
@@ -152,16 +203,57 @@
     if (button) button.disabled = input.value.trim() !== input.dataset.confirm
   }
 
+  // ---- what is ticked in a list. Where the list says so, it is kept across its
+  // pages and orders, for as long as the filter is the same.
+  const keptKey = 'fleetd.ticked'
+  let lastBox = null
+
+  function keptOf(form) {
+    let kept = null
+    try { kept = JSON.parse(sessionStorage.getItem(keptKey)) } catch {}
+    return kept?.q === form.dataset.keep ? kept : { q: form.dataset.keep, ids: [], all: false }
+  }
+
+  function restoreTicked(form) {
+    const kept = keptOf(form), ids = new Set(kept.ids)
+    for (const b of $$('input[name="d"]', form)) b.checked = ids.has(b.value)
+    const all = $('input[name="all"]', form)
+    if (all) all.checked = kept.all
+    countTicked(form)
+  }
+
+  function keepTicked(form) {
+    const ids = new Set(keptOf(form).ids)
+    for (const b of $$('input[name="d"]', form)) ids[b.checked ? 'add' : 'delete'](b.value)
+    const all = $('input[name="all"]', form)?.checked ?? false
+    sessionStorage.setItem(keptKey, JSON.stringify({ q: form.dataset.keep, ids: [...ids], all }))
+  }
+
+  // tickRange gives the boxes between the last one and this the same state.
+  function tickRange(box) {
+    const boxes = $$('input[name="d"]', box.form), from = boxes.indexOf(lastBox), to = boxes.indexOf(box)
+    if (from < 0 || to < 0) return
+    for (const b of boxes.slice(Math.min(from, to), Math.max(from, to) + 1)) b.checked = box.checked
+  }
+
   function countTicked(form) {
-    const button = $('[data-count-text]', form)
-    const boxes = $$('input[name="d"]', form)
-    const n = boxes.filter(b => b.checked).length
-    if (button && n) button.textContent = text('js.selected', n)
+    const boxes = $$('input[name="d"]', form), ticked = boxes.filter(b => b.checked).length
+    const keeps = form.dataset.keep !== undefined, every = keeps && $('input[name="all"]', form)?.checked
+    const kept = keeps ? keptOf(form).ids : []
+    const here = new Set(boxes.map(b => b.value)), elsewhere = kept.filter(id => !here.has(id))
+    const n = every ? Number(form.dataset.total) : ticked + elsewhere.length
+    const shown = $('[data-count-text]', form)
+    if (shown) shown.textContent = n ? text(every ? 'js.selected_all' : 'js.selected', n) : ''
+    const field = $('[data-kept]', form)
+    if (field) field.value = elsewhere.join(',')
+    const clear = $('[data-unselect]', form)
+    if (clear) clear.hidden = n === 0
+    form.classList.toggle('selecting', n > 0)
     const all = $('[data-select-all]', form)
     if (!all) return
     all.disabled = false
-    all.checked = n > 0 && n === boxes.length
-    all.indeterminate = n > 0 && n < boxes.length
+    all.checked = ticked > 0 && ticked === boxes.length
+    all.indeterminate = ticked > 0 && ticked < boxes.length
   }
 
   // showRPC keeps the exact message to be sent in step with the form.
@@ -190,14 +282,25 @@
   })
   document.addEventListener('change', e => {
     const form = e.target.form
+    if (e.target.hasAttribute('data-submits')) form.requestSubmit()
     if (!form?.hasAttribute('data-select')) return
-    if (e.target.hasAttribute('data-select-all')) for (const b of $$('input[name="d"]', form)) b.checked = e.target.checked
+    const boxes = $$('input[name="d"]', form), all = $('input[name="all"]', form)
+    if (e.target.hasAttribute('data-select-all')) for (const b of boxes) b.checked = e.target.checked
+    if (e.target.name === 'd') lastBox = e.target
+    if (all && e.target !== all) all.checked = false
+    if (form.dataset.keep !== undefined) keepTicked(form)
     countTicked(form)
   })
+  document.addEventListener('submit', e => { if (e.target.hasAttribute('data-ends-selection')) sessionStorage.removeItem(keptKey) })
 
   document.addEventListener('click', e => {
+    if (e.shiftKey && e.target.matches?.('[data-select] input[name="d"]')) tickRange(e.target)
+    const clear = e.target.closest('[data-unselect]')
+    if (clear) { sessionStorage.removeItem(keptKey); restoreTicked(clear.form) }
     const copy = e.target.closest('[data-copy]')
     if (copy) copyText(copy)
+    const find = e.target.closest('[data-find]')
+    if (find && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openFind() }
     const help = e.target.closest('[data-help]')
     if (help && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openHelp() }
     const theme = e.target.closest('[data-theme-form] button')
@@ -236,6 +339,10 @@
   let pending = ''
   const places = { d: '/devices', c: '/campaigns', w: '/firmware', l: '/calls', o: '/', f: '/fanouts' }
   document.addEventListener('keydown', e => {
+    if ((e.ctrlKey || e.metaKey) && !e.altKey && !e.shiftKey && e.key.toLowerCase() === 'k') {
+      e.preventDefault()
+      return openFind()
+    }
     if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, select, textarea, dialog[open]')) return
     if (pending === 'g' && places[e.key]) location.assign(places[e.key])
     pending = e.key === 'g' ? 'g' : ''
@@ -271,6 +378,46 @@
     dialog.showModal()
   }
 
+  // ---- find: a dialog over the page of the same name
+  let findTimer = 0, findTurn = 0
+
+  function openFind() {
+    const dialog = $('#find')
+    if (!dialog) return location.assign('/find')
+    if (dialog.open) return
+    dialog.showModal()
+    $('input', dialog).select()
+    showFound()
+  }
+
+  async function showFound() {
+    const dialog = $('#find'), turn = ++findTurn
+    const answer = await fetch('/find?' + new URLSearchParams({ q: $('input', dialog).value })).catch(() => null)
+    if (!answer?.ok || turn !== findTurn) return
+    const found = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('found')
+    if (!found || turn !== findTurn) return
+    found.removeAttribute('id')
+    $('[data-find-body]', dialog).replaceChildren(found)
+    chooseFound(0)
+  }
+
+  function chooseFound(step) {
+    const links = $$('[data-find-body] a'), at = links.findIndex(a => a.classList.contains('chosen'))
+    for (const a of links) a.classList.remove('chosen')
+    const link = links[Math.min(Math.max(at + step, 0), links.length - 1)]
+    link?.classList.add('chosen')
+    link?.scrollIntoView({ block: 'nearest' })
+  }
+
+  $('#find')?.addEventListener('input', () => { clearTimeout(findTimer); findTimer = setTimeout(showFound, 120) })
+  $('#find')?.addEventListener('keydown', e => {
+    if (e.key === 'ArrowDown' || e.key === 'ArrowUp') { e.preventDefault(); chooseFound(e.key === 'ArrowDown' ? 1 : -1) }
+    if (e.key !== 'Enter') return
+    const link = $('[data-find-body] a.chosen')
+    if (link) { e.preventDefault(); location.assign(link.href) }
+  })
+  $('#find')?.addEventListener('click', e => { if (e.target.id === 'find') e.target.close() })
+
   // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>
   const plots = new Map()
 
@@ -287,7 +434,7 @@
 
   function options(spec, width, height) {
     const muted = resolved('muted'), line = resolved('line')
-    const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '12px system-ui, sans-serif' }
+    const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '12px Inter, system-ui, sans-serif' }
     const stamp = new Intl.DateTimeFormat(lang === 'en' ? 'en-GB' : lang, { dateStyle: 'medium', timeStyle: 'short' })
     const hour = new Intl.DateTimeFormat(lang, { hour: '2-digit', minute: '2-digit', hour12: false })
     return {
@@ -298,7 +445,7 @@
       scales: { x: { range: () => [spec.from, spec.to] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
       axes: [
         { ...axis, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
-        { ...axis, size: 54, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
+        { ...axis, size: 62, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
       ],
       series: [
         { label: spec.time, value: (u, v, i, at) => at == null ? '' : stamp.format(spec.x[at] * 1000) },
@@ -380,6 +527,7 @@
   async function refresh(id) {
     if (document.hidden) return
     const answer = await fetch(location.href).catch(() => null)
+    if (answer?.redirected) return location.reload() // to the sign-in page
     if (!answer?.ok) return
     const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById(id)
     const old = document.getElementById(id)
@@ -391,11 +539,14 @@
   function enhance(root) {
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
-    for (const form of $$('form', root)) { showRPC(form); if (form.hasAttribute('data-select')) countTicked(form) }
+    for (const form of $$('form', root)) { showRPC(form); if (form.dataset.keep !== undefined) restoreTicked(form); else if (form.hasAttribute('data-select')) countTicked(form) }
     for (const list of $$('[data-most]', root)) list.scrollTop = list.scrollHeight
     showCharts(root)
     refreshTimes()
   }
+
+  // What went well leaves again; what went wrong stays.
+  for (const note of $$('[data-leaves]')) setTimeout(() => note.remove(), 8000)
 
   enhance(document)
   $('.tabs [aria-current="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })

@@ -88,7 +88,6 @@
 
   function send(job) {
     const body = new FormData()
-    for (const name of ['board', 'notes']) body.append(name, form.elements[name].value)
     body.append('file', job.file, job.file.name)
     const request = job.request = new XMLHttpRequest()
     request.open('POST', form.action)
@@ -114,8 +113,7 @@
     const item = page?.querySelector('#upload-results > li')
     if (item) {
       job.line.replaceWith(document.adoptNode(item))
-      const ready = results.querySelector('input[name="image"]')
-      if (ready) box.querySelector('[data-make-release]').hidden = false
+      if (results.querySelector('input[name="staged"]')) box.querySelector('[data-confirm-upload]').hidden = false
       return
     }
     const said = page?.querySelector('[role=alert], .errorpage')

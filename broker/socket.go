@@ -1,0 +1,390 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"golang.org/x/time/rate"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+const (
+	socketPing    = 20 * time.Second // between pings, which devices answer
+	socketSilence = 65 * time.Second // without any frame: the device is gone
+	socketHello   = 30 * time.Second // from the upgrade to hello
+
+	// boardChannel bounds a conversation without a voice server: a board listens
+	// meanwhile, to a person who gets no answer.
+	boardChannel = time.Minute
+
+	// What waits for a device that reads slowly. Audio that waits for longer than
+	// lateAudio is dropped.
+	maxSocketTexts = 64
+	maxSocketAudio = 60
+	lateAudio      = 600 * time.Millisecond
+
+	// What a device may send. A board sends at most 50 frames of audio and some
+	// messages a second; a stalled network delivers seconds of it at once.
+	textRate, textBurst   = 50, 200
+	audioRate, audioBurst = 100, 400
+)
+
+var (
+	errConversationOver = causeOf(fleet.CauseConversationOver, "the conversation is over")
+	errNoHello          = brokenSocket("no hello within " + socketHello.String())
+	errFlood            = brokenSocket("more messages than a device has reason to send")
+	errLongMessage      = brokenSocket("a message of more than " + strconv.Itoa(maxPacket) + " bytes")
+)
+
+// brokenSocket is the cause of the end of a WebSocket whose device does what no
+// device does.
+func brokenSocket(how string) causeError {
+	return causeOf(fleet.CauseSocketMisused, how, "detail", how)
+}
+
+// A socket is the WebSocket of a connection. The goroutine of serveSocket reads;
+// one more writes what waits, in its order.
+type socket struct {
+	c       *connection
+	ws      *websocket.Conn
+	version atomic.Int32 // of binary messages: 1, 2 or 3
+
+	// These belong to the goroutine that reads.
+	message      []byte
+	extend       time.Time
+	greeted      bool // hello came
+	texts, audio *rate.Limiter
+
+	mu      sync.Mutex
+	waiting []outgoing
+	waits   [2]int        // texts, audio
+	closing bool          // nothing more is accepted
+	wake    chan struct{} // has an element while something may wait
+}
+
+// An outgoing message waits to be written.
+type outgoing struct {
+	data  []byte
+	audio bool
+	at    time.Time
+}
+
+func newSocket(c *connection, ws *websocket.Conn, version string) *socket {
+	s := &socket{c: c, ws: ws, wake: make(chan struct{}, 1), texts: rate.NewLimiter(textRate, textBurst),
+		audio: rate.NewLimiter(audioRate, audioBurst)}
+	n, _ := strconv.Atoi(version)
+	s.setVersion(n)
+	ws.SetReadLimit(maxPacket)
+	ws.SetPongHandler(func(string) error { return s.alive() })
+	answerPing := ws.PingHandler()
+	ws.SetPingHandler(func(data string) error {
+		_ = s.alive() // a closed socket is found by the next read
+		return answerPing(data)
+	})
+	return s
+}
+
+// setVersion notes which binary messages the device speaks. Without a version
+// that there is, they are raw frames, as of a device that names none.
+func (s *socket) setVersion(n int) {
+	if n < 1 || n > 3 {
+		n = 1
+	}
+	s.version.Store(int32(n))
+}
+
+// read handles what the device sends, until there is no more.
+func (s *socket) read() error {
+	_ = s.ws.SetReadDeadline(time.Now().Add(socketHello))
+	for {
+		kind, r, err := s.ws.NextReader()
+		if err == nil {
+			buf := bytes.NewBuffer(s.message[:0])
+			_, err = buf.ReadFrom(r)
+			s.message = buf.Bytes()
+		}
+		switch {
+		case errors.Is(err, websocket.ErrReadLimit):
+			return s.broken(errLongMessage)
+		case err != nil && !s.greeted && isTimeout(err):
+			return s.broken(errNoHello)
+		case err != nil:
+			return err
+		}
+		if err = s.alive(); err == nil {
+			err = s.handle(kind, s.message)
+		}
+		if err != nil {
+			return err
+		}
+		if cap(s.message) > 16<<10 {
+			s.message = nil // one large result is not kept for the length of a conversation
+		}
+	}
+}
+
+// broken ends the connection of a device that does what none does.
+func (s *socket) broken(cause causeError) error {
+	c := s.c
+	c.broker.stats.protocolErrors.Add(1)
+	if ok, skipped := c.broker.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
+		c.broker.log.Warn("WebSocket ended", "device", c.Device, "remote", c.RemoteAddr, "reason", cause.Text,
+			"not_logged", skipped)
+	}
+	c.stop(cause)
+	return cause
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
+
+// alive notes a frame of any kind, and extends the time until the next.
+func (s *socket) alive() error {
+	now := time.Now()
+	s.c.seen(now)
+	if !s.greeted || now.Before(s.extend) {
+		return nil
+	}
+	s.extend = now.Add(time.Second)
+	return s.ws.SetReadDeadline(now.Add(socketSilence))
+}
+
+func (s *socket) handle(kind int, message []byte) error {
+	now := time.Now()
+	if kind == websocket.BinaryMessage {
+		frame, timestamp, isText := parseAudio(int(s.version.Load()), message)
+		if !isText {
+			if s.c.conversation != nil && len(frame) > 0 && s.audio.AllowN(now, 1) {
+				s.c.conversation.Hear(frame, timestamp)
+			} else {
+				s.c.broker.stats.audioDropped.Add(1)
+			}
+			return nil
+		}
+		message = frame
+	}
+	if !s.texts.AllowN(now, 1) {
+		return s.broken(errFlood)
+	}
+	s.c.receive(message)
+	return nil
+}
+
+// hello notes the device's hello.
+func (s *socket) hello(payload []byte) {
+	var h struct {
+		Version json.Number `json:"version"`
+	}
+	if json.Unmarshal(payload, &h) == nil && h.Version != "" {
+		n, _ := h.Version.Int64()
+		s.setVersion(int(n))
+	}
+	if !s.greeted {
+		s.greeted = true
+		s.extend = time.Time{}
+		_ = s.alive()
+	}
+}
+
+// Binary messages (protocol 5): raw frames, or a header of 16 or 4 bytes before.
+const (
+	header2, header3 = 16, 4
+	typeAudio        = 0
+	typeText         = 1
+)
+
+// parseAudio returns the frame in a binary message, empty if it holds none, with
+// its time stamp in milliseconds. isText means that the frame is a JSON message.
+func parseAudio(version int, m []byte) (frame []byte, timestamp uint32, isText bool) {
+	var kind, size, header int
+	switch version {
+	case 2:
+		if len(m) < header2 || binary.BigEndian.Uint16(m) != 2 {
+			return nil, 0, false
+		}
+		kind, size, header = int(binary.BigEndian.Uint16(m[2:])), int(binary.BigEndian.Uint32(m[12:])), header2
+		timestamp = binary.BigEndian.Uint32(m[8:])
+	case 3:
+		if len(m) < header3 {
+			return nil, 0, false
+		}
+		kind, size, header = int(m[0]), int(binary.BigEndian.Uint16(m[2:])), header3
+	default:
+		return m, 0, false
+	}
+	if size != len(m)-header || kind > typeText {
+		return nil, 0, false
+	}
+	return m[header:], timestamp, kind == typeText
+}
+
+// appendAudio appends a frame as a binary message. A device does not check the
+// length that a header says: it has to be right.
+func appendAudio(b []byte, version int, frame []byte, timestamp uint32) []byte {
+	switch version {
+	case 2:
+		b = binary.BigEndian.AppendUint16(b, 2)
+		b = binary.BigEndian.AppendUint16(b, typeAudio)
+		b = binary.BigEndian.AppendUint32(b, 0)
+		b = binary.BigEndian.AppendUint32(b, timestamp)
+		b = binary.BigEndian.AppendUint32(b, uint32(len(frame)))
+	case 3:
+		b = append(b, typeAudio, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(len(frame)))
+	}
+	return append(b, frame...)
+}
+
+var _ Stream = (*socket)(nil)
+
+// SendAudio implements [Stream].
+func (s *socket) SendAudio(frame []byte, timestamp uint32) bool {
+	if len(frame) > 0xffff {
+		return false
+	}
+	m := appendAudio(make([]byte, 0, header2+len(frame)), int(s.version.Load()), frame, timestamp)
+	return s.post(m, true) == nil
+}
+
+// Close implements [Stream].
+func (s *socket) Close() {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.stir()
+}
+
+// post queues a message, or returns an error if it was not. It does not wait.
+func (s *socket) post(m []byte, audio bool) error {
+	kind, limit := 0, maxSocketTexts
+	if audio {
+		kind, limit = 1, maxSocketAudio
+	}
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: %w", mcp.ErrNotSent, errConversationOver)
+	}
+	if s.waits[kind] >= limit {
+		s.mu.Unlock()
+		if !audio {
+			s.c.broker.stats.outboxFull.Add(1)
+		}
+		return fmt.Errorf("%w: %w", mcp.ErrNotSent, errOutboxFull)
+	}
+	s.waits[kind]++
+	s.waiting = append(s.waiting, outgoing{m, audio, time.Now()})
+	s.mu.Unlock()
+	s.stir()
+	return nil
+}
+
+func (s *socket) stir() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the message to be written, ok false without one. over means that
+// none will follow.
+func (s *socket) next(now time.Time) (m outgoing, ok, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.waiting) > 0 {
+		m = s.waiting[0]
+		s.waiting[0] = outgoing{}
+		s.waiting = s.waiting[1:]
+		if m.audio {
+			s.waits[1]--
+		} else {
+			s.waits[0]--
+		}
+		if !m.audio || now.Sub(m.at) <= lateAudio {
+			return m, true, false
+		}
+		s.c.broker.stats.audioDropped.Add(1)
+	}
+	s.waiting = nil
+	return outgoing{}, false, s.closing
+}
+
+// write writes what waits, until the connection ends or is to be closed.
+func (s *socket) write() {
+	ping := time.NewTicker(socketPing)
+	defer ping.Stop()
+	for {
+		var err error
+		select {
+		case <-s.wake:
+			for err == nil {
+				m, ok, over := s.next(time.Now())
+				if over {
+					s.c.stop(errConversationOver)
+					return
+				}
+				if !ok {
+					break
+				}
+				err = s.writeNow(m)
+			}
+		case <-ping.C:
+			err = s.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.c.broker.o.WriteTimeout))
+		case <-s.c.lost:
+			return
+		}
+		switch {
+		case err == nil:
+		case isTimeout(err):
+			s.c.stop(errNotTaken)
+		default:
+			_ = s.ws.NetConn().Close() // its reader knows better why it ended
+			return
+		}
+	}
+}
+
+func (s *socket) writeNow(m outgoing) error {
+	kind := websocket.TextMessage
+	if m.audio {
+		kind = websocket.BinaryMessage
+	} else {
+		s.c.broker.stats.publishesOut.Add(1)
+	}
+	_ = s.ws.SetWriteDeadline(time.Now().Add(s.c.broker.o.WriteTimeout))
+	return s.ws.WriteMessage(kind, m.data)
+}
+
+// shut closes the socket, and says why if the device listens. It does not wait.
+func (s *socket) shut(cause error) {
+	s.mu.Lock()
+	s.closing, s.waiting = true, nil
+	s.mu.Unlock()
+	code := websocket.CloseNormalClosure
+	if ours, ok := errors.AsType[causeError](cause); ok {
+		switch ours.Reason.Code {
+		case fleet.CauseStopping:
+			code = websocket.CloseGoingAway
+		case fleet.CauseSocketMisused:
+			code = websocket.ClosePolicyViolation
+		}
+	}
+	s.c.broker.sockets.serving.Go(func() {
+		_ = s.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""),
+			time.Now().Add(100*time.Millisecond))
+		_ = s.ws.Close()
+	})
+}

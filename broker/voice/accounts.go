@@ -1,0 +1,435 @@
+package voice
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// Limits of what an upstream's OTA address answers.
+const (
+	askTimeout      = 10 * time.Second
+	maxOTAAnswer    = 64 << 10
+	maxAccountToken = 4000
+	maxAccountText  = 200
+	askers          = 8    // requests at a time for boot polls
+	maxAsks         = 4096 // boot polls that wait to be repeated
+	askAgain        = 10 * time.Second
+	tokenAge        = 24 * time.Hour // then the next conversation has another one asked for
+)
+
+// A Poll is what a device said in its boot poll. Without a body, one is made of
+// the ids alone.
+type Poll struct {
+	Device    fleet.DeviceID
+	ClientID  string
+	UserAgent string
+	Language  string
+	Serial    string
+	Body      json.RawMessage
+}
+
+// A Sealer encrypts tokens that are kept in the database.
+type Sealer interface {
+	Seal(name string, key []byte) []byte
+	Open(name string, sealed []byte) ([]byte, error)
+}
+
+// AccountsOptions configures [Accounts]. Store, Sealer and Choose are required.
+type AccountsOptions struct {
+	Store  fleet.UpstreamAccountStore
+	Sealer Sealer
+	Choose func(ctx context.Context, id fleet.DeviceID) (fleet.UpstreamChoice, bool)
+	Log    *slog.Logger
+	Now    func() time.Time // default: time.Now, in UTC
+}
+
+// Accounts repeat boot polls to the OTA addresses of upstreams and keep what they
+// answer: where to connect, with which token, and the code that binds a device to
+// an account there. Firmware that they offer is not read.
+//
+// A boot poll waits for none of it: [Accounts.Polled] notes it, and goroutines of
+// [Accounts.Run] ask. A conversation waits if nothing is known yet, or if the
+// upstream refused the token.
+type Accounts struct {
+	o      AccountsOptions
+	client *http.Client
+	polls  chan Poll
+
+	mu      sync.Mutex
+	flights map[accountKey]*flight
+	known   map[accountKey]account // the latest of some; all are stored
+	codes   map[fleet.DeviceID]*binding
+}
+
+type accountKey struct {
+	upstream uuid.UUID
+	device   fleet.DeviceID
+}
+
+// An account is a [fleet.UpstreamAccount] with its token open.
+type account struct {
+	fleet.UpstreamAccount
+	token string
+}
+
+type flight struct {
+	done    chan struct{}
+	account account
+	err     error
+}
+
+// maxKnown bounds the accounts in memory.
+const maxKnown = 20_000
+
+// NewAccounts makes the service.
+func NewAccounts(o AccountsOptions) *Accounts {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	return &Accounts{o: o, polls: make(chan Poll, maxAsks), flights: make(map[accountKey]*flight),
+		known: make(map[accountKey]account), codes: make(map[fleet.DeviceID]*binding),
+		client: &http.Client{Timeout: askTimeout, Transport: &http.Transport{
+			DisableCompression: true, MaxResponseHeaderBytes: maxOTAAnswer, MaxIdleConnsPerHost: askers,
+			IdleConnTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Run repeats boot polls until ctx ends.
+func (a *Accounts) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for range askers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case p := <-a.polls:
+					a.repeat(ctx, p)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a.client.CloseIdleConnections()
+	return nil
+}
+
+// Polled notes the boot poll of a device, which proved who it is. It waits for
+// nothing; while many wait, a poll is dropped: a conversation asks as well.
+func (a *Accounts) Polled(p Poll) {
+	select {
+	case a.polls <- p:
+	default:
+	}
+}
+
+func (a *Accounts) repeat(ctx context.Context, p Poll) {
+	u, ok := a.o.Choose(ctx, p.Device)
+	if !ok || u.Kind != fleet.UpstreamOTA {
+		a.bind(p.Device, "", "")
+		return
+	}
+	if known, ok := a.latest(ctx, u, p); ok && a.o.Now().Sub(known.AskedAt) < askAgain {
+		return
+	}
+	if _, err := a.ask(ctx, u, p); err != nil && ctx.Err() == nil {
+		a.o.Log.Warn("the OTA address of a voice server did not answer a device", "device", p.Device, "upstream", u.Name,
+			"err", err)
+	}
+}
+
+// latest returns what is known of a device at an upstream, if it was asked for the
+// device as it is now.
+func (a *Accounts) latest(ctx context.Context, u fleet.UpstreamChoice, p Poll) (account, bool) {
+	key := accountKey{u.ID, p.Device}
+	a.mu.Lock()
+	known, ok := a.known[key]
+	a.mu.Unlock()
+	if !ok {
+		stored, err := a.o.Store.UpstreamAccount(ctx, u.ID, p.Device)
+		if err != nil {
+			return account{}, false // none, or the store is away: then it is asked for
+		}
+		known = account{UpstreamAccount: stored}
+		if stored.Token != nil {
+			token, err := a.o.Sealer.Open(sealedAccount(key), stored.Token)
+			if err != nil {
+				return account{}, false
+			}
+			known.token = string(token)
+		}
+		a.keep(key, known)
+	}
+	return known, known.OTAURL == u.URL && (p.ClientID == "" || known.ClientID == p.ClientID)
+}
+
+func (a *Accounts) keep(key accountKey, known account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.known) >= maxKnown {
+		clear(a.known)
+	}
+	a.known[key] = known
+}
+
+func sealedAccount(k accountKey) string {
+	return "upstream/" + k.upstream.String() + "/" + string(k.device)
+}
+
+// ask asks the OTA address for a device now. Those who ask for the same device
+// meanwhile get the same answer.
+func (a *Accounts) ask(ctx context.Context, u fleet.UpstreamChoice, p Poll) (account, error) {
+	key := accountKey{u.ID, p.Device}
+	a.mu.Lock()
+	f := a.flights[key]
+	if f == nil {
+		f = &flight{done: make(chan struct{})}
+		a.flights[key] = f
+		go a.fly(context.WithoutCancel(ctx), f, key, u, p)
+	}
+	a.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.account, f.err
+	case <-ctx.Done():
+		return account{}, failed(fleet.EndedNoHello, ctx.Err())
+	}
+}
+
+func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u fleet.UpstreamChoice, p Poll) {
+	defer func() {
+		a.mu.Lock()
+		delete(a.flights, key)
+		a.mu.Unlock()
+		close(f.done)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout+recordTimeout)
+	defer cancel()
+	if f.account, f.err = a.post(ctx, u.URL, p); f.err != nil {
+		return
+	}
+	f.account.Upstream, f.account.Device = u.ID, p.Device
+	a.bind(p.Device, f.account.Code, f.account.Message)
+	if f.account.token != "" {
+		f.account.Token = a.o.Sealer.Seal(sealedAccount(key), []byte(f.account.token))
+	}
+	a.keep(key, f.account)
+	if err := a.o.Store.SaveUpstreamAccount(ctx, f.account.UpstreamAccount); err != nil {
+		a.o.Log.Warn("answer of a voice server's OTA address not stored", "device", p.Device, "upstream", u.Name, "err", err)
+	}
+}
+
+// post repeats a boot poll to an OTA address. The error is an upstreamError.
+func (a *Accounts) post(ctx context.Context, address string, p Poll) (account, error) {
+	id := cmp.Or(p.Device.MAC(), string(p.Device))
+	body := p.Body
+	if len(body) == 0 {
+		body, _ = json.Marshal(map[string]any{"version": 2, "mac_address": id, "uuid": p.ClientID}) // texts only
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return account{}, failed(fleet.EndedUnreachable, err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Device-Id", id)
+	r.Header.Set("Client-Id", p.ClientID)
+	r.Header.Set("User-Agent", cmp.Or(p.UserAgent, "fleetd"))
+	r.Header.Set("Activation-Version", "1")
+	if p.Language != "" {
+		r.Header.Set("Accept-Language", p.Language)
+	}
+	if p.Serial != "" {
+		r.Header.Set("Activation-Version", "2")
+		r.Header.Set("Serial-Number", p.Serial)
+	}
+	answer, err := a.client.Do(r)
+	if err != nil {
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+			return account{}, failed(fleet.EndedNoHello, err)
+		}
+		return account{}, failed(fleet.EndedUnreachable, err)
+	}
+	defer answer.Body.Close()
+	switch {
+	case answer.StatusCode == http.StatusUnauthorized, answer.StatusCode == http.StatusForbidden:
+		return account{}, failed(fleet.EndedRefused, errors.New(answer.Status))
+	case answer.StatusCode != http.StatusOK:
+		return account{}, failed(fleet.EndedNoWebSocket, errors.New(answer.Status))
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxOTAAnswer+1))
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return account{}, failed(fleet.EndedNoHello, err)
+	case err != nil:
+		return account{}, failed(fleet.EndedLost, err)
+	case len(text) > maxOTAAnswer:
+		return account{}, failed(fleet.EndedTooLarge, errTooLarge)
+	}
+	known, err := parseOTAAnswer(text)
+	if err != nil {
+		return account{}, failed(fleet.EndedNoWebSocket, err)
+	}
+	known.OTAURL, known.ClientID, known.AskedAt = address, p.ClientID, a.o.Now()
+	return known, nil
+}
+
+// parseOTAAnswer reads the WebSocket and the binding code of an answer to a boot
+// poll. What it says of firmware, MQTT and time is not looked at.
+func parseOTAAnswer(text []byte) (account, error) {
+	var b struct {
+		WebSocket *struct{ URL, Token string } `json:"websocket"`
+		// Servers write the code as a text or as a number.
+		Activation *struct {
+			Code               json.RawMessage
+			Message, Challenge string
+		} `json:"activation"`
+	}
+	if err := json.Unmarshal(text, &b); err != nil {
+		return account{}, err
+	}
+	var known account
+	if w := b.WebSocket; w != nil && w.URL != "" {
+		if err := fleet.CheckUpstreamURL(w.URL, "ws", "wss"); err != nil {
+			return account{}, fmt.Errorf("the WebSocket address that it hands out: %w", err)
+		}
+		if !plainToken(w.Token, maxAccountToken) {
+			return account{}, errors.New("the token that it hands out is too long, or no text")
+		}
+		known.URL, known.token = w.URL, w.Token
+	}
+	if act := b.Activation; act != nil {
+		var code string
+		if json.Unmarshal(act.Code, &code) != nil {
+			code = string(act.Code)
+		}
+		known.Code = fleet.CleanText(code, 20)
+		known.Message = fleet.CleanText(strings.Join(strings.Fields(act.Message), " "), maxAccountText)
+		known.Challenge = fleet.CleanText(act.Challenge, maxAccountText)
+	}
+	return known, nil
+}
+
+// Account returns what is known of a device at its upstream, without asking it.
+func (a *Accounts) Account(ctx context.Context, u fleet.UpstreamChoice, id fleet.DeviceID) (fleet.UpstreamAccount,
+	bool) {
+	known, ok := a.latest(ctx, u, Poll{Device: id})
+	return known.UpstreamAccount, ok
+}
+
+var errNoAddress = errors.New("the voice server's OTA address hands out no WebSocket address")
+
+// address returns where a device connects to its upstream, and with which token:
+// as it is known, or as the OTA address says now if nothing is known, or if the
+// token was refused.
+func (a *Accounts) address(ctx context.Context, u fleet.UpstreamChoice, p Poll, refused string) (url, token string,
+	err error) {
+	known, ok := a.latest(ctx, u, p)
+	if !ok || known.URL == "" || refused != "" && known.token == refused {
+		if known, err = a.ask(ctx, u, p); err != nil {
+			return "", "", err
+		}
+	} else if a.o.Now().Sub(known.AskedAt) > tokenAge {
+		a.Polled(p)
+	}
+	if known.URL == "" {
+		return "", "", failed(fleet.EndedNoWebSocket, errNoAddress)
+	}
+	return known.URL, known.token, nil
+}
+
+// Of makes the upstream of a device that finds its address by these accounts.
+func (a *Accounts) Of(c fleet.UpstreamChoice) Upstream {
+	return Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, NoTools: !c.Tools, URL: c.URL,
+		find: func(ctx context.Context, p Poll, refused string) (string, string, error) {
+			return a.address(ctx, c, p, refused)
+		},
+		findNew: func(ctx context.Context, p Poll) (string, string, error) {
+			known, err := a.post(ctx, c.URL, p)
+			if err == nil && known.URL == "" {
+				err = failed(fleet.EndedNoWebSocket, errNoAddress)
+			}
+			return known.URL, known.token, err
+		}}
+}
+
+// A binding is the code that a device can show to bind it to an account.
+type binding struct {
+	code, message string
+	shown         time.Time // the latest time
+}
+
+// A device shows the code for showFor after it started, and then goes on: while it
+// shows one it is not connected (protocol 1.5). What it asks for again within
+// showAgain is the same start.
+const (
+	showFor   = 30 * time.Second
+	showAgain = 5 * time.Minute
+)
+
+var spokenCode = regexp.MustCompile(`^[0-9]{1,10}$`) // what devices have sounds for
+
+// bind notes the code of a device; "": it has none.
+func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := a.codes[id]
+	switch {
+	case !spokenCode.MatchString(code) && b == nil:
+	case !spokenCode.MatchString(code):
+		b.code = ""
+	case b != nil:
+		b.code, b.message = code, cmp.Or(message, code)
+	default:
+		if len(a.codes) >= maxKnown {
+			clear(a.codes)
+		}
+		a.codes[id] = &binding{code: code, message: cmp.Or(message, code)}
+	}
+}
+
+// Show returns the code that a device which starts is to show, and notes that it
+// does; false: none. It waits for nothing.
+func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, b := a.o.Now(), a.codes[id]
+	if b == nil || b.code == "" || now.Sub(b.shown) < showAgain {
+		return "", "", false
+	}
+	b.shown = now
+	return b.code, b.message, true
+}
+
+// Shown reports whether a device that asks whether it was activated was sent a code
+// of its upstream since it started, and whether it is to go on showing it.
+func (a *Accounts) Shown(id fleet.DeviceID) (shown, showing bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := a.codes[id]
+	if b == nil {
+		return false, false
+	}
+	since := a.o.Now().Sub(b.shown)
+	return since < showAgain, since < showFor
+}

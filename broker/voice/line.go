@@ -1,0 +1,139 @@
+package voice
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// lines are the upstreams that conversations were begun with.
+type lines struct {
+	mu   sync.Mutex
+	byID map[uuid.UUID]*line
+}
+
+// A line is how one upstream is doing, and whether it is tried.
+type line struct {
+	changed time.Time // of the upstream
+	breaker breaker
+	open    atomic.Int64 // conversations
+
+	mu     sync.Mutex
+	health fleet.UpstreamHealth
+}
+
+// of returns the line of an upstream. One that was changed begins with another.
+func (l *lines) of(u *Upstream) *line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byID == nil {
+		l.byID = make(map[uuid.UUID]*line)
+	}
+	known := l.byID[u.ID]
+	if known == nil || known.changed.Before(u.Changed) {
+		known = &line{changed: u.Changed}
+		l.byID[u.ID] = known
+	}
+	return known
+}
+
+func (l *line) allow(now time.Time) fleet.ConversationEnd { return l.breaker.allow(now) }
+
+// note says how opening a conversation went, and how long it took: "" is success.
+func (l *line) note(how fleet.ConversationEnd, took time.Duration, now time.Time) {
+	l.breaker.note(how, now)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := now.UTC()
+	switch {
+	case how == "":
+		l.health.LastSuccess, l.health.HelloIn, l.health.Failures = &at, took, 0
+	case how.Failed():
+		l.health.Failures++
+		l.health.Failed++
+		l.health.LastFailure, l.health.LastError = &at, how
+	}
+}
+
+// Health returns how the upstream is doing; the zero value before the first
+// conversation, and after it was changed.
+func (r *Relay) Health(id uuid.UUID, changed time.Time) fleet.UpstreamHealth {
+	r.lines.mu.Lock()
+	l := r.lines.byID[id]
+	r.lines.mu.Unlock()
+	if l == nil || l.changed.Before(changed) {
+		return fleet.UpstreamHealth{}
+	}
+	retry := l.breaker.closedUntil(time.Now())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.health
+	h.Open, h.RetryAt = int(l.open.Load()), retry
+	return h
+}
+
+// closedUntil is until when the upstream is not tried; nil if it is.
+func (b *breaker) closedUntil(now time.Time) *time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < breakAfter || !now.Before(b.retryAt) {
+		return nil
+	}
+	at := b.retryAt.UTC()
+	return &at
+}
+
+// The device that a check plays: its address is one that no maker assigns.
+const (
+	checkDevice = "02:00:00:00:00:01"
+	checkClient = "00000000-0000-4000-8000-000000000001"
+)
+
+// Check exchanges hellos with an upstream now, as a device without tools.
+func Check(ctx context.Context, u Upstream, timeout time.Duration) fleet.UpstreamCheck {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := u.check(ctx, begin.Add(timeout))
+	c := fleet.UpstreamCheck{OK: err == nil, Error: openEnd(err), Took: time.Since(begin)}
+	if errors.Is(err, context.DeadlineExceeded) && c.Error == fleet.EndedLost {
+		c.Error = fleet.EndedNoHello
+	}
+	return c
+}
+
+func (u *Upstream) check(ctx context.Context, until time.Time) error {
+	if u.findNew != nil {
+		id, _ := fleet.ParseDeviceID(checkDevice) // a constant
+		url, token, err := u.findNew(ctx, Poll{Device: id, ClientID: checkClient})
+		if err != nil {
+			return err
+		}
+		u = u.at(url, token)
+	}
+	up, err := u.dial(ctx, checkClient, checkDevice, "")
+	if err != nil {
+		return err
+	}
+	defer up.close()
+	stop := context.AfterFunc(ctx, up.close)
+	defer stop()
+	_, err = up.hello([]byte(`{"type":"hello","version":1,"transport":"websocket","features":{},"audio_params":`+
+		`{"format":"opus","sample_rate":16000,"channels":1,"frame_duration":60}}`), until, func([]byte) {})
+	return err
+}
+
+// Check is [Check] by a relay: conversations and [Relay.Health] know the outcome.
+func (r *Relay) Check(ctx context.Context, u Upstream) fleet.UpstreamCheck {
+	c := Check(ctx, u, r.o.HelloTimeout)
+	if ctx.Err() == nil {
+		r.lines.of(&u).note(c.Error, c.Took, time.Now())
+	}
+	return c
+}

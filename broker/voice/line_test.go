@@ -1,0 +1,118 @@
+package voice
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/broker/voice/voicetest"
+	"fleetd/fleet"
+)
+
+// A device is at its other voice server at its next conversation: nothing else
+// happens to it. What one server does wrong costs the others nothing.
+func TestDeviceChangesUpstream(t *testing.T) {
+	var broken atomic.Int32
+	one, two := server(t, voicetest.Options{}), server(t, voicetest.Options{Secret: "s"})
+	bad := server(t, voicetest.Options{Broken: func(w http.ResponseWriter, r *http.Request) {
+		broken.Add(1)
+		voicetest.HTML(w, r)
+	}})
+	ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
+	var mu sync.Mutex
+	choice, has := Upstream{ID: ids[0], Name: "one", URL: one.URL(true)}, true
+	choose := func(u Upstream, ok bool) { mu.Lock(); choice, has = u, ok; mu.Unlock() }
+	w := start(t, one.URL(true), func(o *Options) {
+		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			return choice, has
+		}
+	})
+
+	// Another board is in conversation with the first server all along.
+	stays := newBoard(t, 9)
+	stays.talk(w.Relay, boardHello)
+	stays.open()
+
+	b := newBoard(t, 1)
+	b.talk(w.Relay, boardHello)
+	b.open()
+	choose(Upstream{ID: ids[1], Name: "two", URL: two.URL(false), Secret: "s"}, true)
+	if n := len(two.Sessions()); n != 0 || first(t, one).Closed() {
+		t.Errorf("a conversation was moved while it was open: %d", n)
+	}
+	b.conversation.End(fleet.EndedByNewHello)
+	b.talk(w.Relay, boardHello)
+	eventually(t, "it talks to the second server", func() bool { return len(two.Sessions()) == 1 && len(b.got()) == 2 })
+	eventually(t, "both are well", func() bool {
+		return w.Health(ids[0], time.Time{}).Open == 1 && w.Health(ids[1], time.Time{}).Open == 1
+	})
+	if h := w.Health(ids[1], time.Time{}); h.LastSuccess == nil || h.HelloIn <= 0 || h.Failures != 0 || h.RetryAt != nil {
+		t.Errorf("health of the second %+v", h)
+	}
+	if _, c := w.records.ended(fleet.EndedByNewHello); c.Upstream != "one" {
+		t.Errorf("on record with %q", c.Upstream)
+	}
+
+	badOne := Upstream{ID: ids[2], Name: "bad", URL: bad.URL(false)}
+	choose(badOne, true)
+	for i := range breakAfter + 2 {
+		failing := newBoard(t, 20+i)
+		failing.talk(w.Relay, boardHello)
+		eventually(t, "hello, goodbye, alert", func() bool { return len(failing.got()) == 3 })
+	}
+	if broken.Load() != breakAfter {
+		t.Errorf("the broken one was tried %d times", broken.Load())
+	}
+	if h := w.Health(ids[2], time.Time{}); !h.Down() || h.LastError != fleet.EndedNoWebSocket || h.RetryAt == nil ||
+		h.LastSuccess != nil || h.LastFailure == nil {
+		t.Errorf("health of the broken one %+v", h)
+	}
+	if c := w.Check(t.Context(), badOne); c.OK || c.Error != fleet.EndedNoWebSocket || broken.Load() != breakAfter+1 {
+		t.Errorf("a check of the broken one: %+v", c)
+	}
+	if c := w.Check(t.Context(), Upstream{ID: ids[1], URL: two.URL(false), Secret: "wrong"}); c.Error != fleet.EndedRefused {
+		t.Errorf("a check with a wrong secret: %+v", c)
+	}
+
+	// A change of it lets it be tried at once, and so does a check that succeeds.
+	badOne.Changed = time.Now()
+	if h := w.Health(ids[2], badOne.Changed); h.Failures != 0 {
+		t.Errorf("health after a change %+v", h)
+	}
+	line := w.lines.of(&badOne)
+	for range breakAfter {
+		line.note(fleet.EndedUnreachable, 0, time.Now())
+	}
+	if line.allow(time.Now()) == "" {
+		t.Fatal("the breaker does not break")
+	}
+	badOne.URL = one.URL(false)
+	if c := w.Check(t.Context(), badOne); !c.OK || line.allow(time.Now()) != "" {
+		t.Errorf("a good check: %+v", c)
+	}
+
+	choose(Upstream{}, false)
+	if c := w.Begin(newBoard(t, 50).device(), []byte(boardHello)); c != nil {
+		t.Error("a device without a voice server begins a conversation")
+	}
+	if stays.conversation.Receive("listen", "", []byte(`{"type":"listen","state":"start"}`)) {
+		t.Error("the other conversation is over")
+	}
+	eventually(t, "the first server hears", func() bool { return len(one.Sessions()[0].Texts()) == 1 })
+}
+
+func TestCheckGivesUp(t *testing.T) {
+	up := server(t, voicetest.Options{NoHello: true})
+	begin := time.Now()
+	c := Check(t.Context(), Upstream{URL: up.URL(true)}, 300*time.Millisecond)
+	if c.OK || c.Error != fleet.EndedNoHello || time.Since(begin) > 3*time.Second {
+		t.Errorf("%+v after %v", c, time.Since(begin))
+	}
+}

@@ -1,0 +1,81 @@
+package voice
+
+import (
+	"context"
+	"net"
+	"net/url"
+
+	"fleetd/fleet"
+)
+
+// A Vision is where an upstream answers questions about pictures.
+type Vision struct {
+	URL   string `json:"url"`
+	Token string `json:"token"`
+
+	upstream string // host of the conversation's WebSocket
+}
+
+// maxVisionToken bounds the token: it becomes a header.
+const maxVisionToken = 4000
+
+// check returns nil if pictures can go there.
+func (v *Vision) check() error {
+	if err := fleet.CheckUpstreamURL(v.URL, "http", "https"); err != nil {
+		return err
+	}
+	if !plainToken(v.Token, maxVisionToken) {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_secret.form", "limit", maxVisionToken)
+	}
+	return nil
+}
+
+// plainToken reports whether the text can be part of a header.
+func plainToken(token string, limit int) bool {
+	return len(token) <= limit && fleet.CleanText(token, limit) == token
+}
+
+// Dial connects to the address, unless it is one that only this machine or its
+// network should reach: see [guardedDial].
+func (v *Vision) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return guardedDial(v.upstream)(ctx, network, addr)
+}
+
+// setVision keeps where the upstream wants pictures, if they can go there.
+func (c *conversation) setVision(v Vision) {
+	if v.URL == "" {
+		return
+	}
+	if err := v.check(); err != nil {
+		c.relay.log.Warn("the voice server's address for pictures cannot be used", "device", c.device.ID, "upstream",
+			c.server.Name, "err", err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v.upstream = hostOf(c.server.URL)
+	c.vision = v
+}
+
+// Vision returns where the upstream of an open conversation wants the pictures
+// that its own calls took. conversation is the id of the principal that called.
+func (r *Relay) Vision(conversation string, id fleet.DeviceID) (Vision, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.open {
+		if c.device.ID == id && c.id.String() == conversation {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.vision, c.vision.URL != ""
+		}
+	}
+	return Vision{}, false
+}
+
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}

@@ -1,0 +1,211 @@
+package broker
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-chi/httprate"
+	"github.com/gorilla/websocket"
+
+	"fleetd/fleet"
+)
+
+// Devices that are configured for it talk over a WebSocket in place of MQTT and
+// UDP (protocol 5). They open it when a person starts a conversation, and close it
+// with the conversation. While it is open it is their connection: calls, tools and
+// presence are those of a device on MQTT, by the same code.
+
+const (
+	// What comes from one address, or /64 of IPv6, in a minute. A whole site can
+	// share one; loopback is not bounded: a reverse proxy or a simulator speaks
+	// from there.
+	dialsPerMinute     = 1200
+	badTokensPerMinute = 60
+
+	dialEvery = time.Second // one device's attempts, after the first few
+	dialBurst = 10
+)
+
+// sockets are the WebSockets that are open.
+type sockets struct {
+	dials, badTokens *httprate.RateLimiter
+	upgrader         websocket.Upgrader
+	serving          sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	open    map[*socket]struct{}
+}
+
+func (all *sockets) init() {
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
+	all.dials = httprate.NewRateLimiter(dialsPerMinute, time.Minute, quiet)
+	all.badTokens = httprate.NewRateLimiter(badTokensPerMinute, time.Minute, quiet)
+	all.upgrader = websocket.Upgrader{HandshakeTimeout: 5 * time.Second, WriteBufferSize: 2048,
+		WriteBufferPool: new(sync.Pool), CheckOrigin: func(*http.Request) bool { return true }} // see ServeWebSocket
+	all.open = make(map[*socket]struct{})
+}
+
+// enter reports whether the socket may be served: not when the broker stops.
+func (all *sockets) enter(s *socket) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.stopped {
+		return false
+	}
+	all.open[s] = struct{}{}
+	all.serving.Add(1)
+	return true
+}
+
+func (all *sockets) leave(s *socket) {
+	all.mu.Lock()
+	delete(all.open, s)
+	all.mu.Unlock()
+	all.serving.Done()
+}
+
+func (all *sockets) stop() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.stopped = true
+}
+
+func (all *sockets) closeAll() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for s := range all.open {
+		_ = s.ws.NetConn().Close()
+	}
+}
+
+func (all *sockets) len() int64 {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return int64(len(all.open))
+}
+
+// ServeWebSocket accepts a device's WebSocket. The device names itself in headers,
+// and proves it with the token of its latest boot poll. r.RemoteAddr is the
+// device's address.
+func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if len(r.Header.Values("Origin")) > 0 { // of a browser, which could send no token, but try
+		b.refuseSocket(w, r, http.StatusForbidden, "origin", "this address is for devices; browsers are not let in")
+		return
+	}
+	if !websocket.IsWebSocketUpgrade(r) {
+		header.Set("Connection", "Upgrade")
+		header.Set("Upgrade", "websocket")
+		http.Error(w, "This is the WebSocket address of a fleetd server, for devices.", http.StatusUpgradeRequired)
+		return
+	}
+	addr := hostOf(r.RemoteAddr)
+	if b.limited(w, r, b.sockets.dials, addr) {
+		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this address")
+		return
+	}
+	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	if err != nil {
+		b.refuseSocket(w, r, http.StatusBadRequest, "device_id",
+			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")
+		return
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		token = ""
+	}
+	clientID, err := b.devices.AuthenticateToken(id, strings.TrimSpace(r.Header.Get("Client-Id")),
+		strings.TrimSpace(token))
+	if err != nil {
+		status := http.StatusUnauthorized
+		if b.limited(w, r, b.sockets.badTokens, addr) {
+			status = http.StatusTooManyRequests
+		}
+		b.refuseSocket(w, r, status, refusal(err), "the token does not fit Device-Id and Client-Id, or is not valid any more")
+		return
+	}
+	if !b.gate.TryAcquire(1) {
+		b.refuseSocket(w, r, http.StatusServiceUnavailable, "full", "too many connections")
+		return
+	}
+	c := b.newConnection(id, clientID, "ws", addr)
+	if !c.device.dials.AllowN(time.Now(), 1) {
+		c.device.release(c)
+		b.gate.Release(1)
+		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts of this device")
+		return
+	}
+	ws, err := b.sockets.upgrader.Upgrade(w, r, nil)
+	if err != nil { // it has answered
+		c.device.release(c)
+		b.gate.Release(1)
+		b.stats.refuse("malformed_upgrade")
+		return
+	}
+	s := newSocket(c, ws, r.Header.Get("Protocol-Version"))
+	c.socket = s
+	go func() {
+		defer b.gate.Release(1)
+		if !b.sockets.enter(s) {
+			c.device.release(c)
+			_ = ws.Close()
+			return
+		}
+		defer b.sockets.leave(s)
+		b.serveSocket(c)
+	}()
+}
+
+// limited reports whether the address has used up what a limit allows.
+func (b *Broker) limited(w http.ResponseWriter, r *http.Request, l *httprate.RateLimiter, addr string) bool {
+	ip, err := netip.ParseAddr(addr)
+	return err == nil && !ip.IsLoopback() && l.OnLimit(w, r, httprate.CanonicalizeIP(addr))
+}
+
+// refuseSocket answers an attempt, counts it and logs it now and then.
+func (b *Broker) refuseSocket(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
+	b.stats.refuse(reason)
+	device := fleet.CleanText(r.Header.Get("Device-Id"), 64)
+	if ok, skipped := b.refusals.allow(device+reason, time.Now()); ok {
+		b.log.Warn("WebSocket refused", "device", device, "remote", hostOf(r.RemoteAddr), "reason", reason,
+			"not_logged", skipped)
+	}
+	http.Error(w, text, status)
+}
+
+// serveSocket runs one WebSocket to its end.
+func (b *Broker) serveSocket(c *connection) {
+	s := c.socket
+	written := make(chan struct{})
+	go func() { defer close(written); s.write() }()
+	var err error
+	defer func() {
+		if p := recover(); p != nil {
+			b.stats.panics.Add(1)
+			b.log.Error("connection ended by a panic", "listener", "ws", "panic", p, "stack", stack())
+			err = errPanic
+		}
+		b.endConnection(c, err)
+		<-written
+	}()
+	b.establish(c)
+	b.established(c)
+	err = s.read()
+	if c.clean = closedByDevice(err) && !c.hasEnded(); c.clean && c.conversation != nil {
+		c.conversation.End(fleet.EndedByDevice)
+	}
+}
+
+// closedByDevice reports whether the device closed its socket, with a word or
+// without.
+func closedByDevice(err error) bool {
+	_, closed := errors.AsType[*websocket.CloseError](err)
+	return closed
+}

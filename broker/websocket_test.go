@@ -1,0 +1,574 @@
+package broker
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"fleetd/fleet"
+)
+
+const socketBoardHello = `{"type":"hello","version":%d,"features":{"mcp":true,"glyph_push":false},` +
+	`"transport":"websocket","audio_params":{"format":"opus","sample_rate":16000,"channels":1,"frame_duration":60}}`
+
+// A socketBoard is a board on a WebSocket, as the protocol describes it.
+type socketBoard struct {
+	t  testing.TB
+	id fleet.DeviceID
+	*websocket.Conn
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	texts   []string // but mcp
+	audio   []string // binary messages, in hex
+	methods []string // that it was asked
+	ended   error
+}
+
+func socketServer(t testing.TB, b *Broker) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(b.ServeWebSocket))
+	t.Cleanup(s.Close)
+	return "ws" + strings.TrimPrefix(s.URL, "http") + "/xiaozhi/v1/"
+}
+
+// socketHeader is what the nth device sends, with the good token.
+func socketHeader(n, version int) (fleet.DeviceID, http.Header) {
+	mqttID := testClientID(n)
+	id := deviceOfClientID(mqttID)
+	return id, http.Header{"Device-Id": {id.MAC()}, "Client-Id": {uuidOf(mqttID)}, "Protocol-Version": {fmt.Sprint(version)},
+		"Authorization": {"Bearer " + passwordOf(mqttID)}}
+}
+
+// dialSocket connects the nth device. It says hello unless hello is "", and
+// answers what it is asked.
+func dialSocket(t testing.TB, url string, n, version int, hello string) *socketBoard {
+	t.Helper()
+	id, header := socketHeader(n, version)
+	ws, answer, err := websocket.DefaultDialer.Dial(url, header)
+	if err != nil {
+		t.Fatalf("%v %+v", err, answer)
+	}
+	d := &socketBoard{t: t, id: id, Conn: ws}
+	done := make(chan struct{})
+	t.Cleanup(func() { ws.Close(); <-done })
+	go func() { defer close(done); d.run() }()
+	if hello != "" {
+		d.say(hello)
+	}
+	return d
+}
+
+// WriteMessage may be called by several goroutines: the test's and the one that
+// answers.
+func (d *socketBoard) WriteMessage(kind int, data []byte) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.Conn.WriteMessage(kind, data)
+}
+
+func (d *socketBoard) say(text string) {
+	d.t.Helper()
+	if err := d.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
+		d.t.Error(err)
+	}
+}
+
+func (d *socketBoard) sound(hexText string) {
+	d.t.Helper()
+	b, err := hex.DecodeString(hexText)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := d.WriteMessage(websocket.BinaryMessage, b); err != nil {
+		d.t.Error(err)
+	}
+}
+
+func (d *socketBoard) run() {
+	for {
+		kind, data, err := d.ReadMessage()
+		d.mu.Lock()
+		if err != nil {
+			d.ended = err
+			d.mu.Unlock()
+			return
+		}
+		var m struct {
+			Type    string
+			Payload struct {
+				ID     int
+				Method string
+				Params struct{ Name string }
+			}
+		}
+		switch {
+		case kind == websocket.BinaryMessage:
+			d.audio = append(d.audio, hex.EncodeToString(data))
+		case json.Unmarshal(data, &m) != nil:
+			d.t.Errorf("not JSON: %s", data)
+		case m.Type != "mcp":
+			d.texts = append(d.texts, string(data))
+		default:
+			d.methods = append(d.methods, m.Payload.Method)
+			result := map[string]string{
+				"initialize": `{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"2.4.2"}}`,
+				"tools/list": `{"tools":[{"name":"self.lamp","description":"Lamp","inputSchema":{"type":"object","properties":{}}}]}`,
+				"tools/call": `{"content":[{"type":"text","text":"` + string(d.id) + `"}],"isError":false}`,
+			}[m.Payload.Method]
+			if err := d.WriteMessage(websocket.TextMessage, fmt.Appendf(nil, `{"session_id":"s","type":"mcp","payload":`+
+				`{"jsonrpc":"2.0","id":%d,"result":%s}}`, m.Payload.ID, result)); err != nil {
+				d.ended = err
+			}
+		}
+		d.mu.Unlock()
+	}
+}
+
+func (d *socketBoard) got() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.texts, "\n")
+}
+func (d *socketBoard) heard() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.audio, "\n")
+}
+func (d *socketBoard) over() error { d.mu.Lock(); defer d.mu.Unlock(); return d.ended }
+
+// Without a voice server the device is listed and called while its socket is open,
+// and offline after.
+func TestWebSocketServesMCP(t *testing.T) {
+	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
+	eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
+	if got := d.got(); !strings.HasPrefix(got, `{"type":"hello","transport":"websocket","session_id":"s-`) ||
+		strings.Contains(got, "udp") || strings.Contains(got, "goodbye") {
+		t.Errorf("hello: %s", got)
+	}
+	c, ok := b.Connection(d.id)
+	if !ok || c.Transport != "ws" || c.RemoteAddr != "127.0.0.1" || !strings.HasSuffix(c.ClientID, uuidOf(testClientID(1))) {
+		t.Errorf("%+v", c)
+	}
+	a, err := call(b, d.id, "self.lamp", `{}`, deadline, nil)
+	if err != nil || a.Text != string(d.id) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if s := b.Stats(); s.WebSockets != 1 || s.Sockets != 1 || s.Connections != 1 || s.Channels != 1 {
+		t.Errorf("%+v", s)
+	}
+	if err := d.Close(); err != nil { // as boards do, without a close frame
+		t.Fatal(err)
+	}
+	eventually(t, "it has left", func() bool { return dom.count("disconnected "+string(d.id)+" clean=true") == 1 })
+	if _, err := b.Queue(d.id, fleet.KindOperator); err == nil {
+		t.Error("a device without a socket can be called")
+	}
+	eventually(t, "nothing is left of it", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Channels == 0 })
+}
+
+func TestWebSocketChannelEndsInTime(t *testing.T) {
+	b, dom := start(t, func(o *Options) { o.ChannelTimeout = 50 * time.Millisecond })
+	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
+	eventually(t, "the socket is closed", func() bool { return websocket.IsCloseError(d.over(), websocket.CloseNormalClosure) })
+	eventually(t, "it is noted", func() bool {
+		return dom.count("disconnected "+string(d.id)+" clean=false: the conversation is over") == 1
+	})
+}
+
+// The vectors of the protocol's document.
+func TestWebSocketHelloVectors(t *testing.T) {
+	text, err := os.ReadFile("testdata/hello_ws.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors struct {
+		Cases []struct {
+			Name, Dir, Wire string
+			Expect          struct {
+				MustNotSend bool `json:"backend_must_not_send"`
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &vectors); err != nil || len(vectors.Cases) < 3 {
+		t.Fatal(len(vectors.Cases), err)
+	}
+	b, _ := start(t, nil)
+	url := socketServer(t, b)
+	for i, v := range vectors.Cases {
+		if v.Dir != "up" {
+			continue
+		}
+		d := dialSocket(t, url, i, 1, v.Wire)
+		eventually(t, v.Name, func() bool { return d.got() != "" })
+		var ours, valid map[string]any
+		_ = json.Unmarshal([]byte(d.got()), &ours)
+		for _, down := range vectors.Cases {
+			if down.Dir == "down" && !down.Expect.MustNotSend {
+				_ = json.Unmarshal([]byte(down.Wire), &valid)
+			}
+		}
+		for key := range valid {
+			if ours[key] == nil {
+				t.Errorf("our hello %s lacks %s", d.got(), key)
+			}
+		}
+		if ours["transport"] != "websocket" {
+			t.Errorf("a board restarts on %s", d.got())
+		}
+	}
+}
+
+// The three forms of binary messages: what a device says reaches the relay, and
+// what the relay says the device.
+func TestWebSocketAudio(t *testing.T) {
+	for _, tt := range []struct {
+		version int
+		up      string
+		heard   string
+		down    string
+		bad     []string
+	}{
+		{1, "58aabb", `audio 0 "X\xaa\xbb"`, "58ccdd", []string{""}},
+		{2, "0002" + "0000" + "00000000" + "000003e8" + "00000003" + "58aabb", `audio 1000 "X\xaa\xbb"`,
+			"0002" + "0000" + "00000000" + "0000003c" + "00000003" + "58ccdd",
+			[]string{"58aabb", "0002" + "0000" + "00000000" + "000003e8" + "ffffffff" + "58aabb",
+				"0001" + "0000" + "00000000" + "000003e8" + "00000003" + "58aabb",
+				"0002" + "0007" + "00000000" + "000003e8" + "00000003" + "58aabb"}},
+		{3, "00" + "00" + "0003" + "58aabb", `audio 0 "X\xaa\xbb"`, "00" + "00" + "0003" + "58ccdd",
+			[]string{"58", "0000000258aabb", "0900000358aabb"}},
+	} {
+		t.Run(fmt.Sprint("version ", tt.version), func(t *testing.T) {
+			r := new(relay)
+			b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+			// The header and hello may differ: hello counts.
+			d := dialSocket(t, socketServer(t, b), 1, 1, "")
+			d.sound(tt.up) // before hello
+			d.say(fmt.Sprintf(socketBoardHello, tt.version))
+			for _, bad := range tt.bad {
+				d.sound(bad)
+			}
+			d.sound(tt.up)
+			eventually(t, "the frame", func() bool { return len(r.happened()) == 2 })
+			if got := r.happened(); got[1] != tt.heard {
+				t.Errorf("heard %q, want %q", got, tt.heard)
+			}
+			if tt.version > 1 {
+				text := hex.EncodeToString([]byte(`{"type":"abort"}`))
+				d.sound(map[int]string{2: "0002" + "0001" + "00000000" + "00000000" + "00000010", 3: "01" + "00" + "0010"}[tt.version] + text)
+				eventually(t, "a message in a binary one", func() bool { return len(r.happened()) == 3 })
+			}
+			r.mu.Lock()
+			v := r.begun[0]
+			r.mu.Unlock()
+			if !v.Stream.SendAudio([]byte{0x58, 0xcc, 0xdd}, 60) {
+				t.Error("not sent")
+			}
+			eventually(t, "the answer", func() bool { return d.heard() != "" })
+			if got := d.heard(); got != tt.down {
+				t.Errorf("received %s, want %s", got, tt.down)
+			}
+			// The end comes after what was sent before.
+			if err := v.Send([]byte(`{"type":"alert"}`)); err != nil {
+				t.Error(err)
+			}
+			v.Stream.Close()
+			eventually(t, "the end", func() bool { return d.over() != nil })
+			if d.got() != `{"type":"alert"}` {
+				t.Errorf("got %s before the end", d.got())
+			}
+		})
+	}
+}
+
+func TestWebSocketEndsConversation(t *testing.T) {
+	r := new(relay)
+	b, dom := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+	url := socketServer(t, b)
+	hello := fmt.Sprintf(socketBoardHello, 1)
+	d := dialSocket(t, url, 1, 1, hello)
+	eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
+	d.say(hello) // twice
+	eventually(t, "the second hello", func() bool { return len(r.happened()) == 2 })
+	next := dialSocket(t, url, 1, 1, hello) // the device restarted, and its old socket is open yet
+	eventually(t, "the third hello", func() bool { return len(r.happened()) == 3 })
+	eventually(t, "the first is replaced", func() bool { return d.over() != nil && dom.count("disconnected") == 1 })
+	if b.Stats().Takeovers != 1 {
+		t.Errorf("%+v", b.Stats())
+	}
+	_ = next.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Now().Add(deadline))
+	eventually(t, "the second is over", func() bool { return dom.count("disconnected") == 2 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if fmt.Sprint(r.ended) != fmt.Sprint([]fleet.ConversationEnd{fleet.EndedByNewHello, fleet.EndedByDevice}) {
+		t.Errorf("ended %v", r.ended) // that of the replaced one ends with its connection: VoiceDevice.Lost
+	}
+}
+
+// A device has one connection, whichever way it comes.
+func TestWebSocketTakesOverFromMQTT(t *testing.T) {
+	b, _ := start(t, nil)
+	old := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
+	eventually(t, "MQTT", func() bool { c, ok := b.Connection(old.id); return ok && c.Transport == "mqtt" })
+	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
+	if d.id != old.id {
+		t.Fatal(d.id)
+	}
+	if err := old.ended(deadline); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "WebSocket", func() bool { c, ok := b.Connection(d.id); return ok && c.Transport == "ws" })
+	if _, err := call(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
+		t.Error(err)
+	}
+	if !b.Kick(d.id, causeOf(fleet.CauseRetired, "the device was retired").Cause) {
+		t.Error("not kicked")
+	}
+	eventually(t, "the end", func() bool { return d.over() != nil })
+}
+
+func TestWebSocketRefusesStrangers(t *testing.T) {
+	b, dom := start(t, nil)
+	url := socketServer(t, b)
+	_, second := socketHeader(2, 1)
+	for _, tt := range []struct {
+		name   string
+		change func(h http.Header)
+		status int
+	}{
+		{"no token", func(h http.Header) { h.Del("Authorization") }, 401},
+		{"not Bearer", func(h http.Header) { h.Set("Authorization", "Basic "+h.Get("Authorization")[7:]) }, 401},
+		{"bad token", func(h http.Header) { h.Set("Authorization", "Bearer x.y") }, 401},
+		{"of another device", func(h http.Header) { h.Set("Device-Id", second.Get("Device-Id")) }, 401},
+		{"of another Client-Id", func(h http.Header) { h.Set("Client-Id", "other") }, 401},
+		{"no device", func(h http.Header) { h.Del("Device-Id") }, 400},
+		{"no id", func(h http.Header) { h.Set("Device-Id", "../x") }, 400},
+		{"a browser", func(h http.Header) { h.Set("Origin", "https://fleet.example.org") }, 403},
+	} {
+		_, header := socketHeader(1, 1)
+		tt.change(header)
+		ws, answer, err := websocket.DefaultDialer.Dial(url, header)
+		if err == nil {
+			ws.Close()
+			t.Errorf("%s: accepted", tt.name)
+			continue
+		}
+		if answer == nil || answer.StatusCode != tt.status {
+			t.Errorf("%s: %+v, want %d", tt.name, answer, tt.status)
+		}
+	}
+	answer, err := http.Get("http" + strings.TrimPrefix(url, "ws"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusUpgradeRequired {
+		t.Error(answer.Status)
+	}
+	if n := dom.count("connected"); n != 0 || b.Stats().Refused["origin"] != 1 {
+		t.Errorf("%d connected, %+v", n, b.Stats().Refused)
+	}
+}
+
+// One device that dials without end, and one address that guesses tokens.
+func TestWebSocketDialLimits(t *testing.T) {
+	b, _ := start(t, nil)
+	handler := http.HandlerFunc(b.ServeWebSocket)
+	dial := func(remote string, header http.Header) int {
+		r := httptest.NewRequest(http.MethodGet, "/xiaozhi/v1/", nil)
+		r.Header = header.Clone()
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "websocket")
+		r.RemoteAddr = remote + ":1234"
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	_, header := socketHeader(1, 1)
+	header.Set("Authorization", "Bearer guess")
+	count := map[int]int{}
+	for range badTokensPerMinute + 10 {
+		count[dial("192.0.2.1", header)]++
+	}
+	if count[401] != badTokensPerMinute || count[429] != 10 {
+		t.Errorf("guesses: %v", count)
+	}
+	if got := dial("192.0.2.2", header); got != 401 {
+		t.Errorf("another address: %d", got)
+	}
+	url := socketServer(t, b)
+	_, header = socketHeader(2, 1)
+	limited := 0
+	for range dialBurst + 5 {
+		ws, answer, err := websocket.DefaultDialer.Dial(url, header)
+		if err == nil {
+			ws.Close()
+		} else if answer != nil && answer.StatusCode == http.StatusTooManyRequests {
+			limited++
+		}
+	}
+	if limited < 4 {
+		t.Errorf("%d of %d dials limited", limited, dialBurst+5)
+	}
+}
+
+// What a hostile device with a good token does costs itself alone.
+func TestWebSocketHostile(t *testing.T) {
+	r := new(relay)
+	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, 100*time.Millisecond })
+	url := socketServer(t, b)
+	hello := fmt.Sprintf(socketBoardHello, 1)
+	well := dialSocket(t, url, 1, 1, hello)
+	eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
+
+	long := dialSocket(t, url, 2, 1, hello)
+	_ = long.WriteMessage(websocket.BinaryMessage, make([]byte, 10<<20)) // fails when the other end closes
+	eventually(t, "the end of who sends 10 MB", func() bool { return long.over() != nil })
+
+	flood := dialSocket(t, url, 3, 1, hello)
+	for range 2 * textBurst {
+		if flood.WriteMessage(websocket.TextMessage, []byte(`{"type":"listen"}`)) != nil {
+			break
+		}
+	}
+	eventually(t, "the end of a flood", func() bool { return flood.over() != nil })
+
+	junk := dialSocket(t, url, 4, 1, "")
+	for _, text := range []string{"no JSON", "{", `[]`, `{"type":7}`, `{"type":"mcp","payload":7}`, "\xff\xfe"} {
+		_ = junk.WriteMessage(websocket.TextMessage, []byte(text))
+	}
+	before := len(r.happened())
+	junk.say(hello)
+	eventually(t, "junk does not end a connection", func() bool { return len(r.happened()) > before })
+
+	slow, header := socketHeader(5, 1)
+	dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			err = c.(*net.TCPConn).SetReadBuffer(4096)
+		}
+		return c, err
+	}}
+	stuck, _, err := dialer.Dial(url, header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stuck.Close()
+	eventually(t, "the slow one is in", func() bool { return b.registry.connection(slow) != nil })
+	c := b.registry.connection(slow)
+	message := []byte(`{"type":"tts","text":"` + strings.Repeat("x", 60<<10) + `"}`)
+	eventually(t, "the end of who reads nothing", func() bool { _ = c.deliver(message); return c.hasEnded() })
+
+	if well.over() != nil {
+		t.Fatal(well.over())
+	}
+	if _, err := call(b, well.id, "self.lamp", `{}`, deadline, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWebSocketWithoutHello(t *testing.T) {
+	b, dom := start(t, nil)
+	d := dialSocket(t, socketServer(t, b), 1, 1, "")
+	eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
+	s := b.registry.connection(d.id).socket
+	eventually(t, "its time is up", func() bool {
+		_ = s.ws.SetReadDeadline(time.Now()) // which the test does not wait for
+		return d.over() != nil
+	})
+	if !websocket.IsCloseError(d.over(), websocket.ClosePolicyViolation) {
+		t.Error(d.over())
+	}
+	eventually(t, "it is noted", func() bool { return dom.count("disconnected") == 1 })
+}
+
+// A half-open connection: the device has vanished, and nothing says so.
+func TestWebSocketHalfOpen(t *testing.T) {
+	b, dom := start(t, nil)
+	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
+	eventually(t, "hello", func() bool { return d.got() != "" })
+	s := b.registry.connection(d.id).socket
+	eventually(t, "its silence is noticed", func() bool {
+		_ = s.ws.SetReadDeadline(time.Now())
+		return dom.count("disconnected "+string(d.id)+" clean=false: no answer to pings") == 1
+	})
+}
+
+// What one of many says and hears is that of no other.
+func TestWebSocketNoCrossTalk(t *testing.T) {
+	r := new(relay)
+	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+	url := socketServer(t, b)
+	const devices, frames = 40, 30
+	all := make([]*socketBoard, devices)
+	for i := range all {
+		all[i] = dialSocket(t, url, i, 1+i%3, fmt.Sprintf(socketBoardHello, 1+i%3))
+	}
+	eventually(t, "all are in conversation", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.begun) == devices })
+	r.mu.Lock()
+	begun := r.begun
+	r.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, v := range begun {
+		wg.Go(func() {
+			for range frames {
+				v.Stream.SendAudio([]byte(v.ID), 0)
+				_ = v.Send([]byte(`{"type":"stt","text":"` + string(v.ID) + `"}`))
+			}
+		})
+	}
+	wg.Wait()
+	for _, d := range all {
+		eventually(t, "all frames", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.audio)+len(d.texts) == 2*frames })
+		own := hex.EncodeToString([]byte(d.id))
+		for line := range strings.Lines(d.heard() + "\n" + hex.EncodeToString([]byte(d.got()))) {
+			if n := strings.Count(line, own); n == 0 {
+				t.Fatalf("%s received %s", d.id, line)
+			}
+		}
+		for _, other := range all {
+			if other != d && (strings.Contains(d.heard(), hex.EncodeToString([]byte(other.id))) ||
+				strings.Contains(d.got(), string(other.id))) {
+				t.Fatalf("%s heard %s", d.id, other.id)
+			}
+		}
+	}
+}
+
+func TestWebSocketShutdown(t *testing.T) {
+	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	url := socketServer(t, b)
+	d := dialSocket(t, url, 1, 1, fmt.Sprintf(socketBoardHello, 1))
+	eventually(t, "hello", func() bool { return d.got() != "" })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the end", func() bool { return websocket.IsCloseError(d.over(), websocket.CloseGoingAway) })
+	_, header := socketHeader(2, 1)
+	ws, _, err := websocket.DefaultDialer.Dial(url, header)
+	if err == nil {
+		defer ws.Close()
+		if _, _, err := ws.ReadMessage(); err == nil {
+			t.Error("served after the end")
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+type AlertsCommand struct {
+	List        alertsList        `cmd:"" default:"withargs" help:"List what is wrong with the fleet (the default)."`
+	Acknowledge alertsAcknowledge `cmd:"" help:"Say that somebody looks after an alert."`
+	Thresholds  alertsThresholds  `cmd:"" help:"Show from when on something is wrong, or change it."`
+}
+
+const alertHeading = "ID STATE SEVERITY SINCE DEVICES WHAT ACKNOWLEDGED-BY NOTE"
+
+func (a Alert) row() []string {
+	return []string{a.ID, a.State, a.Severity, a.BeganAt.Format(time.DateTime), strconv.FormatInt(a.Devices, 10),
+		a.Message, orEmpty(a.AcknowledgedBy), a.Note}
+}
+
+type alertsList struct {
+	clientFlags
+	State string `help:"Only open (acknowledged ones too), ended, or all." enum:"open,ended,all" default:"open"`
+	Limit int    `help:"Print at most this many." default:"1000"`
+}
+
+func (c *alertsList) Run(ctx context.Context) error {
+	items, err := c.all(ctx, "/alerts", url.Values{"state": {c.State}}, c.Limit)
+	if err != nil {
+		return err
+	}
+	return listed(&c.clientFlags, items, alertHeading, Alert.row)
+}
+
+type alertsAcknowledge struct {
+	clientFlags
+	ID   string `arg:"" help:"Id of the alert."`
+	Note string `help:"What is being done about it."`
+}
+
+func (c *alertsAcknowledge) Run(ctx context.Context) error {
+	return c.print(c.do(ctx, http.MethodPost, "/alerts/"+url.PathEscape(c.ID)+"/acknowledge",
+		AcknowledgeInputBody{Note: &c.Note}))
+}
+
+type alertsThresholds struct {
+	clientFlags
+	Kind    string        `arg:"" optional:"" help:"Condition to change."`
+	Off     bool          `help:"Switch it off." xor:"switch"`
+	On      bool          `help:"Switch it on." xor:"switch"`
+	Percent int64         `help:"Percent." default:"-1" placeholder:"N"`
+	Span    time.Duration `help:"Time (15m, 24h)." default:"-1s" placeholder:"TIME"`
+	Count   int64         `help:"Devices, or restarts of one device." default:"-1" placeholder:"N"`
+}
+
+func (c *alertsThresholds) Run(ctx context.Context) error {
+	if c.Kind == "" {
+		return c.print(c.do(ctx, http.MethodGet, "/alerts/thresholds", nil))
+	}
+	change := map[string]any{"kind": c.Kind}
+	if c.On || c.Off {
+		change["enabled"] = c.On
+	}
+	if c.Percent >= 0 {
+		change["percent"] = c.Percent
+	}
+	if c.Span >= 0 {
+		change["span_ms"] = c.Span.Milliseconds()
+	}
+	if c.Count >= 0 {
+		change["count"] = c.Count
+	}
+	if len(change) == 1 {
+		return fmt.Errorf("nothing to change: give --on, --off, --percent, --span or --count")
+	}
+	return c.print(c.do(ctx, http.MethodPatch, "/alerts/thresholds", map[string]any{"conditions": []any{change}}))
+}

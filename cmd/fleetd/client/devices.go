@@ -1,0 +1,110 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+)
+
+// DevicesCommand acts on many devices at once.
+type DevicesCommand struct {
+	Tag     devicesTag     `cmd:"" help:"Add tags to devices."`
+	Untag   devicesUntag   `cmd:"" help:"Remove tags from devices."`
+	Hold    devicesHold    `cmd:"" help:"Keep everyone else from acting on devices."`
+	Release devicesRelease `cmd:"" help:"End the holds of devices."`
+	Retire  devicesRetire  `cmd:"" help:"Take devices out of service, for good."`
+}
+
+// bulkFlags say which devices, and how.
+type bulkFlags struct {
+	clientFlags
+	Query   string   `help:"Filter that picks the devices, for example: tag:lab -hold. Every device in service: --query ''." xor:"which" required:"" placeholder:"FILTER"`
+	ID      []string `help:"Devices by id, a MAC address in any form; separated by commas, or repeated." xor:"which" required:"" placeholder:"ID"`
+	DryRun  bool     `help:"Only print what would be done."`
+	Confirm int      `help:"How many devices a dry run said would change; if it would be another number, nothing changes." placeholder:"N"`
+}
+
+func (c *bulkFlags) act(ctx context.Context, body BulkInputBody) error {
+	if len(c.ID) > 0 {
+		body.Devices = &c.ID
+	} else {
+		body.Q = &c.Query
+	}
+	body.DryRun = &c.DryRun
+	if c.Confirm > 0 {
+		body.Confirm = new(int64(c.Confirm))
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/devices/bulk", body)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var done Bulk
+	if err := json.Unmarshal(answer, &done); err != nil {
+		return err
+	}
+	format := "%s: %d of %d devices\n"
+	if done.DryRun {
+		format = "%s: would change %d of %d devices\n"
+	}
+	fmt.Printf(format, done.Act, done.Changed, done.Matched)
+	for _, s := range done.Skipped {
+		fmt.Printf("  left out: %d %s\n", s.Count, terminal.Printable(s.Reason))
+	}
+	return nil
+}
+
+type devicesTag struct {
+	bulkFlags
+	Tags []string `arg:"" help:"Tags to add; others stay."`
+}
+
+func (c *devicesTag) Run(ctx context.Context) error {
+	return c.act(ctx, BulkInputBody{Act: "tag", Tags: &c.Tags})
+}
+
+type devicesUntag struct {
+	bulkFlags
+	Tags []string `arg:"" help:"Tags to remove; others stay."`
+}
+
+func (c *devicesUntag) Run(ctx context.Context) error {
+	return c.act(ctx, BulkInputBody{Act: "untag", Tags: &c.Tags})
+}
+
+type devicesHold struct {
+	bulkFlags
+	Reason string        `arg:"" help:"Why."`
+	For    time.Duration `help:"End the holds automatically after this time."`
+}
+
+func (c *devicesHold) Run(ctx context.Context) error {
+	body := BulkInputBody{Act: "hold", Reason: &c.Reason}
+	if c.For > 0 {
+		body.Until = new(time.Now().Add(c.For).UTC())
+	}
+	return c.act(ctx, body)
+}
+
+type devicesRelease struct{ bulkFlags }
+
+func (c *devicesRelease) Run(ctx context.Context) error {
+	return c.act(ctx, BulkInputBody{Act: "release"})
+}
+
+type devicesRetire struct{ bulkFlags }
+
+func (c *devicesRetire) Run(ctx context.Context) error {
+	if c.Confirm == 0 && !c.DryRun {
+		return UsageError{errors.New(
+			"there is no way back: see with --dry-run how many devices it would be, then give that number as --confirm")}
+	}
+	return c.act(ctx, BulkInputBody{Act: "retire"})
+}

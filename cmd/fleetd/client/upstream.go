@@ -1,0 +1,201 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fleetd/cmd/fleetd/terminal"
+)
+
+type UpstreamCommand struct {
+	List   upstreamList   `cmd:"" help:"List voice servers in their order: a device talks to the first that it fits."`
+	Add    upstreamAdd    `cmd:"" help:"Add a voice server."`
+	Set    upstreamSet    `cmd:"" help:"Change or move a voice server."`
+	Remove upstreamRemove `cmd:"" help:"Remove a voice server."`
+	Check  upstreamCheck  `cmd:"" help:"Exchange hellos with a voice server now. Exit code 1 if it fails."`
+	Match  upstreamMatch  `cmd:"" help:"Say which voice server a device gets, and why."`
+}
+
+type upstreamList struct{ clientFlags }
+
+func (c *upstreamList) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/upstreams", nil)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var all UpstreamList
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return err
+	}
+	var rows [][]string
+	for i, u := range all.Items {
+		rows = append(rows, []string{strconv.Itoa(i), u.ID, u.Name, u.Kind, u.URL, u.Devices, upstreamState(u)})
+	}
+	return terminal.Table("PLACE ID NAME KIND URL DEVICES STATE", rows)
+}
+
+func upstreamState(u Upstream) string {
+	h := u.Health
+	switch {
+	case !u.Enabled:
+		return "disabled"
+	case u.Kind == "none":
+		return ""
+	case h.Failures > 0:
+		return fmt.Sprintf("%d failures: %s", h.Failures, h.Code)
+	case h.LastSuccess != nil:
+		return fmt.Sprintf("well, hello in %v", time.Duration(h.HelloMs)*time.Millisecond)
+	}
+	return "not tried"
+}
+
+// upstreamFields are what can be set; those that are not given are left out.
+type upstreamFields struct {
+	Auth      *string `help:"none, secret (tokens are made with it) or token (of all devices)." enum:"none,secret,token"`
+	Secret    *string `help:"The secret or token; better given by the environment." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
+	Devices   *string `short:"q" help:"A query for the devices that talk to it; empty: any." placeholder:"QUERY"`
+	Tools     *bool   `help:"Its model may list and call the tools of devices." negatable:""`
+	Enabled   *bool   `help:"It is used." negatable:""`
+	Position  *int    `help:"Place in the list, from 0." placeholder:"N"`
+	IfVersion int64   `name:"if-version" help:"Change nothing if the list has another version by now." placeholder:"N"`
+}
+
+func (f *upstreamFields) body(name, kind, address *string) map[string]any {
+	body := map[string]any{}
+	for key, v := range map[string]*string{"name": name, "kind": kind, "url": address, "auth": f.Auth,
+		"secret": f.Secret, "devices": f.Devices} {
+		if v != nil {
+			body[key] = *v
+		}
+	}
+	for key, v := range map[string]*bool{"tools": f.Tools, "enabled": f.Enabled} {
+		if v != nil {
+			body[key] = *v
+		}
+	}
+	if f.Position != nil {
+		body["position"] = *f.Position
+	}
+	if f.IfVersion != 0 {
+		body["version"] = f.IfVersion
+	}
+	return body
+}
+
+type upstreamAdd struct {
+	clientFlags
+	upstreamFields
+	Name    string `arg:"" help:"Its name."`
+	Address string `arg:"" optional:"" help:"Its WebSocket address, ws:// or wss://, or its OTA address, http:// or https://. None with --kind none."`
+	Kind    string `help:"websocket (a fixed address), ota (found by its OTA address) or none (these devices have no voice)." enum:"websocket,ota,none" default:"websocket"`
+}
+
+func (c *upstreamAdd) Run(ctx context.Context) error {
+	return c.show(c.do(ctx, http.MethodPost, "/upstreams", c.body(&c.Name, &c.Kind, &c.Address)))
+}
+
+// show prints a voice server that was changed.
+func (c *clientFlags) show(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var u Upstream
+	if err := json.Unmarshal(answer, &u); err != nil {
+		return err
+	}
+	fmt.Printf("%s %s, place %d\n", u.ID, terminal.Printable(u.Name), u.Position)
+	return nil
+}
+
+type upstreamSet struct {
+	clientFlags
+	upstreamFields
+	ID      string  `arg:"" help:"Its id."`
+	Name    *string `help:"Its name."`
+	Address *string `help:"Its address." placeholder:"URL"`
+	Kind    *string `help:"websocket, ota or none." enum:"websocket,ota,none"`
+}
+
+func (c *upstreamSet) Run(ctx context.Context) error {
+	return c.show(c.do(ctx, http.MethodPatch, "/upstreams/"+url.PathEscape(c.ID), c.body(c.Name, c.Kind, c.Address)))
+}
+
+type upstreamRemove struct {
+	clientFlags
+	ID string `arg:"" help:"Its id."`
+}
+
+func (c *upstreamRemove) Run(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, "/upstreams/"+url.PathEscape(c.ID), nil)
+	return err
+}
+
+type upstreamCheck struct {
+	clientFlags
+	ID string `arg:"" help:"Its id."`
+}
+
+func (c *upstreamCheck) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodPost, "/upstreams/"+url.PathEscape(c.ID)+"/check", struct{}{})
+	if err != nil {
+		return err
+	}
+	var check UpstreamCheck
+	if err := json.Unmarshal(answer, &check); err != nil {
+		return err
+	}
+	if !c.human() {
+		if err := terminal.JSON(answer); err != nil {
+			return err
+		}
+	}
+	if !check.Ok {
+		return errors.New("the voice server failed: " + check.Message)
+	}
+	if c.human() {
+		fmt.Printf("well, hello in %v\n", time.Duration(check.TookMs)*time.Millisecond)
+	}
+	return nil
+}
+
+type upstreamMatch struct {
+	clientFlags
+	Device string `arg:"" help:"The device's id."`
+}
+
+func (c *upstreamMatch) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/upstreams/match?device="+url.QueryEscape(c.Device), nil)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var m UpstreamMatch
+	if err := json.Unmarshal(answer, &m); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, s := range m.Steps {
+		rows = append(rows, []string{s.Name, s.Outcome, s.Term})
+	}
+	if err := terminal.Table("NAME OUTCOME TERM", rows); err != nil {
+		return err
+	}
+	if m.Account != nil && m.Account.Code != "" {
+		fmt.Println("\nCode to be entered at the voice server: " + terminal.Printable(m.Account.Code))
+	}
+	return nil
+}

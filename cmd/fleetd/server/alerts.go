@@ -1,0 +1,176 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/alert"
+	"fleetd/fleet/mail"
+	"fleetd/web/i18n"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// watchAlerts starts the loop that looks whether the fleet is well.
+func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
+	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log, Restarts: &s.restarts,
+		Disks: s.disks, Every: s.cfg.alertEvery,
+		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }}
+	if cert != nil {
+		o.Certificates = func() []alert.Certificate {
+			return []alert.Certificate{{Name: filepath.Base(cert.certFile), Ends: cert.expiry()}}
+		}
+	}
+	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, down: make(map[uuid.UUID]time.Time)}).look
+	if s.cfg.SMTPURL != "" {
+		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
+		if err != nil {
+			return fmt.Errorf("--smtp-url: %w", err) // check has opened it before
+		}
+		o.Mail, o.MailText = sender, alertMails{s.cfg.PublicURL}.text
+	}
+	s.Alerts = alert.New(o)
+	if err := s.Alerts.Load(ctx); err != nil {
+		return err
+	}
+	for _, k := range alert.Kinds {
+		s.metrics.gauge("fleetd_alerts", "Alerts that have not ended, by kind.", prometheus.Labels{"kind": string(k)},
+			func() float64 { return float64(s.Alerts.Count(k)) })
+	}
+	s.stages.run("alerts", s.Alerts.Run)
+	s.stages.run("mails about alerts", s.Alerts.RunMail)
+	return nil
+}
+
+// disks are those of the data directory, and of the blobs if they are on another
+// one.
+func (s *Server) disks() (all []alert.Disk) {
+	dirs := []string{s.cfg.DataDir}
+	if path, ok := strings.CutPrefix(s.cfg.BlobURL, "file://"); ok {
+		dirs = append(dirs, path)
+	}
+	seen := make(map[syscall.Fsid]bool)
+	for _, dir := range dirs {
+		var st syscall.Statfs_t
+		if err := syscall.Statfs(dir, &st); err != nil || seen[st.Fsid] {
+			continue // not there yet
+		}
+		seen[st.Fsid] = true
+		all = append(all, alert.Disk{Name: dir, Free: int64(st.Bavail) * st.Bsize, Total: int64(st.Blocks) * st.Bsize})
+	}
+	return all
+}
+
+// upstreamProbe finds out which voice servers cannot be reached: it opens a
+// connection to each and closes it, and asks how their conversations began.
+type upstreamProbe struct {
+	states func() []fleet.UpstreamState
+
+	mu   sync.Mutex
+	down map[uuid.UUID]time.Time // since when
+}
+
+// Bounds of looking at voice servers. A failure that is older says nothing of one
+// without conversations since.
+const (
+	upstreamTimeout = 5 * time.Second
+	upstreamRecent  = 10 * time.Minute
+)
+
+func (p *upstreamProbe) look(ctx context.Context) (all []alert.Upstream) {
+	ctx, cancel := context.WithTimeout(ctx, upstreamTimeout)
+	defer cancel()
+	now := time.Now()
+	known := make(map[uuid.UUID]bool)
+	var wait sync.WaitGroup
+	for _, u := range p.states() {
+		if !u.Enabled || u.Kind == fleet.UpstreamNone {
+			continue
+		}
+		known[u.ID] = true
+		wait.Go(func() {
+			h := u.Health
+			bad := h.Down() && h.LastFailure != nil && now.Sub(*h.LastFailure) < upstreamRecent || !reachable(ctx, u.URL)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			switch {
+			case !bad:
+				delete(p.down, u.ID)
+			case p.down[u.ID].IsZero():
+				p.down[u.ID] = now
+			}
+			all = append(all, alert.Upstream{Name: u.Name, Down: p.down[u.ID]})
+		})
+	}
+	wait.Wait()
+	maps.DeleteFunc(p.down, func(id uuid.UUID, _ time.Time) bool { return !known[id] })
+	return all
+}
+
+// reachable reports whether the host of an address accepts connections.
+func reachable(ctx context.Context, address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"ws": "80", "http": "80", "wss": "443", "https": "443"}[u.Scheme]
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// alertMails writes mails about alerts, in the language that the settings name.
+type alertMails struct{ publicURL string }
+
+func (m alertMails) text(lang string, d alert.Digest) (subject, text string) {
+	l := i18n.Lang(lang)
+	if d.Test {
+		return i18n.Text(l, "mail.test_subject"), i18n.Text(l, "mail.test", "url", m.publicURL) + "\n"
+	}
+	counts := make(map[alert.Event]int)
+	var b strings.Builder
+	if d.More > 0 {
+		b.WriteString(i18n.Text(l, "mail.more", "n", d.More) + "\n\n")
+	}
+	for _, item := range d.Items {
+		counts[item.Record.Event]++
+		line := i18n.Text(l, "alert.event."+string(item.Record.Event))
+		if item.Record.Event == alert.Opened || item.Record.Event == alert.Worsened {
+			line += " (" + i18n.Text(l, "alert.severity."+string(item.Record.Severity)) + ")"
+		}
+		b.WriteString(line + ": " + i18n.Because(l, time.UTC, "alert.what.", item.Alert.Reason()) + "\n")
+		if item.Record.By.Name != "" {
+			b.WriteString("  " + i18n.Text(l, "alert.acked_by") + " " + item.Record.By.Name)
+			if item.Record.Note != "" {
+				b.WriteString(": " + item.Record.Note)
+			}
+			b.WriteString("\n")
+		}
+		b.WriteString("  " + i18n.DateTime(l, item.Record.At.UTC()) + " UTC\n  " + m.publicURL + "/alerts/" +
+			item.Record.Alert.String() + "\n\n")
+	}
+	b.WriteString(i18n.Text(l, "mail.open", "n", d.Open, "url", m.publicURL+"/alerts") + "\n")
+	// The subject says the worst that is news.
+	for _, e := range []alert.Event{alert.Opened, alert.Worsened, alert.Acked, alert.Closed} {
+		if n := counts[e]; n > 0 {
+			return i18n.Text(l, "mail.subject."+string(e), "n", n, "open", d.Open), b.String()
+		}
+	}
+	return i18n.Text(l, "mail.subject.ended", "n", 0, "open", d.Open), b.String()
+}

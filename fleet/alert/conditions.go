@@ -1,0 +1,191 @@
+package alert
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// A Kind names a condition. Codes are stable.
+type Kind string
+
+const (
+	OnlineDropped   Kind = "online_dropped"       // the share of devices online fell by Percent points within Span
+	DevicesOffline  Kind = "devices_offline"      // Count devices are offline for longer than Span
+	CrashLoop       Kind = "crash_loop"           // a device restarted Count times within Span, or is in safe mode
+	RolledBack      Kind = "rolled_back"          // Count devices fell back from an update within Span
+	CampaignStopped Kind = "campaign_stopped"     // by a rule or by fleetd: paused, or aborted within Span
+	CampaignStuck   Kind = "campaign_stuck"       // runs, and no deployment has moved for Span
+	ToolsChanged    Kind = "tools_changed"        // Count devices list other tools with the same firmware, within Span
+	CertificateEnds Kind = "certificate_expiring" // within Span
+	DiskLow         Kind = "disk_low"             // less than Percent of a disk is free
+	UpstreamDown    Kind = "upstream_down"        // a voice server cannot be reached for Span
+)
+
+// A Threshold says from when on a condition holds. What each field means is
+// said at the kinds; a condition uses those that its [Condition] has limits for.
+type Threshold struct {
+	Enabled bool          `json:"enabled"`
+	Percent int           `json:"percent,omitempty"`
+	Span    time.Duration `json:"span,omitempty"`
+	Count   int           `json:"count,omitempty"`
+}
+
+// A Condition is one row of the table.
+type Condition struct {
+	Kind     Kind
+	Every    time.Duration // how often it is looked at
+	AtOnce   bool          // it does not come and go: it opens when it is first found
+	Presence bool          // it is not looked at until devices had time to reconnect after a start
+	BadFrom  int           // devices; 0: its severity does not follow from their number
+	Params   []string      // of its text
+	Default  Threshold
+	// Least and Most bound what may be set; a field whose Most is 0 is not used.
+	Least, Most Threshold
+	look        look
+}
+
+const (
+	day  = 24 * time.Hour
+	many = 1_000_000
+)
+
+// lookEvery is how often most conditions are looked at; slowly is for those that
+// are about hours and read more.
+const (
+	lookEvery = 30 * time.Second
+	slowly    = 5 * time.Minute
+)
+
+// Conditions is the table of all conditions, in the order in which settings show
+// them.
+var Conditions = []Condition{
+	{Kind: OnlineDropped, Every: lookEvery, Presence: true, Params: []string{"n", "before", "now", "span_ms"},
+		Default: Threshold{Percent: 20, Span: 15 * time.Minute, Count: 3},
+		Least:   Threshold{Percent: 1, Span: 2 * time.Minute, Count: 1},
+		Most:    Threshold{Percent: 100, Span: day, Count: many}, look: (*Service).onlineDropped},
+	{Kind: DevicesOffline, Every: lookEvery, Presence: true, Params: []string{"n", "span_ms"},
+		Default: Threshold{Span: day, Count: 1},
+		Least:   Threshold{Span: time.Minute, Count: 1}, Most: Threshold{Span: 90 * day, Count: many},
+		look: (*Service).devicesOffline},
+	{Kind: CrashLoop, Every: lookEvery, BadFrom: 5, Params: []string{"n", "restarts", "span_ms"},
+		Default: Threshold{Span: time.Hour, Count: 5},
+		Least:   Threshold{Span: time.Minute, Count: 2}, Most: Threshold{Span: day, Count: maxRestarts},
+		look: (*Service).crashLoops},
+	{Kind: RolledBack, Every: lookEvery, AtOnce: true, BadFrom: 5, Params: []string{"n", "span_ms"},
+		Default: Threshold{Span: day, Count: 1},
+		Least:   Threshold{Span: time.Hour, Count: 1}, Most: Threshold{Span: 30 * day, Count: many},
+		look: (*Service).rollbacks},
+	{Kind: CampaignStopped, Every: lookEvery, AtOnce: true, Params: []string{"name"},
+		Default: Threshold{Span: day}, Least: Threshold{Span: time.Minute}, Most: Threshold{Span: 30 * day},
+		look: (*Service).campaignsStopped},
+	{Kind: CampaignStuck, Every: slowly, AtOnce: true, Params: []string{"name", "n", "span_ms"},
+		Default: Threshold{Span: 6 * time.Hour}, Least: Threshold{Span: 5 * time.Minute}, Most: Threshold{Span: 30 * day},
+		look: (*Service).campaignsStuck},
+	{Kind: ToolsChanged, Every: lookEvery, AtOnce: true, Params: []string{"n", "span_ms"},
+		Default: Threshold{Span: day, Count: 1},
+		Least:   Threshold{Span: time.Minute, Count: 1}, Most: Threshold{Span: 30 * day, Count: many},
+		look: (*Service).toolsChanged},
+	{Kind: CertificateEnds, Every: slowly, AtOnce: true, Params: []string{"name", "ends_at"},
+		Default: Threshold{Span: 21 * day}, Least: Threshold{Span: time.Hour}, Most: Threshold{Span: 365 * day},
+		look: (*Service).certificates},
+	{Kind: DiskLow, Every: lookEvery, Params: []string{"name", "free_bytes", "percent"},
+		Default: Threshold{Percent: 10}, Least: Threshold{Percent: 1}, Most: Threshold{Percent: 90},
+		look: (*Service).disks},
+	{Kind: UpstreamDown, Every: lookEvery, Params: []string{"name"},
+		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
+		look: (*Service).upstreams},
+}
+
+// Kinds lists every kind, in the order of the table.
+var Kinds = func() (all []Kind) {
+	for _, c := range Conditions {
+		all = append(all, c.Kind)
+	}
+	return all
+}()
+
+func conditionOf(k Kind) (Condition, bool) {
+	i := slices.IndexFunc(Conditions, func(c Condition) bool { return c.Kind == k })
+	if i < 0 {
+		return Condition{}, false
+	}
+	return Conditions[i], true
+}
+
+// Settings say from when on something is wrong.
+type Settings struct {
+	Thresholds map[Kind]Threshold `json:"thresholds"`
+	OpenAfter  time.Duration      `json:"open_after"` // how long a condition holds before its alert opens
+	EndAfter   time.Duration      `json:"end_after"`  // how long it does not hold before its alert ends
+	Settle     time.Duration      `json:"settle"`     // what devices get to reconnect when fleetd has started
+	Recipients []string           `json:"recipients"` // of mails
+	MailLang   string             `json:"mail_lang"`  // one of MailLangs
+}
+
+// Bounds of the settings.
+const (
+	maxWait = time.Hour
+	MaxNote = 500 // bytes of an acknowledgement's note
+)
+
+// DefaultSettings are those of a fleetd on which nothing was set.
+func DefaultSettings() Settings {
+	s := Settings{Thresholds: make(map[Kind]Threshold), OpenAfter: time.Minute, EndAfter: 5 * time.Minute,
+		Settle: 5 * time.Minute, MailLang: MailLangs[0]}
+	for _, c := range Conditions {
+		s.Thresholds[c.Kind] = enabled(c.Default)
+	}
+	return s
+}
+
+func enabled(t Threshold) Threshold {
+	t.Enabled = true
+	return t
+}
+
+// Complete gives conditions that the settings do not name, those of a newer
+// version, their defaults, and drops those that are not known.
+func (s Settings) Complete() Settings {
+	def := DefaultSettings()
+	maps.DeleteFunc(s.Thresholds, func(k Kind, _ Threshold) bool { _, ok := def.Thresholds[k]; return !ok })
+	maps.Copy(def.Thresholds, s.Thresholds)
+	s.Thresholds = def.Thresholds
+	return s
+}
+
+// check refuses settings that are out of bounds.
+func (s Settings) check() error {
+	for _, k := range slices.Sorted(maps.Keys(s.Thresholds)) {
+		c, ok := conditionOf(k)
+		if !ok {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_kind", "value", fleet.CleanText(string(k), 40)).At("kind")
+		}
+		t := s.Thresholds[k]
+		if c.Most.Percent == 0 && t.Percent != 0 || t.Percent < c.Least.Percent || t.Percent > c.Most.Percent {
+			return outOfBounds(k, "percent", c.Least.Percent, c.Most.Percent)
+		}
+		if c.Most.Count == 0 && t.Count != 0 || t.Count < c.Least.Count || t.Count > c.Most.Count {
+			return outOfBounds(k, "count", c.Least.Count, c.Most.Count)
+		}
+		if t.Span < c.Least.Span || t.Span > c.Most.Span || t.Span%time.Second != 0 {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_threshold.span", "kind", k, "least_ms", c.Least.Span,
+				"limit_ms", c.Most.Span).At("span_ms")
+		}
+	}
+	for _, w := range []struct {
+		field string
+		d     time.Duration
+	}{{"open_after_ms", s.OpenAfter}, {"end_after_ms", s.EndAfter}, {"settle_ms", s.Settle}} {
+		if w.d < 0 || w.d > maxWait || w.d%time.Second != 0 {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_wait", "limit_ms", maxWait).At(w.field)
+		}
+	}
+	return nil
+}
+
+func outOfBounds(k Kind, field string, least, most int) error {
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_threshold", "field", field, "kind", k, "least", least, "limit", most).At(field)
+}

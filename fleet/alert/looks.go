@@ -1,0 +1,301 @@
+package alert
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// Facts are what the records say about the fleet as a whole: each condition asks
+// one question.
+type Facts interface {
+	// PresenceSince lists the samples since then, oldest first; with a time of a
+	// start, at least those of the span before the last sample before it.
+	PresenceSince(ctx context.Context, since, start time.Time, span time.Duration) ([]fleet.PresenceSample, error)
+	// Share counts the devices in service that meet the query, and all that were
+	// ever on line.
+	Share(ctx context.Context, q fleet.Query) (devices, all int, err error)
+	// Crashing are those of the devices that are in service, and all that are in
+	// safe mode.
+	Crashing(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeviceID, error)
+	RolledBack(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
+	ToolsChanged(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
+	CampaignsStopped(ctx context.Context, since time.Time) ([]Campaign, error)
+	CampaignsStuck(ctx context.Context, since time.Time) ([]Campaign, error)
+}
+
+// A Campaign is one that an alert is about.
+type Campaign struct {
+	ID      uuid.UUID
+	Name    string
+	Devices int // that are not finished
+}
+
+// A Certificate is one that fleetd shows to devices.
+type Certificate struct {
+	Name string // of its file
+	Ends time.Time
+}
+
+// A Disk is one that fleetd writes to.
+type Disk struct {
+	Name        string // of the directory
+	Free, Total int64  // bytes
+}
+
+// An Upstream is a voice server.
+type Upstream struct {
+	Name string
+	Down time.Time // since when it cannot be reached; zero while it can
+}
+
+// Bounds of online_dropped.
+const (
+	sampleFresh = 3 * time.Minute // an older one says nothing of now
+	givenUp     = 24 * time.Hour  // what has stayed so low is the new normal; DevicesOffline goes on
+)
+
+// onlineDropped compares the newest sample with the best one of the span. While
+// the alert is open it compares with the share before the fall, or a fleet that
+// stays away would soon be compared with itself; half of the fall must be made up
+// before it ends.
+func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, error) {
+	var start time.Time
+	if v.now.Sub(v.started) < v.settle+v.threshold.Span {
+		start = v.started
+	}
+	samples, err := s.o.Facts.PresenceSince(ctx, v.now.Add(-v.threshold.Span), start, v.threshold.Span)
+	if err != nil || len(samples) == 0 {
+		return nil, false, err
+	}
+	last := samples[len(samples)-1]
+	if v.now.Sub(last.At) > sampleFresh {
+		return nil, false, nil
+	}
+	best := slices.MaxFunc(samples, func(a, b fleet.PresenceSample) int { return cmp.Compare(share(a), share(b)) })
+	now, before, lost := share(last), share(best), best.Online-last.Online
+	fall := float64(v.threshold.Percent)
+	a, open := v.open[""]
+	if open {
+		if v.now.Sub(a.Began) > givenUp {
+			return nil, true, nil
+		}
+		before = max(before, float64(paramOf(a, "before")))
+		fall /= 2
+		lost = max(lost, int(before/100*float64(total(last)))-last.Online)
+	}
+	if total(last) == 0 || before-now < fall || !open && lost < v.threshold.Count && last.Online > 0 || lost <= 0 {
+		return nil, true, nil
+	}
+	f := finding{severity: Warning, devices: lost, query: "presence:offline,unresponsive",
+		params: figures("n", lost, "before", int(before+0.5), "now", int(now+0.5), "span_ms",
+			v.threshold.Span)}
+	if now <= before/2 {
+		f.severity = Bad
+	}
+	return []finding{f}, true, nil
+}
+
+// figures are the parameters of an alert's text.
+func figures(params ...any) fleet.Params {
+	var r fleet.Reason
+	for i := 0; i+1 < len(params); i += 2 {
+		r = r.With(params[i].(string), params[i+1])
+	}
+	return r.Params
+}
+
+// share is how many percent of the devices that were ever on line are online.
+func share(p fleet.PresenceSample) float64 {
+	return 100 * float64(p.Online) / float64(max(1, total(p)))
+}
+
+func total(p fleet.PresenceSample) int { return p.Online + p.Unresponsive + p.Offline }
+
+func paramOf(a Alert, name string) int64 {
+	n, _ := a.Params[name].(int64)
+	return n
+}
+
+// devicesOffline asks what the link asks, so that both count alike. Devices on a
+// WebSocket are connected in conversations only, and so may be silent for days. It
+// is bad when half of the fleet is away.
+func (s *Service) devicesOffline(ctx context.Context, v view) ([]finding, bool, error) {
+	text := "presence:offline -transport:ws seen>" + age(v.threshold.Span)
+	q, err := fleet.ParseQuery(text)
+	if err != nil {
+		return nil, false, err
+	}
+	n, all, err := s.o.Facts.Share(ctx, q)
+	if err != nil || n < v.threshold.Count {
+		return nil, err == nil, err
+	}
+	f := finding{severity: Warning, devices: n, query: text,
+		params: figures("n", n, "span_ms", v.threshold.Span)}
+	if 2*n >= all {
+		f.severity = Bad
+	}
+	return []finding{f}, true, nil
+}
+
+// age writes a duration for a query.
+func age(d time.Duration) string {
+	for _, unit := range []struct {
+		d    time.Duration
+		name string
+	}{{day, "d"}, {time.Hour, "h"}, {time.Minute, "m"}} {
+		if d%unit.d == 0 {
+			return strconv.FormatInt(int64(d/unit.d), 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
+}
+
+// crashLoops lists devices that restart again and again. What was counted is lost
+// with the process: an alert does not end before as much time has gone by.
+func (s *Service) crashLoops(ctx context.Context, v view) ([]finding, bool, error) {
+	var often []fleet.DeviceID
+	if s.o.Restarts != nil {
+		often = s.o.Restarts.Often(v.threshold.Count, v.now.Add(-v.threshold.Span), day)
+	}
+	devices, err := s.o.Facts.Crashing(ctx, often)
+	if err != nil {
+		return nil, false, err
+	}
+	found := ofDevices(v, devices, 1, "restarts", v.threshold.Count, "span_ms", v.threshold.Span)
+	return found, len(found) > 0 || v.now.Sub(v.started) >= v.threshold.Span, nil
+}
+
+func (s *Service) rollbacks(ctx context.Context, v view) ([]finding, bool, error) {
+	devices, err := s.o.Facts.RolledBack(ctx, v.now.Add(-v.threshold.Span))
+	return ofDevices(v, devices, v.threshold.Count, "span_ms", v.threshold.Span), err == nil, err
+}
+
+func (s *Service) toolsChanged(ctx context.Context, v view) ([]finding, bool, error) {
+	devices, err := s.o.Facts.ToolsChanged(ctx, v.now.Add(-v.threshold.Span))
+	return ofDevices(v, devices, v.threshold.Count, "span_ms", v.threshold.Span), err == nil, err
+}
+
+// ofDevices is the finding that a condition holds for these devices, if they are
+// as many as least.
+func ofDevices(v view, devices []fleet.DeviceID, least int, params ...any) []finding {
+	if len(devices) == 0 || len(devices) < least {
+		return nil
+	}
+	f := finding{severity: Warning, devices: len(devices), query: listing(devices),
+		params: figures(append(params, "n", len(devices))...)}
+	if v.badFrom > 0 && len(devices) >= v.badFrom {
+		f.severity = Bad
+	}
+	return []finding{f}
+}
+
+// maxListed bounds a query that names its devices, in bytes: queries are short.
+const maxListed = 900
+
+// listing is a query that finds the devices, the first of them if they are many.
+func listing(devices []fleet.DeviceID) string {
+	devices = slices.Sorted(slices.Values(devices))
+	var b strings.Builder
+	b.WriteString("id:")
+	for i, id := range devices {
+		if b.Len()+len(id)+1 > maxListed {
+			break
+		}
+		if i > 0 {
+			b.WriteString(",")
+		}
+		b.WriteString(string(id))
+	}
+	return b.String()
+}
+
+func (s *Service) campaignsStopped(ctx context.Context, v view) ([]finding, bool, error) {
+	return ofCampaigns(Bad)(s.o.Facts.CampaignsStopped(ctx, v.now.Add(-v.threshold.Span)))
+}
+
+func (s *Service) campaignsStuck(ctx context.Context, v view) ([]finding, bool, error) {
+	return ofCampaigns(Warning, "span_ms", v.threshold.Span)(
+		s.o.Facts.CampaignsStuck(ctx, v.now.Add(-v.threshold.Span)))
+}
+
+func ofCampaigns(severity Severity, params ...any) func([]Campaign, error) ([]finding, bool, error) {
+	return func(campaigns []Campaign, err error) (found []finding, ok bool, _ error) {
+		for _, c := range campaigns {
+			found = append(found, finding{subject: c.ID.String(), severity: severity, devices: c.Devices,
+				params: figures(append(params, "name", c.Name, "n", c.Devices)...)})
+		}
+		return found, err == nil, err
+	}
+}
+
+// badCertificate is when the end of a certificate is near enough to be bad.
+const badCertificate = 3 * day
+
+func (s *Service) certificates(_ context.Context, v view) (found []finding, ok bool, err error) {
+	if s.o.Certificates == nil {
+		return nil, true, nil
+	}
+	for _, c := range s.o.Certificates() {
+		left := c.Ends.Sub(v.now)
+		if left > v.threshold.Span {
+			continue
+		}
+		f := finding{subject: c.Name, severity: Warning,
+			params: figures("name", c.Name, "ends_at", c.Ends)}
+		if left <= badCertificate {
+			f.severity = Bad
+		}
+		if left <= 0 {
+			f.params["case"] = "over"
+		}
+		found = append(found, f)
+	}
+	return found, true, nil
+}
+
+// disks finds those that are nearly full. An alert that is open ends when a fifth
+// more than the threshold is free again.
+func (s *Service) disks(_ context.Context, v view) (found []finding, ok bool, err error) {
+	if s.o.Disks == nil {
+		return nil, true, nil
+	}
+	for _, d := range s.o.Disks() {
+		free := 100 * float64(d.Free) / float64(max(1, d.Total))
+		limit := float64(v.threshold.Percent)
+		if _, open := v.open[d.Name]; open {
+			limit *= 1.2
+		}
+		if free >= limit {
+			continue
+		}
+		f := finding{subject: d.Name, severity: Warning, params: figures("name", d.Name,
+			"free_bytes", d.Free>>28<<28, "percent", int(free))}
+		if free < float64(v.threshold.Percent)/2 {
+			f.severity = Bad
+		}
+		found = append(found, f)
+	}
+	return found, true, nil
+}
+
+func (s *Service) upstreams(ctx context.Context, v view) (found []finding, ok bool, err error) {
+	if s.o.Upstreams == nil {
+		return nil, true, nil
+	}
+	for _, u := range s.o.Upstreams(ctx) {
+		_, open := v.open[u.Name]
+		if !u.Down.IsZero() && (open || v.now.Sub(u.Down) >= v.threshold.Span) {
+			found = append(found, finding{subject: u.Name, severity: Bad,
+				params: figures("name", u.Name)})
+		}
+	}
+	return found, true, nil
+}

@@ -1,0 +1,289 @@
+package alert
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+
+	"github.com/google/uuid"
+)
+
+// Options configures a [Service]. Store and Facts are required.
+type Options struct {
+	Store  Store
+	Facts  Facts
+	Events *fleet.Events // nil: no events are published
+	Log    *slog.Logger
+	Now    func() time.Time // default: time.Now
+	Every  time.Duration    // how often conditions are looked at, at most. Default: half a minute
+
+	Mail         Mailer                                             // nil: no mail is sent
+	MailText     func(lang string, d Digest) (subject, text string) // required with Mail
+	CheckAddress func(string) error                                 // of a recipient; nil: none can be set
+	MailEvery    time.Duration                                      // at least between two mails. Default: a minute
+	MailLook     time.Duration                                      // how often is looked for events. Default: 5s
+
+	Certificates func() []Certificate                 // nil: none
+	Disks        func() []Disk                        // nil: none
+	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
+	Restarts     *Restarts                            // of devices; nil: none are counted
+}
+
+// Service is what people do with alerts, and the loop that looks at the
+// conditions.
+type Service struct {
+	o       Options
+	started time.Time
+
+	mu       sync.Mutex
+	open     []Alert // that have not ended, the worst first
+	settings Settings
+	pending  map[key]time.Time  // since when a condition without an alert holds
+	looked   map[Kind]time.Time // when a condition was last looked at
+	counts   map[Kind]int       // of open, by kind
+	mailed   MailStatus
+}
+
+// A key is what one alert at a time is about.
+type key struct {
+	kind    Kind
+	subject string
+}
+
+// New returns the service. Its time starts now: what devices get to reconnect
+// is counted from here.
+func New(o Options) *Service {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	o.Every = cmp.Or(o.Every, lookEvery)
+	o.MailEvery, o.MailLook = cmp.Or(o.MailEvery, mailEvery), cmp.Or(o.MailLook, mailLook)
+	return &Service{o: o, started: o.Now(), settings: DefaultSettings(), pending: make(map[key]time.Time),
+		looked: make(map[Kind]time.Time), counts: make(map[Kind]int), mailed: MailStatus{Enabled: o.Mail != nil}}
+}
+
+// Load reads the settings and the alerts that have not ended.
+func (s *Service) Load(ctx context.Context) error {
+	settings, err := s.o.Store.AlertSettings(ctx)
+	if err != nil {
+		return err
+	}
+	open, err := s.o.Store.OpenAlerts(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.settings = settings.Complete()
+	s.mu.Unlock()
+	s.setOpen(open)
+	return nil
+}
+
+func (s *Service) setOpen(open []Alert) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = open
+	clear(s.counts)
+	for _, a := range open {
+		s.counts[a.Kind]++
+	}
+}
+
+// A Summary counts the alerts that are not acknowledged.
+type Summary struct {
+	Open  int
+	Worst Severity // of them; "" without one
+}
+
+// Sees reports whether alerts exist for the principal: they count the whole
+// fleet, and who does not see all of it sees none of them.
+func Sees(p fleet.Principal) bool { return p.FleetRole() != "" }
+
+// Summary is what the frame of every page shows. It is answered from memory.
+func (s *Service) Summary(by fleet.Principal) (sum Summary) {
+	if !Sees(by) {
+		return sum
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.open {
+		if a.State != Open {
+			continue
+		}
+		sum.Open++
+		if a.Severity == Bad || sum.Worst == "" {
+			sum.Worst = a.Severity
+		}
+	}
+	return sum
+}
+
+// Count is how many alerts of a kind have not ended.
+func (s *Service) Count(k Kind) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts[k]
+}
+
+// Current lists the alerts that have not ended, the worst first. It is answered
+// from memory.
+func (s *Service) Current(by fleet.Principal) []Alert {
+	if !Sees(by) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.open)
+}
+
+// Settling reports whether fleetd started so recently that presence does not count
+// yet.
+func (s *Service) Settling() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.o.Now().Sub(s.started) < s.settings.Settle
+}
+
+// List lists alerts, newest first.
+func (s *Service) List(ctx context.Context, by fleet.Principal, f Filter) (fleet.Page[Alert], error) {
+	if err := by.May(fleet.RoleViewer, "see_alerts"); err != nil {
+		return fleet.Page[Alert]{}, err
+	}
+	return s.o.Store.Alerts(ctx, f)
+}
+
+// Get returns an alert and its history.
+func (s *Service) Get(ctx context.Context, by fleet.Principal, id uuid.UUID) (Alert, []Record, error) {
+	if err := by.May(fleet.RoleViewer, "see_alerts"); err != nil {
+		return Alert{}, nil, err
+	}
+	a, err := s.o.Store.Alert(ctx, id)
+	if err != nil {
+		return a, nil, err
+	}
+	history, err := s.o.Store.AlertRecords(ctx, id)
+	return a, history, err
+}
+
+// Acknowledge says that somebody looks after the alert.
+func (s *Service) Acknowledge(ctx context.Context, by fleet.Principal, id uuid.UUID, note string) (Alert, error) {
+	if err := by.May(fleet.RoleOperator, "acknowledge_alerts"); err != nil {
+		return Alert{}, err
+	}
+	note, err := fleet.CleanLine("note", note, MaxNote)
+	if err != nil {
+		return Alert{}, err
+	}
+	a, err := s.o.Store.Alert(ctx, id)
+	if err != nil {
+		return Alert{}, err
+	}
+	c := Change{Alert: a, From: a.State, Event: Acked, At: s.o.Now(), By: by}
+	to, ok := Next(a.State, Acked)
+	if !ok {
+		return Alert{}, notOpen(a)
+	}
+	c.Alert.State, c.Alert.AckedBy, c.Alert.AckedAt, c.Alert.AckedCount = to, by, &c.At, a.Devices
+	c.Alert.Note = note
+	err = s.o.Store.ChangeAlert(ctx, c)
+	if errors.Is(err, fleet.ErrConflict) {
+		if now, err := s.o.Store.Alert(ctx, id); err == nil {
+			a = now
+		}
+		return Alert{}, notOpen(a)
+	}
+	if err != nil {
+		return Alert{}, err
+	}
+	s.changed(ctx, []uuid.UUID{id})
+	return c.Alert, nil
+}
+
+func notOpen(a Alert) error {
+	if a.State == Ended {
+		return fleet.Refuse(fleet.ErrConflict, "alert_not_open.ended")
+	}
+	return fleet.Refuse(fleet.ErrConflict, "alert_not_open.acknowledged", "actor", a.AckedBy.Name)
+}
+
+// Settings returns the settings.
+func (s *Service) Settings(ctx context.Context, by fleet.Principal) (Settings, error) {
+	if err := by.May(fleet.RoleViewer, "see_alerts"); err != nil {
+		return Settings{}, err
+	}
+	settings, err := s.o.Store.AlertSettings(ctx)
+	return settings.Complete(), err
+}
+
+// A SettingsChange is what is to be changed of the settings; nil leaves a field as it is,
+// and so do thresholds that are not named.
+type SettingsChange struct {
+	Thresholds                  map[Kind]Threshold
+	OpenAfter, EndAfter, Settle *time.Duration
+	Recipients                  *[]string
+	MailLang                    *string
+}
+
+// SetSettings changes settings. They count from the next look on.
+func (s *Service) SetSettings(ctx context.Context, by fleet.Principal, c SettingsChange) (Settings, error) {
+	if err := by.May(fleet.RoleAdmin, "manage_alerts"); err != nil {
+		return Settings{}, err
+	}
+	settings, err := s.o.Store.AlertSettings(ctx)
+	if err != nil {
+		return settings, err
+	}
+	settings = settings.Complete()
+	maps.Copy(settings.Thresholds, c.Thresholds)
+	for _, d := range []struct{ to, from *time.Duration }{{&settings.OpenAfter, c.OpenAfter},
+		{&settings.EndAfter, c.EndAfter}, {&settings.Settle, c.Settle}} {
+		if d.from != nil {
+			*d.to = *d.from
+		}
+	}
+	if c.Recipients != nil {
+		settings.Recipients = slices.Compact(slices.Clone(*c.Recipients))
+	}
+	if c.MailLang != nil {
+		settings.MailLang = *c.MailLang
+	}
+	if err := settings.check(); err != nil {
+		return settings, err
+	}
+	if err := s.checkMail(settings); err != nil {
+		return settings, err
+	}
+	if err := s.o.Store.SaveAlertSettings(ctx, by, settings); err != nil {
+		return settings, err
+	}
+	s.mu.Lock()
+	s.settings = settings
+	clear(s.looked) // so that they are seen to work
+	s.mu.Unlock()
+	return settings, nil
+}
+
+// changed reads again what has not ended, and notifies live views.
+func (s *Service) changed(ctx context.Context, ids []uuid.UUID) {
+	if open, err := s.o.Store.OpenAlerts(context.WithoutCancel(ctx)); err == nil {
+		s.setOpen(open)
+	} else {
+		s.o.Log.Warn("alerts not read", "err", err) // the next look reads them
+	}
+	if s.o.Events == nil {
+		return
+	}
+	for _, id := range ids {
+		s.o.Events.Publish(fleet.Event{Kind: fleet.EventAlert, At: s.o.Now(), Subject: id.String()})
+	}
+}

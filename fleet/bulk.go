@@ -1,0 +1,321 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// MaxBulkDevices bounds what one act changes. The devices are locked until all
+// of them have changed.
+const MaxBulkDevices = 50_000
+
+// BulkPage is how many devices are read and written at a time.
+const BulkPage = 5000
+
+// A BulkAct is what is done to many devices at once.
+type BulkAct string
+
+const (
+	BulkTag     BulkAct = "tag"
+	BulkUntag   BulkAct = "untag"
+	BulkHold    BulkAct = "hold"
+	BulkRelease BulkAct = "release"
+	BulkRetire  BulkAct = "retire"
+)
+
+// BulkActs lists every act.
+var BulkActs = []BulkAct{BulkTag, BulkUntag, BulkHold, BulkRelease, BulkRetire}
+
+// bulkActs says what each act needs: of whom on each device, and in words.
+var bulkActs = map[BulkAct]struct {
+	need Role
+	act  string
+}{
+	BulkTag:     {RoleOperator, "change_device"},
+	BulkUntag:   {RoleOperator, "change_device"},
+	BulkHold:    {RoleOperator, "hold_device"},
+	BulkRelease: {RoleOperator, "release_device"},
+	BulkRetire:  {RoleAdmin, "retire_device"},
+}
+
+// Role is the least that may do the act to a device.
+func (a BulkAct) Role() Role { return bulkActs[a].need }
+
+// MustType reports whether an operator types the number of devices first: there
+// is no way back.
+func (a BulkAct) MustType() bool { return a == BulkRetire }
+
+// Codes of why a device is left out of an act.
+const (
+	LeftOutUnknown   = "unknown_device" // the id names none that exists for the actor
+	LeftOutRetired   = "device_retired"
+	LeftOutRole      = "not_yours"   // the actor's role on it does not suffice
+	LeftOutHeld      = "device_held" // somebody else's hold is on it
+	LeftOutUnchanged = "unchanged"   // it is so already
+	LeftOutTags      = "too_many_tags"
+	LeftOutScope     = "leaves_scope" // the change would bring it into the actor's scope, or out of it
+)
+
+// LeftOutCodes lists them all.
+var LeftOutCodes = []string{LeftOutUnknown, LeftOutRetired, LeftOutRole, LeftOutHeld, LeftOutUnchanged, LeftOutTags,
+	LeftOutScope}
+
+// A BulkRequest asks for one act on the devices of a query, or on those listed.
+type BulkRequest struct {
+	Actor   Principal
+	Query   string
+	Devices []DeviceID // instead of Query
+	Act     BulkAct
+	Tags    []string   // of tag and untag
+	Reason  string     // of hold
+	Until   *time.Time // of hold; nil holds until released
+	// Confirm is the number of devices that a preview named; another number is
+	// refused. 0 asks for no such check, which acts without a way back do not allow.
+	Confirm int
+}
+
+// A BulkResult says what an act does to devices, or did.
+type BulkResult struct {
+	Matched int
+	Targets int              // that it changes
+	Skipped []SkippedDevices // by reason, most first
+}
+
+// A DeviceChange is what a device becomes.
+type DeviceChange struct {
+	ID    DeviceID
+	Patch DevicePatch // of tags, names and notes
+}
+
+// DeviceChanges are changes of one kind, made together.
+type DeviceChanges struct {
+	Act     BulkAct
+	Bulk    uuid.UUID // groups the audit entries
+	Changes []DeviceChange
+	Hold    *Hold // of [BulkHold]
+	At      time.Time
+}
+
+// A BulkPlan says what devices become, of which the ids are given too: some may
+// not exist. first is the first of all pages; it comes again if all is done again.
+type BulkPlan func(first bool, ids []DeviceID, devices []Device) (DeviceChanges, error)
+
+// BulkStore changes many devices at once.
+type BulkStore interface {
+	// ChangeDevices reads and locks the devices of the ids that exist, page by page,
+	// and makes of them what plan says: in one transaction, with an audit entry for
+	// each device that changes. An error of plan or of last, which is called before
+	// the end, undoes everything.
+	ChangeDevices(ctx context.Context, by Principal, ids []DeviceID, plan BulkPlan, last func() error) error
+}
+
+// PreviewBulk says what the act would do. It changes nothing.
+func (s *Devices) PreviewBulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
+	ids, err := s.prepareBulk(ctx, &r)
+	if err != nil {
+		return BulkResult{}, err
+	}
+	ctx = WithScope(ctx, r.Actor)
+	t := bulkTally{now: s.now()}
+	for page := range slices.Chunk(ids, BulkPage) {
+		devices, err := s.store.DevicesByID(ctx, page)
+		if err != nil {
+			return BulkResult{}, err
+		}
+		t.judge(r, page, devices)
+	}
+	return t.result(), nil
+}
+
+// Bulk does one act to many devices: to all that it does not leave out, or, if
+// it fails, to none.
+func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
+	ids, err := s.prepareBulk(ctx, &r)
+	if err != nil {
+		return BulkResult{}, err
+	}
+	bulk := uuid.Must(uuid.NewV7())
+	var t bulkTally
+	plan := func(first bool, ids []DeviceID, devices []Device) (DeviceChanges, error) {
+		if first {
+			t = bulkTally{now: s.now()}
+		}
+		c := DeviceChanges{Act: r.Act, Bulk: bulk, At: t.now, Changes: t.judge(r, ids, devices)}
+		if r.Act == BulkHold {
+			c.Hold = &Hold{Reason: r.Reason, By: r.Actor, Since: t.now, Until: r.Until}
+		}
+		return c, nil
+	}
+	last := func() error {
+		if n := len(t.changed); r.Confirm != n && (r.Confirm != 0 || r.Act.MustType()) {
+			return Refuse(ErrConflict, "bulk_count_differs", "n", n, "confirm", r.Confirm).At("confirm")
+		}
+		return nil
+	}
+	if err := s.bulk.ChangeDevices(WithScope(ctx, r.Actor), r.Actor, ids, plan, last); err != nil {
+		return BulkResult{}, err
+	}
+	s.changedMany(t.changed, r.Act == BulkRetire)
+	return t.result(), nil
+}
+
+// prepareBulk checks the request, and finds its devices.
+func (s *Devices) prepareBulk(ctx context.Context, r *BulkRequest) ([]DeviceID, error) {
+	act, ok := bulkActs[r.Act]
+	if !ok {
+		return nil, Refuse(ErrInvalid, "invalid_act", "value", CleanText(string(r.Act), 40)).At("act")
+	}
+	if err := r.Actor.MaySomewhere(act.need, act.act); err != nil {
+		return nil, err
+	}
+	if err := r.clean(s.now()); err != nil {
+		return nil, err
+	}
+	ids := slices.Clone(r.Devices)
+	if len(ids) == 0 {
+		q, err := ParseQuery(r.Query)
+		if err != nil {
+			return nil, err
+		}
+		if ids, err = s.DeviceIDs(WithScope(ctx, r.Actor), q); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) > MaxBulkDevices {
+		return nil, Refuse(ErrInvalid, "audience_too_large.bulk", "matched", len(ids), "limit", MaxBulkDevices)
+	}
+	return ids, nil
+}
+
+func (r *BulkRequest) clean(now time.Time) (err error) {
+	switch r.Act {
+	case BulkTag, BulkUntag:
+		if r.Tags, err = CleanTags(r.Tags); err == nil && len(r.Tags) == 0 {
+			err = Refuse(ErrInvalid, "invalid_tag.none").At("tags")
+		}
+	case BulkHold:
+		if r.Reason, err = CleanLine("reason", r.Reason, MaxReasonLength); err == nil && r.Reason == "" {
+			err = Refuse(ErrInvalid, "invalid_reason.hold").At("reason")
+		}
+		if err == nil && r.Until != nil && !r.Until.After(now) {
+			err = Refuse(ErrInvalid, "invalid_until.past").At("until")
+		}
+	}
+	return err
+}
+
+// judge says what the act makes of a device, or why it leaves it out.
+func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut string) {
+	switch {
+	case !r.Actor.RoleOn(d).Allows(r.Act.Role()):
+		return p, LeftOutRole
+	case d.RetiredAt != nil:
+		return p, LeftOutRetired
+	}
+	held := d.Hold.Active(now)
+	switch r.Act {
+	case BulkTag, BulkUntag:
+		tags := changedTags(d.Tags, r.Tags, r.Act == BulkTag)
+		after := d
+		after.Tags = tags
+		switch {
+		case slices.Equal(tags, d.Tags):
+			return p, LeftOutUnchanged
+		case len(tags) > maxTags:
+			return p, LeftOutTags
+		case r.Actor.RoleOn(after) != r.Actor.RoleOn(d):
+			return p, LeftOutScope
+		}
+		p.Tags = &tags
+	case BulkHold, BulkRetire:
+		if held && !d.Hold.By.Same(r.Actor) {
+			return p, LeftOutHeld
+		}
+	case BulkRelease:
+		if !held {
+			return p, LeftOutUnchanged
+		}
+	}
+	return p, ""
+}
+
+// changedTags are the tags of a device with some more, or without them.
+func changedTags(tags, some []string, more bool) []string {
+	has := func(t string) bool { return slices.Contains(tags, t) }
+	if !more {
+		return slices.DeleteFunc(slices.Clone(tags), func(t string) bool { return slices.Contains(some, t) })
+	}
+	missing := slices.DeleteFunc(slices.Clone(some), has)
+	if len(missing) == 0 {
+		return tags
+	}
+	return slices.Sorted(slices.Values(slices.Concat(tags, missing)))
+}
+
+// A bulkTally counts what an act does, page by page.
+type bulkTally struct {
+	now     time.Time
+	matched int
+	changed []DeviceID
+	skipped map[string]*SkippedDevices
+}
+
+// judge counts the devices of the ids, and returns what becomes of those that change.
+func (t *bulkTally) judge(r BulkRequest, ids []DeviceID, devices []Device) []DeviceChange {
+	byID := make(map[DeviceID]*Device, len(devices))
+	for i := range devices {
+		byID[devices[i].ID] = &devices[i]
+	}
+	var changes []DeviceChange
+	for _, id := range ids {
+		t.matched++
+		d := byID[id]
+		if d == nil {
+			t.leaveOut(id, LeftOutUnknown)
+			continue
+		}
+		patch, why := r.judge(*d, t.now)
+		if why != "" {
+			t.leaveOut(id, why)
+			continue
+		}
+		t.changed = append(t.changed, id)
+		changes = append(changes, DeviceChange{id, patch})
+	}
+	return changes
+}
+
+func (t *bulkTally) leaveOut(id DeviceID, why string) {
+	if t.skipped == nil {
+		t.skipped = make(map[string]*SkippedDevices)
+	}
+	group := t.skipped[why]
+	if group == nil {
+		group = &SkippedDevices{Reason: why}
+		t.skipped[why] = group
+	}
+	if group.Count++; len(group.Sample) < previewSampleSize {
+		group.Sample = append(group.Sample, id)
+	}
+}
+
+func (t *bulkTally) result() BulkResult {
+	return BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: sortSkipped(t.skipped)}
+}
+
+// changedMany follows up a write to many devices.
+func (s *Devices) changedMany(ids []DeviceID, retired bool) {
+	now := s.now()
+	for _, id := range ids {
+		s.targets.Forget(id)
+		if retired {
+			s.end(id)
+			continue
+		}
+		s.events.Publish(Event{Kind: EventDevice, At: now, Device: id})
+	}
+}

@@ -1,0 +1,96 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// An OpenConversation is a conversation that is under way.
+type OpenConversation struct {
+	ID    uuid.UUID
+	Since time.Time
+	Ended <-chan struct{} // closed when it has
+}
+
+// OpenConversations knows which devices are in conversation now. The relay of
+// conversations fills it; what would interrupt them asks it, and pages mark the
+// devices. It is in memory only: no conversation outlives the process.
+type OpenConversations struct {
+	o  OpenConversationsOptions
+	mu sync.RWMutex
+	of map[DeviceID]openConversation
+}
+
+type openConversation struct {
+	OpenConversation
+	ended chan struct{}
+}
+
+// OpenConversationsOptions configures [OpenConversations]. The zero value is ready
+// to use.
+type OpenConversationsOptions struct {
+	Events *Events        // nil: none are published
+	Free   func(DeviceID) // sees that a device is in no conversation any more; must not wait
+}
+
+// NewOpenConversations returns one without conversations.
+func NewOpenConversations(o OpenConversationsOptions) *OpenConversations {
+	return &OpenConversations{o: o, of: make(map[DeviceID]openConversation)}
+}
+
+// Begin notes that a conversation began. It ends another one of the same device.
+func (o *OpenConversations) Begin(c Conversation) {
+	ended := make(chan struct{})
+	o.mu.Lock()
+	before, replaced := o.of[c.Device]
+	o.of[c.Device] = openConversation{OpenConversation{ID: c.ID, Since: c.Begin, Ended: ended}, ended}
+	o.mu.Unlock()
+	if replaced {
+		close(before.ended)
+	}
+	o.publish(c.Device, c.ID, c.Begin)
+}
+
+// End notes that a conversation ended. One that is not open changes nothing.
+func (o *OpenConversations) End(device DeviceID, id uuid.UUID) {
+	o.mu.Lock()
+	c, open := o.of[device]
+	if open = open && c.ID == id; open {
+		delete(o.of, device)
+	}
+	o.mu.Unlock()
+	if !open {
+		return
+	}
+	close(c.ended)
+	if o.o.Free != nil {
+		o.o.Free(device)
+	}
+	o.publish(device, id, time.Now().UTC())
+}
+
+func (o *OpenConversations) publish(device DeviceID, id uuid.UUID, at time.Time) {
+	if o.o.Events != nil {
+		o.o.Events.Publish(Event{Kind: EventConversation, At: at, Device: device, Subject: id.String()})
+	}
+}
+
+// Of returns the conversation that the device is in, if it is in one.
+func (o *OpenConversations) Of(device DeviceID) (OpenConversation, bool) {
+	if o == nil {
+		return OpenConversation{}, false
+	}
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	c, ok := o.of[device]
+	return c.OpenConversation, ok
+}
+
+// Count is how many conversations are open.
+func (o *OpenConversations) Count() int {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return len(o.of)
+}

@@ -1,0 +1,240 @@
+package fleet
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits of a file of devices.
+const (
+	MaxDeviceFile  = 8 << 20 // bytes
+	MaxFileLines   = MaxBulkDevices
+	maxFileProblem = 1000 // lines at fault that are named
+	exportPage     = 1000 // devices that are read at a time
+)
+
+// DeviceColumns are the columns of an exported file. An imported one may have
+// id, name, tags and notes; others are passed over.
+var DeviceColumns = []string{"id", "name", "tags", "notes", "board", "chip", "version", "presence", "last_seen",
+	"enrolment", "hold", "transport", "address"}
+
+// formulas begin what spreadsheets calculate. Such a cell gets a ' before it,
+// which they take as the mark of a text.
+const formulas = "=+-@\t\r"
+
+// ShieldCell makes a text safe for spreadsheets; [unshieldCell] undoes that.
+func ShieldCell(s string) string {
+	if s != "" && (strings.ContainsRune(formulas, rune(s[0])) || len(s) > 1 && s[0] == '\'' &&
+		strings.ContainsRune(formulas+"'", rune(s[1]))) {
+		return "'" + s
+	}
+	return s
+}
+
+func unshieldCell(s string) string {
+	if len(s) > 1 && s[0] == '\'' && strings.ContainsRune(formulas+"'", rune(s[1])) {
+		return s[1:]
+	}
+	return s
+}
+
+// WriteDeviceFile writes devices as lines of CSV, after a line with the names
+// of the columns; none are all of [DeviceColumns]. next returns the devices page
+// by page, and none at the end.
+func WriteDeviceFile(w io.Writer, columns []string, next func() ([]Device, error)) error {
+	if len(columns) == 0 {
+		columns = DeviceColumns
+	}
+	out := csv.NewWriter(w)
+	_ = out.Write(columns) // Flush says what went wrong
+	now := time.Now()
+	for {
+		page, err := next()
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			out.Flush()
+			return out.Error()
+		}
+		for i := range page {
+			cells := make([]string, len(columns))
+			for j, c := range columns {
+				cells[j] = ShieldCell(deviceCell(&page[i], c, now))
+			}
+			_ = out.Write(cells)
+		}
+		out.Flush()
+		if err := out.Error(); err != nil {
+			return err
+		}
+	}
+}
+
+func checkColumns(columns []string) error {
+	for _, c := range columns {
+		if !slices.Contains(DeviceColumns, c) {
+			return Refuse(ErrInvalid, "invalid_column", "value", CleanText(c, 40)).At("columns")
+		}
+	}
+	return nil
+}
+
+func deviceCell(d *Device, column string, now time.Time) string {
+	switch column {
+	case "id":
+		return string(d.ID)
+	case "name":
+		return d.Name
+	case "tags":
+		return strings.Join(d.Tags, " ")
+	case "notes":
+		return d.Notes
+	case "board":
+		return d.Board
+	case "chip":
+		return d.Chip
+	case "version":
+		return d.Version
+	case "presence":
+		return string(d.Presence)
+	case "last_seen":
+		if d.LastSeen != nil {
+			return d.LastSeen.UTC().Format(time.RFC3339)
+		}
+	case "enrolment":
+		return string(d.Enrolment)
+	case "hold":
+		if d.Hold.Active(now) {
+			return d.Hold.Reason
+		}
+	case "transport":
+		return d.Transport
+	case "address":
+		return d.RemoteAddr
+	}
+	return ""
+}
+
+// A DeviceFile is what an imported file says of devices.
+type DeviceFile struct {
+	Columns  []string     // that it has, of id, name, tags and notes
+	Lines    []DeviceLine // in the file's order
+	Invalid  int          // lines that say nothing that can be taken
+	Problems []LineProblem
+}
+
+// A DeviceLine says what operators say about one device.
+type DeviceLine struct {
+	Line  int // of the file, from 1
+	ID    DeviceID
+	Patch DevicePatch
+}
+
+// A LineProblem says what is wrong with a line.
+type LineProblem struct {
+	Line int
+	Why  Reason // a refusal's code
+}
+
+func (f *DeviceFile) fault(line int, err error) {
+	f.Invalid++
+	if len(f.Problems) < maxFileProblem {
+		f.Problems = append(f.Problems, LineProblem{line, CauseOf(err)})
+	}
+}
+
+// ParseDeviceFile reads a file of devices: its first line names the columns, of
+// which id is needed. It fails for what is no such file; lines at fault are named.
+func ParseDeviceFile(text []byte) (DeviceFile, error) {
+	var f DeviceFile
+	if len(text) > MaxDeviceFile {
+		return f, Refuse(ErrInvalid, "device_file_too_large", "limit_bytes", MaxDeviceFile).At("file")
+	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
+		return f, Refuse(ErrInvalid, "invalid_device_file.text").At("file")
+	}
+	in := csv.NewReader(bytes.NewReader(text))
+	in.FieldsPerRecord = -1
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	if bytes.Count(first, []byte(";")) > bytes.Count(first, []byte(",")) {
+		in.Comma = ';' // as spreadsheets write it where the comma is in numbers
+	}
+	columns, err := in.Read()
+	if err != nil {
+		return f, Refuse(ErrInvalid, "invalid_device_file.columns").At("file")
+	}
+	for i, c := range columns {
+		columns[i] = strings.ToLower(strings.TrimSpace(c))
+	}
+	if !slices.Contains(columns, "id") || !slices.ContainsFunc(columns, changeable) {
+		return f, Refuse(ErrInvalid, "invalid_device_file.columns").At("file")
+	}
+	if sorted := slices.Sorted(slices.Values(columns)); len(slices.Compact(sorted)) < len(columns) {
+		return f, Refuse(ErrInvalid, "invalid_device_file.twice").At("file")
+	}
+	for _, c := range columns {
+		if c == "id" || changeable(c) {
+			f.Columns = append(f.Columns, c)
+		}
+	}
+	seen := map[DeviceID]int{}
+	for {
+		cells, err := in.Read()
+		if err == io.EOF {
+			return f, nil
+		}
+		line, _ := in.FieldPos(0)
+		if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
+			f.fault(wrong.StartLine, Refuse(ErrInvalid, "invalid_line.quotes"))
+			continue
+		}
+		if err != nil {
+			return f, err
+		}
+		if len(f.Lines)+f.Invalid >= MaxFileLines {
+			return f, Refuse(ErrInvalid, "device_file_too_long", "limit", MaxFileLines).At("file")
+		}
+		l, err := deviceLine(columns, cells)
+		if err == nil && seen[l.ID] > 0 {
+			err = Refuse(ErrInvalid, "invalid_line.again", "device", l.ID, "line", seen[l.ID])
+		}
+		if err != nil {
+			f.fault(line, err)
+			continue
+		}
+		l.Line, seen[l.ID] = line, line
+		f.Lines = append(f.Lines, l)
+	}
+}
+
+func changeable(column string) bool { return column == "name" || column == "tags" || column == "notes" }
+
+func deviceLine(columns, cells []string) (l DeviceLine, err error) {
+	if len(cells) != len(columns) {
+		return l, Refuse(ErrInvalid, "invalid_line.cells", "n", len(cells), "columns", len(columns))
+	}
+	for i, column := range columns {
+		cell := unshieldCell(cells[i])
+		switch column {
+		case "id":
+			if l.ID, err = ParseDeviceID(cell); err != nil {
+				return l, err
+			}
+		case "name":
+			l.Patch.Name = &cell
+		case "tags":
+			l.Patch.Tags = new(strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(" ,;\t\n", r) }))
+		case "notes":
+			l.Patch.Notes = new(strings.ReplaceAll(cell, "\r\n", "\n"))
+		}
+	}
+	return l, l.Patch.clean()
+}

@@ -1,0 +1,216 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A FanOutOutcome is what one device answered, or why it did not.
+type FanOutOutcome struct {
+	Device     DeviceID
+	Name       string // of the device now
+	Call       uuid.UUID
+	State      CallState
+	Text       string          // of the answer; foreign text
+	Structured json.RawMessage // of the answer; nil if it had none
+	ErrorCode  string
+	FinishedAt *time.Time
+}
+
+// Limits of a field of answers.
+const (
+	maxFieldBytes   = 200
+	maxFields       = 60
+	maxFieldDepth   = 6
+	maxGroupedBytes = 64 << 10 // of one answer; a longer one is not looked into
+)
+
+// An AnswerGrouping says how answers are grouped, and which groups to show.
+type AnswerGrouping struct {
+	// Field names a value within the answers' JSON, as "audio_speaker.volume"; ""
+	// takes each answer as a whole.
+	Field  string
+	Offset int // groups before the first
+	Limit  int
+}
+
+// AnswerGroups are devices by what they answered, largest group first.
+type AnswerGroups struct {
+	Groups []FanOutAnswer
+	Total  int      // groups there are
+	Fields []string // that the answers have and can be grouped by
+}
+
+// AnswerGroups groups a fan-out's devices by what they answered.
+func (s *FanOuts) AnswerGroups(ctx context.Context, id uuid.UUID, by AnswerGrouping) (AnswerGroups, error) {
+	if len(by.Field) > maxFieldBytes {
+		return AnswerGroups{}, Refuse(ErrInvalid, "invalid_answer_field", "limit", maxFieldBytes).At("by")
+	}
+	by.Offset, by.Limit = max(by.Offset, 0), ClampLimit(by.Limit)
+	if by.Field != "" {
+		return s.groupByField(ctx, id, by)
+	}
+	var g AnswerGroups
+	var err error
+	if g.Groups, g.Total, err = s.store.AnswerPage(ctx, id, by.Offset, by.Limit); err != nil {
+		return AnswerGroups{}, err
+	}
+	// Fields are looked for in a few answers: devices of one tool answer alike.
+	n := 0
+	err = s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
+		if o.State == CallSucceeded {
+			g.Fields = append(g.Fields, answerFields(o)...)
+			n++
+		}
+		return n < 5
+	})
+	slices.Sort(g.Fields)
+	g.Fields = slices.Compact(g.Fields)
+	return g, err
+}
+
+// groupByField groups in memory: a fan-out has at most [MaxFanOutDevices], and of
+// their answers only the groups are kept.
+func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGrouping) (AnswerGroups, error) {
+	type key struct {
+		state CallState
+		value string
+		field bool // the answer has it
+	}
+	groups, fields := map[key]*FanOutAnswer{}, map[string]bool{}
+	err := s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
+		k := key{state: o.State}
+		if o.State == CallSucceeded {
+			k.value, k.field = answerField(o, by.Field)
+			if len(fields) == 0 {
+				for _, f := range answerFields(o) {
+					fields[f] = true
+				}
+			}
+		} else {
+			k.value = cmp.Or(CleanText(o.Text, maxFieldBytes), o.ErrorCode)
+		}
+		g := groups[k]
+		if g == nil {
+			g = &FanOutAnswer{State: o.State, Text: k.value, NoField: o.State == CallSucceeded && !k.field}
+			groups[k] = g
+		}
+		if g.Count++; len(g.Sample) < previewSampleSize {
+			g.Sample, g.CallIDs = append(g.Sample, o.Device), append(g.CallIDs, o.Call)
+		}
+		return true
+	})
+	if err != nil {
+		return AnswerGroups{}, err
+	}
+	all := slices.Collect(maps.Values(groups))
+	slices.SortFunc(all, func(a, b *FanOutAnswer) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(string(a.State)+a.Text, string(b.State)+b.Text)
+	})
+	g := AnswerGroups{Total: len(all), Fields: slices.Sorted(maps.Keys(fields))}
+	from := min(by.Offset, len(all))
+	for _, a := range all[from:min(from+by.Limit, len(all))] {
+		g.Groups = append(g.Groups, *a)
+	}
+	return g, nil
+}
+
+// answerJSON is the answer as JSON: what the device marked as such, else its text
+// if that is a JSON object or list.
+func answerJSON(o FanOutOutcome) (v any) {
+	text := []byte(o.Structured)
+	if len(text) == 0 {
+		text = []byte(strings.TrimSpace(o.Text))
+	}
+	if len(text) < 2 || len(text) > maxGroupedBytes || text[0] != '{' && text[0] != '[' {
+		return nil
+	}
+	if json.Unmarshal(text, &v) != nil {
+		return nil
+	}
+	return v
+}
+
+// answerField is the value at a path of an answer, as text.
+func answerField(o FanOutOutcome, path string) (string, bool) {
+	v := answerJSON(o)
+	for _, part := range strings.Split(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			inner, ok := in[part]
+			if !ok {
+				return "", false
+			}
+			v = inner
+		case []any:
+			n, err := strconv.Atoi(part)
+			if err != nil || n < 0 || n >= len(in) {
+				return "", false
+			}
+			v = in[n]
+		default:
+			return "", false
+		}
+	}
+	if s, ok := v.(string); ok {
+		return CleanText(s, maxFieldBytes), true
+	}
+	text, _ := json.Marshal(v) // of JSON
+	return CleanText(string(text), maxFieldBytes), true
+}
+
+// answerFields are the paths of the plain values in an answer.
+func answerFields(o FanOutOutcome) (fields []string) {
+	var walk func(v any, path []string)
+	walk = func(v any, path []string) {
+		if len(fields) >= maxFields || len(path) > maxFieldDepth {
+			return
+		}
+		switch in := v.(type) {
+		case map[string]any:
+			for _, name := range slices.Sorted(maps.Keys(in)) {
+				if name != "" && !strings.Contains(name, ".") && CleanText(name, 60) == name {
+					walk(in[name], append(slices.Clone(path), name))
+				}
+			}
+		case []any:
+			for i := range min(len(in), 3) {
+				walk(in[i], append(slices.Clone(path), strconv.Itoa(i)))
+			}
+		default:
+			if len(path) > 0 {
+				fields = append(fields, strings.Join(path, "."))
+			}
+		}
+	}
+	walk(answerJSON(o), nil)
+	return fields
+}
+
+// Failed returns the devices of a fan-out that did not succeed, in order.
+func (s *FanOuts) Failed(ctx context.Context, id uuid.UUID) (ids []DeviceID, err error) {
+	err = s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
+		if o.State.Failed() {
+			ids = append(ids, o.Device)
+		}
+		return true
+	})
+	return ids, err
+}
+
+// Outcomes hands each device's outcome to each, in the order of the devices,
+// until that returns false.
+func (s *FanOuts) Outcomes(ctx context.Context, id uuid.UUID, each func(FanOutOutcome) bool) error {
+	return s.store.EachOutcome(ctx, id, each)
+}

@@ -1,0 +1,146 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DefaultConversationWait is how long what would interrupt a conversation waits
+// for its end, unless an operator sets another bound.
+const DefaultConversationWait = 10 * time.Minute
+
+// Codes of what waits for a conversation.
+const (
+	ReasonInConversation    = "in_conversation"     // begun at since_at; waited for until until_at at the latest
+	ReasonConversationEnded = "conversation_waited" // it was waited for
+	ReasonConversationLong  = "conversation_bound"  // it went on for longer than is waited
+	ReasonInterruptedBy     = "interrupted_by"      // a person did not want to wait
+)
+
+// WaitReasons are the codes of waits with the names of their parameters.
+var WaitReasons = map[string][]string{
+	ReasonInConversation: {"since_at", "until_at"}, ReasonConversationEnded: {}, ReasonConversationLong: {},
+	ReasonInterruptedBy: {"name"},
+}
+
+// Interrupts reports whether a device that runs the tool cannot go on with a
+// conversation: it restarts, leaves the network, or works with other settings.
+func Interrupts(tool string) bool { return EffectOf(tool) != EffectNone || tool == ToolConfigSet }
+
+// Interruptions decides how long what would interrupt a conversation waits for its
+// end. A nil one has nothing wait.
+type Interruptions struct {
+	Open  *OpenConversations
+	Bound time.Duration // 0 takes DefaultConversationWait
+}
+
+// A ConversationWait is the wait for the end of a conversation.
+type ConversationWait struct {
+	OpenConversation
+	Until time.Time // at the latest
+}
+
+// Reason is the wait as a code.
+func (w ConversationWait) Reason() Reason {
+	return Because(ReasonInConversation, "since_at", w.Since, "until_at", w.Until)
+}
+
+// Wait returns the conversation that the device is in, zero without one, and whether
+// something has to wait for its end that began to wait at the given time.
+func (i *Interruptions) Wait(device DeviceID, began, now time.Time) (ConversationWait, bool) {
+	if i == nil {
+		return ConversationWait{}, false
+	}
+	until := began.Add(i.bound())
+	c, in := i.Open.Of(device)
+	return ConversationWait{c, until}, in && now.Before(until)
+}
+
+func (i *Interruptions) bound() time.Duration {
+	if i.Bound > 0 {
+		return i.Bound
+	}
+	return DefaultConversationWait
+}
+
+// waits returns what the call has to wait for. A call of the conversation itself
+// does not wait for its end, and a language model cannot ask to interrupt one.
+//
+//	tool interrupts | in conversation | asked to interrupt | of the conversation | waited for long enough |
+//	no              |                 |                    |                     |                        | goes
+//	                | no              |                    |                     |                        | goes
+//	                |                 | by no model        |                     |                        | goes
+//	                |                 |                    | yes                 |                        | goes
+//	                |                 |                    |                     | yes                    | goes
+//	yes             | yes             | no, or by a model  | no                  | no                     | waits
+func (i *Interruptions) waits(r CallRequest, began, now time.Time) (ConversationWait, bool) {
+	if !Interrupts(r.Tool) || r.Interrupt && !r.Actor.Kind.IsModel() {
+		return ConversationWait{}, false
+	}
+	w, waits := i.Wait(r.Device, began, now)
+	return w, waits && w.ID != r.Outwaited && !(r.Actor.Kind == KindVoice && r.Actor.ID == w.ID.String())
+}
+
+// heldCalls are the calls that wait for the end of a conversation. They are on
+// record as pending, and in no device's line.
+type heldCalls struct {
+	mu   sync.Mutex
+	byID map[uuid.UUID]*heldCall
+}
+
+type heldCall struct {
+	waits     Reason
+	interrupt chan Principal // has room for one
+}
+
+func (h *heldCalls) add(id uuid.UUID, waits Reason) *heldCall {
+	c := &heldCall{waits: waits, interrupt: make(chan Principal, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byID == nil {
+		h.byID = make(map[uuid.UUID]*heldCall)
+	}
+	h.byID[id] = c
+	return c
+}
+
+func (h *heldCalls) setWaits(c *heldCall, waits Reason) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.waits = waits
+}
+
+func (h *heldCalls) remove(id uuid.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.byID, id)
+}
+
+// show adds to a call on record what it waits for.
+func (h *heldCalls) show(c *Call) {
+	if c.State != CallPending {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.byID[c.ID]; held != nil {
+		c.Waits = held.waits
+	}
+}
+
+// interrupt ends the wait of a call. It reports false if the call does not wait.
+func (h *heldCalls) interrupt(id uuid.UUID, by Principal) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.byID[id]
+	if held == nil {
+		return false
+	}
+	select {
+	case held.interrupt <- by:
+	default: // another was faster
+	}
+	return true
+}

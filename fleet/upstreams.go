@@ -1,0 +1,545 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Sealer encrypts secrets that are kept in the database.
+type Sealer interface {
+	Seal(name string, key []byte) []byte
+	Open(name string, sealed []byte) ([]byte, error)
+}
+
+// An UpstreamLink is what knows how voice servers are doing.
+type UpstreamLink interface {
+	// UpstreamHealth is of the time since changed.
+	UpstreamHealth(id uuid.UUID, changed time.Time) UpstreamHealth
+	// CheckUpstream exchanges hellos with a voice server now, within some seconds.
+	CheckUpstream(ctx context.Context, c UpstreamChoice) UpstreamCheck
+}
+
+// UpstreamsOptions configures [Upstreams]. Store, Sealer, Targets and Link are
+// required.
+type UpstreamsOptions struct {
+	Store   UpstreamStore
+	Sealer  Sealer
+	Targets *Targets
+	Link    UpstreamLink
+
+	// Fixed is the voice server that the command line names, with its secret;
+	// nil: it names none. It is the last one.
+	Fixed *UpstreamChoice
+	// Changed is called, if set, after the table changed.
+	Changed func()
+
+	Log *slog.Logger
+	Now func() time.Time // default: time.Now, in UTC
+}
+
+// Upstreams are the voice servers of the fleet in their order. They are kept in
+// memory, so that which one a device gets costs no read but the device's.
+type Upstreams struct {
+	o UpstreamsOptions
+
+	changing sync.Mutex // one change, or one reading, of the table at a time
+	current  atomic.Pointer[upstreamTable]
+}
+
+type upstreamTable struct {
+	version int64
+	stored  int // the first of entries
+	entries []upstreamEntry
+	queries bool // an enabled one asks about devices
+}
+
+type upstreamEntry struct {
+	UpstreamChoice
+	query Query
+	bad   bool // its query cannot be read: it fits no device
+}
+
+// An UpstreamChoice is the voice server of a device.
+type UpstreamChoice struct {
+	Upstream
+	Key string // the secret, open; "" without one
+}
+
+// NewUpstreams makes the service. Load it before it is used.
+func NewUpstreams(o UpstreamsOptions) *Upstreams {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	if o.Fixed != nil {
+		fixed := *o.Fixed
+		fixed.ID, fixed.Fixed, fixed.Enabled, fixed.Kind, fixed.Tools = FixedUpstreamID, true, true, UpstreamWebSocket, true
+		o.Fixed = &fixed
+	}
+	return &Upstreams{o: o}
+}
+
+// Load reads the table.
+func (s *Upstreams) Load(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.load(ctx)
+}
+
+func (s *Upstreams) load(ctx context.Context) error {
+	list, version, err := s.o.Store.Upstreams(ctx)
+	if err != nil {
+		return err
+	}
+	t := &upstreamTable{version: version, stored: len(list)}
+	for _, u := range list {
+		e := upstreamEntry{UpstreamChoice: UpstreamChoice{Upstream: u}}
+		if u.Secret != nil {
+			key, err := s.o.Sealer.Open(sealedUpstream(u.ID), u.Secret)
+			if err != nil {
+				s.o.Log.Error("secret of a voice server was sealed with another secret key of the server; set it again",
+					"upstream", u.Name)
+			}
+			e.Key = string(key)
+		}
+		if e.query, err = ParseQuery(u.Devices); err != nil {
+			s.o.Log.Error("device query of a voice server cannot be read", "upstream", u.Name, "err", err)
+			e.bad = true
+		}
+		t.queries = t.queries || u.Enabled && !e.query.Empty()
+		t.entries = append(t.entries, e)
+	}
+	if f := s.o.Fixed; f != nil {
+		last := upstreamEntry{UpstreamChoice: *f}
+		last.Position = len(t.entries)
+		t.entries = append(t.entries, last)
+	}
+	s.current.Store(t)
+	s.o.Changed()
+	return nil
+}
+
+func sealedUpstream(id uuid.UUID) string { return "upstream/" + id.String() }
+
+// upstreamRefresh is how long a change by another process goes unnoticed.
+const upstreamRefresh = 2 * time.Second
+
+// Run reads the table again when another process changed it, until ctx ends.
+func (s *Upstreams) Run(ctx context.Context) error {
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(upstreamRefresh):
+		}
+		version, err := s.o.Store.UpstreamVersion(ctx)
+		if err == nil && version != s.table().version {
+			err = s.Load(ctx)
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			s.o.Log.Error("voice servers not read; going on with those that are known", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (s *Upstreams) table() *upstreamTable {
+	if t := s.current.Load(); t != nil {
+		return t
+	}
+	return &upstreamTable{}
+}
+
+// Any reports whether a device could have a voice server.
+func (s *Upstreams) Any() bool {
+	return slices.ContainsFunc(s.table().entries, func(e upstreamEntry) bool {
+		return e.Enabled && e.Kind != UpstreamNone
+	})
+}
+
+// States returns all voice servers in their order, with their health. It reads
+// memory only.
+func (s *Upstreams) States() []UpstreamState {
+	t := s.table()
+	all := make([]UpstreamState, len(t.entries))
+	for i, e := range t.entries {
+		all[i] = UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(e.ID, e.UpdatedAt)}
+	}
+	return all
+}
+
+// Version is that of the table.
+func (s *Upstreams) Version() int64 { return s.table().version }
+
+// Choose returns the voice server of a device; false: it has none. While the
+// store is away the device counts as it was last known.
+func (s *Upstreams) Choose(ctx context.Context, id DeviceID) (UpstreamChoice, bool) {
+	t := s.table()
+	subject := &upstreamSubject{device: Device{ID: id}}
+	if t.queries {
+		subject = s.subject(ctx, id)
+	}
+	now := s.o.Now()
+	for i := range t.entries {
+		if e := &t.entries[i]; e.fits(subject, now) {
+			return e.UpstreamChoice, e.Kind != UpstreamNone
+		}
+	}
+	return UpstreamChoice{}, false
+}
+
+// An upstreamSubject is a device that gets a voice server.
+type upstreamSubject struct {
+	device Device
+	offers ToolSet
+}
+
+func (s *Upstreams) subject(ctx context.Context, id DeviceID) *upstreamSubject {
+	known, err := s.o.Targets.get(ctx, id, s.o.Now())
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		known = s.o.Targets.latest(id)
+	}
+	if known == nil { // not on record yet
+		return &upstreamSubject{device: Device{ID: id}}
+	}
+	return &upstreamSubject{known.device, known.offers}
+}
+
+func (e *upstreamEntry) fits(s *upstreamSubject, now time.Time) bool {
+	return e.Enabled && !e.bad && (e.query.Empty() || e.query.Selects(&s.device, s.offers, now))
+}
+
+// An UpstreamStep is what choosing a device's voice server made of one of them.
+type UpstreamStep struct {
+	Upstream Upstream
+	Outcome  UpstreamOutcome
+	Term     string // of the query, that the device does not fit
+}
+
+// An UpstreamOutcome is why a voice server is, or is not, that of a device.
+type UpstreamOutcome string
+
+const (
+	UpstreamChosen   UpstreamOutcome = "chosen"
+	UpstreamDisabled UpstreamOutcome = "disabled"
+	UpstreamUnfit    UpstreamOutcome = "unfit" // the device does not fit its query
+	UpstreamLater    UpstreamOutcome = "later" // one before it is chosen
+)
+
+// UpstreamOutcomes lists every outcome.
+var UpstreamOutcomes = []UpstreamOutcome{UpstreamChosen, UpstreamDisabled, UpstreamUnfit, UpstreamLater}
+
+// An UpstreamMatch says which voice server a device gets at its next
+// conversation, and why.
+type UpstreamMatch struct {
+	Device   Device
+	Upstream *Upstream        // nil: none fits
+	Account  *UpstreamAccount // at a voice server that is found by its OTA address; nil: it was not asked yet
+	Steps    []UpstreamStep
+}
+
+// Match says which voice server a device gets, and why.
+func (s *Upstreams) Match(ctx context.Context, by Principal, id DeviceID) (UpstreamMatch, error) {
+	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
+		return UpstreamMatch{}, err
+	}
+	known, err := s.o.Targets.get(ctx, id, s.o.Now())
+	if errors.Is(err, ErrNotFound) || err == nil && !by.Sees(known.device) {
+		return UpstreamMatch{}, Refuse(ErrNotFound, "unknown_device", "device", id)
+	}
+	if err != nil {
+		return UpstreamMatch{}, err
+	}
+	m, now := UpstreamMatch{Device: known.device}, s.o.Now()
+	subject := &upstreamSubject{known.device, known.offers}
+	t := s.table()
+	for i := range t.entries {
+		e := &t.entries[i]
+		step := UpstreamStep{Upstream: e.Upstream, Outcome: UpstreamLater}
+		switch {
+		case !e.Enabled:
+			step.Outcome = UpstreamDisabled
+		case m.Upstream != nil:
+		case e.fits(subject, now):
+			step.Outcome, m.Upstream = UpstreamChosen, &e.Upstream
+		default:
+			step.Outcome = UpstreamUnfit
+			step.Term, _ = e.query.Match(known.device, known.offers, now)
+		}
+		m.Steps = append(m.Steps, step)
+	}
+	m.Account, err = s.account(ctx, m.Upstream, id)
+	return m, err
+}
+
+// OfDevice returns the voice server of a device, which the caller may see, and its
+// account there; nil: it has none. The one of the kind none counts as none.
+func (s *Upstreams) OfDevice(ctx context.Context, id DeviceID) (*Upstream, *UpstreamAccount, error) {
+	c, ok := s.Choose(ctx, id)
+	if !ok {
+		return nil, nil, nil
+	}
+	a, err := s.account(ctx, &c.Upstream, id)
+	return &c.Upstream, a, err
+}
+
+func (s *Upstreams) account(ctx context.Context, u *Upstream, id DeviceID) (*UpstreamAccount, error) {
+	if u == nil || u.Kind != UpstreamOTA {
+		return nil, nil
+	}
+	a, err := s.o.Store.UpstreamAccount(ctx, u.ID, id)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && a.OTAURL != u.URL:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &a, nil
+}
+
+// List returns all voice servers in their order, and the version of the table.
+func (s *Upstreams) List(by Principal) ([]UpstreamState, int64, error) {
+	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
+		return nil, 0, err
+	}
+	return s.States(), s.Version(), nil
+}
+
+// Upstream returns one voice server.
+func (s *Upstreams) Upstream(by Principal, id uuid.UUID) (UpstreamState, error) {
+	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
+		return UpstreamState{}, err
+	}
+	e := s.table().entry(id)
+	if e == nil {
+		return UpstreamState{}, errUnknownUpstream(id)
+	}
+	return UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(id, e.UpdatedAt)}, nil
+}
+
+// Check tries a voice server now. A failure is an outcome, not an error.
+func (s *Upstreams) Check(ctx context.Context, by Principal, id uuid.UUID) (UpstreamCheck, error) {
+	if err := by.May(RoleAdmin, "manage_upstreams"); err != nil {
+		return UpstreamCheck{}, err
+	}
+	e := s.table().entry(id)
+	switch {
+	case e == nil:
+		return UpstreamCheck{}, errUnknownUpstream(id)
+	case e.Kind == UpstreamNone:
+		return UpstreamCheck{}, Refuse(ErrInvalid, "upstream_is_none", "name", e.Name)
+	}
+	return s.o.Link.CheckUpstream(ctx, e.UpstreamChoice), nil
+}
+
+func (t *upstreamTable) entry(id uuid.UUID) *upstreamEntry {
+	i := slices.IndexFunc(t.entries, func(e upstreamEntry) bool { return e.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &t.entries[i]
+}
+
+func errUnknownUpstream(id uuid.UUID) error {
+	return Refuse(ErrNotFound, "unknown_upstream.id", "id", id)
+}
+
+// An UpstreamChange says what a voice server becomes; nil leaves a field as it
+// is.
+type UpstreamChange struct {
+	Name    *string
+	Kind    *UpstreamKind
+	URL     *string
+	Auth    *UpstreamAuth
+	Secret  *string // "" leaves it as it is
+	Devices *string
+	Tools   *bool
+	Enabled *bool
+}
+
+// apply changes the fields. A token goes to no other server than the one that it
+// was entered for.
+func (s *Upstreams) apply(u *Upstream, c UpstreamChange) error {
+	origin, auth := u.origin(), u.Auth
+	for to, from := range map[*string]*string{&u.Name: c.Name, &u.URL: c.URL, &u.Devices: c.Devices} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	if c.Kind != nil {
+		u.Kind = *c.Kind
+	}
+	if c.Auth != nil {
+		u.Auth = *c.Auth
+	}
+	for to, from := range map[*bool]*bool{&u.Tools: c.Tools, &u.Enabled: c.Enabled} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	if err := u.clean(); err != nil {
+		return err
+	}
+	secret := ""
+	if c.Secret != nil {
+		secret = *c.Secret
+	}
+	switch {
+	case u.Auth == UpstreamAuthNone:
+		if u.Secret = nil; secret != "" {
+			return Refuse(ErrInvalid, "invalid_upstream_secret.unused").At("secret")
+		}
+	case secret != "":
+		if len(secret) > MaxUpstreamKeyBytes || CleanText(secret, MaxUpstreamKeyBytes) != secret {
+			return Refuse(ErrInvalid, "invalid_upstream_secret.form", "limit", MaxUpstreamKeyBytes).At("secret")
+		}
+		u.Secret = s.o.Sealer.Seal(sealedUpstream(u.ID), []byte(secret))
+	case u.Secret == nil:
+		return Refuse(ErrInvalid, "invalid_upstream_secret.missing").At("secret")
+	case u.Auth != auth, u.Auth == UpstreamAuthToken && u.origin() != origin:
+		return Refuse(ErrInvalid, "invalid_upstream_secret.again").At("secret")
+	}
+	return nil
+}
+
+// Create adds a voice server at the given place, counted from 0, or at the end if
+// place is negative. version is that of the table which the editor saw; 0: any.
+func (s *Upstreams) Create(ctx context.Context, by Principal, version int64, place int, c UpstreamChange) (
+	UpstreamState, error) {
+	now := s.o.Now()
+	u := Upstream{ID: uuid.Must(uuid.NewV7()), Kind: UpstreamWebSocket, Auth: UpstreamAuthNone, Tools: true, Enabled: true,
+		UpdatedBy: by.Name, CreatedAt: now, UpdatedAt: now}
+	err := s.change(ctx, by, version, func(t *upstreamTable) error {
+		if t.stored >= MaxUpstreams {
+			return Refuse(ErrConflict, "too_many_upstreams", "limit", MaxUpstreams)
+		}
+		if err := s.apply(&u, c); err != nil {
+			return err
+		}
+		u.Position = t.clamp(place, t.stored)
+		return s.o.Store.CreateUpstream(ctx, by, t.version, u)
+	})
+	return s.changed(u.ID, err)
+}
+
+// Update changes a voice server; its place stays.
+func (s *Upstreams) Update(ctx context.Context, by Principal, version int64, id uuid.UUID, c UpstreamChange) (
+	UpstreamState, error) {
+	err := s.change(ctx, by, version, func(t *upstreamTable) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		if err := s.apply(&u, c); err != nil {
+			return err
+		}
+		u.UpdatedBy, u.UpdatedAt = by.Name, s.o.Now()
+		return s.o.Store.UpdateUpstream(ctx, by, t.version, u)
+	})
+	return s.changed(id, err)
+}
+
+// Delete removes a voice server. Conversations that are open go on.
+func (s *Upstreams) Delete(ctx context.Context, by Principal, version int64, id uuid.UUID) error {
+	return s.change(ctx, by, version, func(t *upstreamTable) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		return s.o.Store.DeleteUpstream(ctx, by, t.version, u)
+	})
+}
+
+// Move puts a voice server to another place, counted from 0; beyond the end is the
+// end, before the one of the command line.
+func (s *Upstreams) Move(ctx context.Context, by Principal, version int64, id uuid.UUID, place int) (UpstreamState,
+	error) {
+	err := s.change(ctx, by, version, func(t *upstreamTable) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		ids := make([]uuid.UUID, 0, t.stored)
+		for _, other := range t.entries[:t.stored] {
+			if other.ID != id {
+				ids = append(ids, other.ID)
+			}
+		}
+		u.Position = t.clamp(place, len(ids))
+		return s.o.Store.OrderUpstreams(ctx, by, t.version, slices.Insert(ids, u.Position, id), u)
+	})
+	return s.changed(id, err)
+}
+
+// change makes a change of the table. Who did not say which version they saw
+// meant the voice server, whatever others changed meanwhile.
+func (s *Upstreams) change(ctx context.Context, by Principal, version int64, do func(*upstreamTable) error) error {
+	if err := by.May(RoleAdmin, "manage_upstreams"); err != nil {
+		return err
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for try := 0; ; try++ {
+		t := s.table()
+		var err error
+		if version != 0 && version != t.version {
+			err = Refuse(ErrConflict, "upstreams_changed", "version", version).At("version")
+		} else {
+			err = do(t)
+		}
+		if err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+		failed := s.load(ctx)
+		switch {
+		case err == nil:
+			return failed
+		case failed != nil || s.table().version == t.version || try > 2:
+			return err
+		}
+	}
+}
+
+// open returns a voice server that may be changed.
+func (t *upstreamTable) open(id uuid.UUID) (Upstream, error) {
+	e := t.entry(id)
+	switch {
+	case e == nil:
+		return Upstream{}, errUnknownUpstream(id)
+	case e.Fixed:
+		return Upstream{}, Refuse(ErrConflict, "upstream_fixed", "name", e.Name)
+	}
+	return e.Upstream, nil
+}
+
+// clamp is the place that a voice server gets among n others.
+func (t *upstreamTable) clamp(place, n int) int {
+	if place < 0 {
+		return n
+	}
+	return min(place, n)
+}
+
+func (s *Upstreams) changed(id uuid.UUID, err error) (UpstreamState, error) {
+	if err != nil {
+		return UpstreamState{}, err
+	}
+	e := s.table().entry(id)
+	if e == nil { // another process removed it at once
+		return UpstreamState{}, errUnknownUpstream(id)
+	}
+	return UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(id, e.UpdatedAt)}, nil
+}

@@ -1,0 +1,293 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/alert"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+)
+
+func (a *api) registerAlerts() {
+	const whole = "Alerts count the whole fleet: a principal that does not see every device sees none of them."
+	register(a, operation{id: "list-alerts", method: http.MethodGet, path: "/alerts", role: fleet.RoleViewer,
+		reach: access.Fleet, summary: "List alerts", about: "Newest first. " + whole}, a.listAlerts)
+	register(a, operation{id: "get-alert", method: http.MethodGet, path: "/alerts/{id}", role: fleet.RoleViewer,
+		reach: access.Fleet, noun: "alert", summary: "Get an alert with its history", about: whole}, a.getAlert)
+	register(a, operation{id: "acknowledge-alert", method: http.MethodPost, path: "/alerts/{id}/acknowledge",
+		role: fleet.RoleOperator, reach: access.Fleet, noun: "alert", summary: "Acknowledge an alert",
+		about: "Says that somebody looks after it. The alert stays until its condition has not held for a while."},
+		a.acknowledgeAlert)
+	register(a, operation{id: "get-alert-thresholds", method: http.MethodGet, path: "/alerts/thresholds",
+		role: fleet.RoleViewer, reach: access.Fleet, summary: "Get from when on something is wrong"},
+		a.getAlertThresholds)
+	register(a, operation{id: "update-alert-thresholds", method: http.MethodPatch, path: "/alerts/thresholds",
+		role: fleet.RoleAdmin, reach: access.Fleet, summary: "Change from when on something is wrong",
+		about: "Conditions and fields that are left out stay as they are."}, a.updateAlertThresholds)
+}
+
+// AlertView is an alert. It is exported so that alertWithHistory can embed it.
+type AlertView struct {
+	ID       uuid.UUID      `json:"id"`
+	Kind     alert.Kind     `json:"kind" enum:"online_dropped,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
+	Subject  string         `json:"subject" doc:"Id of the campaign, or name of the certificate, disk or voice server that it is about; empty for the fleet"`
+	State    alert.Status   `json:"state" enum:"open,acknowledged,ended"`
+	Severity alert.Severity `json:"severity" enum:"warning,bad" doc:"It may rise while the alert lasts, and does not fall"`
+	Devices  int            `json:"devices" doc:"How many it concerns; 0 for what concerns no device"`
+	Query    string         `json:"query" doc:"Lists the devices, the first of them if they are many; may be empty"`
+	Params   fleet.Params   `json:"params,omitempty" doc:"Figures of the kind"`
+	Message  string         `json:"message" doc:"The same in words"`
+	BeganAt  time.Time      `json:"began_at" doc:"When its condition was first found to hold"`
+	EndedAt  *time.Time     `json:"ended_at" doc:"null while it lasts"`
+	AckedBy  *string        `json:"acknowledged_by" doc:"null if nobody did"`
+	AckedAt  *time.Time     `json:"acknowledged_at"`
+	Note     string         `json:"note"`
+}
+
+// TransformSchema says what may be null.
+func (AlertView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "ended_at", "acknowledged_by", "acknowledged_at")
+}
+
+func alertOf(a alert.Alert) AlertView {
+	v := AlertView{ID: a.ID, Kind: a.Kind, Subject: a.Subject, State: a.State, Severity: a.Severity, Devices: a.Devices,
+		Query: a.Query, Params: a.Params, Message: i18n.Detail("alert.what.", a.Reason()), BeganAt: utc(a.Began),
+		EndedAt: utcOrNil(a.EndedAt), AckedAt: utcOrNil(a.AckedAt), Note: a.Note}
+	if a.AckedAt != nil {
+		v.AckedBy = &a.AckedBy.Name
+	}
+	return v
+}
+
+type listAlertsInput struct {
+	State string `query:"state" enum:"open,ended,all" default:"open" doc:"open: what has not ended, acknowledged or not"`
+	Paging
+}
+
+func (a *api) listAlerts(ctx context.Context, by fleet.Principal, in *listAlertsInput) (*answer[list[AlertView]],
+	error) {
+	f := alert.Filter{Limit: in.Limit, Cursor: in.Cursor}
+	switch in.State {
+	case "open":
+		f.States = []alert.Status{alert.Open, alert.Acknowledged}
+	case "ended":
+		f.States = []alert.Status{alert.Ended}
+	}
+	found, err := a.Alerts.List(ctx, by, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(found, alertOf), nil
+}
+
+// alertWithHistory is an alert with what happened to it.
+type alertWithHistory struct {
+	AlertView
+	History []alertRecordView `json:"history" nullable:"false" doc:"Oldest first"`
+}
+
+type alertRecordView struct {
+	At       time.Time      `json:"at"`
+	Event    alert.Event    `json:"event" enum:"opened,worsened,acknowledged,ended"`
+	Severity alert.Severity `json:"severity" enum:"warning,bad"`
+	Devices  int            `json:"devices"`
+	By       string         `json:"by" doc:"Who acknowledged it; empty for fleetd itself"`
+	Note     string         `json:"note"`
+}
+
+func (a *api) getAlert(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[alertWithHistory], error) {
+	found, history, err := a.Alerts.Get(ctx, by, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	v := alertWithHistory{AlertView: alertOf(found), History: make([]alertRecordView, len(history))}
+	for i, r := range history {
+		v.History[i] = alertRecordView{At: utc(r.At), Event: r.Event, Severity: r.Severity, Devices: r.Devices,
+			By: r.By.Name, Note: r.Note}
+	}
+	return answerWith(v), nil
+}
+
+type acknowledgeInput struct {
+	IDPath
+	Body struct {
+		Note string `json:"note,omitempty" maxLength:"500" doc:"What is being done about it"`
+	}
+}
+
+func (a *api) acknowledgeAlert(ctx context.Context, by fleet.Principal, in *acknowledgeInput) (*answer[AlertView],
+	error) {
+	found, err := a.Alerts.Acknowledge(ctx, by, in.uuid(), in.Body.Note)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(alertOf(found)), nil
+}
+
+// thresholdView is from when on one condition holds.
+type thresholdView struct {
+	Kind    alert.Kind `json:"kind" enum:"online_dropped,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
+	Enabled bool       `json:"enabled"`
+	Percent *int       `json:"percent,omitempty" doc:"online_dropped: points that the share of devices online fell by; disk_low: of the disk that is free"`
+	Span    *int64     `json:"span_ms,omitempty" doc:"The time that the condition looks at or must last; see docs/alerts.md"`
+	Count   *int       `json:"count,omitempty" doc:"Devices; restarts of one device for crash_loop"`
+}
+
+type thresholdsView struct {
+	Conditions []thresholdView `json:"conditions" nullable:"false"`
+	OpenAfter  int64           `json:"open_after_ms" doc:"How long a condition holds before its alert opens"`
+	EndAfter   int64           `json:"end_after_ms" doc:"How long it does not hold before its alert ends"`
+	Settle     int64           `json:"settle_ms" doc:"What devices get to reconnect when fleetd has started, before conditions of presence count"`
+}
+
+func thresholdsOf(s alert.Settings) thresholdsView {
+	v := thresholdsView{OpenAfter: s.OpenAfter.Milliseconds(), EndAfter: s.EndAfter.Milliseconds(),
+		Settle: s.Settle.Milliseconds()}
+	for _, c := range alert.Conditions {
+		t := s.Thresholds[c.Kind]
+		row := thresholdView{Kind: c.Kind, Enabled: t.Enabled}
+		if c.Most.Percent > 0 {
+			row.Percent = &t.Percent
+		}
+		if c.Most.Span > 0 {
+			row.Span = ptr(t.Span.Milliseconds())
+		}
+		if c.Most.Count > 0 {
+			row.Count = &t.Count
+		}
+		v.Conditions = append(v.Conditions, row)
+	}
+	return v
+}
+
+func (a *api) getAlertThresholds(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[thresholdsView],
+	error) {
+	s, err := a.Alerts.Settings(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(thresholdsOf(s)), nil
+}
+
+type updateThresholdsInput struct {
+	Body struct {
+		Conditions []struct {
+			Kind    alert.Kind `json:"kind" enum:"online_dropped,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
+			Enabled *bool      `json:"enabled,omitempty"`
+			Percent *int       `json:"percent,omitempty" minimum:"0" maximum:"100"`
+			Span    *int64     `json:"span_ms,omitempty" minimum:"0" maximum:"31536000000"`
+			Count   *int       `json:"count,omitempty" minimum:"0" maximum:"1000000"`
+		} `json:"conditions,omitempty" nullable:"false" maxItems:"50"`
+		OpenAfter *int64 `json:"open_after_ms,omitempty" minimum:"0" maximum:"3600000"`
+		EndAfter  *int64 `json:"end_after_ms,omitempty" minimum:"0" maximum:"3600000"`
+		Settle    *int64 `json:"settle_ms,omitempty" minimum:"0" maximum:"3600000"`
+	}
+}
+
+func (a *api) updateAlertThresholds(ctx context.Context, by fleet.Principal, in *updateThresholdsInput) (
+	*answer[thresholdsView], error) {
+	s, err := a.Alerts.Settings(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	b := &in.Body
+	change := alert.SettingsChange{Thresholds: make(map[alert.Kind]alert.Threshold), OpenAfter: milliseconds(b.OpenAfter),
+		EndAfter: milliseconds(b.EndAfter), Settle: milliseconds(b.Settle)}
+	for _, c := range b.Conditions {
+		t := s.Thresholds[c.Kind]
+		setIf(&t.Enabled, c.Enabled)
+		setIf(&t.Percent, c.Percent)
+		setIf(&t.Count, c.Count)
+		setIf(&t.Span, milliseconds(c.Span))
+		change.Thresholds[c.Kind] = t
+	}
+	if s, err = a.Alerts.SetSettings(ctx, by, change); err != nil {
+		return nil, err
+	}
+	return answerWith(thresholdsOf(s)), nil
+}
+
+func setIf[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+func milliseconds(n *int64) *time.Duration {
+	if n == nil {
+		return nil
+	}
+	return ptr(time.Duration(*n) * time.Millisecond)
+}
+
+func (a *api) registerAlertMail() {
+	register(a, operation{id: "get-alert-mail", method: http.MethodGet, path: "/alerts/mail", role: fleet.RoleAdmin,
+		reach: access.Fleet, summary: "Get who gets mails about alerts"}, a.getAlertMail)
+	register(a, operation{id: "update-alert-mail", method: http.MethodPatch, path: "/alerts/mail", role: fleet.RoleAdmin,
+		reach: access.Fleet, summary: "Change who gets mails about alerts",
+		about: "Fields that are left out stay as they are."}, a.updateAlertMail)
+	register(a, operation{id: "test-alert-mail", method: http.MethodPost, path: "/alerts/mail/test",
+		role: fleet.RoleAdmin, reach: access.Fleet, summary: "Send a test mail to the recipients now",
+		about: "Answers 200 whatever came of it; see failure."}, a.testAlertMail)
+}
+
+type alertMailView struct {
+	Enabled    bool       `json:"enabled" doc:"fleetd has a mail server: --smtp-url and --smtp-from"`
+	Recipients []string   `json:"recipients" nullable:"false"`
+	Language   string     `json:"language" enum:"en,zh-CN"`
+	LastAt     *time.Time `json:"last_at" doc:"When the last mail was tried, since the start of fleetd; null before that"`
+	Failure    string     `json:"failure" doc:"Why it was not sent, as the mail server put it; empty if it was"`
+}
+
+// TransformSchema says what may be null.
+func (alertMailView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "last_at")
+}
+
+func (a *api) alertMail(s alert.Settings, status alert.MailStatus) *answer[alertMailView] {
+	return answerWith(alertMailView{Enabled: status.Enabled, Recipients: append([]string{}, s.Recipients...),
+		Language: s.MailLang, LastAt: utcOrNil(&status.At), Failure: status.Failure})
+}
+
+func (a *api) getAlertMail(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[alertMailView], error) {
+	s, err := a.Alerts.Settings(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	return a.alertMail(s, a.Alerts.MailStatus()), nil
+}
+
+type updateAlertMailInput struct {
+	Body struct {
+		Recipients *[]string `json:"recipients,omitempty" nullable:"false" maxItems:"20" doc:"All of them, in place of those before"`
+		Language   *string   `json:"language,omitempty" enum:"en,zh-CN"`
+	}
+}
+
+func (a *api) updateAlertMail(ctx context.Context, by fleet.Principal, in *updateAlertMailInput) (
+	*answer[alertMailView], error) {
+	s, err := a.Alerts.SetSettings(ctx, by, alert.SettingsChange{Recipients: in.Body.Recipients,
+		MailLang: in.Body.Language})
+	if err != nil {
+		return nil, err
+	}
+	return a.alertMail(s, a.Alerts.MailStatus()), nil
+}
+
+func (a *api) testAlertMail(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[alertMailView], error) {
+	status, err := a.Alerts.TestMail(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.Alerts.Settings(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	return a.alertMail(s, status), nil
+}

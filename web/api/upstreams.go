@@ -1,0 +1,269 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+)
+
+func (a *api) registerUpstreams() {
+	const path, one = "/upstreams", "/upstreams/{id}"
+	register(a, operation{id: "list-upstreams", reach: access.Fleet, method: http.MethodGet, path: path,
+		role: fleet.RoleViewer, summary: "List voice servers, without their secrets",
+		about: "In their order: a device talks to the first that is enabled and whose query it fits. " +
+			"One of the kind none leaves its devices without voice, and so does a list of which none fits. " +
+			"The one of --voice-upstream is the last."}, a.listUpstreams)
+	register(a, operation{id: "get-upstream", reach: access.Fleet, method: http.MethodGet, path: one,
+		role: fleet.RoleViewer, noun: "upstream", summary: "Read a voice server"}, a.getUpstream)
+	register(a, operation{id: "create-upstream", reach: access.Fleet, method: http.MethodPost, path: path,
+		role: fleet.RoleAdmin, created: true, summary: "Add a voice server",
+		about: "At position, or at the end. Devices that fit are there at their next conversation."}, a.createUpstream)
+	register(a, operation{id: "update-upstream", reach: access.Fleet, method: http.MethodPatch, path: one,
+		role: fleet.RoleAdmin, noun: "upstream", summary: "Change a voice server",
+		about: "Fields that are left out stay; position moves it. Conversations that are open go on as they began."},
+		a.updateUpstream)
+	register(a, operation{id: "delete-upstream", reach: access.Fleet, method: http.MethodDelete, path: one,
+		role: fleet.RoleAdmin, noun: "upstream", summary: "Remove a voice server"}, a.deleteUpstream)
+	register(a, operation{id: "check-upstream", reach: access.Fleet, method: http.MethodPost, path: one + "/check",
+		role: fleet.RoleAdmin, noun: "upstream", summary: "Exchange hellos with a voice server now, once",
+		about: "As the device 02:00:00:00:00:01, without tools; within nine seconds. One of the kind ota may list that device, and have a code for it. A failure is an outcome, not a problem."},
+		a.checkUpstream)
+	register(a, operation{id: "match-upstream", reach: access.Fleet, method: http.MethodGet, path: path + "/match",
+		role: fleet.RoleViewer, noun: "device", summary: "Say which voice server a device gets, and why"},
+		a.matchUpstream)
+}
+
+// UpstreamView is the contract's voice server.
+type UpstreamView struct {
+	ID        uuid.UUID          `json:"id" format:"uuid"`
+	Position  int                `json:"position" doc:"Place in the list, from 0"`
+	Name      string             `json:"name"`
+	Kind      fleet.UpstreamKind `json:"kind" enum:"websocket,ota,none"`
+	URL       string             `json:"url" doc:"Empty for none"`
+	Auth      fleet.UpstreamAuth `json:"auth" enum:"none,secret,token" doc:"secret: tokens for each device are made with it; token: all devices have the same"`
+	SecretSet bool               `json:"secret_set" doc:"The secret, or token, itself is never shown"`
+	Devices   string             `json:"devices" doc:"A query; empty: any device"`
+	Tools     bool               `json:"tools" doc:"Its model may list and call the tools of devices"`
+	Enabled   bool               `json:"enabled"`
+	Fixed     bool               `json:"fixed" doc:"The one of --voice-upstream: it cannot be changed, moved or removed here"`
+	UpdatedBy string             `json:"updated_by" doc:"Empty for the one of --voice-upstream"`
+	UpdatedAt *time.Time         `json:"updated_at" doc:"null for the one of --voice-upstream"`
+	Health    upstreamHealthView `json:"health"`
+}
+
+// TransformSchema says that updated_at may be null.
+func (UpstreamView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "updated_at")
+}
+
+// upstreamHealthView is how conversations with a voice server began.
+type upstreamHealthView struct {
+	LastSuccess   *time.Time `json:"last_success" doc:"null: none since fleetd started, or the voice server was changed"`
+	HelloMs       int64      `json:"hello_ms" doc:"Until its hello, the last time"`
+	Failures      int        `json:"failures" doc:"In a row, since the last success"`
+	LastFailure   *time.Time `json:"last_failure"`
+	Code          string     `json:"code" example:"upstream_unreachable" doc:"Of the last failure; empty before the first"`
+	Message       string     `json:"message"`
+	Down          bool       `json:"down" doc:"It failed three times in a row or more"`
+	RetryAt       *time.Time `json:"retry_at" doc:"Until then devices are answered without trying it; null: it is tried"`
+	Conversations int        `json:"conversations" doc:"Open now"`
+}
+
+// TransformSchema says what may be null.
+func (upstreamHealthView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "last_success", "last_failure", "retry_at")
+}
+
+func upstreamError(code fleet.ConversationEnd) string {
+	if code == "" {
+		return ""
+	}
+	return i18n.Text(i18n.English, "upstream.error."+string(code))
+}
+
+func viewUpstream(u fleet.UpstreamState) UpstreamView {
+	h := u.Health
+	v := UpstreamView{ID: u.ID, Position: u.Position, Name: u.Name, Kind: u.Kind, URL: u.URL, Auth: u.Auth,
+		SecretSet: u.Auth != fleet.UpstreamAuthNone, Devices: u.Devices, Tools: u.Tools, Enabled: u.Enabled, Fixed: u.Fixed,
+		UpdatedBy: u.UpdatedBy,
+		Health: upstreamHealthView{LastSuccess: utcOrNil(h.LastSuccess), HelloMs: h.HelloIn.Milliseconds(),
+			Failures: h.Failures, LastFailure: utcOrNil(h.LastFailure), Code: string(h.LastError),
+			Message: upstreamError(h.LastError), Down: h.Down(), RetryAt: utcOrNil(h.RetryAt), Conversations: h.Open}}
+	if !u.Fixed {
+		v.UpdatedAt = new(utc(u.UpdatedAt))
+	}
+	return v
+}
+
+// UpstreamList is the whole table.
+type UpstreamList struct {
+	Items   []UpstreamView `json:"items" nullable:"false"`
+	Next    *string        `json:"next_cursor" doc:"Always null: the list is whole"`
+	Version int64          `json:"version" doc:"Of the table; each change makes the next"`
+}
+
+func (a *api) listUpstreams(_ context.Context, by fleet.Principal, _ *struct{}) (*answer[UpstreamList], error) {
+	all, version, err := a.Upstreams.List(by)
+	if err != nil {
+		return nil, err
+	}
+	l := UpstreamList{Items: make([]UpstreamView, len(all)), Version: version}
+	for i, u := range all {
+		l.Items[i] = viewUpstream(u)
+	}
+	return answerWith(l), nil
+}
+
+func (a *api) getUpstream(_ context.Context, by fleet.Principal, in *IDPath) (*answer[UpstreamView], error) {
+	return a.upstream(a.Upstreams.Upstream(by, in.uuid()))
+}
+
+func (a *api) upstream(u fleet.UpstreamState, err error) (*answer[UpstreamView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(viewUpstream(u)), nil
+}
+
+// UpstreamFields are the fields of a voice server that can be set; nil leaves one
+// as it is.
+type UpstreamFields struct {
+	Name     *string             `json:"name,omitempty" maxLength:"120"`
+	Kind     *fleet.UpstreamKind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"websocket, if left out of a new one"`
+	URL      *string             `json:"url,omitempty" maxLength:"500" example:"ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway" doc:"Without credentials"`
+	Auth     *fleet.UpstreamAuth `json:"auth,omitempty" enum:"none,secret,token" doc:"none, if left out of a new one"`
+	Secret   *string             `json:"secret,omitempty" maxLength:"1000" doc:"The secret or token, as auth says. It is written only; without it the one that is set stays"`
+	Devices  *string             `json:"devices,omitempty" maxLength:"1024" example:"tag:lab"`
+	Tools    *bool               `json:"tools,omitempty" doc:"true, if left out of a new one"`
+	Enabled  *bool               `json:"enabled,omitempty" doc:"true, if left out of a new one"`
+	Position *int                `json:"position,omitempty" minimum:"0" doc:"Place in the list, from 0"`
+	Version  int64               `json:"version,omitempty" minimum:"0" doc:"Of the table that the change was made from: nothing is changed if it has another by now. 0: any"`
+}
+
+func (f *UpstreamFields) change() fleet.UpstreamChange {
+	return fleet.UpstreamChange{Name: f.Name, Kind: f.Kind, URL: f.URL, Auth: f.Auth, Secret: f.Secret,
+		Devices: f.Devices, Tools: f.Tools, Enabled: f.Enabled}
+}
+
+type createUpstreamInput struct{ Body UpstreamFields }
+
+func (a *api) createUpstream(ctx context.Context, by fleet.Principal, in *createUpstreamInput) (
+	*answer[UpstreamView], error) {
+	place := -1
+	set(&place, in.Body.Position)
+	return a.upstream(a.Upstreams.Create(ctx, by, in.Body.Version, place, in.Body.change()))
+}
+
+type updateUpstreamInput struct {
+	IDPath
+	Body UpstreamFields
+}
+
+func (a *api) updateUpstream(ctx context.Context, by fleet.Principal, in *updateUpstreamInput) (
+	*answer[UpstreamView], error) {
+	id, version, change := in.uuid(), in.Body.Version, in.Body.change()
+	var u fleet.UpstreamState
+	var err error
+	if change != (fleet.UpstreamChange{}) || in.Body.Position == nil {
+		u, err = a.Upstreams.Update(ctx, by, version, id, change)
+		version = 0 // which it was
+	}
+	if err == nil && in.Body.Position != nil {
+		u, err = a.Upstreams.Move(ctx, by, version, id, *in.Body.Position)
+	}
+	return a.upstream(u, err)
+}
+
+type deleteUpstreamInput struct {
+	IDPath
+	Version int64 `query:"version" minimum:"0" doc:"Of the table that the change was made from: nothing is removed if it has another by now. 0: any"`
+}
+
+func (a *api) deleteUpstream(ctx context.Context, by fleet.Principal, in *deleteUpstreamInput) (*empty, error) {
+	return &empty{}, a.Upstreams.Delete(ctx, by, in.Version, in.uuid())
+}
+
+// UpstreamCheckView is what came of trying a voice server.
+type UpstreamCheckView struct {
+	OK      bool   `json:"ok"`
+	TookMs  int64  `json:"took_ms"`
+	Code    string `json:"code" example:"upstream_unreachable" doc:"Why it failed; empty if it did not"`
+	Message string `json:"message"`
+}
+
+func (a *api) checkUpstream(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[UpstreamCheckView], error) {
+	c, err := a.Upstreams.Check(ctx, by, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(UpstreamCheckView{OK: c.OK, TookMs: c.Took.Milliseconds(), Code: string(c.Error),
+		Message: upstreamError(c.Error)}), nil
+}
+
+type matchUpstreamInput struct {
+	Device string `query:"device" required:"true" minLength:"1" maxLength:"80" doc:"Device id; a MAC address in any form"`
+}
+
+// UpstreamMatchView says which voice server a device gets.
+type UpstreamMatchView struct {
+	DeviceID fleet.DeviceID       `json:"device_id"`
+	Upstream *UpstreamNameView    `json:"upstream" doc:"The one that it talks to at its next conversation; null: none fits"`
+	Account  *upstreamAccountView `json:"account" doc:"At a voice server of the kind ota; null: of another kind, or not asked yet"`
+	Voice    bool                 `json:"voice" doc:"False without a voice server, and with one of the kind none"`
+	Steps    []upstreamStepView   `json:"steps" nullable:"false" doc:"What became of each one in the list"`
+}
+
+// TransformSchema says that upstream may be null.
+func (UpstreamMatchView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "upstream", "account")
+}
+
+// upstreamAccountView is what an OTA address answered for a device.
+type upstreamAccountView struct {
+	URL     string    `json:"url" doc:"Of the WebSocket that it hands out; empty: none"`
+	Code    string    `json:"code" doc:"To be entered at the voice server, to bind the device to an account; empty: nothing is to be done"`
+	Message string    `json:"message"`
+	AskedAt time.Time `json:"asked_at"`
+}
+
+// UpstreamNameView names a voice server.
+type UpstreamNameView struct {
+	ID   uuid.UUID `json:"id" format:"uuid"`
+	Name string    `json:"name"`
+}
+
+type upstreamStepView struct {
+	UpstreamNameView
+	Outcome fleet.UpstreamOutcome `json:"outcome" enum:"chosen,disabled,unfit,later" doc:"unfit: the device does not fit its query; later: one before it is chosen"`
+	Term    string                `json:"term" doc:"Of the query, that the device does not fit"`
+}
+
+func (a *api) matchUpstream(ctx context.Context, by fleet.Principal, in *matchUpstreamInput) (
+	*answer[UpstreamMatchView], error) {
+	id, err := fleet.ParseDeviceID(in.Device)
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.Upstreams.Match(ctx, by, id)
+	if err != nil {
+		return nil, err
+	}
+	v := UpstreamMatchView{DeviceID: id, Steps: []upstreamStepView{}}
+	if u := m.Upstream; u != nil {
+		v.Upstream, v.Voice = &UpstreamNameView{u.ID, u.Name}, u.Kind != fleet.UpstreamNone
+	}
+	if c := m.Account; c != nil {
+		v.Account = &upstreamAccountView{URL: c.URL, Code: c.Code, Message: c.Message, AskedAt: utc(c.AskedAt)}
+	}
+	for _, s := range m.Steps {
+		v.Steps = append(v.Steps, upstreamStepView{UpstreamNameView{s.Upstream.ID, s.Upstream.Name}, s.Outcome, s.Term})
+	}
+	return answerWith(v), nil
+}

@@ -1,0 +1,114 @@
+package web
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+// maxAuditExport bounds the entries of one file; a longer record is asked for by time.
+const maxAuditExport = 100_000
+
+func (s *Server) auditRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathAudit, role: fleet.RoleViewer, reach: access.List, page: s.listAudit},
+		{method: http.MethodGet, pattern: ui.PathAuditExport, role: fleet.RoleViewer, reach: access.List,
+			raw: s.exportAudit, wait: 2 * time.Minute},
+	}
+}
+
+// auditFilter reads the list's filter. Times are the viewer's, as in [callFilter].
+func auditFilter(l ui.ListURL, zone *time.Location) (f fleet.AuditFilter, err error) {
+	f = fleet.AuditFilter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
+		Cursor: l.Get("cursor")}
+	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+		return f, err
+	}
+	f.Until, err = moment(l.Get("until"), zone)
+	return f, err
+}
+
+func auditList(r *http.Request) ui.ListURL {
+	return listURL(r, ui.PathAudit, "subject", "action", "actor", "since", "until")
+}
+
+func (s *Server) listAudit(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.AuditPage{List: auditList(r)}
+	f, err := auditFilter(page.List, viewerOf(ctx).zone)
+	if err != nil {
+		page.Bad = explain(ctx, err)
+		return show(page.Page())
+	}
+	found, err := s.Audit.AuditEntries(ctx, f)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Prev, page.Next, page.Rows = found.Prev, found.Next, found.Items
+	return show(page.Page())
+}
+
+// exportAudit writes the entries of the list's filter as CSV, a page of the
+// store at a time. What the file holds is for programs: codes, and times in UTC.
+func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	f, err := auditFilter(auditList(r), viewerOf(ctx).zone)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	f.Cursor, f.Limit = "", fleet.MaxLimit
+	found, err := s.Audit.AuditEntries(ctx, f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="audit.csv"`)
+	w.Header().Set("Cache-Control", "no-store")
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"at", "actor_kind", "actor", "role", "action", "subject", "detail"})
+	for n := 0; ; {
+		for _, e := range found.Items {
+			_ = out.Write(auditRecord(e))
+		}
+		n += len(found.Items)
+		if found.Next == "" || n >= maxAuditExport {
+			break
+		}
+		f.Cursor = found.Next
+		if found, err = s.Audit.AuditEntries(ctx, f); err != nil {
+			s.cutShort(ctx, "audit export", err)
+		}
+	}
+	out.Flush() // an error means that the reader has gone
+}
+
+// cutShort ends an answer of which a part has been sent already, so that its
+// reader does not take the part for the whole.
+func (s *Server) cutShort(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		s.Log.Error("answer cut short", "what", what, "err", err)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+func auditRecord(e fleet.AuditEntry) []string {
+	detail, _ := json.Marshal(e.Detail) // it was JSON
+	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
+		e.Action, e.Subject, string(detail)}
+	for i := range record {
+		record[i] = i18n.CSVCell(record[i])
+	}
+	return record
+}

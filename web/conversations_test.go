@@ -1,0 +1,71 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
+)
+
+// A conversation has a page with its calls; a device that talks is marked; a call
+// that waits for that can be sent at once.
+func TestConversationPages(t *testing.T) {
+	c := newConsole(t)
+	const id = fleet.DeviceID("a085e3112233")
+	c.enrol(id)
+	c.connect(id, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		return fleettest.Text("true"), nil
+	})
+	b := c.as(fleet.RoleOperator)
+	end := time.Now().UTC()
+	over := fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: id, Upstream: "lab <b>", Begin: end.Add(-time.Minute),
+		End: &end, Ended: fleet.EndedLost, Calls: 1, HelloIn: 42 * time.Millisecond,
+		Audio: fleet.AudioCounts{Received: 90, Lost: 10, Jitter: 3 * time.Millisecond}}
+	now := fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: id, Upstream: "lab", Begin: end}
+	if err := c.store.SaveConversations(t.Context(), []fleet.Conversation{over, now}); err != nil {
+		t.Fatal(err)
+	}
+	call := fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: id, Tool: "self.say", State: fleet.CallOffline,
+		Arguments: []byte(`{}`), CreatedAt: end, FinishedAt: &end,
+		Actor: fleet.Principal{Kind: fleet.KindVoice, ID: over.ID.String(), Name: "lab", Role: fleet.RoleOperator}}
+	if err := c.store.InsertCall(t.Context(), &call); err != nil {
+		t.Fatal(err)
+	}
+	c.open.Begin(now)
+
+	b.get("/conversations").wantStatus(200).wantText("#conversation-"+over.ID.String(), "connection to the voice server broke").
+		wantText("#conversation-"+now.ID.String(), "under way")
+	b.get("/conversations?end=failed").wantStatus(200).wantText("#list", "lab <b>")
+	b.get("/conversations?end=device_goodbye").wantStatus(200).wantText("#list", "No conversations")
+	b.get("/conversations/"+over.ID.String()).wantStatus(200).wantText("article", "42 ms").wantText("article", "10%").
+		wantText("article", "self.say")
+	b.get("/calls/"+call.ID.String()).wantStatus(200).wantText("dl", over.ID.String()[:8])
+	b.get("/conversations/" + uuid.NewString()).wantStatus(404)
+	b.get("/devices").wantText("#device-"+string(id), "in conversation")
+	b.get("/devices/"+string(id)).wantText("#main", "in conversation")
+
+	waits, err := c.calls.Make(t.Context(), fleet.CallRequest{Actor: anna, Device: id, Tool: fleet.ToolReboot})
+	if err != nil || waits.State != fleet.CallPending {
+		t.Fatalf("%s %v, %v", waits.State, waits.Error, err)
+	}
+	at := "/calls/" + waits.ID.String()
+	b.get(at).wantStatus(200).wantText("article", "waits for its end").wantText("article", "Interrupt the conversation")
+	if p := c.as(fleet.RoleViewer).get(at); len(p.find("article form")) > 0 {
+		t.Error("a viewer may interrupt")
+	}
+	b.post(at+"/interrupt", nil).wantRedirect(at)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		got, err := c.calls.Get(t.Context(), waits.ID)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the call is %s, %v", got.State, err)
+		}
+		if got.SentAt != nil {
+			break
+		}
+	}
+}

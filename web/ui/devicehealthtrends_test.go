@@ -1,0 +1,26 @@
+package ui
+
+import (
+	"testing"
+	"time"
+
+	"fleetd/fleet/telemetry"
+)
+
+// A restart is marked when it was, not when the step of its point began.
+func TestRestartsAreMarkedWhereTheyWere(t *testing.T) {
+	step := 5 * time.Minute
+	begin := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	v := HealthTrends{To: begin.Add(17 * time.Minute), Range: HealthRange{Step: step}, Points: []telemetry.VitalsPoint{
+		{At: begin, Uptime: time.Hour},
+		{At: begin.Add(step), Uptime: 30 * time.Second, Restarted: true},
+		{At: begin.Add(2 * step), Uptime: 7 * time.Minute, Restarted: true},
+		{At: begin.Add(16 * time.Minute), Uptime: time.Minute, Restarted: true},
+	}}
+	want := []time.Duration{9*time.Minute + 30*time.Second, 8 * time.Minute, 15 * time.Minute}
+	for i, at := range v.restarts() {
+		if got := at.Sub(begin); got != want[i] {
+			t.Errorf("restart %d is marked after %v, want %v", i+1, got, want[i])
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
+)
+
+// Timeline is what happened to a device, newest first: a part of the device's
+// first page, GET DevicePath(id) with show (subjects), day and cursor. A live
+// stream sends entries that changed as patches.
+type Timeline struct {
+	Device  fleet.DeviceID
+	List    ListURL // with show, day
+	Subject []string
+	Entries []fleet.TimelineEntry
+	Next    string // cursor
+	Bad     string // why it cannot be read; "" if it can
+}
+
+// A timelineSubject is what readers filter by: kinds that answer one question.
+type timelineSubject struct {
+	name  string
+	kinds []fleet.TimelineKind
+}
+
+// timelineSubjects are all of them, as the chips stand.
+var timelineSubjects = []timelineSubject{
+	{"presence", []fleet.TimelineKind{fleet.TimelinePresence}},
+	{"calls", []fleet.TimelineKind{fleet.TimelineCall}},
+	{"updates", []fleet.TimelineKind{fleet.TimelineDeployment, fleet.TimelineFirmware, fleet.TimelineInventory}},
+	{"crashes", []fleet.TimelineKind{fleet.TimelineCrash}},
+	{"changes", []fleet.TimelineKind{fleet.TimelineEdit, fleet.TimelineHold, fleet.TimelineConfiguration,
+		fleet.TimelineAudit}},
+	{"conversations", []fleet.TimelineKind{fleet.TimelineConversation}},
+	{"pictures", []fleet.TimelineKind{fleet.TimelinePicture}},
+}
+
+// ParseTimelineSubjects reads the show parameter: names of subjects, with commas
+// between them. What is no name of one is passed over.
+func ParseTimelineSubjects(show string) (names []string, kinds []fleet.TimelineKind) {
+	asked := strings.Split(show, ",")
+	for _, s := range timelineSubjects {
+		if slices.Contains(asked, s.name) {
+			names, kinds = append(names, s.name), append(kinds, s.kinds...)
+		}
+	}
+	return names, kinds
+}
+
+// toggled is the address with one subject more, or one less.
+func (v Timeline) toggled(name string) string {
+	var all []string
+	for _, s := range timelineSubjects {
+		if slices.Contains(v.Subject, s.name) != (s.name == name) {
+			all = append(all, s.name)
+		}
+	}
+	return v.List.With("show", strings.Join(all, ","))
+}
+
+func (v Timeline) shows(name string) string { return pressed(slices.Contains(v.Subject, name)) }
+
+// latest reports whether the page shows the newest entries.
+func (v Timeline) latest() bool { return v.List.Get("cursor") == "" && v.List.Get("day") == "" }
+
+// newest is the address of the newest entries.
+func (v Timeline) newest() string {
+	l := ListURL{v.List.Path, url.Values{}}
+	if show := v.List.Get("show"); show != "" {
+		l.Values.Set("show", show)
+	}
+	return l.At("")
+}
+
+// A timelineDay is a heading and what happened on that day.
+type timelineDay struct {
+	at      time.Time
+	entries []fleet.TimelineEntry
+}
+
+func (v Timeline) days(ctx context.Context) (days []timelineDay) {
+	zone, last := page(ctx).Zone, ""
+	for _, e := range v.Entries {
+		day := e.At.In(zone).Format(time.DateOnly)
+		if day != last {
+			days, last = append(days, timelineDay{at: e.At}), day
+		}
+		d := &days[len(days)-1]
+		d.entries = append(d.entries, e)
+	}
+	return days
+}
+
+// dayText names a day as people do.
+func dayText(ctx context.Context, at time.Time) string {
+	p := page(ctx)
+	date := func(t time.Time) string { return t.In(p.Zone).Format(time.DateOnly) }
+	switch date(at) {
+	case date(p.Now):
+		return t(ctx, "line.today")
+	case date(p.Now.AddDate(0, 0, -1)):
+		return t(ctx, "line.yesterday")
+	}
+	return i18n.Date(p.Lang, at.In(p.Zone))
+}
+
+func timeOfDay(ctx context.Context, at time.Time) string {
+	return at.In(page(ctx).Zone).Format("15:04:05")
+}
+
+// A TimelineRow is one entry; a live stream replaces it by its id.
+type TimelineRow struct {
+	Device fleet.DeviceID
+	Entry  fleet.TimelineEntry
+}
+
+func (r TimelineRow) id() string { return "entry-" + r.Entry.Key }
+
+// lineIcons are the icons of kinds.
+var lineIcons = map[fleet.TimelineKind]string{
+	fleet.TimelinePresence: "plug", fleet.TimelineCall: "calls", fleet.TimelineEdit: "pen", fleet.TimelineHold: "hold",
+	fleet.TimelineDeployment: "campaigns", fleet.TimelineFirmware: "firmware", fleet.TimelineCrash: "warn",
+	fleet.TimelineInventory: "fanouts", fleet.TimelineConfiguration: "settings", fleet.TimelineConversation: "voice",
+	fleet.TimelinePicture: "picture", fleet.TimelineAudit: "approvals",
+}
+
+// tone says what an entry means to a person on call; the calm ones have none.
+func (r TimelineRow) tone() tone {
+	switch e := r.Entry; e.Kind {
+	case fleet.TimelinePresence, fleet.TimelineCall:
+		return toneOf(e.Code)
+	case fleet.TimelineDeployment:
+		return deploymentTone(campaign.DeploymentState(e.Code))
+	case fleet.TimelineCrash:
+		if e.Code == fleet.TimelineCoreDump || r.number("crashes") > 0 || badResets[r.text("reset_reason")] {
+			return toneBad
+		}
+	case fleet.TimelineHold:
+		if e.Code == "device.hold" {
+			return toneWarn
+		}
+	case fleet.TimelineFirmware:
+		return toneGood
+	}
+	return toneNone
+}
+
+// badResets are the reasons of restarts that no one asked for.
+var badResets = map[string]bool{"panic": true, "watchdog": true, "brownout": true}
+
+func (r TimelineRow) text(name string) string {
+	s, _ := r.Entry.Params[name].(string)
+	return s
+}
+
+func (r TimelineRow) number(name string) int64 {
+	n, _ := r.Entry.Params[name].(int64)
+	return n
+}
+
+func (r TimelineRow) reason(name string) fleet.Reason {
+	reason, _ := r.Entry.Params[name].(fleet.Reason)
+	return reason
+}
+
+func (r TimelineRow) took() time.Duration {
+	return time.Duration(r.number("duration_ms")) * time.Millisecond
+}
+
+// edited are the fields that an edit changed, as label and value.
+func (r TimelineRow) edited(ctx context.Context) (all [][2]string) {
+	for _, name := range []string{"name", "tags", "notes", "time_zone", "transport"} {
+		if value, ok := r.Entry.Params[name].(string); ok {
+			all = append(all, [2]string{t(ctx, "device."+name), cmp.Or(value, "–")})
+		}
+	}
+	return all
+}
+
+func (r TimelineRow) until() (at time.Time, ok bool) {
+	at, err := time.Parse(time.RFC3339, r.text("until_at"))
+	return at, err == nil
+}
+
+func (r TimelineRow) deploymentURL() string {
+	return CampaignPath(r.text("campaign"), "devices", string(r.Device))
+}
+
+// deploymentSays is why a deployment is as it is, for [phrase].
+func (r TimelineRow) deploymentSays(ctx context.Context) string {
+	if skip := r.text("skip"); skip != "" {
+		return skipText(ctx, firmware.SkipReason(skip))
+	}
+	state := campaign.DeploymentState(r.Entry.Code)
+	if reason := r.reason("reason"); !reason.Is("") && state.Failed() {
+		return reasonText(ctx, reason)
+	}
+	return ""
+}
+
+func (r TimelineRow) diffURL() string {
+	return DevicePath(r.Device, "firmware") + "?" +
+		url.Values{"from": {r.text("before")}, "to": {r.text("inventory")}}.Encode() + "#diff"
+}
+
+// callError is why a call failed.
+func (r TimelineRow) callError() *fleet.CallError {
+	if r.text("error") == "" {
+		return nil
+	}
+	return &fleet.CallError{Code: r.text("error"), Message: r.text("detail")}
+}
+
+// auditSays is the action of an entry about the device itself.
+func (r TimelineRow) auditSays(ctx context.Context) string {
+	key := "line.audit." + strings.ReplaceAll(r.Entry.Code, ".", "_")
+	if text, ok := known(ctx, key); ok {
+		return text
+	}
+	return r.Entry.Code
+}
+
+func (r TimelineRow) deploymentState() campaign.DeploymentState {
+	return campaign.DeploymentState(r.Entry.Code)
+}
+
+func (r TimelineRow) pictureAlt() string {
+	if r.Entry.Code == fleet.TimelineCamera {
+		return "camera.alt"
+	}
+	return "screen.alt"
+}

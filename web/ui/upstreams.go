@@ -1,0 +1,87 @@
+package ui
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+)
+
+// PathUpstreams is the list of voice servers: GET list, with the field device also
+// which one that device gets, POST create. Below it, by the id of one: GET shows
+// it, POST "edit", "enable", "disable", "move" (to: its new place), "check" and
+// "delete". Each post but check has the version of the list that was shown.
+const PathUpstreams = "/settings/voice"
+
+// UpstreamPath is the page of one voice server, or one of its acts.
+func UpstreamPath(id uuid.UUID, parts ...string) string {
+	return strings.Join(append([]string{PathUpstreams, id.String()}, parts...), "/")
+}
+
+// An UpstreamsPage shows the voice servers in their order, and which one a device
+// gets.
+type UpstreamsPage struct {
+	Rows    []fleet.UpstreamState
+	Version int64
+	Admin   bool
+	Form    UpstreamForm // for the one to be added
+	Problem string       // why Form was not accepted, in the page's language
+	Match   UpstreamTrial
+}
+
+// An UpstreamPage shows one voice server: GET [UpstreamPath].
+type UpstreamPage struct {
+	Row     fleet.UpstreamState
+	Version int64
+	Admin   bool
+	Form    UpstreamForm
+	Problem string
+}
+
+// An UpstreamForm is a voice server as it is typed. A secret is never filled in.
+type UpstreamForm struct {
+	Name, Kind, URL, Auth, Devices string
+	SecretSet, Tools, Enabled      bool
+}
+
+// An UpstreamTrial asks which voice server a device gets.
+type UpstreamTrial struct {
+	Device  string // as typed
+	Problem string // in the page's language
+	Result  *fleet.UpstreamMatch
+}
+
+// A DeviceVoice is a device's voice server. The zero value: it has none.
+type DeviceVoice struct {
+	ID      uuid.UUID
+	Name    string
+	Code    string // to be entered at the voice server; "": nothing is to be done
+	Message string
+	AskedAt time.Time
+}
+
+// health is how a voice server is doing, as a tone and words.
+func health(ctx context.Context, u fleet.UpstreamState) (tone, string) {
+	h := u.Health
+	switch {
+	case u.Kind == fleet.UpstreamNone:
+		return toneNone, t(ctx, "upstreams.no_voice")
+	case h.Down():
+		return toneBad, t(ctx, "upstreams.down")
+	case h.Failures > 0:
+		return toneBusy, t(ctx, "upstreams.failing")
+	case h.LastSuccess != nil:
+		return toneGood, t(ctx, "upstreams.well")
+	}
+	return toneNone, t(ctx, "upstreams.untried")
+}
+
+func upstreamOutcomeTone(o fleet.UpstreamOutcome) tone {
+	if o == fleet.UpstreamChosen {
+		return toneGood
+	}
+	return toneNone
+}
