@@ -472,7 +472,7 @@
 
   // nameAreas writes what an area counts at its end, or over it when it is flat.
   function nameAreas(u, spec) {
-    const { ctx, bbox } = u, px = devicePixelRatio, at = spec.x.length - 1
+    const { ctx } = u, px = devicePixelRatio, at = spec.x.length - 1
     const y = i => u.valToPos(topOf(spec, i, at), 'y', true)
     ctx.save()
     ctx.font = `500 ${12 * px}px Inter, system-ui, sans-serif`
@@ -482,7 +482,7 @@
       if (!s.values[at]) return
       ctx.fillStyle = resolved(s.tone)
       const middle = y(i + 1) - y(i) > 18 * px ? (y(i) + y(i + 1)) / 2 : y(i) - 9 * px
-      ctx.fillText(`${s.label} ${numbers.format(s.values[at])}`, bbox.left + bbox.width - 8 * px, middle)
+      ctx.fillText(`${s.label} ${numbers.format(s.values[at])}`, u.valToPos(spec.x[at], 'x', true) - 8 * px, middle)
     })
     ctx.restore()
   }
