@@ -102,6 +102,7 @@ type mcpBridge struct {
 	link       *mcpLink // nil: the next message opens one
 	initialize *jsonrpc.Request
 	waiting    map[jsonrpc.ID]*awaited // requests without an answer
+	answering  int                     // answers that are being written
 	idle       chan struct{}           // closed when input has ended and all are answered; nil before
 }
 
@@ -172,15 +173,21 @@ func (b *mcpBridge) endListening() {
 	}
 }
 
-// answered is closed when no request waits for its answer.
+// answered is closed when no request waits for its answer, and the last answer
+// is written.
 func (b *mcpBridge) answered() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.idle = make(chan struct{})
-	if len(b.waiting) == 0 {
+	b.closeIdle()
+	return b.idle
+}
+
+// closeIdle is called with the lock held.
+func (b *mcpBridge) closeIdle() {
+	if b.idle != nil && len(b.waiting) == 0 && b.answering == 0 {
 		close(b.idle)
 	}
-	return b.idle
 }
 
 // request sends a request, and answers it if the server will not.
@@ -228,16 +235,18 @@ func (b *mcpBridge) notify(msg jsonrpc.Message) {
 		return
 	}
 	if id, err := jsonrpc.MakeID(params.RequestID); err == nil {
-		b.finish(id)
+		if b.take(id) {
+			b.finish()
+		}
 	}
 }
 
 // answer gives the client an answer, once.
 func (b *mcpBridge) answer(r *jsonrpc.Response) {
-	if !b.finish(r.ID) {
-		return
+	if b.take(r.ID) {
+		b.say(r)
+		b.finish()
 	}
-	b.say(r)
 }
 
 func (b *mcpBridge) say(msg jsonrpc.Message) {
@@ -246,8 +255,9 @@ func (b *mcpBridge) say(msg jsonrpc.Message) {
 	}
 }
 
-// finish forgets a request, and reports whether it waited for its answer.
-func (b *mcpBridge) finish(id jsonrpc.ID) bool {
+// take forgets a request, and reports whether it waited for its answer. Whoever
+// took it calls finish once the answer is written: the bridge ends after that.
+func (b *mcpBridge) take(id jsonrpc.ID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, ok := b.waiting[id]
@@ -255,11 +265,16 @@ func (b *mcpBridge) finish(id jsonrpc.ID) bool {
 		return false
 	}
 	delete(b.waiting, id)
-	if b.idle != nil && len(b.waiting) == 0 {
-		close(b.idle)
-	}
+	b.answering++
 	time.AfterFunc(time.Second, w.cancel) // the stream that brought the answer ends before
 	return true
+}
+
+func (b *mcpBridge) finish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answering--
+	b.closeIdle()
 }
 
 // send sends a message. What certainly did not reach the server is sent again: a

@@ -288,6 +288,7 @@ func TestBridgeKeepsIDsAndAnswersBeforeItEnds(t *testing.T) {
 	p.in.Close() // before any is answered
 	got := map[string]bool{}
 	for range ids {
+		time.Sleep(200 * time.Millisecond) // each answer waits for a client that reads late, the last one too
 		m := p.read(t)
 		if m.Error != nil || !strings.Contains(string(m.Result), "waited") {
 			t.Errorf("%s: %s %+v", m.ID, m.Result, m.Error)
