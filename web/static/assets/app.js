@@ -391,13 +391,14 @@
   }
 
   async function showFound() {
-    const dialog = $('#find'), turn = ++findTurn
-    const answer = await fetch('/find?' + new URLSearchParams({ q: $('input', dialog).value })).catch(() => null)
+    const dialog = $('#find'), turn = ++findTurn, q = $('input', dialog).value
+    const answer = await fetch('/find?' + new URLSearchParams({ q })).catch(() => null)
     if (!answer?.ok || turn !== findTurn) return
     const found = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('found')
     if (!found || turn !== findTurn) return
     found.removeAttribute('id')
     $('[data-find-body]', dialog).replaceChildren(found)
+    dialog.shown = q
     chooseFound(0)
   }
 
@@ -410,11 +411,15 @@
   }
 
   $('#find')?.addEventListener('input', () => { clearTimeout(findTimer); findTimer = setTimeout(showFound, 120) })
-  $('#find')?.addEventListener('keydown', e => {
+  $('#find')?.addEventListener('keydown', async e => {
     if (e.key === 'ArrowDown' || e.key === 'ArrowUp') { e.preventDefault(); chooseFound(e.key === 'ArrowDown' ? 1 : -1) }
     if (e.key !== 'Enter') return
+    e.preventDefault()
+    // Who pastes and presses Enter means what was pasted, not what is listed still.
+    const dialog = e.currentTarget
+    if (dialog.shown !== $('input', dialog).value) { clearTimeout(findTimer); await showFound() }
     const link = $('[data-find-body] a.chosen')
-    if (link) { e.preventDefault(); location.assign(link.href) }
+    if (link) location.assign(link.href)
   })
   $('#find')?.addEventListener('click', e => { if (e.target.id === 'find') e.target.close() })
 

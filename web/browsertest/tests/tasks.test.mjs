@@ -1,0 +1,132 @@
+// What operators do all day, in how many clicks. Each task begins at the
+// overview; words typed and keys pressed are no clicks.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
+
+let fleetd, browser, session, page, id, clicks;
+
+before(async () => {
+  [fleetd, browser] = await Promise.all([startFleetd(4), startBrowser()]);
+  session = await newSession(browser, fleetd.url);
+  page = await newPage(browser, fleetd.url, { storageState: session });
+  id = await eventually('a device that updates', async () => {
+    await page.goto('/devices?q=board:esp-box-3+presence:online+tool:self.reboot+version%3C2.5');
+    const link = page.locator('tbody tr a').first();
+    return await link.count() ? (await link.getAttribute('href')).split('/').pop() : '';
+  });
+});
+
+after(async () => {
+  await browser?.close();
+  await fleetd?.stop();
+});
+
+async function click(what) {
+  clicks++;
+  await page.locator(what).first().click();
+}
+
+// jump opens a device's page by its id, with the keyboard.
+async function jump() {
+  await page.keyboard.press('Control+k');
+  await page.locator('#find input').fill(id);
+  await page.keyboard.press('Enter');
+  await page.waitForURL(`**/devices/${id}`);
+}
+
+function task(name, most, work) {
+  test(`${name} takes at most ${most} clicks`, async () => {
+    clicks = 0;
+    await page.goto('/');
+    await work();
+    assert.ok(clicks <= most, `it took ${clicks}`);
+    assert.deepEqual(page.errors, []);
+  });
+}
+
+task('finding a device', 2, async () => {
+  await click('nav >> text=Devices');
+  await page.waitForURL('**/devices');
+  await page.keyboard.press('/');
+  await page.keyboard.type(id.match(/../g).slice(-3).join(':'));
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/q=/);
+  await eventually('one device listed', async () => await page.locator('tbody tr').count() === 1);
+  await click('tbody tr a');
+  await page.waitForURL(`**/devices/${id}`);
+});
+
+task('setting the volume', 3, async () => {
+  await jump();
+  await page.fill('#act-volume', '33');
+  await click('.quick-volume button');
+  await page.waitForSelector('#result >> text=succeeded');
+});
+
+task('seeing its screen', 2, async () => {
+  await jump();
+  await click('.quick >> text=Take a picture');
+  await page.waitForSelector('#result >> text=succeeded');
+  await eventually('the picture is shown', () => page.locator('#snapshot img').first().evaluate(i => i.complete && i.naturalWidth > 0));
+});
+
+task('rebooting it', 3, async () => {
+  await jump();
+  await click('.quick-danger > summary');
+  await click('.quick-danger .btn-danger');
+  await page.waitForSelector('#result >> text=succeeded', { timeout: 60_000 });
+});
+
+task('updating one device', 3, async () => {
+  await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
+  await jump();
+  await click('.quick >> text=/^Update/');
+  await click('.plan-do >> text=Start');
+  await page.waitForURL(/\/campaigns\/[0-9a-f-]{36}$/);
+});
+
+task('updating the fleet', 5, async () => {
+  await click('nav >> text=Releases');
+  await click('main a[href^="/campaigns"], .subnav a[href^="/campaigns"]');
+  await page.waitForURL('**/campaigns');
+  await click('main a[href^="/campaigns/new"]');
+  await click('.plan-do >> text=Start');
+  await page.waitForURL(/\/campaigns\/[0-9a-f-]{36}$/);
+});
+
+task('learning why a call failed', 2, async () => {
+  const device = await newPage(browser, fleetd.url, { storageState: session });
+  await device.goto(`/devices/${id}/tools/self.screen.preview_image`);
+  await device.fill('.tool-form input[name="arg.url"]', 'http://127.0.0.1:9/nothing.jpg');
+  await device.click('.tool-form .btn-primary');
+  await device.waitForSelector('#result >> text=/failed|refused|error|timed out/i', { timeout: 60_000 });
+  await device.context().close();
+  await page.reload();
+  await click('main a[href^="/calls/"]');
+  await page.waitForURL(/\/calls\/[0-9a-f-]{36}$/);
+  assert.match(await page.locator('main').innerText(), /preview_image/);
+});
+
+test('claiming a board takes at most 2 clicks', async () => {
+  const strict = await startFleetd(0, '--enrolment', 'code');
+  const other = page;
+  try {
+    page = await newPage(browser, strict.url, { storageState: await newSession(browser, strict.url) });
+    const answer = await fetch(`${strict.url}/xiaozhi/ota/`, { method: 'POST', body: '{}',
+      headers: { 'Device-Id': 'a0:85:e3:11:22:33', 'Client-Id': 'c-claim', 'User-Agent': 'esp-box-3/2.4.2' } });
+    const { activation } = await answer.json();
+    clicks = 0;
+    await page.goto('/');
+    await click('main a[href="/claim"]');
+    await page.fill('main input[name=code]', activation.code);
+    await click('main form:has(input[name=code]) button');
+    await page.waitForSelector('text=a0:85:e3:11:22:33');
+    assert.ok(clicks <= 2, `it took ${clicks}`);
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await page.context().close();
+    page = other;
+    await strict.stop();
+  }
+});
