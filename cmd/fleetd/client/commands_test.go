@@ -20,6 +20,7 @@ type commands struct {
 	Upstream UpstreamCommand `cmd:""`
 	Policy   PolicyCommand   `cmd:""`
 	Approval ApprovalCommand `cmd:""`
+	System   SystemCommand   `cmd:""`
 }
 
 // A rest is a server that answers by script and remembers what it was asked.
@@ -189,4 +190,9 @@ func TestApprovalCommands(t *testing.T) {
 			failure: "it was decided before (approval_decided)"},
 		{args: []string{"approval", "list", "--state", "odd"}, failure: "odd"},
 	})
+}
+
+func TestSystemCommand(t *testing.T) {
+	s := newREST(t, map[string]string{"GET /system": `{"version":"1.2.3"}`})
+	testCommands(t, s, []commandTest{{args: []string{"system"}, asks: []string{"GET /system"}, prints: "1.2.3"}})
 }
