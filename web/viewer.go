@@ -56,7 +56,8 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		if operator != nil && err == nil {
 			err = s.Operators.Seen(r.Context(), login, clientIP(r))
 		}
-		v := &viewer{operator: operator, login: login.ID, lang: language(w, r, operator), theme: cookie(r, cookieTheme), zone: zone(r)}
+		v := &viewer{operator: operator, login: login.ID, lang: language(w, r, operator),
+			theme: cookie(r, cookieTheme), zone: zone(r)}
 		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
 		if err != nil {
 			s.fail(w, r, err)

@@ -51,7 +51,8 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
 		ConnContext: device.WithConn,
 		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
-		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Report: s.reporter.report, Log: s.log,
+		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
+		Report: s.reporter.report, Log: s.log,
 	})
 }
 

@@ -207,7 +207,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
 	s.stages.onStop("webhooks", s.Webhooks.Close)
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention}, Webhooks: s.Webhooks, Logger: log})
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},
+		Webhooks: s.Webhooks, Logger: log})
 	if err != nil {
 		return nil, err
 	}
