@@ -1,12 +1,9 @@
-// The pages of settings, alerts and conversations: nothing scrolls sideways, axe finds
-// nothing serious, and a session that was ended leads to the sign-in and back.
+// Operators and their sessions, webhooks and alerts; and how the pages of settings, alerts and conversations look.
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
+import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, password, signIn, startBrowser, startFleetd } from '../server.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const mac = 'a0:85:e3:11:22:33';
 let fleetd, browser, page, session, token;
 
@@ -102,30 +99,14 @@ test('an admin gives a role and a password, and adds a webhook', async () => {
   assert.deepEqual(page.errors, []);
 });
 
-for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
-  test(`the pages, ${width} wide, ${colorScheme}`, async () => {
-    const talk = await eventually('a conversation', async () => (await rest('GET', '/conversations')).items[0]?.id, 90_000);
-    const alert = (await rest('GET', '/alerts')).items[0].id;
-    const voice = (await rest('GET', '/upstreams')).items[0].id;
-    const operator = (await rest('GET', '/operators')).items.find(o => o.name === 'grace').id;
-    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
-    const complaints = [];
-    for (const path of ['/settings', '/settings/account', `/settings/operators/${operator}`, '/settings/webhooks', '/settings/system',
-      '/settings/voice', `/settings/voice/${voice}`, '/conversations', `/conversations/${talk}`, '/alerts', '/alerts?state=ended',
-      `/alerts/${alert}`, '/settings/alerts']) {
-      const response = await other.goto(path);
-      if (response.status() !== 200) complaints.push(`${path}: ${response.status()}`);
-      await other.evaluate(() => document.querySelectorAll('main details').forEach(d => { d.open = true; }));
-      const wide = await other.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
-      await other.evaluate(axe);
-      const found = await other.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-      for (const v of found.violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
-        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
-      }
-    }
-    assert.deepEqual([...complaints, ...other.errors], []);
-    await other.context().close();
-  });
-}
+let found;
+
+test('there is something to look at', async () => {
+  found = { talk: await eventually('a conversation', async () => (await rest('GET', '/conversations')).items[0]?.id, 90_000),
+    alert: (await rest('GET', '/alerts')).items[0].id, voice: (await rest('GET', '/upstreams')).items[0].id,
+    operator: (await rest('GET', '/operators')).items.find(o => o.name === 'grace').id };
+});
+
+testPages('the pages', () => ({ browser, url: fleetd.url, session }), () => ['/settings', '/settings/account',
+  `/settings/operators/${found.operator}`, '/settings/webhooks', '/settings/system', '/settings/voice', `/settings/voice/${found.voice}`,
+  '/conversations', `/conversations/${found.talk}`, '/alerts', '/alerts?state=ended', `/alerts/${found.alert}`, '/settings/alerts']);
