@@ -34,6 +34,8 @@ type Operator struct {
 	Locale       string // "en" or "zh-CN"; "" follows the browser
 	CreatedAt    time.Time
 	DisabledAt   *time.Time
+	SignedInAt   *time.Time // the latest sign-in; nil before the first
+	SignedInFrom string     // its address
 }
 
 // Principal returns the operator as a subject of calls and audit entries.
@@ -66,13 +68,16 @@ func (t Token) Principal() Principal {
 
 // OperatorStore keeps operators and API tokens.
 type OperatorStore interface {
+	LoginStore
 	CreateOperator(ctx context.Context, by Principal, o Operator) error // ErrConflict if the name is taken (any case)
 	Operators(ctx context.Context) ([]Operator, error)
 	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
 	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
+	// SetOperatorPassword ends the operator's logins.
 	SetOperatorPassword(ctx context.Context, by Principal, id uuid.UUID, hash string) error
 	// SetOperatorDisabled and SetOperatorAccess refuse (last_admin) what would leave
-	// no operator who is an admin of the whole fleet and not locked out.
+	// no operator who is an admin of the whole fleet and not locked out. Who is
+	// disabled has no login any more.
 	SetOperatorDisabled(ctx context.Context, by Principal, id uuid.UUID, at *time.Time) error
 	SetOperatorAccess(ctx context.Context, by Principal, id uuid.UUID, role Role, scope *Scope) error
 	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
@@ -256,7 +261,11 @@ func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID,
 	if err != nil {
 		return err
 	}
-	return s.store.SetOperatorPassword(ctx, by, id, hash)
+	if err := s.store.SetOperatorPassword(ctx, by, id, hash); err != nil {
+		return err
+	}
+	s.changes.Add(1)
+	return nil
 }
 
 // SetDisabled locks an operator out, or lets them in again. Operators cannot

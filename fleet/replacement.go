@@ -27,7 +27,7 @@ type CampaignPart struct {
 }
 
 // A ReplacedFact is one thing that the new unit gets. Field is "name", "tags",
-// "notes", "time_zone" or "hold".
+// "notes", "time_zone", "transport" or "hold".
 type ReplacedFact struct {
 	Field    string
 	From, To any // of the field's type; To is what the new unit has now
@@ -84,13 +84,15 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	add("tags", r.Old.Tags, r.New.Tags, len(r.Old.Tags) > 0, len(r.New.Tags) > 0)
 	add("notes", r.Old.Notes, r.New.Notes, r.Old.Notes != "", r.New.Notes != "")
 	add("time_zone", r.Old.TimeZone, r.New.TimeZone, r.Old.TimeZone != "", r.New.TimeZone != "")
+	choice, had := r.Old.TransportChoice, r.New.TransportChoice // how each is to connect; MQTT unless one was chosen
+	add("transport", choice, had, choice != had, had != choice && had != TransportMQTT)
 	now := s.now()
 	add("hold", r.Old.Hold, r.New.Hold, r.Old.Hold.Active(now), r.New.Hold.Active(now))
 	return r, nil
 }
 
-// Replace retires old and gives its name, tags, notes, time zone and hold to
-// its successor. A successor that waits is let in first; code is the one that
+// Replace retires old and gives its name, tags, notes, time zone, transport and
+// hold to its successor. A successor that waits is let in first; code is the one that
 // it was seen to show, "" accepts whichever asks.
 func (s *Devices) Replace(ctx context.Context, by Principal, old, successor DeviceID, code string) (Device, error) {
 	for _, id := range []DeviceID{old, successor} {
@@ -113,6 +115,9 @@ func (s *Devices) Replace(ctx context.Context, by Principal, old, successor Devi
 	d, err := s.changed(ctx, successor, s.store.ReplaceDevice(ctx, by, old, successor, s.now()))
 	if err != nil {
 		return Device{}, err
+	}
+	if s.transport != nil {
+		s.transport(successor, d.TransportChoice)
 	}
 	s.targets.Forget(old)
 	s.end(old)

@@ -13,16 +13,14 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/fleet/webhook"
 	"fleetd/web/access"
-	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
-// approvalRoutes are the pages about approvals, and the settings of webhooks.
+// approvalRoutes are the pages about approvals.
 func (s *Server) approvalRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
-	one, hook := ui.PathApprovals+"/{approval}", ui.PathWebhooks+"/{webhook}"
+	one := ui.PathApprovals + "/{approval}"
 	return []route{
 		{method: get, pattern: ui.PathApprovals, role: fleet.RoleViewer, reach: access.List, page: s.listApprovals},
 		{method: get, pattern: one, role: fleet.RoleViewer, reach: access.Audience, page: s.showApproval},
@@ -32,11 +30,6 @@ func (s *Server) approvalRoutes() []route {
 			page: s.decideApproval(denyIt)},
 		{method: post, pattern: one + "/withdraw", role: fleet.RoleOperator, reach: access.Audience,
 			page: s.decideApproval(withdrawIt)},
-		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createWebhook},
-		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, reach: access.Fleet, page: s.testWebhook},
-		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(true)},
-		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(false)},
-		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteWebhook},
 	}
 }
 
@@ -268,103 +261,4 @@ func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) erro
 	card.Whole = v.only != uuid.Nil
 	u.patches = append(u.patches, card.View())
 	return err
-}
-
-// webhookRows are the webhooks as an admin sees them; nil for others.
-func (s *Server) webhookRows(ctx context.Context) ([]ui.WebhookRow, error) {
-	if !mayManage(ctx) {
-		return nil, nil
-	}
-	v := viewerOf(ctx)
-	hooks, err := s.Webhooks.List(ctx, v.actor())
-	var rows []ui.WebhookRow
-	for _, w := range hooks {
-		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.URL, Enabled: w.Enabled, At: w.Last.At,
-			OK: w.Last.Reason.Code == "", Status: w.Last.Status}
-		if !row.OK {
-			row.Why = i18n.BecauseMarked(v.lang, v.zone, "webhook.failure.", w.Last.Reason)
-		}
-		rows = append(rows, row)
-	}
-	return rows, err
-}
-
-// createWebhook answers with the page itself: the secret is shown this once.
-func (s *Server) createWebhook(r *http.Request) (answer, error) {
-	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
-	}
-	ctx := r.Context()
-	name, url := r.PostFormValue("name"), r.PostFormValue("url")
-	events := []webhook.EventKind{}
-	for _, e := range r.PostForm["events"] {
-		events = append(events, webhook.EventKind(e))
-	}
-	_, secret, err := s.Webhooks.Create(ctx, viewerOf(ctx).actor(), webhook.Request{Name: &name, URL: &url,
-		Events: events})
-	if err != nil {
-		return s.changed(r, "", err)
-	}
-	page, err := s.settingsPage(ctx)
-	if err != nil {
-		return answer{}, err
-	}
-	page.NewWebhook = secret
-	return show(page.Page())
-}
-
-// webhookID reads the webhook that the address names.
-func webhookID(r *http.Request) (uuid.UUID, error) {
-	id, err := uuid.Parse(chi.URLParam(r, "webhook"))
-	if err != nil {
-		return id, errNoPage
-	}
-	return id, nil
-}
-
-func (s *Server) testWebhook(r *http.Request) (answer, error) {
-	id, err := webhookID(r)
-	if err != nil {
-		return answer{}, err
-	}
-	ctx := r.Context()
-	v := viewerOf(ctx)
-	d, err := s.Webhooks.Test(ctx, v.actor(), id)
-	switch {
-	case errors.Is(err, fleet.ErrNotFound):
-		return answer{}, err
-	case err != nil:
-		return s.changed(r, "", err)
-	case d.Reason.Code != "":
-		why := i18n.Because(v.lang, v.zone, "webhook.failure.", d.Reason)
-		s.flash(ctx, ui.Flash{Bad: true, Text: text(ctx, "flash.webhook_test_failed", "why", why)})
-		return goTo(ui.PathSettings)
-	}
-	return s.changed(r, "flash.webhook_tested", nil)
-}
-
-func (s *Server) switchWebhook(on bool) handler {
-	return func(r *http.Request) (answer, error) {
-		id, err := webhookID(r)
-		if err != nil {
-			return answer{}, err
-		}
-		_, err = s.Webhooks.Update(r.Context(), viewerOf(r.Context()).actor(), id, webhook.Request{Enabled: &on})
-		if errors.Is(err, fleet.ErrNotFound) {
-			return answer{}, err
-		}
-		return s.changed(r, "flash.webhook_saved", err)
-	}
-}
-
-func (s *Server) deleteWebhook(r *http.Request) (answer, error) {
-	id, err := webhookID(r)
-	if err != nil {
-		return answer{}, err
-	}
-	err = s.Webhooks.Delete(r.Context(), viewerOf(r.Context()).actor(), id)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return answer{}, err
-	}
-	return s.changed(r, "flash.webhook_deleted", err)
 }

@@ -151,7 +151,7 @@ func TestWebhookSettings(t *testing.T) {
 	admin.post("/settings/webhooks", url.Values{"name": {"chat"}, "url": {to.URL},
 		"events": {"approval.requested"}}).wantStatus(200).says("shown this once", "chat", "nothing delivered yet")
 	hook := c.webhook()
-	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings")
+	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
 	select {
 	case event := <-posts:
 		if event != "test" {
@@ -160,16 +160,25 @@ func TestWebhookSettings(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nothing was posted")
 	}
-	admin.get("/settings").says("The test was delivered.", "delivered, status 200")
-	admin.post("/settings/webhooks/"+hook+"/disable", nil).wantRedirect("/settings")
+	admin.get("/settings/webhooks").says("The test was delivered.", "delivered, status 200")
+	admin.post("/settings/webhooks/"+hook+"/disable", nil).wantRedirect("/settings/webhooks")
 	to.Close()
-	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings")
-	admin.get("/settings").says("The test was not delivered: no answer", "off")
+	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
+	admin.get("/settings/webhooks").says("The test was not delivered: no answer", "off")
 	admin.post("/settings/webhooks", url.Values{"name": {"x"}, "url": {"ftp://h"}, "events": {"approval.decided"}}).
 		wantStatus(http.StatusUnprocessableEntity).says("begins with http:// or https://")
-	admin.post("/settings/webhooks/"+hook+"/delete", nil).wantRedirect("/settings")
-	if p := c.as(fleet.RoleOperator).get("/settings"); strings.Contains(p.body, "Add a webhook") {
-		t.Error("an operator is shown the webhooks")
+	if p := admin.post("/settings/webhooks", url.Values{"name": {"kept"}, "url": {"ftp://h"}}); !strings.Contains(p.body,
+		`value="kept"`) {
+		t.Error("what was typed is lost")
+	}
+	admin.post("/settings/webhooks/"+hook+"/delete", nil).wantRedirect("/settings/webhooks")
+	if p := admin.get("/settings"); !strings.Contains(p.body, `href="/settings/webhooks"`) {
+		t.Error("an admin is not led to the webhooks")
+	}
+	operator := c.as(fleet.RoleOperator)
+	operator.get("/settings/webhooks").wantStatus(http.StatusForbidden)
+	if p := operator.get("/settings"); strings.Contains(p.body, "/settings/webhooks") {
+		t.Error("an operator is led to the webhooks")
 	}
 }
 

@@ -202,6 +202,11 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
 		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
+		Report: func(ctx context.Context) (r fleet.SystemReport, err error) {
+			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
+			r.Database, err = c.store.DatabaseReport(ctx)
+			return r, err
+		},
 		Log: log}
 }
 

@@ -297,7 +297,7 @@ func (st *stream) readerStays(r *http.Request) error {
 	if err != nil {
 		return nil // the database is away; that is no reason to end it
 	}
-	o, err := st.server.signedIn(ctx)
+	o, _, err := st.server.signedIn(ctx)
 	switch {
 	case err == nil && o == nil:
 		return errors.New("stream: signed out")

@@ -244,7 +244,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.post("/settings/operators/"+o.ID.String()+"/password", url.Values{"password": {"another password"}}).wantRedirect(
-		"/settings")
+		"/settings/operators/" + o.ID.String())
 	grace.get("/").wantRedirect("/sign-in")
 	me, err := c.store.OperatorByName(t.Context(), "admin-1")
 	if err != nil {

@@ -85,6 +85,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 		return p
 	}
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
+	p.Admin = mayAdmin(r.Context())
 	p.Waiting = s.waitingFor(r.Context(), p.Now)
 	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
 	p.Alerts = s.Alerts.Summary(v.actor())
@@ -95,7 +96,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 // inLanguage lets components and messages be made outside of a page.
 func inLanguage(ctx context.Context) context.Context {
 	v := viewerOf(ctx)
-	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone})
+	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone, Admin: mayAdmin(ctx)})
 }
 
 // text is a message in the language of the request.

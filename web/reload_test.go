@@ -52,7 +52,8 @@ func TestAddressesOfFormsReload(t *testing.T) {
 		"/devices/a085e3112233/tools/x%2Fy/pin":   "/devices/a085e3112233/tools/x%2Fy",
 		"/campaigns/" + id + "/rollback":          "/campaigns/" + id,
 		"/firmware/releases":                      "/firmware/releases/new",
-		"/settings/operators/" + id + "/password": "/settings",
+		"/settings/operators/" + id + "/password": "/settings/operators/" + id,
+		"/settings/account/sessions/end":          "/settings/account",
 	} {
 		admin.get(from).wantRedirect(to)
 		stranger.get(from).wantRedirect("/sign-in?next=")

@@ -17,7 +17,7 @@ func TestReplaceADevice(t *testing.T) {
 	code := c.asks(next, "bread-compact-wifi")
 	by := fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}
 	if err := c.store.UpdateDevice(t.Context(), by, old, fleet.DevicePatch{Name: new("Front <door>"),
-		Tags: &[]string{"lab"}}); err != nil {
+		Tags: &[]string{"lab"}, Transport: new(fleet.TransportWebSocket)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.devices.Hold(t.Context(), by, old, "broken screen", nil); err != nil {
@@ -46,7 +46,7 @@ func TestReplaceADevice(t *testing.T) {
 		}
 	}
 	p := admin.get(page + "?code=" + code)
-	for _, want := range []string{"a0:85:e3:11:22:44", "Front <door>", "lab", "broken screen", "is let in"} {
+	for _, want := range []string{"a0:85:e3:11:22:44", "Front <door>", "lab", "broken screen", "WebSocket", "is let in"} {
 		p.wantText("#preview", want)
 	}
 	form := url.Values{"successor": {string(next)}, "code": {code}, "confirm": {"a085e3112299"}}
@@ -55,7 +55,7 @@ func TestReplaceADevice(t *testing.T) {
 	admin.post(page, form).wantRedirect("/devices/" + string(next))
 	d, err := c.store.Device(t.Context(), next)
 	if err != nil || d.Name != "Front <door>" || d.Enrolment != fleet.EnrolmentEnrolled || d.Hold == nil ||
-		d.Replaces != old || len(d.Tags) != 1 {
+		d.Replaces != old || len(d.Tags) != 1 || d.TransportChoice != fleet.TransportWebSocket {
 		t.Errorf("the new unit: %+v, %v", d, err)
 	}
 	admin.get("/devices/"+string(next)).wantText("#device-head", "This unit replaced").wantText("#device-head",

@@ -51,7 +51,8 @@ func (s *Server) table() []route {
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
 		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
-		s.approvalRoutes(), s.alertRoutes(), s.findRoutes(), s.auditRoutes(), s.bulkRoutes(), s.fileRoutes(),
+		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.systemRoutes(),
+		s.findRoutes(), s.auditRoutes(), s.bulkRoutes(), s.fileRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
@@ -105,18 +106,6 @@ func (s *Server) table() []route {
 			{method: post, pattern: fanOut + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
 
 			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
-			{method: post, pattern: ui.PathSettings + "/password", role: viewer, reach: access.Own,
-				page: s.changeOwnPassword},
-			{method: post, pattern: ui.PathSettings + "/operators", role: admin, reach: access.Fleet,
-				page: s.createOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/disable", role: admin, reach: access.Fleet,
-				page: s.disableOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/enable", role: admin, reach: access.Fleet,
-				page: s.enableOperator},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/password", role: admin, reach: access.Fleet,
-				page: s.setOperatorPassword},
-			{method: post, pattern: ui.PathSettings + "/operators/{operator}/access", role: admin, reach: access.Fleet,
-				page: s.setOperatorAccess},
 			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
 				page: s.createToken},
 			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,

@@ -332,10 +332,11 @@ func TestAccessChangesAtOnce(t *testing.T) {
 	}
 	root := b.signIn("root")
 	at := "/settings/operators/" + o.ID.String() + "/access"
-	root.post(at, url.Values{"role": {"operator"}, "scope": {"tag:in"}, "rest": {""}}).wantRedirect("/settings")
+	root.post(at, url.Values{"role": {"operator"}, "scope": {"tag:in"}, "rest": {""}}).wantRedirect("/settings/operators/" + o.ID.String())
 	v.get("/devices/" + string(outside)).wantStatus(404)
 	v.get("/devices/" + string(inside)).wantStatus(200)
-	v.get("/settings").wantStatus(200).wantText("#main", "Change my password")
+	v.get("/settings").wantStatus(200).wantText("#main", "Password and sessions")
+	v.get("/settings/account").wantStatus(200).wantText("#main", "Change my password")
 	for end := time.After(10 * time.Second); ; {
 		select {
 		case _, open := <-live.events:

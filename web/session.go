@@ -20,7 +20,7 @@ import (
 
 // Keys of a session.
 const (
-	sessionOperator   = "operator"   // id
+	sessionLogin      = "login"      // id
 	sessionCredential = "credential" // which password it was that let them in
 	sessionFlash      = "flash"
 )
@@ -45,34 +45,58 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 	return m
 }
 
-// signedIn returns the operator of the session, or nil without one. A session
-// ends when the password that opened it changes or its operator is disabled.
-func (s *Server) signedIn(ctx context.Context) (*fleet.Operator, error) {
-	id, err := uuid.Parse(s.sessions.GetString(ctx, sessionOperator))
-	if err != nil {
-		return nil, nil
+// signedIn returns the operator of the session, or nil without one, and the login.
+// A session ends when its login does, when the password that opened it changes, or
+// its operator is disabled.
+func (s *Server) signedIn(ctx context.Context) (*fleet.Operator, fleet.Login, error) {
+	id := s.loginID(ctx)
+	if id == uuid.Nil {
+		return nil, fleet.Login{}, nil
 	}
-	o, err := s.Operators.Operator(ctx, id)
+	l, o, err := s.Operators.LoggedIn(ctx, id)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
-		return nil, nil
+		return nil, l, nil
 	case err != nil:
-		return nil, err
+		return nil, l, err
 	case o.DisabledAt != nil || credential(o) != s.sessions.GetString(ctx, sessionCredential):
-		return nil, nil
+		return nil, l, nil
 	}
-	return &o, nil
+	return &o, l, nil
+}
+
+// loginID is the login of the session, [uuid.Nil] without one.
+func (s *Server) loginID(ctx context.Context) uuid.UUID {
+	id, _ := uuid.Parse(s.sessions.GetString(ctx, sessionLogin)) // "" before the sign-in
+	return id
 }
 
 // openSession signs the operator in, under a new session id: one that was
 // planted before must not become theirs.
-func (s *Server) openSession(ctx context.Context, o fleet.Operator) error {
+func (s *Server) openSession(r *http.Request, o fleet.Operator) error {
+	ctx := r.Context()
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
 	}
-	s.sessions.Put(ctx, sessionOperator, o.ID.String())
+	if err := s.closeLogin(ctx); err != nil { // of who was signed in here before
+		return err
+	}
+	l, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, clientIP(r), r.UserAgent())
+	if err != nil {
+		return err
+	}
+	s.sessions.Put(ctx, sessionLogin, l.ID.String())
 	s.sessions.Put(ctx, sessionCredential, credential(o))
 	return nil
+}
+
+// closeLogin ends the login of the session, if there is one.
+func (s *Server) closeLogin(ctx context.Context) error {
+	id := s.loginID(ctx)
+	if id == uuid.Nil {
+		return nil
+	}
+	return s.Operators.CloseLogin(ctx, id)
 }
 
 // credential identifies a password without disclosing anything of it.

@@ -31,8 +31,7 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 		return page, err
 	}
 	for _, o := range operators {
-		page.Operators = append(page.Operators, ui.OperatorRow{ID: o.ID.String(), Name: o.Name, Role: o.Role,
-			Created: o.CreatedAt, Disabled: o.DisabledAt != nil, Self: o.ID.String() == me.ID, Scope: scopeRow(o.Scope)})
+		page.Operators = append(page.Operators, operatorRow(o, me))
 	}
 	tokens, err := s.Operators.Tokens(ctx)
 	if err != nil {
@@ -43,9 +42,6 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 			By:      t.CreatedBy,
 			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil,
 			Model: t.Kind == fleet.KindModel, Scope: scopeRow(t.Scope), PerMinute: t.PerMinute})
-	}
-	if page.Webhooks, err = s.webhookRows(ctx); err != nil {
-		return page, err
 	}
 	page.System, err = s.system(ctx)
 	return page, err
@@ -99,101 +95,12 @@ func (s *Server) changed(r *http.Request, key string, err error) (answer, error)
 	return a, nil
 }
 
-var errOldPassword = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
-
-// changeOwnPassword wants the present one: a browser left open is not its owner.
-func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
-	ctx := r.Context()
-	me := viewerOf(ctx).operator
-	if s.limits.name.OnLimit(discard{}, r, strings.ToLower(me.Name)) {
-		return s.changed(r, "", errTooManyClaims)
-	}
-	_, err := s.Operators.SignIn(ctx, me.Name, r.PostFormValue("old"))
-	if errors.Is(err, fleet.ErrForbidden) {
-		return s.changed(r, "", errOldPassword)
-	}
-	if err == nil {
-		err = s.Operators.SetPassword(ctx, me.Principal(), me.ID, r.PostFormValue("new"))
-	}
-	if err == nil {
-		err = s.keepSession(ctx, me.ID)
-	}
-	return s.changed(r, "flash.password", err)
-}
-
-// keepSession leaves the operator signed in here, and nowhere else, after
-// their password changed.
-func (s *Server) keepSession(ctx context.Context, id uuid.UUID) error {
-	o, err := s.Operators.Operator(ctx, id)
-	if err != nil {
-		return err
-	}
-	s.streams.end(allSessions) // those of the old password must not go on
-	return s.openSession(ctx, o)
-}
-
-func (s *Server) createOperator(r *http.Request) (answer, error) {
-	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), fleet.OperatorRequest{
-		Name: r.PostFormValue("name"), Password: r.PostFormValue("password"), Access: postedAccess(r)})
-	return s.changed(r, "flash.operator_created", err)
-}
-
 func postedAccess(r *http.Request) fleet.Access {
 	a := fleet.Access{Role: fleet.Role(r.PostFormValue("role")), Scope: r.PostFormValue("scope")}
 	if strings.TrimSpace(a.Scope) != "" {
 		a.Rest = fleet.Role(r.PostFormValue("rest"))
 	}
 	return a
-}
-
-func (s *Server) setOperatorAccess(r *http.Request) (answer, error) {
-	o, err := s.operator(r)
-	if err != nil {
-		return answer{}, err
-	}
-	err = s.Operators.SetAccess(r.Context(), viewerOf(r.Context()).actor(), o.ID, postedAccess(r))
-	return s.changed(r, "flash.operator_access", err)
-}
-
-// operator reads the operator that the address names.
-func (s *Server) operator(r *http.Request) (fleet.Operator, error) {
-	id, err := uuid.Parse(chi.URLParam(r, "operator"))
-	if err != nil {
-		return fleet.Operator{}, errNoPage
-	}
-	return s.Operators.Operator(r.Context(), id)
-}
-
-func (s *Server) disableOperator(r *http.Request) (answer, error) { return s.setDisabled(r, true) }
-func (s *Server) enableOperator(r *http.Request) (answer, error)  { return s.setDisabled(r, false) }
-
-func (s *Server) setDisabled(r *http.Request, disabled bool) (answer, error) {
-	o, err := s.operator(r)
-	if err != nil {
-		return answer{}, err
-	}
-	key := "flash.operator_enabled"
-	if disabled {
-		key = "flash.operator_disabled"
-	}
-	err = s.Operators.SetDisabled(r.Context(), viewerOf(r.Context()).actor(), o.ID, disabled)
-	s.streams.end(allSessions) // theirs must not go on
-	return s.changed(r, key, err)
-}
-
-func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
-	o, err := s.operator(r)
-	if err != nil {
-		return answer{}, err
-	}
-	ctx := r.Context()
-	me := viewerOf(ctx).operator
-	err = s.Operators.SetPassword(ctx, me.Principal(), o.ID, r.PostFormValue("password"))
-	s.streams.end(allSessions) // those of the old password must not go on
-	if err == nil && o.ID == me.ID {
-		err = s.keepSession(ctx, me.ID)
-	}
-	return s.changed(r, "flash.password", err)
 }
 
 // createToken answers with the page itself: the secret is shown this once and

@@ -55,7 +55,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err == nil {
-		err = s.openSession(r.Context(), o)
+		err = s.openSession(r, o)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -74,6 +74,9 @@ func (s *Server) triedTooOften(w http.ResponseWriter, r *http.Request, name stri
 
 func (s *Server) signOut(r *http.Request) (answer, error) {
 	session := s.sessions.Token(r.Context())
+	if err := s.closeLogin(r.Context()); err != nil {
+		return answer{}, err
+	}
 	if err := s.sessions.Destroy(r.Context()); err != nil {
 		return answer{}, err
 	}

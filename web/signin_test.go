@@ -73,11 +73,11 @@ func TestDisabledOperatorIsCutOffAtOnce(t *testing.T) {
 	b := c.signIn("ada")
 	b.get("/").wantStatus(200)
 	live := b.stream("/events?view=overview")
-	admin.post("/settings/operators/"+ada.ID.String()+"/disable", nil).wantRedirect("/settings")
+	admin.post("/settings/operators/"+ada.ID.String()+"/disable", nil).wantRedirect("/settings/operators/" + ada.ID.String())
 	live.wantEnd()
 	b.get("/").wantRedirect("/sign-in")
 	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(422)
-	admin.post("/settings/operators/"+ada.ID.String()+"/enable", nil).wantRedirect("/settings")
+	admin.post("/settings/operators/"+ada.ID.String()+"/enable", nil).wantRedirect("/settings/operators/" + ada.ID.String())
 	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
 }
 
@@ -88,8 +88,8 @@ func TestNewPasswordEndsOtherSessions(t *testing.T) {
 	here.post("/settings/password", url.Values{"old": {"not the old one"}, "new": {"a new password"}}).wantStatus(422)
 	there.get("/").wantStatus(200)
 	here.post("/settings/password", url.Values{"old": {password}, "new": {"short"}}).wantStatus(422)
-	here.post("/settings/password", url.Values{"old": {password}, "new": {"a new password"}}).wantRedirect("/settings")
-	here.get("/settings").wantStatus(200).wantText("#flash", "changed")
+	here.post("/settings/password", url.Values{"old": {password}, "new": {"a new password"}}).wantRedirect("/settings/account")
+	here.get("/settings/account").wantStatus(200).wantText("#flash", "changed")
 	there.get("/").wantRedirect("/sign-in")
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 	_ "time/tzdata" // small containers have none
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/web/i18n"
 )
@@ -22,6 +24,7 @@ const (
 // A viewer is who reads the page, and how they like it.
 type viewer struct {
 	operator *fleet.Operator // nil before sign-in
+	login    uuid.UUID       // of the operator in this browser
 	lang     i18n.Lang
 	theme    string
 	zone     *time.Location
@@ -44,12 +47,17 @@ func viewerOf(ctx context.Context) *viewer {
 	return &viewer{lang: i18n.English, zone: time.UTC}
 }
 
-// withViewer finds out who asks. An operator who was disabled, or whose
-// password has changed since, is signed out from the next request on.
+// withViewer finds out who asks. An operator who was disabled, whose password
+// has changed since, or whose session was ended, is signed out from the next
+// request on.
 func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		operator, err := s.signedIn(r.Context())
-		v := &viewer{operator: operator, lang: language(w, r, operator), theme: cookie(r, cookieTheme), zone: zone(r)}
+		operator, login, err := s.signedIn(r.Context())
+		if operator != nil && err == nil {
+			err = s.Operators.Seen(r.Context(), login, clientIP(r))
+		}
+		v := &viewer{operator: operator, login: login.ID, lang: language(w, r, operator),
+			theme: cookie(r, cookieTheme), zone: zone(r)}
 		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
 		if err != nil {
 			s.fail(w, r, err)

@@ -90,10 +90,14 @@ type Options struct {
 	MarkProofs    bool // a proof of a serial number marks a request and does not let in
 	Version       string
 	System        []ui.SystemFact // about this process, for the settings page
+	Report        SystemReporter  // for the page about it
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now
 }
+
+// A SystemReporter says how this fleetd runs.
+type SystemReporter func(ctx context.Context) (fleet.SystemReport, error)
 
 // A Server is the console with everything that shares its address.
 type Server struct {

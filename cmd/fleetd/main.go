@@ -56,6 +56,7 @@ type cli struct {
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers, over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that wait for a person, over REST."`
 	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge what is wrong with the fleet, over REST."`
+	System        client.SystemCommand        `cmd:"" help:"Say how the server runs, and what it is made of, over REST."`
 	Config        server.ConfigCommand        `cmd:"" help:"Check or print the server's configuration."`
 	Version       versionCommand              `cmd:"" help:"Print the version."`
 }

@@ -72,7 +72,7 @@ var Conditions = []Condition{
 		look: (*Service).devicesOffline},
 	{Kind: CrashLoop, Every: lookEvery, BadFrom: 5, Params: []string{"n", "restarts", "span_ms"},
 		Default: Threshold{Span: time.Hour, Count: 5},
-		Least:   Threshold{Span: time.Minute, Count: 2}, Most: Threshold{Span: day, Count: maxRestarts},
+		Least:   Threshold{Span: time.Minute, Count: 2}, Most: Threshold{Span: day, Count: 100},
 		look: (*Service).crashLoops},
 	{Kind: RolledBack, Every: lookEvery, AtOnce: true, BadFrom: 5, Params: []string{"n", "span_ms"},
 		Default: Threshold{Span: day, Count: 1},

@@ -22,9 +22,9 @@ type Facts interface {
 	// Share counts the devices in service that meet the query, and all that were
 	// ever on line.
 	Share(ctx context.Context, q fleet.Query) (devices, all int, err error)
-	// Crashing are those of the devices that are in service, and all that are in
-	// safe mode.
-	Crashing(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeviceID, error)
+	// Crashing are the devices in service that restarted at least so often since then,
+	// or are in safe mode.
+	Crashing(ctx context.Context, restarts int, since time.Time) ([]fleet.DeviceID, error)
 	RolledBack(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
 	ToolsChanged(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
 	CampaignsStopped(ctx context.Context, since time.Time) ([]Campaign, error)
@@ -158,19 +158,10 @@ func age(d time.Duration) string {
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 }
 
-// crashLoops lists devices that restart again and again. What was counted is lost
-// with the process: an alert does not end before as much time has gone by.
+// crashLoops lists devices that restart again and again.
 func (s *Service) crashLoops(ctx context.Context, v view) ([]finding, bool, error) {
-	var often []fleet.DeviceID
-	if s.o.Restarts != nil {
-		often = s.o.Restarts.Often(v.threshold.Count, v.now.Add(-v.threshold.Span), day)
-	}
-	devices, err := s.o.Facts.Crashing(ctx, often)
-	if err != nil {
-		return nil, false, err
-	}
-	found := ofDevices(v, devices, 1, "restarts", v.threshold.Count, "span_ms", v.threshold.Span)
-	return found, len(found) > 0 || v.now.Sub(v.started) >= v.threshold.Span, nil
+	devices, err := s.o.Facts.Crashing(ctx, v.threshold.Count, v.now.Add(-v.threshold.Span))
+	return ofDevices(v, devices, 1, "restarts", v.threshold.Count, "span_ms", v.threshold.Span), err == nil, err
 }
 
 func (s *Service) rollbacks(ctx context.Context, v view) ([]finding, bool, error) {

@@ -142,3 +142,48 @@ func TestMailsAreDigests(t *testing.T) {
 		t.Errorf("test mail: %+v, %v", status, err)
 	}
 }
+
+// Two processes on one database do not mail the same events.
+func TestOneProcessMails(t *testing.T) {
+	slow := &slowBox{mailbox: mailbox{tries: make(chan string, 100)}}
+	w := newWorld(t, func(o *alert.Options) {
+		o.Mail, o.CheckAddress = slow, func(string) error { return nil }
+		o.MailText = func(_ string, d alert.Digest) (string, string) { return fmt.Sprint(len(d.Items)), "" }
+		o.Disks = func() []alert.Disk { return []alert.Disk{{Name: "data", Free: 1, Total: 100}} }
+		o.MailEvery, o.MailLook = 50*time.Millisecond, 5*time.Millisecond
+	})
+	to := []string{"ada@example.org"}
+	if _, err := w.SetSettings(t.Context(), admin, alert.SettingsChange{Recipients: &to}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.MailedThrough(t.Context()); err != nil { // from here on
+		t.Fatal(err)
+	}
+	w.pass(3 * time.Minute)
+	w.mu.Lock()
+	w.now = w.now.Add(time.Minute)
+	w.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	for range 2 {
+		process := alert.New(w.o)
+		wait.Go(func() { _ = process.RunMail(ctx) })
+	}
+	if got := slow.next(t); got != "1 to ada@example.org" {
+		t.Errorf("mail %q", got)
+	}
+	time.Sleep(500 * time.Millisecond) // the other one looks a hundred times
+	cancel()
+	wait.Wait()
+	if len(slow.tries) > 0 {
+		t.Errorf("another mail came: %q", <-slow.tries)
+	}
+}
+
+// slowBox is a mail server that takes its time.
+type slowBox struct{ mailbox }
+
+func (b *slowBox) Send(ctx context.Context, to []string, subject, text string) error {
+	time.Sleep(200 * time.Millisecond)
+	return b.mailbox.Send(ctx, to, subject, text)
+}

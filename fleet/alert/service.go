@@ -33,7 +33,6 @@ type Options struct {
 	Certificates func() []Certificate                 // nil: none
 	Disks        func() []Disk                        // nil: none
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
-	Restarts     *Restarts                            // of devices; nil: none are counted
 }
 
 // Service is what people do with alerts, and the loop that looks at the

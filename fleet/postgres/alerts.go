@@ -241,6 +241,35 @@ func (s *Store) SetMailedThrough(ctx context.Context, seq int64) error {
 	return s.SetSetting(ctx, mailedThrough, seq)
 }
 
+// mailLock is the advisory lock of the process that mails about alerts.
+const mailLock int64 = 0x666c6565746d6c73 // "fleetmls"
+
+// LockMail lets one process at a time mail; ok is false while another one does. The
+// lock ends with its connection, too.
+func (s *Store) LockMail(ctx context.Context) (unlock func(), ok bool, err error) {
+	conn, err := s.db.Acquire(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("lock of mails: %w", domainError(err))
+	}
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, mailLock).Scan(&ok); err != nil || !ok {
+		if err != nil {
+			closeLead(conn.Hijack()) // it may hold the lock all the same
+			return nil, false, fmt.Errorf("lock of mails: %w", domainError(err))
+		}
+		conn.Release()
+		return nil, false, nil
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leadTimeout)
+		defer cancel()
+		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, mailLock); err != nil {
+			closeLead(conn.Hijack())
+			return
+		}
+		conn.Release()
+	}, true, nil
+}
+
 const alertSettings = "alerts"
 
 // AlertSettings returns the settings of alerts, the defaults if none were stored.
@@ -316,14 +345,16 @@ func (s *Store) devicesOf(ctx context.Context, what, sql string, args ...any) ([
 	return list, nil
 }
 
-// Crashing are those of the devices that are enrolled and in service, and all that
-// are in safe mode.
-func (s *Store) Crashing(ctx context.Context, devices []fleet.DeviceID) ([]fleet.DeviceID, error) {
+// Crashing are the devices in service that restarted at least so often since then,
+// or are in safe mode.
+func (s *Store) Crashing(ctx context.Context, restarts int, since time.Time) ([]fleet.DeviceID, error) {
 	return s.devicesOf(ctx, "crash", `
 		SELECT id FROM devices
 		WHERE in_service AND enrolment = 'enrolled'
-		AND id = ANY ($1::text[] || ARRAY(SELECT device_id FROM device_vitals WHERE safe_mode LIMIT $2)) LIMIT $2`,
-		collect(devices, func(id fleet.DeviceID) string { return cleanText(string(id)) }), maxAlerting)
+		AND id = ANY (ARRAY(SELECT device_id FROM device_boots WHERE at >= $2 GROUP BY device_id HAVING count(*) >= $1
+				LIMIT $3)
+			|| ARRAY(SELECT device_id FROM device_vitals WHERE safe_mode LIMIT $3)) LIMIT $3`,
+		restarts, since, maxAlerting)
 }
 
 // RolledBack are the devices that fell back from an update since then.

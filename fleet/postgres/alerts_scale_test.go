@@ -28,6 +28,10 @@ func TestConditionsOfALargeFleet(t *testing.T) {
 		`UPDATE device_inventories SET unexplained = true WHERE device_id = 'a00000000007'`,
 		`INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
 		SELECT id, now(), id = 'a00000000009', false, '{}' FROM devices`,
+		`INSERT INTO device_boots (device_id, at)
+		SELECT id, now() - make_interval(mins => i) FROM devices, generate_series(1, 3) i`,
+		`INSERT INTO device_boots (device_id, at) VALUES ('a00000000001', now()), ('a00000000001', now()),
+			('stranger', now()), ('stranger', now()), ('stranger', now()), ('stranger', now()), ('stranger', now())`,
 		`INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
 		SELECT now() - make_interval(mins => i), 40000, 0, 10000, 0 FROM generate_series(0, 100000) i`,
 		`ANALYZE`,
@@ -56,7 +60,7 @@ func TestConditionsOfALargeFleet(t *testing.T) {
 		}, 26},
 		{"offline", func() (int, error) { n, _, err := s.Share(t.Context(), q); return n, err }, 8331},
 		{"crashing", func() (int, error) {
-			l, err := s.Crashing(t.Context(), []fleet.DeviceID{"a00000000001", "stranger"})
+			l, err := s.Crashing(t.Context(), 5, now.Add(-time.Hour))
 			return len(l), err
 		}, 2},
 		{"tools", func() (int, error) {

@@ -101,8 +101,8 @@ func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	return fleet.Refuse(fleet.ErrConflict, "device_retired", "device", id)
 }
 
-// ReplaceDevice retires old and gives its name, tags, notes, time zone and
-// hold to its successor, which must be in service.
+// ReplaceDevice retires old and gives its name, tags, notes, time zone, transport
+// and hold to its successor, which must be in service.
 func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Principal, old, successor fleet.DeviceID,
 	at time.Time) error {
 	if old == successor {
@@ -127,7 +127,7 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Principal, old, succ
 		err = changeOne(ctx, tx, `
 			UPDATE devices new
 			SET name = o.name, name_key = o.name_key, tags = o.tags, tags_key = o.tags_key, notes = o.notes,
-				time_zone = o.time_zone,
+				time_zone = o.time_zone, transport_choice = o.transport_choice,
 				hold_reason = o.hold_reason, hold_kind = o.hold_kind, hold_id = o.hold_id, hold_name = o.hold_name,
 				hold_role = o.hold_role, hold_since = o.hold_since, hold_until = o.hold_until
 			FROM devices o

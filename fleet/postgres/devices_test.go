@@ -142,7 +142,7 @@ func TestChangesAreAudited(t *testing.T) {
 	}{
 		{"device.update", func(id fleet.DeviceID) error {
 			return s.UpdateDevice(ctx, admin, id, fleet.DevicePatch{Name: ptr("Front Door"), Notes: ptr("n"),
-				Tags: ptr([]string{"lab", "x"})})
+				Tags: ptr([]string{"lab", "x"}), Transport: ptr(fleet.TransportWebSocket)})
 		}},
 		{"device.hold", func(id fleet.DeviceID) error { return s.SetHold(ctx, admin, id, hold) }},
 		{"device.release", func(id fleet.DeviceID) error { return s.SetHold(ctx, admin, id, nil) }},
@@ -185,7 +185,8 @@ func TestChangesAreAudited(t *testing.T) {
 	}
 	heir, _ := s.Device(ctx, "successor")
 	same(t, heir.Hold, hold)
-	if heir.Name != "Front Door" || heir.Notes != "n" || !slices.Equal(heir.Tags, []string{"lab", "x"}) {
+	if heir.Name != "Front Door" || heir.Notes != "n" || !slices.Equal(heir.Tags, []string{"lab", "x"}) ||
+		heir.TransportChoice != fleet.TransportWebSocket {
 		t.Errorf("the successor inherits: %+v", heir)
 	}
 	wantKind(t, s.RetireDevice(ctx, admin, unit, now()), fleet.ErrConflict)

@@ -11,3 +11,5 @@ func TimelineQuery(ctx context.Context, f fleet.TimelineFilter) (sql string, arg
 	sql, args, _, err = timelineQuery(ctx, f)
 	return sql, args, err
 }
+
+var GrownTables = grownTables

@@ -33,7 +33,8 @@ func (s *Store) CreateOperator(ctx context.Context, by fleet.Principal, o fleet.
 	})
 }
 
-const operatorColumns = `id, name, role, scope, rest, password_hash, locale, created_at, disabled_at`
+const operatorColumns = `id, name, role, scope, rest, password_hash, locale, created_at, disabled_at,
+	signed_in_at, signed_in_from`
 
 type operatorRow struct {
 	ID           uuid.UUID
@@ -45,6 +46,8 @@ type operatorRow struct {
 	Locale       string
 	CreatedAt    time.Time
 	DisabledAt   *time.Time
+	SignedInAt   *time.Time
+	SignedInFrom string
 }
 
 // toOperator fails for a scope that this version cannot read: without it the
@@ -60,7 +63,7 @@ func toOperator(row pgx.CollectableRow) (fleet.Operator, error) {
 	}
 	return fleet.Operator{ID: r.ID, Name: r.Name, Role: r.Role, Scope: scope, PasswordHash: r.PasswordHash,
 		Locale:    r.Locale,
-		CreatedAt: r.CreatedAt, DisabledAt: r.DisabledAt}, nil
+		CreatedAt: r.CreatedAt, DisabledAt: r.DisabledAt, SignedInAt: r.SignedInAt, SignedInFrom: r.SignedInFrom}, nil
 }
 
 // Operators lists all operators by name.
@@ -94,11 +97,14 @@ func oneOperator(rows pgx.Rows, who any) (fleet.Operator, error) {
 	return o, nil
 }
 
-// SetOperatorPassword stores a new hash and ends nothing else: signing the
-// operator out is up to the caller.
+// SetOperatorPassword stores a new hash and ends the operator's logins.
 func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Principal, id uuid.UUID, hash string) error {
 	return s.audited(ctx, by, "operator.password", id.String(), nil, func(tx pgx.Tx) error {
-		return changeOne(ctx, tx, `UPDATE operators SET password_hash = $2 WHERE id = $1`, id, hash)
+		if err := changeOne(ctx, tx, `UPDATE operators SET password_hash = $2 WHERE id = $1`, id, hash); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id)
+		return err
 	})
 }
 
@@ -110,7 +116,12 @@ func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Principal, id 
 	}
 	return s.audited(ctx, by, action, id.String(), nil, func(tx pgx.Tx) error {
 		return withAdmin(ctx, tx, id, func() error {
-			return changeOne(ctx, tx, `UPDATE operators SET disabled_at = $2 WHERE id = $1`, id, at)
+			err := changeOne(ctx, tx, `UPDATE operators SET disabled_at = $2 WHERE id = $1`, id, at)
+			if err != nil || at == nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id)
+			return err
 		})
 	})
 }

@@ -118,6 +118,12 @@ const startFirmware = `
 	FROM ` + firmwareArgs + `
 	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
 
+// Only devices that are enrolled count: others also poll while they wait.
+const addBoots = `
+	INSERT INTO device_boots (device_id, at)
+	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[]) AS u (id, at, enrolment)
+	WHERE enrolment = 'enrolled'`
+
 // pollBatch is one transaction: what pgx sends as a batch commits as a whole.
 func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	text := func(of func(*enrolment.PollRecord) string) []string {
@@ -162,6 +168,7 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }))
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
+	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }))
 	queueAcceptances(&b, polls)
 	return &b
 }

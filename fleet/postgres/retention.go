@@ -12,6 +12,7 @@ type Retention struct {
 	Audit     time.Duration
 	Snapshots time.Duration // the rows; the files in the blob store stay
 	Vitals    time.Duration // reported by devices; the latest stays
+	Alerts    time.Duration // from their end on
 }
 
 // idempotencyTTL is how long a repeated request is recognised.
@@ -55,7 +56,7 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		keep         time.Duration
 	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
 		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.Calls},
-		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}} {
+		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
 		if t.keep <= 0 {
 			continue
 		}
@@ -72,17 +73,21 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	return removed, nil
 }
 
+// bootMemory is how long restarts of devices are remembered: as long as the longest
+// span in which alerts count them, and an hour.
+const bootMemory = 25 * time.Hour
+
 // quarantineMemory is how long a quarantine is remembered after its end.
 const quarantineMemory = 30 * 24 * time.Hour
 
 // DeleteExpired removes links, sessions, idempotency keys and quarantines that
-// have ended.
+// have ended, and restarts of devices that no alert counts any more.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
 		before       time.Time
 	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)},
-		{"sessions", "expiry", now},
+		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"device_boots", "at", now.Add(-bootMemory)},
 		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err

@@ -134,3 +134,40 @@ func TestRetainFanOutTargets(t *testing.T) {
 		t.Errorf("targets are left of the fan-outs %v; want %v", left, young.ID)
 	}
 }
+
+// Alerts that have ended go with age, those that have not stay; their events go
+// with them. So do restarts that no alert counts any more.
+func TestOldAlerts(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	at := time.Date(2031, 5, 20, 12, 0, 0, 0, time.UTC)
+	for _, a := range []struct {
+		state string
+		began int // days ago
+		ended any
+	}{{"ended", 200, at.AddDate(0, 0, -91)}, {"ended", 200, at.AddDate(0, 0, -89)}, {"open", 200, nil}} {
+		_, err := db.Exec(ctx, `WITH a AS (INSERT INTO alerts (id, kind, subject, state, severity, began_at, ended_at)
+				VALUES (gen_random_uuid(), 'disk_low', gen_random_uuid()::text, $1, 'bad', $2, $3) RETURNING id, began_at)
+			INSERT INTO alert_events (alert_id, at, event, severity, devices) SELECT id, began_at, 'opened', 'bad', 0 FROM a`,
+			a.state, at.AddDate(0, 0, -a.began), a.ended)
+		check(t, err)
+	}
+	count := func(table string) (n int) {
+		check(t, db.QueryRow(ctx, `SELECT count(*) FROM `+table).Scan(&n))
+		return n
+	}
+	if removed, err := s.Retain(ctx, postgres.Retention{}, at); removed != 0 || err != nil {
+		t.Fatalf("keeping for ever removed %d, %v", removed, err)
+	}
+	removed, err := s.Retain(ctx, postgres.Retention{Alerts: 90 * 24 * time.Hour}, at)
+	if removed != 1 || err != nil || count("alerts") != 2 || count("alert_events") != 2 {
+		t.Errorf("removed %d (%v), %d alerts and %d events are left; want 1, 2, 2", removed, err, count("alerts"),
+			count("alert_events"))
+	}
+	_, err = db.Exec(ctx, `INSERT INTO device_boots VALUES ('a', $1), ('a', $2)`, at.Add(-26*time.Hour), at.Add(-23*time.Hour))
+	check(t, err)
+	check(t, s.DeleteExpired(ctx, at))
+	if n := count("device_boots"); n != 1 {
+		t.Errorf("%d restarts are left, want that of the last day", n)
+	}
+}

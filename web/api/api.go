@@ -69,6 +69,7 @@ type Options struct {
 	Audit         fleet.AuditStore
 	Idempotency   fleet.IdempotencyStore
 	Events        *fleet.Events
+	Report        func(ctx context.Context) (fleet.SystemReport, error) // how this fleetd runs
 
 	Version   string        // of fleetd, for the OpenAPI document
 	Heartbeat time.Duration // how often a quiet event stream says something. Default: 15s
@@ -138,6 +139,7 @@ func newAPI(o Options) *api {
 	a.registerUpstreams()
 	a.registerAlerts()
 	a.registerAlertMail()
+	a.registerSystem()
 	a.registerEvents()
 	a.serveDocument()
 	a.router.NotFound(a.noSuchPath)

@@ -33,7 +33,7 @@ func (a *api) registerDeviceActs() {
 		"keep binds the credentials to one unit and refuses the other; reenrol takes them from both, and who starts next asks "+
 			"to join; dismiss only removes the mark. New evidence makes a new conflict.", fleet.RoleOperator), a.resolveConflict)
 	register(a, act("replace", "Replace a device by another unit",
-		"It is retired; its name, tags, notes, time zone and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
+		"It is retired; its name, tags, notes, time zone, transport and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
 }
 
 type claimInput struct {

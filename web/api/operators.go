@@ -26,6 +26,16 @@ func (a *api) registerOperators() {
 		summary: "Change what an operator may do, lock one out or in, or set the password",
 		about: "What is left out stays. It holds from the operator's next request on. " +
 			"Operators cannot change their own role or scope, and the last admin of the whole fleet stays one."}, a.updateOperator)
+	const sessions = "/operators/{id}/sessions"
+	register(a, operation{id: "list-operator-sessions", reach: access.Fleet,
+		method: http.MethodGet, path: sessions, role: fleet.RoleAdmin,
+		noun: "operator", summary: "List where an operator is signed in to the console"}, a.listSessions)
+	register(a, operation{id: "end-operator-sessions", reach: access.Fleet,
+		method: http.MethodDelete, path: sessions, role: fleet.RoleAdmin,
+		noun: "operator", summary: "Sign an operator out everywhere"}, a.endSessions)
+	register(a, operation{id: "end-operator-session", reach: access.Fleet,
+		method: http.MethodDelete, path: sessions + "/{session}", role: fleet.RoleAdmin,
+		noun: "session", summary: "Sign an operator out of one browser"}, a.endSession)
 }
 
 type operatorView struct {
@@ -36,13 +46,16 @@ type operatorView struct {
 	Rest       fleet.Role `json:"rest" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: they do not exist for the operator"`
 	CreatedAt  time.Time  `json:"created_at"`
 	DisabledAt *time.Time `json:"disabled_at" doc:"Since when the operator is locked out"`
+
+	SignedInAt   *time.Time `json:"signed_in_at" doc:"Latest sign-in to the console"`
+	SignedInFrom string     `json:"signed_in_from" doc:"Its address"`
 }
 
 func operator(o fleet.Operator) operatorView {
 	scope := cmp.Or(o.Scope, &fleet.Scope{})
 	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, Scope: scope.Filter.Text, Rest: scope.Rest,
 		CreatedAt:  utc(o.CreatedAt),
-		DisabledAt: utcOrNil(o.DisabledAt)}
+		DisabledAt: utcOrNil(o.DisabledAt), SignedInAt: utcOrNil(o.SignedInAt), SignedInFrom: o.SignedInFrom}
 }
 
 func (a *api) listOperators(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[operatorView]], error) {
@@ -116,4 +129,50 @@ func (a *api) updateOperator(ctx context.Context, by fleet.Principal, in *update
 		return nil, err
 	}
 	return answerWith(operator(o)), nil
+}
+
+type sessionView struct {
+	ID        uuid.UUID `json:"id" format:"uuid"`
+	Browser   string    `json:"browser" doc:"Short name; empty if it is not known"`
+	UserAgent string    `json:"user_agent"`
+	Address   string    `json:"address" doc:"Of the latest request"`
+	CreatedAt time.Time `json:"created_at"`
+	SeenAt    time.Time `json:"seen_at" doc:"Latest request, to within a minute"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+func session(l fleet.Login) sessionView {
+	return sessionView{ID: l.ID, Browser: fleet.BrowserName(l.Agent), UserAgent: l.Agent, Address: l.Address,
+		CreatedAt: utc(l.CreatedAt), SeenAt: utc(l.SeenAt), ExpiresAt: utc(l.ExpiresAt)}
+}
+
+func (a *api) listSessions(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[list[sessionView]], error) {
+	if _, err := a.Operators.Operator(ctx, in.uuid()); err != nil {
+		return nil, err
+	}
+	logins, err := a.Operators.Logins(ctx, by, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return listOf(logins, session), nil
+}
+
+func (a *api) endSessions(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
+	if _, err := a.Operators.Operator(ctx, in.uuid()); err != nil {
+		return nil, err
+	}
+	_, err := a.Operators.EndLogins(ctx, by, in.uuid(), uuid.Nil)
+	return &empty{}, err
+}
+
+type endSessionInput struct {
+	IDPath
+	Session string `path:"session" format:"uuid"`
+}
+
+func (in *endSessionInput) pathID() string { return in.Session }
+
+func (a *api) endSession(ctx context.Context, by fleet.Principal, in *endSessionInput) (*empty, error) {
+	id, _ := uuid.Parse(in.Session) // the document has made sure that it is one
+	return &empty{}, a.Operators.EndLogin(ctx, by, in.uuid(), id)
 }

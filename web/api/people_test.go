@@ -65,6 +65,83 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+func TestOperatorSessions(t *testing.T) {
+	w := newWorld(t)
+	o, err := w.operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "ann", Password: "correct horse",
+		Access: fleet.Access{Role: fleet.RoleViewer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+	open := func(address string) fleet.Login {
+		l, err := w.operators.OpenLogin(t.Context(), o, time.Hour, address, firefox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := open("192.0.2.1")
+	open("192.0.2.2")
+	open("192.0.2.3")
+	path := "/operators/" + o.ID.String() + "/sessions"
+	listed := func() []sessionView {
+		return decode[list[sessionView]](t, w.as(t, fleet.RoleAdmin, "GET", path, ""), 200).Items
+	}
+	if all := listed(); len(all) != 3 || all[0].Address != "192.0.2.3" || all[0].Browser != "Firefox · Linux" {
+		t.Errorf("the sessions are %+v", all)
+	}
+	if all := decode[list[operatorView]](t, w.get(t, "/operators"), 200).Items; all[0].SignedInAt == nil ||
+		all[0].SignedInFrom != "192.0.2.3" {
+		t.Errorf("the latest sign-in is %+v", all[0])
+	}
+	if r := w.as(t, fleet.RoleOperator, "DELETE", path, ""); r.status != 403 {
+		t.Errorf("an operator is answered %d %s", r.status, r.body)
+	}
+	const nothing = "/01a1fc6b-6015-711c-9d5d-5b739ab112aa"
+	tests := []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"DELETE", path + "/" + first.ID.String(), 204, ""},
+		{"DELETE", path + "/" + first.ID.String(), 404, "unknown_session"},
+		{"DELETE", path + "/x", 422, "invalid_request"},
+		{"GET", "/operators" + nothing + "/sessions", 404, "unknown_operator"},
+		{"DELETE", "/operators" + nothing + "/sessions", 404, "unknown_operator"},
+		{"DELETE", "/operators" + nothing + "/sessions/" + first.ID.String(), 404, "unknown_session"},
+	}
+	for _, tt := range tests {
+		r := w.as(t, fleet.RoleAdmin, tt.method, tt.path, "")
+		if r.status != tt.status || tt.code != "" && r.problem(t).Code != tt.code {
+			t.Errorf("%s %s is answered %d %s, want %d %s", tt.method, tt.path, r.status, r.body, tt.status, tt.code)
+		}
+	}
+	if all := listed(); len(all) != 2 {
+		t.Errorf("after one has ended there are %+v", all)
+	}
+	if r := w.as(t, fleet.RoleAdmin, "DELETE", path, ""); r.status != 204 || len(listed()) != 0 {
+		t.Errorf("ending all is answered %d %s, and leaves %+v", r.status, r.body, listed())
+	}
+	open("192.0.2.4")
+	w.as(t, fleet.RoleAdmin, "PATCH", "/operators/"+o.ID.String(), `{"password":"battery staple"}`)
+	if all := listed(); len(all) != 0 {
+		t.Errorf("with another password there are still %+v", all)
+	}
+	walk(t, w, "/audit?limit=1&action=operator.end_session", 2)
+}
+
+func TestSystem(t *testing.T) {
+	w := newWorld(t)
+	v := decode[systemView](t, w.as(t, fleet.RoleAdmin, "GET", "/system", ""), 200)
+	if v.Version != "1.2.3" || v.Database.Bytes == 0 || v.Database.Migration < 36 || len(v.Database.Tables) == 0 ||
+		v.Database.Pool.Most == 0 {
+		t.Errorf("answered %+v", v)
+	}
+	if r := w.as(t, fleet.RoleOperator, "GET", "/system", ""); r.status != 403 {
+		t.Errorf("an operator is answered %d", r.status)
+	}
+}
+
 func TestAudit(t *testing.T) {
 	w := newWorld(t)
 	w.post(t, "/devices/a085e3112233/hold", `{"reason":"on the bench"}`)

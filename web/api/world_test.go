@@ -218,6 +218,11 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Alerts: w.alerts,
 		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		Report: func(ctx context.Context) (r fleet.SystemReport, err error) {
+			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
+			r.Database, err = w.store.DatabaseReport(ctx)
+			return r, err
+		},
 		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
 }
 

@@ -1653,7 +1653,7 @@ func (v AlertSettingsPage) Page() templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var88 templ.SafeURL
-				templ_7745c5c3_Var88, templ_7745c5c3_Err = templ.JoinURLErrs(PathSettings)
+				templ_7745c5c3_Var88, templ_7745c5c3_Err = templ.JoinURLErrs(PathWebhooks)
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/alerts.templ`, Line: 277, Col: 27}
 				}

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"fleetd/fleet"
-	"fleetd/fleet/webhook"
 
 	"github.com/a-h/templ"
 )
 
 // Addresses of approvals.
 const (
-	PathApprovals = "/approvals"         // GET state ("decided" or none), limit, cursor
-	PathWebhooks  = "/settings/webhooks" // POST name, url, events
+	PathApprovals = "/approvals" // GET state ("decided" or none), limit, cursor
 )
 
 // ApprovalPath is the page of an approval; POST "approve", "deny" or "withdraw"
@@ -28,9 +26,6 @@ func ApprovalPath(id string, parts ...string) string {
 	}
 	return path
 }
-
-// WebhookPath acts on a webhook: "test", "delete", "enable" or "disable".
-func WebhookPath(id, act string) string { return PathWebhooks + "/" + url.PathEscape(id) + "/" + act }
 
 // An ApprovalsPage is the inbox, or what was decided: GET [PathApprovals].
 type ApprovalsPage struct {
@@ -114,32 +109,6 @@ func (v ApprovalCard) effect() string {
 // approvalTones says what each state means to a person on call.
 var approvalTones = map[fleet.ApprovalState]tone{fleet.ApprovalWaiting: toneBusy, fleet.ApprovalApproved: toneGood,
 	fleet.ApprovalDenied: toneWarn, fleet.ApprovalExpired: toneNone, fleet.ApprovalWithdrawn: toneNone}
-
-// A WebhookRow is a webhook in the settings.
-type WebhookRow struct {
-	ID, Name, URL string
-	Events        []string
-	Enabled       bool
-	At            *time.Time // of the last delivery
-	OK            bool
-	Status        int
-	Why           string // why it failed, in the page's language
-}
-
-// webhookEvents are what a webhook can be made for.
-var webhookEvents = func() (all []string) {
-	for _, e := range webhook.EventKinds {
-		all = append(all, string(e))
-	}
-	return all
-}()
-
-func webhookSwitch(enabled bool) string {
-	if enabled {
-		return "disable"
-	}
-	return "enable"
-}
 
 // ApprovalBadge is the count in the navigation as a live stream sends it.
 func ApprovalBadge(n int) templ.Component { return approvalBadge(n) }

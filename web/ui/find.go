@@ -62,15 +62,16 @@ func (v FindPage) empty() bool {
 
 // findable are the pages that have no entry of the navigation.
 var findable = []pageLink{{"fanout.new", PathFanOutNew}, {"campaign.new", PathCampaignNew}, {"claim.action", PathClaim},
-	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp}}
+	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp},
+	{"account.title", PathAccount}}
 
 // FindPages returns the pages whose name contains the text, in any language: a
 // Chinese operator may type what an English colleague said. Without a text it
 // returns those of the navigation.
-func FindPages(_ context.Context, text string) []FoundPage {
+func FindPages(ctx context.Context, text string) []FoundPage {
 	var all []pageLink
 	for _, p := range nav {
-		all = append(all, p.pages...)
+		all = append(all, shownPages(ctx, p.pages)...)
 	}
 	if text != "" {
 		all = append(all, findable...)

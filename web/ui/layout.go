@@ -48,8 +48,18 @@ var nav = []place{
 	{"firmware", "nav.releases", []pageLink{{"firmware.nav", PathFirmware}, {"campaign.title", PathCampaigns}},
 		[]string{PathFlash}},
 	{"settings", "nav.settings", []pageLink{{"nav.general", PathSettings}, {"policy.title", PathPolicies},
-		{"upstreams.title", PathUpstreams}, {"alerts.title", PathAlertSettings},
-		{"serials.title", PathSerials}, {"keys.title", PathKeys}}, nil},
+		{"upstreams.title", PathUpstreams}, {"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks},
+		{"serials.title", PathSerials}, {"keys.title", PathKeys}, {"settings.system", PathSystem}}, nil},
+}
+
+// adminPages are not shown to others.
+var adminPages = []string{PathWebhooks, PathSystem}
+
+// shownPages leaves out the pages that the viewer may not see.
+func shownPages(ctx context.Context, pages []pageLink) []pageLink {
+	return slices.DeleteFunc(slices.Clone(pages), func(l pageLink) bool {
+		return slices.Contains(adminPages, l.path) && !page(ctx).Admin
+	})
 }
 
 func (p place) path() string { return p.pages[0].path }
@@ -90,7 +100,7 @@ func (l pageLink) current(ctx context.Context) string {
 func siblings(ctx context.Context) []pageLink {
 	for _, p := range nav {
 		if len(p.pages) > 1 && slices.ContainsFunc(p.pages, func(l pageLink) bool { return l.path == path(ctx) }) {
-			return p.pages
+			return shownPages(ctx, p.pages)
 		}
 	}
 	return nil

@@ -848,6 +848,10 @@ func replacedText(ctx context.Context, v any) string {
 	switch v := v.(type) {
 	case string:
 		s = shorten(v, 200)
+	case fleet.Transport:
+		if v != "" {
+			s = t(ctx, "transport."+string(v))
+		}
 	case []string:
 		s = strings.Join(v, ", ")
 	case *fleet.Hold:

@@ -42,6 +42,7 @@ type Page struct {
 	Now   time.Time      // zero takes the present
 
 	Operator  *Operator // who is signed in; nil before sign-in
+	Admin     bool      // an admin of the whole fleet is
 	URL       *url.URL  // of the request: marks the current place, and where a language switch returns
 	Open      bool      // enrolment is "open": every page says so
 	Waiting   int       // devices waiting for a person: shown at Devices

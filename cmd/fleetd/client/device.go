@@ -26,7 +26,7 @@ type DeviceCommand struct {
 	Hold      deviceHold      `cmd:"" help:"Keep everyone else from acting on a device."`
 	Release   deviceRelease   `cmd:"" help:"End a hold."`
 	Transport deviceTransport `cmd:"" help:"Choose how devices connect from their next start on."`
-	Replace   deviceReplace   `cmd:"" help:"Retire a device and give its name, tags, notes and hold to another unit."`
+	Replace   deviceReplace   `cmd:"" help:"Retire a device and give its name, tags, notes, time zone, transport and hold to another unit."`
 }
 
 type deviceList struct {

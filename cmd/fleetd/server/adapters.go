@@ -95,10 +95,9 @@ func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	return s.broker.Connection(id)
 }
 
-// evidence passes what is observed of devices to the campaigns, and restarts to the
-// alerts. The engine starts after the broker, whose first connections it finds in the records.
+// evidence passes what is observed of devices to the campaigns. The engine starts
+// after the broker, whose first connections it finds in the records.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
-	s.restarts.Observe(id, e)
 	if engine := s.engine.Load(); engine != nil {
 		engine.Observe(rollout.OfDevice(id, e))
 	}

@@ -23,7 +23,7 @@ import (
 
 // watchAlerts starts the loop that looks whether the fleet is well.
 func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
-	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log, Restarts: &s.restarts,
+	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log,
 		Disks: s.disks, Every: s.cfg.alertEvery,
 		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }}
 	if cert != nil {

@@ -112,6 +112,10 @@ type Config struct {
 	// the history of vitals, which is kept for telemetry.VitalsKept at most.
 	Retention time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
 
+	// AlertRetention is how long alerts are kept after their end. 0 keeps them for ever. The command line sets 90 days
+	// by default.
+	AlertRetention time.Duration `help:"How long alerts are kept after their end; 0 keeps them for ever." default:"2160h" env:"FLEETD_ALERT_RETENTION"`
+
 	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
 	TimeZone string `help:"Time zone of devices that have none set (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
 
@@ -239,6 +243,9 @@ func (c *Config) check() error {
 	}
 	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
 		return fmt.Errorf("--serial-proof %q is not known: write accept or mark", c.SerialProof)
+	}
+	if c.AlertRetention < 0 {
+		return errors.New("--alert-retention cannot be negative; 0 keeps alerts for ever")
 	}
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
 		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")

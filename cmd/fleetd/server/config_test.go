@@ -66,7 +66,8 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	if _, err := parser.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	zero.CollectDumps, zero.ConversationWait = true, 10*time.Minute // what the command line turns on
+	// What the command line turns on.
+	zero.CollectDumps, zero.ConversationWait, zero.AlertRetention = true, 10*time.Minute, 90*24*time.Hour
 	for _, c := range []*Config{&flags, &zero} {
 		if err := c.check(); err != nil {
 			t.Fatal(err)

@@ -51,7 +51,8 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
 		ConnContext: device.WithConn,
 		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
-		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx), Log: s.log,
+		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
+		Report: s.reporter.report, Log: s.log,
 	})
 }
 
@@ -78,7 +79,7 @@ func (s *Server) rest() http.Handler {
 		Upstreams: s.Upstreams, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
-		Idempotency: s.store, Events: s.Events, Version: s.cfg.Version, Log: s.log})
+		Idempotency: s.store, Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
 }
 
 // tester tries calls for those who look at the policy.

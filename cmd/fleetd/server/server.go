@@ -94,8 +94,8 @@ type Server struct {
 	coreDumps atomic.Pointer[telemetry.CoreDumps]
 	logs      atomic.Pointer[telemetry.Logs]
 
-	voiceWanted   chan struct{}  // the voice servers changed
-	restarts      alert.Restarts // of devices
+	voiceWanted   chan struct{} // the voice servers changed
+	reporter      *systemReporter
 	zone          *time.Location // of devices that have none set
 	accounts      *voice.Accounts
 	vision        *fleet.VisionTokens
@@ -120,7 +120,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, UsageError{err}
 	}
-	log := cfg.logger()
+	log, started := cfg.logger(), time.Now().UTC()
 	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{}}
 	defer func() {
 		if err != nil {
@@ -207,7 +207,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
 	s.stages.onStop("webhooks", s.Webhooks.Close)
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept()}, Webhooks: s.Webhooks, Logger: log})
+		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},
+		Webhooks: s.Webhooks, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -357,6 +358,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.openGateway(); err != nil {
 		return nil, err
 	}
+	s.reporter = &systemReporter{server: s, cert: cert, started: started}
 	console, err := s.console(ctx)
 	if err != nil {
 		return nil, err

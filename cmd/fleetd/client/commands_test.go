@@ -1,0 +1,198 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// commands are those that the tests run, as the program has them.
+type commands struct {
+	Device   DeviceCommand   `cmd:""`
+	Upstream UpstreamCommand `cmd:""`
+	Policy   PolicyCommand   `cmd:""`
+	Approval ApprovalCommand `cmd:""`
+	System   SystemCommand   `cmd:""`
+}
+
+// A rest is a server that answers by script and remembers what it was asked.
+type rest struct {
+	*httptest.Server
+	answers map[string]string // "GET /path" to JSON; "409 {...}" for a failure
+	asked   []string          // "GET /path?query body"
+}
+
+func newREST(t *testing.T, answers map[string]string) *rest {
+	s := &rest{answers: answers}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		path := strings.TrimPrefix(r.URL.Path, "/api/v1")
+		at := path
+		if r.URL.RawQuery != "" {
+			at += "?" + r.URL.RawQuery
+		}
+		s.asked = append(s.asked, strings.TrimSpace(r.Method+" "+at+" "+string(body)))
+		if r.Header.Get("Authorization") != "Bearer flt_good" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		answer, ok := s.answers[r.Method+" "+path]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if text, failed := strings.CutPrefix(answer, "409 "); failed {
+			w.WriteHeader(http.StatusConflict)
+			answer = text
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// run parses a command line, runs it against the server, and returns what it
+// printed.
+func (s *rest) run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	s.asked = nil
+	var c commands
+	parser, err := kong.New(&c, kong.BindTo(t.Context(), (*context.Context)(nil)), kong.Exit(func(int) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, err := parser.Parse(append(args, "--url", s.URL, "--token", "flt_good"))
+	if err != nil {
+		return "", err
+	}
+	out, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	stdout := os.Stdout
+	os.Stdout = out
+	err = command.Run()
+	os.Stdout = stdout
+	printed, _ := os.ReadFile(out.Name())
+	return string(printed), err
+}
+
+// A commandTest runs a command line, and says what the server is to be asked.
+type commandTest struct {
+	args    []string
+	asks    []string
+	prints  string // part of it
+	failure string // part of the error; "" for none
+}
+
+func testCommands(t *testing.T, s *rest, tests []commandTest) {
+	t.Helper()
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			printed, err := s.run(t, tt.args...)
+			if tt.failure == "" && err != nil || tt.failure != "" && (err == nil ||
+				!strings.Contains(err.Error(), tt.failure)) {
+				t.Errorf("the error is %v, want %q", err, tt.failure)
+			}
+			if !slices.Equal(s.asked, tt.asks) {
+				t.Errorf("the server was asked %q, want %q", s.asked, tt.asks)
+			}
+			if !strings.Contains(printed, tt.prints) {
+				t.Errorf("printed %q, want %q in it", printed, tt.prints)
+			}
+		})
+	}
+}
+
+func TestUpstreamCommands(t *testing.T) {
+	const one = `{"id":"u1","name":"lab","kind":"websocket","url":"ws://lab:8000/","enabled":true,"position":0,"health":{}}`
+	s := newREST(t, map[string]string{"GET /upstreams": `{"items":[` + one + `],"version":3}`, "POST /upstreams": one,
+		"PATCH /upstreams/u1": one, "DELETE /upstreams/u1": ``, "POST /upstreams/u1/check": `{"ok":true,"took_ms":12}`,
+		"POST /upstreams/u2/check": `{"ok":false,"message":"no answer"}`,
+		"GET /upstreams/match":     `{"steps":[{"name":"lab","outcome":"fits","term":""}]}`,
+		"DELETE /upstreams/flag":   `409 {"status":409,"code":"upstream_fixed","detail":"it is set by a flag"}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"upstream", "list"}, asks: []string{"GET /upstreams"}, prints: "ws://lab:8000/"},
+		{args: []string{"upstream", "add", "lab", "ws://lab:8000/", "-q", "tag:lab", "--no-tools", "--position", "0"},
+			asks:   []string{`POST /upstreams {"devices":"tag:lab","kind":"websocket","name":"lab","position":0,"tools":false,"url":"ws://lab:8000/"}`},
+			prints: `"u1"`},
+		{args: []string{"upstream", "set", "u1", "--no-enabled", "--if-version", "3"},
+			asks: []string{`PATCH /upstreams/u1 {"enabled":false,"version":3}`}},
+		{args: []string{"upstream", "remove", "u1"}, asks: []string{"DELETE /upstreams/u1"}},
+		{args: []string{"upstream", "remove", "flag"}, asks: []string{"DELETE /upstreams/flag"},
+			failure: "it is set by a flag (upstream_fixed)"},
+		{args: []string{"upstream", "check", "u1"}, asks: []string{"POST /upstreams/u1/check {}"}, prints: "12"},
+		{args: []string{"upstream", "check", "u2"}, asks: []string{"POST /upstreams/u2/check {}"}, failure: "no answer"},
+		{args: []string{"upstream", "match", "a0:85:e3:11:22:33"},
+			asks: []string{"GET /upstreams/match?device=a0%3A85%3Ae3%3A11%3A22%3A33"}, prints: "fits"},
+		{args: []string{"upstream", "add", "lab", "--kind", "telephone"}, failure: "telephone"},
+		{args: []string{"upstream", "add"}, failure: "<name>"},
+	})
+}
+
+func TestTransportCommand(t *testing.T) {
+	device := func(id, choice string) string {
+		b, _ := json.Marshal(map[string]string{"id": id, "transport_choice": choice})
+		return string(b)
+	}
+	s := newREST(t, map[string]string{
+		"GET /devices":          `{"items":[` + device("d1", "mqtt") + `,` + device("d2", "ws") + `],"next_cursor":null}`,
+		"PATCH /devices/d1":     device("d1", "ws"),
+		"GET /devices/d1":       device("d1", "mqtt"),
+		"PATCH /devices/absent": `{}`})
+	testCommands(t, s, []commandTest{
+		// One that has it already is not asked again.
+		{args: []string{"device", "transport", "ws", "tag:lab"}, asks: []string{"GET /devices?limit=500&q=tag%3Alab",
+			`PATCH /devices/d1 {"transport_choice":"ws"}`}, prints: `"d1"`},
+		{args: []string{"device", "transport", "mqtt", "tag:lab"}, asks: []string{"GET /devices?limit=500&q=tag%3Alab",
+			`PATCH /devices/d2 {"transport_choice":"mqtt"}`}, failure: "404"},
+		{args: []string{"device", "transport", "pigeon", "tag:lab"}, failure: "pigeon"},
+		{args: []string{"device", "transport", "ws"}, failure: "<query>"},
+	})
+}
+
+func TestPolicyCommands(t *testing.T) {
+	s := newREST(t, map[string]string{
+		"GET /policies":       `{"items":[{"id":"p1","name":"nights","decision":"deny","enabled":true}],"otherwise":"allow"}`,
+		"POST /policies/test": `{"items":[{"device_id":"d1","outcome":"denied","verdict":"deny"}]}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"policy", "list"}, asks: []string{"GET /policies"}, prints: "nights"},
+		{args: []string{"policy", "test", "self.reboot", `{"a":1}`, "--device", "d1", "--role", "viewer"},
+			asks:   []string{`POST /policies/test {"arguments":{"a":1},"device":"d1","principal":{"kind":"model","name":"","role":"viewer"},"q":"","tool":"self.reboot"}`},
+			prints: "denied"},
+		{args: []string{"policy", "test", "self.reboot", "--token-id", "t1"},
+			asks: []string{`POST /policies/test {"arguments":{},"device":"","principal":{"token_id":"t1"},"q":"","tool":"self.reboot"}`}},
+		{args: []string{"policy", "test", "self.reboot", "{"}, failure: "arguments are not JSON"},
+		{args: []string{"policy", "test", "self.reboot", "--device", "d1", "-q", "tag:lab"}, failure: "can't be used together"},
+	})
+}
+
+func TestApprovalCommands(t *testing.T) {
+	const waiting = `{"id":"a1","state":"waiting","tool":"self.reboot","arguments":{},"asked_by":{"name":"claude"}}`
+	s := newREST(t, map[string]string{"GET /approvals": `{"items":[` + waiting + `],"next_cursor":null}`,
+		"POST /approvals/a1/approve": waiting,
+		"POST /approvals/a1/deny":    `409 {"status":409,"code":"approval_decided","detail":"it was decided before"}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"approval", "list"}, asks: []string{"GET /approvals?limit=500&state=waiting"}, prints: "claude"},
+		{args: []string{"approval", "list", "--state", "all", "--limit", "7"}, asks: []string{"GET /approvals?limit=7"}},
+		{args: []string{"approval", "approve", "a1", "--reason", "fine"},
+			asks: []string{`POST /approvals/a1/approve {"reason":"fine"}`}, prints: `"a1"`},
+		{args: []string{"approval", "deny", "a1", "not now"}, asks: []string{`POST /approvals/a1/deny {"reason":"not now"}`},
+			failure: "it was decided before (approval_decided)"},
+		{args: []string{"approval", "list", "--state", "odd"}, failure: "odd"},
+	})
+}
+
+func TestSystemCommand(t *testing.T) {
+	s := newREST(t, map[string]string{"GET /system": `{"version":"1.2.3"}`})
+	testCommands(t, s, []commandTest{{args: []string{"system"}, asks: []string{"GET /system"}, prints: "1.2.3"}})
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fleetd/fleet"
+)
+
+// licences is the output of scripts/licences: name, kind, licence and version.
+//
+//go:embed licences.tsv
+var licences string
+
+// Bounds of a report: how long the database may take, and how long an answer is
+// good for, so that pages that are loaded again and again cost nothing.
+const (
+	reportTimeout = 5 * time.Second
+	reportFresh   = 5 * time.Second
+)
+
+// A systemReporter says how this server runs.
+type systemReporter struct {
+	server  *Server
+	cert    *certificate // nil without TLS
+	started time.Time
+
+	mu   sync.Mutex
+	at   time.Time
+	last fleet.SystemReport
+}
+
+func (r *systemReporter) report(ctx context.Context) (fleet.SystemReport, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := time.Now(); now.Sub(r.at) > reportFresh {
+		made, err := r.read(ctx)
+		if err != nil {
+			return fleet.SystemReport{}, err
+		}
+		r.at, r.last = now, made
+	}
+	return r.last, nil
+}
+
+func (r *systemReporter) read(ctx context.Context) (v fleet.SystemReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	s := r.server
+	if v.Database, err = s.store.DatabaseReport(ctx); err != nil {
+		return v, err
+	}
+	if v.Images, err = s.store.StoredImages(ctx); err != nil {
+		return v, err
+	}
+	v.Database.Embedded = s.cfg.DatabaseURL == ""
+	v.Version, v.Node, v.StartedAt = s.cfg.Version, s.cfg.NodeName, r.started
+	v.GoVersion, v.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	v.Memory = int64(memory.Sys)
+	for _, d := range s.disks() {
+		v.Disks = append(v.Disks, fleet.DiskReport{Name: d.Name, Free: d.Free, Total: d.Total})
+	}
+	if r.cert != nil {
+		v.Certificates = []fleet.CertificateReport{{Name: filepath.Base(r.cert.certFile), Ends: r.cert.expiry().UTC()}}
+	}
+	b := s.broker.Stats()
+	v.Broker = fleet.BrokerReport{Connections: b.Connections, Sockets: b.Sockets, Onboarding: b.Onboarding,
+		MessagesIn: b.PublishesIn, MessagesOut: b.PublishesOut, Dropped: b.OutboxFull}
+	for _, n := range b.Refused {
+		v.Broker.Refused += n
+	}
+	v.Parts = parts(&v)
+	return v, nil
+}
+
+// parts lists the modules that are linked, and what the console ships. It also
+// sets the commit that was built.
+func parts(v *fleet.SystemReport) (all []fleet.SystemPart) {
+	known := make(map[string]string) // licences of modules
+	for line := range strings.Lines(licences) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		p := fleet.SystemPart{Name: f[0], Kind: fleet.SystemPartKind(f[1]), Licence: f[2], Version: f[3]}
+		if p.Kind == fleet.PartModule {
+			known[p.Name] = p.Licence
+		} else {
+			all = append(all, p)
+		}
+	}
+	all = append(all, fleet.SystemPart{Name: "std", Kind: fleet.PartModule, Version: runtime.Version(),
+		Licence: known["std"]})
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return all
+	}
+	for _, m := range info.Deps {
+		all = append(all, fleet.SystemPart{Name: m.Path, Kind: fleet.PartModule, Licence: known[m.Path],
+			Version: cmp.Or(m.Replace, m).Version})
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	slices.SortFunc(all, func(a, b fleet.SystemPart) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}

@@ -1,0 +1,106 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet"
+)
+
+// maxLogins bounds the list of one operator's logins.
+const maxLogins = 200
+
+const loginColumns = `id, operator_id, created_at, seen_at, expires_at, address, agent`
+
+func toLogin(row pgx.CollectableRow) (l fleet.Login, err error) {
+	err = row.Scan(&l.ID, &l.Operator, &l.CreatedAt, &l.SeenAt, &l.ExpiresAt, &l.Address, &l.Agent)
+	return l, err
+}
+
+// AddLogin stores a login, and that it is the operator's latest.
+func (s *Store) AddLogin(ctx context.Context, l fleet.Login) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := changeOne(ctx, tx, `UPDATE operators SET signed_in_at = $2, signed_in_from = $3 WHERE id = $1`,
+			l.Operator, l.CreatedAt, cleanText(l.Address)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO logins (`+loginColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			l.ID, l.Operator, l.CreatedAt, l.SeenAt, l.ExpiresAt, cleanText(l.Address), cleanText(l.Agent))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("login of operator %s: %w", l.Operator, domainError(err))
+	}
+	return nil
+}
+
+// Login returns a login that has not ended, or [fleet.ErrNotFound].
+func (s *Store) Login(ctx context.Context, id uuid.UUID, now time.Time) (fleet.Login, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+loginColumns+` FROM logins WHERE id = $1 AND expires_at > $2`, id, now)
+	l, err := pgx.CollectExactlyOneRow(rows, toLogin)
+	if err != nil {
+		return l, fmt.Errorf("login %s: %w", id, domainError(err))
+	}
+	return l, nil
+}
+
+// Logins lists an operator's logins that have not ended, the latest used first.
+func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]fleet.Login, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+loginColumns+` FROM logins WHERE operator_id = $1 AND expires_at > $2
+		ORDER BY seen_at DESC, id DESC LIMIT $3`, operator, now, maxLogins)
+	list, err := pgx.CollectRows(rows, toLogin)
+	if err != nil {
+		return nil, fmt.Errorf("logins of operator %s: %w", operator, domainError(err))
+	}
+	return list, nil
+}
+
+// TouchLogin notes the latest request of a login.
+func (s *Store) TouchLogin(ctx context.Context, id uuid.UUID, at time.Time, address string) error {
+	_, err := s.db.Exec(ctx, `UPDATE logins SET seen_at = $2, address = $3 WHERE id = $1`, id, at, cleanText(address))
+	if err != nil {
+		return fmt.Errorf("login %s: %w", id, domainError(err))
+	}
+	return nil
+}
+
+// DeleteLogin removes a login whose operator left. It is no act on the fleet: it
+// has no audit entry.
+func (s *Store) DeleteLogin(ctx context.Context, id uuid.UUID) error {
+	if _, err := s.db.Exec(ctx, `DELETE FROM logins WHERE id = $1`, id); err != nil {
+		return fmt.Errorf("login %s: %w", id, domainError(err))
+	}
+	return nil
+}
+
+// EndLogin removes one login of an operator, or fails with [fleet.ErrNotFound].
+func (s *Store) EndLogin(ctx context.Context, by fleet.Principal, operator, id uuid.UUID) error {
+	detail := map[string]any{"sessions": 1}
+	return s.audited(ctx, by, "operator.end_session", operator.String(), detail, func(tx pgx.Tx) error {
+		var address string
+		err := tx.QueryRow(ctx, `DELETE FROM logins WHERE id = $1 AND operator_id = $2 RETURNING address`, id,
+			operator).Scan(&address)
+		detail["address"] = address
+		return err
+	})
+}
+
+// EndLogins removes all logins of an operator but one. If there are none, nothing
+// was done, and there is no audit entry.
+func (s *Store) EndLogins(ctx context.Context, by fleet.Principal, operator, except uuid.UUID) (n int, err error) {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1 AND id <> $2`, operator, except)
+		if n = int(tag.RowsAffected()); err != nil || n == 0 {
+			return err
+		}
+		return audit(ctx, tx, by, "operator.end_session", operator.String(), map[string]any{"sessions": n})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("logins of operator %s: %w", operator, domainError(err))
+	}
+	return n, nil
+}
