@@ -30,6 +30,9 @@ type Reports interface {
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.Job, error)
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (telemetry.Config, error)
 	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]telemetry.Vitals) (
+		map[fleet.DeviceID]time.Time, error)
 }
 
 func (s *Server) healthRoutes() []route {
