@@ -42,9 +42,9 @@ func EventsURL(view string, params url.Values) string {
 }
 
 // eventsURL names the columns: another page may choose others meanwhile. The wall
-// fetches itself again from time to time.
+// fetches itself again from time to time, and a filter that cannot be read has no stream.
 func (v DevicesPage) eventsURL() string {
-	if v.Wall {
+	if v.Wall || v.BadQuery != "" {
 		return ""
 	}
 	values := maps.Clone(v.List.Values)
