@@ -38,6 +38,9 @@ var deviceColumns = []deviceColumn{
 	{"seen", column{"last_seen", "devices.col.last_seen", "col-seen"}},
 }
 
+// figures reports whether the column's digits are to line up.
+func (c deviceColumn) figures() bool { return c.name == "version" || c.name == "seen" }
+
 var (
 	presenceColumn = column{"presence", "devices.col.presence", "col-presence"}
 	nameColumn     = column{"name", "devices.col.name", "col-name"}

@@ -2013,7 +2013,7 @@ func (d DeviceRow) Row() templ.Component {
 			return templ_7745c5c3_Err
 		}
 		for _, c := range d.Columns.chosen() {
-			var templ_7745c5c3_Var109 = []any{c.class}
+			var templ_7745c5c3_Var109 = []any{c.class, templ.KV("num", c.figures())}
 			templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var109...)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -2038,7 +2038,7 @@ func (d DeviceRow) Row() templ.Component {
 			var templ_7745c5c3_Var111 string
 			templ_7745c5c3_Var111, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, c.key))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devices.templ`, Line: 295, Col: 51}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/devices.templ`, Line: 295, Col: 81}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var111))
 			if templ_7745c5c3_Err != nil {

@@ -473,6 +473,10 @@
     for (const [name, value] of Object.entries({ role: 'combobox', 'aria-autocomplete': 'list', 'aria-expanded': 'false', 'aria-controls': 'completion' })) completed.setAttribute(name, value)
     const ask = () => { clearTimeout(completeTimer); completeTimer = setTimeout(showCompletion, 120) }
     completed.addEventListener('input', ask)
+    // A term without its value is not looked for yet: what is listed stays meanwhile.
+    completed.form.addEventListener('htmx:beforeRequest', e => {
+      if (e.target === completed.form && /[:<>,]$/.test(completed.value) && e.detail.requestConfig.triggeringEvent?.type !== 'submit') e.preventDefault()
+    })
     completed.addEventListener('click', ask)
     completed.addEventListener('blur', closeCompletion)
     completed.form.addEventListener('submit', closeCompletion)
