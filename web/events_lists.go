@@ -37,8 +37,8 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &listView{server: s, query: f.Query, shows: deviceColumns(r), rows: map[fleet.DeviceID]bool{}, seen: map[fleet.DeviceID]bool{},
-		began: s.now()}
+	v := &listView{server: s, query: f.Query, shows: deviceColumns(r), rows: map[fleet.DeviceID]bool{},
+		seen: map[fleet.DeviceID]bool{}, began: s.now()}
 	found, err := s.Devices.Devices(r.Context(), f)
 	if err != nil {
 		return nil, err
