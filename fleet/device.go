@@ -16,6 +16,7 @@ type DeviceID string
 var (
 	deviceIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 	macPartPattern  = regexp.MustCompile(`^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){0,4}(:[0-9a-fA-F]?)?$`)
+	macDashPattern  = regexp.MustCompile(`^[0-9a-fA-F]{2}(-[0-9a-fA-F]{2}){0,4}-[0-9a-fA-F]{0,2}$`)
 	macSeparated    = regexp.MustCompile(`^[0-9a-f]{2}([:_-][0-9a-f]{2}){5}$`)
 )
 

@@ -24,6 +24,8 @@ type DeviceFilter struct {
 	Desc   bool
 	Limit  int
 	Cursor string
+	// Pictured leaves out devices of which no picture is kept.
+	Pictured bool
 }
 
 // A DeviceCount is one bar of a breakdown: how many devices share a value.
@@ -44,6 +46,14 @@ type DeviceStore interface {
 	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
 	// CountBy breaks matching devices down by "board", "version", "presence" or "chip", largest first.
 	CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error)
+	// CountEach counts what each of the queries matches, in one pass.
+	CountEach(ctx context.Context, queries []Query) ([]int, error)
+	// CountPictured counts the matching devices of which a picture is kept.
+	CountPictured(ctx context.Context, q Query) (int, error)
+	// CountValues breaks matching devices down by a field of the query language, as far
+	// as its values contain the text, largest first. It returns nothing for a field
+	// whose values are not counted.
+	CountValues(ctx context.Context, q Query, field, text string, limit int) ([]DeviceCount, error)
 	Facts(ctx context.Context, id DeviceID) (Facts, error)
 	FirmwareHistory(ctx context.Context, id DeviceID) ([]FirmwareRecord, error) // newest first
 

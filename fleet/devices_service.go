@@ -125,6 +125,29 @@ func (s *Devices) CountBy(ctx context.Context, q Query, field string) ([]DeviceC
 	return s.store.CountBy(ctx, q, field)
 }
 
+// CountEach counts what each of the queries matches, in one pass.
+func (s *Devices) CountEach(ctx context.Context, queries []Query) ([]int, error) {
+	if len(queries) == 0 {
+		return nil, nil
+	}
+	s.settle(ctx, "")
+	return s.store.CountEach(ctx, queries)
+}
+
+// CountPictured counts the matching devices of which a picture is kept.
+func (s *Devices) CountPictured(ctx context.Context, q Query) (int, error) {
+	s.settle(ctx, "")
+	return s.store.CountPictured(ctx, q)
+}
+
+// CountValues breaks matching devices down by a field of the query language, as far as
+// its values contain the text, largest first. It returns nothing for a field whose
+// values are not counted, such as names.
+func (s *Devices) CountValues(ctx context.Context, q Query, field, text string, limit int) ([]DeviceCount, error) {
+	s.settle(ctx, "")
+	return s.store.CountValues(ctx, q, field, text, limit)
+}
+
 // Facts returns what the device said in its latest boot poll.
 func (s *Devices) Facts(ctx context.Context, id DeviceID) (Facts, error) {
 	return s.store.Facts(ctx, id)

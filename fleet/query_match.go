@@ -190,6 +190,9 @@ func search(d *Device, word string) bool {
 		id, _ := ParseDeviceID(word)
 		return d.ID == id
 	}
+	if digits := MACDigits(word); digits != "" && containsLower(string(d.ID), digits) {
+		return true
+	}
 	return containsLower(string(d.ID), word) || containsLower(d.Name, word) || containsLower(d.Board, word) ||
 		slices.ContainsFunc(d.Tags, func(tag string) bool { return containsLower(tag, word) })
 }

@@ -122,6 +122,16 @@ func macPart(s string) string {
 	return strings.ToLower(strings.ReplaceAll(s, ":", ""))
 }
 
+// MACDigits returns the hex digits of a word that may be a part of an address with
+// dashes, such as A0-85; "" if it cannot. Names have dashes too: such a word is
+// searched for as it is written as well.
+func MACDigits(word string) string {
+	if !macDashPattern.MatchString(word) {
+		return ""
+	}
+	return strings.ToLower(strings.ReplaceAll(word, "-", ""))
+}
+
 func queryField(name string) (QueryField, bool) {
 	i := slices.IndexFunc(QueryFields, func(f QueryField) bool { return f.Name == name })
 	if i < 0 {

@@ -214,4 +214,5 @@ type SnapshotStore interface {
 	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error) // oldest first
 	Snapshots(ctx context.Context, device DeviceID, limit int) ([]Snapshot, error)      // newest first
 	SnapshotsOfKind(ctx context.Context, device DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
+	LatestSnapshots(ctx context.Context, devices []DeviceID) (map[DeviceID]Snapshot, error) // of those that have one
 }

@@ -30,6 +30,9 @@ type Reports interface {
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.Job, error)
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (telemetry.Config, error)
 	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]telemetry.Vitals) (
+		map[fleet.DeviceID]time.Time, error)
 }
 
 func (s *Server) healthRoutes() []route {
@@ -170,22 +173,65 @@ func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since 
 	return append(points, p)
 }
 
-// deviceRows shows devices in a list, with a sign on those that do not stay up.
-func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device) ([]ui.DeviceRow, error) {
+// deviceRows shows devices in a list with the columns, and with a sign on those that do
+// not stay up. What is not kept with a device is read of these alone.
+func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns ui.Columns) ([]ui.DeviceRow, error) {
 	ids := make([]fleet.DeviceID, len(devices))
 	for i, d := range devices {
 		ids[i] = d.ID
 	}
-	unsteady, err := s.Reports.UnsteadyVitals(ctx, ids)
+	details, err := s.deviceDetails(ctx, ids, columns)
+	if err != nil {
+		return nil, err
+	}
 	rows := make([]ui.DeviceRow, len(devices))
 	for i, d := range devices {
 		rows[i] = ui.NewDeviceRow(d, s.now(), mayActOn(ctx, d))
 		rows[i].Talking = s.talking(d.ID)
-		if v, ok := unsteady[d.ID]; ok {
-			rows[i].Unsteady = &v
+		rows[i].Columns = columns
+		rows[i].DeviceDetails = details[d.ID]
+		if v := rows[i].Vitals; v != nil && (v.SafeMode || v.Crashes > 0) {
+			rows[i].Unsteady = v
 		}
 	}
-	return rows, err
+	return rows, nil
+}
+
+func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, columns ui.Columns) (
+	map[fleet.DeviceID]ui.DeviceDetails, error) {
+	read := s.Reports.UnsteadyVitals
+	if columns.Has("signal", "heap", "crash", "ip") {
+		read = s.Reports.VitalsOf
+	}
+	details := make(map[fleet.DeviceID]ui.DeviceDetails, len(ids))
+	vitals, err := read(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for id, v := range vitals {
+		details[id] = ui.DeviceDetails{Vitals: &v}
+	}
+	if columns.Has("crash") {
+		crashes, err := s.Reports.LastCrashes(ctx, ids, vitals)
+		if err != nil {
+			return nil, err
+		}
+		for id, at := range crashes {
+			d := details[id]
+			d.LastCrash = &at
+			details[id] = d
+		}
+	}
+	if !columns.Has("picture") {
+		return details, nil
+	}
+	shots, err := s.Pictures.LatestSnapshots(ctx, ids)
+	for id, shot := range shots {
+		d, picture := details[id], snapshot(shot)
+		d.Picture = &picture
+		details[id] = d
+	}
+	return details, err
 }
 
 // deviceJobs are the newest jobs, with the campaigns that they belong to.

@@ -1,10 +1,13 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,10 +17,19 @@ import (
 	"fleetd/web/ui"
 )
 
+// paramColumns names the columns of a device list in its address, and noColumns that
+// none was chosen: an empty value is as if it were not there.
+const (
+	paramColumns = "columns"
+	noColumns    = "-"
+)
+
+var deviceListParams = []string{"q", "sort", "desc", "view", paramColumns}
+
 // listURL is the address of a list with the parameters that are its own.
 func listURL(r *http.Request, path string, names ...string) ui.ListURL {
 	asked, kept := r.URL.Query(), url.Values{}
-	for _, name := range append(names, "limit", "cursor") {
+	for _, name := range slices.Concat(names, []string{"limit", "cursor"}) {
 		if v := asked.Get(name); v != "" {
 			kept.Set(name, v)
 		}
@@ -43,6 +55,11 @@ func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 }
 
 func (s *Server) listDevices(r *http.Request) (answer, error) {
+	if asked := r.URL.Query()[paramColumns]; len(asked) > 1 { // as a form sends its boxes
+		l := listURL(r, ui.PathDevices, deviceListParams...)
+		columns := ui.ReadColumns(strings.Join(asked, ","))
+		return answer{location: l.With(paramColumns, cmp.Or(columns.String(), noColumns))}, nil
+	}
 	page, err := s.devicesPage(r)
 	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
 		return goTo(page.List.At(""))
@@ -50,12 +67,28 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return show(page.Page())
+	a := answer{page: page.Page()}
+	if page.List.Get(paramColumns) != "" {
+		a.cookie, a.value = cookieColumns, cmp.Or(page.Columns.String(), noColumns)
+	}
+	return a, nil
+}
+
+// deviceColumns are those named in the address, or else those that the browser was
+// shown last.
+func deviceColumns(r *http.Request) ui.Columns {
+	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns))
+	if names == "" {
+		return ui.DefaultColumns
+	}
+	return ui.ReadColumns(names)
 }
 
 func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	ctx := r.Context()
-	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, "q", "sort", "desc"), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, deviceListParams...), CanAct: mayAct(ctx), Setup: s.setup(ctx),
+		Columns: deviceColumns(r)}
+	page.Wall = page.List.Get("view") == ui.ViewWall
 	page.Query = page.List.Get("q")
 	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
 	summary, err := s.summary(ctx)
@@ -66,19 +99,32 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
 		return page, err
 	}
+	if page.Saved.Counts, err = s.countFilters(ctx, page.Saved.Filters); err != nil {
+		return page, err
+	}
 	page.Saved.CanSave = viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
 	f, err := deviceFilter(page.List)
 	if err != nil {
 		page.BadQuery = explain(ctx, err)
 		return page, nil
 	}
+	f.Pictured = page.Wall
 	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
 	if err != nil {
 		return page, err
 	}
 	page.Total = total
 	page.Prev, page.Next = found.Prev, found.Next
-	page.Rows, err = s.deviceRows(ctx, found.Items)
+	columns := page.Columns
+	if page.Wall {
+		columns = ui.Columns{"picture"}
+		pictured, err := s.Devices.CountPictured(ctx, f.Query)
+		if err != nil {
+			return page, err
+		}
+		page.Unpictured = max(total-pictured, 0)
+	}
+	page.Rows, err = s.deviceRows(ctx, found.Items, columns)
 	return page, err
 }
 

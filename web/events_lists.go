@@ -25,6 +25,7 @@ const maxRows = 100
 type listView struct {
 	server *Server
 	query  fleet.Query
+	shows  ui.Columns
 	rows   map[fleet.DeviceID]bool // on the page
 	seen   map[fleet.DeviceID]bool // already counted as new
 	began  time.Time
@@ -36,8 +37,8 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &listView{server: s, query: f.Query, rows: map[fleet.DeviceID]bool{}, seen: map[fleet.DeviceID]bool{},
-		began: s.now()}
+	v := &listView{server: s, query: f.Query, shows: deviceColumns(r), rows: map[fleet.DeviceID]bool{},
+		seen: map[fleet.DeviceID]bool{}, began: s.now()}
 	found, err := s.Devices.Devices(r.Context(), f)
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates)
 			v.count(d, u)
 		}
 	}
-	rows, err := v.server.deviceRows(ctx, shown)
+	rows, err := v.server.deviceRows(ctx, shown, v.shows)
 	for _, row := range rows {
 		u.patches = append(u.patches, row.Row())
 	}

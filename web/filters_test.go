@@ -20,7 +20,7 @@ func TestSaveAFilter(t *testing.T) {
 	}
 	p := b.post(save, url.Values{"name": {"My Lab"}, "title": {"<b>"}}).wantStatus(http.StatusUnprocessableEntity)
 	p.wantText("#saved", "cannot be the name of a filter")
-	if !strings.Contains(p.body, `<details id="saved" class="card fold" open>`) {
+	if !strings.Contains(p.body, `<details id="saved" class="fold" open>`) {
 		t.Error("the form is folded away with its error")
 	}
 	b.post(save, url.Values{"name": {"lab"}, "title": {"Our lab"}}).wantRedirect(list)
@@ -30,11 +30,22 @@ func TestSaveAFilter(t *testing.T) {
 	if err != nil || f.Query != "tag:lab -hold" {
 		t.Fatalf("saved %+v, %v", f, err)
 	}
-	if viewer := c.as(fleet.RoleViewer).get(list); len(viewer.find("#saved")) != 0 {
-		t.Error("a viewer is offered to save the filter")
+	p.wantText("nav[aria-label=Saved filters]", "All devices 1 Our lab 0")
+	if on := b.get(list).find("a[aria-current=true]"); attribute(on[len(on)-1], "href") == "" {
+		t.Error("the filter that is shown is not marked")
 	}
+	viewer := c.as(fleet.RoleViewer)
+	if p := viewer.get(list); len(p.find("#saved"))+len(p.find("#kept")) != 0 {
+		t.Error("a viewer is offered to change filters")
+	}
+	b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"NO"}}).wantStatus(http.StatusUnprocessableEntity)
+	b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"lab-2"}, "title": {"Other"}}).wantRedirect(list)
+	if f, err = c.filters.FilterByName(t.Context(), "lab-2"); err != nil || f.Title != "Other" || f.Query != "tag:lab -hold" {
+		t.Fatalf("renamed %+v, %v", f, err)
+	}
+	viewer.post("/filters/"+f.ID.String()+"/rename", nil).wantStatus(http.StatusForbidden)
 	b.post("/filters/"+f.ID.String()+"/delete", nil).wantRedirect("/devices")
-	if n := len(b.get("/devices").find("#saved")); n != 0 {
+	if n := len(b.get("/devices").find("#kept")); n != 0 {
 		t.Errorf("deleted, and shown %d times", n)
 	}
 }

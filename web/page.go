@@ -19,7 +19,9 @@ type answer struct {
 	status   int // default: 200
 	page     templ.Component
 	location string // goes there with 303 See Other
-	whole    bool   // the page replaces all of what htmx shows, not only the part it asked for
+	cookie   string // a preference that the browser is to keep; "" for none
+	value    string
+	whole    bool // the page replaces all of what htmx shows, not only the part it asked for
 }
 
 func show(c templ.Component) (answer, error) { return answer{page: c}, nil }
@@ -36,6 +38,9 @@ func goTo(location string) (answer, error) { return answer{location: location}, 
 func (s *Server) serve(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a, err := h(r)
+		if err == nil && a.cookie != "" {
+			setPreference(w, r, a.cookie, a.value)
+		}
 		switch {
 		case err != nil:
 			s.fail(w, r, err)

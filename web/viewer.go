@@ -19,6 +19,8 @@ const (
 	cookieLang  = "fleetd_lang"
 	cookieTheme = "fleetd_theme"
 	cookieZone  = "fleetd_zone"
+
+	cookieColumns = "fleetd_columns"
 )
 
 // A viewer is who reads the page, and how they like it.

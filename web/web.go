@@ -102,14 +102,15 @@ type SystemReporter func(ctx context.Context) (fleet.SystemReport, error)
 // A Server is the console with everything that shares its address.
 type Server struct {
 	Options
-	handler   http.Handler
-	sessions  *scs.SessionManager
-	streams   *streams
-	limits    limits
-	waiting   waitingCount
-	summaries summaryCache
-	progress  progresses
-	started   time.Time
+	handler      http.Handler
+	sessions     *scs.SessionManager
+	streams      *streams
+	limits       limits
+	waiting      waitingCount
+	summaries    summaryCache
+	filterCounts filterCounts
+	progress     progresses
+	started      time.Time
 }
 
 // drainTimeout is what requests in flight get when the server stops: a call

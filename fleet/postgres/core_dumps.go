@@ -121,3 +121,21 @@ func (s *Store) DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (de
 	}
 	return deleted, unused, nil
 }
+
+// LastCoreDumps returns when the latest core dump came of those among the devices
+// that ever sent one.
+func (s *Store) LastCoreDumps(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]time.Time, error) {
+	scoped, args := scopedTo(ctx, "asked.id",
+		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
+	rows, _ := s.db.Query(ctx, `
+		SELECT asked.id, latest.created_at FROM unnest($1::text[]) AS asked (id) CROSS JOIN LATERAL
+			(SELECT created_at FROM core_dumps WHERE device_id = asked.id ORDER BY id DESC LIMIT 1) latest
+		WHERE true`+scoped, args...)
+	found := make(map[fleet.DeviceID]time.Time)
+	var id fleet.DeviceID
+	var at time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error { found[id] = at; return nil }); err != nil {
+		return nil, fmt.Errorf("latest core dumps of %d devices: %w", len(ids), domainError(err))
+	}
+	return found, nil
+}

@@ -202,7 +202,11 @@ func (w *where) search(text string) string {
 		return "(id = " + w.arg(id) + ")"
 	}
 	p := w.arg("%" + likeEscaper.Replace(strings.ToLower(text)) + "%")
-	return "(id LIKE " + p + " OR name_key LIKE " + p + " OR board_key LIKE " + p + " OR tags_key LIKE " + p + ")"
+	digits := ""
+	if d := fleet.MACDigits(text); d != "" {
+		digits = "id LIKE " + w.arg("%"+d+"%") + " OR "
+	}
+	return "(" + digits + "id LIKE " + p + " OR name_key LIKE " + p + " OR board_key LIKE " + p + " OR tags_key LIKE " + p + ")"
 }
 
 // pastedMAC reports whether text is a MAC address with separators.

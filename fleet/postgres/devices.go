@@ -146,6 +146,9 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	var w where
 	w.query(f.Query, time.Now())
 	w.scope(ctx)
+	if f.Pictured {
+		w.and(isPictured)
+	}
 	if at != nil {
 		w.and("("+key.expr+", id) "+compare+" (?::"+key.typ+", ?)", at.Key, at.ID)
 	}

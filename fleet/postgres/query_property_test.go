@@ -36,7 +36,7 @@ func genQuery(t *rapid.T) fleet.Query {
 		switch rapid.IntRange(0, 7).Draw(t, "kind") {
 		case 0:
 			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "conflict",
-				"AA:00:00:00:00:01"}).Draw(t, "flag")
+				"AA:00:00:00:00:01", "AA:00:0", "aa-00", "00-01", "AA-"}).Draw(t, "flag")
 		case 1:
 			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") +
 				rapid.SampledFrom([]string{"1", "1.10", "2.0"}).Draw(t, "v")

@@ -84,3 +84,22 @@ func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int)
 	}
 	return list, nil
 }
+
+// LatestSnapshots returns the newest picture of those among the devices that have one.
+func (s *Store) LatestSnapshots(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]fleet.Snapshot, error) {
+	scoped, args := scopedTo(ctx, "asked.id",
+		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
+	rows, _ := s.db.Query(ctx, `
+		SELECT latest.* FROM unnest($1::text[]) AS asked (id) CROSS JOIN LATERAL
+			(`+selectSnapshots+`WHERE device_id = asked.id ORDER BY id DESC LIMIT 1) latest
+		WHERE true`+scoped, args...)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
+	if err != nil {
+		return nil, fmt.Errorf("latest pictures of %d devices: %w", len(ids), domainError(err))
+	}
+	found := make(map[fleet.DeviceID]fleet.Snapshot, len(list))
+	for _, shot := range list {
+		found[shot.Device] = shot
+	}
+	return found, nil
+}

@@ -15,13 +15,21 @@ import (
 // mode, or have crashed since they last stayed up. It reads a row per device:
 // the column has no index, which every heartbeat would have to keep.
 func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
+	return s.vitalsOf(ctx, ids, `((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`)
+}
+
+// VitalsOf returns the latest vitals of those among the devices that ever reported any.
+func (s *Store) VitalsOf(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
+	return s.vitalsOf(ctx, ids, "true")
+}
+
+func (s *Store) vitalsOf(ctx context.Context, ids []fleet.DeviceID, cond string) (
+	map[fleet.DeviceID]telemetry.Vitals, error) {
 	scoped, args := scopedTo(ctx, "device_id",
 		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
-	rows, _ := s.db.Query(ctx, `
-		SELECT device_id, vitals FROM device_vitals
-		WHERE device_id = ANY($1) AND ((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`+scoped,
+	rows, _ := s.db.Query(ctx, `SELECT device_id, vitals FROM device_vitals WHERE device_id = ANY($1) AND `+cond+scoped,
 		args...)
-	unsteady := make(map[fleet.DeviceID]telemetry.Vitals)
+	found := make(map[fleet.DeviceID]telemetry.Vitals)
 	var id fleet.DeviceID
 	var document []byte
 	_, err := pgx.ForEachRow(rows, []any{&id, &document}, func() error {
@@ -29,11 +37,11 @@ func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[f
 		if err := json.Unmarshal(document, &v); err != nil {
 			return fmt.Errorf("vitals of device %s: %w", id, err)
 		}
-		unsteady[id] = v
+		found[id] = v
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("unsteady ones of %d devices: %w", len(ids), domainError(err))
+		return nil, fmt.Errorf("vitals of %d devices: %w", len(ids), domainError(err))
 	}
-	return unsteady, nil
+	return found, nil
 }

@@ -299,6 +299,34 @@ func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) 
 	return r.opts.Store.UnsteadyVitals(ctx, devices)
 }
 
+// VitalsOf returns the latest vitals of those among the devices that ever reported any.
+func (r *Reports) VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error) {
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	return r.opts.Store.VitalsOf(ctx, devices)
+}
+
+// LastCrashes returns when those among the devices that are known to have crashed did
+// so last: when their latest core dump came, or the start that their vitals say
+// followed a crash.
+func (r *Reports) LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]Vitals) (
+	map[fleet.DeviceID]time.Time, error) {
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	crashes, err := r.opts.Store.LastCoreDumps(ctx, devices)
+	if err != nil {
+		return nil, err
+	}
+	for id, v := range vitals {
+		if start := v.At.Add(-v.Uptime); v.Crashes > 0 && start.After(crashes[id]) {
+			crashes[id] = start
+		}
+	}
+	return crashes, nil
+}
+
 // VitalsHistory returns what the device reported, oldest first, in steps of at
 // least step; they are longer if there would be too many.
 func (r *Reports) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (

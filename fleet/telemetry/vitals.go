@@ -70,6 +70,10 @@ type VitalsStore interface {
 	// UnsteadyVitals returns the vitals of those among the devices that are in
 	// safe mode, or have crashed since they last stayed up.
 	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error)
+	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error)
+	// LastCoreDumps returns when the latest core dump came of those among the devices
+	// that ever sent one.
+	LastCoreDumps(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]time.Time, error)
 	// VitalsHistory returns points in steps of at least step, oldest first.
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint,
 		error)

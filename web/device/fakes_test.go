@@ -126,6 +126,10 @@ func (s *pictureStore) SnapshotsOfKind(context.Context, fleet.DeviceID, fleet.Sn
 	return nil, nil
 }
 
+func (s *pictureStore) LatestSnapshots(context.Context, []fleet.DeviceID) (map[fleet.DeviceID]fleet.Snapshot, error) {
+	return nil, nil
+}
+
 func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.Snapshot, error) {
 	return nil, nil
 }

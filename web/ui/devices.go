@@ -27,12 +27,20 @@ type DevicesPage struct {
 
 	CanRetire bool
 	Setup     Setup
+
+	Columns    Columns
+	Wall       bool // the latest picture of each device, instead of the table
+	Unpictured int  // devices that match and have no picture: the wall leaves them out
 }
+
+// ViewWall is the view of a device list that shows pictures.
+const ViewWall = "wall"
 
 // SavedFilters are the device queries that have a name: POST [PathFilters]
 // gives one to the query of the list.
 type SavedFilters struct {
 	Filters []fleet.Filter
+	Counts  []int // of the viewer's devices, as Filters
 	CanSave bool
 	Name    string // as typed before
 	Title   string
@@ -58,6 +66,12 @@ type DeviceRow struct {
 	Retired  bool
 	Unsteady *telemetry.Vitals // in safe mode, or crashed of late; nil if not
 	CanAct   bool
+
+	Chip, Slot, Transport string
+	RemoteAddr            string
+	CreatedAt             time.Time
+	DeviceDetails
+	Columns Columns // nil: the default ones
 }
 
 // NewDeviceRow shows a device as a row.
@@ -68,6 +82,7 @@ func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 		OnHold: d.Hold.Active(now), Conflict: d.RetiredAt == nil && d.Conflict.Active(now),
 		Waiting: d.Enrolment == fleet.EnrolmentWaiting,
 		Retired: d.RetiredAt != nil, CanAct: canAct,
+		Chip: d.Chip, Slot: d.Slot, Transport: d.Transport, RemoteAddr: d.RemoteAddr, CreatedAt: d.CreatedAt,
 	}
 	if row.OnHold {
 		row.Hold = d.Hold.Reason
@@ -176,15 +191,6 @@ func (v DevicesPage) allKey() string {
 }
 
 type column struct{ sort, key, class string }
-
-var deviceColumns = []column{
-	{"presence", "devices.col.presence", "col-presence"},
-	{"name", "devices.col.name", "col-name"},
-	{"board", "devices.col.board", "col-board"},
-	{"version", "devices.col.version", "col-version"},
-	{"", "devices.col.tags", "col-tags"},
-	{"last_seen", "devices.col.last_seen", "col-seen"},
-}
 
 // sorted is the column's aria-sort.
 func (l ListURL) sorted(column, first string) string {

@@ -1,6 +1,9 @@
 package ui
 
-import "net/url"
+import (
+	"maps"
+	"net/url"
+)
 
 // The views that a live stream can follow: the view parameter of [PathEvents].
 const (
@@ -38,4 +41,15 @@ func EventsURL(view string, params url.Values) string {
 	return PathEvents + "?" + v.Encode()
 }
 
-func (v DevicesPage) eventsURL() string { return EventsURL(ViewDevices, v.List.Values) }
+// eventsURL names the columns: another page may choose others meanwhile. The wall
+// fetches itself again from time to time, and a filter that cannot be read has no stream.
+func (v DevicesPage) eventsURL() string {
+	if v.Wall || v.BadQuery != "" {
+		return ""
+	}
+	values := maps.Clone(v.List.Values)
+	if v.Columns != nil {
+		values.Set("columns", v.Columns.String())
+	}
+	return EventsURL(ViewDevices, values)
+}

@@ -15,8 +15,9 @@ const (
 	PathSignIn      = "/sign-in"     // GET page, POST name, password, next
 	PathSignOut     = "/sign-out"    // POST
 	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
-	PathDevices     = "/devices"     // GET q, sort, desc, limit, cursor
+	PathDevices     = "/devices"     // GET q, view, columns, sort, desc, limit, cursor
 	PathBulk        = "/bulk"        // GET act, all and q or d..., tags, reason, hours, next; POST also ids, step, confirm
+	PathComplete    = "/complete"    // GET q: the filter of a device list, up to where it is written
 	PathExport      = "/devices.csv" // GET q, column..., bom
 	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
@@ -53,7 +54,7 @@ func FanOutPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
 }
 
-// FilterPath acts on a saved filter; "delete" is the only part.
+// FilterPath acts on a saved filter; parts are "rename" or "delete".
 func FilterPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFilters, url.PathEscape(id)}, parts...), "/")
 }

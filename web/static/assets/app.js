@@ -423,6 +423,87 @@
   })
   $('#find')?.addEventListener('click', e => { if (e.target.id === 'find') e.target.close() })
 
+  // ---- completion: the server proposes how the last word before the caret goes on.
+  // The filter is a combobox with a list; Enter takes what the arrows chose, and
+  // submits the filter as it is if they chose nothing.
+  const completed = $('[data-complete]')
+  let completeTimer = 0, completeTurn = 0
+
+  const proposals = () => $$('#completion [role=option]')
+  const chosenProposal = () => proposals().find(o => o.getAttribute('aria-selected') === 'true')
+
+  function closeCompletion() {
+    clearTimeout(completeTimer)
+    completeTurn++
+    $('#completion')?.remove()
+    completed.setAttribute('aria-expanded', 'false')
+    completed.removeAttribute('aria-activedescendant')
+  }
+
+  async function showCompletion() {
+    const turn = ++completeTurn, caret = completed.selectionStart
+    if (caret !== completed.selectionEnd || /^\S/.test(completed.value.slice(caret))) return closeCompletion()
+    const q = completed.value.slice(0, caret)
+    const answer = await fetch(completed.dataset.complete + '?' + new URLSearchParams({ q })).catch(() => null)
+    if (turn !== completeTurn || document.activeElement !== completed) return
+    if (!answer?.ok || answer.redirected) return closeCompletion()
+    const list = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('completion')
+    if (turn !== completeTurn) return
+    $('#completion')?.remove()
+    completed.removeAttribute('aria-activedescendant')
+    const options = list ? $$('[role=option]', list) : []
+    const done = options.length === 0 || options.length === 1 && options[0].dataset.text === list.dataset.word
+    completed.setAttribute('aria-expanded', String(!done))
+    if (!done) completed.form.append(list)
+  }
+
+  function chooseProposal(step) {
+    const options = proposals(), at = options.indexOf(chosenProposal())
+    const to = at < 0 ? (step > 0 ? 0 : options.length - 1) : (at + step + options.length) % options.length
+    options.forEach((o, i) => o.setAttribute('aria-selected', String(i === to)))
+    completed.setAttribute('aria-activedescendant', options[to].id)
+    options[to].scrollIntoView({ block: 'nearest' })
+  }
+
+  function takeProposal(option) {
+    const word = $('#completion').dataset.word, caret = completed.selectionStart
+    const open = option.dataset.open !== undefined
+    completed.setRangeText(option.dataset.text + (open ? '' : ' '), caret - word.length, caret, 'end')
+    closeCompletion()
+    completed.dispatchEvent(new Event('input', { bubbles: true }))
+    if (!open) closeCompletion() // the word is complete; the next one is asked for when it begins
+  }
+
+  if (completed) {
+    for (const [name, value] of Object.entries({ role: 'combobox', 'aria-autocomplete': 'list', 'aria-expanded': 'false', 'aria-controls': 'completion' })) completed.setAttribute(name, value)
+    const ask = () => { clearTimeout(completeTimer); completeTimer = setTimeout(showCompletion, 120) }
+    completed.addEventListener('input', ask)
+    // A term without its value is not looked for yet: what is listed stays meanwhile.
+    completed.form.addEventListener('htmx:beforeRequest', e => {
+      if (e.target === completed.form && /[:<>,]$/.test(completed.value) && e.detail.requestConfig.triggeringEvent?.type !== 'submit') e.preventDefault()
+    })
+    completed.addEventListener('click', ask)
+    completed.addEventListener('blur', closeCompletion)
+    completed.form.addEventListener('submit', closeCompletion)
+    completed.form.addEventListener('mousedown', e => {
+      const option = e.target.closest('#completion [role=option]')
+      if (!e.target.closest('#completion')) return
+      e.preventDefault() // the filter keeps the focus
+      if (option) takeProposal(option)
+    })
+    completed.addEventListener('keydown', e => {
+      if (e.isComposing) return
+      const isOpen = proposals().length > 0
+      if (e.key === 'ArrowDown' && !isOpen) { e.preventDefault(); showCompletion() }
+      if (!isOpen) return
+      if (e.key === 'ArrowDown' || e.key === 'ArrowUp') { e.preventDefault(); chooseProposal(e.key === 'ArrowDown' ? 1 : -1) }
+      if (e.key === 'Escape') { e.preventDefault(); closeCompletion() }
+      if (e.key !== 'Enter') return
+      const option = chosenProposal()
+      if (option) { e.preventDefault(); takeProposal(option) } else closeCompletion()
+    })
+  }
+
   // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>. The series are
   // parts of a whole and lie on one another, the first at the top; with a step they are bars.
   const plots = new Map()
