@@ -70,7 +70,7 @@ type campaignView struct {
 	shape  string // of the page: parts come and go as the campaign starts
 }
 
-func (v *campaignView) pace() time.Duration { return paceCounts / 2 }
+func (v *campaignView) pace() time.Duration { return paceCounts }
 
 func (v *campaignView) wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
 
