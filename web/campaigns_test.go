@@ -90,7 +90,7 @@ func TestCampaignWizard(t *testing.T) {
 		plan(release, "release", "x"), plan(release, "do", "start", "seen", "37")} {
 		b.post("/campaigns", bad).wantStatus(422)
 	}
-	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-run", "By now 4 devices")
+	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-bar", "By now 4 devices")
 	if got, err := c.campaigns.Campaigns(t.Context(), campaign.Filter{}); err != nil || len(got.Items) != 0 {
 		t.Fatalf("what was refused left %d campaigns, %v", len(got.Items), err)
 	}
