@@ -102,7 +102,7 @@ type stream struct {
 	alerts  bool                   // some changed
 	resend  []byte
 	redo    map[string]fleet.Event // to be rendered again: newest by subject
-	due     time.Time // of resend and redo
+	due     time.Time              // of resend and redo
 }
 
 func (st *stream) run(r *http.Request, events *fleet.Subscription) error {

@@ -74,7 +74,8 @@ func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 func callApproval(a fleet.Approval) CallApprovalView {
 	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
 		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, AskedBy: actor(a.AskedBy),
-		Person: a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion, Digest: hex.EncodeToString(a.Digest[:]),
+		Person: a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion,
+		Digest:    hex.EncodeToString(a.Digest[:]),
 		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
 		Code: a.Code}
 	if a.Subject == fleet.ApprovalOfCall {

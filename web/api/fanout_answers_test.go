@@ -50,7 +50,8 @@ func TestFanOutAnswers(t *testing.T) {
 		t.Errorf("the second page is %+v", last)
 	}
 	by := decode[fanOutAnswersView](t, w.get(t, at+"/answers?by=speaker.volume"), 200)
-	if by.Total != 2 || !slices.ContainsFunc(by.Items, func(a fanOutAnswerView) bool { return a.Text == "50" && a.Count == 1 }) {
+	fifty := func(a fanOutAnswerView) bool { return a.Text == "50" && a.Count == 1 }
+	if by.Total != 2 || !slices.ContainsFunc(by.Items, fifty) {
 		t.Errorf("by the volume there are %+v", by)
 	}
 	none := decode[fanOutAnswersView](t, w.get(t, at+"/answers?by=no.such"), 200)
