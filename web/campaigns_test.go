@@ -271,9 +271,9 @@ func TestBoardGrowsWhenItStarts(t *testing.T) {
 	list.want("new", "1")
 }
 
-// However often a campaign changes, its board is sent each part at most once a
-// second, and at rest what it shows is true.
-func TestBoardIsRedrawnOnceASecond(t *testing.T) {
+// However often a campaign changes, its board is sent each part at most once in two
+// seconds, and at rest what it shows is true.
+func TestBoardIsRedrawnAtABoundedRate(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	release := c.newRelease(b)
@@ -295,14 +295,14 @@ func TestBoardIsRedrawnOnceASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(2500 * time.Millisecond)
+	time.Sleep(5 * time.Second)
 	drawn, last := 0, ""
 	for len(s.events) > 0 {
 		if e := <-s.events; strings.Contains(e.data, `id="campaign-head"`) {
 			drawn, last = drawn+1, e.data
 		}
 	}
-	if limit := int(span/time.Second) + 3; acts < 2*limit || drawn == 0 || drawn > limit {
+	if limit := int(span/(2*time.Second)) + 3; acts < 2*limit || drawn == 0 || drawn > limit {
 		t.Errorf("%d changes in %v redrew the head %d times, want at most %d", acts, span, drawn, limit)
 	}
 	if !strings.Contains(last, "paused") {

@@ -4,12 +4,15 @@
 //   node load.mjs [DEVICES] [SECONDS]
 // task_share is the main thread's time in tasks (Performance.getMetrics, in CPU
 // time), cpu_share the CPU time of all of the browser's processes, both of one
-// core; patches counts the updates of each region of the page.
+// core; patches counts the updates of each region of the page. Then what came is
+// repeated at the rate that the server keeps to at most, every region each time:
+// at_bound is what that costs, however busy the machine kept the server.
 import { readFile, readdir } from 'node:fs/promises';
 import { chromium } from 'playwright-core';
 import { eventually, newPage, newSession, startFleetd } from './server.mjs';
 
 const [devices, seconds] = [Number(process.argv[2] ?? 5000), Number(process.argv[3] ?? 20)];
+const boundMs = 2000; // between two redraws of a board: pace of campaignView
 const ticksPerSecond = 100; // of /proc; the same on every Linux that we know
 const sleep = ms => new Promise(r => setTimeout(r, ms));
 
@@ -53,8 +56,12 @@ try {
   await page.waitForSelector('#campaign-head >> text=/in flight/');
   await page.evaluate(() => {
     window.patches = {};
+    window.came = {}; // by region: the last two versions
     document.addEventListener('htmx:sseBeforeMessage', e => {
-      for (const [, id] of e.detail.data.matchAll(/^<\w+ id="([^"]+)"/gm)) window.patches[id] = (window.patches[id] ?? 0) + 1;
+      for (const [, id] of e.detail.data.matchAll(/^<\w+ id="([^"]+)"/gm)) {
+        window.patches[id] = (window.patches[id] ?? 0) + 1;
+        window.came[id] = [e.detail.data, window.came[id]?.[0] ?? e.detail.data];
+      }
     });
   });
   const tally = () => page.locator('#campaign-head .tally-big').innerText().then(s => s.replace(/\s+/g, ' '));
@@ -70,10 +77,24 @@ try {
   const before = await measure();
   await sleep(seconds * 1000);
   const after = await measure(), wall = after.at - before.at;
-  const share = name => Number(((after[name] - before[name]) / wall).toFixed(4));
+  const share = (name, from = before, to = after) => Number(((to[name] - from[name]) / (to.at - from.at)).toFixed(4));
   const patches = Object.fromEntries(Object.entries(after.patches).map(([id, n]) => [id, n - (before.patches[id] ?? 0)]));
+  await page.evaluate(every => {
+    const came = Object.values(window.came);
+    for (const source of document.querySelectorAll('[sse-connect]')) source['htmx-internal-data']?.sseEventSource?.close();
+    let n = 0;
+    setInterval(() => {
+      n++;
+      for (const versions of came) document.dispatchEvent(new CustomEvent('htmx:sseBeforeMessage', { cancelable: true, detail: { type: 'patch', data: versions[n % 2] } }));
+    }, every);
+  }, boundMs);
+  await sleep(boundMs);
+  const idle = await measure();
+  await sleep(seconds * 1000);
+  const full = await measure();
+  const at_bound = { task_share: share('task', idle, full), cpu_share: share('cpu', idle, full), regions: Object.keys(after.patches).length };
   console.log(JSON.stringify({ devices, seconds: Number(wall.toFixed(1)), task_share: share('task'), script_share: share('script'), cpu_share: share('cpu'),
-    patches, from: before.tally, to: after.tally, errors: page.errors }));
+    patches, at_bound, from: before.tally, to: after.tally, errors: page.errors }));
 } finally {
   await browser.close();
   await server.close();
