@@ -18,7 +18,7 @@ func (w *world) report(id fleet.DeviceID, now time.Time) {
 		w.reports.Notified(id, "notifications/telemetry",
 			fmt.Appendf(nil, `{"uptime_s":%d,"at":%d,"version":"1.4.2","reset_reason":"power_on","boots":9,
 			"crashes":1,"reconnects":3,"config_version":4,"heap":{"free":%d,"min":90000,"largest":60000},"queue":{"waiting":2,"dropped":1},
-			"network":{"ip":"192.0.2.7","ssid":"work\u0007shop","rssi_dbm":%d,"channel":6},"slot":{"label":"ota_1","state":"valid"},"temperature_dc":415,"core_dump":true}`,
+			"network":{"ip":"192.0.2.7","ssid":"work\u0007shop","rssi_dbm":%d,"channel":6},"slot":{"label":"ota_1","state":"valid"},"temperature_dc":415,"core_dump":true,"stacks":{"fleet":2100,"fleet_work":480}}`,
 				7200+i*3600, now.Add(-ago).UnixMilli(), 100_000-i, -60-i))
 	}
 	w.reports.Notified(id, "notifications/job", json.RawMessage(`{"job":"night","kind":"upgrade","state":"accepted"}`))
@@ -42,6 +42,7 @@ func TestReports(t *testing.T) {
 	if v.UptimeMS != 14_400_000 || v.Version != "1.4.2" || v.Boots != 9 || v.Heap.Free != 99_998 || v.Queue.Waiting != 2 ||
 		*v.Network.RSSIDBM != -62 ||
 		v.Network.SSID != "workshop" || v.Slot != (slotView{"ota_1", "valid"}) || *v.TemperatureC != 41.5 || !v.CoreDump ||
+		len(v.Stacks) != 2 || v.Stacks["fleet_work"] != 480 ||
 		v.SafeMode ||
 		v.At.UnixMilli() != now.UnixMilli() {
 		t.Errorf("vitals: %+v", v)

@@ -11,21 +11,22 @@ import (
 )
 
 type vitalsView struct {
-	At            time.Time   `json:"at" doc:"By the device's clock if that can be right, else when it was received"`
-	UptimeMS      int64       `json:"uptime_ms"`
-	Version       string      `json:"version"`
-	ResetReason   string      `json:"reset_reason"`
-	Boots         int64       `json:"boots" doc:"Starts in the device's life; 0 if it does not count them"`
-	Crashes       int64       `json:"crashes" doc:"In a row, up to now"`
-	Reconnects    int64       `json:"reconnects" doc:"Since the start"`
-	SafeMode      bool        `json:"safe_mode" doc:"Started with upgrades, logs and core dump only"`
-	CoreDump      bool        `json:"core_dump" doc:"One waits on the device"`
-	ConfigVersion int64       `json:"config_version"`
-	Heap          heapView    `json:"heap"`
-	Queue         queueView   `json:"queue"`
-	Network       networkView `json:"network"`
-	Slot          slotView    `json:"slot"`
-	TemperatureC  *float64    `json:"temperature_c" doc:"null: the device has no sensor"`
+	At            time.Time        `json:"at" doc:"By the device's clock if that can be right, else when it was received"`
+	UptimeMS      int64            `json:"uptime_ms"`
+	Version       string           `json:"version"`
+	ResetReason   string           `json:"reset_reason"`
+	Boots         int64            `json:"boots" doc:"Starts in the device's life; 0 if it does not count them"`
+	Crashes       int64            `json:"crashes" doc:"In a row, up to now"`
+	Reconnects    int64            `json:"reconnects" doc:"Since the start"`
+	SafeMode      bool             `json:"safe_mode" doc:"Started with upgrades, logs and core dump only"`
+	CoreDump      bool             `json:"core_dump" doc:"One waits on the device"`
+	ConfigVersion int64            `json:"config_version"`
+	Heap          heapView         `json:"heap"`
+	Queue         queueView        `json:"queue"`
+	Network       networkView      `json:"network"`
+	Slot          slotView         `json:"slot"`
+	TemperatureC  *float64         `json:"temperature_c" doc:"null: the device has no sensor"`
+	Stacks        map[string]int64 `json:"stacks,omitempty" doc:"By task: bytes of its stack never used since the start; left out by a device that measures none"`
 }
 
 type heapView struct {
@@ -59,7 +60,7 @@ func vitals(v telemetry.Vitals) vitalsView {
 		Heap:          heapView{v.HeapFree, v.HeapMin, v.HeapLargest},
 		Queue:         queueView{v.QueueWaiting, v.QueueDropped},
 		Network:       networkView{v.IP, v.SSID, v.RSSI, v.Channel},
-		Slot:          slotView{v.SlotLabel, v.SlotState}, TemperatureC: v.Temperature}
+		Slot:          slotView{v.SlotLabel, v.SlotState}, TemperatureC: v.Temperature, Stacks: v.Stacks}
 }
 
 type vitalsPointView struct {

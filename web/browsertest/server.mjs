@@ -78,9 +78,9 @@ export async function signIn(page, name = 'admin', word = password) {
  * What a browser keeps of a sign-in, for storageState of newPage. The server
  * allows ten sign-ins a minute, and hashes the password at each.
  */
-export async function newSession(browser, url) {
+export async function newSession(browser, url, word = password) {
   const page = await newPage(browser, url);
-  await signIn(page);
+  await signIn(page, 'admin', word);
   await page.waitForSelector('h1');
   if (page.errors.length) throw new Error(`the sign-in logged errors: ${page.errors}`);
   const session = await page.context().storageState();

@@ -308,8 +308,8 @@ func deploymentsURL(campaign string, pairs ...string) string {
 // rateChart draws the outcomes by minute.
 func (b CampaignBoard) rateChart(ctx context.Context) chart {
 	c := chart{Time: t(ctx, "chart.time"), From: b.From.Unix(), To: b.To.Unix(), Step: 60, Series: []series{
-		{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
-		{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
+		{Label: t(ctx, "chart.succeeded"), Tone: toneGood},
+		{Label: t(ctx, "chart.failed"), Tone: toneBad},
 	}}
 	known := make(map[int64]campaign.RateBucket, len(b.Progress.Rate))
 	for _, r := range b.Progress.Rate {

@@ -1,7 +1,10 @@
 package ui
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -79,3 +82,23 @@ func celsius(ctx context.Context, degrees float64) string {
 }
 
 func count(ctx context.Context, n int64) string { return i18n.Number(page(ctx).Lang, n) }
+
+// A stack is what a task never used of its stack since the device's start.
+type stack struct {
+	task   string
+	unused int64 // bytes
+}
+
+// scarce reports whether one more frame could overflow it: ESP-IDF advises to
+// leave some hundred bytes.
+func (s stack) scarce() bool { return s.unused < 512 }
+
+// stacks are the device's tasks, the one closest to its end first.
+func (v DeviceVitals) stacks() []stack {
+	var all []stack
+	for _, task := range slices.Sorted(maps.Keys(v.Vitals.Stacks)) {
+		all = append(all, stack{shorten(task, 20), v.Vitals.Stacks[task]})
+	}
+	slices.SortStableFunc(all, func(a, b stack) int { return cmp.Compare(a.unused, b.unused) })
+	return all
+}

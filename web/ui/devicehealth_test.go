@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,5 +137,32 @@ func TestUnfriendlyHealthStaysText(t *testing.T) {
 		if n.Data == "input" && attr(n, "name") == "v.big" {
 			t.Error("a number that does not fit is offered for change")
 		}
+	}
+}
+
+func TestHealthNamesTheTaskWithTheLeastStack(t *testing.T) {
+	v := vitals()
+	page, doc := rendered(t, ui.DeviceVitals{Device: "a085e3112233", Online: true, Reports: true, Vitals: &v,
+		Heartbeat: time.Minute}.View())
+	lists := withClass(doc, "stacks")
+	if len(lists) != 1 {
+		t.Fatalf("%d lists of stacks in %s", len(lists), page)
+	}
+	var order []string
+	for n := range lists[0].Descendants() {
+		if n.Data == "code" {
+			order = append(order, n.FirstChild.Data)
+		}
+	}
+	if want := []string{"fleet_work", "IDLE0", "fleet"}; !slices.Equal(order, want) {
+		t.Errorf("tasks %v, want %v", order, want)
+	}
+	if chips := withClass(doc, "chip-warn"); len(chips) != 1 || !strings.Contains(page, "480 B") {
+		t.Errorf("480 bytes are not marked: %d marks in %s", len(chips), page)
+	}
+	v.Stacks = nil
+	if _, doc := rendered(t, ui.DeviceVitals{Device: "a085e3112233", Reports: true, Vitals: &v}.View()); len(withClass(doc,
+		"stacks")) != 0 {
+		t.Error("a device that reports no stacks has a list of them")
 	}
 }

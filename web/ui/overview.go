@@ -161,15 +161,13 @@ type chart struct {
 	To     int64    `json:"to"`
 	Time   string   `json:"time"`
 	Series []series `json:"series"`
-	Step   int64    `json:"step,omitempty"`  // seconds between bars, which stand on one another
+	Step   int64    `json:"step,omitempty"`  // seconds between bars; 0 draws areas
 	Links  []string `json:"links,omitempty"` // where a click at X[i] leads
 }
 
 type series struct {
 	Label  string `json:"label"`
 	Tone   tone   `json:"tone"`
-	Fill   bool   `json:"fill,omitempty"`
-	Bars   bool   `json:"bars,omitempty"`
 	Values []int  `json:"values"`
 }
 
@@ -197,7 +195,7 @@ func (v Overview) begin() time.Time {
 
 func (v Overview) presenceChart(ctx context.Context) chart {
 	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Unix(), To: v.To.Unix(), Series: []series{
-		{Label: t(ctx, "state.online"), Tone: toneGood, Fill: true},
+		{Label: t(ctx, "state.online"), Tone: toneGood},
 		{Label: t(ctx, "state.unresponsive"), Tone: toneWarn},
 		{Label: t(ctx, "state.offline"), Tone: v.Now.tone(fleet.PresenceOffline)},
 	}}
@@ -217,8 +215,8 @@ func (v Overview) callChart(ctx context.Context) chart {
 	whole := v.To.Truncate(v.Step).Add(v.Step) // the bar of now is not cut off
 	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Truncate(v.Step).Unix(), To: whole.Unix(),
 		Step: int64(v.Step.Seconds()), Series: []series{
-			{Label: t(ctx, "chart.succeeded"), Tone: toneGood, Bars: true},
-			{Label: t(ctx, "chart.failed"), Tone: toneBad, Bars: true},
+			{Label: t(ctx, "chart.succeeded"), Tone: toneGood},
+			{Label: t(ctx, "chart.failed"), Tone: toneBad},
 		}}
 	for _, b := range v.Calls {
 		c.X = append(c.X, b.At.Unix())

@@ -22,7 +22,8 @@ func vitals() telemetry.Vitals {
 		ResetReason: "software",
 		Boots:       41, Reconnects: 3, ConfigVersion: 7, HeapFree: 148 << 10, HeapMin: 96 << 10, HeapLargest: 110 << 10,
 		IP:   "192.168.4.27",
-		SSID: "workshop-2F", RSSI: ptr(-63), Channel: 6, SlotLabel: "ota_1", SlotState: "valid", Temperature: ptr(41.5)}
+		SSID: "workshop-2F", RSSI: ptr(-63), Channel: 6, SlotLabel: "ota_1", SlotState: "valid", Temperature: ptr(41.5),
+		Stacks: map[string]int64{"fleet": 2100, "fleet_work": 480, "IDLE0": 612}}
 }
 
 // vitalsPoints are a device's last days: with silence, restarts and a leak.

@@ -1,12 +1,10 @@
 // A campaign from the wizard to its last device, watched live, at both widths
 // and without JavaScript.
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
+import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 let fleetd, browser, session, page, board, wizard;
 
 before(async () => {
@@ -163,25 +161,7 @@ test('without JavaScript a campaign is planned and discarded', async () => {
   await plain.context().close();
 });
 
-for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
-  test(`all campaign pages, ${width} wide, ${colorScheme}`, async () => {
-    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
-    const complaints = [];
-    for (const path of ['/campaigns', '/campaigns?state=paused', '/campaigns/new', wizard, `${wizard}&open=1`, board, `${board}/devices`, `${board}/devices?state=failed_any`]) {
-      const response = await other.goto(path);
-      if (response.status() !== 200) complaints.push(`${path}: ${response.status()}`);
-      const wide = await other.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
-      await other.evaluate(axe);
-      const found = await other.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-      for (const v of found.violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
-        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
-      }
-    }
-    assert.deepEqual([...complaints, ...other.errors], []);
-    await other.context().close();
-  });
-}
+testPages('all campaign pages', () => ({ browser, url: fleetd.url, session }), () =>
+  ['/campaigns', '/campaigns?state=paused', '/campaigns/new', wizard, `${wizard}&open=1`, board, `${board}/devices`, `${board}/devices?state=failed_any`]);
 
 test('no page logged an error', () => assert.deepEqual(page.errors, []));

@@ -1,11 +1,9 @@
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
 import { appImage } from '../images.mjs';
+import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 let fleetd, browser, session, page, image, release;
 
 before(async () => {
@@ -158,25 +156,7 @@ test('without JavaScript the same form takes several files', async () => {
   await plain.context().close();
 });
 
-for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
-  test(`firmware pages, ${width} wide, ${colorScheme}`, async () => {
-    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const on = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
-    const complaints = [];
-    for (const path of ['/firmware', '/firmware?state=draft', '/firmware/images', '/firmware/releases/new', image, release]) {
-      const response = await on.goto(path);
-      if (response.status() !== 200) complaints.push(`${path}: ${response.status()}`);
-      const wide = await on.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
-      await on.evaluate(axe);
-      const found = await on.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-      for (const v of found.violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
-        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
-      }
-    }
-    assert.deepEqual([...complaints, ...on.errors], []);
-    await on.context().close();
-  });
-}
+testPages('firmware pages', () => ({ browser, url: fleetd.url, session }), () =>
+  ['/firmware', '/firmware?state=draft', '/firmware/images', '/firmware/releases/new', image, release]);
 
 test('no page logged an error', () => assert.deepEqual(page.errors, []));

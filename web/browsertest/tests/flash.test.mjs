@@ -1,14 +1,12 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
 import { install } from '../board.mjs';
 import { build, flashed } from '../build.mjs';
+import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const files = build();
 const sha256 = bytes => createHash('sha256').update(bytes).digest('hex');
 let fleetd, browser, image, session;
@@ -190,28 +188,8 @@ test('a page from another host without https says why there is no button', async
   }
 });
 
-for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
-  test(`the page, ${width} wide, ${colorScheme}`, async () => {
-    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const page = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
-    for (const path of ['/flash', `/firmware/images/${image}`]) {
-      await page.goto(path);
-      if (path === '/flash') await page.waitForSelector('[data-state]');
-      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      assert.equal(wide, 0, `${path} scrolls sideways`);
-      await page.addScriptTag({ content: axe });
-      const { violations } = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'best-practice'] }));
-      const grave = violations.filter(v => ['serious', 'critical'].includes(v.impact)).map(v => `${v.id}: ${v.nodes.map(n => n.html).slice(0, 3).join(' | ')}`);
-      assert.deepEqual(grave, [], path);
-    }
-    if (process.env.FLASH_SHOTS) {
-      await page.goto('/flash');
-      await page.waitForSelector('[data-state]');
-      await page.screenshot({ path: `${process.env.FLASH_SHOTS}/flash-${width}-${colorScheme}.png`, fullPage: true });
-    }
-    await page.context().close();
-  });
-}
+testPages('the page', () => ({ browser, url: fleetd.url, session }), () =>
+  [['/flash', '[data-state]'], `/firmware/images/${image}`]);
 
 test('a revoked image is not installed any more, not even by an open page', async () => {
   const page = await withBoard();

@@ -2,12 +2,10 @@
 // health, configuration, log and crashes.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
+import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const bin = name => new URL(`../../../bin/${name}`, import.meta.url).pathname;
 const programs = [process.env.FLEETD_VDEVICES, bin('firmware'), bin('firmware-test/asan/vdevice')]
   .find(dir => dir && existsSync(`${dir}/vdevice`) && existsSync(`${dir}/mkimage`));
@@ -71,22 +69,5 @@ test('a log is fetched, followed, and followed no more', options, async () => {
   assert.deepEqual(page.errors, []);
 });
 
-for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {
-  test(`its pages, ${width} wide, ${colorScheme}`, options, async () => {
-    const locale = colorScheme === 'dark' ? 'zh-CN' : 'en';
-    const other = await newPage(browser, fleetd.url, { viewport: { width, height: 844 }, colorScheme, locale, bypassCSP: true, storageState: session });
-    const complaints = [];
-    for (const path of [`${device}/health`, `${device}/configuration`, device, `${device}/logs`, `${device}/firmware`]) {
-      await other.goto(path);
-      const wide = await other.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (wide > 0) complaints.push(`${path} scrolls sideways by ${wide}px`);
-      await other.evaluate(axe);
-      const { violations } = await other.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-      for (const v of violations.filter(v => ['serious', 'critical'].includes(v.impact))) {
-        complaints.push(`${path}: ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')}`);
-      }
-    }
-    assert.deepEqual([...complaints, ...other.errors], []);
-    await other.context().close();
-  });
-}
+testPages('its pages', () => ({ browser, url: fleetd.url, session }), () =>
+  [`${device}/health`, `${device}/configuration`, device, `${device}/logs`, `${device}/firmware`], options);

@@ -430,9 +430,9 @@
   })
   $('#find')?.addEventListener('click', e => { if (e.target.id === 'find') e.target.close() })
 
-  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>
+  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>. The series are
+  // parts of a whole and lie on one another, the first at the top; with a step they are bars.
   const plots = new Map()
-
 
   // resolved turns a token into a plain colour, which a canvas needs.
   function resolved(name) {
@@ -452,31 +452,51 @@
     return {
       width, height,
       legend: { live: true },
-      hooks: { setCursor: [u => u.root.parentElement?.classList.toggle('reading', u.cursor.idx != null)] },
+      hooks: {
+        setCursor: [u => u.root.parentElement?.classList.toggle('reading', u.cursor.idx != null)],
+        draw: [u => spec.step || nameAreas(u, spec)],
+      },
       cursor: { points: { size: 6 }, drag: { x: false, y: false } },
       scales: { x: { range: () => [spec.from, spec.to] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
       axes: [
-        { ...axis, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
+        { ...axis, size: 32, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
         { ...axis, size: 62, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
       ],
       series: [
         { label: spec.time, value: (u, v, i, at) => at == null ? '' : stamp.format(spec.x[at] * 1000) },
         ...spec.series.map(s => ({
-          label: s.label, stroke: resolved(s.tone), width: s.bars ? 0 : 1.6, spanGaps: false,
-          fill: s.bars ? resolved(s.tone) : s.fill ? resolved(s.tone + '-soft') : undefined, points: { show: false },
-          paths: s.bars ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
+          label: s.label, stroke: resolved(s.tone), width: spec.step ? 0 : 1.6, spanGaps: false,
+          fill: resolved(spec.step ? s.tone : s.tone + '-soft'), points: { show: false },
+          paths: spec.step ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
           value: (u, v, i, at) => at == null || v == null ? '' : numbers.format(s.values[at]),
         })),
       ],
     }
   }
 
-  // drawn is what the plot gets: a bar is placed in the middle of its step, on
-  // those that follow it.
+  // topOf is where series i ends at a moment: on all that follow it.
+  const topOf = (spec, i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
+
+  // drawn is what the plot gets: a bar is placed in the middle of its step.
   function drawn(spec) {
-    const bars = spec.series[0].bars
-    const height = (i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
-    return [bars ? spec.x.map(x => x + spec.step / 2) : spec.x, ...spec.series.map((s, i) => bars ? s.values.map((_, at) => height(i, at)) : s.values)]
+    return [spec.step ? spec.x.map(x => x + spec.step / 2) : spec.x, ...spec.series.map((s, i) => s.values.map((_, at) => topOf(spec, i, at)))]
+  }
+
+  // nameAreas writes what an area counts at its end, or over it when it is flat.
+  function nameAreas(u, spec) {
+    const { ctx } = u, px = devicePixelRatio, at = spec.x.length - 1
+    const y = i => u.valToPos(topOf(spec, i, at), 'y', true)
+    ctx.save()
+    ctx.font = `500 ${12 * px}px Inter, system-ui, sans-serif`
+    ctx.textAlign = 'right'
+    ctx.textBaseline = 'middle'
+    spec.series.forEach((s, i) => {
+      if (!s.values[at]) return
+      ctx.fillStyle = resolved(s.tone)
+      const middle = y(i + 1) - y(i) > 18 * px ? (y(i) + y(i + 1)) / 2 : y(i) - 9 * px
+      ctx.fillText(`${s.label} ${numbers.format(s.values[at])}`, u.valToPos(spec.x[at], 'x', true) - 8 * px, middle)
+    })
+    ctx.restore()
   }
 
   function draw(figure) {
@@ -484,6 +504,7 @@
     plots.get(box)?.destroy()
     try {
       const spec = JSON.parse(figure.dataset.chart)
+      box.classList.toggle('named', !spec.step) // its areas, where they are
       const plot = new uPlot(options(spec, box.clientWidth, 200), drawn(spec), box)
       plot.source = figure.dataset.chart
       plot.links = spec.links
