@@ -73,6 +73,7 @@ type Approval struct {
 	Tool          string
 	Arguments     json.RawMessage
 	Picture       string // blob key of the picture that the call shows; "" for most
+	Interrupt     bool   // does not wait for the end of conversations that it interrupts; see [Interruptions]
 	CreatedAt     time.Time
 	ExpiresAt     time.Time
 
@@ -110,10 +111,11 @@ func (a Approval) Refusal() *CallError {
 }
 
 // ApprovalDigest names exactly what is approved: who asks, which devices, the tool
-// with its arguments, under which version of the policy. Arguments count by their
-// value: spaces, and the order of members, do not.
+// with its arguments, whether it interrupts conversations, under which version of
+// the policy. Arguments count by their value: spaces, and the order of members, do
+// not.
 func ApprovalDigest(asker Principal, devices []DeviceID, tool string, arguments json.RawMessage, picture string,
-	policy int64) [32]byte {
+	interrupt bool, policy int64) [32]byte {
 	sorted := slices.Sorted(slices.Values(devices))
 	text, _ := json.Marshal(struct { // of strings, numbers and JSON that was checked
 		Kind      PrincipalKind   `json:"kind"`
@@ -122,8 +124,9 @@ func ApprovalDigest(asker Principal, devices []DeviceID, tool string, arguments 
 		Tool      string          `json:"tool"`
 		Arguments json.RawMessage `json:"arguments"`
 		Picture   string          `json:"picture,omitempty"`
+		Interrupt bool            `json:"interrupt,omitempty"`
 		Policy    int64           `json:"policy"`
-	}{asker.Kind, asker.ID, sorted, tool, digestedJSON(arguments), picture, policy})
+	}{asker.Kind, asker.ID, sorted, tool, digestedJSON(arguments), picture, interrupt, policy})
 	return sha256.Sum256(text)
 }
 

@@ -309,13 +309,15 @@ func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval
 	if err != nil {
 		return err
 	}
-	digest := ApprovalDigest(asker, []DeviceID{c.Device}, c.Tool, c.Arguments, a.Picture, a.PolicyVersion)
-	shown := ApprovalDigest(a.AskedBy, []DeviceID{a.Device}, a.Tool, a.Arguments, a.Picture, a.PolicyVersion)
+	digest := ApprovalDigest(asker, []DeviceID{c.Device}, c.Tool, c.Arguments, a.Picture, a.Interrupt,
+		a.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, []DeviceID{a.Device}, a.Tool, a.Arguments, a.Picture, a.Interrupt,
+		a.PolicyVersion)
 	if digest != a.Digest || shown != a.Digest || !asker.Same(c.Actor) {
 		return s.stale(ctx, a, d)
 	}
 	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
-		Picture: a.Picture, grant: &grant{a.PolicyVersion}}, func(c *Call) error {
+		Picture: a.Picture, Interrupt: a.Interrupt, grant: &grant{a.PolicyVersion}}, func(c *Call) error {
 		d.Call = c
 		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
 	})
@@ -337,8 +339,8 @@ func (s *Approvals) approveFanOut(ctx context.Context, asker Principal, a Approv
 	if err != nil {
 		return err
 	}
-	digest := ApprovalDigest(asker, targets, f.Tool, f.Arguments, "", f.PolicyVersion)
-	shown := ApprovalDigest(a.AskedBy, targets, a.Tool, a.Arguments, "", a.PolicyVersion)
+	digest := ApprovalDigest(asker, targets, f.Tool, f.Arguments, "", f.interrupts(), f.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, targets, a.Tool, a.Arguments, "", a.Interrupt, a.PolicyVersion)
 	if digest != a.Digest || shown != a.Digest {
 		return s.stale(ctx, a, d)
 	}

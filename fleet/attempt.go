@@ -166,7 +166,9 @@ func (a *attempt) ask(v Verdict, r CallRequest) {
 	a.asks = newApproval(v, r.Actor, r.Purpose, r.now)
 	a.asks.Subject, a.asks.SubjectID, a.asks.Device, a.asks.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
 	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
-	a.asks.Digest = ApprovalDigest(r.Actor, []DeviceID{r.Device}, r.Tool, a.call.Arguments, r.Picture, v.Version)
+	a.asks.Interrupt = r.interrupts()
+	a.asks.Digest = ApprovalDigest(r.Actor, []DeviceID{r.Device}, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt,
+		v.Version)
 	a.call.State, a.call.Approval = CallPendingApproval, a.asks.ID
 }
 

@@ -48,6 +48,9 @@ type FanOut struct {
 // Open reports whether the fan-out has not ended.
 func (f FanOut) Open() bool { return f.State == FanOutRunning || f.State == FanOutPendingApproval }
 
+// interrupts reports whether its calls are to interrupt conversations.
+func (f FanOut) interrupts() bool { return f.Interrupt && Interrupts(f.Tool) }
+
 // Began is when it began to call devices, or would if it were approved.
 func (f FanOut) Began() time.Time {
 	if f.StartedAt != nil {

@@ -3,7 +3,9 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"encoding/csv"
 	"encoding/json"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -209,8 +211,23 @@ func (s *FanOuts) Failed(ctx context.Context, id uuid.UUID) (ids []DeviceID, err
 	return ids, err
 }
 
-// Outcomes hands each device's outcome to each, in the order of the devices,
-// until that returns false.
-func (s *FanOuts) Outcomes(ctx context.Context, id uuid.UUID, each func(FanOutOutcome) bool) error {
-	return s.store.EachOutcome(ctx, id, each)
+// Export writes what each device answered as CSV, a line for each in the order of
+// the devices. After an error the file is not whole.
+func (s *FanOuts) Export(ctx context.Context, w io.Writer, id uuid.UUID) error {
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"device", "name", "state", "error", "answer", "call", "ended"}) // Error says what went wrong
+	err := s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
+		ended := ""
+		if o.FinishedAt != nil {
+			ended = o.FinishedAt.UTC().Format(time.RFC3339)
+		}
+		cells := []string{string(o.Device), o.Name, string(o.State), o.ErrorCode, cmp.Or(o.Text, string(o.Structured)),
+			o.Call.String(), ended}
+		for i := range cells {
+			cells[i] = ShieldCell(cells[i])
+		}
+		return out.Write(cells) == nil
+	})
+	out.Flush()
+	return cmp.Or(err, out.Error())
 }

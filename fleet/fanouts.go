@@ -205,8 +205,8 @@ func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r F
 	error) {
 	a := newApproval(v, r.Actor, r.Purpose, f.CreatedAt)
 	a.Subject, a.SubjectID, a.Query, a.Targets = ApprovalOfFanOut, f.ID, f.Query, f.Targets
-	a.Tool, a.Arguments = f.Tool, f.Arguments
-	a.Digest = ApprovalDigest(r.Actor, called(targets), f.Tool, f.Arguments, "", v.Version)
+	a.Tool, a.Arguments, a.Interrupt = f.Tool, f.Arguments, f.interrupts()
+	a.Digest = ApprovalDigest(r.Actor, called(targets), f.Tool, f.Arguments, "", a.Interrupt, v.Version)
 	f.State, f.Approval, f.PolicyVersion = FanOutPendingApproval, a.ID, v.Version
 	var err error
 	if a.AskedLine, a.Person, err = s.approvals.PrincipalLine(ctx, a.AskedBy); err != nil {
@@ -357,8 +357,12 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, error) {
 	ids := slices.Clone(r.Devices)
 	if r.RetryOf != uuid.Nil {
-		if _, err := s.store.FanOut(ctx, r.RetryOf); err != nil {
+		first, err := s.store.FanOut(ctx, r.RetryOf)
+		if err != nil {
 			return nil, err
+		}
+		if first.Open() { // it may be about to call them itself
+			return nil, Refuse(ErrConflict, "fanout_open", "state", Because("state."+string(first.State)))
 		}
 		failed, err := s.Failed(ctx, r.RetryOf)
 		if err != nil {

@@ -76,11 +76,17 @@ func (i *Interruptions) bound() time.Duration {
 //	                |                 |                    |                     | yes                    | goes
 //	yes             | yes             | no, or by a model  | no                  | no                     | waits
 func (i *Interruptions) waits(r CallRequest, began, now time.Time) (ConversationWait, bool) {
-	if !Interrupts(r.Tool) || r.Interrupt && !r.Actor.Kind.IsModel() {
+	if !Interrupts(r.Tool) || r.interrupts() {
 		return ConversationWait{}, false
 	}
 	w, waits := i.Wait(r.Device, began, now)
 	return w, waits && w.ID != r.Outwaited && !(r.Actor.Kind == KindVoice && r.Actor.ID == w.ID.String())
+}
+
+// interrupts reports whether the call is to interrupt a conversation. A language
+// model cannot ask for that.
+func (r CallRequest) interrupts() bool {
+	return r.Interrupt && Interrupts(r.Tool) && !r.Actor.Kind.IsModel()
 }
 
 // heldCalls are the calls that wait for the end of a conversation. They are on

@@ -70,7 +70,9 @@ type campaignView struct {
 	shape  string // of the page: parts come and go as the campaign starts
 }
 
-func (v *campaignView) pace() time.Duration { return paceCounts / 2 }
+// pace bounds what a browser spends on the board of a large campaign, of which
+// nearly every part changes all the time.
+func (v *campaignView) pace() time.Duration { return 2 * paceCounts }
 
 func (v *campaignView) wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
 

@@ -70,6 +70,7 @@ func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (camp
 	if err != nil {
 		return plan, err
 	}
+	page.Plan = plan
 	if err := s.offerChoices(ctx, page, plan); err != nil {
 		return plan, err
 	}

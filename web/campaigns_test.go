@@ -90,7 +90,7 @@ func TestCampaignWizard(t *testing.T) {
 		plan(release, "release", "x"), plan(release, "do", "start", "seen", "37")} {
 		b.post("/campaigns", bad).wantStatus(422)
 	}
-	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-run", "By now 4 devices")
+	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-bar", "By now 4 devices")
 	if got, err := c.campaigns.Campaigns(t.Context(), campaign.Filter{}); err != nil || len(got.Items) != 0 {
 		t.Fatalf("what was refused left %d campaigns, %v", len(got.Items), err)
 	}
@@ -269,4 +269,43 @@ func TestBoardGrowsWhenItStarts(t *testing.T) {
 	list.want("patch", `id="campaign-`, "paused")
 	b.post("/campaigns", plan(release, "do", "draft", "supersede", "1")).wantRedirect("/campaigns/")
 	list.want("new", "1")
+}
+
+// However often a campaign changes, its board is sent each part at most once in two
+// seconds, and at rest what it shows is true.
+func TestBoardIsRedrawnAtABoundedRate(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	release := c.newRelease(b)
+	c.upgradable(2)
+	at := b.post("/campaigns", plan(release, "do", "start")).wantRedirect("/campaigns/")
+	id := uuid.MustParse(strings.TrimPrefix(at, "/campaigns/"))
+	s := b.stream("/events?view=campaign&id=" + id.String())
+	s.want("patch", `id="campaign-head"`, "running")
+	const span = 4 * time.Second
+	acts := 0
+	for began := time.Now(); ; acts++ { // ends paused
+		if _, err := c.campaigns.Pause(t.Context(), anna, id, ""); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) > span {
+			break
+		}
+		if _, err := c.campaigns.Resume(t.Context(), anna, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(5 * time.Second)
+	drawn, last := 0, ""
+	for len(s.events) > 0 {
+		if e := <-s.events; strings.Contains(e.data, `id="campaign-head"`) {
+			drawn, last = drawn+1, e.data
+		}
+	}
+	if limit := int(span/(2*time.Second)) + 3; acts < 2*limit || drawn == 0 || drawn > limit {
+		t.Errorf("%d changes in %v redrew the head %d times, want at most %d", acts, span, drawn, limit)
+	}
+	if !strings.Contains(last, "paused") {
+		t.Errorf("at rest the head shows %s", last)
+	}
 }

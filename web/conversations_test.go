@@ -3,6 +3,8 @@ package web_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/web/ui"
 )
 
 // A conversation has a page with its calls; a device that talks is marked; a call
@@ -67,5 +70,20 @@ func TestConversationPages(t *testing.T) {
 		if got.SentAt != nil {
 			break
 		}
+	}
+
+	// A bulk call waits for the conversation, or is asked not to.
+	plan := ui.PathFanOutNew + "?step=preview&tool=" + fleet.ToolReboot + "&d=" + string(id)
+	b.get(ui.PathFanOutNew+"?tool="+fleet.ToolReboot+"&d="+string(id)).wantText("main", "Interrupt conversations")
+	b.get(plan).wantStatus(200).wantText("main", "1 of them is in a conversation and called after it")
+	asks := b.get(plan+"&interrupt=on").wantStatus(200).wantText("main", "are interrupted")
+	form := url.Values{"confirm": {"1"}}
+	for _, n := range asks.find("input[type=hidden]") {
+		form.Add(attribute(n, "name"), attribute(n, "value"))
+	}
+	to := b.post(ui.PathFanOuts, form).wantStatus(http.StatusSeeOther).header.Get("Location")
+	b.get(to).wantText("main", "interrupted")
+	if made, err := c.fanOuts.List(t.Context(), 1, ""); err != nil || !made.Items[0].Interrupt {
+		t.Fatalf("the bulk call is %+v, %v", made.Items, err)
 	}
 }

@@ -101,8 +101,8 @@ type stream struct {
 	pending map[string]fleet.Event // newest event by subject
 	alerts  bool                   // some changed
 	resend  []byte
-	redo    []fleet.Event
-	due     time.Time // of resend and redo
+	redo    map[string]fleet.Event // to be rendered again: newest by subject
+	due     time.Time              // of resend and redo
 }
 
 func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
@@ -173,27 +173,17 @@ func (st *stream) flush(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(st.pending) > 0 {
-		batch := slices.Collect(maps.Values(st.pending))
-		clear(st.pending)
-		if err := st.update(ctx, batch, true); err != nil {
-			return err
+	var redo map[string]fleet.Event
+	if !st.due.IsZero() && !time.Now().Before(st.due) {
+		resend := st.resend
+		st.due, st.resend, redo, st.redo = time.Time{}, nil, st.redo, nil
+		if len(resend) > 0 {
+			if err := st.write(resend); err != nil {
+				return err
+			}
 		}
 	}
-	if st.due.IsZero() || time.Now().Before(st.due) {
-		return nil
-	}
-	resend, redo := st.resend, st.redo
-	st.due, st.resend, st.redo = time.Time{}, nil, nil
-	if len(resend) > 0 {
-		if err := st.write(resend); err != nil {
-			return err
-		}
-	}
-	if len(redo) == 0 {
-		return nil
-	}
-	return st.update(ctx, redo, false)
+	return st.update(ctx, redo)
 }
 
 // remember that something is to be sent again in a moment.
@@ -203,13 +193,29 @@ func (st *stream) remember() {
 	}
 }
 
-func (st *stream) update(ctx context.Context, batch []fleet.Event, first bool) error {
-	u, err := st.view.render(st.page(ctx), batch)
+// update renders what is new together with what is to be rendered again: an
+// element is sent at most once between two flushes.
+func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error {
+	fresh := st.pending
+	st.pending = make(map[string]fleet.Event)
+	batch := maps.Clone(fresh)
+	for subject, e := range redo {
+		if _, newer := fresh[subject]; !newer {
+			batch[subject] = e
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	u, err := st.view.render(st.page(ctx), slices.Collect(maps.Values(batch)))
 	if err != nil {
 		return err
 	}
-	if u.later && first {
-		st.redo = batch
+	if u.later && len(fresh) > 0 {
+		if st.redo == nil {
+			st.redo = make(map[string]fleet.Event)
+		}
+		maps.Copy(st.redo, fresh)
 		st.remember()
 	}
 	return st.send(ctx, u)

@@ -107,6 +107,7 @@ func (s *Server) createFanOut(r *http.Request) (answer, error) {
 func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewPage, error) {
 	page := ui.FanOutNewPage{Query: form.Get("q"), ByQuery: !form.Has("d"), CanAct: mayAct(ctx)}
 	page.MaxInFlight, _ = strconv.Atoi(form.Get("max_in_flight"))
+	page.Interrupt = form.Get("interrupt") != ""
 	for _, text := range form["d"] {
 		if id, err := fleet.ParseDeviceID(text); err == nil {
 			page.Devices = append(page.Devices, id)
@@ -234,7 +235,7 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 		return fleet.FanOutRequest{}, nil
 	}
 	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
-		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait}
+		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait, Interrupt: page.Interrupt}
 	if page.Retry != uuid.Nil {
 		request.RetryOf = page.Retry
 	} else if page.ByQuery {

@@ -2,12 +2,10 @@ package web
 
 import (
 	"context"
-	"encoding/csv"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -134,24 +132,7 @@ func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	h.Set("Content-Disposition", `attachment; filename="answers-`+id.String()+`.csv"`)
 	h.Set("Cache-Control", "no-store")
-	out := csv.NewWriter(w)
-	_ = out.Write([]string{"device", "name", "state", "error", "answer", "call", "ended"}) // Flush says what went wrong
-	err = s.FanOuts.Outcomes(ctx, id, func(o fleet.FanOutOutcome) bool {
-		ended := ""
-		if o.FinishedAt != nil {
-			ended = o.FinishedAt.UTC().Format(time.RFC3339)
-		}
-		answer := o.Text
-		if answer == "" {
-			answer = string(o.Structured)
-		}
-		cells := []string{string(o.Device), o.Name, string(o.State), o.ErrorCode, answer, o.Call.String(), ended}
-		for i := range cells {
-			cells[i] = fleet.ShieldCell(cells[i])
-		}
-		return out.Write(cells) == nil
-	})
-	if out.Flush(); err != nil || out.Error() != nil {
+	if err := s.FanOuts.Export(ctx, w, id); err != nil {
 		panic(http.ErrAbortHandler) // or the file would seem whole
 	}
 }

@@ -34,7 +34,10 @@ type DeploymentFilter struct {
 type Progress struct {
 	ByState map[DeploymentState]int
 	ByWave  []map[DeploymentState]int // by wave number
-	ByBoard map[string]map[DeploymentState]int
+	// SoakUntil is, by wave number, when the last of the devices that verify has
+	// been well for long enough; zero where none verifies.
+	SoakUntil []time.Time
+	ByBoard   map[string]map[DeploymentState]int
 	// Reached counts for each step the deployments whose latest attempt has
 	// evidence of it or of a later one: planned (all but those skipped at
 	// planning), notified, get, downloaded, goodbye, boot_poll, initialize, succeeded.

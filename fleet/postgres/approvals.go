@@ -45,13 +45,14 @@ func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx)
 		_, err := tx.Exec(ctx, `
 			INSERT INTO approvals (id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line,
 				person, purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at,
-				expires_at, state)
+				expires_at, interrupt, state)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19::json, $20, $21, $22,
-				'waiting')`,
+				$23, 'waiting')`,
 			a.ID, a.Subject, a.SubjectID, a.Digest[:], a.AskedBy.Kind, cleanText(a.AskedBy.ID), cleanText(a.AskedBy.Name),
 			a.AskedBy.Role, append([]string{}, a.AskedLine...), cleanText(a.Person), cleanText(a.Purpose), cleanText(a.Rule),
 			cleanText(a.RuleName), a.PolicyVersion, string(a.Device), cleanText(a.Query), a.Targets, cleanText(a.Tool),
-			cleanJSON(a.Arguments), a.Picture, a.CreatedAt, a.ExpiresAt)
+			cleanJSON(a.Arguments), a.Picture, a.CreatedAt, a.ExpiresAt,
+			a.Interrupt)
 		if err != nil {
 			return err
 		}
@@ -79,12 +80,15 @@ func approvalDetail(a fleet.Approval) map[string]any {
 	if a.Device != "" {
 		d["device"] = a.Device
 	}
+	if a.Interrupt {
+		d["interrupt"] = true
+	}
 	return d
 }
 
 const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line, person,
 	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at,
-	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code`
+	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code, interrupt`
 
 type approvalRow struct {
 	ID             uuid.UUID
@@ -117,6 +121,7 @@ type approvalRow struct {
 	DecidedAt      *time.Time
 	DecisionReason string
 	Code           string
+	Interrupt      bool
 }
 
 func (r approvalRow) approval() fleet.Approval {
@@ -126,7 +131,7 @@ func (r approvalRow) approval() fleet.Approval {
 		PolicyVersion: r.PolicyVersion, Device: r.DeviceID, Query: r.Query, Targets: r.Targets, Tool: r.Tool,
 		Arguments: r.Arguments, Picture: r.Picture, CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, State: r.State,
 		DecidedBy: fleet.Principal{Kind: r.DecidedKind, ID: r.DecidedID, Name: r.DecidedName, Role: r.DecidedRole},
-		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code}
+		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code, Interrupt: r.Interrupt}
 }
 
 func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {

@@ -24,19 +24,20 @@ const failureSample = 5
 const countDeployments = `
 	SELECT state, wave, board, reached, skip, class, late,
 		CASE WHEN finished_at > $2 AND finished_at <= $3 THEN date_bin('1 minute', finished_at, '2000-01-01') END
-			AS minute, count(*) AS count
+			AS minute, count(*) AS count, max(deadline) AS deadline
 	FROM deployments WHERE campaign_id = $1 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8`
 
 type progressRow struct {
-	State   campaign.DeploymentState
-	Wave    int
-	Board   string
-	Reached int16
-	Skip    firmware.SkipReason
-	Class   campaign.FailureClass
-	Late    bool
-	Minute  *time.Time
-	Count   int
+	State    campaign.DeploymentState
+	Wave     int
+	Board    string
+	Reached  int16
+	Skip     firmware.SkipReason
+	Class    campaign.FailureClass
+	Late     bool
+	Minute   *time.Time
+	Count    int
+	Deadline *time.Time
 }
 
 // CampaignProgress says where the deployments of a campaign stand, in numbers.
@@ -57,6 +58,7 @@ func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (cam
 	}
 	for range waves {
 		p.ByWave = append(p.ByWave, map[campaign.DeploymentState]int{})
+		p.SoakUntil = append(p.SoakUntil, time.Time{})
 	}
 	rows, _ := s.db.Query(ctx, countDeployments, campaignID, until.Add(-time.Hour), until)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[progressRow])
@@ -87,6 +89,9 @@ func addProgress(p *campaign.Progress, r progressRow) {
 		}
 		if r.Wave < len(p.ByWave) {
 			p.ByWave[r.Wave][r.State] += r.Count
+			if r.State == campaign.DeploymentVerifying && r.Deadline != nil && r.Deadline.After(p.SoakUntil[r.Wave]) {
+				p.SoakUntil[r.Wave] = *r.Deadline
+			}
 		}
 		if p.ByBoard[r.Board] == nil {
 			p.ByBoard[r.Board] = map[campaign.DeploymentState]int{}

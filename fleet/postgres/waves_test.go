@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"testing"
+	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
@@ -215,7 +216,7 @@ func TestCampaignProgress(t *testing.T) {
 		campaign.DeploymentSent:      1,
 		campaign.DeploymentSucceeded: 1, campaign.DeploymentRolledBack: 4}
 	want := campaign.Progress{ByState: map[campaign.DeploymentState]int{campaign.DeploymentSkipped: 1},
-		ByWave:  []map[campaign.DeploymentState]int{states, {}},
+		ByWave: []map[campaign.DeploymentState]int{states, {}}, SoakUntil: make([]time.Time, 2),
 		ByBoard: map[string]map[campaign.DeploymentState]int{"bread-compact-wifi": states},
 		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 9, campaign.FunnelNotified: 7, campaign.FunnelGet: 6,
 			campaign.FunnelDownloaded: 5, campaign.FunnelGoodbye: 5,
@@ -235,5 +236,17 @@ func TestCampaignProgress(t *testing.T) {
 	check(t, err)
 	if p.Reached[campaign.FunnelGet] != 5 || p.Reached[campaign.FunnelNotified] != 6 {
 		t.Errorf("funnel %+v", p.Reached)
+	}
+
+	// A wave soaks until the last of its devices has been well for long enough.
+	soaks := now().Add(7 * time.Minute).Truncate(time.Millisecond)
+	for i, until := range []time.Time{soaks.Add(-time.Minute), soaks} {
+		all[i].Deadline = &until
+		r.save(change(&all[i], fleet.EvidenceInitialize, campaign.DeploymentVerifying))
+	}
+	p, err = r.CampaignProgress(ctx, c.ID)
+	check(t, err)
+	if !p.SoakUntil[0].Equal(soaks) || !p.SoakUntil[1].IsZero() {
+		t.Errorf("the waves soak until %v, want %v", p.SoakUntil, soaks)
 	}
 }

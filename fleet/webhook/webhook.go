@@ -107,6 +107,7 @@ type approvalView struct {
 	Targets   int                   `json:"targets"`
 	Tool      string                `json:"tool"`
 	Arguments json.RawMessage       `json:"arguments"`
+	Interrupt bool                  `json:"interrupt,omitempty"`
 	AskedBy   actorView             `json:"asked_by"`
 	Person    string                `json:"person,omitempty"`
 	Purpose   string                `json:"purpose,omitempty"`
@@ -151,7 +152,7 @@ type actorView struct {
 
 func viewApproval(a fleet.Approval) approvalView {
 	v := approvalView{ID: a.ID, State: a.State, Subject: a.Subject, SubjectID: a.SubjectID, DeviceID: a.Device,
-		Query: a.Query, Targets: a.Targets, Tool: a.Tool, Arguments: a.Arguments,
+		Query: a.Query, Targets: a.Targets, Tool: a.Tool, Arguments: a.Arguments, Interrupt: a.Interrupt,
 		AskedBy: actorView{a.AskedBy.Kind, a.AskedBy.Name}, Person: a.Person, Purpose: a.Purpose, Rule: a.Rule,
 		RuleName: a.RuleName, CreatedAt: a.CreatedAt.UTC(), ExpiresAt: a.ExpiresAt.UTC(), Reason: a.Reason}
 	if a.DecidedAt != nil {

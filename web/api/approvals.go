@@ -50,13 +50,14 @@ type CallApprovalView struct {
 	Targets       int                   `json:"targets" doc:"Devices"`
 	Tool          string                `json:"tool"`
 	Arguments     json.RawMessage       `json:"arguments"`
+	Interrupt     bool                  `json:"interrupt" doc:"It interrupts conversations that the devices are in"`
 	AskedBy       actorView             `json:"asked_by"`
 	Person        string                `json:"person" doc:"Operator who made the token that asked; empty if an operator asked"`
 	Purpose       string                `json:"purpose" doc:"What the asker gave as reason; foreign text"`
 	Rule          string                `json:"rule" doc:"Id of the rule that asks for an approval"`
 	RuleName      string                `json:"rule_name"`
 	PolicyVersion int64                 `json:"policy_version"`
-	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices, tool, arguments and policy version: what the approval is good for"`
+	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices, tool, arguments, interrupt and policy version: what the approval is good for"`
 	CreatedAt     time.Time             `json:"created_at"`
 	ExpiresAt     time.Time             `json:"expires_at"`
 	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
@@ -72,8 +73,9 @@ func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 
 func callApproval(a fleet.Approval) CallApprovalView {
 	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
-		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), AskedBy: actor(a.AskedBy), Person: a.Person, Purpose: a.Purpose,
-		Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion, Digest: hex.EncodeToString(a.Digest[:]),
+		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, AskedBy: actor(a.AskedBy),
+		Person: a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion,
+		Digest:    hex.EncodeToString(a.Digest[:]),
 		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
 		Code: a.Code}
 	if a.Subject == fleet.ApprovalOfCall {

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/webhook"
 )
@@ -326,5 +329,67 @@ func TestWebhooks(t *testing.T) {
 		if strings.Contains(w.log.String(), secret) {
 			t.Errorf("the log has %s", secret)
 		}
+	}
+}
+
+// Who approves a call or a fan-out approves whether it interrupts conversations:
+// what was not asked for is not done, and what is not on record as asked is stale.
+func TestApprovalsCoverInterruptions(t *testing.T) {
+	tests := []struct {
+		name      string
+		path      string
+		interrupt bool
+		tamper    bool
+		want      fleet.CallState
+	}{
+		{"a call waits for the conversation", "/devices/" + string(unit) + "/calls", false, false, fleet.CallPending},
+		{"a call interrupts it", "/devices/" + string(unit) + "/calls", true, false, fleet.CallSucceeded},
+		{"a call whose approval was changed", "/devices/" + string(unit) + "/calls", false, true, fleet.CallRefused},
+		{"a fan-out interrupts it", "/fanouts", true, false, fleet.CallSucceeded},
+		{"a fan-out whose approval was changed", "/fanouts", true, true, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.listing(t, unit, []fleet.Tool{{Name: fleet.ToolConfigSet, InputSchema: []byte(`{"type":"object"}`)}})
+			w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+				return fleettest.Text("true"), nil
+			})
+			w.open.Begin(fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: unit, Begin: time.Now().UTC()})
+			w.askFirst(t, fleet.ToolConfigSet)
+			body := fmt.Sprintf(`{"tool":%q,"interrupt":%t`, fleet.ToolConfigSet, tt.interrupt)
+			if tt.path == "/fanouts" {
+				body += `,"devices":["` + string(unit) + `"]`
+			}
+			w.post(t, tt.path, body+"}")
+			waiting := decode[list[CallApprovalView]](t, w.get(t, "/approvals?state=waiting"), 200).Items
+			if len(waiting) != 1 || waiting[0].Interrupt != tt.interrupt {
+				t.Fatalf("the approvals are %+v", waiting)
+			}
+			if tt.tamper {
+				if _, err := w.db.Exec(t.Context(), `UPDATE approvals SET interrupt = NOT interrupt`); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := w.as(t, fleet.RoleOperator, "POST", "/approvals/"+waiting[0].ID.String()+"/approve", "")
+			if tt.tamper {
+				if p := r.problem(t); p.Status != 409 || p.Code != fleet.CodeApprovalStale {
+					t.Errorf("approving what was changed is answered %s", r.body)
+				}
+			} else if r.status != 200 {
+				t.Fatalf("approving is answered %d %s", r.status, r.body)
+			}
+			var calls []callView
+			eventually(t, func() bool {
+				calls = decode[list[callView]](t, w.get(t, "/calls"), 200).Items
+				return tt.want == "" || len(calls) == 1 && calls[0].State == tt.want
+			})
+			if tt.want == fleet.CallPending && calls[0].Waits == nil {
+				t.Errorf("the approved call does not say what it waits for: %+v", calls[0])
+			}
+			if tt.want == "" && len(calls) != 0 {
+				t.Errorf("a fan-out that was not approved made %+v", calls)
+			}
+		})
 	}
 }

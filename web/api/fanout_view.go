@@ -30,6 +30,7 @@ type FanOutView struct {
 	CreatedAt   time.Time         `json:"created_at"`
 	FinishedAt  *time.Time        `json:"finished_at"`
 	CanceledBy  *string           `json:"canceled_by"`
+	RetryOf     *uuid.UUID        `json:"retry_of" format:"uuid" nullable:"true" doc:"The fan-out whose failed devices it calls again"`
 }
 
 func fanOut(f fleet.FanOut) FanOutView {
@@ -43,6 +44,9 @@ func fanOut(f fleet.FanOut) FanOutView {
 	}
 	if f.Approval != uuid.Nil {
 		v.ApprovalID = ptr(f.Approval)
+	}
+	if f.RetryOf != uuid.Nil {
+		v.RetryOf = ptr(f.RetryOf)
 	}
 	if f.CanceledBy != "" {
 		v.CanceledBy = &f.CanceledBy
@@ -103,10 +107,11 @@ func counts(p fleet.FanOutProgress) fanOutCounts {
 }
 
 type fanOutAnswerView struct {
-	State  fleet.CallState `json:"state"`
-	Text   string          `json:"text" doc:"The answer's text or error, shortened; the device's own words"`
-	Count  int             `json:"count"`
-	Sample []sampleView    `json:"sample" nullable:"false" doc:"A few of the devices"`
+	State   fleet.CallState `json:"state"`
+	Text    string          `json:"text" doc:"The answer's text or error, shortened; the device's own words"`
+	NoField bool            `json:"no_field,omitempty" doc:"Of answers grouped by a value: they lack it"`
+	Count   int             `json:"count"`
+	Sample  []sampleView    `json:"sample" nullable:"false" doc:"A few of the devices"`
 }
 
 type sampleView struct {
@@ -116,7 +121,7 @@ type sampleView struct {
 
 func fanOutAnswer(g fleet.FanOutAnswer) fanOutAnswerView {
 	v := fanOutAnswerView{State: g.State, Text: cmp.Or(g.Text, i18n.CallErrorDetail(g.Error)),
-		Count: g.Count, Sample: []sampleView{}}
+		NoField: g.NoField, Count: g.Count, Sample: []sampleView{}}
 	for i := range min(len(g.Sample), len(g.CallIDs)) {
 		v.Sample = append(v.Sample, sampleView{g.Sample[i], g.CallIDs[i]})
 	}

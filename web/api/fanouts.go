@@ -35,39 +35,41 @@ func (a *api) registerFanOuts() {
 		method: http.MethodPost, path: "/fanouts/{id}/cancel",
 		role: fleet.RoleOperator, noun: "fanout",
 		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)
+	a.registerFanOutAnswers()
 }
 
 type createFanOutInput struct {
 	Body struct {
-		Query       *string   `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices"`
-		Devices     []string  `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
-		Tool        string    `json:"tool" minLength:"1" maxLength:"200"`
-		Arguments   arguments `json:"arguments,omitempty"`
-		MaxInFlight int       `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64"`
-		TimeoutMs   int64     `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
-		Purpose     string    `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
-		Offline     string    `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
-		OfflineWait int64     `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
-		Confirm     int       `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
-		Interrupt   bool      `json:"interrupt,omitempty" doc:"Do not wait for the end of conversations that the calls would interrupt; otherwise these devices are called after it, or after a bound"`
-		DryRun      bool      `json:"dry_run,omitempty" doc:"Only say what would be done"`
+		Query     *string   `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices"`
+		Devices   []string  `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
+		Tool      string    `json:"tool" minLength:"1" maxLength:"200"`
+		Arguments arguments `json:"arguments,omitempty"`
+		FanOutPace
 	}
 }
 
-func (in *createFanOutInput) request(by fleet.Principal) (fleet.FanOutRequest, error) {
-	b := in.Body
-	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments),
-		MaxInFlight: b.MaxInFlight, Timeout: time.Duration(b.TimeoutMs) * time.Millisecond, Confirm: b.Confirm,
-		Purpose: b.Purpose, Interrupt: b.Interrupt}
+// FanOutPace is how a fan-out goes about its calls.
+type FanOutPace struct {
+	MaxInFlight int    `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64, or what a fan-out had whose failed devices are called again"`
+	TimeoutMs   int64  `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
+	Purpose     string `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
+	Offline     string `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
+	OfflineWait int64  `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
+	Confirm     int    `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
+	Interrupt   bool   `json:"interrupt,omitempty" doc:"Do not wait for the end of conversations that the calls would interrupt; otherwise these devices are called after it, or after a bound"`
+	DryRun      bool   `json:"dry_run,omitempty" doc:"Only say what would be done"`
+}
+
+func (p FanOutPace) apply(r *fleet.FanOutRequest) error {
+	r.MaxInFlight, r.Timeout = p.MaxInFlight, time.Duration(p.TimeoutMs)*time.Millisecond
+	r.Purpose, r.Confirm, r.Interrupt = p.Purpose, p.Confirm, p.Interrupt
 	switch {
-	case b.Offline == "wait":
-		r.OfflineWait = cmp.Or(time.Duration(b.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
-	case b.OfflineWait != 0:
-		return r, fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
+	case p.Offline == "wait":
+		r.OfflineWait = cmp.Or(time.Duration(p.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
+	case p.OfflineWait != 0:
+		return fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
 	}
-	var err error
-	r.Query, r.Devices, err = audienceOf(b.Query, b.Devices)
-	return r, err
+	return nil
 }
 
 type createFanOutOutput struct {
@@ -78,11 +80,20 @@ type createFanOutOutput struct {
 
 func (a *api) createFanOut(ctx context.Context, by fleet.Principal, in *createFanOutInput) (*createFanOutOutput,
 	error) {
-	r, err := in.request(by)
-	if err != nil {
+	b := in.Body
+	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments)}
+	if err := b.apply(&r); err != nil {
 		return nil, err
 	}
-	if in.Body.DryRun {
+	var err error
+	if r.Query, r.Devices, err = audienceOf(b.Query, b.Devices); err != nil {
+		return nil, err
+	}
+	return a.makeFanOut(ctx, r, b.DryRun)
+}
+
+func (a *api) makeFanOut(ctx context.Context, r fleet.FanOutRequest, dryRun bool) (*createFanOutOutput, error) {
+	if dryRun {
 		p, err := a.FanOuts.Preview(ctx, r)
 		return &createFanOutOutput{Status: http.StatusOK, Body: preview(p)}, err
 	}

@@ -143,6 +143,9 @@ func (f Plan) Command() bool {
 	for _, name := range []string{"preset", "add", "drop"} {
 		f.Del(name)
 	}
+	if did {
+		f.Set("open", "1") // the page shows the table that changed
+	}
 	return did
 }
 

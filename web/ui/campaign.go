@@ -64,7 +64,7 @@ func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
 func (b CampaignBoard) Parts() map[string]templ.Component {
 	all := map[string]templ.Component{"head": b.Head(), "acts": b.Actions(), "skips": b.Skips()}
 	for i := range b.Waves {
-		all["wave "+strconv.Itoa(i)] = b.WaveRow(i)
+		all["wave "+strconv.Itoa(i)] = b.Wave(i)
 	}
 	if b.started() {
 		all["funnel"], all["rate"], all["failures"], all["boards"] = b.Funnel(), b.Rate(), b.Failures(), b.Boards()
@@ -349,6 +349,15 @@ func (b CampaignBoard) waveTally(number int) CampaignTally {
 		return NewCampaignTally(b.Progress.ByWave[number])
 	}
 	return CampaignTally{}
+}
+
+// soakUntil is when the last device of a wave has been well for long enough,
+// zero if it does not soak.
+func (b CampaignBoard) soakUntil(w campaign.Wave) time.Time {
+	if w.State != campaign.WaveSoaking || w.Number >= len(b.Progress.SoakUntil) {
+		return time.Time{}
+	}
+	return b.Progress.SoakUntil[w.Number]
 }
 
 // waveSaying is what there is to say of a wave, in a sentence.

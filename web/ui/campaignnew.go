@@ -15,13 +15,15 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A CampaignNewPage is the wizard: release, audience, waves, rules and
-// schedule on one page, next to what would happen. GET [PathCampaignNew] with
+// A CampaignNewPage is the wizard: release and audience, and one line that says
+// how it goes and unfolds into the fields, next to what would happen. The foot says
+// that in one sentence and starts it. GET [PathCampaignNew] with
 // the plan's fields shows it, and POST [PathCampaigns] with the same fields
 // keeps it, as "do" says: draft or start. Of a campaign that is there already
 // it is its "edit".
 type CampaignNewPage struct {
 	Form     forms.Plan
+	Plan     campaign.Plan      // as the form has it
 	Campaign *campaign.Campaign // that is edited; nil for a new one
 	Releases []firmware.Release // that may be chosen, newest first
 	Tools    []fleet.Tool       // of the audience, for the health checks
@@ -165,15 +167,129 @@ func skipText(ctx context.Context, reason firmware.SkipReason) string {
 	return t(ctx, "campaign.skip."+string(reason))
 }
 
-// warningText is what to think of before the start, for [phrase].
-func warningText(ctx context.Context, w campaign.PlanWarning) string {
-	if key := "campaign.warn." + w.Code; i18n.Has(key) {
-		return t(ctx, key, "detail", mark(w.Detail))
+// planWarnings are what to think of before the start, for [phrase]: each kind
+// once, with all that it is about.
+func (v CampaignNewPage) planWarnings(ctx context.Context) []string {
+	var codes []string
+	details := map[string][]string{}
+	for _, w := range v.Run.Warnings {
+		if !slices.Contains(codes, w.Code) {
+			codes = append(codes, w.Code)
+		}
+		if w.Detail != "" && !slices.Contains(details[w.Code], w.Detail) {
+			details[w.Code] = append(details[w.Code], w.Detail)
+		}
 	}
-	if w.Detail != "" {
-		return mark(w.Detail)
+	var out []string
+	for _, code := range codes {
+		about := details[code]
+		text := code
+		if key := "campaign.warn." + code; i18n.Has(key) {
+			text = t(ctx, key, "n", len(about), "detail", mark(strings.Join(about, ", ")))
+		} else if len(about) > 0 {
+			text = mark(strings.Join(about, ", "))
+		}
+		out = append(out, text)
 	}
-	return w.Code
+	return out
+}
+
+// chooses reports whether one of the choices about devices is made.
+func (v CampaignNewPage) chooses() bool {
+	for _, name := range []string{"supersede", "downgrade", "continuous", "max_devices"} {
+		if v.Form.Get(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// unfolded reports whether the fields with defaults are worked on: a row came or
+// went, or what they hold cannot be read.
+func (v CampaignNewPage) unfolded() bool {
+	return v.Form.Get("open") != "" || slices.ContainsFunc(v.Form.Problems,
+		func(p forms.Problem) bool { return p.Field != "max_devices" })
+}
+
+// facts are what the fields with defaults are set to, in a few words each.
+func (v CampaignNewPage) facts(ctx context.Context) []string {
+	f, p := v.Form, v.Plan
+	all := []string{t(ctx, "campaign.how.at_once", "n", p.MaxInFlight)}
+	if p.MaxPerMinute > 0 {
+		all = append(all, t(ctx, "campaign.per_minute_say", "n", p.MaxPerMinute))
+	}
+	var sizes, soaks []string
+	for i, w := range p.Waves {
+		sizes = append(sizes, waveText(ctx, w, i == len(p.Waves)-1))
+		if soak := duration(ctx, w.Soak); !slices.Contains(soaks, soak) {
+			soaks = append(soaks, soak)
+		}
+	}
+	all = append(all, t(ctx, "campaign.how.waves", "waves", strings.Join(sizes, " → ")),
+		t(ctx, "campaign.how.soak", "d", strings.Join(soaks, " → ")), v.stopText(ctx))
+	if p.Mode != firmware.ModeAuto && p.Mode != "" {
+		all = append(all, t(ctx, "campaign.mode."+string(p.Mode)))
+	}
+	if n := len(p.HealthChecks); n > 0 {
+		all = append(all, t(ctx, "campaign.how.checks", "n", n))
+	}
+	if p.StartAt != nil {
+		all = append(all, t(ctx, "campaign.how.starts", "at", *p.StartAt))
+	}
+	if n := len(p.Windows); n > 0 {
+		all = append(all, t(ctx, "campaign.how.windows", "n", n))
+	}
+	if f.Get("approval") != "" {
+		all = append(all, t(ctx, "campaign.how.approval"))
+	}
+	return all
+}
+
+// waveText is how large a wave is, in a word or two.
+func waveText(ctx context.Context, w campaign.WavePlan, last bool) string {
+	switch {
+	case len(w.Devices) > 0:
+		return t(ctx, "fanout.n_devices", "n", len(w.Devices))
+	case w.Count > 0:
+		return t(ctx, "fanout.n_devices", "n", w.Count)
+	case last && w.Percent == 100:
+		return t(ctx, "campaign.how.rest")
+	}
+	return trimFloat(w.Percent) + "%"
+}
+
+// stopText says what stops the campaign: the rule about any failure that needs the
+// fewest, or how many rules there are.
+func (v CampaignNewPage) stopText(ctx context.Context) string {
+	var first *campaign.AbortRule
+	for _, r := range v.Plan.AbortRules {
+		if r.Class == campaign.ClassAny && r.Percent > 0 && (first == nil || r.Percent < first.Percent) {
+			first = &r
+		}
+	}
+	switch {
+	case first != nil:
+		return t(ctx, "campaign.how.stops."+string(first.Action), "p", trimFloat(first.Percent))
+	case len(v.Plan.AbortRules) > 0:
+		return t(ctx, "campaign.how.rules", "n", len(v.Plan.AbortRules))
+	}
+	return t(ctx, "campaign.how.no_rules")
+}
+
+// saying is what a start would do, in one sentence.
+func (v CampaignNewPage) saying(ctx context.Context) string {
+	version := ""
+	if r := v.release(); r != nil {
+		version = shorten(r.Version, 24)
+	}
+	args := []any{"n", v.Run.Targets, "version", version, "waves", t(ctx, "campaign.n_waves", "n", len(v.Run.Waves))}
+	switch first := v.Run.FirstDispatch; {
+	case first == nil:
+		return t(ctx, "campaign.bar.never", args...)
+	case first.After(page(ctx).Now):
+		return t(ctx, "campaign.bar.from", append(args, "at", *first)...)
+	}
+	return t(ctx, "campaign.bar.now", args...)
 }
 
 // carried are the devices that were ticked, which have no field of their own.

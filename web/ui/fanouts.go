@@ -59,6 +59,7 @@ type FanOutNewPage struct {
 	Form        *ToolForm    // nil until a tool is chosen
 	MaxInFlight int
 	OfflineWait time.Duration        // 0: offline devices are not waited for
+	Interrupt   bool                 // conversations are not waited for
 	Preview     *fleet.FanOutPreview // nil until the form was filled in
 	Arguments   json.RawMessage      // with Preview: as they would be sent
 	Problem     string               // why it cannot be done, in the page's language
@@ -89,6 +90,9 @@ func (v FanOutNewPage) changeURL() string {
 	q.Set("tool", v.Form.Tool.Name)
 	q.Set("max_in_flight", v.inFlight())
 	q.Set("offline_wait", v.offlineWait())
+	if v.Interrupt {
+		q.Set("interrupt", "on")
+	}
 	return PathFanOutNew + "?" + q.Encode()
 }
 

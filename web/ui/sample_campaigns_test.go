@@ -34,6 +34,7 @@ var campaignSamples = []sample{
 	{"campaign-approval", "/campaigns/x", board(campaign.AwaitingApproval, 0), false},
 	{"campaign-approval-own", "/campaigns/x", ownApproval(), false},
 	{"campaign-running", "/campaigns/x", board(campaign.Running, 4312), false},
+	{"campaign-soaking", "/campaigns/x", soaking(), false},
 	{"campaign-50000", "/campaigns/x", board(campaign.Running, 50_000), false},
 	{"campaign-gate", "/campaigns/x", board(campaign.Paused, 43), false},
 	{"campaign-threshold", "/campaigns/x", failing(), false},
@@ -41,6 +42,7 @@ var campaignSamples = []sample{
 	{"campaign-new", "/campaigns/new", wizard(0), false},
 	{"campaign-new-run", "/campaigns/new?f=1", wizard(1), false},
 	{"campaign-new-bad", "/campaigns/new?f=1", wizard(2), false},
+	{"campaign-new-open", "/campaigns/new?f=1&open=1", wizard(4), false},
 	{"campaign-edit-running", "/campaigns/x/edit", wizard(3), false},
 	{"campaign-devices", "/campaigns/x/devices", deploymentsPage(), false},
 	{"campaign-device-waiting", "/campaigns/x/devices/a", deploymentPage(campaign.DeploymentQueued), false},
@@ -235,6 +237,18 @@ func failing() templ.Component {
 	return v.Page()
 }
 
+// soaking has a wave of which every device runs its image and must stay well.
+func soaking() templ.Component {
+	v := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412)
+	v.Campaign.Wave = 1
+	v.Waves[1].State, v.Waves[2].State = campaign.WaveSoaking, campaign.WavePending
+	v.Progress = progress([]int{4, 41, 367}, []campaign.WaveState{campaign.WaveFinished, campaign.WaveSoaking,
+		campaign.WavePending}, []int{100, 60, 0}, false)
+	v.Progress.SoakUntil = []time.Time{{}, time.Now().Add(4*time.Minute + 12*time.Second), {}}
+	v.Downloads = nil
+	return v.Page()
+}
+
 func campaignsPage() templ.Component {
 	v := ui.CampaignsPage{List: list("/campaigns", ""), CanAct: true, Next: "n"}
 	for i, s := range campaign.States {
@@ -260,9 +274,11 @@ func wizard(step int) templ.Component {
 			Releases: []firmware.Release{sampleRelease("2.4.3"), sampleRelease("2.4.2")},
 			Tools:    tools, Zones: []string{"UTC", "Asia/Shanghai"}}
 		if step == 0 {
+			v.Plan = campaign.DefaultPlan()
 			return v.Page()
 		}
-		v.Form = forms.FillPlan(samplePlan("Echo fix for the lobby 🦊"), time.UTC)
+		v.Plan = samplePlan("Echo fix for the lobby 🦊")
+		v.Form = forms.FillPlan(v.Plan, time.UTC)
 		v.Run = sampleRun()
 		switch step {
 		case 2:
@@ -273,6 +289,8 @@ func wizard(step int) templ.Component {
 		case 3:
 			c := sampleCampaign(campaign.Running, "Echo fix", 40)
 			v.Campaign, v.Run = &c, nil
+		case 4:
+			v.Form.Set("open", "1")
 		}
 		return v.Page()
 	})

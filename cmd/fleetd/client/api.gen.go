@@ -230,11 +230,14 @@ type CallApproval struct {
 	// DeviceID Of a call
 	DeviceID *string `json:"device_id"`
 
-	// Digest SHA-256 over who asks, devices, tool, arguments and policy version: what the approval is good for
+	// Digest SHA-256 over who asks, devices, tool, arguments, interrupt and policy version: what the approval is good for
 	Digest    string    `json:"digest"`
 	ExpiresAt time.Time `json:"expires_at"`
 	FanoutID  *string   `json:"fanout_id"`
 	ID        string    `json:"id"`
+
+	// Interrupt It interrupts conversations that the devices are in
+	Interrupt bool `json:"interrupt"`
 
 	// Person Operator who made the token that asked; empty if an operator asked
 	Person        string `json:"person"`

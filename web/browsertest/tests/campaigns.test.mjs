@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, session, page, board;
+let fleetd, browser, session, page, board, wizard;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(12), startBrowser()]);
@@ -28,12 +28,41 @@ const chooseRelease = async (on, index = 1) => {
   await on.selectOption('select[name=release]', { index });
 };
 
+test('a device is updated with two clicks from its page', async () => {
+  await page.goto('/devices?q=presence:online+version:2.4.2');
+  await page.locator('#list tbody tr a').first().click();
+  await page.waitForURL(/\/devices\/[0-9a-f]{12}/);
+  await page.click('a[href^="/campaigns/new?"]');
+  await page.waitForSelector('.plan-say >> text=/1 device gets .* in 1 wave/');
+  await page.click('.plan-do .btn-primary');
+  await page.waitForSelector('#campaign-head >> text=running');
+});
+
+test('a fleet is updated with five clicks from the overview', async () => {
+  let clicks = 0;
+  const click = async selector => { clicks++; await page.click(selector); };
+  await page.goto('/');
+  await click('.nav >> text=Releases');
+  await page.waitForURL(/\/firmware$/);
+  await click('.col-version a >> nth=0');
+  await click('main a.btn-primary[href^="/campaigns/new?release="]');
+  await page.waitForSelector('.plan-do .btn-primary:enabled');
+  wizard = new URL(page.url()).pathname + new URL(page.url()).search;
+  clicks++; // on it: another test starts a campaign
+  assert.ok(clicks <= 5, `${clicks} clicks`);
+});
+
 test('the dry run follows the form, and the plan is the address', async () => {
   await chooseRelease(page);
   await page.waitForSelector('#plan-run >> text=/devices in 3 waves/');
+  assert.match(await page.locator('#plan-how').innerText(), /waves 1% → 10% → rest/);
+  assert.equal(await page.locator('.plan-fields').isVisible(), false, 'what has a default is folded');
+  await page.click('.plan-how > summary');
   await page.click('button[name=preset][value=small]');
   await page.waitForSelector('#plan-run >> text=/in 2 waves/');
   assert.equal(await page.locator('input[name="wave.name"]').count(), 2);
+  assert.ok(await page.locator('.plan-fields').isVisible(), 'a button of the fields folded them');
+  await page.waitForSelector('#plan-how >> text=/waves 1 device → rest/');
   await page.fill('input[name="wave.soak"] >> nth=0', '1s');
   await page.fill('input[name="wave.soak"] >> nth=1', '1s');
   await page.fill('input[name=name]', 'Browser 🦊 <b>test</b>');
@@ -41,9 +70,25 @@ test('the dry run follows the form, and the plan is the address', async () => {
   await page.reload();
   assert.equal(await page.inputValue('input[name="wave.soak"] >> nth=1'), '1s');
   await page.fill('input[name="wave.soak"] >> nth=1', 'soon');
-  await page.waitForSelector('#plan-run [role=alert]');
+  await page.waitForSelector('#plan-bar [role=alert]');
   await page.fill('input[name="wave.soak"] >> nth=1', '1s');
   await page.waitForSelector('#plan-run >> text=/in 2 waves/');
+  assert.equal(await page.locator('#plan-run .warnings li').first().isVisible(), false, 'warnings are folded');
+  await page.click('#plan-run .warnings summary');
+  assert.ok(await page.locator('#plan-run .warnings li').first().isVisible());
+});
+
+test('Start is in sight wherever the page is scrolled to, and says what happens', async () => {
+  for (const viewport of [{ width: 1440, height: 900 }, { width: 390, height: 844 }]) {
+    await page.setViewportSize(viewport);
+    for (const to of ['scrollTo(0, 0)', 'scrollTo(0, document.body.scrollHeight / 2)', 'scrollTo(0, document.body.scrollHeight)']) {
+      await page.evaluate(to);
+      const box = await page.locator('.plan-do .btn-primary').boundingBox();
+      assert.ok(box.y >= 0 && box.y + box.height <= viewport.height, `${to}: ${JSON.stringify(box)}`);
+    }
+    assert.match(await page.locator('.plan-say').innerText(), /devices? get.* in 2 waves, from now on/);
+  }
+  await page.setViewportSize({ width: 1440, height: 900 });
 });
 
 test('it starts, and the board comes to its gate without a reload', async () => {
@@ -71,6 +116,14 @@ test('on a phone, pause is in reach of a thumb', async () => {
   await phone.waitForURL(url => url.pathname === board);
   const box = await phone.locator('.btn-pause').boundingBox();
   assert.ok(box.y > 844 * 0.6 && box.y + box.height < 844 && box.height >= 44, JSON.stringify(box));
+  const stop = await phone.locator('.btn-stop').boundingBox();
+  assert.ok(stop.y === box.y && stop.x > box.x && stop.height >= 44, JSON.stringify(stop));
+  await phone.click('.btn-pause');
+  await phone.waitForSelector('#campaign-acts >> text=Resume');
+  assert.deepEqual(await phone.locator('.btn-pause').boundingBox(), box, 'pause moved');
+  assert.deepEqual(await phone.locator('.btn-stop').boundingBox(), stop, 'stop moved');
+  await phone.click('#campaign-acts >> text=Resume');
+  await phone.waitForSelector('.btn-pause:enabled');
   assert.deepEqual(phone.errors, []);
   await phone.context().close();
 });
@@ -96,6 +149,7 @@ test('without JavaScript a campaign is planned and discarded', async () => {
   const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false, storageState: session });
   await chooseRelease(plain, 2);
   await plain.fill('input[name=name]', 'plain');
+  await plain.click('summary >> text=Older versions');
   await plain.check('input[name=downgrade]');
   await plain.click('text=Show what will happen');
   await plain.waitForSelector('#plan-run >> text=/devices? in 3 waves/');
@@ -108,6 +162,6 @@ test('without JavaScript a campaign is planned and discarded', async () => {
 });
 
 testPages('all campaign pages', () => ({ browser, url: fleetd.url, session }), () =>
-  ['/campaigns', '/campaigns?state=paused', '/campaigns/new', board, `${board}/devices`, `${board}/devices?state=failed_any`]);
+  ['/campaigns', '/campaigns?state=paused', '/campaigns/new', wizard, `${wizard}&open=1`, board, `${board}/devices`, `${board}/devices?state=failed_any`]);
 
 test('no page logged an error', () => assert.deepEqual(page.errors, []));

@@ -31,6 +31,18 @@
     return text(side + 'd', Math.floor(d / 86400))
   }
 
+  // A countdown says how long it is until a moment, as mm:ss.
+  function refreshCountdowns() {
+    if (document.hidden) return
+    for (const el of $$('[data-countdown]')) {
+      const s = Math.max(0, Math.round((Date.parse(el.dataset.countdown) - Date.now()) / 1000)), h = Math.floor(s / 3600)
+      const two = n => String(n).padStart(2, '0')
+      const shown = (h ? h + ':' : '') + two(Math.floor(s / 60) % 60) + ':' + two(s % 60)
+      if (el.textContent !== shown) el.textContent = shown
+      el.hidden = false
+    }
+  }
+
   function refreshTimes() {
     if (document.hidden) return
     const now = Date.now()
@@ -97,7 +109,7 @@
   // shownText is the text of an element without the times that the page updates.
   function shownText(el) {
     const copy = el.cloneNode(true)
-    for (const time of $$('time[data-relative]', copy)) time.remove()
+    for (const time of $$('time[data-relative], [data-countdown]', copy)) time.remove()
     return copy.textContent.replace(/\s+/g, ' ')
   }
 
@@ -650,6 +662,7 @@
     for (const list of $$('[data-most]', root)) list.scrollTop = list.scrollHeight
     showCharts(root)
     refreshTimes()
+    refreshCountdowns()
   }
 
   // What went well leaves again; what went wrong stays.
@@ -658,4 +671,5 @@
   enhance(document)
   $('.tabs [aria-current="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   setInterval(refreshTimes, 5000)
+  setInterval(refreshCountdowns, 1000)
 })()
