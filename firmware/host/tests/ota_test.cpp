@@ -144,6 +144,22 @@ TEST_SUITE("ota") {
         }
     }
 
+    TEST_CASE("a new image is marked valid after its self-test, not before") {
+        OtaFixture f;
+        REQUIRE(f.flow->start(f.order(), "j1").ok());
+        f.m.executor.run_for(5'000);
+        f.reboot();
+        int tests = 0;
+        f.flow->self_test = [&] {
+            tests++;
+            CHECK(f.m.updater.running().state == SlotState::pending_verify);
+            return Status{};
+        };
+        f.flow->prove_online();
+        CHECK(tests == 1);
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
     TEST_CASE("the time online is at most half of the trial") {
         OtaFixture f;
         f.policy.proof_ms = 600'000;
@@ -329,6 +345,22 @@ TEST_SUITE("ota") {
         REQUIRE(f.flow->start(f.order(), "j").ok());
         f.m.executor.run_for(300'000);
         CHECK(f.m.updater.slots[1].bytes == f.image);
+        CHECK(f.m.system.restarts == 1);
+    }
+
+    TEST_CASE("the rest of another image is not added to what is there") {
+        OtaFixture f;
+        const std::string second = make_image("3.0.0", 300'000);
+        f.m.http.cut_at = {100'000};
+        f.m.http.on_piece = [&] { f.m.http.etag = "\"two\""; };
+        FirmwareOrder any = f.order();
+        any.sha256.clear();  // the ETag alone tells the two apart
+        REQUIRE(f.flow->start(any, "j").ok());
+        f.m.executor.settle();
+        f.m.http.files[kUrl] = second;
+        f.m.executor.run_for(300'000);
+        CHECK(f.m.http.asked_from == std::vector<std::int64_t>{0, 98304, 0});
+        CHECK(f.m.updater.slots[1].bytes == second);
         CHECK(f.m.system.restarts == 1);
     }
 

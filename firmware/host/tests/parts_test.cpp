@@ -306,6 +306,9 @@ TEST_SUITE("url") {
         CHECK(check_url("https://a.example.evil/x", {false, "a.example"}).code == Code::refused);
         CHECK(check_url("https://a.example/x", {false, "*.a.example"}).code == Code::refused);
         CHECK(check_url("https://xa.example/x", {false, "a.example"}).code == Code::refused);
+        CHECK(check_url("https://evilexample.org/x", {false, "*.example.org"}).code == Code::refused);
+        CHECK(check_url("https://example.org.evil/x", {false, "*.example.org"}).code == Code::refused);
+        CHECK(check_url("https://.example.org/x", {false, "*.example.org"}).code == Code::refused);
         CHECK(check_url("https://a.example/x", {false, ""}).code == Code::refused);
         CHECK(check_url("nonsense", {true, "*"}).code == Code::invalid);
     }

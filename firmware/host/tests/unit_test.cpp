@@ -280,6 +280,24 @@ TEST_SUITE("unit") {
         CHECK(f.m.updater.running().state == SlotState::valid);
     }
 
+    TEST_CASE("a new image that loses the broker begins its proof anew") {
+        UnitFixture f;
+        f.m.updater.slots[0].info.state = SlotState::pending_verify;
+        f.start();
+        f.m.transport.connect();
+        f.m.transport.say(kPing);
+        f.m.executor.run_for(20'000);
+        f.m.transport.drop();
+        f.m.executor.run_for(20'000);  // past the end of what began before
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.transport.connect();
+        f.m.transport.say(kPing);
+        f.m.executor.run_for(29'000);
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.executor.run_for(2'000);
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
     TEST_CASE("a message proves the way only after one of our own on the same connection") {
         UnitFixture f;
         f.m.updater.slots[0].info.state = SlotState::pending_verify;
