@@ -28,6 +28,7 @@ struct UnitFixture {
         UnitOptions o;
         o.poll_url = kPoll;
         o.ota.proof_ms = proof_ms;
+        o.hello = hello;
         return o;
     }
     bool sent(std::string_view part) const {
@@ -47,6 +48,7 @@ struct UnitFixture {
             m.executor.run_for(1000);
     }
     std::uint32_t proof_ms = 30'000;
+    bool hello = false;
     FakeMachine m;
     std::unique_ptr<Unit> unit;
 };
@@ -72,6 +74,23 @@ TEST_SUITE("unit") {
         f.m.executor.run_for(10 * 60'000);
         CHECK(f.m.transport.sent.size() >= 9);
         CHECK(f.m.transport.sent.size() <= 11);
+    }
+
+    TEST_CASE("says hello with features.mcp at each connection, where that is wanted") {
+        UnitFixture f;
+        SUBCASE("for other servers") {
+            f.hello = true;
+        }
+        SUBCASE("not for fleetd") {}
+        f.start();
+        for (int i = 0; i < 2; i++) {
+            f.m.transport.sent.clear();
+            f.m.transport.connect();
+            CHECK(f.sent("\"type\":\"hello\"") == f.hello);
+            CHECK(f.sent("\"features\":{\"mcp\":true}") == f.hello);
+            f.m.transport.drop();
+            f.run_to_start(10);
+        }
     }
 
     TEST_CASE("a message that the link does not take is refused, with a code") {

@@ -93,6 +93,7 @@ constexpr TimeOption time_options[] = {
 bool Options::*flag_named(const char *name) {
     if (std::strcmp(name, "--quiet") == 0) return &Options::quiet;
     if (std::strcmp(name, "--run-elf") == 0) return &Options::run_elf;
+    if (std::strcmp(name, "--hello") == 0) return &Options::hello;
     return nullptr;
 }
 
