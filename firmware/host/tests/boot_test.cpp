@@ -178,6 +178,29 @@ TEST_SUITE("boot") {
         CHECK(answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}")
                   .value()
                   .broker.keepalive_s == 3600);
+        const auto zone = [](const char *minutes) {
+            return answer_to("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":" +
+                             std::string(minutes) + "}}")
+                .value()
+                .time.zone_minutes;
+        };
+        CHECK(zone("1440") == 1440);
+        CHECK(zone("-1440") == -1440);
+        CHECK(zone("1441") == 0);
+        CHECK(zone("-1441") == 0);
+        const auto time = [](const char *ms) {
+            return answer_to("{\"server_time\":{\"timestamp\":" + std::string(ms) + "}}").value().time.unix_ms;
+        };
+        CHECK(time("4102444800000") == 4102444800000);
+        CHECK(time("4102444800001") == 0);
+        const auto password = [](std::size_t size) {
+            return answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"password\":\"" +
+                             std::string(size, 'x') + "\"}}")
+                .value()
+                .broker.password.size();
+        };
+        CHECK(password(1024) == 1024);
+        CHECK(password(1025) == 0);
         CHECK_FALSE(answer_to("[]").ok());
         CHECK_FALSE(answer_to("").ok());
         CHECK(answer_to("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms == 0);

@@ -113,7 +113,9 @@ TEST_SUITE("config") {
         c.store.tick(kTrialUs, true);
         c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":31}}");
         c.propose("{\"version\":3,\"values\":{\"heartbeat_s\":32}}", 5);
+        const int changes = c.changes;
         c.store.tick(5 + kTrialUs, false);
+        CHECK(c.changes == changes + 1);
         CHECK(c.store.integer("heartbeat_s") == 30);  // not 31: that was on trial, too
         CHECK(c.store.version() == 1);
         CHECK(c.store.reverted() == 3);

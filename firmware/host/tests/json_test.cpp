@@ -2,6 +2,7 @@
 #include "fleet/json.hpp"
 #include "fleet/base64.hpp"
 #include "fleet/hex.hpp"
+#include "fleet/hook.hpp"
 #include "fleet/json_writer.hpp"
 #include "fleet/utf8.hpp"
 
@@ -19,7 +20,7 @@ struct Case {
     bool valid;
 };
 
-std::string written(void (*fill)(JsonWriter &), std::size_t capacity = 256) {
+std::string written(FunctionRef<void(JsonWriter &)> fill, std::size_t capacity = 256) {
     char buffer[256];
     JsonWriter w(buffer, capacity);
     fill(w);
@@ -150,7 +151,7 @@ TEST_SUITE("json") {
     }
 
     TEST_CASE("overflow is all or nothing, at every capacity") {
-        const auto fill = [](JsonWriter &w) {
+        auto fill = [](JsonWriter &w) {
             w.begin_object().member("a", "x\"y").key("b").begin_embedded().text("\\").end_embedded().end_object();
         };
         const std::string whole = written(fill);
@@ -169,6 +170,25 @@ TEST_SUITE("json") {
         w.rewind(m);
         w.integer(2).end_array();
         CHECK(w.view() == "[1,2]");
+    }
+
+    TEST_CASE("rewind leaves a text that was begun in between") {
+        char buffer[64];
+        JsonWriter w(buffer, sizeof buffer);
+        const JsonWriter::Mark m = w.mark();
+        w.begin_object().key("text").begin_embedded();
+        w.begin_object().member("a", "b");
+        w.rewind(m);
+        w.begin_object().member("a", "b").end_object();
+        CHECK(w.view() == "{\"a\":\"b\"}");
+    }
+
+    TEST_CASE("the writer's base64, at every length of the last group") {
+        const std::string plain = "foobarbaz";
+        for (std::size_t n = 0; n <= plain.size(); n++) {
+            const std::string part = plain.substr(0, n);
+            CHECK(written([&part](JsonWriter &w) { w.base64(Bytes(part)); }) == "\"" + encode_base64(Bytes(part)) + "\"");
+        }
     }
 
     TEST_CASE("utf8_length") {

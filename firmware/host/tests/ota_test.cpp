@@ -328,6 +328,23 @@ TEST_SUITE("ota") {
         CHECK(f.m.system.restarts == 1);
     }
 
+    TEST_CASE("however the image is cut into pieces, it arrives") {
+        for (const std::size_t piece : {std::size_t{1}, std::size_t{287}, std::size_t{288}, std::size_t{289}}) {
+            OtaFixture f;
+            f.image = make_image("2.0.0", 1000);
+            f.m.http.files[kUrl] = f.image;
+            f.m.http.piece = piece;
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK(f.m.updater.slots[1].bytes == f.image);
+        }
+        OtaFixture f;
+        f.m.http.piece = f.image.size() - 1;
+        REQUIRE(f.flow->start(f.order(), "j").ok());
+        f.m.executor.run_for(60'000);
+        CHECK(f.m.updater.slots[1].bytes == f.image);
+    }
+
     TEST_CASE("a server without ranges begins anew; one with another image, too") {
         OtaFixture f;
         SUBCASE("no ranges") {

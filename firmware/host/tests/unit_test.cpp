@@ -153,6 +153,18 @@ TEST_SUITE("unit") {
         CHECK_FALSE(f.unit->online());
     }
 
+    TEST_CASE("lost connections are counted") {
+        UnitFixture f;
+        f.start();
+        for (int lost = 0; lost < 3; lost++) {
+            f.m.transport.sent.clear();
+            f.m.transport.connect();
+            CHECK(f.sent("\"reconnects\":" + std::to_string(lost)));
+            f.m.transport.drop();
+            f.run_to_start(10);
+        }
+    }
+
     TEST_CASE("refused credentials are not hammered, and asked for anew") {
         UnitFixture f;
         f.start();
