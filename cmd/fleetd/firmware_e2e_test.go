@@ -35,7 +35,7 @@ func (d *daemon) joined(u *unit) {
 // claimed claims a running unit by the code on its screen.
 func (d *daemon) claimed(u *unit) {
 	d.t.Helper()
-	code := u.reads(d, `screen: (\d{6}) `)
+	code := u.reads(d, `(?:screen|serial): (\d{6}) `)
 	var v deviceView
 	if status := d.rest("POST", "/devices/claim", map[string]any{"code": code}, &v); status != http.StatusOK ||
 		v.ID != u.id {

@@ -91,6 +91,18 @@ TEST_SUITE("boot") {
         CHECK(m.http.headers["Serial-Number"] == m.identity.number);
     }
 
+    TEST_CASE("the client's id is made once, and anew if it is damaged") {
+        FakeMachine m;
+        const std::string id = client_id(m.store, m.system);
+        CHECK(id.size() == 36);
+        CHECK(client_id(m.store, m.system) == id);
+        m.store.values["s:uuid"] = "short";
+        const std::string other = client_id(m.store, m.system);
+        CHECK(other.size() == 36);
+        CHECK(other != id);
+        CHECK(m.store.values["s:uuid"] == other);
+    }
+
     TEST_CASE("activation bodies") {
         FakeMachine m;
         m.http.answers[kActivate] = {{202, "", false}};
@@ -104,7 +116,10 @@ TEST_SUITE("boot") {
                   "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" +
                   std::string(64, 'e') + "\"}");
         m.identity.code = "";
-        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::unsupported);
+        CHECK(activate(m.machine, kUrl, "u", "c").value() == 202);  // by its code alone
+        CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
+        m.identity.failure = {Code::io, "the fuses were not read"};
+        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::io);
     }
 
     TEST_CASE("a job that the server names is kept, one too long for it is not") {

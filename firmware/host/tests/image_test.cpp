@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 using namespace fleet;
 using namespace fleet::test;
 
@@ -143,6 +145,18 @@ TEST_SUITE("image") {
         CHECK(code(text, "AAAA") == Code::corrupt);
         CHECK(code(text, "") == Code::corrupt);
         CHECK(code(text, "!") == Code::corrupt);
+        const auto replaced = [&text](const char *a, const char *b) {
+            return std::string(text).replace(text.find(a), std::strlen(a), b);
+        };
+        for (const std::string &bad : {replaced("\"chip\":9", "\"chip\":-1"), replaced("\"size\":5", "\"size\":0"),
+                                       replaced("\"size\":5", "\"size\":-5"), replaced("aaa", "aa")}) {
+            CHECK_MESSAGE(code(bad, sign_base64(1, bad)) == Code::invalid, bad);
+        }
+        const std::string longest = text + std::string(1024 - text.size(), ' ');
+        CHECK(code(longest, sign_base64(1, longest)) == Code::ok);
+        CHECK(code(longest + " ", sign_base64(1, longest + " ")) == Code::no_space);
+        const std::string esp32 = replaced("\"chip\":9", "\"chip\":0");
+        CHECK(code(esp32, sign_base64(1, esp32)) == Code::ok);
         for (const char *bad : {"{}", "[]", "x"}) {
             CHECK(code(bad, sign_base64(1, bad)) == Code::invalid);
         }
