@@ -81,6 +81,7 @@ TEST_SUITE("mcp") {
         };
         for (const auto &c : cases)
             CHECK_MESSAGE(has(error_of(f.request(c.payload)), c.want), c.payload);
+        CHECK(error_of(f.call(9, "self.screen.set_theme", "{\"theme\":\"0123456789abcdef\"}")) == "");
         const std::string long_id(McpServer::kMaxId, '1');
         CHECK(has(f.request("{\"jsonrpc\":\"2.0\",\"id\":1" + long_id + ",\"method\":\"ping\"}"),
                   "\"id\":null,\"error\""));

@@ -420,6 +420,26 @@ TEST_SUITE("ota") {
         CHECK(f.m.system.restarts == 1);
     }
 
+    TEST_CASE("another upgrade after a canceled one begins at 0") {
+        OtaFixture f;
+        f.m.http.cut_at = {100'000};
+        REQUIRE(f.flow->start(f.order(), "j").ok());
+        f.m.executor.settle();
+        REQUIRE(f.flow->state() == OtaState::waiting);
+        f.flow->cancel();
+        f.m.executor.run_for(60'000);
+        REQUIRE(f.flow->state() == OtaState::idle);
+        const std::string second = make_image("3.0.0");
+        f.m.http.files["https://fleet.example.org/other"] = second;
+        FirmwareOrder other = f.order();
+        other.url = "https://fleet.example.org/other";
+        other.sha256 = sha256_hex(second);
+        REQUIRE(f.flow->start(other, "j2").ok());
+        f.m.executor.run_for(60'000);
+        CHECK(f.m.http.asked_from == std::vector<std::int64_t>{0, 0});
+        CHECK(f.m.updater.slots[1].bytes == second);
+    }
+
     TEST_CASE("a server that is down is asked again, but not for ever") {
         OtaFixture f;
         f.m.http.get_status.assign(100, 503);

@@ -27,6 +27,7 @@ const char usage[] =
     "  --ca FILE          trusted certificates, PEM; default: the system's, or SSL_CERT_FILE\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
     "  --ip ADDRESS       reported as the unit's own\n"
+    "  --hello            say hello with features.mcp at each connection\n"
     "  --run-elf          run the program that an image carries, in place of this one: whoever can send\n"
     "                     images can then run programs on this machine\n"
     "  --fault SPEC       may be repeated:\n"
