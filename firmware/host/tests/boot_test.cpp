@@ -42,6 +42,8 @@ TEST_SUITE("boot") {
         const JsonDocument doc = load_vectors("ota_check.json");
         const JsonDocument stock =
             std::move(JsonDocument::parse(doc.root().member("requests").first().member("body").text()).value());
+        CHECK(mine.root().member("chip_info").integer_or("model", -1) == 9);
+        CHECK(mine.root().text("reset_reason") == "power_on");
         for (JsonView v = stock.root().first(); v.exists(); v = v.next()) {
             CAPTURE(std::string(v.key()));
             const JsonView own = mine.root().member(std::string(v.key()).c_str());

@@ -148,8 +148,9 @@ TEST_SUITE("image") {
         const auto replaced = [&text](const char *a, const char *b) {
             return std::string(text).replace(text.find(a), std::strlen(a), b);
         };
-        for (const std::string &bad : {replaced("\"chip\":9", "\"chip\":-1"), replaced("\"size\":5", "\"size\":0"),
-                                       replaced("\"size\":5", "\"size\":-5"), replaced("aaa", "aa")}) {
+        for (const std::string &bad :
+             {replaced("\"chip\":9", "\"chip\":-1"), replaced("\"size\":5", "\"size\":0"),
+              replaced("\"size\":5", "\"size\":-5"), replaced("aaa", "aa"), replaced("\"chip\":9,", "")}) {
             CHECK_MESSAGE(code(bad, sign_base64(1, bad)) == Code::invalid, bad);
         }
         const std::string longest = text + std::string(1024 - text.size(), ' ');

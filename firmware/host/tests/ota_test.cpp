@@ -18,6 +18,8 @@ struct OtaFixture {
         m.http.files[kUrl] = image;
         start_flow();
     }
+    // Without the power cuts of one test: whatever was stored was made safe.
+    ~OtaFixture() { CHECK((m.store.powerless || !m.store.dirty)); }
 
     void start_flow() {
         flow = std::make_unique<OtaFlow>(m.machine, policy);
@@ -249,6 +251,7 @@ TEST_SUITE("ota") {
             REQUIRE(f.flow->start(o, "j").ok());
             f.m.executor.run_for(1'000);
             CHECK(f.last() == "j upgrade failed corrupt: the image's checksum is wrong");
+            CHECK(f.m.store.values.count("i:ota_offset") == 0);  // nothing to go on with
         }
         SUBCASE("stated size") {
             o.size = 5;
@@ -621,6 +624,7 @@ TEST_SUITE("ota") {
         f.flow->prove_online();
         f.m.updater.cannot_switch = true;
         CHECK(f.flow->roll_back("r").code == Code::io);
+        CHECK(f.m.store.values.count("s:ota_want") + f.m.store.values.count("s:ota_job") == 0);
         f.m.updater.cannot_switch = false;
         REQUIRE(f.flow->roll_back("r").ok());
         CHECK(f.last() == "r rollback accepted");

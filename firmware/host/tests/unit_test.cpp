@@ -19,6 +19,7 @@ const char kPing[] = "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":
 
 struct UnitFixture {
     UnitFixture() { m.http.answers[kPoll] = {{200, kClaimed, false}}; }
+    ~UnitFixture() { CHECK_FALSE(m.store.dirty); }
     void start() {
         unit = std::make_unique<Unit>(m.machine, options());
         unit->start();
@@ -129,6 +130,20 @@ TEST_SUITE("unit") {
         g.m.executor.run_for(60'000);
         CHECK(g.m.transport.starts == 1);
         CHECK(g.m.transport.last.host == "broker");
+    }
+
+    TEST_CASE("the saved broker does not come back in place of the one that the server named") {
+        UnitFixture f;
+        f.m.store.values["s:broker"] = "{\"host\":\"old\",\"port\":1883}";
+        f.start();
+        CHECK(f.m.transport.last.host == "broker");
+        f.m.http.answers[kPoll] = {{0, "", true}};
+        for (int i = 0; i < 3; i++) {
+            f.m.transport.drop(TransportState::refused);
+            f.run_to_start(400);
+        }
+        f.m.executor.run_for(10 * 60'000);
+        CHECK(f.m.transport.last.host == "broker");
     }
 
     TEST_CASE("reconnects with back-off, one plan at a time") {
