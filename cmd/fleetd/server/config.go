@@ -176,7 +176,8 @@ type Config struct {
 
 	// DemoVoice also runs a voice server that answers with a tone, unless VoiceUpstream names one, and lets people talk
 	// to the simulated devices now and then.
-	DemoVoice bool `help:"Also run a voice server that answers with a tone, and conversations of the simulated devices." env:"FLEETD_DEMO_VOICE"`
+	DemoVoice bool   `help:"Also run a voice server that answers with a tone, and conversations of the simulated devices." env:"FLEETD_DEMO_VOICE"`
+	voiceName string // what records call VoiceUpstream. Default: its host
 
 	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage of this directory.
 	DemoVirtual string `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`

@@ -122,7 +122,7 @@ func (c *Config) toneServer() (*sim.VoiceServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("voice server of the demo: %w", err)
 	}
-	c.VoiceUpstream = s.URL()
+	c.VoiceUpstream, c.voiceName = s.URL(), "demo tone"
 	if c.VoiceUDPAddr == "" || c.VoiceUDPAddr == defaultVoiceUDPAddr { // which another demo may have
 		host, _, _ := net.SplitHostPort(c.HTTPAddr)
 		c.VoiceUDPAddr = net.JoinHostPort(host, "0")

@@ -31,7 +31,7 @@ func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
 			}
 		}}
 	if s.cfg.VoiceUpstream != "" {
-		u := voice.Upstream{URL: s.cfg.VoiceUpstream}
+		u := voice.Upstream{URL: s.cfg.VoiceUpstream, Name: s.cfg.voiceName}
 		if err := u.Check(); err != nil {
 			return err
 		}

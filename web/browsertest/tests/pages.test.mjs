@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { complaints, testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, session, device, call;
+let fleetd, browser, session, device, call, hostile;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(3), startBrowser()]);
@@ -21,18 +21,35 @@ before(async () => {
   await page.waitForSelector('#result >> text=succeeded');
   await page.goto('/calls');
   call = await page.locator('tbody tr a[href^="/calls/"]').first().getAttribute('href');
+  hostile = await addHostile(page);
   await page.context().close();
 });
+
+// A board whose every text is as long, or as odd, as the server takes it.
+async function addHostile(page) {
+  await fetch(`${fleetd.url}/xiaozhi/ota/`, { method: 'POST',
+    headers: { 'Device-Id': 'a0:85:e3:00:00:99', 'Client-Id': 'c-hostile', 'User-Agent': `${'wide-board-'.repeat(6)}/9` },
+    body: JSON.stringify({ application: { name: 'x'.repeat(60), version: `2.4.2-${'rc'.repeat(28)}` }, board: { type: 'wide-board-'.repeat(6) } }) });
+  const path = '/devices/a085e3000099';
+  await eventually('the hostile board is listed', async () => (await page.goto(path)).status() === 200);
+  await page.goto(`${path}/configuration`);
+  const form = page.locator(`form[action="${path}/edit"]`);
+  await form.locator('input[name=name]').fill(`\u202e${'مختبر'.repeat(8)}👩‍🔬${'W'.repeat(40)}`);
+  await form.locator('input[name=tags]').fill(Array.from({ length: 8 }, (_, i) => `${'t'.repeat(28)}${i}`).join(' '));
+  await form.locator('button.btn-primary').click();
+  await page.waitForSelector('#device-head >> text=/W{10}/');
+  return path;
+}
 
 after(async () => {
   await browser?.close();
   await fleetd?.stop();
 });
 
-const wide = () => ['/', '/devices', device, `${device}/tools/self.audio_speaker.set_volume`, '/calls', call, '/audit', '/fanouts',
+const wide = () => ['/', '/devices', device, hostile, `${device}/tools/self.audio_speaker.set_volume`, '/calls', call, '/audit', '/fanouts',
   '/approvals', '/alerts', '/campaigns', '/firmware', '/settings', '/settings/policies', '/settings/voice', '/settings/serials'];
 
-const all = () => [...wide(), '/devices?q=nothing-matches', `${device}/tools`, `${device}/tools/self.reboot`, `${device}/configuration`,
+const all = () => [...wide(), `${hostile}/facts`, `${hostile}/firmware`, '/devices?q=nothing-matches', `${device}/tools`, `${device}/tools/self.reboot`, `${device}/configuration`,
   `${device}/firmware`, `${device}/screen`, `${device}/facts`, `${device}/activity`, `/bulk?act=tag&all=1&q=`, '/import', '/claim',
   '/conversations', '/find?q=box', '/alerts?state=ended', '/approvals?state=decided', '/settings/alerts', '/settings/keys',
   `/fanouts/new?q=&tool=self.audio_speaker.set_volume`, '/help'];
