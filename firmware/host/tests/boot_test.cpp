@@ -201,6 +201,7 @@ TEST_SUITE("boot") {
                 .value()
                 .time.zone_minutes;
         };
+        CHECK(answer_to("{\"server_time\":{\"timestamp\":1786147200000}}").value().time.zone_minutes == 0);
         CHECK(zone("1440") == 1440);
         CHECK(zone("-1440") == -1440);
         CHECK(zone("1441") == 0);

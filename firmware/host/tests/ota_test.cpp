@@ -423,6 +423,33 @@ TEST_SUITE("ota") {
         CHECK(f.m.system.restarts == 1);
     }
 
+    TEST_CASE("an image may be as large as the slot, and no larger") {
+        for (const std::uint32_t room : {0u, 1u}) {
+            OtaFixture f;
+            f.m.updater.slots[1].info.size = static_cast<std::uint32_t>(f.image.size()) - room;
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK((f.m.system.restarts == 1) == (room == 0));
+        }
+    }
+
+    TEST_CASE("a server that is busy for now is asked again") {
+        for (const int status : {408, 429, 500, 503}) {
+            OtaFixture f;
+            f.m.http.get_status = {status};
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK_MESSAGE(f.m.system.restarts == 1, status);
+        }
+        for (const int status : {400, 403, 404, 407, 409, 410, 428, 430, 499}) {
+            OtaFixture f;
+            f.m.http.get_status = {status};
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK_MESSAGE(f.m.http.asked_from.size() == 1, status);
+        }
+    }
+
     TEST_CASE("another upgrade after a canceled one begins at 0") {
         OtaFixture f;
         f.m.http.cut_at = {100'000};

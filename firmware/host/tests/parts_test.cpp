@@ -302,6 +302,7 @@ TEST_SUITE("url") {
             CHECK_FALSE(parse_url(std::string("http://h/a") + c + "b").ok());
         CHECK(parse_url("http://h/!~").ok());
         CHECK(parse_url("http://h:65535/").value().port == 65535);
+        CHECK(parse_url("http://h:10900/").value().port == 10900);
     }
 
     TEST_CASE("policy") {
