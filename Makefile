@@ -4,7 +4,7 @@
 
 .PHONY: help
 help: ## list the targets
-	@awk '/^[a-z-]+:.* ## / { name = $$1; sub(/:/, "", name); sub(/.* ## /, ""); printf "  make %-13s %s\n", name, $$0 }' $(MAKEFILE_LIST)
+	@awk '/^[a-z-]+:.* ## / { name = $$1; sub(/:/, "", name); sub(/.* ## /, ""); printf "  make %-15s %s\n", name, $$0 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: build ## install what is missing, build, and run with a demo fleet (LAN=1: reachable from other machines)
@@ -36,6 +36,11 @@ test-long: ## what takes longer than test: large campaigns, fuzzing, coverage, m
 firmware-test: ## the part of test that is about firmware/ (STEPS="format asan": these; STEPS=long: of test-long)
 	@scripts/setup $(if $(STEPS),test-long,test)
 	@scripts/firmware-test $(STEPS)
+
+.PHONY: firmware-mutate
+firmware-mutate: ## change the firmware's core in 200 places, one by one: the tests have to notice 90 % of them
+	@scripts/setup test
+	@scripts/firmware-mutate $(MUTATE)
 
 .PHONY: lint
 lint: ## the part of test that needs no database: format, generated code, vet, staticcheck

@@ -35,7 +35,7 @@ func (d *daemon) joined(u *unit) {
 // claimed claims a running unit by the code on its screen.
 func (d *daemon) claimed(u *unit) {
 	d.t.Helper()
-	code := u.reads(d, `screen: (\d{6}) `)
+	code := u.reads(d, `(?:screen|serial): (\d{6}) `)
 	var v deviceView
 	if status := d.rest("POST", "/devices/claim", map[string]any{"code": code}, &v); status != http.StatusOK ||
 		v.ID != u.id {
@@ -74,7 +74,7 @@ func TestFirmware(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *daemon){
 			"joins and is called": unitJoins, "upgrades": unitUpgrades, "takes signed images": unitTakesSignedImages,
 			"goes back": unitGoesBack, "loses power": unitLosesPower, "guards itself": unitGuardsItself,
-			"is configured": unitIsConfigured,
+			"is configured": unitIsConfigured, "takes photos": unitTakesPhotos,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -161,6 +161,30 @@ func unitSnapshot(t *testing.T, d *daemon, u *unit) {
 		if err != nil || got != format || shot.Width != 320 || shot.Height != 240 {
 			t.Errorf("the picture is %s %+v, %v; want %s", got, shot, err, format)
 		}
+	}
+}
+
+// The photo goes to the address that fleetd gives at initialize, and stays with the call.
+func unitTakesPhotos(t *testing.T, d *daemon) {
+	u := newUnit(t, d, 0x20, "--board", "esp32s3-cam") // the last --board counts
+	u.start()
+	d.joined(u)
+	c, text := d.call(u, "self.camera.take_photo", map[string]any{"question": "what is there?"})
+	var answer struct {
+		Success bool
+		Action  string
+	}
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || c.State != "succeeded" || !answer.Success {
+		t.Fatalf("take_photo: %v, %q, %+v", err, text, c)
+	}
+	page := get(t, signedIn(t, d), "http://"+d.http+"/calls/"+c.ID)
+	src := regexp.MustCompile(`<img [^>]*src="(/snapshots/[^"]+)"`).FindSubmatch(page)
+	if src == nil {
+		t.Fatalf("no photo on the call's page:\n%s", page)
+	}
+	shot, format, err := image.DecodeConfig(bytes.NewReader(get(t, signedIn(t, d), "http://"+d.http+string(src[1]))))
+	if err != nil || format != "jpeg" || shot.Width != 640 || shot.Height != 480 {
+		t.Errorf("the photo is %s %+v, %v", format, shot, err)
 	}
 }
 

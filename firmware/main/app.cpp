@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app.hpp"
 
+#include "fleet/camera_tool.hpp"
 #include "fleet/hex.hpp"
 #include "fleet_esp/announce.hpp"
 #include "fleet_esp/board.hpp"
@@ -103,6 +104,9 @@ UnitOptions App::options() const {
     o.poll_url = url.ok() ? url.value() : CONFIG_FLEET_BOOT_URL;
     o.ota = ota_policy();
     o.page_bytes = CONFIG_FLEET_PAGE_BYTES;
+#if CONFIG_FLEET_HELLO
+    o.hello = true;
+#endif
     o.outbox_bytes = CONFIG_FLEET_OUTBOX_BYTES;
     o.url_hosts = CONFIG_FLEET_URL_HOSTS;
     o.first_poll_jitter_ms = first_poll_jitter_ms;
@@ -170,6 +174,10 @@ void App::start_unit() {
     if (safe) ESP_LOGE(TAG, "too many crashes in a row: safe mode, with upgrades and little else");
     warn(add_all_tools(unit_->tools(), kit_, safe));
     if (!safe) warn(add_board_tools(unit_->tools()));
+#if CONFIG_FLEET_CAMERA
+    static CameraTool camera;
+    if (!safe) warn(camera.add(unit_->tools(), kit_));
+#endif
     start_status_screen(kit_);
     warn(announce(system_, machine_.board));
 }

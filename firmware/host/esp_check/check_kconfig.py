@@ -23,6 +23,8 @@ mainmenu "firmware"
 config BT_ENABLED
     bool "Bluetooth"
     default y
+config SPIRAM
+    bool "PSRAM"
 {chips}
 rsource "{file}"
 """

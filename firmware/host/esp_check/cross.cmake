@@ -12,7 +12,7 @@ find_file(XTENSA_SPECS picolibc.specs PATHS /usr/lib/xtensa-lx106-elf NO_DEFAULT
 # What idf.py uses: C++23 with GNU's extensions, no exceptions, no RTTI, small.
 set(cross_flags -std=gnu++2b -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-sections -fdata-sections -fno-exceptions -fno-rtti
     -Wall -Wextra -Werror -Wshadow -I${stubs} -isystem ${CROSS_CXX_HEADERS} -isystem ${CROSS_CXX_HEADERS}/arm-none-eabi)
-foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools)
+foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools fleet_camera)
     list(APPEND cross_flags -I${firmware}/components/${component}/include)
 endforeach()
 set(rv32 ${CMAKE_CXX_COMPILER_LAUNCHER} ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)

@@ -42,6 +42,8 @@ TEST_SUITE("boot") {
         const JsonDocument doc = load_vectors("ota_check.json");
         const JsonDocument stock =
             std::move(JsonDocument::parse(doc.root().member("requests").first().member("body").text()).value());
+        CHECK(mine.root().member("chip_info").integer_or("model", -1) == 9);
+        CHECK(mine.root().text("reset_reason") == "power_on");
         for (JsonView v = stock.root().first(); v.exists(); v = v.next()) {
             CAPTURE(std::string(v.key()));
             const JsonView own = mine.root().member(std::string(v.key()).c_str());
@@ -91,6 +93,18 @@ TEST_SUITE("boot") {
         CHECK(m.http.headers["Serial-Number"] == m.identity.number);
     }
 
+    TEST_CASE("the client's id is made once, and anew if it is damaged") {
+        FakeMachine m;
+        const std::string id = client_id(m.store, m.system);
+        CHECK(id.size() == 36);
+        CHECK(client_id(m.store, m.system) == id);
+        m.store.values["s:uuid"] = "short";
+        const std::string other = client_id(m.store, m.system);
+        CHECK(other.size() == 36);
+        CHECK(other != id);
+        CHECK(m.store.values["s:uuid"] == other);
+    }
+
     TEST_CASE("activation bodies") {
         FakeMachine m;
         m.http.answers[kActivate] = {{202, "", false}};
@@ -104,7 +118,10 @@ TEST_SUITE("boot") {
                   "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" +
                   std::string(64, 'e') + "\"}");
         m.identity.code = "";
-        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::unsupported);
+        CHECK(activate(m.machine, kUrl, "u", "c").value() == 202);  // by its code alone
+        CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
+        m.identity.failure = {Code::io, "the fuses were not read"};
+        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::io);
     }
 
     TEST_CASE("a job that the server names is kept, one too long for it is not") {
@@ -178,6 +195,30 @@ TEST_SUITE("boot") {
         CHECK(answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"keepalive\":99999}}")
                   .value()
                   .broker.keepalive_s == 3600);
+        const auto zone = [](const char *minutes) {
+            return answer_to("{\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":" +
+                             std::string(minutes) + "}}")
+                .value()
+                .time.zone_minutes;
+        };
+        CHECK(answer_to("{\"server_time\":{\"timestamp\":1786147200000}}").value().time.zone_minutes == 0);
+        CHECK(zone("1440") == 1440);
+        CHECK(zone("-1440") == -1440);
+        CHECK(zone("1441") == 0);
+        CHECK(zone("-1441") == 0);
+        const auto time = [](const char *ms) {
+            return answer_to("{\"server_time\":{\"timestamp\":" + std::string(ms) + "}}").value().time.unix_ms;
+        };
+        CHECK(time("4102444800000") == 4102444800000);
+        CHECK(time("4102444800001") == 0);
+        const auto password = [](std::size_t size) {
+            return answer_to("{\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\",\"password\":\"" +
+                             std::string(size, 'x') + "\"}}")
+                .value()
+                .broker.password.size();
+        };
+        CHECK(password(1024) == 1024);
+        CHECK(password(1025) == 0);
         CHECK_FALSE(answer_to("[]").ok());
         CHECK_FALSE(answer_to("").ok());
         CHECK(answer_to("{\"server_time\":{\"timestamp\":5,\"timezone_offset\":99999}}").value().time.unix_ms == 0);

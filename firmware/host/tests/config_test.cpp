@@ -52,6 +52,7 @@ TEST_SUITE("config") {
         CHECK(c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":null}}") == "");
         CHECK(c.store.integer("heartbeat_s") == 60);
         CHECK(c.store.text("log_level") == "debug");
+        CHECK(store.values["s:config_trial"].find("heartbeat_s") == std::string::npos);  // defaults are not stored
         CHECK(c.written() ==
               "{\"version\":2,\"on_trial\":true,\"reverted\":0,\"values\":{\"heartbeat_s\":60,\"telemetry\":false,"
               "\"log_level\":\"debug\",\"url_hosts\":\"\",\"allow_http\":false}}");
@@ -113,7 +114,9 @@ TEST_SUITE("config") {
         c.store.tick(kTrialUs, true);
         c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":31}}");
         c.propose("{\"version\":3,\"values\":{\"heartbeat_s\":32}}", 5);
+        const int changes = c.changes;
         c.store.tick(5 + kTrialUs, false);
+        CHECK(c.changes == changes + 1);
         CHECK(c.store.integer("heartbeat_s") == 30);  // not 31: that was on trial, too
         CHECK(c.store.version() == 1);
         CHECK(c.store.reverted() == 3);

@@ -32,6 +32,7 @@ Status FakeStore::write(std::string_view key, std::string_view value) {
     if (key.size() > 17 || value.size() > 4000) return {Code::invalid, "NVS would refuse this"};
     if (powerless && powerless()) return {Code::io, "no power"};
     writes++;
+    dirty = true;
     values[std::string(key)] = std::string(value);
     return {};
 }
@@ -47,12 +48,14 @@ Status FakeStore::set(std::string_view key, std::string_view value) {
 Status FakeStore::erase(std::string_view key) {
     if (full) return {Code::io, "the store is broken"};
     if (powerless && powerless()) return {Code::io, "no power"};
+    dirty = true;
     values.erase("s:" + std::string(key));
     values.erase("i:" + std::string(key));
     return {};
 }
 
 Status FakeStore::commit() {
+    if (!full) dirty = false;
     return full ? Status{Code::io, "the store is broken"} : Status{};
 }
 

@@ -62,6 +62,7 @@ public:
     std::map<std::string, std::string> values;
     bool full = false;  // every write fails
     int writes = 0;
+    bool dirty = false;  // there is something that no commit made safe
 
     std::function<bool()> powerless;  // asked at each step: true once the power is cut
 

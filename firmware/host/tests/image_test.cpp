@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 using namespace fleet;
 using namespace fleet::test;
 
@@ -87,6 +89,39 @@ TEST_SUITE("image") {
         CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 2)), kTarget).ok());
     }
 
+    TEST_CASE("a head says whether a hash follows, and is there whole or not at all") {
+        std::string image = make_image("2", 300);
+        CHECK(head_of(image).value().hash_appended);
+        CHECK(head_of(image).value().segments == 1);
+        CHECK(head_of(image.substr(0, kImageHead)).ok());
+        CHECK_FALSE(head_of(image.substr(0, kImageHead - 1)).ok());
+        image[22] = 1;
+        image[23] = 0;
+        CHECK_FALSE(head_of(image).value().hash_appended);
+        for (const auto &[segments, good] :
+             {std::pair<char, bool>{'\0', false}, {'\1', true}, {'\x10', true}, {'\x11', false}}) {
+            image[1] = segments;
+            CHECK(head_of(image).ok() == good);
+        }
+    }
+
+    TEST_CASE("an image of sixteen segments, most of them empty") {
+        const auto image = [](int segments) {
+            std::string text = make_image("2", 300);
+            text[1] = static_cast<char>(segments);
+            text[23] = 0;  // the checksum alone
+            const char sum = text[text.size() - 33];
+            text.resize(32 + 300);
+            text.append(static_cast<std::size_t>(segments - 1) * 8, '\0');
+            text.resize((text.size() + 16) / 16 * 16, '\0');
+            text.back() = sum;
+            return text;
+        };
+        CHECK(sound(image(2)));
+        CHECK(sound(image(16)));
+        CHECK_FALSE(sound(image(17)));
+    }
+
     TEST_CASE("fields without a NUL end with the field") {
         std::string image = make_image("2", 300);
         image.replace(48, 32, std::string(32, 'v'));
@@ -110,6 +145,19 @@ TEST_SUITE("image") {
         CHECK(code(text, "AAAA") == Code::corrupt);
         CHECK(code(text, "") == Code::corrupt);
         CHECK(code(text, "!") == Code::corrupt);
+        const auto replaced = [&text](const char *a, const char *b) {
+            return std::string(text).replace(text.find(a), std::strlen(a), b);
+        };
+        for (const std::string &bad :
+             {replaced("\"chip\":9", "\"chip\":-1"), replaced("\"size\":5", "\"size\":0"),
+              replaced("\"size\":5", "\"size\":-5"), replaced("aaa", "aa"), replaced("\"chip\":9,", "")}) {
+            CHECK_MESSAGE(code(bad, sign_base64(1, bad)) == Code::invalid, bad);
+        }
+        const std::string longest = text + std::string(1024 - text.size(), ' ');
+        CHECK(code(longest, sign_base64(1, longest)) == Code::ok);
+        CHECK(code(longest + " ", sign_base64(1, longest + " ")) == Code::no_space);
+        const std::string esp32 = replaced("\"chip\":9", "\"chip\":0");
+        CHECK(code(esp32, sign_base64(1, esp32)) == Code::ok);
         for (const char *bad : {"{}", "[]", "x"}) {
             CHECK(code(bad, sign_base64(1, bad)) == Code::invalid);
         }

@@ -2,6 +2,7 @@
 #include "fleet/json.hpp"
 #include "fleet/base64.hpp"
 #include "fleet/hex.hpp"
+#include "fleet/hook.hpp"
 #include "fleet/json_writer.hpp"
 #include "fleet/utf8.hpp"
 
@@ -19,7 +20,7 @@ struct Case {
     bool valid;
 };
 
-std::string written(void (*fill)(JsonWriter &), std::size_t capacity = 256) {
+std::string written(FunctionRef<void(JsonWriter &)> fill, std::size_t capacity = 256) {
     char buffer[256];
     JsonWriter w(buffer, capacity);
     fill(w);
@@ -57,6 +58,10 @@ TEST_SUITE("json") {
             {"\"\\u0000\"", false},
             {"\"\\ud83d\"", false},
             {"\"\\ude00\"", false},
+            {"\"\\ud800\\udc00\\udbff\\udfff\"", true},
+            {"\"\\ud800\\udbff\"", false},
+            {"\"\\ud800\\ue000\"", false},
+            {"\"\\ud7ff\\ue000\"", true},
             {"\"\\ud83d\\u0041\"", false},
             {"\"a\nb\"", false},
             {"\"\xff\"", false},
@@ -130,6 +135,18 @@ TEST_SUITE("json") {
         CHECK(a.root().is_array());
     }
 
+    TEST_CASE("the writer escapes each control character, and no more") {
+        for (int c = 1; c < 0x80; c++) {
+            const std::string text(1, static_cast<char>(c));
+            const std::string out = written([&text](JsonWriter &w) { w.text(text); });
+            const bool plain = c >= 0x20 && c != '"' && c != '\\';
+            CHECK((out == "\"" + text + "\"") == plain);
+            const Result<JsonDocument> read = JsonDocument::parse("[" + out + "]");
+            REQUIRE(read.ok());
+            CHECK(read.value().root().first().text() == text);
+        }
+    }
+
     TEST_CASE("the writer escapes") {
         CHECK(written([](JsonWriter &w) { w.text("a\"b\\c\n\r\t\x01\x7f\xff 温"); }) ==
               "\"a\\\"b\\\\c\\n\\r\\t\\u0001\x7f\xEF\xBF\xBD 温\"");
@@ -150,7 +167,7 @@ TEST_SUITE("json") {
     }
 
     TEST_CASE("overflow is all or nothing, at every capacity") {
-        const auto fill = [](JsonWriter &w) {
+        auto fill = [](JsonWriter &w) {
             w.begin_object().member("a", "x\"y").key("b").begin_embedded().text("\\").end_embedded().end_object();
         };
         const std::string whole = written(fill);
@@ -171,6 +188,26 @@ TEST_SUITE("json") {
         CHECK(w.view() == "[1,2]");
     }
 
+    TEST_CASE("rewind leaves a text that was begun in between") {
+        char buffer[64];
+        JsonWriter w(buffer, sizeof buffer);
+        const JsonWriter::Mark m = w.mark();
+        w.begin_object().key("text").begin_embedded();
+        w.begin_object().member("a", "b");
+        w.rewind(m);
+        w.begin_object().member("a", "b").end_object();
+        CHECK(w.view() == "{\"a\":\"b\"}");
+    }
+
+    TEST_CASE("the writer's base64, at every length of the last group") {
+        const std::string plain = "foobarbaz";
+        for (std::size_t n = 0; n <= plain.size(); n++) {
+            const std::string part = plain.substr(0, n);
+            CHECK(written([&part](JsonWriter &w) { w.base64(Bytes(part)); }) ==
+                  "\"" + encode_base64(Bytes(part)) + "\"");
+        }
+    }
+
     TEST_CASE("utf8_length") {
         CHECK(utf8_length("") == 0);
         CHECK(utf8_length("a") == 1);
@@ -179,7 +216,7 @@ TEST_SUITE("json") {
         CHECK(utf8_length("\xf0\x9f\x98\x80") == 4);
         for (const char *bad :
              {"\x80", "\xc1\x81", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80",
-              "\xf5\x80\x80\x80", "\xc3", "\xe6\xb8", "\xc3\x28", "\xe6\xb8\x28"}) {
+              "\xf5\x80\x80\x80", "\xc3", "\xc3\x7f", "\xc3\xc0", "\xe6\xb8", "\xc3\x28", "\xe6\xb8\x28"}) {
             CHECK(utf8_length(bad) == 0);
         }
     }

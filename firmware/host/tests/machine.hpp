@@ -179,11 +179,12 @@ class FakeIdentity : public Identity {
 public:
     std::string serial() const override { return number; }
     Result<std::string> hmac(std::string_view) const override {
-        if (code.empty()) return Status{Code::unsupported, "no key"};
+        if (code.empty()) return failure;
         return code;
     }
     std::string number = "SN-0123456789ABCDEF0123456789AB-";
     std::string code = std::string(64, 'e');
+    Status failure{Code::unsupported, "no key"};
 };
 
 struct FakeMachine {

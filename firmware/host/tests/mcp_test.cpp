@@ -81,6 +81,7 @@ TEST_SUITE("mcp") {
         };
         for (const auto &c : cases)
             CHECK_MESSAGE(has(error_of(f.request(c.payload)), c.want), c.payload);
+        CHECK(error_of(f.call(9, "self.screen.set_theme", "{\"theme\":\"0123456789abcdef\"}")) == "");
         const std::string long_id(McpServer::kMaxId, '1');
         CHECK(has(f.request("{\"jsonrpc\":\"2.0\",\"id\":1" + long_id + ",\"method\":\"ping\"}"),
                   "\"id\":null,\"error\""));
@@ -316,6 +317,22 @@ TEST_SUITE("mcp") {
         CHECK(f.sent.size() == n);
         CHECK(has(f.call(5, "self.demo.later"), "\"done\""));
         CHECK(f.runs == 2);
+    }
+
+    TEST_CASE("a deferred answer of any length leaves whole, or says that it is too long") {
+        McpFixture f(2560);
+        int whole = 0, refused = 0;
+        for (std::size_t size = 2700; size < 3072; size++) {
+            REQUIRE(f.call(static_cast<int>(size), "self.demo.later") == "");
+            const std::size_t sent = f.sent.size();
+            f.server.finish(f.ticket, [size](ToolResult &r) { return r.text(std::string(size, 'x')); });
+            REQUIRE(f.sent.size() == sent + 1);
+            REQUIRE(f.sent.back().size() <= 2560 + 512);
+            REQUIRE(JsonDocument::parse(f.sent.back()).ok());
+            has(f.sent.back(), "no_space") ? refused++ : whole++;
+        }
+        CHECK(whole > 100);
+        CHECK(refused > 10);
     }
 
     TEST_CASE("four calls may be open") {

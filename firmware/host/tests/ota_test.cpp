@@ -18,6 +18,8 @@ struct OtaFixture {
         m.http.files[kUrl] = image;
         start_flow();
     }
+    // Without the power cuts of one test: whatever was stored was made safe.
+    ~OtaFixture() { CHECK((m.store.powerless || !m.store.dirty)); }
 
     void start_flow() {
         flow = std::make_unique<OtaFlow>(m.machine, policy);
@@ -144,6 +146,22 @@ TEST_SUITE("ota") {
         }
     }
 
+    TEST_CASE("a new image is marked valid after its self-test, not before") {
+        OtaFixture f;
+        REQUIRE(f.flow->start(f.order(), "j1").ok());
+        f.m.executor.run_for(5'000);
+        f.reboot();
+        int tests = 0;
+        f.flow->self_test = [&] {
+            tests++;
+            CHECK(f.m.updater.running().state == SlotState::pending_verify);
+            return Status{};
+        };
+        f.flow->prove_online();
+        CHECK(tests == 1);
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
     TEST_CASE("the time online is at most half of the trial") {
         OtaFixture f;
         f.policy.proof_ms = 600'000;
@@ -233,6 +251,7 @@ TEST_SUITE("ota") {
             REQUIRE(f.flow->start(o, "j").ok());
             f.m.executor.run_for(1'000);
             CHECK(f.last() == "j upgrade failed corrupt: the image's checksum is wrong");
+            CHECK(f.m.store.values.count("i:ota_offset") == 0);  // nothing to go on with
         }
         SUBCASE("stated size") {
             o.size = 5;
@@ -312,6 +331,23 @@ TEST_SUITE("ota") {
         CHECK(f.m.system.restarts == 1);
     }
 
+    TEST_CASE("however the image is cut into pieces, it arrives") {
+        for (const std::size_t piece : {std::size_t{1}, std::size_t{287}, std::size_t{288}, std::size_t{289}}) {
+            OtaFixture f;
+            f.image = make_image("2.0.0", 1000);
+            f.m.http.files[kUrl] = f.image;
+            f.m.http.piece = piece;
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK(f.m.updater.slots[1].bytes == f.image);
+        }
+        OtaFixture f;
+        f.m.http.piece = f.image.size() - 1;
+        REQUIRE(f.flow->start(f.order(), "j").ok());
+        f.m.executor.run_for(60'000);
+        CHECK(f.m.updater.slots[1].bytes == f.image);
+    }
+
     TEST_CASE("a server without ranges begins anew; one with another image, too") {
         OtaFixture f;
         SUBCASE("no ranges") {
@@ -329,6 +365,22 @@ TEST_SUITE("ota") {
         REQUIRE(f.flow->start(f.order(), "j").ok());
         f.m.executor.run_for(300'000);
         CHECK(f.m.updater.slots[1].bytes == f.image);
+        CHECK(f.m.system.restarts == 1);
+    }
+
+    TEST_CASE("the rest of another image is not added to what is there") {
+        OtaFixture f;
+        const std::string second = make_image("3.0.0", 300'000);
+        f.m.http.cut_at = {100'000};
+        f.m.http.on_piece = [&] { f.m.http.etag = "\"two\""; };
+        FirmwareOrder any = f.order();
+        any.sha256.clear();  // the ETag alone tells the two apart
+        REQUIRE(f.flow->start(any, "j").ok());
+        f.m.executor.settle();
+        f.m.http.files[kUrl] = second;
+        f.m.executor.run_for(300'000);
+        CHECK(f.m.http.asked_from == std::vector<std::int64_t>{0, 98304, 0});
+        CHECK(f.m.updater.slots[1].bytes == second);
         CHECK(f.m.system.restarts == 1);
     }
 
@@ -369,6 +421,53 @@ TEST_SUITE("ota") {
             CHECK(f.m.updater.slots[1].bytes == f.image);
         }
         CHECK(f.m.system.restarts == 1);
+    }
+
+    TEST_CASE("an image may be as large as the slot, and no larger") {
+        for (const std::uint32_t room : {0u, 1u}) {
+            OtaFixture f;
+            f.m.updater.slots[1].info.size = static_cast<std::uint32_t>(f.image.size()) - room;
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK((f.m.system.restarts == 1) == (room == 0));
+        }
+    }
+
+    TEST_CASE("a server that is busy for now is asked again") {
+        for (const int status : {408, 429, 500, 503}) {
+            OtaFixture f;
+            f.m.http.get_status = {status};
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK_MESSAGE(f.m.system.restarts == 1, status);
+        }
+        for (const int status : {400, 403, 404, 407, 409, 410, 428, 430, 499}) {
+            OtaFixture f;
+            f.m.http.get_status = {status};
+            REQUIRE(f.flow->start(f.order(), "j").ok());
+            f.m.executor.run_for(60'000);
+            CHECK_MESSAGE(f.m.http.asked_from.size() == 1, status);
+        }
+    }
+
+    TEST_CASE("another upgrade after a canceled one begins at 0") {
+        OtaFixture f;
+        f.m.http.cut_at = {100'000};
+        REQUIRE(f.flow->start(f.order(), "j").ok());
+        f.m.executor.settle();
+        REQUIRE(f.flow->state() == OtaState::waiting);
+        f.flow->cancel();
+        f.m.executor.run_for(60'000);
+        REQUIRE(f.flow->state() == OtaState::idle);
+        const std::string second = make_image("3.0.0");
+        f.m.http.files["https://fleet.example.org/other"] = second;
+        FirmwareOrder other = f.order();
+        other.url = "https://fleet.example.org/other";
+        other.sha256 = sha256_hex(second);
+        REQUIRE(f.flow->start(other, "j2").ok());
+        f.m.executor.run_for(60'000);
+        CHECK(f.m.http.asked_from == std::vector<std::int64_t>{0, 0});
+        CHECK(f.m.updater.slots[1].bytes == second);
     }
 
     TEST_CASE("a server that is down is asked again, but not for ever") {
@@ -552,6 +651,7 @@ TEST_SUITE("ota") {
         f.flow->prove_online();
         f.m.updater.cannot_switch = true;
         CHECK(f.flow->roll_back("r").code == Code::io);
+        CHECK(f.m.store.values.count("s:ota_want") + f.m.store.values.count("s:ota_job") == 0);
         f.m.updater.cannot_switch = false;
         REQUIRE(f.flow->roll_back("r").ok());
         CHECK(f.last() == "r rollback accepted");

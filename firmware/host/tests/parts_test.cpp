@@ -241,6 +241,7 @@ TEST_SUITE("log") {
         LogRing ring({memory, sizeof memory});
         ring.write(LogLevel::info, std::string(100, 't'), std::string(5000, 'x'), 1);
         CHECK(tail_of(ring).find(std::string(LogRing::kMaxLine, 'x') + "\"") != std::string::npos);
+        CHECK(tail_of(ring).find("\"tag\":\"" + std::string(15, 't') + "\"") != std::string::npos);
         alignas(8) std::uint8_t tiny[40] = {};
         LogRing small({tiny, sizeof tiny});
         small.write(LogLevel::info, "t", "does not fit at all", 1);
@@ -296,6 +297,12 @@ TEST_SUITE("url") {
             CHECK_MESSAGE(!parse_url(bad).ok(), bad);
         }
         CHECK_FALSE(parse_url("http://" + std::string(254, 'a')).ok());
+        CHECK(parse_url("http://" + std::string(253, 'a')).ok());
+        for (const char c : {' ', '\n', '\x1f', '\x7f', '\\'})
+            CHECK_FALSE(parse_url(std::string("http://h/a") + c + "b").ok());
+        CHECK(parse_url("http://h/!~").ok());
+        CHECK(parse_url("http://h:65535/").value().port == 65535);
+        CHECK(parse_url("http://h:10900/").value().port == 10900);
     }
 
     TEST_CASE("policy") {
@@ -306,6 +313,9 @@ TEST_SUITE("url") {
         CHECK(check_url("https://a.example.evil/x", {false, "a.example"}).code == Code::refused);
         CHECK(check_url("https://a.example/x", {false, "*.a.example"}).code == Code::refused);
         CHECK(check_url("https://xa.example/x", {false, "a.example"}).code == Code::refused);
+        CHECK(check_url("https://evilexample.org/x", {false, "*.example.org"}).code == Code::refused);
+        CHECK(check_url("https://example.org.evil/x", {false, "*.example.org"}).code == Code::refused);
+        CHECK(check_url("https://.example.org/x", {false, "*.example.org"}).code == Code::refused);
         CHECK(check_url("https://a.example/x", {false, ""}).code == Code::refused);
         CHECK(check_url("nonsense", {true, "*"}).code == Code::invalid);
     }

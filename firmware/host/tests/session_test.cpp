@@ -79,10 +79,14 @@ TEST_SUITE("session") {
         SessionFixture f;
         for (const char *text :
              {"{\"type\":\"tts\",\"state\":\"start\"}", "{\"type\":\"system\",\"command\":\"format\"}",
-              "{\"type\":\"system\"}", "{\"type\":\"iot\"}", "{\"type\":\"alert\"}"}) {
+              "{\"type\":\"system\"}", "{\"type\":\"iot\"}", "{\"type\":\"alert\"}",
+              "{\"type\":\"alert\",\"status\":1,\"message\":\"m\",\"emotion\":\"e\"}",
+              "{\"type\":\"alert\",\"status\":\"s\",\"message\":1,\"emotion\":\"e\"}",
+              "{\"type\":\"alert\",\"status\":\"s\",\"message\":\"m\",\"emotion\":1}"}) {
             f.say(text);
         }
         CHECK(f.mcp.sent.empty());
+        CHECK(f.shown.empty());
         f.say(std::string(9000, ' '));
         CHECK(error_of(f.mcp.sent.back()) == "-32700 message is too long");
         f.say("");

@@ -19,6 +19,7 @@ const char kPing[] = "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":
 
 struct UnitFixture {
     UnitFixture() { m.http.answers[kPoll] = {{200, kClaimed, false}}; }
+    ~UnitFixture() { CHECK_FALSE(m.store.dirty); }
     void start() {
         unit = std::make_unique<Unit>(m.machine, options());
         unit->start();
@@ -28,6 +29,7 @@ struct UnitFixture {
         UnitOptions o;
         o.poll_url = kPoll;
         o.ota.proof_ms = proof_ms;
+        o.hello = hello;
         return o;
     }
     bool sent(std::string_view part) const {
@@ -47,6 +49,7 @@ struct UnitFixture {
             m.executor.run_for(1000);
     }
     std::uint32_t proof_ms = 30'000;
+    bool hello = false;
     FakeMachine m;
     std::unique_ptr<Unit> unit;
 };
@@ -72,6 +75,23 @@ TEST_SUITE("unit") {
         f.m.executor.run_for(10 * 60'000);
         CHECK(f.m.transport.sent.size() >= 9);
         CHECK(f.m.transport.sent.size() <= 11);
+    }
+
+    TEST_CASE("says hello with features.mcp at each connection, where that is wanted") {
+        UnitFixture f;
+        SUBCASE("for other servers") {
+            f.hello = true;
+        }
+        SUBCASE("not for fleetd") {}
+        f.start();
+        for (int i = 0; i < 2; i++) {
+            f.m.transport.sent.clear();
+            f.m.transport.connect();
+            CHECK(f.sent("\"type\":\"hello\"") == f.hello);
+            CHECK(f.sent("\"features\":{\"mcp\":true}") == f.hello);
+            f.m.transport.drop();
+            f.run_to_start(10);
+        }
     }
 
     TEST_CASE("a message that the link does not take is refused, with a code") {
@@ -112,6 +132,20 @@ TEST_SUITE("unit") {
         CHECK(g.m.transport.last.host == "broker");
     }
 
+    TEST_CASE("the saved broker does not come back in place of the one that the server named") {
+        UnitFixture f;
+        f.m.store.values["s:broker"] = "{\"host\":\"old\",\"port\":1883}";
+        f.start();
+        CHECK(f.m.transport.last.host == "broker");
+        f.m.http.answers[kPoll] = {{0, "", true}};
+        for (int i = 0; i < 3; i++) {
+            f.m.transport.drop(TransportState::refused);
+            f.run_to_start(400);
+        }
+        f.m.executor.run_for(10 * 60'000);
+        CHECK(f.m.transport.last.host == "broker");
+    }
+
     TEST_CASE("reconnects with back-off, one plan at a time") {
         UnitFixture f;
         f.start();
@@ -132,6 +166,18 @@ TEST_SUITE("unit") {
         CHECK(f.m.transport.starts > 25);
         f.m.transport.on_state(TransportState::connecting, {});
         CHECK_FALSE(f.unit->online());
+    }
+
+    TEST_CASE("lost connections are counted") {
+        UnitFixture f;
+        f.start();
+        for (int lost = 0; lost < 3; lost++) {
+            f.m.transport.sent.clear();
+            f.m.transport.connect();
+            CHECK(f.sent("\"reconnects\":" + std::to_string(lost)));
+            f.m.transport.drop();
+            f.run_to_start(10);
+        }
     }
 
     TEST_CASE("refused credentials are not hammered, and asked for anew") {
@@ -273,6 +319,24 @@ TEST_SUITE("unit") {
         f.start();
         f.m.transport.connect();
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.transport.say(kPing);
+        f.m.executor.run_for(29'000);
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.executor.run_for(2'000);
+        CHECK(f.m.updater.running().state == SlotState::valid);
+    }
+
+    TEST_CASE("a new image that loses the broker begins its proof anew") {
+        UnitFixture f;
+        f.m.updater.slots[0].info.state = SlotState::pending_verify;
+        f.start();
+        f.m.transport.connect();
+        f.m.transport.say(kPing);
+        f.m.executor.run_for(20'000);
+        f.m.transport.drop();
+        f.m.executor.run_for(20'000);  // past the end of what began before
+        CHECK(f.m.updater.running().state == SlotState::pending_verify);
+        f.m.transport.connect();
         f.m.transport.say(kPing);
         f.m.executor.run_for(29'000);
         CHECK(f.m.updater.running().state == SlotState::pending_verify);

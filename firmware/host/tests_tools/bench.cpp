@@ -37,6 +37,8 @@ Bench::Bench(Parts parts) : system(system_of(booted)) {
         m.display = &display;
         m.speaker = &speaker;
         m.led = &led;
+        m.battery = &battery;
+        m.camera = &camera;
     }
     fleet.offers_left = 0;
     UnitOptions options;
@@ -46,6 +48,7 @@ Bench::Bench(Parts parts) : system(system_of(booted)) {
     kit.unit = unit.get();
     kit.with_log = [this](FunctionRef<void(LogRing &)> use) { log.with(use); };
     REQUIRE(add_all_tools(unit->tools(), kit, parts == Parts::safe_mode).ok());
+    REQUIRE(camera_tool.add(unit->tools(), kit).ok());
     unit->start();
     executor.pump();
     transport.on_state(TransportState::up, {});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/log.hpp"
+#include "fleet/camera_tool.hpp"
 #include "fleet/tools/toolkit.hpp"
 #include "fleet/unit.hpp"
 #include "ports/canvas_display.hpp"
@@ -14,6 +15,7 @@
 #include "ports/openssl_crypto.hpp"
 #include "ports/posix_clock.hpp"
 #include "ports/posix_system.hpp"
+#include "ports/synthetic_camera.hpp"
 #include "slots.hpp"
 #include "stub_fleet.hpp"
 
@@ -85,10 +87,13 @@ public:
     host::CanvasDisplay display{{160, 120, false, true, {}, ""}};
     host::StoredSpeaker speaker;
     host::StoredLed led;
+    host::FixedBattery battery;
+    host::SyntheticCamera camera{clock};
     host::Log log{flash.dir / "log.ring", true, [] { return 1u; }};
     Machine machine;
     std::unique_ptr<Unit> unit;
     Toolkit kit;
+    CameraTool camera_tool;
 
 private:
     int next_id_ = 1;

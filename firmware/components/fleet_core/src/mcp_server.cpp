@@ -74,6 +74,7 @@ void McpServer::dispatch(const Request &request, std::string_view method) {
 }
 
 void McpServer::initialize(const Request &request) {
+    if (on_capabilities) on_capabilities(request.params.member("capabilities"));
     JsonWriter w = begin_reply(request.id);
     w.begin_object("result").member("protocolVersion", "2024-11-05");
     w.begin_object("capabilities").begin_object("tools").end_object().end_object();

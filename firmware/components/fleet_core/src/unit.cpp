@@ -18,6 +18,10 @@ constexpr char kGone[] =
     "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/gone\","
     "\"params\":{}}}";
 
+constexpr char kHello[] =
+    "{\"type\":\"hello\",\"version\":3,\"features\":{\"mcp\":true},\"transport\":\"udp\",\"audio_params\":{\"format\":"
+    "\"opus\",\"sample_rate\":16000,\"channels\":1,\"frame_duration\":60}}";
+
 }  // namespace
 
 Unit::Unit(const Machine &machine, UnitOptions options)
@@ -154,6 +158,7 @@ void Unit::on_state(TransportState state) {
     last_message_us_ = machine_.clock->mono_us();
     published_ = false;
     birth_ = true;
+    if (options_.hello) (void)send(kHello);
     send_telemetry();
     if (config_.untold()) tell_config();
     flush();

@@ -8,7 +8,8 @@ namespace {
 constexpr ToolInfo status_info =
     ToolInfo("self.get_device_status",
              "Provides the real-time information of the device, including the current status of the audio speaker, "
-             "screen, network and chip. Use this tool to answer questions about the current condition of the device, "
+             "screen, battery, network and chip. Use this tool to answer questions about the current condition of the "
+             "device, "
              "and as the first step to control it.")
         .Repeats(Repeat::reads);
 
@@ -23,6 +24,12 @@ void write_screen(JsonWriter &w, const Display &display) {
     const std::string theme = display.theme();
     if (!theme.empty()) w.member("theme", theme);
     w.end_object();
+}
+
+void write_battery(JsonWriter &w, const Battery &battery) {
+    const Result<int> level = battery.level();
+    if (!level.ok()) return;
+    w.begin_object("battery").member("level", level.value()).member("charging", battery.charging()).end_object();
 }
 
 void write_network(JsonWriter &w, const Network &network) {
@@ -46,6 +53,7 @@ Status get_device_status(void *context, Call &call) {
     JsonWriter &w = call.result.begin_json().begin_object();
     if (m.speaker != nullptr) w.begin_object("audio_speaker").member("volume", m.speaker->volume()).end_object();
     if (m.display != nullptr) write_screen(w, *m.display);
+    if (m.battery != nullptr) write_battery(w, *m.battery);
     if (m.network != nullptr) write_network(w, *m.network);
     const Result<int> temperature = m.system->temperature();
     if (temperature.ok()) write_temperature(w, temperature.value());

@@ -5,8 +5,8 @@
 #include "esp_err.h"
 
 typedef enum { LEDC_LOW_SPEED_MODE = 0 } ledc_mode_t;
-typedef enum { LEDC_TIMER_0 = 0, LEDC_TIMER_1 } ledc_timer_t;
-typedef enum { LEDC_CHANNEL_0 = 0, LEDC_CHANNEL_1, LEDC_CHANNEL_2 } ledc_channel_t;
+typedef enum { LEDC_TIMER_0 = 0, LEDC_TIMER_1, LEDC_TIMER_2 } ledc_timer_t;
+typedef enum { LEDC_CHANNEL_0 = 0, LEDC_CHANNEL_1, LEDC_CHANNEL_2, LEDC_CHANNEL_3 } ledc_channel_t;
 typedef enum { LEDC_TIMER_10_BIT = 10 } ledc_timer_bit_t;
 typedef enum { LEDC_AUTO_CLK = 0 } ledc_clk_cfg_t;
 

@@ -56,6 +56,8 @@ Status load_board(const std::string &name, Board &board) {
     board.screen = read_screen(root.member("screen"));
     board.speaker = root.member("speaker").is_true();
     board.led = root.member("led").is_true();
+    board.camera = root.member("camera").is_true();
+    board.battery = root.member("battery").is_true();
     const char *csv = embedded_partitions(std::string(root.member("partitions").text()));
     const Result<PartitionTable> table = parse_partitions(csv != nullptr ? csv : "");
     if (!table.ok()) return table.status();

@@ -20,7 +20,7 @@ struct Board {
     std::uint32_t slot_size = 0;
     std::uint32_t heap_size = 0;
     Screen screen;  // 0 by 0: none
-    bool speaker = false, led = false;
+    bool speaker = false, led = false, camera = false, battery = false;
 };
 
 // load_board fills the board that the caller keeps; it must not move after.

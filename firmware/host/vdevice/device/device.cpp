@@ -54,6 +54,7 @@ Device::Device(const Options &options, const Board &board, Faults &faults, const
       identity_(KeyIdentity::load(in(options, "identity.key"))),
       core_dump_(in(options, "coredump.bin")),
       display_(screen()),
+      camera_(clock_),
       machine_(machine()),
       unit_(machine_, unit_options()) {
     if (!options.broker_host.empty()) transport_.connect_to(options.broker_host, options.broker_port);
@@ -96,6 +97,7 @@ UnitOptions Device::unit_options() const {
     o.ota.proof_ms = options_.proof_ms;
     o.ota.restart_ms = options_.restart_ms;
     o.config_trial_ms = options_.config_trial_ms;
+    o.hello = options_.hello;
     return o;
 }
 
@@ -118,6 +120,8 @@ Machine Device::machine() {
     if (board_.screen.width > 0) m.display = &display_;
     if (board_.speaker) m.speaker = &speaker_;
     if (board_.led) m.led = &led_;
+    if (board_.camera) m.camera = &camera_;
+    if (board_.battery) m.battery = &battery_;
     return m;
 }
 
@@ -147,7 +151,8 @@ void Device::begin() {
     unit_.start();
     tell_of_broker();
     const bool safe = unit_.crashes().safe_mode();
-    const Status added = add_all_tools(unit_.tools(), kit_, safe);
+    Status added = add_all_tools(unit_.tools(), kit_, safe);
+    if (added.ok() && !safe) added = camera_tool_.add(unit_.tools(), kit_);
     if (!added.ok()) log_.write(LogLevel::error, tag, added.why);
     if (safe) log_.write(LogLevel::warn, tag, "too many crashes: safe mode");
 }

@@ -21,7 +21,10 @@
 #include "ports/posix_clock.hpp"
 #include "ports/posix_system.hpp"
 #include "ports/slot_updater.hpp"
+#include "ports/synthetic_camera.hpp"
 #include "ports/thread_executor.hpp"
+
+#include "fleet/camera_tool.hpp"
 
 #include <string>
 #include <vector>
@@ -70,10 +73,13 @@ private:
     CanvasDisplay display_;
     StoredSpeaker speaker_;
     StoredLed led_;
+    SyntheticCamera camera_;
+    FixedBattery battery_;
     Machine machine_;
     Unit unit_;
     Hook<void(TransportState, Status)> unit_hears_;
     Toolkit kit_;
+    CameraTool camera_tool_;
     std::vector<std::string> leaked_;
 };
 

@@ -27,6 +27,7 @@ const char usage[] =
     "  --ca FILE          trusted certificates, PEM; default: the system's, or SSL_CERT_FILE\n"
     "  --tls-port PORT    the broker's port that means TLS (default 8883)\n"
     "  --ip ADDRESS       reported as the unit's own\n"
+    "  --hello            say hello with features.mcp at each connection\n"
     "  --run-elf          run the program that an image carries, in place of this one: whoever can send\n"
     "                     images can then run programs on this machine\n"
     "  --fault SPEC       may be repeated:\n"
@@ -93,6 +94,7 @@ constexpr TimeOption time_options[] = {
 bool Options::*flag_named(const char *name) {
     if (std::strcmp(name, "--quiet") == 0) return &Options::quiet;
     if (std::strcmp(name, "--run-elf") == 0) return &Options::run_elf;
+    if (std::strcmp(name, "--hello") == 0) return &Options::hello;
     return nullptr;
 }
 

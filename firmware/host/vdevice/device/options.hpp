@@ -29,6 +29,7 @@ struct Options {
     std::uint32_t config_trial_ms = 120 * 1000;
     std::uint32_t restart_ms = 1500;
     bool run_elf = false;
+    bool hello = false;  // says hello with features.mcp
     bool signed_only = false;
     Ed25519Key key{};
     std::vector<std::string> faults;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ports that hold a value and no more: network, speaker, LED.
+// Ports that hold a value and no more: network, battery, speaker, LED.
 #pragma once
 
 #include "fleet/ports.hpp"
@@ -20,6 +20,12 @@ public:
 private:
     bool connected_;
     std::string ip_;
+};
+
+class FixedBattery final : public Battery {
+public:
+    Result<int> level() const override { return 88; }
+    bool charging() const override { return false; }
 };
 
 class StoredSpeaker final : public Speaker {

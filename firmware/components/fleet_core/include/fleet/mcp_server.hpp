@@ -70,6 +70,9 @@ public:
     void finish(Ticket ticket, FunctionRef<Status(ToolResult &)> write);
     std::size_t open_calls() const;
 
+    // What the server says of itself at each initialize; tools may need it.
+    Hook<void(JsonView capabilities)> on_capabilities;
+
 private:
     struct Request {
         std::string_view id;  // as written; "null" if there is none to echo

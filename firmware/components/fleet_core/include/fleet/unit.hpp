@@ -30,6 +30,9 @@ struct UnitOptions {
     // The first poll comes at a random time within this: a building whose power
     // comes back does not poll at once.
     std::uint32_t first_poll_jitter_ms = 0;
+    // Say hello with features.mcp at each connection: other servers than fleetd begin
+    // MCP with it, as with a stock device that opens its audio channel.
+    bool hello = false;
     // The url_hosts setting adds to these; the host of poll_url is always allowed.
     std::string url_hosts;
 };

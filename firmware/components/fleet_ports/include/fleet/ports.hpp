@@ -266,6 +266,22 @@ public:
     virtual int volume() const = 0;
 };
 
+enum class PhotoSize : std::uint8_t { full, small };  // small: 2 KB at most, for an answer of the device itself
+
+// Camera blocks: take runs on the worker.
+class Camera {
+public:
+    virtual ~Camera() = default;
+    virtual Status take(PhotoSize size, FunctionRef<Status(Bytes)> sink) = 0;  // a JPEG
+};
+
+class Battery {
+public:
+    virtual ~Battery() = default;
+    virtual Result<int> level() const = 0;  // percent
+    virtual bool charging() const = 0;
+};
+
 // BoardInfo names the product; both names match [a-z0-9.-]+.
 struct BoardInfo {
     const char *type = "";  // the family
@@ -291,6 +307,8 @@ struct Machine {
     Display *display = nullptr;
     Speaker *speaker = nullptr;
     Led *led = nullptr;
+    Camera *camera = nullptr;
+    Battery *battery = nullptr;
 };
 
 }  // namespace fleet
