@@ -133,10 +133,13 @@ void App::start_network() {
         unit_->network_up();
     };
     provisioning_.on_invite = [this](const Invitation &invitation) { invite(invitation); };
+    provisioning_.on_fleet = [this](const std::string &url) { change_fleet(url); };
     const Status status = network_.start(host_name(system_).c_str());
     warn(status);
     warn(clock_.start_sntp(CONFIG_FLEET_SNTP_SERVER));
-    if (status.ok() && !network_.knows_network()) return warn(provisioning_.start(CONFIG_FLEET_PROV_NAME));
+    if (status.ok() && !network_.knows_network()) {
+        return warn(provisioning_.start(CONFIG_FLEET_PROV_NAME, setup_page(machine_.display != nullptr)));
+    }
     network_.connect();
 #if CONFIG_FLEET_PROV_AFTER_MIN > 0
     until_invite_ = CONFIG_FLEET_PROV_AFTER_MIN;
@@ -158,9 +161,25 @@ void App::watch_network() {
         provisioning_.give_way();
         until_invite_ = retry_minutes;
     } else {
-        warn(provisioning_.start(CONFIG_FLEET_PROV_NAME));
+        // A device in use keeps its code even if only the log shows it: whoever disturbs its
+        // Wi-Fi could otherwise submit the page.
+        warn(provisioning_.start(CONFIG_FLEET_PROV_NAME, setup_page(true)));
         until_invite_ = invite_minutes;
     }
+}
+
+SetupPage App::setup_page(bool asks_code) const {
+    return {options().poll_url, asks_code};
+}
+
+// The broker belonged to the fleet before.
+void App::change_fleet(const std::string &url) {
+    Status status = store_.set("boot_url", url);
+    if (status.ok()) status = store_.erase("broker");
+    if (status.ok()) status = store_.commit();
+    if (!status.ok()) return warn(status);
+    ESP_LOGW(TAG, "the fleet is now %s: restarting", url.c_str());
+    system_.restart();
 }
 
 void App::start_unit() {
@@ -205,8 +224,9 @@ void App::start_improv() {
 
 void App::invite(const Invitation &invitation) {
     if (machine_.display == nullptr) return;  // the log has it
-    machine_.display->show_text("Wi-Fi setup", "Join " + invitation.service + "\nwith Espressif's app\nuser " +
-                                                   invitation.user + "\ncode " + invitation.code);
+    machine_.display->show_text("Wi-Fi setup", "Join " + invitation.service +
+                                                   "\nfor its page, or with\nEspressif's app\nuser " + invitation.user +
+                                                   "\ncode " + invitation.code);
 }
 
 void App::show_claim(const Activation &activation) {

@@ -35,6 +35,8 @@ private:
     Machine machine();
     UnitOptions options() const;
     void start_network();
+    SetupPage setup_page(bool asks_code) const;
+    void change_fleet(const std::string &url);
     void watch_network();
     void start_improv();
     void start_unit();

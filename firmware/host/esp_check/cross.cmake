@@ -12,7 +12,7 @@ find_file(XTENSA_SPECS picolibc.specs PATHS /usr/lib/xtensa-lx106-elf NO_DEFAULT
 # What idf.py uses: C++23 with GNU's extensions, no exceptions, no RTTI, small.
 set(cross_flags -std=gnu++2b -D_GNU_SOURCE -DESP_PLATFORM -Os -ffunction-sections -fdata-sections -fno-exceptions -fno-rtti
     -Wall -Wextra -Werror -Wshadow -I${stubs} -isystem ${CROSS_CXX_HEADERS} -isystem ${CROSS_CXX_HEADERS}/arm-none-eabi)
-foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools fleet_camera)
+foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools fleet_camera fleet_portal)
     list(APPEND cross_flags -I${firmware}/components/${component}/include)
 endforeach()
 set(rv32 ${CMAKE_CXX_COMPILER_LAUNCHER} ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)
@@ -43,7 +43,8 @@ endfunction()
 
 file(GLOB board_sources CONFIGURE_DEPENDS ${firmware}/boards/*/board.cpp)
 set(app_sources ${firmware}/main/app.cpp ${firmware}/main/app_main.cpp)
-set(all_sources ${fleet_esp_sources} ${firmware}/components/fleet_font/src/font.cpp ${app_sources} ${board_sources})
+file(GLOB portal_sources CONFIGURE_DEPENDS ${firmware}/components/fleet_portal/src/*.cpp)
+set(all_sources ${fleet_esp_sources} ${firmware}/components/fleet_font/src/font.cpp ${portal_sources} ${app_sources} ${board_sources})
 set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
     ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)
 cross(esp32c6_idf60 rv32 compile all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32C6)

@@ -14,7 +14,7 @@ function(esp_tests name idf target board)
     target_include_directories(${name} PRIVATE ${stubs} ${firmware}/main ${firmware}/components/fleet_esp/include
         ${firmware}/components/fleet_esp/src ${CMAKE_CURRENT_LIST_DIR}/fakes)
     target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wno-deprecated-declarations)
-    target_link_libraries(${name} PRIVATE doctest_main fleet_camera fleet_tools fleet_core fleet_font ${CRYPTO_LIBRARY})
+    target_link_libraries(${name} PRIVATE doctest_main fleet_camera fleet_portal fleet_tools fleet_core fleet_font ${CRYPTO_LIBRARY})
     add_test(NAME ${name} COMMAND ${name} --no-skip)
 endfunction()
 

@@ -12,6 +12,21 @@ typedef struct {
     uint32_t addr;
 } esp_ip4_addr_t;
 
+#define ESP_IPADDR_TYPE_V4 0U
+typedef struct {
+    union {
+        uint32_t ip6[5];
+        esp_ip4_addr_t ip4;
+    } u_addr;
+    uint8_t type;
+} esp_ip_addr_t;
+typedef struct {
+    esp_ip_addr_t ip;
+} esp_netif_dns_info_t;
+typedef enum { ESP_NETIF_DNS_MAIN, ESP_NETIF_DNS_BACKUP } esp_netif_dns_type_t;
+typedef enum { ESP_NETIF_OP_START, ESP_NETIF_OP_SET, ESP_NETIF_OP_GET } esp_netif_dhcp_option_mode_t;
+typedef enum { ESP_NETIF_DOMAIN_NAME_SERVER = 6 } esp_netif_dhcp_option_id_t;
+
 typedef struct {
     esp_ip4_addr_t ip;
     esp_ip4_addr_t netmask;
@@ -32,6 +47,11 @@ esp_err_t esp_netif_init(void);
 esp_netif_t *esp_netif_create_default_wifi_sta(void);
 esp_netif_t *esp_netif_create_default_wifi_ap(void);
 esp_err_t esp_netif_get_ip_info(esp_netif_t *netif, esp_netif_ip_info_t *info);
+esp_err_t esp_netif_set_dns_info(esp_netif_t *netif, esp_netif_dns_type_t type, esp_netif_dns_info_t *dns);
+esp_err_t esp_netif_dhcps_option(esp_netif_t *netif, esp_netif_dhcp_option_mode_t mode, esp_netif_dhcp_option_id_t id,
+                                 void *value, uint32_t size);
+esp_err_t esp_netif_dhcps_start(esp_netif_t *netif);
+esp_err_t esp_netif_dhcps_stop(esp_netif_t *netif);
 esp_err_t esp_netif_set_hostname(esp_netif_t *netif, const char *name);
 char *esp_ip4addr_ntoa(const esp_ip4_addr_t *addr, char *buffer, int size);
 }

@@ -8,25 +8,25 @@ using namespace fleet;
 
 namespace {
 
-const char kHome[] = "192.168.4.1";
-constexpr std::array<std::uint8_t, 4> kAddress = {192, 168, 4, 1};
+const char own_address[] = "192.168.4.1";
+constexpr std::array<std::uint8_t, 4> address = {192, 168, 4, 1};
 
 bool has(const std::string &text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
 
 struct PortalFixture {
-    explicit PortalFixture(const char *code = "") : portal(kHome, code, "http://fleet.example.org/xiaozhi/ota/") {
-        portal.use = [this](const PortalWishes &w) {
+    explicit PortalFixture(const char *code = "") : portal(own_address, code, "http://fleet.example.org/xiaozhi/ota/") {
+        portal.use = [this](const PortalInput &w) {
             taken.push_back(w);
-            return verdict;
+            return result;
         };
     }
-    PortalAnswer post(std::string_view body) { return portal.handle({"POST", "/", kHome, body}); }
+    PortalAnswer post(std::string_view body) { return portal.handle({"POST", "/", own_address, body}); }
 
     Portal portal;
-    std::vector<PortalWishes> taken;
-    Status verdict;
+    std::vector<PortalInput> taken;
+    Status result;
 };
 
 std::string ask(std::string_view name, char type = 1, char klass = 1) {
@@ -40,9 +40,9 @@ std::string ask(std::string_view name, char type = 1, char klass = 1) {
     return query + std::string(1, '\0') + std::string{'\0', type, '\0', klass};
 }
 
-std::string answer(const std::string &query, std::size_t room = kMaxDns) {
+std::string answer(const std::string &query, std::size_t room = max_dns_message) {
     std::vector<std::uint8_t> out(room);
-    const std::size_t n = answer_dns(Bytes(query), kAddress, {out.data(), out.size()});
+    const std::size_t n = answer_dns(Bytes(query), address, {out.data(), out.size()});
     return std::string(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
@@ -54,19 +54,19 @@ TEST_SUITE("portal") {
             const char *method, *path, *host;
             int status;
         } cases[] = {
-            {"GET", "/", kHome, 200},
-            {"GET", "/?from=phone", kHome, 200},
+            {"GET", "/", own_address, 200},
+            {"GET", "/?from=phone", own_address, 200},
             {"GET", "/generate_204", "connectivitycheck.gstatic.com", 302},
             {"GET", "/hotspot-detect.html", "captive.apple.com", 302},
             {"GET", "/connecttest.txt", "www.msftconnecttest.com", 302},
             {"GET", "/", "", 302},
             {"POST", "/", "evil.example", 302},  // a page elsewhere, open in the same browser
-            {"GET", "/etc/passwd", kHome, 404},
-            {"GET", "/../", kHome, 404},
-            {"GET", "", kHome, 404},
-            {"DELETE", "/", kHome, 405},
-            {"get", "/", kHome, 405},
-            {"", "/", kHome, 405},
+            {"GET", "/etc/passwd", own_address, 404},
+            {"GET", "/../", own_address, 404},
+            {"GET", "", own_address, 404},
+            {"DELETE", "/", own_address, 405},
+            {"get", "/", own_address, 405},
+            {"", "/", own_address, 405},
         };
         PortalFixture f;
         for (const auto &c : cases) {
@@ -80,7 +80,7 @@ TEST_SUITE("portal") {
     TEST_CASE("the page is small, has what is known, and nothing from the air runs in it") {
         PortalFixture f;
         f.portal.networks = {"lab", "<script>alert('x')</script>", "a\"b&c"};
-        const PortalAnswer a = f.portal.handle({"GET", "/", kHome, ""});
+        const PortalAnswer a = f.portal.handle({"GET", "/", own_address, ""});
         CHECK(a.body.size() < 2048);
         CHECK(has(a.body, "<option>lab</option>"));
         CHECK(has(a.body, "<option>&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;</option>"));
@@ -88,6 +88,9 @@ TEST_SUITE("portal") {
         CHECK(has(a.body, "value=\"http://fleet.example.org/xiaozhi/ota/\""));
         CHECK_FALSE(has(a.body, "name=\"code\""));
         CHECK_FALSE(has(a.body, "<script"));
+        CHECK_FALSE(has(a.body, "role="));
+        f.portal.notice = "<lab> refused it";
+        CHECK(has(f.portal.handle({"GET", "/", own_address, ""}).body, "<b>&lt;lab&gt; refused it</b>"));
     }
 
     TEST_CASE("what is posted is decoded and used") {
@@ -104,7 +107,7 @@ TEST_SUITE("portal") {
         CHECK(f.post("ssid=open").status == 200);
         CHECK(f.taken[1].password.empty());
         CHECK(f.taken[1].fleet.empty());
-        f.verdict = {Code::busy, "the <radio> is busy"};
+        f.result = {Code::busy, "the <radio> is busy"};
         CHECK(has(f.post("ssid=open").body, "the &lt;radio&gt; is busy"));
         f.portal.use = nullptr;
         CHECK(f.post("ssid=open").status == 400);
@@ -137,19 +140,19 @@ TEST_SUITE("portal") {
                                       "ssid=a\nb", "%73sid=a", "&&&", "=a", "=", "&=&ssid"}) {
             CHECK_MESSAGE(f.post(bad).status == 400, bad);
         }
-        CHECK(f.post("ssid=a&x=" + std::string(Portal::kMaxBody - 9, 'x')).status == 200);
-        CHECK(f.post("ssid=a&x=" + std::string(Portal::kMaxBody - 8, 'x')).status == 413);
+        CHECK(f.post("ssid=a&x=" + std::string(Portal::max_body - 9, 'x')).status == 200);
+        CHECK(f.post("ssid=a&x=" + std::string(Portal::max_body - 8, 'x')).status == 413);
         CHECK(f.taken.size() == 1);
     }
 
     TEST_CASE("with a code nothing is taken without it, and it cannot be guessed") {
         PortalFixture f("AB23CD45");
-        CHECK(has(f.portal.handle({"GET", "/", kHome, ""}).body, "name=\"code\""));
+        CHECK(has(f.portal.handle({"GET", "/", own_address, ""}).body, "name=\"code\""));
         CHECK(f.post("ssid=lab").status == 400);
         CHECK(f.post("ssid=lab&code=AB23CD4").status == 400);
         CHECK(f.post("ssid=lab&code=AB23CD45").status == 200);
         CHECK(f.taken.size() == 1);
-        for (int i = 3; i < Portal::kTries; i++)
+        for (int i = 3; i < Portal::max_code_attempts; i++)
             CHECK(has(f.post("ssid=lab&code=AB23CD46").body, "not the one"));
         CHECK(has(f.post("ssid=lab&code=AB23CD45").body, "Too many") == false);
         CHECK(f.post("ssid=lab&code=AB23CD46").status == 400);
@@ -200,7 +203,7 @@ TEST_SUITE("portal") {
         CHECK(answer(ask(std::string(63, 'a') + "." + std::string(63, 'b') + "." + std::string(63, 'c') + "." +
                          std::string(63, 'd') + ".e"))
                   .empty());
-        CHECK(answer(query + std::string(kMaxDns, 'x')).empty());
-        CHECK(answer(std::string(kMaxDns, '\xff')).empty());
+        CHECK(answer(query + std::string(max_dns_message, 'x')).empty());
+        CHECK(answer(std::string(max_dns_message, '\xff')).empty());
     }
 }

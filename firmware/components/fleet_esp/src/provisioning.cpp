@@ -2,6 +2,7 @@
 #include "fleet_esp/provisioning.hpp"
 
 #include "fleet_esp/status_of.hpp"
+#include "fleet_esp/wifi_scan.hpp"
 
 #include "esp_log.h"
 #include "esp_srp.h"
@@ -13,6 +14,7 @@
 #include "network_provisioning/scheme_softap.h"
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -60,8 +62,17 @@ Invitation make_invitation(const char *prefix, const System &system) {
     return invitation;
 }
 
-// Takes what the SRP library has allocated.
-std::string take(char *bytes, int size) {
+#if CONFIG_FLEET_PORTAL
+std::string address_of(esp_netif_t *access_point) {
+    esp_netif_ip_info_t info = {};
+    char text[16] = {};
+    if (esp_netif_get_ip_info(access_point, &info) != ESP_OK) return {};
+    return esp_ip4addr_ntoa(&info.ip, text, sizeof text);
+}
+#endif
+
+// move_out copies what the SRP library has allocated, and frees it.
+std::string move_out(char *bytes, int size) {
     std::string text;
     if (bytes != nullptr && size > 0) text.assign(bytes, static_cast<std::size_t>(size));
     std::free(bytes);
@@ -70,13 +81,14 @@ std::string take(char *bytes, int size) {
 
 }  // namespace
 
-Status Provisioning::start(const char *name_prefix) {
+Status Provisioning::start(const char *name_prefix, const SetupPage &page) {
     if (running_) return {};
     network_.hand_over();
     Status status = start_manager();
     if (!status.ok()) return status;
     running_ = true;
     const Invitation invitation = make_invitation(name_prefix, system_);
+    start_page(page, invitation.code);  // the manager adds its handlers to the page's server
     status = start_service(invitation);
     if (!status.ok()) {
         end();
@@ -110,8 +122,8 @@ Status Provisioning::start_service(const Invitation &invitation) {
     esp_err_t err =
         esp_srp_gen_salt_verifier(user, static_cast<int>(invitation.user.size()), code.c_str(),
                                   static_cast<int>(code.size()), &salt, salt_size, &verifier, &verifier_size);
-    salt_ = take(salt, err == ESP_OK ? salt_size : 0);
-    verifier_ = take(verifier, err == ESP_OK ? verifier_size : 0);
+    salt_ = move_out(salt, err == ESP_OK ? salt_size : 0);
+    verifier_ = move_out(verifier, err == ESP_OK ? verifier_size : 0);
     if (err != ESP_OK) return status_of(err, "the provisioning code was not prepared");
     params_.salt = salt_.data();
     params_.salt_len = static_cast<std::uint16_t>(salt_.size());
@@ -119,6 +131,58 @@ Status Provisioning::start_service(const Invitation &invitation) {
     params_.verifier_len = static_cast<std::uint16_t>(verifier_.size());
     err = network_prov_mgr_start_provisioning(NETWORK_PROV_SECURITY_2, &params_, invitation.service.c_str(), nullptr);
     return status_of(err, "provisioning did not start");
+}
+
+#if !CONFIG_FLEET_PORTAL
+
+void Provisioning::start_page(const SetupPage &, const std::string &) {}
+void Provisioning::stop_page() {}
+
+#else
+
+void Provisioning::start_page(const SetupPage &page, const std::string &code) {
+    fleet_ = page.fleet;
+    new_fleet_.clear();
+    const std::string address = address_of(access_point_);
+    Status status = page_.start(address, page.asks_code ? code : "", fleet_);
+    if (!status.ok()) ESP_LOGW(TAG, "%s", status.why);
+    network_prov_scheme_softap_set_httpd_handle(page_.handle());  // without one the manager starts its own
+    if (!status.ok()) return;
+    status = name_server_.start(access_point_);
+    if (!status.ok()) ESP_LOGW(TAG, "%s", status.why);
+    list_networks();
+}
+
+void Provisioning::stop_page() {
+    name_server_.stop();
+    page_.stop();
+    network_prov_scheme_softap_set_httpd_handle(nullptr);
+}
+
+#endif
+
+// A scan blocks for seconds.
+void Provisioning::list_networks() {
+    executor_.work([this] {
+        std::vector<std::string> names;
+        for (const FoundNetwork &found : scan_networks()) {
+            const bool listed = std::find(names.begin(), names.end(), found.ssid) != names.end();
+            if (!found.ssid.empty() && !listed) names.push_back(found.ssid);
+        }
+        executor_.post([this, names] { page_.set_networks(names); });
+    });
+}
+
+void Provisioning::accept(const PortalInput &input) {
+    if (!running_) return;
+    const Status status = use(input.ssid, input.password);
+    if (!status.ok()) {
+        ESP_LOGW(TAG, "%s", status.why);
+        page_.set_notice("The device is trying another Wi-Fi: wait a minute, then try again.");
+        return;
+    }
+    page_.set_notice("The device is trying to join " + input.ssid + ".");
+    new_fleet_ = input.fleet == fleet_ ? "" : input.fleet;
 }
 
 Status Provisioning::use(std::string_view ssid, std::string_view password) {
@@ -137,8 +201,11 @@ void Provisioning::on_event(void *self, network_prov_cb_event_t event, void *) {
 void Provisioning::handle(network_prov_cb_event_t event) {
     if (event == NETWORK_PROV_WIFI_CRED_FAIL) {
         ESP_LOGW(TAG, "these Wi-Fi credentials do not work; waiting for others");
+        page_.set_notice("The device could not join that Wi-Fi: it is not in reach, or the password is wrong.");
+        new_fleet_.clear();
         network_prov_mgr_reset_wifi_sm_state_on_failure();
     }
+    if (event == NETWORK_PROV_WIFI_CRED_SUCCESS && !new_fleet_.empty() && on_fleet) on_fleet(new_fleet_);
     if (event == NETWORK_PROV_END) end();
 }
 
@@ -146,6 +213,7 @@ void Provisioning::give_way() {
     if (!running_) return;
     running_ = false;
     network_prov_mgr_deinit();
+    stop_page();
     const Status status = network_.restore();
     if (!status.ok()) ESP_LOGW(TAG, "%s", status.why);
 }
@@ -154,6 +222,7 @@ void Provisioning::end() {
     if (!running_) return;
     running_ = false;
     network_prov_mgr_deinit();
+    stop_page();
     network_.connect();  // it is connected already: from now on it is kept so
 }
 

@@ -6,7 +6,7 @@
 namespace fleet {
 namespace {
 
-constexpr std::string_view kHead =
+constexpr std::string_view page_head =
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
     "<title>Device setup</title><style>body{font:16px sans-serif;max-width:24em;margin:1em auto;padding:0 1em}"
     "label,input,button{display:block;width:100%;box-sizing:border-box}input,button{font:inherit;padding:.5em;"
@@ -32,8 +32,8 @@ int hex_digit(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-// decode takes a form's value; false for what is no such value, or has a control
-// character, which belongs in none of the fields.
+// decode reads a form's value. It refuses bad coding and control characters, which no
+// field has.
 bool decode(std::string_view coded, std::string &out) {
     out.clear();
     for (std::size_t i = 0; i < coded.size(); i++) {
@@ -52,18 +52,18 @@ bool decode(std::string_view coded, std::string &out) {
 }
 
 struct Form {
-    PortalWishes wishes;
+    PortalInput input;
     std::string code;
 
     std::string *field(std::string_view name) {
-        if (name == "ssid") return &wishes.ssid;
-        if (name == "password") return &wishes.password;
-        if (name == "fleet") return &wishes.fleet;
+        if (name == "ssid") return &input.ssid;
+        if (name == "password") return &input.password;
+        if (name == "fleet") return &input.fleet;
         return name == "code" ? &code : nullptr;
     }
 };
 
-// parse takes each known field once; names that are not known are left out.
+// parse accepts each known field once, and ignores names that are not known.
 bool parse(std::string_view body, Form &form) {
     unsigned seen = 0;
     while (!body.empty()) {
@@ -73,17 +73,17 @@ bool parse(std::string_view body, Form &form) {
         if (equal == std::string_view::npos) continue;
         std::string *const field = form.field(pair.substr(0, equal));
         if (field == nullptr) continue;
-        const unsigned bit = 1u << (field == &form.code           ? 3
-                                    : field == &form.wishes.ssid  ? 0
-                                    : field == &form.wishes.fleet ? 1
-                                                                  : 2);
+        const unsigned bit = 1u << (field == &form.code          ? 3
+                                    : field == &form.input.ssid  ? 0
+                                    : field == &form.input.fleet ? 1
+                                                                 : 2);
         if ((seen & bit) != 0 || !decode(pair.substr(equal + 1), *field)) return false;
         seen |= bit;
     }
     return true;
 }
 
-// same takes as long for every code of the same length.
+// same needs as much time for every code of the same length.
 bool same(std::string_view a, std::string_view b) {
     if (a.size() != b.size()) return false;
     unsigned differ = 0;
@@ -111,45 +111,45 @@ void append_field(std::string &out, std::string_view label, std::string_view att
 }  // namespace
 
 // A phone asks for a page of its maker's to see whether there is an Internet; being
-// sent to another one, it shows that. Nothing is taken from pages of other hosts, which
-// a browser on the same access point may have open.
+// redirected, it shows that page, if the redirection has a body. No input is accepted from
+// pages of other hosts, which a browser on the same access point may have open.
 PortalAnswer Portal::handle(const PortalRequest &r) {
-    if (r.host != address_) return {302, "http://" + address_ + "/", ""};
+    if (r.host != address_) return {302, "http://" + address_ + "/", "Device setup"};
     const std::string_view path = r.path.substr(0, r.path.find('?'));
     if (path != "/") return page(404, "There is no such page.");
-    if (r.method == "GET") return page(200, "");
-    if (r.method != "POST") return page(405, "The device does not know what to do with this.");
-    if (r.body.size() > kMaxBody) return page(413, "That is more than the device can take.");
-    return take(r.body);
+    if (r.method == "GET") return page(200, notice);
+    if (r.method != "POST") return page(405, "This page can be read and submitted, nothing else.");
+    if (r.body.size() > max_body) return page(413, "The form is too long for the device.");
+    return submit(r.body);
 }
 
-PortalAnswer Portal::take(std::string_view body) {
+PortalAnswer Portal::submit(std::string_view body) {
     Form form;
     if (!parse(body, form)) return page(400, "A field is there twice, or has characters that cannot be in it.");
-    if (const char *const why = problem(form.wishes, form.code); why != nullptr) return page(400, why);
-    const Status status = use ? use(form.wishes) : Status{Code::unsupported, "This device is not set up here."};
+    if (const char *const why = problem(form.input, form.code); why != nullptr) return page(400, why);
+    const Status status = use ? use(form.input) : Status{Code::unsupported, "This device is not set up here."};
     if (!status.ok()) return page(400, status.why);
     PortalAnswer done;
-    done.body.append(kHead).append("<p>The device now joins ");
-    append_escaped(done.body, form.wishes.ssid);
-    done.body += ". If it does not, this access point comes back within a minute.</p>";
+    done.body.append(page_head).append("<p>The device now joins ");
+    append_escaped(done.body, form.input.ssid);
+    done.body += ". If this access point is still there after a minute, open this page again: it says why.</p>";
     return done;
 }
 
 // The code comes first: without it, nothing is learnt of the rest.
-const char *Portal::problem(const PortalWishes &wishes, std::string_view code) {
+const char *Portal::problem(const PortalInput &input, std::string_view code) {
     if (!code_.empty()) {
-        if (wrong_ >= kTries) return "Too many wrong codes: restart the device for another one.";
+        if (wrong_codes_ >= max_code_attempts) return "Too many wrong codes: restart the device for another one.";
         if (!same(code, code_)) {
-            wrong_++;
+            wrong_codes_++;
             return "The code is not the one that the device shows.";
         }
     }
-    if (wishes.ssid.empty() || wishes.ssid.size() > 32) return "The name of a Wi-Fi has 1 to 32 bytes.";
-    if (!is_password(wishes.password))
+    if (input.ssid.empty() || input.ssid.size() > 32) return "The name of a Wi-Fi has 1 to 32 bytes.";
+    if (!is_password(input.password))
         return "A password has 8 to 63 characters, or is 64 hex digits; or there is none.";
-    if (wishes.fleet.size() > 255) return "The fleet's address is too long.";
-    if (!wishes.fleet.empty() && !parse_url(wishes.fleet).ok()) {
+    if (input.fleet.size() > 255) return "The fleet's address is too long.";
+    if (!input.fleet.empty() && !parse_url(input.fleet).ok()) {
         return "The fleet's address begins with https:// or http://, as in https://fleet.example.org/xiaozhi/ota/.";
     }
     return nullptr;
@@ -159,7 +159,7 @@ PortalAnswer Portal::page(int status, std::string_view message) const {
     PortalAnswer answer;
     answer.status = status;
     std::string &out = answer.body;
-    out.append(kHead);
+    out.append(page_head);
     if (!message.empty()) {
         out += "<p role=\"alert\"><b>";
         append_escaped(out, message);

@@ -9,6 +9,7 @@
 #include "driver/gpio.h"
 #include "esp_core_dump.h"
 #include "esp_http_client.h"
+#include "esp_http_server.h"
 #include "esp_jpeg_common.h"
 #include "esp_ota_ops.h"
 #include "esp_system.h"
@@ -166,9 +167,55 @@ extern bool initialized, started;
 extern std::string service, salt, verifier, code;
 extern int resets;
 extern wifi_config_t configured;
-extern esp_err_t srp_result;
+extern esp_err_t srp_result, configure_result;
+extern void *shared_server;     // an httpd_handle_t of the firmware's
+extern bool shared_server_ran;  // when the manager removed its handlers
 void tell(network_prov_cb_event_t event);
 }  // namespace provisioning
+
+// The server of the setup page.
+namespace web {
+struct Handler {
+    std::string uri;
+    int method;
+    esp_err_t (*handler)(httpd_req_t *);
+};
+struct Client {
+    int method = HTTP_GET;
+    std::string uri = "/", host = "192.168.4.27", body;
+    std::size_t announced = 0;  // length of the body that it announces, if another one
+    std::size_t piece = 1000;   // bytes of the body that it sends at once,
+    std::int64_t pause_us = 0;  // after so long
+    bool resets = false;        // the connection, instead of sending
+};
+struct Reply {
+    int status = 0;  // 0: none
+    std::map<std::string, std::string> headers;
+    std::string body;
+    bool kept = false;    // the connection, for another request
+    bool closed = false;  // and its memory is free
+};
+extern bool running;
+extern httpd_config_t config;
+extern esp_err_t start_result;
+extern std::vector<Handler> handlers;
+extern std::map<int, httpd_err_handler_func_t> errors;
+Reply send(const Client &client);
+}  // namespace web
+
+// The one UDP socket: that of the access point's name server.
+namespace udp {
+extern int opened, closed, port;
+extern std::uint32_t address;  // in network order
+extern esp_err_t bind_result;
+extern std::deque<std::string> incoming;
+extern std::vector<std::string> sent;
+}  // namespace udp
+
+namespace dhcp {
+extern std::uint32_t name_server;
+extern int offer, starts;
+}  // namespace dhcp
 
 namespace chip {
 extern esp_reset_reason_t reset_reason;

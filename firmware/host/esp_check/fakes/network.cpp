@@ -70,7 +70,9 @@ bool initialized = false, started = false;
 std::string service, salt, verifier, code;
 int resets = 0;
 wifi_config_t configured = {};
-esp_err_t srp_result = ESP_OK;
+esp_err_t srp_result = ESP_OK, configure_result = ESP_OK;
+void *shared_server = nullptr;
+bool shared_server_ran = false;
 network_prov_event_handler_t handler = {};
 
 void tell(network_prov_cb_event_t event) {
@@ -78,6 +80,11 @@ void tell(network_prov_cb_event_t event) {
 }
 
 }  // namespace fake::provisioning
+
+namespace fake::dhcp {
+std::uint32_t name_server = 0;
+int offer = 0, starts = 0;
+}  // namespace fake::dhcp
 
 namespace fake::sntp {
 esp_sntp_time_cb_t callback = nullptr;
@@ -108,6 +115,22 @@ esp_netif_t *esp_netif_create_default_wifi_ap(void) {
     static esp_netif_obj netif;
     ++wifi::access_points;
     return &netif;
+}
+esp_err_t esp_netif_set_dns_info(esp_netif_t *, esp_netif_dns_type_t, esp_netif_dns_info_t *dns) {
+    dhcp::name_server = dns->ip.u_addr.ip4.addr;
+    return ESP_OK;
+}
+esp_err_t esp_netif_dhcps_option(esp_netif_t *, esp_netif_dhcp_option_mode_t, esp_netif_dhcp_option_id_t, void *value,
+                                 uint32_t) {
+    dhcp::offer = *static_cast<std::uint8_t *>(value);
+    return ESP_OK;
+}
+esp_err_t esp_netif_dhcps_start(esp_netif_t *) {
+    ++dhcp::starts;
+    return ESP_OK;
+}
+esp_err_t esp_netif_dhcps_stop(esp_netif_t *) {
+    return ESP_FAIL;  // it has not started
 }
 esp_err_t esp_netif_set_hostname(esp_netif_t *, const char *) {
     return ESP_OK;
@@ -184,7 +207,11 @@ esp_err_t network_prov_mgr_init(network_prov_mgr_config_t config) {
     provisioning::initialized = true;
     return ESP_OK;
 }
+void network_prov_scheme_softap_set_httpd_handle(void *handle) {
+    provisioning::shared_server = handle;
+}
 void network_prov_mgr_deinit(void) {
+    if (provisioning::shared_server != nullptr) provisioning::shared_server_ran = web::running;
     provisioning::initialized = provisioning::started = false;
 }
 esp_err_t network_prov_mgr_start_provisioning(network_prov_security_t, const void *params, const char *name,
@@ -202,6 +229,7 @@ esp_err_t network_prov_mgr_reset_wifi_sm_state_on_failure(void) {
     return ESP_OK;
 }
 esp_err_t network_prov_mgr_configure_wifi_sta(wifi_config_t *config) {
+    if (provisioning::configure_result != ESP_OK) return provisioning::configure_result;
     provisioning::configured = *config;
     return ESP_OK;
 }

@@ -69,7 +69,19 @@ void reset_network() {
     provisioning::initialized = provisioning::started = false;
     provisioning::resets = 0;
     provisioning::configured = {};
-    provisioning::srp_result = ESP_OK;
+    provisioning::srp_result = provisioning::configure_result = ESP_OK;
+    provisioning::shared_server = nullptr;
+    provisioning::shared_server_ran = false;
+    web::running = false;
+    web::start_result = ESP_OK;
+    web::handlers.clear();
+    web::errors.clear();
+    udp::opened = udp::closed = udp::port = 0;
+    udp::bind_result = ESP_OK;
+    udp::incoming.clear();
+    udp::sent.clear();
+    dhcp::name_server = 0;
+    dhcp::offer = dhcp::starts = 0;
 }
 
 void reset_chip() {

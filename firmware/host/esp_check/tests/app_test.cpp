@@ -307,3 +307,37 @@ TEST_CASE("a radio that does not start is no end") {
     unit.run(61000);
     CHECK(fake::chip::restarts == 0);
 }
+
+TEST_CASE("the setup page moves the device to another fleet") {
+    Unit unit;
+    REQUIRE(unit.store.set("broker", "{}").ok());
+    unit.power_on();
+    fake::web::Client form;
+    const std::string page = fake::web::send(form).body;
+    CHECK(page.find(CONFIG_FLEET_BOOT_URL) != std::string::npos);
+#if CONFIG_IDF_TARGET_ESP32S3
+    const bool has_screen = true;
+#else
+    const bool has_screen = false;  // and so no code that somebody could read
+#endif
+    CHECK((page.find("name=\"code\"") != std::string::npos) == has_screen);
+    form.method = HTTP_POST;
+    form.body = "ssid=office&fleet=https%3A%2F%2Fother.example%2Fota%2F&code=" + fake::provisioning::code;
+    CHECK(fake::web::send(form).status == 200);
+    unit.run(100);
+    CHECK(fake::chip::restarts == 0);
+    fake::provisioning::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);
+    unit.run(100);
+    CHECK(unit.store.get("boot_url").value() == "https://other.example/ota/");
+    CHECK(name_of(unit.store.get("broker")) == "not_found");
+    CHECK(fake::chip::restarts == 1);
+}
+
+TEST_CASE("a device in use asks for its code, even if only the log has it") {
+    Unit unit;
+    unit.know_network();
+    unit.power_on();
+    unit.run(5 * 60'000 + 1000);
+    REQUIRE(fake::web::running);
+    CHECK(fake::web::send({}).body.find("name=\"code\"") != std::string::npos);
+}

@@ -26,7 +26,7 @@ struct Radio : Bench {
 struct Joining : Radio {
     Joining() {
         provisioning.on_invite = [this](const fleet::esp::Invitation &i) { invitation = i; };
-        REQUIRE(provisioning.start("FLEET").ok());
+        REQUIRE(provisioning.start("FLEET", {}).ok());
     }
     fleet::esp::Provisioning provisioning{executor, network, system};
     fleet::esp::Invitation invitation;
@@ -203,7 +203,7 @@ TEST_CASE("the access point has an interface to give addresses on, once and for 
     CHECK(wifi::access_points == 1);
     prov::tell(NETWORK_PROV_END);
     j.run(1);
-    REQUIRE(j.provisioning.start("FLEET").ok());
+    REQUIRE(j.provisioning.start("FLEET", {}).ok());
     CHECK(wifi::access_points == 1);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("no code, no provisioning") {
     Radio r;
     prov::srp_result = ESP_ERR_NO_MEM;
     fleet::esp::Provisioning provisioning(r.executor, r.network, r.system);
-    CHECK(name_of(provisioning.start("FLEET")) == "no_memory");
+    CHECK(name_of(provisioning.start("FLEET", {})) == "no_memory");
     CHECK_FALSE(provisioning.running());
     CHECK_FALSE(prov::initialized);
 }

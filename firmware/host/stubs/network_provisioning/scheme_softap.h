@@ -5,3 +5,4 @@
 #include "network_provisioning/manager.h"
 
 extern "C" const network_prov_scheme_t network_prov_scheme_softap;
+extern "C" void network_prov_scheme_softap_set_httpd_handle(void *handle);  // of an httpd_handle_t

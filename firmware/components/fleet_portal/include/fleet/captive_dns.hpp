@@ -9,7 +9,7 @@
 
 namespace fleet {
 
-constexpr std::size_t kMaxDns = 512;  // a message over UDP
+constexpr std::size_t max_dns_message = 512;  // a message over UDP
 
 // answer_dns says that every name has this address: a phone then finds the device's page
 // where it looks whether there is an Internet. It gives the answer's size, or 0 for what

@@ -25,7 +25,7 @@ struct PortalAnswer {
     std::string body;      // HTML, UTF-8
 };
 
-struct PortalWishes {
+struct PortalInput {
     std::string ssid;
     std::string password;
     std::string fleet;  // URL of the boot poll; "" leaves the one that is there
@@ -33,27 +33,28 @@ struct PortalWishes {
 
 class Portal {
 public:
-    static constexpr std::size_t kMaxBody = 1024;
-    static constexpr int kTries = 10;  // of the code, until it is made anew
+    static constexpr std::size_t max_body = 1024;
+    static constexpr int max_code_attempts = 10;
 
-    // address is the device's own, as "192.168.4.1". With a code, nothing is taken
-    // without it; a board that cannot show one passes "".
+    // address is the device's own, as "192.168.4.1". With a code, no input is accepted
+    // without it; "" accepts any.
     Portal(std::string_view address, std::string_view code, std::string_view fleet)
         : address_(address), code_(code), fleet_(fleet) {}
 
     PortalAnswer handle(const PortalRequest &request);
 
     std::vector<std::string> networks;  // that the device sees, to choose from
-    // use tries the wishes, later: the answer leaves first. What it refuses is shown.
-    Hook<Status(const PortalWishes &)> use;
+    std::string notice;                 // how the attempt before ended; the page shows it
+    // use starts an attempt later: the answer leaves first. What it refuses is shown.
+    Hook<Status(const PortalInput &)> use;
 
 private:
     PortalAnswer page(int status, std::string_view message) const;
-    PortalAnswer take(std::string_view body);
-    const char *problem(const PortalWishes &wishes, std::string_view code);
+    PortalAnswer submit(std::string_view body);
+    const char *problem(const PortalInput &input, std::string_view code);
 
     std::string address_, code_, fleet_;
-    int wrong_ = 0;
+    int wrong_codes_ = 0;
 };
 
 }  // namespace fleet
