@@ -74,7 +74,18 @@ TEST_SUITE("boot") {
         const std::string uuid = client_id(m.store, m.system);
         CHECK(uuid.size() == 36);
         CHECK(uuid[14] == '4');
+        CHECK(std::string("89ab").find(uuid[19]) != std::string::npos);
         CHECK(client_id(m.store, m.system) == uuid);
+        // Each byte is random, except for those six bits.
+        FakeMachine other;
+        other.system.seed = 2;
+        const std::string second = client_id(other.store, other.system);
+        int same_bytes = 0;
+        for (const std::size_t at : {0u, 2u, 4u, 6u, 9u, 11u, 14u, 16u, 19u, 21u, 24u, 26u, 28u, 30u, 32u, 34u})
+            same_bytes += uuid.substr(at, 2) == second.substr(at, 2);
+        CHECK(same_bytes < 3);
+        CHECK(uuid.substr(16, 2) != uuid.substr(19, 2));
+        CHECK(uuid.substr(17, 1) != uuid.substr(20, 1));
     }
 
     TEST_CASE("headers, with and without a serial number") {
@@ -133,6 +144,22 @@ TEST_SUITE("boot") {
         CHECK(job("0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2") == "0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2");
         CHECK(job(std::string(kMaxJob, 'j')).size() == kMaxJob);
         CHECK(job(std::string(kMaxJob + 1, 'j')).empty());
+    }
+
+    TEST_CASE("an offer of an image is read whole") {
+        const std::string hash(64, 'a'), signature(88, 's');
+        const std::string text =
+            "{\"firmware\":{\"version\":\"2.1\",\"url\":\"http://h/x\",\"sha256\":\"" + hash +
+            "\",\"size\":7,\"force\":1,\"manifest\":\"{}\",\"signature\":\"" + signature + "\"}}";
+        const Result<PollAnswer> answer = answer_to(text);
+        const FirmwareOrder &order = answer.value().firmware;
+        CHECK(order.version == "2.1");
+        CHECK(order.url == "http://h/x");
+        CHECK(order.sha256 == hash);
+        CHECK(order.size == 7);
+        CHECK(order.force);
+        CHECK(order.manifest == "{}");
+        CHECK(order.signature == signature);
     }
 
     TEST_CASE("every answer of the vectors is read without harm") {
@@ -295,5 +322,23 @@ TEST_SUITE("boot") {
         CHECK(failed == 3);
         CHECK(boot.done());
         CHECK(boot.failures() == 0);
+    }
+
+    TEST_CASE("a second start polls anew, and takes the place of the attempt that was planned") {
+        FakeMachine m;
+        m.http.answers[kUrl] = {{0, "", true}, {200, kClaimed, false}};
+        Boot boot(m.machine, kUrl);
+        boot.start();
+        m.executor.settle();
+        CHECK_FALSE(boot.done());
+        boot.start();
+        m.executor.settle();
+        CHECK(boot.done());
+        m.executor.run_for(60'000);
+        CHECK(m.http.posted.size() == 2);
+        boot.start();
+        CHECK_FALSE(boot.done());  // until it is answered
+        m.executor.settle();
+        CHECK(boot.done());
     }
 }

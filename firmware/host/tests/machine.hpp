@@ -122,8 +122,9 @@ public:
         stops++;
         if (stopping && on_stopped) on_stopped();
     }
-    Status publish(std::string_view topic, Bytes payload, int, bool) override {
+    Status publish(std::string_view topic, Bytes payload, int qos, bool retain) override {
         if (!up) return {Code::unavailable, "not connected"};
+        plain = plain && qos == 0 && !retain;
         last_topic = std::string(topic);
         sent.emplace_back(payload.text());
         return {};
@@ -145,6 +146,7 @@ public:
     int stops = 0;
     bool up = false;
     bool startable = true;
+    bool plain = true;  // all messages: QoS 0, not retained
     bool stopping = true;  // false: a goodbye that never leaves
 };
 

@@ -236,6 +236,19 @@ TEST_SUITE("log") {
         CHECK(fresh > 24);  // at least the head is guarded
     }
 
+    TEST_CASE("a ring that is full to the last byte survives, too") {
+        alignas(8) std::uint8_t memory[400];
+        for (std::size_t size = 300; size < sizeof memory; size += 4) {
+            std::fill(std::begin(memory), std::end(memory), std::uint8_t{0});
+            LogRing ring({memory, size});
+            for (int i = 0; i < 50; i++)
+                ring.write(LogLevel::info, "tag", "0123456789abc", 1);
+            const LogRing again({memory, size});
+            CHECK_MESSAGE(again.survived(), size);
+            CHECK(again.next() == 50);
+        }
+    }
+
     TEST_CASE("long lines are cut, and never lie about their length") {
         alignas(8) std::uint8_t memory[512] = {};
         LogRing ring({memory, sizeof memory});
