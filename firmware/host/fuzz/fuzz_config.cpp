@@ -46,12 +46,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     const std::string_view text = fuzz::text(data, size);
     MemoryStore stored;
     stored.values["config"] = std::string(text);  // anything may be in flash
-    ConfigStore c(kUnitConfig, std::size(kUnitConfig), stored);
+    ConfigStore c(unit_config_fields, std::size(unit_config_fields), stored);
     c.load();
     fuzz::require(c.integer("heartbeat_s") >= 10 && c.integer("heartbeat_s") <= 3600);
 
     MemoryStore fresh;
-    ConfigStore d(kUnitConfig, std::size(kUnitConfig), fresh);
+    ConfigStore d(unit_config_fields, std::size(unit_config_fields), fresh);
     const std::string before = written(d);
     const Result<JsonDocument> document = JsonDocument::parse(text);
     if (!document.ok()) return 0;
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     }
     fuzz::require(d.integer("heartbeat_s") >= 10 && d.integer("heartbeat_s") <= 3600);
     d.tick(0, true);
-    ConfigStore again(kUnitConfig, std::size(kUnitConfig), fresh);
+    ConfigStore again(unit_config_fields, std::size(unit_config_fields), fresh);
     again.load();
     fuzz::require(written(again) == written(d));
     return 0;

@@ -8,11 +8,12 @@ using namespace fleet;
 
 namespace {
 
-constexpr Property kProperties[] = {Property::Int("level").Range(0, 100).Required(), Property::Bool("on").Default(1),
-                                    Property::Text("label").DefaultText("a").AtMost(16)};
-constexpr ToolInfo kTool = ToolInfo("t", "d").With(kProperties).Repeats(Repeat::reads);
-constexpr ToolInfo kUser = ToolInfo("u", "d").UserOnly();
-constexpr ToolInfo kLater = ToolInfo("l", "d");
+constexpr Property tool_properties[] = {Property::Int("level").Range(0, 100).Required(),
+                                        Property::Bool("on").Default(1),
+                                        Property::Text("label").DefaultText("a").AtMost(16)};
+constexpr ToolInfo tool_info = ToolInfo("t", "d").With(tool_properties).Repeats(Repeat::reads);
+constexpr ToolInfo user_info = ToolInfo("u", "d").UserOnly();
+constexpr ToolInfo later_info = ToolInfo("l", "d");
 
 Ticket ticket;
 
@@ -38,8 +39,8 @@ Status run_later(void *, Call &call) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     ToolRegistry tools;
-    fuzz::require(tools.add(kTool, run, nullptr).ok() && tools.add(kUser, run_user, nullptr).ok() &&
-                  tools.add(kLater, run_later, nullptr).ok());
+    fuzz::require(tools.add(tool_info, run, nullptr).ok() && tools.add(user_info, run_user, nullptr).ok() &&
+                  tools.add(later_info, run_later, nullptr).ok());
     McpServer server(tools, {"b", "v", 2560, {}}, nullptr, nullptr);
     int answers = 0;
     server.set_send([&](std::string_view m) {

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     PollAnswer a;
     if (!parse_poll_answer(text, a).ok()) return 0;
     if (a.firmware.due()) {
-        fuzz::require(a.firmware.job.size() <= kMaxJob);
+        fuzz::require(a.firmware.job.size() <= max_job);
         fuzz::require(is_version(a.firmware.version) && parse_url(a.firmware.url).ok());
     }
     if (!a.broker_status.ok()) return 0;

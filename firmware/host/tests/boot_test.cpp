@@ -10,10 +10,10 @@ using namespace fleet::test;
 
 namespace {
 
-const char kUrl[] = "http://fleet.example.org/ota/";
-const char kActivate[] = "http://fleet.example.org/ota/activate";
-const char kClaimed[] = "{\"mqtt\":{\"endpoint\":\"h:1883\",\"publish_topic\":\"t\"}}";
-const char kUnclaimed[] = "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"f3b0c2d4e5\"}}";
+const char poll_url[] = "http://fleet.example.org/ota/";
+const char activate_url[] = "http://fleet.example.org/ota/activate";
+const char claimed_answer[] = "{\"mqtt\":{\"endpoint\":\"h:1883\",\"publish_topic\":\"t\"}}";
+const char unclaimed_answer[] = "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"f3b0c2d4e5\"}}";
 
 JsonDocument body_of(const FakeMachine &m, const std::string &uuid) {
     std::string text(4096, '\0');
@@ -91,15 +91,15 @@ TEST_SUITE("boot") {
     TEST_CASE("headers, with and without a serial number") {
         FakeMachine m;
         PollAnswer answer;
-        m.http.answers[kUrl] = {{200, kClaimed, false}};
-        CHECK(poll_server(m.machine, kUrl, "u", answer).ok());
+        m.http.answers[poll_url] = {{200, claimed_answer, false}};
+        CHECK(poll_server(m.machine, poll_url, "u", answer).ok());
         CHECK(m.http.headers["Device-Id"] == "a0:85:e3:11:22:33");
         CHECK(m.http.headers["Client-Id"] == "u");
         CHECK(m.http.headers["User-Agent"] == "fleet-devkit-s3/1.0.0");
         CHECK(m.http.headers["Activation-Version"] == "1");
         CHECK(m.http.headers.count("Serial-Number") == 0);
         m.machine.identity = &m.identity;
-        CHECK(poll_server(m.machine, kUrl, "u", answer).ok());
+        CHECK(poll_server(m.machine, poll_url, "u", answer).ok());
         CHECK(m.http.headers["Activation-Version"] == "2");
         CHECK(m.http.headers["Serial-Number"] == m.identity.number);
     }
@@ -118,21 +118,21 @@ TEST_SUITE("boot") {
 
     TEST_CASE("activation bodies") {
         FakeMachine m;
-        m.http.answers[kActivate] = {{202, "", false}};
-        CHECK(activate(m.machine, kUrl, "u", "c").value() == 202);
-        CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
+        m.http.answers[activate_url] = {{202, "", false}};
+        CHECK(activate(m.machine, poll_url, "u", "c").value() == 202);
+        CHECK(m.http.posted.back() == std::string(activate_url) + "\n{}");
         m.machine.identity = &m.identity;
         CHECK(activate(m.machine, "http://fleet.example.org/ota", "u", "f3b0c2d4e5").value() == 202);
         CHECK(m.http.posted.back() ==
-              std::string(kActivate) +
+              std::string(activate_url) +
                   "\n{\"algorithm\":\"hmac-sha256\",\"serial_number\":\"SN-0123456789ABCDEF0123456789AB-\","
                   "\"challenge\":\"f3b0c2d4e5\",\"hmac\":\"" +
                   std::string(64, 'e') + "\"}");
         m.identity.code = "";
-        CHECK(activate(m.machine, kUrl, "u", "c").value() == 202);  // by its code alone
-        CHECK(m.http.posted.back() == std::string(kActivate) + "\n{}");
+        CHECK(activate(m.machine, poll_url, "u", "c").value() == 202);  // by its code alone
+        CHECK(m.http.posted.back() == std::string(activate_url) + "\n{}");
         m.identity.failure = {Code::io, "the fuses were not read"};
-        CHECK(activate(m.machine, kUrl, "u", "c").status().code == Code::io);
+        CHECK(activate(m.machine, poll_url, "u", "c").status().code == Code::io);
     }
 
     TEST_CASE("a job that the server names is kept, one too long for it is not") {
@@ -142,15 +142,14 @@ TEST_SUITE("boot") {
             return answer_to(text).value().firmware.job;
         };
         CHECK(job("0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2") == "0199f1c2-7d1e-7c5b-9a57-1f6a0c3f5e11.2");
-        CHECK(job(std::string(kMaxJob, 'j')).size() == kMaxJob);
-        CHECK(job(std::string(kMaxJob + 1, 'j')).empty());
+        CHECK(job(std::string(max_job, 'j')).size() == max_job);
+        CHECK(job(std::string(max_job + 1, 'j')).empty());
     }
 
     TEST_CASE("an offer of an image is read whole") {
         const std::string hash(64, 'a'), signature(88, 's');
-        const std::string text =
-            "{\"firmware\":{\"version\":\"2.1\",\"url\":\"http://h/x\",\"sha256\":\"" + hash +
-            "\",\"size\":7,\"force\":1,\"manifest\":\"{}\",\"signature\":\"" + signature + "\"}}";
+        const std::string text = "{\"firmware\":{\"version\":\"2.1\",\"url\":\"http://h/x\",\"sha256\":\"" + hash +
+                                 "\",\"size\":7,\"force\":1,\"manifest\":\"{}\",\"signature\":\"" + signature + "\"}}";
         const Result<PollAnswer> answer = answer_to(text);
         const FirmwareOrder &order = answer.value().firmware;
         CHECK(order.version == "2.1");
@@ -272,9 +271,9 @@ TEST_SUITE("boot") {
 
     TEST_CASE("from the code on the screen to the broker") {
         FakeMachine m;
-        m.http.answers[kUrl] = {{200, kUnclaimed, false}, {200, kClaimed, false}};
-        m.http.answers[kActivate] = {{202, "", false}, {500, "", false}, {0, "", true}, {200, "", false}};
-        Boot boot(m.machine, kUrl);
+        m.http.answers[poll_url] = {{200, unclaimed_answer, false}, {200, claimed_answer, false}};
+        m.http.answers[activate_url] = {{202, "", false}, {500, "", false}, {0, "", true}, {200, "", false}};
+        Boot boot(m.machine, poll_url);
         std::string code;
         int activated = 0;
         std::string host;
@@ -299,9 +298,9 @@ TEST_SUITE("boot") {
 
     TEST_CASE("after ten asks the device polls again: its code may be old") {
         FakeMachine m;
-        m.http.answers[kUrl] = {{200, kUnclaimed, false}};
-        m.http.answers[kActivate] = {{202, "", false}};
-        Boot boot(m.machine, kUrl);
+        m.http.answers[poll_url] = {{200, unclaimed_answer, false}};
+        m.http.answers[activate_url] = {{202, "", false}};
+        Boot boot(m.machine, poll_url);
         int codes = 0;
         boot.on_code = [&](const Activation &) { codes++; };
         boot.start();
@@ -313,8 +312,8 @@ TEST_SUITE("boot") {
 
     TEST_CASE("polls that fail are tried again with back-off") {
         FakeMachine m;
-        m.http.answers[kUrl] = {{0, "", true}, {503, "", false}, {200, "{", false}, {200, kClaimed, false}};
-        Boot boot(m.machine, kUrl);
+        m.http.answers[poll_url] = {{0, "", true}, {503, "", false}, {200, "{", false}, {200, claimed_answer, false}};
+        Boot boot(m.machine, poll_url);
         int failed = 0;
         boot.on_failed = [&](Status, int n) { failed = n; };
         boot.start();
@@ -326,8 +325,8 @@ TEST_SUITE("boot") {
 
     TEST_CASE("a second start polls anew, and takes the place of the attempt that was planned") {
         FakeMachine m;
-        m.http.answers[kUrl] = {{0, "", true}, {200, kClaimed, false}};
-        Boot boot(m.machine, kUrl);
+        m.http.answers[poll_url] = {{0, "", true}, {200, claimed_answer, false}};
+        Boot boot(m.machine, poll_url);
         boot.start();
         m.executor.settle();
         CHECK_FALSE(boot.done());

@@ -12,17 +12,17 @@ using namespace fleet::test;
 
 namespace {
 
-constexpr std::int64_t kTrialUs = 120'000'000;
+constexpr std::int64_t config_trial_us = 120'000'000;
 
 struct Config {
-    explicit Config(FakeStore &s) : store(kUnitConfig, std::size(kUnitConfig), s) {
+    explicit Config(FakeStore &s) : store(unit_config_fields, std::size(unit_config_fields), s) {
         store.on_change = [this] { changes++; };
         store.load();
     }
     // propose gives the refusal as text, "" if taken.
     std::string propose(const char *json, std::int64_t now_us = 0) {
         const Result<JsonDocument> d = JsonDocument::parse(json);
-        const Refusal r = store.propose(d.value().root(), now_us + kTrialUs);
+        const Refusal r = store.propose(d.value().root(), now_us + config_trial_us);
         if (!r.refused()) return "";
         return std::string(r.before) + std::string(r.name) + r.after + (r.with_bound ? std::to_string(r.bound) : "");
     }
@@ -96,9 +96,9 @@ TEST_SUITE("config") {
         FakeStore store;
         Config c(store);
         c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}", 1000);
-        c.store.tick(kTrialUs, false);
+        c.store.tick(config_trial_us, false);
         CHECK(c.store.on_trial());
-        c.store.tick(1000 + kTrialUs, true);
+        c.store.tick(1000 + config_trial_us, true);
         CHECK_FALSE(c.store.on_trial());
         CHECK(c.changes == 2);
         Config after(store);
@@ -111,11 +111,11 @@ TEST_SUITE("config") {
         FakeStore store;
         Config c(store);
         c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}");
-        c.store.tick(kTrialUs, true);
+        c.store.tick(config_trial_us, true);
         c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":31}}");
         c.propose("{\"version\":3,\"values\":{\"heartbeat_s\":32}}", 5);
         const int changes = c.changes;
-        c.store.tick(5 + kTrialUs, false);
+        c.store.tick(5 + config_trial_us, false);
         CHECK(c.changes == changes + 1);
         CHECK(c.store.integer("heartbeat_s") == 30);  // not 31: that was on trial, too
         CHECK(c.store.version() == 1);
@@ -131,13 +131,13 @@ TEST_SUITE("config") {
         FakeStore store;
         Config c(store);
         c.propose("{\"version\":1,\"values\":{}}");
-        c.store.tick(kTrialUs, false);
+        c.store.tick(config_trial_us, false);
         REQUIRE(c.store.untold());
         CHECK(c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":30}}") == "");
         CHECK_FALSE(c.store.untold());
         c.store.told();  // of a message that was on its way
         CHECK(c.store.on_trial());
-        c.store.tick(kTrialUs, true);
+        c.store.tick(config_trial_us, true);
         CHECK(c.store.version() == 2);
         CHECK(c.store.reverted() == 1);
     }
@@ -171,7 +171,7 @@ TEST_SUITE("config") {
         store.full = false;
         CHECK(c.propose("{\"version\":1,\"values\":{\"heartbeat_s\":30}}") == "");
         store.full = true;
-        c.store.tick(kTrialUs, true);
+        c.store.tick(config_trial_us, true);
         CHECK(c.store.integer("heartbeat_s") == 60);
     }
 
@@ -193,11 +193,11 @@ TEST_SUITE("config") {
 
     TEST_CASE("a document longer than the store takes is refused") {
         const std::string hosts(1000, 'x');
-        static const Property kLong[] = {Property::Text("a").DefaultText("").AtMost(1000),
-                                         Property::Text("b").DefaultText("").AtMost(1000),
-                                         Property::Text("c").DefaultText("").AtMost(1000)};
+        static const Property long_properties[] = {Property::Text("a").DefaultText("").AtMost(1000),
+                                                   Property::Text("b").DefaultText("").AtMost(1000),
+                                                   Property::Text("c").DefaultText("").AtMost(1000)};
         FakeStore store;
-        ConfigStore c(kLong, 3, store);
+        ConfigStore c(long_properties, 3, store);
         const std::string json =
             "{\"version\":1,\"values\":{\"a\":\"" + hosts + "\",\"b\":\"" + hosts + "\",\"c\":\"" + hosts + "\"}}";
         const Result<JsonDocument> d = JsonDocument::parse(json);

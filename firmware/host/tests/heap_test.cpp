@@ -95,14 +95,14 @@ struct Counted {
 
 // The budgets are those of the device: pointers of 32 bits. Elsewhere the
 // figures only have to be of that order.
-constexpr bool kNarrow = sizeof(void *) == 4;
-constexpr std::size_t kPeakLimit = kNarrow ? 10 * 1024 : 16 * 1024;
-constexpr std::size_t kRestLimit = kNarrow ? 12 * 1024 : 16 * 1024;
+constexpr bool is_32_bit = sizeof(void *) == 4;
+constexpr std::size_t peak_limit = is_32_bit ? 10 * 1024 : 16 * 1024;
+constexpr std::size_t rest_limit = is_32_bit ? 12 * 1024 : 16 * 1024;
 
-const char kPoll[] = "https://fleet.example.org/ota";
-const char kClaimed[] = "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"}}";
+const char boot_url[] = "https://fleet.example.org/ota";
+const char claimed_answer[] = "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"}}";
 
-const char *const kRequests[] = {
+const char *const some_requests[] = {
     "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{"
     "\"capabilities\":{}}}}",
     "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/"
@@ -124,7 +124,7 @@ TEST_SUITE("heap") {
     TEST_CASE("requests take nothing from the heap but their JSON, and give it back") {
         Counted c;
         const Hooks hooks;
-        for (const char *r : kRequests)
+        for (const char *r : some_requests)
             c.receive(r);
         CHECK(c.bytes > 1000);
         CHECK(news == 0);
@@ -144,11 +144,11 @@ TEST_SUITE("heap") {
         c.receive(values + "}}");
         MESSAGE("worst request: ", json_peak, " bytes");
         CHECK(json_peak > 5'000);
-        CHECK(json_peak <= kPeakLimit);
+        CHECK(json_peak <= peak_limit);
         json_peak = 0;
         c.receive("{\"type\":\"" + std::string(JsonLimits{}.bytes - 11, 'x') + "\"}");
         CHECK(json_peak > 4'000);
-        CHECK(json_peak <= kPeakLimit);
+        CHECK(json_peak <= peak_limit);
         json_peak = 0;
         c.receive("{\"type\":\"" + std::string(JsonLimits{}.bytes, 'x') + "\"}");
         for (int i = 0; i < 5; i++)
@@ -162,16 +162,16 @@ TEST_SUITE("heap") {
     // What the fakes keep is given back before.
     TEST_CASE("a unit at rest takes 12 KB, whatever was asked of it") {
         FakeMachine m;
-        m.http.answers[kPoll] = {{200, kClaimed, false}};
+        m.http.answers[boot_url] = {{200, claimed_answer, false}};
         const Hooks hooks;
         const std::size_t before = taken;
         UnitOptions options;
-        options.poll_url = kPoll;
+        options.poll_url = boot_url;
         auto unit = std::make_unique<Unit>(m.machine, options);
         unit->start();
         m.executor.settle();
         m.transport.connect();
-        for (const char *r : kRequests)
+        for (const char *r : some_requests)
             m.transport.say(r);
         m.executor.run_for(10'000);
         CHECK(m.transport.sent.size() > 5);
@@ -183,7 +183,7 @@ TEST_SUITE("heap") {
         const std::size_t rest = taken - before;
         MESSAGE("at rest: ", rest, " bytes of the heap, of them ", sizeof(Unit), " the unit itself");
         CHECK(rest >= options.page_bytes + options.outbox_bytes + sizeof(Unit));
-        CHECK(rest <= kRestLimit);
+        CHECK(rest <= rest_limit);
         CHECK(json_now == 0);
     }
 
@@ -191,7 +191,7 @@ TEST_SUITE("heap") {
         Counted c;
         cJSON_Hooks none{[](std::size_t) -> void * { return nullptr; }, std::free};
         cJSON_InitHooks(&none);
-        c.receive(kRequests[0]);
+        c.receive(some_requests[0]);
         cJSON_InitHooks(nullptr);
         CHECK(c.bytes > 0);
     }

@@ -37,7 +37,7 @@ Result<ImageHead> head_of(const std::string &image) {
     return s.ok() ? Result<ImageHead>(head) : s;
 }
 
-const ImageTarget kTarget{9, 1, "fleet_unit"};
+const ImageTarget this_target{9, 1, "fleet_unit"};
 
 }  // namespace
 
@@ -82,19 +82,19 @@ TEST_SUITE("image") {
 
     TEST_CASE("targets") {
         const auto head = [](const std::string &image) { return head_of(image).value(); };
-        CHECK(check_target(head(make_image("2", 300)), kTarget).ok());
-        CHECK(check_target(head(make_image("2", 300, 5)), kTarget).code == Code::wrong_target);
-        CHECK(check_target(head(make_image("2", 300, 9, "xiaozhi")), kTarget).code == Code::wrong_target);
-        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 0)), kTarget).code == Code::wrong_target);
-        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 2)), kTarget).ok());
+        CHECK(check_target(head(make_image("2", 300)), this_target).ok());
+        CHECK(check_target(head(make_image("2", 300, 5)), this_target).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "xiaozhi")), this_target).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 0)), this_target).code == Code::wrong_target);
+        CHECK(check_target(head(make_image("2", 300, 9, "fleet_unit", 2)), this_target).ok());
     }
 
     TEST_CASE("a head says whether a hash follows, and is there whole or not at all") {
         std::string image = make_image("2", 300);
         CHECK(head_of(image).value().hash_appended);
         CHECK(head_of(image).value().segments == 1);
-        CHECK(head_of(image.substr(0, kImageHead)).ok());
-        CHECK_FALSE(head_of(image.substr(0, kImageHead - 1)).ok());
+        CHECK(head_of(image.substr(0, image_head_bytes)).ok());
+        CHECK_FALSE(head_of(image.substr(0, image_head_bytes - 1)).ok());
         image[22] = 1;
         image[23] = 0;
         CHECK_FALSE(head_of(image).value().hash_appended);

@@ -146,7 +146,7 @@ public:
     int stops = 0;
     bool up = false;
     bool startable = true;
-    bool plain = true;  // all messages: QoS 0, not retained
+    bool plain = true;     // all messages: QoS 0, not retained
     bool stopping = true;  // false: a goodbye that never leaves
 };
 

@@ -6,26 +6,28 @@
 namespace fleet::test {
 namespace {
 
-constexpr Property kVolume[] = {Property::Int("volume").Range(0, 100).Required()};
-constexpr Property kTheme[] = {Property::Text("theme").Required().AtMost(16)};
-constexpr Property kMany[] = {Property::Bool("on").Default(1).Describe("whether"), Property::Int("level").Default(7),
-                              Property::Text("label").DefaultText("a"), Property::Text("note")};
-constexpr Property kUrl[] = {Property::Text("url").Required().Describe("where the image is")};
+constexpr Property volume_properties[] = {Property::Int("volume").Range(0, 100).Required()};
+constexpr Property theme_properties[] = {Property::Text("theme").Required().AtMost(16)};
+constexpr Property many_properties[] = {Property::Bool("on").Default(1).Describe("whether"),
+                                        Property::Int("level").Default(7), Property::Text("label").DefaultText("a"),
+                                        Property::Text("note")};
+constexpr Property url_properties[] = {Property::Text("url").Required().Describe("where the image is")};
 
-constexpr ToolInfo kSetVolume = ToolInfo("self.audio_speaker.set_volume", "Set the volume.").With(kVolume);
-constexpr ToolInfo kSetTheme = ToolInfo("self.screen.set_theme", "Set the theme.").With(kTheme);
-constexpr ToolInfo kOptional = ToolInfo("self.demo.many", "Takes much.").With(kMany);
-constexpr ToolInfo kStatus = ToolInfo("self.get_device_status", "Status.").Repeats(Repeat::reads);
-constexpr ToolInfo kCount = ToolInfo("self.demo.count", "Counts.");
-constexpr ToolInfo kCapture = ToolInfo("self.demo.capture", "Takes a picture.");
-constexpr ToolInfo kSay = ToolInfo("self.demo.say", "Speaks.");
-constexpr ToolInfo kHuge = ToolInfo("self.demo.huge", "Says too much.");
-constexpr ToolInfo kFails = ToolInfo("self.demo.fails", "Fails.");
-constexpr ToolInfo kLater = ToolInfo("self.demo.later", "Answers later.");
-constexpr ToolInfo kLaterFails = ToolInfo("self.demo.later_fails", "Defers, then fails.");
-constexpr ToolInfo kReboot = ToolInfo("self.reboot", "Restarts.").UserOnly().Repeats(Repeat::disrupts);
-constexpr ToolInfo kUpgrade =
-    ToolInfo("self.upgrade_firmware", "Upgrades.").With(kUrl).UserOnly().Repeats(Repeat::disrupts);
+constexpr ToolInfo set_volume_info =
+    ToolInfo("self.audio_speaker.set_volume", "Set the volume.").With(volume_properties);
+constexpr ToolInfo set_theme_info = ToolInfo("self.screen.set_theme", "Set the theme.").With(theme_properties);
+constexpr ToolInfo optional_info = ToolInfo("self.demo.many", "Takes much.").With(many_properties);
+constexpr ToolInfo status_info = ToolInfo("self.get_device_status", "Status.").Repeats(Repeat::reads);
+constexpr ToolInfo count_info = ToolInfo("self.demo.count", "Counts.");
+constexpr ToolInfo capture_info = ToolInfo("self.demo.capture", "Takes a picture.");
+constexpr ToolInfo say_info = ToolInfo("self.demo.say", "Speaks.");
+constexpr ToolInfo huge_info = ToolInfo("self.demo.huge", "Says too much.");
+constexpr ToolInfo fails_info = ToolInfo("self.demo.fails", "Fails.");
+constexpr ToolInfo later_info = ToolInfo("self.demo.later", "Answers later.");
+constexpr ToolInfo later_fails_info = ToolInfo("self.demo.later_fails", "Defers, then fails.");
+constexpr ToolInfo reboot_info = ToolInfo("self.reboot", "Restarts.").UserOnly().Repeats(Repeat::disrupts);
+constexpr ToolInfo upgrade_info =
+    ToolInfo("self.upgrade_firmware", "Upgrades.").With(url_properties).UserOnly().Repeats(Repeat::disrupts);
 
 McpFixture &of(void *context) {
     auto &f = *static_cast<McpFixture *>(context);
@@ -108,19 +110,19 @@ void add_all(ToolRegistry &tools, void *context) {
     const struct {
         const ToolInfo &info;
         ToolRun run;
-    } list[] = {{kStatus, device_status},
-                {kSetVolume, set_volume},
-                {kSetTheme, set_theme},
-                {kOptional, many},
-                {kCount, count},
-                {kCapture, capture},
-                {kSay, say},
-                {kHuge, huge},
-                {kFails, fails},
-                {kLater, later},
-                {kLaterFails, later_fails},
-                {kReboot, disrupt},
-                {kUpgrade, disrupt}};
+    } list[] = {{status_info, device_status},
+                {set_volume_info, set_volume},
+                {set_theme_info, set_theme},
+                {optional_info, many},
+                {count_info, count},
+                {capture_info, capture},
+                {say_info, say},
+                {huge_info, huge},
+                {fails_info, fails},
+                {later_info, later},
+                {later_fails_info, later_fails},
+                {reboot_info, disrupt},
+                {upgrade_info, disrupt}};
     for (const auto &t : list)
         REQUIRE(tools.add(t.info, t.run, context).ok());
 }

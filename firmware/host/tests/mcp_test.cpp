@@ -13,7 +13,8 @@ bool has(const std::string &text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
 
-const char kListed[] = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true}}";
+const char list_request[] =
+    "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\",\"params\":{\"withUserTools\":true}}";
 
 }  // namespace
 
@@ -82,7 +83,7 @@ TEST_SUITE("mcp") {
         for (const auto &c : cases)
             CHECK_MESSAGE(has(error_of(f.request(c.payload)), c.want), c.payload);
         CHECK(error_of(f.call(9, "self.screen.set_theme", "{\"theme\":\"0123456789abcdef\"}")) == "");
-        const std::string long_id(McpServer::kMaxId, '1');
+        const std::string long_id(McpServer::max_id, '1');
         CHECK(has(f.request("{\"jsonrpc\":\"2.0\",\"id\":1" + long_id + ",\"method\":\"ping\"}"),
                   "\"id\":null,\"error\""));
     }
@@ -125,7 +126,7 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("5: a description is not a default") {
         McpFixture f;
-        const std::string listed = f.request(kListed);
+        const std::string listed = f.request(list_request);
         CHECK(has(listed,
                   "\"url\":{\"type\":\"string\",\"description\":\"where the image is\"}},\"required\":[\"url\"]"));
         CHECK(has(listed, "\"on\":{\"type\":\"boolean\",\"default\":true,\"description\":\"whether\"}"));
@@ -222,8 +223,8 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("8: pages keep to their limit and join to the whole list") {
         McpFixture f(2560);
-        CHECK_FALSE(has(f.request(kListed), "nextCursor"));
-        static constexpr ToolInfo kMore[] = {
+        CHECK_FALSE(has(f.request(list_request), "nextCursor"));
+        static constexpr ToolInfo more_tools[] = {
             {"self.more.0",
              "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
             {"self.more.1",
@@ -233,9 +234,9 @@ TEST_SUITE("mcp") {
             {"self.more.3",
              "Long text to fill the page, again and again, until it no longer fits on a single one of them."},
         };
-        for (const ToolInfo &t : kMore)
+        for (const ToolInfo &t : more_tools)
             REQUIRE(f.tools.add(t, nullptr, nullptr).ok());
-        const std::string first = f.request(kListed);
+        const std::string first = f.request(list_request);
         CHECK(first.size() < 2560 + 512);
         REQUIRE(has(first, "\"nextCursor\":\"self.more."));
         const std::size_t at = first.find("\"nextCursor\":\"") + 14;
@@ -281,8 +282,8 @@ TEST_SUITE("mcp") {
 
     TEST_CASE("user tools are listed on demand only") {
         McpFixture f;
-        CHECK(has(f.request(kListed), "self.reboot"));
-        CHECK(has(f.request(kListed), "\"annotations\":{\"audience\":[\"user\"]}"));
+        CHECK(has(f.request(list_request), "self.reboot"));
+        CHECK(has(f.request(list_request), "\"annotations\":{\"audience\":[\"user\"]}"));
         const std::string plain = f.request("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}");
         CHECK_FALSE(has(plain, "self.reboot"));
         CHECK(has(plain, "self.demo.say"));
@@ -373,17 +374,17 @@ TEST_SUITE("mcp") {
         CHECK(tools.add(wide, nullptr, nullptr).code == Code::no_space);
         CHECK(tools.add(named, nullptr, nullptr).code == Code::invalid);
         ToolInfo stuffed("self.stuffed", "");
-        stuffed.property_count = kMaxProperties + 1;
+        stuffed.property_count = max_properties + 1;
         CHECK(tools.add(stuffed, nullptr, nullptr).code == Code::invalid);
         CHECK(tools.add(once, nullptr, nullptr).ok());
         CHECK(tools.add(once, nullptr, nullptr).code == Code::busy);
-        static std::string names[ToolRegistry::kCapacity];
-        static ToolInfo infos[ToolRegistry::kCapacity];
-        for (std::size_t i = 1; i <= ToolRegistry::kCapacity; i++) {
+        static std::string names[ToolRegistry::max_tools];
+        static ToolInfo infos[ToolRegistry::max_tools];
+        for (std::size_t i = 1; i <= ToolRegistry::max_tools; i++) {
             ToolInfo &info = infos[i - 1];
             names[i - 1] = "t" + std::to_string(i);
             info.name = names[i - 1].c_str();
-            CHECK(tools.add(info, nullptr, nullptr).ok() == (i < ToolRegistry::kCapacity));
+            CHECK(tools.add(info, nullptr, nullptr).ok() == (i < ToolRegistry::max_tools));
         }
     }
 

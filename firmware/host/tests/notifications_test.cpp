@@ -18,8 +18,8 @@ using namespace fleet::test;
 
 namespace {
 
-const char kPoll[] = "https://fleet.example.org/ota";
-const char kFile[] = FLEET_VECTORS "/notifications.json";
+const char boot_url[] = "https://fleet.example.org/ota";
+const char vectors_file[] = FLEET_VECTORS "/notifications.json";
 
 struct Dump : CoreDump {
     bool present() const override { return true; }
@@ -33,12 +33,12 @@ struct Dump : CoreDump {
 struct Device {
     explicit Device(bool timed = true) {
         const std::string time = timed ? ",\"server_time\":{\"timestamp\":1795262462000,\"timezone_offset\":480}" : "";
-        m.http.answers[kPoll] = {
+        m.http.answers[boot_url] = {
             {200, "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"}" + time + "}", false}};
     }
     void start() {
         UnitOptions options;
-        options.poll_url = kPoll;
+        options.poll_url = boot_url;
         unit = std::make_unique<Unit>(m.machine, options);
         kit.machine = &m.machine;
         kit.unit = unit.get();
@@ -82,7 +82,7 @@ struct Device {
     std::unique_ptr<Unit> unit;
 };
 
-const char kSettings[] =
+const char settings_answer[] =
     "{\"version\":4,\"values\":{\"heartbeat_s\":30,\"log_level\":\"warn\",\"url_hosts\":\"a.example\"}}";
 
 std::string birth() {
@@ -135,14 +135,14 @@ std::string birth_without_clock_or_network() {
 
 std::string config_confirmed() {
     Device d;
-    d.configure(kSettings);
+    d.configure(settings_answer);
     d.m.executor.run_for(120'000);
     return d.last("notifications/config");
 }
 
 std::string config_taken_back() {
     Device d;
-    d.configure(kSettings);
+    d.configure(settings_answer);
     d.m.transport.drop();
     d.m.executor.run_for(120'000);
     d.connect();
@@ -182,7 +182,7 @@ std::vector<Case> all_cases() {
         {"job: failed",
          Device().job({"j", "upgrade", JobState::failed, 0, {Code::corrupt, "the SHA-256 is not the stated one"}})},
         {"job: failed, no clock", Device(false).job({"j", "upgrade", JobState::failed, 0, {Code::io, "\"\n\\"}})},
-        {"config: on trial", Device().configure(kSettings)},
+        {"config: on trial", Device().configure(settings_answer)},
         {"config: confirmed", config_confirmed()},
         {"config: taken back", config_taken_back()},
         {"log: lines, after some that were lost", log_lines()},
@@ -208,7 +208,7 @@ void write_vectors(const std::vector<Case> &cases) {
         comma = ",";
     }
     text += "\n ]\n}\n";
-    std::FILE *file = std::fopen(kFile, "wb");
+    std::FILE *file = std::fopen(vectors_file, "wb");
     REQUIRE(file != nullptr);
     CHECK(std::fwrite(text.data(), 1, text.size(), file) == text.size());
     CHECK(std::fclose(file) == 0);

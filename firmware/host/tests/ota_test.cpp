@@ -9,13 +9,13 @@ using namespace fleet::test;
 
 namespace {
 
-const char kUrl[] = "https://fleet.example.org/fw/t0k3n.bin";
+const char image_url[] = "https://fleet.example.org/fw/t0k3n.bin";
 
 // OtaFixture is a machine that runs upgrades; reboot gives it a new life.
 struct OtaFixture {
     OtaFixture() {
         policy.proof_ms = 0;
-        m.http.files[kUrl] = image;
+        m.http.files[image_url] = image;
         start_flow();
     }
     // Without the power cuts of one test: whatever was stored was made safe.
@@ -48,7 +48,7 @@ struct OtaFixture {
     FirmwareOrder order() const {
         FirmwareOrder o;
         o.version = "2.0.0";
-        o.url = kUrl;
+        o.url = image_url;
         o.sha256 = sha256_hex(image);
         return o;
     }
@@ -218,7 +218,7 @@ TEST_SUITE("ota") {
         for (const auto &c : cases) {
             OtaFixture f;
             f.m.updater.slots[1].bytes = "kept";
-            f.m.http.files[kUrl] = c.image;
+            f.m.http.files[image_url] = c.image;
             FirmwareOrder o = f.order();
             o.sha256.clear();
             REQUIRE(f.flow->start(o, "j").ok());
@@ -247,7 +247,7 @@ TEST_SUITE("ota") {
         }
         SUBCASE("the image's own hash") {
             o.sha256.clear();
-            f.m.http.files[kUrl][5000] ^= 1;
+            f.m.http.files[image_url][5000] ^= 1;
             REQUIRE(f.flow->start(o, "j").ok());
             f.m.executor.run_for(1'000);
             CHECK(f.last() == "j upgrade failed corrupt: the image's checksum is wrong");
@@ -335,7 +335,7 @@ TEST_SUITE("ota") {
         for (const std::size_t piece : {std::size_t{1}, std::size_t{287}, std::size_t{288}, std::size_t{289}}) {
             OtaFixture f;
             f.image = make_image("2.0.0", 1000);
-            f.m.http.files[kUrl] = f.image;
+            f.m.http.files[image_url] = f.image;
             f.m.http.piece = piece;
             REQUIRE(f.flow->start(f.order(), "j").ok());
             f.m.executor.run_for(60'000);
@@ -377,7 +377,7 @@ TEST_SUITE("ota") {
         any.sha256.clear();  // the ETag alone tells the two apart
         REQUIRE(f.flow->start(any, "j").ok());
         f.m.executor.settle();
-        f.m.http.files[kUrl] = second;
+        f.m.http.files[image_url] = second;
         f.m.executor.run_for(300'000);
         CHECK(f.m.http.asked_from == std::vector<std::int64_t>{0, 98304, 0});
         CHECK(f.m.updater.slots[1].bytes == second);
@@ -477,7 +477,7 @@ TEST_SUITE("ota") {
         f.m.executor.settle();
         CHECK(f.flow->state() == OtaState::waiting);
         f.m.executor.run_for(3'600'000);
-        CHECK(f.m.http.asked_from.size() == OtaFlow::kAttempts);
+        CHECK(f.m.http.asked_from.size() == OtaFlow::max_attempts);
         CHECK(f.last() == "j upgrade failed unavailable: the server is not able to give the image");
     }
 
@@ -590,7 +590,7 @@ TEST_SUITE("ota") {
             "{\"project\":\"fleet_unit\",\"version\":\"2.0.0\",\"chip\":9,\"size\":" + std::to_string(f.image.size()) +
             ",\"sha256\":\"" + sha256_hex(f.image) + "\",\"secure_version\":1}";
         o.signature = sign_base64(1, o.manifest);
-        f.m.http.files[kUrl] = make_image("6.6.6");
+        f.m.http.files[image_url] = make_image("6.6.6");
         REQUIRE(f.flow->start(o, "j").ok());
         f.m.executor.run_for(10'000);
         CHECK(f.last() == "j upgrade failed corrupt: the image's SHA-256 is not the stated one");

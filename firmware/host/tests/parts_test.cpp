@@ -44,23 +44,23 @@ TEST_SUITE("backoff") {
         std::uint32_t smallest = UINT32_MAX;
         for (int i = 0; i < 2000; i++) {
             const std::uint32_t wait = b.next();
-            CHECK(wait >= Backoff::kFloorMs);
-            CHECK(wait <= Backoff::kFloorMs + most);
+            CHECK(wait >= Backoff::floor_ms);
+            CHECK(wait <= Backoff::floor_ms + most);
             if (most == 300'000) smallest = std::min(smallest, wait);
             most = std::min<std::uint64_t>(most * 2, 300'000);
         }
         CHECK(smallest < 5'000);  // full jitter reaches down to the floor
         CHECK(b.attempts() == 2000);
         b.reset();
-        CHECK(b.next() <= Backoff::kFloorMs + 1'000);
+        CHECK(b.next() <= Backoff::floor_ms + 1'000);
     }
 
     TEST_CASE("9: the bounds themselves are reached") {
         FakeSystem system;
         system.fixed_random = 0xff;
-        CHECK(Backoff(system).next() == Backoff::kFloorMs + 1'000);
+        CHECK(Backoff(system).next() == Backoff::floor_ms + 1'000);
         system.fixed_random = 0;
-        CHECK(Backoff(system).next() == Backoff::kFloorMs);
+        CHECK(Backoff(system).next() == Backoff::floor_ms);
     }
 
     TEST_CASE("refused credentials never hammer") {
@@ -68,7 +68,7 @@ TEST_SUITE("backoff") {
         Backoff b(system);
         for (int i = 0; i < 100; i++) {
             b.refused();
-            CHECK(b.next() >= Backoff::kRefusedMs);
+            CHECK(b.next() >= Backoff::refused_ms);
         }
     }
 
@@ -78,7 +78,7 @@ TEST_SUITE("backoff") {
         b.hold(30'000);
         CHECK(b.next() >= 30'000);
         b.reset();
-        CHECK(b.next() <= Backoff::kFloorMs + 1'000);
+        CHECK(b.next() <= Backoff::floor_ms + 1'000);
     }
 }
 
@@ -253,7 +253,7 @@ TEST_SUITE("log") {
         alignas(8) std::uint8_t memory[512] = {};
         LogRing ring({memory, sizeof memory});
         ring.write(LogLevel::info, std::string(100, 't'), std::string(5000, 'x'), 1);
-        CHECK(tail_of(ring).find(std::string(LogRing::kMaxLine, 'x') + "\"") != std::string::npos);
+        CHECK(tail_of(ring).find(std::string(LogRing::max_line, 'x') + "\"") != std::string::npos);
         CHECK(tail_of(ring).find("\"tag\":\"" + std::string(15, 't') + "\"") != std::string::npos);
         alignas(8) std::uint8_t tiny[40] = {};
         LogRing small({tiny, sizeof tiny});
@@ -278,7 +278,7 @@ TEST_SUITE("crash_loop") {
         CrashLoop again;
         again.begin(m.machine);
         CHECK(again.safe_mode());  // a restart on purpose keeps it
-        m.executor.run_for(CrashLoop::kStableMs);
+        m.executor.run_for(CrashLoop::stable_ms);
         CrashLoop after;
         after.begin(m.machine);
         CHECK_FALSE(after.safe_mode());

@@ -10,15 +10,15 @@ using namespace fleet::test;
 
 namespace {
 
-const char kPoll[] = "https://fleet.example.org/ota";
-const char kClaimed[] =
+const char boot_url[] = "https://fleet.example.org/ota";
+const char claimed_answer[] =
     "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"client_id\":\"c\",\"publish_topic\":\"up\"},"
     "\"server_time\":{\"timestamp\":1786147200000,\"timezone_offset\":480}}";
 
-const char kPing[] = "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}";
+const char ping_message[] = "{\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}}";
 
 struct UnitFixture {
-    UnitFixture() { m.http.answers[kPoll] = {{200, kClaimed, false}}; }
+    UnitFixture() { m.http.answers[boot_url] = {{200, claimed_answer, false}}; }
     ~UnitFixture() { CHECK_FALSE(m.store.dirty); }
     void start() {
         unit = std::make_unique<Unit>(m.machine, options());
@@ -27,7 +27,7 @@ struct UnitFixture {
     }
     UnitOptions options() const {
         UnitOptions o;
-        o.poll_url = kPoll;
+        o.poll_url = boot_url;
         o.ota.proof_ms = proof_ms;
         o.hello = hello;
         return o;
@@ -106,12 +106,12 @@ TEST_SUITE("unit") {
 
     TEST_CASE("shows its code until it is claimed, without a broker") {
         UnitFixture f;
-        f.m.http.answers[kPoll] = {{200,
-                                    "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"c\"},"
-                                    "\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}",
-                                    false},
-                                   {200, kClaimed, false}};
-        f.m.http.answers[std::string(kPoll) + "/activate"] = {{202, "", false}, {200, "", false}};
+        f.m.http.answers[boot_url] = {{200,
+                                       "{\"activation\":{\"code\":\"482913\",\"message\":\"m\",\"challenge\":\"c\"},"
+                                       "\"mqtt\":{\"endpoint\":\"h\",\"publish_topic\":\"t\"}}",
+                                       false},
+                                      {200, claimed_answer, false}};
+        f.m.http.answers[std::string(boot_url) + "/activate"] = {{202, "", false}, {200, "", false}};
         f.start();
         CHECK(f.m.display.shown == "482913|m");
         CHECK(f.m.transport.starts == 0);
@@ -125,7 +125,7 @@ TEST_SUITE("unit") {
         f.m.executor.forget();
         UnitFixture g;
         g.m.store.values = f.m.store.values;
-        g.m.http.answers[kPoll] = {{0, "", true}};
+        g.m.http.answers[boot_url] = {{0, "", true}};
         g.start();
         CHECK(g.m.transport.starts == 0);
         g.m.executor.run_for(60'000);
@@ -138,7 +138,7 @@ TEST_SUITE("unit") {
         f.m.store.values["s:broker"] = "{\"host\":\"old\",\"port\":1883}";
         f.start();
         CHECK(f.m.transport.last.host == "broker");
-        f.m.http.answers[kPoll] = {{0, "", true}};
+        f.m.http.answers[boot_url] = {{0, "", true}};
         for (int i = 0; i < 3; i++) {
             f.m.transport.drop(TransportState::refused);
             f.run_to_start(400);
@@ -281,7 +281,7 @@ TEST_SUITE("unit") {
         const std::string image = make_image("2.0.0");
         f.m.http.files["https://fleet.example.org/fw"] = image;
         const auto offer = [&](const char *version, const char *url, const char *more) {
-            f.m.http.answers[kPoll] = {
+            f.m.http.answers[boot_url] = {
                 {200,
                  "{\"firmware\":{\"version\":\"" + std::string(version) + "\",\"url\":\"" + url + "\"" + more + "}}",
                  false}};
@@ -310,7 +310,7 @@ TEST_SUITE("unit") {
             f.start();
             f.m.executor.run_for(5'000);
             CHECK(f.m.http.asked_from.empty());
-            f.m.http.answers[kPoll] = {{200, kClaimed, false}};
+            f.m.http.answers[boot_url] = {{200, claimed_answer, false}};
         }
     }
 
@@ -320,7 +320,7 @@ TEST_SUITE("unit") {
         f.start();
         f.m.transport.connect();
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
-        f.m.transport.say(kPing);
+        f.m.transport.say(ping_message);
         f.m.executor.run_for(29'000);
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
         f.m.executor.run_for(2'000);
@@ -332,13 +332,13 @@ TEST_SUITE("unit") {
         f.m.updater.slots[0].info.state = SlotState::pending_verify;
         f.start();
         f.m.transport.connect();
-        f.m.transport.say(kPing);
+        f.m.transport.say(ping_message);
         f.m.executor.run_for(20'000);
         f.m.transport.drop();
         f.m.executor.run_for(20'000);  // past the end of what began before
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
         f.m.transport.connect();
-        f.m.transport.say(kPing);
+        f.m.transport.say(ping_message);
         f.m.executor.run_for(29'000);
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
         f.m.executor.run_for(2'000);
@@ -358,9 +358,9 @@ TEST_SUITE("unit") {
         f.m.transport.connect();
         f.m.transport.say("{\"type\":\"goodbye\"}");
         CHECK(f.m.updater.running().state == SlotState::pending_verify);
-        f.m.transport.say(kPing);
+        f.m.transport.say(ping_message);
         CHECK(f.m.updater.running().state == SlotState::pending_verify);  // that asked; it was answered
-        f.m.transport.say(kPing);
+        f.m.transport.say(ping_message);
         CHECK(f.m.updater.running().state == SlotState::valid);
     }
 
@@ -416,7 +416,8 @@ TEST_SUITE("unit") {
 
     TEST_CASE("a heartbeat without a clock is not kept") {
         UnitFixture f;
-        f.m.http.answers[kPoll] = {{200, "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"}}", false}};
+        f.m.http.answers[boot_url] = {
+            {200, "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"}}", false}};
         f.start();
         f.m.executor.run_for(20 * 60'000);
         f.m.transport.connect();
@@ -425,11 +426,11 @@ TEST_SUITE("unit") {
 
     TEST_CASE("an offer that names its job is reported by that name") {
         UnitFixture f;
-        f.m.http.answers[kPoll] = {{200,
-                                    "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"},"
-                                    "\"firmware\":{\"version\":\"2.0\",\"url\":\"https://fleet.example.org/fw\","
-                                    "\"job\":\"d-7.2\"}}",
-                                    false}};
+        f.m.http.answers[boot_url] = {{200,
+                                       "{\"mqtt\":{\"endpoint\":\"broker:1883\",\"publish_topic\":\"up\"},"
+                                       "\"firmware\":{\"version\":\"2.0\",\"url\":\"https://fleet.example.org/fw\","
+                                       "\"job\":\"d-7.2\"}}",
+                                       false}};
         f.start();
         f.m.transport.connect();
         f.m.executor.run_for(5'000);
@@ -478,14 +479,14 @@ TEST_SUITE("unit") {
 
     TEST_CASE("a network that is back shortens the wait for the poll") {
         UnitFixture f;
-        const std::vector<FakeHttp::Answer> good = f.m.http.answers[kPoll];
-        f.m.http.answers[kPoll] = {{0, "", true}};
+        const std::vector<FakeHttp::Answer> good = f.m.http.answers[boot_url];
+        f.m.http.answers[boot_url] = {{0, "", true}};
         f.start();
         f.m.executor.run_for(3'600'000);
         f.m.system.fixed_random = 255;
         f.m.executor.run_for(302'000);
         const std::size_t polls = f.m.http.posted.size();
-        f.m.http.answers[kPoll] = good;
+        f.m.http.answers[boot_url] = good;
         f.unit->network_up();
         f.m.executor.run_for(5'100);
         CHECK(f.m.http.posted.size() == polls + 1);
@@ -496,14 +497,14 @@ TEST_SUITE("unit") {
         UnitFixture f;
         f.start();
         CHECK(f.m.transport.starts == 1);
-        f.m.executor.run_for(Unit::kConnectMs - 1000);
+        f.m.executor.run_for(Unit::connect_ms - 1000);
         CHECK(f.m.transport.stops == 0);
-        f.m.executor.run_for(2 * Unit::kConnectMs + 10'000);
+        f.m.executor.run_for(2 * Unit::connect_ms + 10'000);
         CHECK(f.m.transport.stops >= 1);
         CHECK(f.m.transport.starts >= 2);
         f.m.transport.connect();
         const int starts = f.m.transport.starts;
-        f.m.executor.run_for(10 * Unit::kConnectMs);
+        f.m.executor.run_for(10 * Unit::connect_ms);
         CHECK(f.m.transport.starts == starts);
     }
 
@@ -524,7 +525,7 @@ TEST_SUITE("unit") {
         stalled.m.transport.connect();
         stalled.m.transport.stopping = false;
         stalled.unit->restart();
-        stalled.m.executor.run_for(Unit::kRestartMs - 100);
+        stalled.m.executor.run_for(Unit::restart_ms - 100);
         CHECK(stalled.m.system.restarts == 0);
         stalled.m.executor.run_for(200);
         CHECK(stalled.m.system.restarts == 1);

@@ -21,7 +21,7 @@ struct Difference {
     const char *why;
 };
 
-const Difference kDifferences[] = {
+const Difference differences[] = {
     {"ping is not implemented, usable as probe", "\"id\":3,\"result\":{}", "ping is part of MCP"},
     {"int", "\"id\":53,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"42\"}],\"isError\":false}", "same"},
     {"image, device quirk (JSON string under 'image')",
@@ -95,7 +95,7 @@ const Difference kDifferences[] = {
 };
 
 const Difference *difference(const std::string &name) {
-    for (const Difference &d : kDifferences) {
+    for (const Difference &d : differences) {
         if (name == d.name) return &d;
     }
     return nullptr;

@@ -12,7 +12,7 @@ using namespace fleet::test;
 
 namespace {
 
-const char kAsk[] = R"({"question":"is the door shut?"})";
+const char ask_arguments[] = R"({"question":"is the door shut?"})";
 
 bool has(const std::string &text, const std::string &part) {
     return text.find(part) != std::string::npos;
@@ -43,7 +43,7 @@ TEST_SUITE("camera") {
         ScriptServer server(
             {explain("HTTP/1.1 200 OK\r\nContent-Length: 33\r\n\r\n{\"success\":true,\"response\":\"yes\"}", got)});
         set_vision(b, vision(server.url("/vision/explain")));
-        const std::string answer = b.call("self.camera.take_photo", kAsk, false);
+        const std::string answer = b.call("self.camera.take_photo", ask_arguments, false);
         CHECK(has(answer, R"({\"success\":true,\"response\":\"yes\"})"));
         CHECK(has(got, "POST /vision/explain "));
         CHECK(has(got, "Authorization: Bearer t0k3n\r\n"));
@@ -60,7 +60,7 @@ TEST_SUITE("camera") {
 
     TEST_CASE("without an address, a small photo is the answer") {
         Bench b;
-        const std::string answer = b.call("self.camera.take_photo", kAsk, false);
+        const std::string answer = b.call("self.camera.take_photo", ask_arguments, false);
         CHECK(has(answer, R"("type":"image")"));
         CHECK(has(answer, R"("mimeType":"image/jpeg")"));
         CHECK(has(answer, "\"data\":\"/9j/"));  // how a JPEG begins
@@ -72,7 +72,7 @@ TEST_SUITE("camera") {
         std::string got;
         ScriptServer server({explain("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}", got)});
         set_vision(b, vision(server.url("/v")));
-        const std::string answer = b.call("self.camera.take_photo", kAsk);
+        const std::string answer = b.call("self.camera.take_photo", ask_arguments);
         CHECK(has(answer, "status 401"));
         CHECK(has(answer, "\"isError\":true"));
     }
@@ -80,7 +80,7 @@ TEST_SUITE("camera") {
     TEST_CASE("a photo goes to hosts on the list only") {
         Bench b;
         set_vision(b, vision("http://192.0.2.7/vision"));
-        CHECK(has(b.call("self.camera.take_photo", kAsk), "host is not on the list"));
+        CHECK(has(b.call("self.camera.take_photo", ask_arguments), "host is not on the list"));
     }
 
     TEST_CASE("an address that cannot be one is not taken") {
@@ -89,17 +89,17 @@ TEST_SUITE("camera") {
         const char *const hostile[] = {"17", "null", "{}", "\"http://192.0.2.9/\""};
         for (const char *const text : hostile)
             set_vision(b, text);
-        set_vision(b, vision("http://127.0.0.1/" + std::string(CameraTool::kMaxUrl, 'x')));
-        set_vision(b, vision("http://127.0.0.1/", std::string(CameraTool::kMaxToken + 1, 'x')));
+        set_vision(b, vision("http://127.0.0.1/" + std::string(CameraTool::max_url, 'x')));
+        set_vision(b, vision("http://127.0.0.1/", std::string(CameraTool::max_token + 1, 'x')));
         set_vision(b, vision("http://127.0.0.1/", R"(t\r\nX-Evil: 1)"));
         // "{}" took the address back; none of the others set one.
-        CHECK(has(b.call("self.camera.take_photo", kAsk), R"("type":"image")"));
+        CHECK(has(b.call("self.camera.take_photo", ask_arguments), R"("type":"image")"));
     }
 
     TEST_CASE("a photo that is too large is refused") {
         Bench b;
         b.kit.picture_bytes = 100;
-        CHECK(has(b.call("self.camera.take_photo", kAsk), "the photo is too large"));
+        CHECK(has(b.call("self.camera.take_photo", ask_arguments), "the photo is too large"));
     }
 
     TEST_CASE("a board without a camera does not list it") {

@@ -12,7 +12,7 @@ namespace fleet {
 
 namespace {
 
-constexpr std::size_t kMaxAnswer = 7 * 1024;  // fleetd's limit, too
+constexpr std::size_t max_answer = 7 * 1024;  // fleetd's limit, too
 
 constexpr Property photo_properties[] = {
     Property::Text("question").Required().AtMost(1024).Describe("what is to be found out about the photo"),
@@ -69,7 +69,7 @@ Status upload(Photo &photo) {
         {"Authorization", "Bearer " + photo.token},
     };
     const std::size_t count = std::size(headers) - (photo.token.empty() ? 1 : 0);
-    const auto sent = photo.machine.http->post(photo.url, headers, count, Bytes(form), photo.answer, kMaxAnswer);
+    const auto sent = photo.machine.http->post(photo.url, headers, count, Bytes(form), photo.answer, max_answer);
     if (!sent.ok()) return sent.status();
     if (sent.value().status == 200) return {};
     photo.http = sent.value().status;
@@ -107,7 +107,7 @@ void CameraTool::read_vision(JsonView capabilities) {
     if (!vision.is_object()) return;
     const std::string_view url = vision.text("url");
     const std::string_view token = vision.text("token");
-    if (url.size() > kMaxUrl || token.size() > kMaxToken || has_control(token)) return;
+    if (url.size() > max_url || token.size() > max_token || has_control(token)) return;
     url_ = url;
     token_ = token;
 }

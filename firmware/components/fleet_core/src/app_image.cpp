@@ -21,7 +21,7 @@ void take(const std::uint8_t *p, std::string &into) {
 }  // namespace
 
 Status parse_image_head(Bytes bytes, ImageHead &head) {
-    if (bytes.size < kImageHead) return {Code::corrupt, "the image ends inside its header"};
+    if (bytes.size < image_head_bytes) return {Code::corrupt, "the image ends inside its header"};
     const std::uint8_t *p = bytes.data;
     if (p[0] != 0xE9) return {Code::corrupt, "not an app image: wrong magic"};
     if (p[1] < 1 || p[1] > 16) return {Code::corrupt, "the image has an impossible number of segments"};

@@ -17,7 +17,7 @@ std::uint32_t Backoff::pick(std::uint32_t most) const {
 }
 
 std::uint32_t Backoff::next() {
-    const std::uint32_t floor = refused_ ? kRefusedMs : kFloorMs;
+    const std::uint32_t floor = refused_ ? refused_ms : floor_ms;
     std::uint32_t wait = floor + pick(refused_ ? most_ms_ : ceiling());
     // The held-back fleet spreads out, too.
     if (hold_ms_ > 0) wait += hold_ms_;

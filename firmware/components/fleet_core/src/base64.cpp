@@ -6,8 +6,8 @@
 namespace fleet {
 namespace {
 
-constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr Status kBad{Code::invalid, "not base64"};
+constexpr char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr Status not_base64{Code::invalid, "not base64"};
 
 int value_of(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -39,7 +39,7 @@ void encode_base64_group(Bytes bytes, char *out) {
     for (std::size_t i = 0; i < 3; i++)
         bits = bits << 8 | (i < bytes.size ? bytes.data[i] : 0u);
     for (std::size_t i = 0; i < 4; i++) {
-        out[i] = i <= bytes.size ? kAlphabet[bits >> (18 - 6 * i) & 63] : '=';
+        out[i] = i <= bytes.size ? alphabet[bits >> (18 - 6 * i) & 63] : '=';
     }
 }
 
@@ -53,12 +53,12 @@ std::string encode_base64(Bytes bytes) {
 }
 
 Result<std::size_t> decode_base64(std::string_view text, MutableBytes out) {
-    if (text.size() % 4 != 0) return kBad;
+    if (text.size() % 4 != 0) return not_base64;
     std::size_t size = 0;
     for (std::size_t at = 0; at < text.size(); at += 4) {
         std::uint8_t group[3];
         const std::size_t n = decode_group(text.substr(at, 4), at + 4 == text.size(), group);
-        if (n == 0) return kBad;
+        if (n == 0) return not_base64;
         if (n > out.size - size) return Status{Code::no_space, "base64 is longer than expected"};
         for (std::size_t i = 0; i < n; i++)
             out.data[size++] = group[i];

@@ -78,8 +78,8 @@ void Boot::asked() {
         if (on_activated) on_activated();
         return poll();
     }
-    const std::uint32_t wait = http_ == 202 ? kAskAgainMs : kAfterErrorMs;
-    post_after(machine_, wait, ++asks_ < kAsks ? task<&Boot::ask>(this) : task<&Boot::poll>(this));
+    const std::uint32_t wait = http_ == 202 ? ask_again_ms : after_error_ms;
+    post_after(machine_, wait, ++asks_ < max_asks ? task<&Boot::ask>(this) : task<&Boot::poll>(this));
 }
 
 }  // namespace fleet

@@ -10,8 +10,8 @@
 namespace fleet {
 namespace {
 
-constexpr std::size_t kMaxBody = 4096;
-constexpr std::size_t kMaxAnswer = 8191;
+constexpr std::size_t max_body = 4096;
+constexpr std::size_t max_answer = 8191;
 
 // A version 4 UUID.
 std::string make_uuid(const System &system) {
@@ -79,7 +79,7 @@ Result<HttpResponse> send(const Machine &machine, std::string_view url, const st
         {"Content-Type", "application/json"},
         {"Serial-Number", serial},
     };
-    return machine.http->post(url, list, std::size(list) - serial.empty(), Bytes(body), reply, kMaxAnswer);
+    return machine.http->post(url, list, std::size(list) - serial.empty(), Bytes(body), reply, max_answer);
 }
 
 Status write_activation(JsonWriter &w, const Machine &machine, const std::string &challenge) {
@@ -124,7 +124,7 @@ void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uui
 }
 
 Status poll_server(const Machine &machine, const std::string &url, const std::string &uuid, PollAnswer &answer) {
-    std::string body(kMaxBody, '\0');
+    std::string body(max_body, '\0');
     JsonWriter w(body.data(), body.size());
     write_poll_body(w, machine, uuid);
     if (w.overflow()) return {Code::no_space, "the poll's body is too long"};

@@ -6,9 +6,9 @@
 namespace fleet {
 namespace {
 
-constexpr char kConfirmed[] = "config";
-constexpr char kTrial[] = "config_trial";
-constexpr JsonLimits kLimits{ConfigStore::kMaxBytes, 4, 128};
+constexpr char confirmed_key[] = "config";
+constexpr char trial_key[] = "config_trial";
+constexpr JsonLimits json_limits{ConfigStore::max_bytes, 4, 128};
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Refusal ConfigStore::merge(JsonView values, Values &into) const {
 bool ConfigStore::read(const char *key) {
     std::string text;
     if (!stored_text(store_, key, text)) return false;
-    const Result<JsonDocument> document = JsonDocument::parse(text, kLimits);
+    const Result<JsonDocument> document = JsonDocument::parse(text, json_limits);
     if (!document.ok()) return false;
     const JsonView root = document.value().root();
     values_ = defaults();
@@ -72,13 +72,13 @@ bool ConfigStore::read(const char *key) {
 }
 
 void ConfigStore::read_confirmed() {
-    if (read(kConfirmed)) return;
+    if (read(confirmed_key)) return;
     values_ = defaults();
     version_ = 0;
 }
 
 void ConfigStore::load() {
-    if (read(kTrial)) {
+    if (read(trial_key)) {
         reverted_ = version_;
         untold_ = true;
     }
@@ -102,7 +102,7 @@ Refusal ConfigStore::propose(JsonView document, std::int64_t trial_ends_us) {
     const std::int64_t version_before = version_;
     values_.swap(values);
     version_ = version;
-    if (!save(kTrial).ok()) {
+    if (!save(trial_key).ok()) {
         values_.swap(values);
         version_ = version_before;
         return {"The configuration could not be stored", {}};
@@ -120,13 +120,13 @@ void ConfigStore::tick(std::int64_t now_us, bool broker_up) {
 }
 
 void ConfigStore::end_trial() {
-    static const char *const keys[] = {kTrial, nullptr};
+    static const char *const keys[] = {trial_key, nullptr};
     on_trial_ = untold_ = false;
     erase_all(store_, keys);
 }
 
 void ConfigStore::confirm() {
-    if (!save(kConfirmed).ok()) return revert();
+    if (!save(confirmed_key).ok()) return revert();
     end_trial();
     changed();
 }
@@ -144,8 +144,8 @@ void ConfigStore::changed() const {
 }
 
 Status ConfigStore::save(const char *key) const {
-    const std::unique_ptr<char[]> buffer(new char[kMaxBytes]);
-    JsonWriter w(buffer.get(), kMaxBytes);
+    const std::unique_ptr<char[]> buffer(new char[max_bytes]);
+    JsonWriter w(buffer.get(), max_bytes);
     w.begin_object().member("version", version_).key("values");
     write_values(w, false);
     w.end_object();

@@ -35,7 +35,7 @@ void CrashLoop::begin(const Machine &machine) {
     crashes_ = counted(store, "crashes") + is_crash(machine.system->reset_reason());
     (void)store.set_int("boots", boots_);
     put_int(store, "crashes", crashes_);
-    if (crashes_ > 0) post_after(machine, kStableMs, {forget, &store});
+    if (crashes_ > 0) post_after(machine, stable_ms, {forget, &store});
 }
 
 }  // namespace fleet

@@ -52,7 +52,7 @@ Status Download::begin(const HttpResponse &response) {
 }
 
 Status Download::begin_whole(const HttpResponse &response) {
-    if (response.content_length < static_cast<std::int64_t>(kImageHead) || response.content_length > UINT32_MAX) {
+    if (response.content_length < static_cast<std::int64_t>(image_head_bytes) || response.content_length > UINT32_MAX) {
         return {Code::corrupt, "the image's length is missing or impossible"};
     }
     result_.total = static_cast<std::uint32_t>(response.content_length);
@@ -104,7 +104,7 @@ Status Download::reread() {
 
 // gather_head takes from chunk what the head lacks.
 std::size_t Download::gather_head(Bytes chunk) {
-    const std::size_t missing = kImageHead - head_size_;
+    const std::size_t missing = image_head_bytes - head_size_;
     const std::size_t n = chunk.size < missing ? chunk.size : missing;
     std::memcpy(head_.data() + head_size_, chunk.data, n);
     head_size_ += n;
@@ -130,11 +130,11 @@ Status Download::take(Bytes chunk) {
 Status Download::take_head(Bytes &chunk) {
     const std::size_t n = gather_head(chunk);
     chunk = {chunk.data + n, chunk.size - n};
-    if (head_size_ < kImageHead) return {};
+    if (head_size_ < image_head_bytes) return {};
     if (Status s = open_head(); !s.ok()) return s;
     if (Status s = machine_.updater->begin(result_.total, 0); !s.ok()) return s;
     begun_ = true;
-    return write({head_.data(), kImageHead});
+    return write({head_.data(), image_head_bytes});
 }
 
 Status Download::write(Bytes chunk) {

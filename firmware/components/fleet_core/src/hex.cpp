@@ -13,12 +13,12 @@ int value_of(char c) {
 }  // namespace
 
 std::string encode_hex(Bytes bytes) {
-    constexpr char kHex[] = "0123456789abcdef";
+    constexpr char hex_digits[] = "0123456789abcdef";
     std::string text;
     text.reserve(bytes.size * 2);
     for (std::size_t i = 0; i < bytes.size; i++) {
-        text += kHex[bytes.data[i] >> 4];
-        text += kHex[bytes.data[i] & 15];
+        text += hex_digits[bytes.data[i] >> 4];
+        text += hex_digits[bytes.data[i] & 15];
     }
     return text;
 }

@@ -62,10 +62,10 @@ std::int64_t JsonView::integer_or(const char *key, std::int64_t fallback) const 
 }
 
 Result<std::int64_t> JsonView::integer() const {
-    constexpr double kExact = 9007199254740992.0;  // 2^53
+    constexpr double exact_limit = 9007199254740992.0;  // 2^53
     if (!is_number()) return Status{Code::invalid, "not a number"};
     const double d = node_->valuedouble;
-    if (!(std::fabs(d) <= kExact) || std::floor(d) != d) return Status{Code::invalid, "not an integer"};
+    if (!(std::fabs(d) <= exact_limit) || std::floor(d) != d) return Status{Code::invalid, "not an integer"};
     return static_cast<std::int64_t>(d);
 }
 

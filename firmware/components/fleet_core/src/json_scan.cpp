@@ -6,7 +6,7 @@
 namespace fleet {
 namespace {
 
-constexpr Status kBad{Code::invalid, "not valid JSON"};
+constexpr Status not_json{Code::invalid, "not valid JSON"};
 
 bool is_digit(char c) {
     return c >= '0' && c <= '9';
@@ -150,7 +150,7 @@ private:
             if (++values_ > limits_.values) return {Code::invalid, "JSON has too many values"};
             scan_.blanks();
             const char c = scan_.peek();
-            if (c != '{' && c != '[') return scan_.scalar() ? Status{} : kBad;
+            if (c != '{' && c != '[') return scan_.scalar() ? Status{} : not_json;
             scan_.take(c);
             if (Status s = push(c == '{'); !s.ok()) return s;
             scan_.blanks();
@@ -158,7 +158,7 @@ private:
                 depth_--;
                 return {};
             }
-            if (c == '{' && !key()) return kBad;
+            if (c == '{' && !key()) return not_json;
         }
     }
 
@@ -166,8 +166,8 @@ private:
     Status after_value() {
         while (depth_ > 0) {
             scan_.blanks();
-            if (scan_.take(',')) return !in_object() || key() ? Status{} : kBad;
-            if (!scan_.take(in_object() ? '}' : ']')) return kBad;
+            if (scan_.take(',')) return !in_object() || key() ? Status{} : not_json;
+            if (!scan_.take(in_object() ? '}' : ']')) return not_json;
             depth_--;
         }
         return {};
@@ -180,7 +180,7 @@ private:
     std::size_t values_ = 0;
 };
 
-constexpr JsonLimits kNoLimits{SIZE_MAX, 32, SIZE_MAX};
+constexpr JsonLimits no_limits{SIZE_MAX, 32, SIZE_MAX};
 
 }  // namespace
 
@@ -189,7 +189,7 @@ Status scan_json(std::string_view text, const JsonLimits &limits) {
     Walk walk(text, limits);
     if (Status s = walk.value(); !s.ok()) return s;
     walk.scan().blanks();
-    return walk.scan().done() ? Status{} : kBad;
+    return walk.scan().done() ? Status{} : not_json;
 }
 
 std::string_view raw_member(std::string_view object, std::string_view key) {
@@ -207,7 +207,7 @@ std::string_view raw_member(std::string_view object, std::string_view key) {
         if (!name.take(':')) return {};
         name.blanks();
         at += name.at();
-        Walk value(object.substr(at), kNoLimits);
+        Walk value(object.substr(at), no_limits);
         if (!value.value().ok()) return {};
         if (written == key) return object.substr(at, value.scan().at());
         at += value.scan().at();

@@ -138,8 +138,8 @@ void JsonWriter::escaped(unsigned char c) {
         case '\t': return copy("\\t");
         default: break;
     }
-    constexpr char kHex[] = "0123456789abcdef";
-    const char unit[] = {'\\', 'u', '0', '0', kHex[c >> 4], kHex[c & 15]};
+    constexpr char hex_digits[] = "0123456789abcdef";
+    const char unit[] = {'\\', 'u', '0', '0', hex_digits[c >> 4], hex_digits[c & 15]};
     copy({unit, sizeof unit});
 }
 

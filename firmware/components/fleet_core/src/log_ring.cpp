@@ -6,21 +6,21 @@
 namespace fleet {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x464c4f47;
-constexpr std::size_t kAfterLines = 128;  // what a reply or notice still has to hold
-constexpr const char *kLevels[] = {"none", "error", "warn", "info", "debug", "verbose"};
+constexpr std::uint32_t magic_number = 0x464c4f47;
+constexpr std::size_t after_lines = 128;  // what a reply or notice still has to hold
+constexpr const char *level_names[] = {"none", "error", "warn", "info", "debug", "verbose"};
 
 }  // namespace
 
 LogLevel parse_log_level(std::string_view word) {
     for (std::uint8_t i = 0; i < 6; i++) {
-        if (word == kLevels[i]) return static_cast<LogLevel>(i);
+        if (word == level_names[i]) return static_cast<LogLevel>(i);
     }
     return LogLevel::info;
 }
 
 const char *to_string(LogLevel level) {
-    return kLevels[static_cast<std::uint8_t>(level) % 6];
+    return level_names[static_cast<std::uint8_t>(level) % 6];
 }
 
 LogRing::LogRing(MutableBytes memory)
@@ -32,7 +32,7 @@ LogRing::LogRing(MutableBytes memory)
 }
 
 std::uint32_t LogRing::checksum() const {
-    std::uint32_t sum = kMagic;
+    std::uint32_t sum = magic_number;
     for (const std::uint32_t v : {head_->first, head_->count, head_->start, head_->used, capacity_}) {
         sum = (sum ^ v) * 0x01000193;
     }
@@ -41,18 +41,18 @@ std::uint32_t LogRing::checksum() const {
 
 // intact follows every line: memory that lost power holds anything.
 bool LogRing::intact() const {
-    if (head_->magic != kMagic || head_->check != checksum()) return false;
+    if (head_->magic != magic_number || head_->check != checksum()) return false;
     if (head_->start >= capacity_ || head_->used > capacity_) return false;
     std::uint32_t used = 0;
     for (std::uint32_t i = 0; i < head_->count; i++) {
-        if (used + kLineHead > head_->used) return false;
+        if (used + line_head_bytes > head_->used) return false;
         used += line_at(head_->start + used).size();
     }
     return used == head_->used;
 }
 
 void LogRing::reset() {
-    *head_ = {kMagic, 0, 0, 0, 0, 0};
+    *head_ = {magic_number, 0, 0, 0, 0, 0};
     seal();
 }
 
@@ -69,7 +69,7 @@ void LogRing::get(std::uint32_t at, void *bytes, std::size_t size) const {
 }
 
 LogRing::Line LogRing::line_at(std::uint32_t at) const {
-    std::uint8_t raw[kLineHead];
+    std::uint8_t raw[line_head_bytes];
     get(at, raw, sizeof raw);
     Line line;
     std::memcpy(&line.uptime_ms, raw, 4);
@@ -90,20 +90,20 @@ void LogRing::drop_oldest() {
 void LogRing::write(LogLevel level, std::string_view tag, std::string_view text, std::uint32_t uptime_ms) {
     if (!wanted(level, tag)) return;
     tag = tag.substr(0, 15);
-    text = text.substr(0, kMaxLine);
-    std::uint8_t raw[kLineHead];
+    text = text.substr(0, max_line);
+    std::uint8_t raw[line_head_bytes];
     std::memcpy(raw, &uptime_ms, 4);
     raw[4] = static_cast<std::uint8_t>(level);
     raw[5] = static_cast<std::uint8_t>(tag.size());
     raw[6] = static_cast<std::uint8_t>(text.size());
-    const auto need = static_cast<std::uint32_t>(kLineHead + tag.size() + text.size());
+    const auto need = static_cast<std::uint32_t>(line_head_bytes + tag.size() + text.size());
     if (need > capacity_) return;
     while (head_->used + need > capacity_)
         drop_oldest();
     const std::uint32_t at = head_->start + head_->used;
     put(at, raw, sizeof raw);
-    put(at + kLineHead, tag.data(), tag.size());
-    put(at + static_cast<std::uint32_t>(kLineHead + tag.size()), text.data(), text.size());
+    put(at + line_head_bytes, tag.data(), tag.size());
+    put(at + static_cast<std::uint32_t>(line_head_bytes + tag.size()), text.data(), text.size());
     head_->used += need;
     head_->count++;
     seal();
@@ -114,7 +114,7 @@ bool LogRing::set_tag_level(std::string_view tag, LogLevel level) {
     std::size_t i = 0;
     while (i < tag_count_ && tag != tags_[i].name.data())
         i++;
-    if (i == kMaxTags) return false;
+    if (i == max_tags) return false;
     if (i == tag_count_) tag_count_++;
     tags_[i].name = {};
     std::memcpy(tags_[i].name.data(), tag.data(), tag.size());
@@ -134,12 +134,12 @@ bool LogRing::write_line(JsonWriter &w, std::uint32_t number, std::uint32_t at, 
     char text[256];
     const JsonWriter::Mark before = w.mark();
     const std::uint8_t tag_size = line.tag_size < 16 ? line.tag_size : 15;
-    get(at + kLineHead, text, tag_size);
+    get(at + line_head_bytes, text, tag_size);
     w.begin_object().member("n", number).member("t", line.uptime_ms).member("level", to_string(line.level));
     w.member("tag", std::string_view(text, tag_size));
-    get(at + static_cast<std::uint32_t>(kLineHead) + line.tag_size, text, line.text_size);
+    get(at + static_cast<std::uint32_t>(line_head_bytes) + line.tag_size, text, line.text_size);
     w.member("text", std::string_view(text, line.text_size)).end_object();
-    if (!w.overflow() && w.room() >= kAfterLines) return true;
+    if (!w.overflow() && w.room() >= after_lines) return true;
     w.rewind(before);
     return false;
 }

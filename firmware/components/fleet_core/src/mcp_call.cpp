@@ -8,11 +8,11 @@
 namespace fleet {
 namespace {
 
-constexpr char kLastDisruptive[] = "last_disruptive";  // 15 characters, NVS's limit
+constexpr char last_disruptive_key[] = "last_disruptive";  // 15 characters, NVS's limit
 
 // A redelivery of the call that caused a restart comes with the first
 // connections after it; later the same bytes are taken for a new wish.
-constexpr std::int64_t kRedeliveryUs = 10LL * 60 * 1000 * 1000;
+constexpr std::int64_t redelivery_us = 10LL * 60 * 1000 * 1000;
 
 }  // namespace
 
@@ -97,8 +97,8 @@ bool McpServer::repeated(const Request &request, const Tool &tool) {
 // survived is repeated for the call that restarted the device.
 bool McpServer::survived(const Request &request, const Tool &tool) {
     if (tool.info->repeat != Repeat::disrupts || !store_ || !clock_) return false;
-    if (clock_->mono_us() > kRedeliveryUs) return false;
-    if (stored_int(*store_, kLastDisruptive, 0) != static_cast<std::int64_t>(request.digest)) return false;
+    if (clock_->mono_us() > redelivery_us) return false;
+    if (stored_int(*store_, last_disruptive_key, 0) != static_cast<std::int64_t>(request.digest)) return false;
     JsonWriter w = begin_reply(request.id);
     w.key("result");
     ToolResult result(w);
@@ -112,12 +112,12 @@ void McpServer::remember(const Request &request, const Tool &tool) {
     ring_.start(request.digest, now_s());
     if (tool.info->repeat != Repeat::disrupts || !store_) return;
     // Not being able to remember is no reason not to restart.
-    put_int(*store_, kLastDisruptive, static_cast<std::int64_t>(request.digest));
+    put_int(*store_, last_disruptive_key, static_cast<std::int64_t>(request.digest));
 }
 
 Result<Ticket> McpServer::open(Call &call) {
     if (!current_ || call.deferred) return Status{Code::invalid, "the call is not open"};
-    for (std::size_t i = 0; i < kMaxOpen; i++) {
+    for (std::size_t i = 0; i < max_open; i++) {
         Open &o = open_[i];
         if (o.used) continue;
         o.used = true;
@@ -133,7 +133,7 @@ Result<Ticket> McpServer::open(Call &call) {
 }
 
 void McpServer::finish(Ticket ticket, FunctionRef<Status(ToolResult &)> write) {
-    if (ticket.slot >= kMaxOpen) return;
+    if (ticket.slot >= max_open) return;
     Open &o = open_[ticket.slot];
     if (!o.used || o.turn != ticket.turn) return;
     o.used = false;

@@ -5,7 +5,7 @@
 namespace fleet {
 namespace {
 
-constexpr std::size_t kTail = 30;  // what stock keeps free for nextCursor
+constexpr std::size_t next_cursor_bytes = 30;  // what stock keeps free for nextCursor
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void McpServer::write_page(JsonWriter &w, const Tool *from, bool with_user_tools
         if (t->info->audience == Audience::user && !with_user_tools) continue;
         const JsonWriter::Mark before = w.mark();
         write_tool(w, *t->info);
-        if (!w.overflow() && w.size() - start + 1 + kTail <= options_.page_bytes) continue;
+        if (!w.overflow() && w.size() - start + 1 + next_cursor_bytes <= options_.page_bytes) continue;
         w.rewind(before);
         next = t->info->name;
     }

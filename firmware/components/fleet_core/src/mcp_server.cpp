@@ -6,8 +6,8 @@
 namespace fleet {
 namespace {
 
-constexpr std::string_view kNoId = "null";
-constexpr std::size_t kAround = 512;  // envelope, id, session id, nextCursor
+constexpr std::string_view no_id = "null";
+constexpr std::size_t envelope_bytes = 512;  // envelope, id, session id, nextCursor
 
 std::size_t page_of(const McpOptions &o) {
     return o.page_bytes < 2560 ? 2560 : o.page_bytes;
@@ -16,7 +16,7 @@ std::size_t page_of(const McpOptions &o) {
 // echoable tells whether an id can be answered: a string or an integer, not
 // longer than we keep.
 bool echoable(JsonView id, std::string_view raw) {
-    if (raw.empty() || raw.size() > McpServer::kMaxId) return false;
+    if (raw.empty() || raw.size() > McpServer::max_id) return false;
     return id.is_string() || (id.is_number() && raw.find_first_of(".eE") == std::string_view::npos);
 }
 
@@ -28,9 +28,9 @@ McpServer::McpServer(const ToolRegistry &tools, const McpOptions &options, KvSto
       store_(store),
       clock_(clock),
       limit_(options.rates),
-      capacity_(page_of(options) + kAround),
-      buffer_(new char[page_of(options) + kAround]),
-      notice_(new char[kMaxNotice]) {
+      capacity_(page_of(options) + envelope_bytes),
+      buffer_(new char[page_of(options) + envelope_bytes]),
+      notice_(new char[max_notice]) {
     options_.page_bytes = page_of(options);
 }
 
@@ -40,21 +40,21 @@ void McpServer::set_session_id(std::string_view id) {
 }
 
 void McpServer::refuse_text(Status why) {
-    error(kNoId, RpcError::parse, why.why);
+    error(no_id, RpcError::parse, why.why);
 }
 
 void McpServer::handle(const Envelope &envelope) {
     const JsonView payload = envelope.payload();
-    if (!payload.is_object()) return error(kNoId, RpcError::invalid_request, "The payload is not an object");
+    if (!payload.is_object()) return error(no_id, RpcError::invalid_request, "The payload is not an object");
     const std::string_view method = payload.text("method");
     if (method.substr(0, 13) == "notifications") return;
     const JsonView id = payload.member("id");
     const std::string_view raw_id = raw_member(envelope.raw_payload(), "id");
-    const Request request{echoable(id, raw_id) ? raw_id : kNoId, digest_request(envelope.raw_payload()),
+    const Request request{echoable(id, raw_id) ? raw_id : no_id, digest_request(envelope.raw_payload()),
                           payload.member("params"), envelope.operator_scope()};
-    if (!id.exists()) return error(kNoId, RpcError::invalid_request, "The request has no id");
-    if (request.id == kNoId)
-        return error(kNoId, RpcError::invalid_request, "The id is neither a string nor an integer");
+    if (!id.exists()) return error(no_id, RpcError::invalid_request, "The request has no id");
+    if (request.id == no_id)
+        return error(no_id, RpcError::invalid_request, "The id is neither a string nor an integer");
     if (payload.text("jsonrpc") != "2.0") {
         return error(request.id, RpcError::invalid_request, "jsonrpc is not \"2.0\"");
     }
@@ -125,7 +125,7 @@ void McpServer::refuse(std::string_view id, const Refusal &r) {
 }
 
 std::string_view McpServer::notice(std::string_view method, FunctionRef<void(JsonWriter &)> write) {
-    JsonWriter w(notice_.get(), kMaxNotice);
+    JsonWriter w(notice_.get(), max_notice);
     begin_mcp(w, session_id());
     w.begin_object().member("jsonrpc", "2.0").member("method", method).begin_object("params");
     write(w);

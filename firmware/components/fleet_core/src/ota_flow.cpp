@@ -11,10 +11,10 @@
 namespace fleet {
 namespace {
 
-constexpr char kIdentity[] = "ota_image";
-constexpr char kEtag[] = "ota_etag";
-constexpr char kOffset[] = "ota_offset";
-constexpr int kStep = 5;  // percent between two reports
+constexpr char identity_key[] = "ota_image";
+constexpr char etag_key[] = "ota_etag";
+constexpr char offset_key[] = "ota_offset";
+constexpr int report_step_percent = 5;  // percent between two reports
 
 }  // namespace
 
@@ -35,7 +35,7 @@ OtaFlow::OtaFlow(const Machine &machine, const OtaPolicy &policy)
 Status OtaFlow::start(const FirmwareOrder &order, std::string_view job) {
     if (Status s = check_order(order); !s.ok()) return s;
     job_ = job;
-    kind_ = kUpgrade;
+    kind_ = upgrade_kind;
     canceled_ = false;
     attempts_ = 0;
     percent_ = 0;
@@ -98,22 +98,22 @@ void OtaFlow::resume_point() {
     KvStore &store = *machine_.store;
     std::string image;
     saved_ = plan_.from = 0;
-    if (!stored_text(store, kIdentity, image) || image != identity()) return;
-    const std::int64_t offset = stored_int(store, kOffset, 0);
-    if (!stored_text(store, kEtag, plan_.etag) || offset <= 0 || offset > UINT32_MAX) return;
-    saved_ = plan_.from = static_cast<std::uint32_t>(offset) / kAlign * kAlign;
+    if (!stored_text(store, identity_key, image) || image != identity()) return;
+    const std::int64_t offset = stored_int(store, offset_key, 0);
+    if (!stored_text(store, etag_key, plan_.etag) || offset <= 0 || offset > UINT32_MAX) return;
+    saved_ = plan_.from = static_cast<std::uint32_t>(offset) / resume_alignment * resume_alignment;
 }
 
 void OtaFlow::save_point(std::uint32_t written) {
     saved_ = written;
     KvStore &store = *machine_.store;
-    (void)store.set(kIdentity, identity());
-    (void)store.set(kEtag, result_.etag);
-    put_int(store, kOffset, written);
+    (void)store.set(identity_key, identity());
+    (void)store.set(etag_key, result_.etag);
+    put_int(store, offset_key, written);
 }
 
 void OtaFlow::forget_point() {
-    static const char *const keys[] = {kIdentity, kEtag, kOffset, nullptr};
+    static const char *const keys[] = {identity_key, etag_key, offset_key, nullptr};
     erase_all(*machine_.store, keys);
 }
 
@@ -132,23 +132,23 @@ void OtaFlow::download() {
 void OtaFlow::progress(std::uint32_t written) {
     const std::uint32_t total = result_.total;
     attempts_ = 0;
-    if (written - saved_ >= kSaveEvery && written < total) save_point(written);
+    if (written - saved_ >= save_every && written < total) save_point(written);
     const int percent = static_cast<int>(std::uint64_t{written} * 100 / total);
-    if (percent < percent_ + kStep && percent < 100) return;
+    if (percent < percent_ + report_step_percent && percent < 100) return;
     percent_ = percent;
     report(JobState::progress, {}, percent);
 }
 
 void OtaFlow::attempted() {
     if (result_.status.ok() && !canceled_) return switch_slots();
-    if (result_.again && ++attempts_ < kAttempts && !canceled_) return again();
+    if (result_.again && ++attempts_ < max_attempts && !canceled_) return again();
     forget_point();
     fail(canceled_ ? Status{Code::canceled, "the upgrade was canceled"} : result_.status);
 }
 
 void OtaFlow::again() {
     state_ = OtaState::waiting;
-    plan_.from = result_.written / kAlign * kAlign;
+    plan_.from = result_.written / resume_alignment * resume_alignment;
     plan_.etag = result_.etag;
     save_point(plan_.from);
     post_after(machine_, backoff_.next(), task<&OtaFlow::attempt>(this));
@@ -167,20 +167,20 @@ void OtaFlow::switch_slots() {
 // note_job is for the next start, if it comes before this one is done.
 Status OtaFlow::note_job() {
     KvStore &store = *machine_.store;
-    Status s = store.set(kJob, job_);
-    if (s.ok()) s = store.set(kKind, kind_);
+    Status s = store.set(job_key, job_);
+    if (s.ok()) s = store.set(kind_key, kind_);
     return s.ok() ? store.commit() : s;
 }
 
 Status OtaFlow::note_switch(std::string_view wanted) {
     KvStore &store = *machine_.store;
     Status s = note_job();
-    if (s.ok()) s = store.set(kWanted, wanted);
+    if (s.ok()) s = store.set(wanted_key, wanted);
     return s.ok() ? store.commit() : s;
 }
 
 void OtaFlow::forget_switch() {
-    static const char *const keys[] = {kJob, kKind, kWanted, kWhy, nullptr};
+    static const char *const keys[] = {job_key, kind_key, wanted_key, why_key, nullptr};
     erase_all(*machine_.store, keys);
 }
 

@@ -4,12 +4,12 @@
 
 namespace fleet {
 
-constexpr char kJob[] = "ota_job";
-constexpr char kKind[] = "ota_kind";
-constexpr char kWanted[] = "ota_want";  // app_elf_sha256
-constexpr char kWhy[] = "ota_why";      // a trial failed
+constexpr char job_key[] = "ota_job";
+constexpr char kind_key[] = "ota_kind";
+constexpr char wanted_key[] = "ota_want";  // app_elf_sha256
+constexpr char why_key[] = "ota_why";      // a trial failed
 
-constexpr char kUpgrade[] = "upgrade";
-constexpr char kRollback[] = "rollback";
+constexpr char upgrade_kind[] = "upgrade";
+constexpr char rollback_kind[] = "rollback";
 
 }  // namespace fleet

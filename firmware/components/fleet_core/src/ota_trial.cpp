@@ -16,11 +16,11 @@ void OtaFlow::after_boot() {
 void OtaFlow::judge_last() {
     KvStore &store = *machine_.store;
     std::string wanted, kind;
-    const bool switching = stored_text(store, kWanted, wanted);
-    if (!stored_text(store, kJob, job_) && !switching) return;
-    (void)stored_text(store, kKind, kind);
-    (void)stored_text(store, kWhy, why_);
-    kind_ = kind == kRollback ? kRollback : kUpgrade;
+    const bool switching = stored_text(store, wanted_key, wanted);
+    if (!stored_text(store, job_key, job_) && !switching) return;
+    (void)stored_text(store, kind_key, kind);
+    (void)stored_text(store, why_key, why_);
+    kind_ = kind == rollback_kind ? rollback_kind : upgrade_kind;
     forget_switch();
     if (!switching) return report(JobState::failed, {Code::canceled, "the device restarted before the switch"});
     if (machine_.system->app().elf_sha256 == wanted) return report(JobState::done);
@@ -49,14 +49,14 @@ Status OtaFlow::examine() {
 }
 
 void OtaFlow::prove_online() {
-    if (state_ != OtaState::on_trial || online_since_us_ != kOffline) return;
+    if (state_ != OtaState::on_trial || online_since_us_ != not_online) return;
     online_since_us_ = machine_.clock->mono_us();
     judge_trial();
 }
 
 // judge_trial runs when the connection has been proved, and proof_ms later.
 void OtaFlow::judge_trial() {
-    if (state_ != OtaState::on_trial || online_since_us_ == kOffline) return;
+    if (state_ != OtaState::on_trial || online_since_us_ == not_online) return;
     const std::uint32_t need = policy_.proof_ms < policy_.trial_ms / 2 ? policy_.proof_ms : policy_.trial_ms / 2;
     const std::int64_t left = online_since_us_ / 1000 + need - machine_.clock->mono_us() / 1000;
     if (left > 0) return post_after(machine_, static_cast<std::uint32_t>(left), task<&OtaFlow::judge_trial>(this));
@@ -73,7 +73,7 @@ void OtaFlow::trial_over() {
 
 // reject leaves the note of the switch in the store: the old image reports it.
 void OtaFlow::reject(Status why) {
-    put(*machine_.store, kWhy, why.why);
+    put(*machine_.store, why_key, why.why);
     (void)machine_.updater->mark_invalid();
     restart();
 }
@@ -84,7 +84,7 @@ Status OtaFlow::roll_back(std::string_view job) {
     if (!other.ok()) return other.status();
     if (other.value().state != SlotState::valid) return {Code::refused, "the other slot holds no sound image"};
     job_ = job;
-    kind_ = kRollback;
+    kind_ = rollback_kind;
     Status s = note_switch(other.value().elf_sha256);
     if (!s.ok()) return s;
     s = machine_.updater->boot_other();

@@ -11,18 +11,18 @@ std::size_t Outbox::head_at(std::size_t at) const {
 }
 
 Status Outbox::push(std::string_view message, Keep keep) {
-    const std::size_t need = kHead + message.size();
-    if (need > capacity_ || message.size() >= kSpare) return {Code::no_space, "message is longer than the outbox"};
+    const std::size_t need = head_bytes + message.size();
+    if (need > capacity_ || message.size() >= spare_bit) return {Code::no_space, "message is longer than the outbox"};
     while (used_ + need > capacity_) {
         if (drop_oldest(true)) continue;
         if (keep == Keep::always && drop_oldest(false)) continue;
         dropped_++;
         return {Code::no_space, "the outbox is full of what matters more"};
     }
-    const std::size_t head = message.size() | (keep == Keep::always ? 0 : kSpare);
+    const std::size_t head = message.size() | (keep == Keep::always ? 0 : spare_bit);
     buffer_[used_] = static_cast<char>(head >> 8);
     buffer_[used_ + 1] = static_cast<char>(head & 0xff);
-    if (!message.empty()) std::memcpy(buffer_.get() + used_ + kHead, message.data(), message.size());
+    if (!message.empty()) std::memcpy(buffer_.get() + used_ + head_bytes, message.data(), message.size());
     used_ += need;
     count_++;
     return {};
@@ -30,7 +30,7 @@ Status Outbox::push(std::string_view message, Keep keep) {
 
 bool Outbox::drop_oldest(bool spare_only) {
     for (std::size_t at = 0; at < used_; at += size_at(at)) {
-        if (spare_only && (head_at(at) & kSpare) == 0) continue;
+        if (spare_only && (head_at(at) & spare_bit) == 0) continue;
         erase(at);
         dropped_++;
         return true;
@@ -47,7 +47,7 @@ void Outbox::erase(std::size_t at) {
 
 std::string_view Outbox::front() const {
     if (empty()) return {};
-    return {buffer_.get() + kHead, size_at(0) - kHead};
+    return {buffer_.get() + head_bytes, size_at(0) - head_bytes};
 }
 
 void Outbox::pop() {

@@ -9,11 +9,11 @@
 namespace fleet {
 namespace {
 
-constexpr JsonLimits kLimits{8192, 6, 256};
-constexpr std::size_t kMaxText = 1024;
+constexpr JsonLimits json_limits{8192, 6, 256};
+constexpr std::size_t max_text = 1024;
 
 // take copies a member's text; one that is no text or too long is as if it were not there.
-void take(JsonView object, const char *key, std::string &into, std::size_t most = kMaxText) {
+void take(JsonView object, const char *key, std::string &into, std::size_t most = max_text) {
     const std::string_view text = object.text(key);
     into = text.size() <= most ? text : std::string_view();
 }
@@ -50,7 +50,7 @@ void read_firmware(JsonView v, FirmwareOrder &f) {
     take(v, "version", f.version, 64);
     if (!is_version(f.version) || !parse_url(v.text("url")).ok()) return;
     take(v, "url", f.url);
-    take(v, "job", f.job, kMaxJob);
+    take(v, "job", f.job, max_job);
     take(v, "sha256", f.sha256, 64);
     take(v, "manifest", f.manifest);
     take(v, "signature", f.signature, 128);
@@ -59,18 +59,18 @@ void read_firmware(JsonView v, FirmwareOrder &f) {
 }
 
 ServerTime read_time(JsonView v) {
-    constexpr std::int64_t kYear2020 = 1577836800000;
-    constexpr std::int64_t kYear2100 = 4102444800000;
+    constexpr std::int64_t year2020 = 1577836800000;
+    constexpr std::int64_t year2100 = 4102444800000;
     const std::int64_t ms = v.integer_or("timestamp", 0);
     const std::int64_t zone = v.integer_or("timezone_offset", 0);
-    if (ms < kYear2020 || ms > kYear2100) return {};
+    if (ms < year2020 || ms > year2100) return {};
     return {ms, zone < -1440 || zone > 1440 ? 0 : static_cast<std::int32_t>(zone)};
 }
 
 }  // namespace
 
 Status parse_poll_answer(std::string_view text, PollAnswer &answer) {
-    const Result<JsonDocument> document = JsonDocument::parse(text, kLimits);
+    const Result<JsonDocument> document = JsonDocument::parse(text, json_limits);
     if (!document.ok()) return document.status();
     const JsonView root = document.value().root();
     if (!root.is_object()) return {Code::invalid, "the answer is not an object"};
@@ -83,7 +83,7 @@ Status parse_poll_answer(std::string_view text, PollAnswer &answer) {
 }
 
 Status read_broker(std::string_view json, BrokerSettings &settings) {
-    const Result<JsonDocument> document = JsonDocument::parse(json, kLimits);
+    const Result<JsonDocument> document = JsonDocument::parse(json, json_limits);
     if (!document.ok()) return document.status();
     return read_broker_view(document.value().root(), settings);
 }

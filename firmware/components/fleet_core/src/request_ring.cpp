@@ -21,7 +21,7 @@ const RequestRing::Entry *RequestRing::find(std::uint64_t digest) const {
 
 Seen RequestRing::look(std::uint64_t digest, std::uint32_t now_s) const {
     const Entry *e = find(digest);
-    if (!e || (e->seen == Seen::answered && now_s - e->started_s >= kKeepS)) return Seen::never;
+    if (!e || (e->seen == Seen::answered && now_s - e->started_s >= keep_s)) return Seen::never;
     return e->seen;
 }
 
@@ -34,7 +34,7 @@ void RequestRing::start(std::uint64_t digest, std::uint32_t now_s) {
     // Again, long after: in its old place, or find would go on finding that one.
     const Entry *old = find(digest);
     Entry &e = old ? const_cast<Entry &>(*old) : entries_[next_];
-    if (!old) next_ = (next_ + 1) % kEntries;
+    if (!old) next_ = (next_ + 1) % max_entries;
     e.started_s = now_s;
     e.digest = digest;
     e.seen = Seen::running;
@@ -45,7 +45,7 @@ void RequestRing::answer(std::uint64_t digest, std::string_view reply) {
     Entry *e = const_cast<Entry *>(find(digest));
     if (!e) return;  // pushed out while it ran
     e->seen = Seen::answered;
-    if (reply.size() > kMaxReply) return;
+    if (reply.size() > max_reply) return;
     std::memcpy(e->reply.data(), reply.data(), reply.size());
     e->size = static_cast<std::uint8_t>(reply.size());
 }

@@ -60,13 +60,13 @@ void write_tool(JsonWriter &w, const ToolInfo &info) {
 }
 
 Status ToolRegistry::add(const ToolInfo &info, ToolRun run, void *context) {
-    if (count_ == kCapacity) return {Code::no_space, "too many tools"};
+    if (count_ == max_tools) return {Code::no_space, "too many tools"};
     if (find(info.name)) return {Code::busy, "a tool of this name is there already"};
-    if (std::string_view(info.name).size() > kMaxName) return {Code::invalid, "the tool's name is too long"};
-    if (info.property_count > kMaxProperties) return {Code::invalid, "the tool has too many properties"};
+    if (std::string_view(info.name).size() > max_name) return {Code::invalid, "the tool's name is too long"};
+    if (info.property_count > max_properties) return {Code::invalid, "the tool has too many properties"};
     JsonWriter measure = JsonWriter::measuring();
     write_tool(measure, info);
-    if (measure.size() > kMaxToolBytes) return {Code::no_space, "the tool's description is too long"};
+    if (measure.size() > max_tool_bytes) return {Code::no_space, "the tool's description is too long"};
     tools_[count_++] = {&info, run, context};
     return {};
 }

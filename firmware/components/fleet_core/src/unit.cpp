@@ -14,11 +14,11 @@ namespace fleet {
 namespace {
 
 // What the broker tells the others if the device is gone without a word.
-constexpr char kGone[] =
+constexpr char gone_will[] =
     "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/gone\","
     "\"params\":{}}}";
 
-constexpr char kHello[] =
+constexpr char hello_message[] =
     "{\"type\":\"hello\",\"version\":3,\"features\":{\"mcp\":true},\"transport\":\"udp\",\"audio_params\":{\"format\":"
     "\"opus\",\"sample_rate\":16000,\"channels\":1,\"frame_duration\":60}}";
 
@@ -31,7 +31,7 @@ Unit::Unit(const Machine &machine, UnitOptions options)
               machine.store, machine.clock),
       session_(server_),
       outbox_(options_.outbox_bytes),
-      config_(kUnitConfig, std::size(kUnitConfig), *machine.store),
+      config_(unit_config_fields, std::size(unit_config_fields), *machine.store),
       ota_(machine, options_.ota),
       boot_(machine, options_.poll_url),
       backoff_(*machine.system) {}
@@ -113,7 +113,7 @@ void Unit::connect() {
     link_ = Link::connecting;
     connect_us_ = machine_.clock->mono_us();
     judge_connect();
-    if (Status s = machine_.transport->start(broker_, broker_.publish_topic, kGone); !s.ok()) lost(false);
+    if (Status s = machine_.transport->start(broker_, broker_.publish_topic, gone_will); !s.ok()) lost(false);
 }
 
 // judge_connect gives an attempt up that neither succeeds nor fails.
@@ -121,13 +121,13 @@ void Unit::judge_connect() {
     if (judging_connect_) return;  // looks later, and then again
     judging_connect_ = true;
     const std::int64_t gone_ms = (machine_.clock->mono_us() - connect_us_) / 1000;
-    post_after(machine_, kConnectMs - static_cast<std::uint32_t>(gone_ms), task<&Unit::connect_overdue>(this));
+    post_after(machine_, connect_ms - static_cast<std::uint32_t>(gone_ms), task<&Unit::connect_overdue>(this));
 }
 
 void Unit::connect_overdue() {
     judging_connect_ = false;
     if (link_ != Link::connecting) return;
-    if (machine_.clock->mono_us() - connect_us_ < std::int64_t{kConnectMs} * 1000) return judge_connect();
+    if (machine_.clock->mono_us() - connect_us_ < std::int64_t{connect_ms} * 1000) return judge_connect();
     machine_.transport->stop(false);
     lost(false);
 }
@@ -138,7 +138,7 @@ void Unit::plan_reconnect(std::uint32_t ms) {
 }
 
 void Unit::network_up() {
-    const std::uint32_t ms = random_below(kHurryMs);
+    const std::uint32_t ms = random_below(hurry_ms);
     boot_.hurry(ms);
     if (link_ != Link::waiting || refusals_ > 0) return;
     if (machine_.clock->mono_us() + std::int64_t{ms} * 1000 < reconnect_us_) plan_reconnect(ms);
@@ -158,7 +158,7 @@ void Unit::on_state(TransportState state) {
     last_message_us_ = machine_.clock->mono_us();
     published_ = false;
     birth_ = true;
-    if (options_.hello) (void)send(kHello);
+    if (options_.hello) (void)send(hello_message);
     send_telemetry();
     if (config_.untold()) tell_config();
     flush();
@@ -207,7 +207,7 @@ void Unit::judge_config() {
 
 void Unit::leave() {
     leaving_ = true;
-    post_after(machine_, kGoodbyeMs, task<&Unit::goodbye>(this));
+    post_after(machine_, goodbye_ms, task<&Unit::goodbye>(this));
 }
 
 void Unit::goodbye() {
@@ -218,7 +218,7 @@ void Unit::restart() {
     if (leaving_) return;
     leave();
     restarting_ = true;
-    post_after(machine_, kRestartMs, task<&Unit::restart_now>(this));
+    post_after(machine_, restart_ms, task<&Unit::restart_now>(this));
 }
 
 void Unit::restart_now() {

@@ -23,7 +23,7 @@ void Unit::flush() {
     if (flushing_ || outbox_.empty() || !online()) return;
     if (send(outbox_.front())) outbox_.pop();
     flushing_ = true;
-    post_after(machine_, kFlushMs, task<&Unit::flush_next>(this));
+    post_after(machine_, flush_ms, task<&Unit::flush_next>(this));
 }
 
 void Unit::flush_next() {
@@ -36,7 +36,7 @@ void Unit::notify(std::string_view method, Keep keep, FunctionRef<void(JsonWrite
 }
 
 void Unit::report(const JobReport &job) {
-    notify(kJobMethod, Keep::always, [&](JsonWriter &w) { write_job(w, job, machine_.clock->unix_ms()); });
+    notify(job_method, Keep::always, [&](JsonWriter &w) { write_job(w, job, machine_.clock->unix_ms()); });
 }
 
 void Unit::tell_config() {
@@ -58,7 +58,7 @@ void Unit::plan_heartbeat() {
 }
 
 void Unit::heartbeat() {
-    const bool offline_too_long = machine_.clock->mono_us() - last_message_us_ > kOfflineRestartUs;
+    const bool offline_too_long = machine_.clock->mono_us() - last_message_us_ > offline_restart_us;
     if (offline_too_long && !online() && ota_.state() == OtaState::idle) return restart();
     online() ? send_telemetry() : keep_heartbeat();
     plan_heartbeat();
@@ -80,7 +80,7 @@ Vitals Unit::vitals() const {
 void Unit::send_telemetry() {
     if (!config_.boolean("telemetry")) return;
     const Vitals v = vitals();
-    notify(kTelemetryMethod, Keep::spare, [&](JsonWriter &w) { write_telemetry(w, machine_, v); });
+    notify(telemetry_method, Keep::spare, [&](JsonWriter &w) { write_telemetry(w, machine_, v); });
     birth_ = false;
 }
 
@@ -88,10 +88,10 @@ void Unit::send_telemetry() {
 // nobody could tell when it was.
 void Unit::keep_heartbeat() {
     const std::int64_t now = machine_.clock->mono_us();
-    if (!config_.boolean("telemetry") || !machine_.clock->synced() || now - last_kept_us_ < kOfflineBeatUs) return;
+    if (!config_.boolean("telemetry") || !machine_.clock->synced() || now - last_kept_us_ < offline_beat_us) return;
     last_kept_us_ = now;
     const Vitals v = vitals();
-    notify(kTelemetryMethod, Keep::spare, [&](JsonWriter &w) { write_brief(w, machine_, v); });
+    notify(telemetry_method, Keep::spare, [&](JsonWriter &w) { write_brief(w, machine_, v); });
 }
 
 }  // namespace fleet

@@ -4,7 +4,7 @@
 namespace fleet {
 namespace {
 
-constexpr Status kBad{Code::invalid, "not a URL this device takes"};
+constexpr Status not_a_url{Code::invalid, "not a URL this device takes"};
 
 bool host_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-';
@@ -62,14 +62,14 @@ Result<Url> parse_rest(std::string_view text, bool https) {
     std::size_t n = 0;
     while (n < text.size() && host_character(text[n]))
         n++;
-    if (n == 0 || n > 253) return kBad;
+    if (n == 0 || n > 253) return not_a_url;
     url.host = text.substr(0, n);
     text.remove_prefix(n);
-    if (take(text, ":") && !take_port(text, url.port)) return kBad;
+    if (take(text, ":") && !take_port(text, url.port)) return not_a_url;
     for (const char c : text) {
-        if (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f' || c == '\\') return kBad;
+        if (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f' || c == '\\') return not_a_url;
     }
-    if (!text.empty() && text[0] != '/') return kBad;
+    if (!text.empty() && text[0] != '/') return not_a_url;
     url.path = text;
     return url;
 }
@@ -78,12 +78,12 @@ Result<Url> parse_rest(std::string_view text, bool https) {
 
 Result<Url> parse_url(std::string_view text) {
     if (take(text, "https://")) return parse_rest(text, true);
-    return take(text, "http://") ? parse_rest(text, false) : kBad;
+    return take(text, "http://") ? parse_rest(text, false) : not_a_url;
 }
 
 Result<Url> parse_authority(std::string_view text) {
     const Result<Url> url = parse_rest(text, false);
-    return url.value().path.empty() ? url : kBad;
+    return url.value().path.empty() ? url : not_a_url;
 }
 
 Status check_url(std::string_view text, const UrlPolicy &policy) {

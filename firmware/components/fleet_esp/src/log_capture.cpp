@@ -24,7 +24,7 @@ __NOINIT_ATTR std::uint32_t kept_memory[CONFIG_FLEET_LOG_BYTES / 4];
 SemaphoreHandle_t lock = nullptr;
 std::unique_ptr<LogRing> ring;
 vprintf_like_t console = nullptr;
-char line_buffer[LogRing::kMaxLine + 64];  // under lock: tasks that log may have small stacks
+char line_buffer[LogRing::max_line + 64];  // under lock: tasks that log may have small stacks
 
 LogLevel level_of(char letter) {
     switch (letter) {

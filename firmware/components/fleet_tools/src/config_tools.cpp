@@ -13,7 +13,7 @@ constexpr ToolInfo get_info =
 constexpr Property set_properties[] = {
     Property::Text("document")
         .Required()
-        .AtMost(ConfigStore::kMaxBytes)
+        .AtMost(ConfigStore::max_bytes)
         .Describe("JSON: {\"version\":N,\"values\":{...}}; null is a default"),
 };
 constexpr ToolInfo set_info =
@@ -34,7 +34,7 @@ Status get_config(void *context, Call &call) {
 
 Status set_config(void *context, Call &call) {
     const Toolkit &kit = kit_of(context);
-    const Result<JsonDocument> document = JsonDocument::parse(call.args.text("document"), {ConfigStore::kMaxBytes, 4});
+    const Result<JsonDocument> document = JsonDocument::parse(call.args.text("document"), {ConfigStore::max_bytes, 4});
     if (!document.ok()) return document.status();
     const Refusal refusal = kit.unit->configure(document.value().root());
     if (refusal.refused()) {

@@ -22,7 +22,7 @@ Status set_brightness(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::int64_t percent = call.args.integer("brightness");
     Status s = m.display->set_brightness(static_cast<int>(percent));
-    if (s.ok()) s = m.store->set_int(kBrightnessKey, percent);
+    if (s.ok()) s = m.store->set_int(brightness_key, percent);
     return ok_or(s, call);
 }
 
@@ -30,7 +30,7 @@ Status set_theme(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::string_view theme = call.args.text("theme");
     Status s = m.display->set_theme(theme);
-    if (s.ok()) s = m.store->set(kThemeKey, theme);
+    if (s.ok()) s = m.store->set(theme_key, theme);
     return ok_or(s, call);
 }
 

@@ -4,8 +4,8 @@
 
 namespace fleet {
 
-constexpr char kVolumeKey[] = "volume";
-constexpr char kBrightnessKey[] = "brightness";
-constexpr char kThemeKey[] = "theme";
+constexpr char volume_key[] = "volume";
+constexpr char brightness_key[] = "brightness";
+constexpr char theme_key[] = "theme";
 
 }  // namespace fleet

@@ -19,7 +19,7 @@ Status set_volume(void *context, Call &call) {
     const Machine &m = *kit_of(context).machine;
     const std::int64_t volume = call.args.integer("volume");
     Status s = m.speaker->set_volume(static_cast<int>(volume));
-    if (s.ok()) s = m.store->set_int(kVolumeKey, volume);
+    if (s.ok()) s = m.store->set_int(volume_key, volume);
     return ok_or(s, call);
 }
 

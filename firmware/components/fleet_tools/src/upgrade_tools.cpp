@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t most_bytes = 16 << 20;
 
 constexpr Property job_property =
-    Property::Text("job").DefaultText("").AtMost(kMaxJob).Describe("name of the job in reports; made up if empty");
+    Property::Text("job").DefaultText("").AtMost(max_job).Describe("name of the job in reports; made up if empty");
 
 constexpr Property upgrade_properties[] = {
     Property::Text("url").Required().Describe("of the image"),

@@ -12,8 +12,8 @@ namespace fleet {
 // CameraTool outlives the unit.
 class CameraTool {
 public:
-    static constexpr std::size_t kMaxUrl = 512;
-    static constexpr std::size_t kMaxToken = 1024;
+    static constexpr std::size_t max_url = 512;
+    static constexpr std::size_t max_token = 1024;
 
     // add does nothing on a board without a camera.
     Status add(ToolRegistry &registry, Toolkit &kit);

@@ -12,7 +12,7 @@
 
 namespace fleet {
 
-constexpr std::size_t kImageHead = 288;  // header, first segment's header, app description
+constexpr std::size_t image_head_bytes = 288;  // header, first segment's header, app description
 
 struct ImageHead {
     std::uint16_t chip = 0;
@@ -24,7 +24,7 @@ struct ImageHead {
     std::string elf_sha256;  // hex
 };
 
-// parse_image_head reads the first kImageHead bytes.
+// parse_image_head reads the first image_head_bytes bytes.
 Status parse_image_head(Bytes bytes, ImageHead &head);
 
 struct ImageTarget {

@@ -50,7 +50,7 @@ private:
     Refusal check_unknown(JsonView json) const;
     const Value *find(std::string_view name) const;
 
-    std::array<Value, kMaxProperties> values_;
+    std::array<Value, max_properties> values_;
     std::size_t count_ = 0;
 };
 

@@ -11,8 +11,8 @@ namespace fleet {
 
 class Backoff {
 public:
-    static constexpr std::uint32_t kFloorMs = 250;
-    static constexpr std::uint32_t kRefusedMs = 60'000;  // wrong credentials do not get right by haste
+    static constexpr std::uint32_t floor_ms = 250;
+    static constexpr std::uint32_t refused_ms = 60'000;  // wrong credentials do not get right by haste
 
     explicit Backoff(const System &system, std::uint32_t base_ms = 1'000, std::uint32_t most_ms = 300'000)
         : system_(system), base_ms_(base_ms), most_ms_(most_ms) {}
@@ -20,7 +20,7 @@ public:
     // next gives the wait before the next attempt, and counts it.
     std::uint32_t next();
     void reset() { attempts_ = 0; }
-    // refused makes the next wait at least kRefusedMs.
+    // refused makes the next wait at least refused_ms.
     void refused() { refused_ = true; }
     // hold makes the next wait at least that long: a hint of the server.
     void hold(std::uint32_t ms) { hold_ms_ = ms; }

@@ -14,9 +14,9 @@ namespace fleet {
 
 class Boot {
 public:
-    static constexpr std::uint32_t kAskAgainMs = 3'000;
-    static constexpr std::uint32_t kAfterErrorMs = 10'000;
-    static constexpr int kAsks = 10;  // then the code may be old: poll again
+    static constexpr std::uint32_t ask_again_ms = 3'000;
+    static constexpr std::uint32_t after_error_ms = 10'000;
+    static constexpr int max_asks = 10;  // then the code may be old: poll again
 
     Boot(const Machine &machine, std::string url);
 

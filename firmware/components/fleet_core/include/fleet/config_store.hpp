@@ -17,7 +17,7 @@ namespace fleet {
 
 class ConfigStore {
 public:
-    static constexpr std::size_t kMaxBytes = 2048;  // of a document
+    static constexpr std::size_t max_bytes = 2048;  // of a document
 
     // keys say what there is to configure and have to outlive the store. Every
     // key needs a default.

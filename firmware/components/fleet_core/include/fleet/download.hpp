@@ -63,7 +63,7 @@ private:
     DownloadResult &result_;
     Progress progress_;
     std::unique_ptr<Sha256> sum_;
-    std::array<std::uint8_t, kImageHead> head_{};
+    std::array<std::uint8_t, image_head_bytes> head_{};
     std::size_t head_size_ = 0;
     std::uint32_t written_ = 0;
     std::uint32_t told_ = 0;

@@ -31,7 +31,7 @@ struct JobReport {
     Status outcome;   // of failed
 };
 
-constexpr char kJobMethod[] = "notifications/job";
+constexpr char job_method[] = "notifications/job";
 
 // write_job writes the members of the notification's params. at_ms is the time
 // it happened, 0 while the clock is not set.

@@ -24,8 +24,8 @@ const char *to_string(LogLevel level);
 
 class LogRing {
 public:
-    static constexpr std::size_t kMaxLine = 200;  // longer ones are cut
-    static constexpr std::size_t kMaxTags = 8;    // with a level of their own
+    static constexpr std::size_t max_line = 200;  // longer ones are cut
+    static constexpr std::size_t max_tags = 8;    // with a level of their own
 
     explicit LogRing(MutableBytes memory);
 
@@ -51,13 +51,13 @@ private:
         LogLevel level;
         std::uint8_t tag_size;
         std::uint8_t text_size;
-        std::uint32_t size() const { return static_cast<std::uint32_t>(kLineHead) + tag_size + text_size; }
+        std::uint32_t size() const { return static_cast<std::uint32_t>(line_head_bytes) + tag_size + text_size; }
     };
     struct Tag {
         std::array<char, 16> name;
         LogLevel level;
     };
-    static constexpr std::size_t kLineHead = 7;
+    static constexpr std::size_t line_head_bytes = 7;
 
     bool intact() const;
     std::uint32_t checksum() const;
@@ -73,7 +73,7 @@ private:
     std::uint8_t *ring_;
     std::uint32_t capacity_;
     LogLevel level_ = LogLevel::info;
-    std::array<Tag, kMaxTags> tags_{};
+    std::array<Tag, max_tags> tags_{};
     std::size_t tag_count_ = 0;
     bool survived_ = false;
 };

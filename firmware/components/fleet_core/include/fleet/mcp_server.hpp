@@ -42,9 +42,9 @@ struct McpOptions {
 class McpServer {
 public:
     using Send = Hook<void(std::string_view message)>;
-    static constexpr std::size_t kMaxId = 48;   // of an id as written
-    static constexpr std::size_t kMaxOpen = 4;  // calls to be answered later
-    static constexpr std::size_t kMaxNotice = 1536;
+    static constexpr std::size_t max_id = 48;   // of an id as written
+    static constexpr std::size_t max_open = 4;  // calls to be answered later
+    static constexpr std::size_t max_notice = 1536;
 
     // tools has to outlive the server. store and clock may be null; without them
     // a disruptive call is not remembered over a restart.
@@ -81,7 +81,7 @@ private:
         bool operator_scope = false;
     };
     struct Open {
-        std::array<char, kMaxId> id;
+        std::array<char, max_id> id;
         std::uint64_t digest = 0;
         std::uint16_t turn = 0;
         std::uint8_t id_size = 0;
@@ -116,7 +116,7 @@ private:
     Send send_;
     RequestRing ring_;
     RateLimit limit_;
-    std::array<Open, kMaxOpen> open_{};
+    std::array<Open, max_open> open_{};
     std::array<char, 64> session_id_{};
     std::size_t session_size_ = 0;
     std::size_t capacity_;

@@ -38,9 +38,9 @@ struct OtaPolicy {
 
 class OtaFlow {
 public:
-    static constexpr int kAttempts = 6;  // without progress in between
-    static constexpr std::uint32_t kSaveEvery = 64 * 1024;
-    static constexpr std::uint32_t kAlign = 4096;  // of a resume: a flash sector
+    static constexpr int max_attempts = 6;  // without progress in between
+    static constexpr std::uint32_t save_every = 64 * 1024;
+    static constexpr std::uint32_t resume_alignment = 4096;  // of a resume: a flash sector
 
     OtaFlow(const Machine &machine, const OtaPolicy &policy);
 
@@ -59,7 +59,7 @@ public:
     // prove_online says that a message came back through the broker. If that
     // holds for proof_ms, and the self-test passes, the trial is over.
     void prove_online();
-    void lose_online() { online_since_us_ = kOffline; }
+    void lose_online() { online_since_us_ = not_online; }
 
     OtaState state() const { return state_; }
     int percent() const { return percent_; }
@@ -69,7 +69,7 @@ public:
     Hook<void()> before_restart;  // say goodbye
 
 private:
-    static constexpr std::int64_t kOffline = -1;
+    static constexpr std::int64_t not_online = -1;
 
     void attempt();
     void download();  // on the worker
@@ -112,7 +112,7 @@ private:
     int attempts_ = 0;
     int percent_ = 0;
     std::uint32_t saved_ = 0;
-    std::int64_t online_since_us_ = kOffline;
+    std::int64_t online_since_us_ = not_online;
 };
 
 }  // namespace fleet

@@ -34,11 +34,11 @@ public:
     std::uint32_t dropped() const { return dropped_; }
 
 private:
-    static constexpr std::size_t kHead = 2;  // the length, and a bit for spare ones
-    static constexpr std::size_t kSpare = 0x8000;
+    static constexpr std::size_t head_bytes = 2;  // the length, and a bit for spare ones
+    static constexpr std::size_t spare_bit = 0x8000;
 
     std::size_t head_at(std::size_t at) const;
-    std::size_t size_at(std::size_t at) const { return kHead + (head_at(at) & ~kSpare); }
+    std::size_t size_at(std::size_t at) const { return head_bytes + (head_at(at) & ~spare_bit); }
     bool drop_oldest(bool spare_only);
     void erase(std::size_t at);
 

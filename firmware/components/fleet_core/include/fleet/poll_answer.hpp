@@ -12,7 +12,7 @@
 
 namespace fleet {
 
-constexpr std::size_t kMaxJob = 48;
+constexpr std::size_t max_job = 48;
 
 struct Activation {
     std::string code;
@@ -26,7 +26,7 @@ struct Activation {
 struct FirmwareOrder {
     std::string version;
     std::string url;
-    std::string job;        // how the server calls it, if it does; kMaxJob at most
+    std::string job;        // how the server calls it, if it does; max_job at most
     std::string sha256;     // of the whole image, hex
     std::string manifest;   // JSON text, and
     std::string signature;  // base64 of its Ed25519 signature

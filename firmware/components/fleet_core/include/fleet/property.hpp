@@ -11,7 +11,7 @@ namespace fleet {
 
 enum class PropertyType : std::uint8_t { boolean, integer, text };
 
-constexpr std::size_t kMaxProperties = 8;
+constexpr std::size_t max_properties = 8;
 
 struct Property {
     const char *name = "";

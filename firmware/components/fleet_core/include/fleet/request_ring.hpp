@@ -18,12 +18,12 @@ enum class Seen : std::uint8_t { never, running, answered };
 
 class RequestRing {
 public:
-    static constexpr std::size_t kEntries = 16;
-    static constexpr std::size_t kMaxReply = 96;  // longer ones are remembered as done, without their text
+    static constexpr std::size_t max_entries = 16;
+    static constexpr std::size_t max_reply = 96;  // longer ones are remembered as done, without their text
 
     // An answered request is forgotten after so long: no broker delivers again
     // later, and a server that counts its ids from 1 again means what it says.
-    static constexpr std::uint32_t kKeepS = 600;
+    static constexpr std::uint32_t keep_s = 600;
 
     Seen look(std::uint64_t digest, std::uint32_t now_s) const;
     std::string_view reply(std::uint64_t digest) const;     // "" if it was too long
@@ -36,12 +36,12 @@ private:
         std::uint32_t started_s = 0;  // since boot
         std::uint8_t size = 0;
         Seen seen = Seen::never;
-        std::array<char, kMaxReply> reply;
+        std::array<char, max_reply> reply;
     };
 
     const Entry *find(std::uint64_t digest) const;
 
-    std::array<Entry, kEntries> entries_{};
+    std::array<Entry, max_entries> entries_{};
     std::size_t next_ = 0;
 };
 

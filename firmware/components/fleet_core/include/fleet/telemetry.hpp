@@ -9,7 +9,7 @@
 
 namespace fleet {
 
-constexpr char kTelemetryMethod[] = "notifications/telemetry";
+constexpr char telemetry_method[] = "notifications/telemetry";
 
 // Vitals are what the machine does not know of itself.
 struct Vitals {

@@ -62,7 +62,7 @@ struct ToolInfo {
 
     template <std::size_t N>
     constexpr ToolInfo With(const Property (&list)[N]) const {
-        static_assert(N <= kMaxProperties, "too many properties");
+        static_assert(N <= max_properties, "too many properties");
         ToolInfo t = *this;
         t.properties = list;
         t.property_count = N;
@@ -92,12 +92,12 @@ struct Tool {
 // ToolRegistry lists tools in the order of their adding.
 class ToolRegistry {
 public:
-    static constexpr std::size_t kCapacity = 40;
-    static constexpr std::size_t kMaxName = 128;
-    static constexpr std::size_t kMaxToolBytes = 2048;  // so that a page always has room for one
+    static constexpr std::size_t max_tools = 40;
+    static constexpr std::size_t max_name = 128;
+    static constexpr std::size_t max_tool_bytes = 2048;  // so that a page always has room for one
 
     // info has to outlive the registry. Refuses a name twice, and a tool whose
-    // description is longer than kMaxToolBytes.
+    // description is longer than max_tool_bytes.
     Status add(const ToolInfo &info, ToolRun run, void *context);
     const Tool *find(std::string_view name) const;
 
@@ -106,7 +106,7 @@ public:
     std::size_t size() const { return count_; }
 
 private:
-    std::array<Tool, kCapacity> tools_;
+    std::array<Tool, max_tools> tools_;
     std::size_t count_ = 0;
 };
 

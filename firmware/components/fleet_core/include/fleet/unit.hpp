@@ -39,13 +39,13 @@ struct UnitOptions {
 
 class Unit {
 public:
-    static constexpr std::int64_t kOfflineRestartUs = 6LL * 3600 * 1'000'000;  // without a broker: restart
-    static constexpr std::uint32_t kFlushMs = 50;                              // between two messages of the outbox
-    static constexpr std::uint32_t kHurryMs = 5'000;                           // at most, once the network is back
-    static constexpr std::uint32_t kConnectMs = 60'000;                // for name, TCP, TLS and CONNECT together
-    static constexpr std::uint32_t kGoodbyeMs = 500;                   // for what is sent after the order to restart
-    static constexpr std::uint32_t kRestartMs = 2500;                  // from the order, whatever the broker does
-    static constexpr std::int64_t kOfflineBeatUs = 300LL * 1'000'000;  // between two heartbeats kept for later
+    static constexpr std::int64_t offline_restart_us = 6LL * 3600 * 1'000'000;  // without a broker: restart
+    static constexpr std::uint32_t flush_ms = 50;                               // between two messages of the outbox
+    static constexpr std::uint32_t hurry_ms = 5'000;                            // at most, once the network is back
+    static constexpr std::uint32_t connect_ms = 60'000;                 // for name, TCP, TLS and CONNECT together
+    static constexpr std::uint32_t goodbye_ms = 500;                    // for what is sent after the order to restart
+    static constexpr std::uint32_t restart_ms = 2500;                   // from the order, whatever the broker does
+    static constexpr std::int64_t offline_beat_us = 300LL * 1'000'000;  // between two heartbeats kept for later
 
     // machine has to outlive the unit; board and version are read from it.
     Unit(const Machine &machine, UnitOptions options);
@@ -68,10 +68,10 @@ public:
     // configure proposes a configuration and sees its trial through.
     Refusal configure(JsonView document);
     // restart lets the answers leave and says goodbye to the broker, then restarts
-    // the machine: after kRestartMs at the latest.
+    // the machine: after restart_ms at the latest.
     void restart();
     Status check_url(std::string_view url) const;
-    // network_up shortens the waits for poll and broker to kHurryMs at most. Not
+    // network_up shortens the waits for poll and broker to hurry_ms at most. Not
     // after a refusal: other credentials do not come with an address.
     void network_up();
 
@@ -128,7 +128,7 @@ private:
     std::int64_t last_message_us_ = 0;
     std::int64_t reconnect_us_ = 0;  // when the next attempt is due
     std::int64_t connect_us_ = 0;    // when the last attempt began
-    std::int64_t last_kept_us_ = -kOfflineBeatUs;
+    std::int64_t last_kept_us_ = -offline_beat_us;
     std::uint32_t reconnects_ = 0;
     std::uint32_t refusals_ = 0;  // in a row
     Link link_ = Link::off;

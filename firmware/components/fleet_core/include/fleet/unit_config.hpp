@@ -6,7 +6,7 @@
 
 namespace fleet {
 
-constexpr Property kUnitConfig[] = {
+constexpr Property unit_config_fields[] = {
     Property::Int("heartbeat_s").Range(10, 3600).Default(60).Describe("seconds between two heartbeats"),
     Property::Bool("telemetry").Default(1).Describe("whether to send heartbeats"),
     Property::Text("log_level").DefaultText("info").AtMost(8).Describe("none, error, warn, info, debug, verbose"),

@@ -12,7 +12,7 @@
 namespace fleet {
 
 // How large a picture a device takes into memory to show it.
-constexpr std::size_t kPictureBytes = 256 * 1024;
+constexpr std::size_t default_picture_bytes = 256 * 1024;
 
 // LogStream sends the log while it is written, for a time.
 struct LogStream {
@@ -27,7 +27,7 @@ struct Toolkit {
     Unit *unit = nullptr;
     // with_log locks the log and hands it over; empty: no log is kept.
     Hook<void(FunctionRef<void(LogRing &)>)> with_log;
-    std::size_t picture_bytes = kPictureBytes;
+    std::size_t picture_bytes = default_picture_bytes;
 
     // What the tools keep between calls.
     LogStream stream;
