@@ -222,11 +222,11 @@ void App::start_improv() {
 #endif
 }
 
+// A small screen has the first lines only.
 void App::invite(const Invitation &invitation) {
     if (machine_.display == nullptr) return;  // the log has it
-    machine_.display->show_text("Wi-Fi setup", "Join " + invitation.service +
-                                                   "\nfor its page, or with\nEspressif's app\nuser " + invitation.user +
-                                                   "\ncode " + invitation.code);
+    machine_.display->show_text("Wi-Fi setup", invitation.service + "\ncode " + invitation.code + "\nuser " +
+                                                   invitation.user + "\nJoin it for its page,\nor Espressif's app");
 }
 
 void App::show_claim(const Activation &activation) {

@@ -39,6 +39,8 @@ std::uint8_t next_random = 0;
 namespace fake::i2c {
 bool answers = true;
 std::map<int, std::string> registers;
+int address = 0;
+std::vector<std::string> written;
 }  // namespace fake::i2c
 
 namespace fake::lights {
@@ -180,7 +182,17 @@ esp_err_t gpio_set_level(gpio_num_t gpio, uint32_t level) {
 esp_err_t i2c_new_master_bus(const i2c_master_bus_config_t *, i2c_master_bus_handle_t *) {
     return ESP_OK;
 }
-esp_err_t i2c_master_bus_add_device(i2c_master_bus_handle_t, const i2c_device_config_t *, i2c_master_dev_handle_t *) {
+esp_err_t i2c_master_bus_add_device(i2c_master_bus_handle_t, const i2c_device_config_t *config,
+                                    i2c_master_dev_handle_t *) {
+    i2c::address = config->device_address;
+    return ESP_OK;
+}
+esp_err_t i2c_master_transmit(i2c_master_dev_handle_t, const uint8_t *out, size_t size, int timeout_ms) {
+    if (!i2c::answers) {
+        rtos::pass(std::int64_t{timeout_ms} * 1000);
+        return ESP_ERR_TIMEOUT;
+    }
+    i2c::written.emplace_back(reinterpret_cast<const char *>(out), size);
     return ESP_OK;
 }
 esp_err_t i2c_master_transmit_receive(i2c_master_dev_handle_t, const uint8_t *out, size_t, uint8_t *in, size_t size,

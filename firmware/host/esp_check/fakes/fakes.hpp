@@ -238,6 +238,8 @@ std::uint32_t connect(esp_err_t (*attach)(void *), std::uint32_t flags);
 namespace i2c {
 extern bool answers;
 extern std::map<int, std::string> registers;  // of the one device
+extern int address;                           // of it
+extern std::vector<std::string> written;      // each without an answer
 }  // namespace i2c
 
 namespace core_dump {

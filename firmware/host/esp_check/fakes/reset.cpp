@@ -98,6 +98,8 @@ void reset_chip() {
     chip::next_random = 0;
     i2c::answers = true;
     i2c::registers.clear();
+    i2c::address = 0;
+    i2c::written.clear();
     lights::duty.clear();
     lights::pin.clear();
     lights::rgb = 0;

@@ -34,6 +34,7 @@ extern "C" {
 esp_err_t i2c_new_master_bus(const i2c_master_bus_config_t *config, i2c_master_bus_handle_t *bus);
 esp_err_t i2c_master_bus_add_device(i2c_master_bus_handle_t bus, const i2c_device_config_t *config,
                                     i2c_master_dev_handle_t *device);
+esp_err_t i2c_master_transmit(i2c_master_dev_handle_t device, const uint8_t *out, size_t out_size, int timeout_ms);
 esp_err_t i2c_master_transmit_receive(i2c_master_dev_handle_t device, const uint8_t *out, size_t out_size, uint8_t *in,
                                       size_t in_size, int timeout_ms);
 }
