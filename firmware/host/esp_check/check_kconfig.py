@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kconfig and what uses it: check_kconfig.py FIRMWARE_FOLDER.
 
-Reads main/Kconfig.projbuild for each chip, as idf.py does, and looks whether
+Reads every Kconfig.projbuild for each chip, as idf.py does, and looks whether
 every CONFIG_FLEET_* of the sources, of the stubs and of the sdkconfig files is an
 option of it, and every option is used. Options of ESP-IDF itself are not known
 here. Needs python3-kconfiglib.
@@ -26,19 +26,20 @@ config BT_ENABLED
 config SPIRAM
     bool "PSRAM"
 {chips}
-rsource "{file}"
+{files}
 """
 
 
-def load(file, chip):
+def load(files, chip):
     chips = "\n".join(
         f"config IDF_TARGET_{c.upper()}\n    bool\n    default {'y' if c == chip else 'n'}" for c in CHIPS
     )
     with tempfile.TemporaryDirectory() as folder:
         top = pathlib.Path(folder) / "Kconfig"
-        copy = pathlib.Path(folder) / "Kconfig.projbuild"
-        copy.write_text(file.read_text())
-        top.write_text(AROUND.format(chips=chips, file=copy.name))
+        for number, file in enumerate(files):
+            (pathlib.Path(folder) / str(number)).write_text(file.read_text())
+        sources = "\n".join(f'rsource "{number}"' for number in range(len(files)))
+        top.write_text(AROUND.format(chips=chips, files=sources))
         config = kconfiglib.Kconfig(str(top), warn_to_stderr=False)
     return config
 
@@ -56,7 +57,7 @@ def problems_of(config, root):
 
 def uses(root):
     """Every file that may name an option, and the names in it."""
-    files = [p for d in ("main", "boards", "components", "host/stubs") for p in (root / d).rglob("*")]
+    files = [p for d in ("main", "boards", "components", "examples", "host/stubs") for p in (root / d).rglob("*")]
     files += [root / "CMakeLists.txt", *root.glob("sdkconfig*")]
     for file in files:
         if file.is_file() and file.suffix not in (".pem", ".yml") and file.name != "Kconfig.projbuild":
@@ -74,10 +75,10 @@ def set_values(config, root):
 
 
 def main(root):
-    file = root / "main" / "Kconfig.projbuild"
+    files = [root / "main" / "Kconfig.projbuild", *sorted(root.glob("components/*/Kconfig.projbuild"))]
     problems = []
     for chip in CHIPS:
-        config = load(file, chip)
+        config = load(files, chip)
         problems += [f"{chip}: {p}" for p in problems_of(config, root)]
     options = {s.name for s in config.unique_defined_syms if s.name.startswith("FLEET_")}
     named, used = set(), set()
