@@ -158,7 +158,7 @@ void App::watch_network() {
     }
     if (--until_invite_ > 0) return;
     if (provisioning_.running()) {
-        provisioning_.give_way();
+        provisioning_.close();
         until_invite_ = retry_minutes;
     } else {
         // A device in use keeps its code even if only the log shows it: whoever disturbs its

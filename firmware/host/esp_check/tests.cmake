@@ -8,7 +8,7 @@ file(GLOB test_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/tests/*.cpp)
 function(esp_tests name idf target board)
     add_executable(${name} ${fleet_esp_sources} ${firmware}/main/app.cpp ${firmware}/boards/${board}/board.cpp
                    ${fake_sources} ${test_sources})
-    # The clock of the machine is nobody's toy: the port sets a fake one.
+    # The port sets a fake clock, not that of the machine.
     target_compile_definitions(${name} PRIVATE FLEET_STUB_IDF=${idf} FLEET_STUB_TARGET_${target} ${ARGN}
         settimeofday=fake_settimeofday gettimeofday=fake_gettimeofday)
     target_include_directories(${name} PRIVATE ${stubs} ${firmware}/main ${firmware}/components/fleet_esp/include

@@ -120,11 +120,11 @@ TEST_SUITE("config") {
         CHECK(c.store.integer("heartbeat_s") == 30);  // not 31: that was on trial, too
         CHECK(c.store.version() == 1);
         CHECK(c.store.reverted() == 3);
-        CHECK(c.store.untold());
+        CHECK(c.store.unreported());
         CHECK_FALSE(c.store.on_trial());
         Config after(store);
         CHECK(after.store.integer("heartbeat_s") == 30);
-        CHECK(after.store.untold());
+        CHECK(after.store.unreported());
     }
 
     TEST_CASE("a newer proposal says more than one that was taken back") {
@@ -132,10 +132,10 @@ TEST_SUITE("config") {
         Config c(store);
         c.propose("{\"version\":1,\"values\":{}}");
         c.store.tick(config_trial_us, false);
-        REQUIRE(c.store.untold());
+        REQUIRE(c.store.unreported());
         CHECK(c.propose("{\"version\":2,\"values\":{\"heartbeat_s\":30}}") == "");
-        CHECK_FALSE(c.store.untold());
-        c.store.told();  // of a message that was on its way
+        CHECK_FALSE(c.store.unreported());
+        c.store.reported();  // of a message that was on its way
         CHECK(c.store.on_trial());
         c.store.tick(config_trial_us, true);
         CHECK(c.store.version() == 2);
@@ -150,14 +150,14 @@ TEST_SUITE("config") {
         CHECK(after.store.integer("heartbeat_s") == 60);
         CHECK(after.store.version() == 0);
         CHECK(after.store.reverted() == 7);
-        CHECK(after.store.untold());
+        CHECK(after.store.unreported());
         Config again(store);
-        CHECK(again.store.untold());
+        CHECK(again.store.unreported());
         CHECK(again.store.reverted() == 7);
-        again.store.told();
-        CHECK_FALSE(again.store.untold());
+        again.store.reported();
+        CHECK_FALSE(again.store.unreported());
         Config later(store);
-        CHECK_FALSE(later.store.untold());
+        CHECK_FALSE(later.store.unreported());
         CHECK(later.store.reverted() == 0);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request costs: nothing from the heap but the nodes of its own JSON.
+// What a request costs: nothing from the heap but the nodes of the JSON.
 #include "fleet/session.hpp"
 #include "fleet/unit.hpp"
 #include "machine.hpp"
@@ -136,7 +136,7 @@ TEST_SUITE("heap") {
     TEST_CASE("the worst request is bounded before it is parsed") {
         Counted c;
         const Hooks hooks;
-        // As many values as are taken, each with a key and a text of its own.
+        // As many values as are taken, each with another key and another text.
         std::string values = "{\"type\":\"mcp\",\"payload\":{\"0\":\"\"";
         for (int i = 100; i < 215; i++)
             values += ",\"key-" + std::to_string(i) + "\":\"text of some length\"";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole fake machine: what it is told to be, what it did.
+// A whole fake machine: what it is to be, what it did.
 #pragma once
 
 #include "fakes.hpp"
@@ -40,7 +40,7 @@ public:
     std::int64_t fixed_random = -1;  // every byte, if not -1
 };
 
-// FakeHttp serves files by URL, with Range and ETag, and fails as told.
+// FakeHttp serves files by URL, with Range and ETag, and fails as scripted.
 class FakeHttp : public HttpClient {
 public:
     Result<HttpResponse> get(std::string_view url, std::int64_t range_from,

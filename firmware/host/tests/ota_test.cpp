@@ -90,7 +90,7 @@ TEST_SUITE("ota") {
         CHECK(f.m.updater.running().state == SlotState::valid);
         f.flow->prove_online();
         f.reboot();
-        CHECK(f.reports.size() == 2);  // told once
+        CHECK(f.reports.size() == 2);  // reported once
         f.m.executor.run_for(10 * 60'000);
         CHECK(f.m.updater.current == 1);
     }
@@ -288,17 +288,17 @@ TEST_SUITE("ota") {
 
     TEST_CASE("a restart before the upgrade was done is told, once") {
         OtaFixture f;
-        const std::string told = "j1 upgrade failed canceled: the device restarted before the switch";
+        const std::string expected = "j1 upgrade failed canceled: the device restarted before the switch";
         REQUIRE(f.flow->start(f.order(), "j1").ok());
         f.reboot();
-        CHECK(f.last() == told);
+        CHECK(f.last() == expected);
         const std::size_t reports = f.reports.size();
         f.reboot();
         CHECK(f.reports.size() == reports);
         f.m.http.files.clear();
         REQUIRE(f.flow->start(f.order(), "j2").ok());
         f.m.executor.run_for(60 * 60'000);
-        REQUIRE(f.last().rfind("j2 upgrade failed", 0) == 0);  // told already
+        REQUIRE(f.last().rfind("j2 upgrade failed", 0) == 0);  // reported already
         f.reboot();
         CHECK(f.last() != "j2 upgrade failed canceled: the device restarted before the switch");
     }
@@ -374,7 +374,7 @@ TEST_SUITE("ota") {
         f.m.http.cut_at = {100'000};
         f.m.http.on_piece = [&] { f.m.http.etag = "\"two\""; };
         FirmwareOrder any = f.order();
-        any.sha256.clear();  // the ETag alone tells the two apart
+        any.sha256.clear();  // the ETag alone distinguishes the two
         REQUIRE(f.flow->start(any, "j").ok());
         f.m.executor.settle();
         f.m.http.files[image_url] = second;
@@ -671,7 +671,7 @@ TEST_SUITE("ota") {
 TEST_SUITE("power") {
     // Cuts the power at the n-th step that changes flash or settings, for every n
     // until an upgrade comes through whole. Whatever the cut, the device comes
-    // back on a sound image, and an upgrade ordered anew succeeds.
+    // back on a sound image, and an upgrade ordered again succeeds.
     TEST_CASE("cut at every step of an upgrade") {
         for (int cut = 1;; cut++) {
             OtaFixture f;

@@ -16,7 +16,7 @@ using namespace fleet::test;
 
 namespace {
 
-// ThreadExecutor runs work on a thread of its own, and the rest when pumped.
+// ThreadExecutor runs work on another thread, and the rest when pumped.
 class ThreadExecutor : public Executor {
 public:
     ~ThreadExecutor() override {

@@ -244,7 +244,7 @@ TEST_SUITE("unit") {
             f.m.executor.forget();
             kept.values = f.m.store.values;
         }
-        const std::string told = "\"config\":{\"version\":0,\"on_trial\":false,\"reverted\":4,";
+        const std::string expected = "\"config\":{\"version\":0,\"on_trial\":false,\"reverted\":4,";
         const bool wanted[] = {false, true, false};  // a start without a broker in between
         for (int start = 0; start < 3; start++) {
             UnitFixture f;
@@ -252,7 +252,7 @@ TEST_SUITE("unit") {
             f.start();
             if (start > 0) f.m.transport.connect();
             f.m.executor.run_for(1'000);
-            CHECK(f.sent(told) == wanted[start]);
+            CHECK(f.sent(expected) == wanted[start]);
             f.m.executor.forget();
             kept.values = f.m.store.values;
         }
@@ -352,7 +352,7 @@ TEST_SUITE("unit") {
         f.start();
         REQUIRE_FALSE(f.configure("{\"version\":1,\"values\":{\"telemetry\":false}}").refused());
         f.m.transport.connect();
-        f.m.executor.run_for(1'000);  // what the configuration had to tell
+        f.m.executor.run_for(1'000);  // what the configuration had to report
         f.m.transport.drop();
         f.m.executor.run_for(3'000);
         f.m.transport.connect();

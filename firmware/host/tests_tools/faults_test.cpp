@@ -129,7 +129,7 @@ TEST_SUITE("vdevice faults") {
         StubFleet fleet("");
         const TlsFront web(fleet.http_port(), "127.0.0.1"), broker(fleet.mqtt_port(), name);
         const TlsFront stranger(1, name);
-        fleet.told_port = broker.port();
+        fleet.stated_port = broker.port();
         TempDir dir;
         put_file(dir / "ca.pem", web.certificate() + (trusted.empty() ? broker : stranger).certificate());
         const std::string host = name == "localhost" ? name : "127.0.0.1";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vdevice program as a process of its own.
+// The vdevice program as a separate process.
 #pragma once
 
 #include <sys/types.h>

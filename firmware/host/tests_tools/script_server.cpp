@@ -69,8 +69,8 @@ ScriptServer::ScriptServer(std::vector<Script> scripts) : listener_(::socket(AF_
         for (const Script &script : scripts) {
             const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
             if (fd < 0) return;
-            const timeval patience{2, 0};
-            ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+            const timeval read_timeout{2, 0};
+            ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read_timeout, sizeof read_timeout);
             Peer peer(fd);
             script(peer);
             ::close(fd);

@@ -124,7 +124,7 @@ std::string StubFleet::poll_answer(const std::string &head) {
     }
     std::string body =
         R"({"server_time":{"timestamp":1786147200000,"timezone_offset":480},"mqtt":{"endpoint":"127.0.0.1:)" +
-        std::to_string(told_port != 0 ? told_port.load() : mqtt_port_) +
+        std::to_string(stated_port != 0 ? stated_port.load() : mqtt_port_) +
         R"(","client_id":"u","publish_topic":"up","keepalive":60})";
     if (header(head, "User-Agent").find("/1.0.0") != std::string::npos && offers_left-- > 0) {
         body +=

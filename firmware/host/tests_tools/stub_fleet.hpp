@@ -16,14 +16,14 @@ namespace fleet::test {
 class StubFleet {
 public:
     // The image is of version 1.1.0. With a key, devices have to prove that they
-    // have it before they are told the broker.
+    // have it before they are given the broker.
     explicit StubFleet(std::string image, std::string key = "");
     ~StubFleet();
     std::string poll_url() const;
 
     std::atomic<int> offers_left{1000};
     std::atomic<int> polls{0}, downloads{0}, resumed{0}, connections{0};
-    std::atomic<std::uint16_t> told_port{0};  // of the broker, in place of its own
+    std::atomic<std::uint16_t> stated_port{0};  // of the broker, instead of its
 
     std::uint16_t http_port() const { return http_port_; }
     std::uint16_t mqtt_port() const { return mqtt_port_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of its own for a test, gone at the end.
+// A directory for one test, gone at the end.
 #pragma once
 
 #include <cstdlib>

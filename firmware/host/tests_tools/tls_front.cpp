@@ -33,7 +33,7 @@ void extend(X509 *certificate, int kind, const std::string &value) {
     X509_EXTENSION_free(extension);
 }
 
-// Two authorities of one name could not be told apart.
+// Two authorities of one name could not be distinguished.
 std::string unique_name() {
     static std::atomic<int> count{0};
     return "authority " + std::to_string(++count);
@@ -119,8 +119,8 @@ void TlsFront::accept() {
     for (;;) {
         const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd < 0) return;
-        const timeval patience{3, 0};
-        ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        const timeval read_timeout{3, 0};
+        ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read_timeout, sizeof read_timeout);
         threads_.emplace_back([this, fd] { serve(fd); });
     }
 }

@@ -209,7 +209,7 @@ TEST_SUITE("tools") {
 
     TEST_CASE("new lines are sent as they come, for a time") {
         Bench bench;
-        const auto told = [&bench] {
+        const auto sent_log = [&bench] {
             bench.transport.sent.clear();
             bench.executor.later();
             std::string all;
@@ -222,26 +222,26 @@ TEST_SUITE("tools") {
         CHECK(is_refused(bench.call("self.logs.stream", R"({"seconds":601})")));
         CHECK(is_refused(bench.call("self.logs.stream", R"({"seconds":1,"level":"loud"})")));
         CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":600})")));
-        CHECK(told() == "");
+        CHECK(sent_log() == "");
         bench.log.write(LogLevel::info, "t", "line \"one\"");
         bench.log.write(LogLevel::warn, "t", "line two");
-        const std::string first = told();
+        const std::string first = sent_log();
         CHECK(has(first, R"("tag":"t","text":"line \"one\""})"));
         CHECK(has(first, "line two"));
         CHECK(has(first, R"("dropped":0}})"));
         CHECK_FALSE(has(first, "before"));
-        CHECK(told() == "");
+        CHECK(sent_log() == "");
 
         CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":600,"level":"warn"})")));
         bench.log.write(LogLevel::info, "t", "too quiet");
         bench.log.write(LogLevel::error, "t", "loud");
-        const std::string second = told();
+        const std::string second = sent_log();
         CHECK(has(second, "loud"));
         CHECK_FALSE(has(second, "too quiet"));
 
         for (int i = 0; i < 40; ++i)
             bench.log.write(LogLevel::error, "t", std::string(100, 'x') + std::to_string(i));
-        const std::string third = told(), fourth = told();
+        const std::string third = sent_log(), fourth = sent_log();
         CHECK(third.size() <= 2048);
         CHECK(has(third, "x0\""));
         CHECK_FALSE(has(fourth, "x0\""));
@@ -249,8 +249,8 @@ TEST_SUITE("tools") {
 
         CHECK(is_true(bench.call("self.logs.stream", R"({"seconds":0})")));
         bench.log.write(LogLevel::error, "t", "unheard");
-        CHECK(told() == "");
-        CHECK(told() == "");
+        CHECK(sent_log() == "");
+        CHECK(sent_log() == "");
     }
 
     TEST_CASE("upgrades and the way back say what is wrong with them") {

@@ -37,9 +37,9 @@ public:
     }
     void watch(Device &device) {
         thread_ = std::thread([this, &device] {
-            const timespec patience{0, 100'000'000};
+            const timespec poll_interval{0, 100'000'000};
             while (!over_) {
-                if (sigtimedwait(&set_, nullptr, &patience) > 0) device.stop();
+                if (sigtimedwait(&set_, nullptr, &poll_interval) > 0) device.stop();
             }
         });
     }

@@ -59,7 +59,7 @@ void Boot::poll_again() {
     poll();
 }
 
-void Boot::hurry(std::uint32_t ms) {
+void Boot::bring_forward(std::uint32_t ms) {
     if (poll_us_ != 0 && machine_.clock->mono_us() + std::int64_t{ms} * 1000 < poll_us_) plan(ms);
 }
 

@@ -80,13 +80,13 @@ void ConfigStore::read_confirmed() {
 void ConfigStore::load() {
     if (read(trial_key)) {
         reverted_ = version_;
-        untold_ = true;
+        unreported_ = true;
     }
     read_confirmed();
 }
 
-void ConfigStore::told() {
-    if (untold_) end_trial();
+void ConfigStore::reported() {
+    if (unreported_) end_trial();
 }
 
 Refusal ConfigStore::propose(JsonView document, std::int64_t trial_ends_us) {
@@ -108,7 +108,7 @@ Refusal ConfigStore::propose(JsonView document, std::int64_t trial_ends_us) {
         return {"The configuration could not be stored", {}};
     }
     on_trial_ = true;
-    untold_ = false;
+    unreported_ = false;
     trial_ends_ = trial_ends_us;
     changed();
     return {};
@@ -121,7 +121,7 @@ void ConfigStore::tick(std::int64_t now_us, bool broker_up) {
 
 void ConfigStore::end_trial() {
     static const char *const keys[] = {trial_key, nullptr};
-    on_trial_ = untold_ = false;
+    on_trial_ = unreported_ = false;
     erase_all(store_, keys);
 }
 
@@ -134,7 +134,7 @@ void ConfigStore::confirm() {
 void ConfigStore::revert() {
     reverted_ = version_;
     on_trial_ = false;
-    untold_ = true;
+    unreported_ = true;
     read_confirmed();
     changed();
 }

@@ -98,7 +98,7 @@ Status Download::reread() {
         written_ += static_cast<std::uint32_t>(n);
         machine_.system->feed_watchdog();
     }
-    told_ = written_;
+    reported_ = written_;
     return open_head();
 }
 
@@ -144,8 +144,8 @@ Status Download::write(Bytes chunk) {
     sum_->update(chunk);
     written_ += static_cast<std::uint32_t>(chunk.size);
     // Every piece would flood the executor; this is often enough to report and to save.
-    if (written_ - told_ >= result_.total / 50 || written_ == result_.total) {
-        told_ = written_;
+    if (written_ - reported_ >= result_.total / 50 || written_ == result_.total) {
+        reported_ = written_;
         progress_(written_);
     }
     return {};

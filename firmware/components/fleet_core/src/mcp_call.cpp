@@ -11,7 +11,7 @@ namespace {
 constexpr char last_disruptive_key[] = "last_disruptive";  // 15 characters, NVS's limit
 
 // A redelivery of the call that caused a restart comes with the first
-// connections after it; later the same bytes are taken for a new wish.
+// connections after it; later the same bytes are taken for a new call.
 constexpr std::int64_t redelivery_us = 10LL * 60 * 1000 * 1000;
 
 }  // namespace
@@ -77,7 +77,7 @@ std::uint32_t McpServer::now_s() const {
     return clock_ ? static_cast<std::uint32_t>(clock_->mono_us() / 1'000'000) : 0;
 }
 
-// repeated answers a request that was run before, and tells whether it was.
+// repeated answers a request that was run before, and reports whether it was.
 bool McpServer::repeated(const Request &request, const Tool &tool) {
     if (tool.info->repeat == Repeat::reads) return false;
     const Seen seen = ring_.look(request.digest, now_s());

@@ -13,9 +13,9 @@ std::size_t page_of(const McpOptions &o) {
     return o.page_bytes < 2560 ? 2560 : o.page_bytes;
 }
 
-// echoable tells whether an id can be answered: a string or an integer, not
+// is_valid_id reports whether an id can be answered: a string or an integer, not
 // longer than we keep.
-bool echoable(JsonView id, std::string_view raw) {
+bool is_valid_id(JsonView id, std::string_view raw) {
     if (raw.empty() || raw.size() > McpServer::max_id) return false;
     return id.is_string() || (id.is_number() && raw.find_first_of(".eE") == std::string_view::npos);
 }
@@ -50,7 +50,7 @@ void McpServer::handle(const Envelope &envelope) {
     if (method.substr(0, 13) == "notifications") return;
     const JsonView id = payload.member("id");
     const std::string_view raw_id = raw_member(envelope.raw_payload(), "id");
-    const Request request{echoable(id, raw_id) ? raw_id : no_id, digest_request(envelope.raw_payload()),
+    const Request request{is_valid_id(id, raw_id) ? raw_id : no_id, digest_request(envelope.raw_payload()),
                           payload.member("params"), envelope.operator_scope()};
     if (!id.exists()) return error(no_id, RpcError::invalid_request, "The request has no id");
     if (request.id == no_id)
@@ -110,7 +110,7 @@ void McpServer::error(std::string_view id, RpcError code, const char *before, st
                       std::string_view after) {
     JsonWriter w = begin_reply(id);
     w.begin_object("error").member("code", static_cast<int>(code));
-    // A name from the request may be long; what is told of it need not be.
+    // A name from the request may be long; what is repeated of it need not be.
     w.key("message").open_text().append(before).append(name.substr(0, 128)).append(after).close_text();
     w.end_object();
     end_reply(w);

@@ -13,7 +13,7 @@
 namespace fleet {
 namespace {
 
-// What the broker tells the others if the device is gone without a word.
+// What the broker publishes once the device is gone without a DISCONNECT.
 constexpr char gone_will[] =
     "{\"session_id\":\"\",\"type\":\"mcp\",\"payload\":{\"jsonrpc\":\"2.0\",\"method\":\"notifications/gone\","
     "\"params\":{}}}";
@@ -66,7 +66,7 @@ void Unit::wire() {
     };
     ota_.on_report = [this](const JobReport &r) { report(r); };
     ota_.before_restart = [this] { leave(); };
-    config_.on_change = [this] { tell_config(); };
+    config_.on_change = [this] { report_config(); };
     machine_.transport->on_message = [this](Bytes b) { received(b); };
     machine_.transport->on_too_long = [this] { server_.refuse_text({Code::invalid, "message is too long"}); };
     machine_.transport->on_stopped = [this] { restart_now(); };
@@ -138,8 +138,8 @@ void Unit::plan_reconnect(std::uint32_t ms) {
 }
 
 void Unit::network_up() {
-    const std::uint32_t ms = random_below(hurry_ms);
-    boot_.hurry(ms);
+    const std::uint32_t ms = random_below(network_up_wait_ms);
+    boot_.bring_forward(ms);
     if (link_ != Link::waiting || refusals_ > 0) return;
     if (machine_.clock->mono_us() + std::int64_t{ms} * 1000 < reconnect_us_) plan_reconnect(ms);
 }
@@ -157,10 +157,10 @@ void Unit::on_state(TransportState state) {
     refusals_ = 0;
     last_message_us_ = machine_.clock->mono_us();
     published_ = false;
-    birth_ = true;
+    birth_due_ = true;
     if (options_.hello) (void)send(hello_message);
     send_telemetry();
-    if (config_.untold()) tell_config();
+    if (config_.unreported()) report_config();
     flush();
 }
 

@@ -39,10 +39,10 @@ void Unit::report(const JobReport &job) {
     notify(job_method, Keep::always, [&](JsonWriter &w) { write_job(w, job, machine_.clock->unix_ms()); });
 }
 
-void Unit::tell_config() {
-    if (config_.untold() && !online()) return;  // on_state tells it, after a restart too
+void Unit::report_config() {
+    if (config_.unreported() && !online()) return;  // on_state reports it, after a restart too
     notify("notifications/config", Keep::always, [this](JsonWriter &w) { w.key("config"), config_.write(w); });
-    config_.told();
+    config_.reported();
 }
 
 std::uint32_t Unit::heartbeat_ms() const {
@@ -73,7 +73,7 @@ Vitals Unit::vitals() const {
     v.dropped = outbox_.dropped();
     v.reconnects = reconnects_;
     v.config_version = config_.version();
-    v.birth = birth_;
+    v.birth = birth_due_;
     return v;
 }
 
@@ -81,11 +81,11 @@ void Unit::send_telemetry() {
     if (!config_.boolean("telemetry")) return;
     const Vitals v = vitals();
     notify(telemetry_method, Keep::spare, [&](JsonWriter &w) { write_telemetry(w, machine_, v); });
-    birth_ = false;
+    birth_due_ = false;
 }
 
 // keep_heartbeat keeps one now and then for the time after; without a clock
-// nobody could tell when it was.
+// its time would be unknown.
 void Unit::keep_heartbeat() {
     const std::int64_t now = machine_.clock->mono_us();
     if (!config_.boolean("telemetry") || !machine_.clock->synced() || now - last_kept_us_ < offline_beat_us) return;

@@ -134,7 +134,7 @@ Result<HttpResponse> HttpExchange::answer() {
     head.status = esp_http_client_get_status_code(client_);
     if (head.status <= 0) return Status{Code::unavailable, "the answer was no HTTP"};
     head.etag = etag_;
-    // 0 stands for "not stated" as well as for an empty body; both read as empty.
+    // 0 means "not stated" as well as an empty body; both read as empty.
     if (length > 0 && !esp_http_client_is_chunked_response(client_)) head.content_length = length;
     return head;
 }

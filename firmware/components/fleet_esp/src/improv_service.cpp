@@ -69,7 +69,7 @@ void ImprovService::wait_for_network(unsigned attempt, std::uint32_t waited_ms) 
         hooks_.send(improv::encode_result(Command::send_wifi, &hooks_.next_url, hooks_.next_url.empty() ? 0 : 1));
         return;
     }
-    if (waited_ms >= patience_ms) {
+    if (waited_ms >= join_timeout_ms) {
         joining_ = false;
         hooks_.give_up();
         fail(Error::no_connection);

@@ -17,7 +17,7 @@ namespace fleet::esp {
 
 namespace {
 
-constexpr TickType_t patience = pdMS_TO_TICKS(20);
+constexpr TickType_t lock_timeout = pdMS_TO_TICKS(20);
 
 __NOINIT_ATTR std::uint32_t kept_memory[CONFIG_FLEET_LOG_BYTES / 4];
 
@@ -50,7 +50,7 @@ int on_log(const char *format, va_list args) {
     va_copy(copy, args);
     // Whoever holds the lock may be logging itself, or be slow: the console gets
     // the line in any case.
-    if (xSemaphoreTake(lock, patience) == pdTRUE) {
+    if (xSemaphoreTake(lock, lock_timeout) == pdTRUE) {
         keep(format, copy);
         xSemaphoreGive(lock);
     }

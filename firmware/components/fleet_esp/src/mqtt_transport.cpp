@@ -18,7 +18,7 @@ constexpr int connect_timeout_ms = 10000;
 // is to end; 5 s by default.
 constexpr int reconnect_timeout_ms = 100;
 constexpr int task_stack = 6144;
-constexpr std::size_t message_cost = 64;  // of heap, beside its bytes
+constexpr std::size_t message_cost = 64;  // of heap, besides its bytes
 
 void set_address(esp_mqtt_client_config_t &config, const BrokerSettings &settings, const ServerTrust &trust) {
     config.broker.address.hostname = settings.host.c_str();

@@ -43,7 +43,7 @@ std::string make_code(const System &system) {
     return code;
 }
 
-// The last three bytes of the MAC tell devices on one desk apart.
+// The last three bytes of the MAC distinguish the devices on one desk.
 std::string make_name(const char *prefix, const std::string &mac) {
     std::string name = std::string(prefix) + "-";
     for (std::size_t i = 9; i < mac.size(); ++i) {
@@ -209,7 +209,7 @@ void Provisioning::handle(network_prov_cb_event_t event) {
     if (event == NETWORK_PROV_END) end();
 }
 
-void Provisioning::give_way() {
+void Provisioning::close() {
     if (!running_) return;
     running_ = false;
     network_prov_mgr_deinit();

@@ -41,7 +41,7 @@ int read_line(void *buffer, std::size_t size) {
     return usb_serial_jtag_read_bytes(buffer, size, portMAX_DELAY);
 }
 
-// Nobody may be listening: better to lose bytes than to wait.
+// There may be no listener: better to lose bytes than to wait.
 void write_line(const void *bytes, std::size_t size) {
     usb_serial_jtag_write_bytes(bytes, size, pdMS_TO_TICKS(100));
 }

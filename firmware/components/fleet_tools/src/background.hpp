@@ -18,7 +18,7 @@ struct Outcome {
     Outcome(Code code, const char *why, int number) : status(code, why), http(number) {}
 };
 
-// A Job is work with a URL. It is made anew for each call, and deleted with its
+// A Job is work with a URL. Each call makes one, and deleted with its
 // answer.
 struct Job {
     using Run = Outcome (*)(const Job &);
@@ -28,7 +28,7 @@ struct Job {
     Run run;
     Ticket ticket;
     std::string url;
-    int number = 0;     // what the job wants to know beside its URL
+    int number = 0;     // what the job wants to know besides its URL
     bool flag = false;  // the same
     Outcome outcome;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ESP-IDF played on the host: each namespace is one part of it, with what tests
-// script and what they look at. Nothing runs by itself; time passes only while
+// script and what they look at. Nothing runs on its own; time passes only while
 // somebody waits.
 #pragma once
 
@@ -36,8 +36,8 @@ extern int tasks;                                    // made
 extern std::map<std::string, std::uint32_t> stacks;  // bytes never used, by task
 extern int tasks_to_refuse;                          // from the first on
 extern int watchdog_feeds;
-extern std::int64_t last_feed_us, longest_hunger_us;  // between two feeds
-extern std::int64_t longest_turn_us;                  // of the executor, without its waiting
+extern std::int64_t last_feed_us, longest_unfed_us;  // between two feeds
+extern std::int64_t longest_turn_us;                 // of the executor, without its waiting
 // pass lets time go by; the tasks of esp-mqtt run meanwhile.
 void pass(std::int64_t us);
 // run lets the executor and its worker work for so long of fake time.
@@ -170,7 +170,7 @@ extern wifi_config_t configured;
 extern esp_err_t srp_result, configure_result;
 extern void *shared_server;     // an httpd_handle_t of the firmware's
 extern bool shared_server_ran;  // when the manager removed its handlers
-void tell(network_prov_cb_event_t event);
+void raise(network_prov_cb_event_t event);
 }  // namespace provisioning
 
 // The server of the setup page.

@@ -75,7 +75,7 @@ void *shared_server = nullptr;
 bool shared_server_ran = false;
 network_prov_event_handler_t handler = {};
 
-void tell(network_prov_cb_event_t event) {
+void raise(network_prov_cb_event_t event) {
     handler.event_cb(handler.user_data, event, nullptr);
 }
 

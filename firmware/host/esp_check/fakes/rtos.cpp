@@ -17,7 +17,7 @@ int tasks = 0;
 int tasks_to_refuse = 0;
 std::map<std::string, std::uint32_t> stacks;
 int watchdog_feeds = 0;
-std::int64_t last_feed_us = 0, longest_hunger_us = 0;
+std::int64_t last_feed_us = 0, longest_unfed_us = 0;
 std::int64_t longest_turn_us = 0;
 std::int64_t waited_us = 0;  // in ulTaskNotifyTake
 int notified = 0;
@@ -142,7 +142,7 @@ esp_err_t esp_task_wdt_add(TaskHandle_t) {
 }
 esp_err_t esp_task_wdt_reset(void) {
     ++watchdog_feeds;
-    longest_hunger_us = std::max(longest_hunger_us, now_us - last_feed_us);
+    longest_unfed_us = std::max(longest_unfed_us, now_us - last_feed_us);
     last_feed_us = now_us;
     return ESP_OK;
 }

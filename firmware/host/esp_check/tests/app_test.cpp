@@ -326,7 +326,7 @@ TEST_CASE("the setup page moves the device to another fleet") {
     CHECK(fake::web::send(form).status == 200);
     unit.run(100);
     CHECK(fake::chip::restarts == 0);
-    fake::provisioning::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);
+    fake::provisioning::raise(NETWORK_PROV_WIFI_CRED_SUCCESS);
     unit.run(100);
     CHECK(unit.store.get("boot_url").value() == "https://other.example/ota/");
     CHECK(name_of(unit.store.get("broker")) == "not_found");

@@ -194,7 +194,7 @@ TEST_CASE("a limit holds against a body that drips, and the watchdog is fed") {
         CHECK(name_of(client.post("http://fleet.example.org/", nullptr, 0, Bytes(), web.body, 100'000)) == "timeout");
         CHECK(fake::rtos::now_us - begin <= 8'200'000);
         CHECK(fake::rtos::now_us - begin >= 8'000'000);
-        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+        CHECK(fake::rtos::longest_unfed_us <= 5'000'000);
     }
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("a long download that drips feeds the watchdog as long as it may last"
     http::answers = {drips(100'000)};
     const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
     CHECK(took == 30 * 60);
-    CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+    CHECK(fake::rtos::longest_unfed_us <= 5'000'000);
 }
 
 TEST_CASE("a head or a chunk's frame that drips is a stall") {
@@ -217,7 +217,7 @@ TEST_CASE("a head or a chunk's frame that drips is a stall") {
     for (int i = 0; i < 2; ++i) {
         const std::int64_t took = seconds_of([&] { CHECK(name_of(web.get()) == "timeout"); });
         CHECK(took == 15);
-        CHECK(fake::rtos::longest_hunger_us <= 5'000'000);
+        CHECK(fake::rtos::longest_unfed_us <= 5'000'000);
     }
 }
 

@@ -112,7 +112,7 @@ TEST_CASE("Espressif's protocol has its handlers on the same server, and its end
     c.method = HTTP_POST;
     c.uri = "/prov-session";
     CHECK(web::send(c).body == "protocol");
-    prov::tell(NETWORK_PROV_END);
+    prov::raise(NETWORK_PROV_END);
     s.run(10);
     CHECK(prov::shared_server_ran);
     CHECK_FALSE(web::running);
@@ -120,7 +120,7 @@ TEST_CASE("Espressif's protocol has its handlers on the same server, and its end
     CHECK(udp::closed == 1);
     REQUIRE(s.provisioning.start("FLEET", {fleet_url, false}).ok());  // and again
     CHECK(web::running);
-    s.provisioning.give_way();
+    s.provisioning.close();
     CHECK_FALSE(web::running);
     CHECK(udp::closed == 2);
 }
@@ -132,7 +132,7 @@ TEST_CASE("a submitted form goes to the manager; how it ended is on the page") {
     CHECK(has(r.body, "office"));
     CHECK(s.joined() == "office");
     CHECK(has(s.page(), "trying to join office"));
-    prov::tell(NETWORK_PROV_WIFI_CRED_FAIL);
+    prov::raise(NETWORK_PROV_WIFI_CRED_FAIL);
     s.run(10);
     CHECK(has(s.page(), "could not join"));
     prov::configure_result = ESP_FAIL;
@@ -145,18 +145,18 @@ TEST_CASE("a submitted form goes to the manager; how it ended is on the page") {
 TEST_CASE("another fleet counts once the Wi-Fi that came with it works") {
     Setup s;
     s.post("ssid=office&fleet=https%3A%2F%2Fother.example%2Fota%2F");
-    prov::tell(NETWORK_PROV_WIFI_CRED_FAIL);
+    prov::raise(NETWORK_PROV_WIFI_CRED_FAIL);
     s.run(10);
-    prov::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);  // of credentials that came another way
+    prov::raise(NETWORK_PROV_WIFI_CRED_SUCCESS);  // of credentials that came another way
     s.run(10);
     CHECK(s.fleets.empty());
     s.post("ssid=office&fleet=https%3A%2F%2Fother.example%2Fota%2F");
     CHECK(s.fleets.empty());
-    prov::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);
+    prov::raise(NETWORK_PROV_WIFI_CRED_SUCCESS);
     s.run(10);
     CHECK(s.fleets == std::vector<std::string>{"https://other.example/ota/"});
     s.post("ssid=office&fleet=http%3A%2F%2Ffleet.example.org%2Fxiaozhi%2Fota%2F");  // the same as before
-    prov::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);
+    prov::raise(NETWORK_PROV_WIFI_CRED_SUCCESS);
     s.run(10);
     CHECK(s.fleets.size() == 1);
 }
@@ -236,7 +236,7 @@ TEST_CASE("without its page the device is set up by Espressif's app") {
     CHECK(prov::started);
     CHECK(prov::shared_server == nullptr);
     CHECK(udp::opened == 0);
-    provisioning.give_way();
+    provisioning.close();
 }
 
 TEST_CASE("DHCP names the device, which answers that every name is its own") {
@@ -254,7 +254,7 @@ TEST_CASE("DHCP names the device, which answers that every name is its own") {
     udp::incoming.assign(1000, query);  // a flood does not stop the rest of the device
     s.run(100);
     CHECK(udp::sent.size() < 30);
-    s.provisioning.give_way();
+    s.provisioning.close();
     const std::size_t before = udp::sent.size();
     s.run(1000);
     CHECK(udp::sent.size() == before);
@@ -271,7 +271,7 @@ TEST_CASE("a name server that does not start costs the page nothing") {
     CHECK(provisioning.start("FLEET", {}).ok());
     CHECK(udp::closed == 1);
     CHECK(web::send({}).status == 200);
-    provisioning.give_way();
+    provisioning.close();
     CHECK(udp::closed == 1);
 }
 

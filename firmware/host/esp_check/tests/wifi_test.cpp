@@ -201,7 +201,7 @@ TEST_CASE("an invitation names the device and a new code") {
 TEST_CASE("the access point has an interface to give addresses on, once and for all") {
     Joining j;
     CHECK(wifi::access_points == 1);
-    prov::tell(NETWORK_PROV_END);
+    prov::raise(NETWORK_PROV_END);
     j.run(1);
     REQUIRE(j.provisioning.start("FLEET", {}).ok());
     CHECK(wifi::access_points == 1);
@@ -209,13 +209,13 @@ TEST_CASE("the access point has an interface to give addresses on, once and for 
 
 TEST_CASE("bad credentials are forgotten, good ones end it") {
     Joining j;
-    prov::tell(NETWORK_PROV_WIFI_CRED_FAIL);
+    prov::raise(NETWORK_PROV_WIFI_CRED_FAIL);
     j.run(1);
     CHECK(prov::resets == 1);
     CHECK(j.provisioning.running());
-    prov::tell(NETWORK_PROV_WIFI_CRED_SUCCESS);
+    prov::raise(NETWORK_PROV_WIFI_CRED_SUCCESS);
     wifi::got_ip();
-    prov::tell(NETWORK_PROV_END);
+    prov::raise(NETWORK_PROV_END);
     CHECK(prov::initialized);  // not from its own callback
     j.run(1);
     CHECK_FALSE(prov::initialized);
@@ -230,7 +230,7 @@ TEST_CASE("credentials by the serial line go through the manager while it runs")
     REQUIRE(j.provisioning.use("office", "password1").ok());
     CHECK(text_of(prov::configured.sta.ssid) == "office");
     CHECK(name_of(j.provisioning.use("", "")) == "invalid");
-    prov::tell(NETWORK_PROV_END);
+    prov::raise(NETWORK_PROV_END);
     j.run(1);
     REQUIRE(j.provisioning.use("cafe", "").ok());
     CHECK(text_of(wifi::stored.sta.ssid) == "cafe");

@@ -19,8 +19,8 @@ struct EspImage {
     AppInfo app;
     std::uint16_t chip_id = 0;
     std::uint32_t length = 0;    // header to checksum or hash
-    std::string payload;         // JSON behind the description; "" if there is none
-    std::uint32_t elf_size = 0;  // of a program for this machine at payload_offset; 0 if there is none
+    std::string payload;         // JSON behind the description; "" without one
+    std::uint32_t elf_size = 0;  // of a program for this machine at payload_offset; 0 without one
 };
 
 // read_image checks the image in the first `size` bytes of a file.

@@ -7,7 +7,7 @@
 
 namespace fleet::host {
 
-// started_from_slot tells whether this process is such a program: the slot is
+// started_from_slot reports whether this process is such a program: the slot is
 // chosen already.
 bool started_from_slot();
 

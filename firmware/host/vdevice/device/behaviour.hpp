@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the image in the slot makes the unit do: the JSON that it carries stands
-// for its program.
+// What the image in the slot makes the unit do: the JSON that it carries
+// replaces a program.
 #pragma once
 
 #include <cstdint>

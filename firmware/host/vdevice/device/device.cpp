@@ -26,7 +26,7 @@ void print(const char *where, std::string_view title, std::string_view text) {
     std::fflush(stdout);
 }
 
-// OpenSSL, and so libmosquitto, reads SSL_CERT_FILE by itself; libcurl does not.
+// OpenSSL, and so libmosquitto, reads SSL_CERT_FILE itself; libcurl does not.
 HttpLimits http_limits(const Options &o) {
     HttpLimits limits;
     const char *system = std::getenv("SSL_CERT_FILE");
@@ -147,9 +147,9 @@ void Device::begin() {
     }
     misbehave();
     behave();
-    tell_of_requests();
+    log_failed_requests();
     unit_.start();
-    tell_of_broker();
+    log_broker();
     const bool safe = unit_.crashes().safe_mode();
     Status added = add_all_tools(unit_.tools(), kit_, safe);
     if (added.ok() && !safe) added = camera_tool_.add(unit_.tools(), kit_);
@@ -159,7 +159,7 @@ void Device::begin() {
 
 // What the core keeps to itself, a person at the terminal wants to know. Called
 // before anything runs: the worker reads it.
-void Device::tell_of_requests() {
+void Device::log_failed_requests() {
     http_.on_failure = [this](std::string_view url, const Status &why) {
         const Result<Url> to = parse_url(url);  // its path may hold a secret
         log_.write(LogLevel::warn, tag, std::string(to.ok() ? to.value().host : "URL") + ": " + why.why);
@@ -167,12 +167,12 @@ void Device::tell_of_requests() {
 }
 
 // Called once the unit listens, which stays the one that acts.
-void Device::tell_of_broker() {
-    unit_hears_ = transport_.on_state;
+void Device::log_broker() {
+    unit_on_state_ = transport_.on_state;
     transport_.on_state = [this](TransportState state, Status why) {
         if (state == TransportState::up) log_.write(LogLevel::info, tag, "connected to the broker");
         if (!why.ok()) log_.write(LogLevel::warn, tag, std::string("broker: ") + why.why);
-        unit_hears_(state, why);
+        unit_on_state_(state, why);
     };
 }
 

@@ -45,8 +45,8 @@ private:
     UnitOptions unit_options() const;
     Machine machine();
     void begin();
-    void tell_of_requests();
-    void tell_of_broker();
+    void log_failed_requests();
+    void log_broker();
     void behave();
     void leak(std::int64_t bytes);
     void misbehave();
@@ -77,7 +77,7 @@ private:
     FixedBattery battery_;
     Machine machine_;
     Unit unit_;
-    Hook<void(TransportState, Status)> unit_hears_;
+    Hook<void(TransportState, Status)> unit_on_state_;
     Toolkit kit_;
     CameraTool camera_tool_;
     std::vector<std::string> leaked_;

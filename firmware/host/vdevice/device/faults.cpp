@@ -96,14 +96,14 @@ Status FaultyHttp::pass(std::int64_t at, Bytes chunk, FunctionRef<Status(Bytes)>
     return sink(Bytes{damaged});
 }
 
-Result<HttpResponse> FaultyHttp::told(std::string_view url, Result<HttpResponse> outcome) const {
+Result<HttpResponse> FaultyHttp::reported(std::string_view url, Result<HttpResponse> outcome) const {
     if (!outcome.ok() && on_failure) on_failure(url, outcome.status());
     return outcome;
 }
 
 Result<HttpResponse> FaultyHttp::get(std::string_view url, std::int64_t range_from,
                                      FunctionRef<Status(const HttpResponse &)> begin, FunctionRef<Status(Bytes)> sink) {
-    if (!connected_) return told(url, offline);
+    if (!connected_) return reported(url, offline);
     std::int64_t at = 0;
     const auto outcome = inner_.get(
         url, range_from,
@@ -116,20 +116,20 @@ Result<HttpResponse> FaultyHttp::get(std::string_view url, std::int64_t range_fr
             at += static_cast<std::int64_t>(chunk.size);
             return passed;
         });
-    return told(url, outcome);
+    return reported(url, outcome);
 }
 
 Result<HttpResponse> FaultyHttp::post(std::string_view url, const HttpHeader *headers, std::size_t header_count,
                                       Bytes body, std::string &reply, std::size_t reply_limit) {
-    if (!connected_) return told(url, offline);
-    return told(url, inner_.post(url, headers, header_count, body, reply, reply_limit));
+    if (!connected_) return reported(url, offline);
+    return reported(url, inner_.post(url, headers, header_count, body, reply, reply_limit));
 }
 
 Result<HttpResponse> FaultyHttp::post_file(std::string_view url, std::string_view file_name,
                                            std::string_view media_type,
                                            FunctionRef<Result<std::size_t>(MutableBytes)> source) {
-    if (!connected_) return told(url, offline);
-    return told(url, inner_.post_file(url, file_name, media_type, source));
+    if (!connected_) return reported(url, offline);
+    return reported(url, inner_.post_file(url, file_name, media_type, source));
 }
 
 }  // namespace fleet::host

@@ -47,7 +47,7 @@ public:
                                    FunctionRef<Result<std::size_t>(MutableBytes)> source) override;
 
 private:
-    Result<HttpResponse> told(std::string_view url, Result<HttpResponse> outcome) const;
+    Result<HttpResponse> reported(std::string_view url, Result<HttpResponse> outcome) const;
     Status pass(std::int64_t at, Bytes chunk, FunctionRef<Status(Bytes)> sink);
 
     HttpClient &inner_;

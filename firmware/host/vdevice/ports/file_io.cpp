@@ -96,15 +96,15 @@ Status write_new(const std::string &path, Bytes content) {
 }  // namespace
 
 Status replace_file(const std::string &path, Bytes content) {
-    const std::string beside = path + ".new";
+    const std::string new_path = path + ".new";
     at_step("file.begin");
-    const Status written = write_new(beside, content);
+    const Status written = write_new(new_path, content);
     if (!written.ok()) {
-        ::unlink(beside.c_str());
+        ::unlink(new_path.c_str());
         return written;
     }
     at_step("file.written");
-    if (::rename(beside.c_str(), path.c_str()) != 0) return disk_failure("a file cannot be replaced");
+    if (::rename(new_path.c_str(), path.c_str()) != 0) return disk_failure("a file cannot be replaced");
     at_step("file.renamed");
     return sync_directory_of(path);
 }

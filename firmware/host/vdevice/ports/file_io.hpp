@@ -30,7 +30,7 @@ private:
 
 Status make_directory(const std::string &path);
 Result<std::string> read_file(const std::string &path, std::size_t limit);
-// replace_file writes beside, syncs, renames, and syncs the directory.
+// replace_file writes a new file, syncs, renames, and syncs the directory.
 Status replace_file(const std::string &path, Bytes content);
 Status remove_file(const std::string &path);  // one that is not there is ok
 Status write_all(int fd, Bytes bytes, std::int64_t offset);

@@ -166,10 +166,10 @@ void MosquittoTransport::connect_to(std::string host, std::uint16_t port) {
     forced_port_ = port;
 }
 
-Status MosquittoTransport::start(const BrokerSettings &told, std::string_view will_topic, std::string_view will) {
+Status MosquittoTransport::start(const BrokerSettings &settings, std::string_view will_topic, std::string_view will) {
     stop(false);
     if (unplugged_) return {Code::unavailable, "there is no network"};
-    BrokerSettings s = told;
+    BrokerSettings s = settings;
     if (!forced_host_.empty()) s.host = forced_host_, s.port = forced_port_;
     auto link = std::make_unique<Link>();
     link->generation = ++generation_;

@@ -27,7 +27,7 @@ public:
     void stop(bool say_goodbye) override;
     Status publish(std::string_view topic, Bytes payload, int qos, bool retain) override;
 
-    // connect_to makes every connection go there, whatever start() is told.
+    // connect_to makes every connection go there, whatever start() is given.
     void connect_to(std::string host, std::uint16_t port);
     void unplug();         // there is no network from now on
     void cut();            // the fault "connection dropped": no DISCONNECT, reported as down

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Clock on Linux. Wall time is unknown until the server tells it, as on a
+// The Clock on Linux. Wall time is unknown until the server states it, as on a
 // chip without a battery; jump() is the fault of the same name.
 #pragma once
 

@@ -45,11 +45,11 @@ private:
 // Reset reasons pass execv by the environment.
 ResetReason reset_reason_from_environment();
 void keep_arguments(int argc, char **argv);
-// run_in_place puts another program in place of this one, which tells it by
+// run_in_place puts another program in place of this one, which notices by
 // bootloader_variable what a reset starts. It returns when that fails.
 constexpr char bootloader_variable[] = "VDEVICE_BOOTLOADER";
 void run_in_place(int program_fd);
-// reset starts the program anew, in the same process; safe in a signal handler.
+// reset starts the program again, in the same process; safe in a signal handler.
 [[noreturn]] void reset(ResetReason reason);
 
 }  // namespace fleet::host

@@ -21,8 +21,8 @@ public:
     Boot(const Machine &machine, std::string url);
 
     void start();
-    // hurry makes the next poll after a failed one come within so long.
-    void hurry(std::uint32_t ms);
+    // bring_forward makes the next poll after a failed one come within so long.
+    void bring_forward(std::uint32_t ms);
     bool done() const { return done_; }
     int failures() const { return failures_; }  // of polls, in a row
 

@@ -40,10 +40,10 @@ public:
     std::int64_t version() const { return version_; }
     bool on_trial() const { return on_trial_; }
     std::int64_t reverted() const { return reverted_; }  // the last version taken back; 0 for none
-    // untold: a version was taken back, and told has not been called since. That
+    // unreported: a version was taken back, and reported has not been called since. That
     // holds over restarts.
-    bool untold() const { return untold_; }
-    void told();
+    bool unreported() const { return unreported_; }
+    void reported();
     // write writes {"version":…,"on_trial":…,"reverted":…,"values":{…}}.
     void write(JsonWriter &w) const;
 
@@ -80,7 +80,7 @@ private:
     std::int64_t reverted_ = 0;
     std::int64_t trial_ends_ = 0;
     bool on_trial_ = false;
-    bool untold_ = false;
+    bool unreported_ = false;
 };
 
 }  // namespace fleet

@@ -25,7 +25,7 @@ struct DownloadPlan {
 };
 
 // DownloadResult is written by the worker; etag and total once, before the
-// first progress is told.
+// first progress is reported.
 struct DownloadResult {
     Status status;
     bool again = false;  // trying again may help
@@ -37,7 +37,7 @@ struct DownloadResult {
 
 class Download {
 public:
-    // Told now and then, and at the end.
+    // Reported now and then, and at the end.
     using Progress = Hook<void(std::uint32_t written)>;
 
     Download(const Machine &machine, const DownloadPlan &plan, const std::atomic<bool> &cancel, DownloadResult &result);
@@ -66,7 +66,7 @@ private:
     std::array<std::uint8_t, image_head_bytes> head_{};
     std::size_t head_size_ = 0;
     std::uint32_t written_ = 0;
-    std::uint32_t told_ = 0;
+    std::uint32_t reported_ = 0;
     bool begun_ = false;
     bool start_over_ = false;
     bool gone_ = false;  // the server will not have it later either

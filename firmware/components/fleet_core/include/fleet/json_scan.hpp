@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks at JSON text before a parser does: cJSON recurses and allocates as the
-// text tells it to, so hostile text has to be bounded first. The scan itself
+// text asks for it, so hostile text has to be bounded first. The scan itself
 // uses neither heap nor recursion.
 #pragma once
 
@@ -23,8 +23,8 @@ struct JsonLimits {
 Status scan_json(std::string_view text, const JsonLimits &limits);
 
 // raw_member finds the value of a member of an object, as written, so that an
-// id keeps all its digits. text must have passed scan_json. Empty if there is
-// none, or if its key is written with escapes.
+// id keeps all its digits. text must have passed scan_json. Empty if it is
+// missing, or if its key is written with escapes.
 std::string_view raw_member(std::string_view object, std::string_view key);
 
 }  // namespace fleet

@@ -59,7 +59,7 @@ public:
     // refuse answers text that is no message at all.
     void refuse_text(Status why);
     // notice composes a notification; write fills its params object. It stays
-    // until the next one, in a buffer of its own, so that a tool may notify while
+    // until the next one, in a separate buffer, so that a tool may notify while
     // it writes its result. "" if it is too long.
     std::string_view notice(std::string_view method, FunctionRef<void(JsonWriter &)> write);
     void notify(std::string_view method, FunctionRef<void(JsonWriter &)> write);
@@ -75,7 +75,7 @@ public:
 
 private:
     struct Request {
-        std::string_view id;  // as written; "null" if there is none to echo
+        std::string_view id;  // as written; "null" without one to echo
         std::uint64_t digest = 0;
         JsonView params;
         bool operator_scope = false;

@@ -105,7 +105,7 @@ private:
     DownloadPlan plan_;      // the worker reads it
     DownloadResult result_;  // of the worker
     std::string job_;
-    std::string why_;  // the last trial failed; told by the image that came back
+    std::string why_;  // why the last trial failed; the image that came back reports it
     const char *kind_ = "upgrade";
     std::atomic<bool> canceled_{false};
     OtaState state_ = OtaState::idle;

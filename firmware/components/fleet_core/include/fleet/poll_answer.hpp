@@ -30,13 +30,13 @@ struct FirmwareOrder {
     std::string sha256;     // of the whole image, hex
     std::string manifest;   // JSON text, and
     std::string signature;  // base64 of its Ed25519 signature
-    std::int64_t size = 0;  // 0: not told
+    std::int64_t size = 0;  // 0: not stated
     bool force = false;
     bool due() const { return !url.empty(); }
 };
 
 struct ServerTime {
-    std::int64_t unix_ms = 0;  // UTC; 0: not told
+    std::int64_t unix_ms = 0;  // UTC; 0: not stated
     std::int32_t zone_minutes = 0;
 };
 

@@ -10,8 +10,8 @@
 
 namespace fleet {
 
-// digest_request tells requests apart by all their bytes, id included: a server
-// that starts its ids anew is not taken for a repetition.
+// digest_request distinguishes requests by all their bytes, id included: a server
+// that starts its ids again is not taken for a repetition.
 std::uint64_t digest_request(std::string_view raw_payload);
 
 enum class Seen : std::uint8_t { never, running, answered };

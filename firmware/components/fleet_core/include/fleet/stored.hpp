@@ -11,7 +11,7 @@
 namespace fleet {
 
 std::int64_t stored_int(KvStore &store, std::string_view key, std::int64_t fallback);
-// stored_text is false, and text empty, where there is none.
+// stored_text is false, and text empty, without one.
 bool stored_text(KvStore &store, std::string_view key, std::string &text);
 
 // erase_all erases keys, ended by a null, and commits.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heartbeat: what a device tells of itself, unasked.
+// The heartbeat: what a device reports of itself, unasked.
 #pragma once
 
 #include "fleet/json_writer.hpp"
@@ -24,7 +24,7 @@ struct Vitals {
 };
 
 // write_telemetry writes the members of the notification's params. Units are in
-// the names; what a board cannot tell is left out.
+// the names; what a board does not know is left out.
 void write_telemetry(JsonWriter &w, const Machine &machine, const Vitals &vitals);
 
 // write_brief writes the few of them that a chart needs later: what happened

@@ -41,7 +41,7 @@ class Unit {
 public:
     static constexpr std::int64_t offline_restart_us = 6LL * 3600 * 1'000'000;  // without a broker: restart
     static constexpr std::uint32_t flush_ms = 50;                               // between two messages of the outbox
-    static constexpr std::uint32_t hurry_ms = 5'000;                            // at most, once the network is back
+    static constexpr std::uint32_t network_up_wait_ms = 5'000;                  // at most, once the network is back
     static constexpr std::uint32_t connect_ms = 60'000;                 // for name, TCP, TLS and CONNECT together
     static constexpr std::uint32_t goodbye_ms = 500;                    // for what is sent after the order to restart
     static constexpr std::uint32_t restart_ms = 2500;                   // from the order, whatever the broker does
@@ -71,7 +71,7 @@ public:
     // the machine: after restart_ms at the latest.
     void restart();
     Status check_url(std::string_view url) const;
-    // network_up shortens the waits for poll and broker to hurry_ms at most. Not
+    // network_up shortens the waits for poll and broker to network_up_wait_ms at most. Not
     // after a refusal: other credentials do not come with an address.
     void network_up();
 
@@ -105,7 +105,7 @@ private:
     void flush();
     void flush_next();
     void judge_config();
-    void tell_config();
+    void report_config();
     void plan_heartbeat();
     void heartbeat();
     Vitals vitals() const;
@@ -138,7 +138,7 @@ private:
     bool flushing_ = false;
     bool judging_connect_ = false;
     bool published_ = false;  // on this connection
-    bool birth_ = false;      // is to be told
+    bool birth_due_ = false;  // is to be sent
 };
 
 }  // namespace fleet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which URLs a device follows. Tools take URLs from messages: without a policy
-// the devices of a house could be sent to knock at its other doors.
+// the devices of a house could be used to reach other machines in it.
 #pragma once
 
 #include "fleet/status.hpp"

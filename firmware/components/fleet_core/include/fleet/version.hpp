@@ -5,7 +5,7 @@
 
 namespace fleet {
 
-// is_version tells whether text begins with up to six numbers joined by dots,
+// is_version reports whether text begins with up to six numbers joined by dots,
 // each of at most nine digits; what follows the digits of a part is ignored.
 bool is_version(std::string_view text);
 

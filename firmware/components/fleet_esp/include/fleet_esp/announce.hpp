@@ -10,7 +10,7 @@ namespace fleet::esp {
 // host_name gives "fleet-1a2b3c", of the last three bytes of the MAC.
 std::string host_name(const System &system);
 
-// announce tells the local network of the device, as _fleet._tcp. It offers no
+// announce publishes the device on the local network, as _fleet._tcp. It offers no
 // service there; the entry is for finding it.
 Status announce(const System &system, const BoardInfo &board);
 

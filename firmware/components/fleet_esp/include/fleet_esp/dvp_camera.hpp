@@ -20,7 +20,7 @@ struct CameraWiring {
     std::array<int, 8> data{};  // D0 to D7
 };
 
-// DvpCamera is a sensor that makes JPEGs by itself, such as the OV2640. It is there only
+// DvpCamera is a sensor that makes JPEGs itself, such as the OV2640. It is there only
 // with CONFIG_FLEET_CAMERA.
 class DvpCamera : public Camera {
 public:

@@ -7,7 +7,7 @@ namespace fleet::esp {
 
 // EfuseIdentity proves who the device is by a key burnt into its fuses, which
 // software cannot read. Chips without the HMAC peripheral, and chips whose
-// fuses nobody has burnt, have no serial and no proof.
+// fuses were not burnt, have no serial and no proof.
 class EfuseIdentity final : public Identity {
 public:
     std::string serial() const override;

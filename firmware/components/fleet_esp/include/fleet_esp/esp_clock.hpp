@@ -5,7 +5,7 @@
 
 namespace fleet::esp {
 
-// EspClock counts by esp_timer and tells the date after SNTP or the boot poll
+// EspClock counts by esp_timer and knows the date after SNTP or the boot poll
 // has set it. The system's clock holds UTC.
 class EspClock final : public Clock {
 public:

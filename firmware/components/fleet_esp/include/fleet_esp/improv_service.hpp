@@ -29,7 +29,7 @@ struct ImprovHooks {
 // ImprovService answers Improv's commands. All but scan runs on the executor.
 class ImprovService {
 public:
-    static constexpr std::uint32_t patience_ms = 30000;
+    static constexpr std::uint32_t join_timeout_ms = 30000;
 
     ImprovService(Executor &executor, const Network &network, ImprovHooks hooks)
         : executor_(executor), network_(network), hooks_(std::move(hooks)) {}

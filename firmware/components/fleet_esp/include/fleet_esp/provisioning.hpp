@@ -41,8 +41,8 @@ public:
     // start runs until credentials have worked.
     Status start(const char *name_prefix, const SetupPage &page);
     bool running() const { return running_; }
-    // give_way ends it without new credentials; the network goes back to the old.
-    void give_way();
+    // close ends it without new credentials; the network goes back to the old.
+    void close();
     // use tries credentials that came another way, by the serial line.
     Status use(std::string_view ssid, std::string_view password);
 

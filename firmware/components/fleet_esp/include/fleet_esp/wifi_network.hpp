@@ -10,7 +10,7 @@
 
 namespace fleet::esp {
 
-// WifiNetwork is one Wi-Fi station. It reconnects by itself, with back-off,
+// WifiNetwork is one Wi-Fi station. It reconnects with back-off,
 // except while somebody else drives the station: see hand_over.
 class WifiNetwork final : public Network {
 public:

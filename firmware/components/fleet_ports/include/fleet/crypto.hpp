@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primitives that a platform brings along: mbedtls on ESP-IDF, libcrypto on
-// Linux. The core has no cryptography of its own.
+// Linux. The core implements no cryptography.
 #pragma once
 
 #include "fleet/span.hpp"

@@ -60,7 +60,7 @@ struct [[nodiscard]] Status {
     [[nodiscard]] constexpr bool ok() const { return code == Code::ok; }
 };
 
-// A Result is a value or the reason why there is none.
+// A Result is a value or the reason why it is missing.
 template <typename T>
 class [[nodiscard]] Result {
 public:
