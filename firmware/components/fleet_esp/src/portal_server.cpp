@@ -187,6 +187,7 @@ esp_err_t PortalServer::serve(httpd_req_t *request) {
         const Guard guard(lock_);
         answer = portal_->handle(r);
     }
+    if (request->method == HTTP_HEAD) answer.body.clear();  // a client takes it for the next answer
     const esp_err_t err = send(request, answer);
     return too_long ? ESP_FAIL : err;
 }

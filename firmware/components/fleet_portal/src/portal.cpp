@@ -175,7 +175,7 @@ PortalAnswer Portal::page(int status, std::string_view message) const {
     }
     out += "</datalist>";
     append_field(out, "Password", "name=\"password\" type=\"password\" maxlength=\"64\"");
-    append_field(out, "Fleet", "name=\"fleet\" type=\"url\" maxlength=\"255\"", fleet_);
+    append_field(out, "The fleet's address", "name=\"fleet\" type=\"url\" maxlength=\"255\"", fleet_);
     if (!code_.empty()) append_field(out, "Code that the device shows", "name=\"code\" maxlength=\"16\" required");
     out += "<button>Join</button></form>";
     return answer;
