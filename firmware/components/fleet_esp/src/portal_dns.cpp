@@ -59,8 +59,8 @@ Status PortalDns::open() {
     if (socket_ < 0) return {Code::no_memory, "no socket for the access point's name server"};
     sockaddr_in here = {};
     here.sin_family = AF_INET;
-    here.sin_port = static_cast<in_port_t>(dns_port << 8 | dns_port >> 8);  // both chips are little-endian
-    std::memcpy(&here.sin_addr, address_.data(), address_.size());          // not on the network that it joins
+    here.sin_port = static_cast<std::uint16_t>(dns_port << 8 | dns_port >> 8);  // both chips are little-endian
+    std::memcpy(&here.sin_addr, address_.data(), address_.size());              // not on the network that it joins
     if (lwip_bind(socket_, reinterpret_cast<sockaddr *>(&here), sizeof here) == 0) return {};
     return {Code::io, "the access point's name server did not start"};
 }
