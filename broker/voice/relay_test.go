@@ -136,7 +136,7 @@ func (b *board) say(text string, timestamp uint32) {
 	}
 }
 
-// hearWithin returns the next frame, and false if there is none.
+// hearWithin returns the next frame, and false if none came.
 func (b *board) hearWithin(d time.Duration) (string, bool) {
 	b.t.Helper()
 	_ = b.udp.SetReadDeadline(time.Now().Add(d))
