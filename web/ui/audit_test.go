@@ -42,10 +42,12 @@ func TestAuditActionsHaveWords(t *testing.T) {
 	if seen < 60 {
 		t.Errorf("only %d actions found", seen)
 	}
-	for _, s := range []fleet.FanOutState{fleet.FanOutRunning, fleet.FanOutCompleted, fleet.FanOutCanceled, fleet.FanOutRefused} {
+	for _, s := range []fleet.FanOutState{fleet.FanOutRunning, fleet.FanOutCompleted, fleet.FanOutCanceled,
+		fleet.FanOutRefused} {
 		has("a fan-out's state", "fanout", string(s))
 	}
-	for _, s := range []firmware.ReleaseState{firmware.ReleaseReleased, firmware.ReleaseDeprecated, firmware.ReleaseRevoked} {
+	for _, s := range []firmware.ReleaseState{firmware.ReleaseReleased, firmware.ReleaseDeprecated,
+		firmware.ReleaseRevoked} {
 		has("a release's state", "release", string(s))
 	}
 }

@@ -46,8 +46,8 @@ type alertsAcknowledge struct {
 }
 
 func (c *alertsAcknowledge) Run(ctx context.Context) error {
-	return shown(&c.clientFlags, alertHeading, Alert.row)(c.do(ctx, http.MethodPost, "/alerts/"+url.PathEscape(c.ID)+"/acknowledge",
-		AcknowledgeInputBody{Note: &c.Note}))
+	return shown(&c.clientFlags, alertHeading, Alert.row)(c.do(ctx, http.MethodPost,
+		"/alerts/"+url.PathEscape(c.ID)+"/acknowledge", AcknowledgeInputBody{Note: &c.Note}))
 }
 
 type alertsThresholds struct {
