@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
@@ -103,12 +104,17 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 	return now, needs, err
 }
 
-// campaignNeeds are the campaigns that wait for a person.
+// campaignNeeds are the campaigns that wait for a person, without those that an
+// alert names already.
 func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
 	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Paused,
 		campaign.AwaitingApproval}, Limit: 2 * overviewRows})
+	alerts := s.Alerts.Current(viewerOf(ctx).actor())
 	for _, c := range found.Items {
-		if n, ok := ui.NewCampaignNeed(c); ok && len(needs) < overviewRows {
+		named := slices.ContainsFunc(alerts, func(a alert.Alert) bool {
+			return a.Kind == alert.CampaignStopped && a.Subject == c.ID.String()
+		})
+		if n, ok := ui.NewCampaignNeed(c); ok && !named && len(needs) < overviewRows {
 			needs = append(needs, n)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,19 @@ const (
 	// has sent fewer is provisional: the sequence numbers of another one need not
 	// follow on its own.
 	moveAfter = 3
+
+	// So many addresses are observed at once: packets from a wrong one do not make
+	// fleetd forget the right one.
+	maxCandidates = 4
 )
+
+// A candidate is an address from which packets came that may be the device's.
+type candidate struct {
+	addr netip.AddrPort
+	toc  byte   // first byte of its frames
+	last uint32 // highest sequence number received from it
+	n    int    // packets in a row
+}
 
 // A channel is the UDP side of one conversation.
 type channel struct {
@@ -37,20 +50,16 @@ type channel struct {
 
 	accept func(frame []byte, timestamp uint32, at time.Time) // may not wait, nor keep frame
 
-	mu        sync.Mutex
-	addr      netip.AddrPort // of the device; invalid before its first packet
-	candidate struct {
-		addr netip.AddrPort
-		toc  byte
-		last uint32
-		n    int
-	}
-	tocs     [4]uint64 // first bytes of the frames received from addr, as a set
-	last     uint32    // highest sequence number received
-	lastAt   time.Time
-	up       stream
-	opened   [maxFrame]byte // the packet at hand, decrypted
-	received fleet.AudioCounts
+	mu         sync.Mutex
+	addr       netip.AddrPort // of the device; invalid before its first packet
+	candidates [maxCandidates]candidate
+	tocs       [4]uint64         // first bytes of the frames received from addr, as a set
+	early      [moveAfter]uint32 // sequence numbers of the first packets
+	last       uint32            // highest sequence number received
+	lastAt     time.Time
+	up         stream
+	opened     [maxFrame]byte // the packet at hand, decrypted
+	received   fleet.AudioCounts
 
 	sending sync.Mutex
 	sender  *sender
@@ -89,15 +98,12 @@ func (c *channel) close() { c.socket.leave(c) }
 func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known, last := c.addr == from, c.last
-	if provisional := c.received.Received < moveAfter; provisional && !known {
-		last = 0
-		if from == c.candidate.addr {
-			last = c.candidate.last
-		}
+	known := c.addr == from
+	ahead, limit := h.sequence-c.last, uint32(maxAheadKnown)
+	if !known {
+		ahead, limit = c.aheadElsewhere(h.sequence, from), maxAhead
 	}
-	ahead := h.sequence - last
-	if ahead == 0 || ahead > maxAheadKnown || ahead > maxAhead && !known {
+	if ahead == 0 || ahead > limit {
 		c.received.Refused++ // replayed, out of order, or made up
 		return
 	}
@@ -107,8 +113,8 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 		d, ok := opusDuration(frame)
 		if !ok || !known && c.frame != 0 && d != c.frame && !c.heard(frame[0]) {
 			c.received.Refused++
-			if from == c.candidate.addr {
-				c.candidate.n = 0
+			if next := c.candidate(from); next != nil {
+				next.n = 0
 			}
 			return
 		}
@@ -126,12 +132,48 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 // A device keeps to one configuration of its encoder, or few.
 func (c *channel) heard(toc byte) bool { return c.tocs[toc>>6]&(1<<(toc&63)) != 0 }
 
+// aheadElsewhere returns how far a packet is ahead of those before, if it comes
+// from an address that is not the device's; 0 if it is a copy of one of them.
+func (c *channel) aheadElsewhere(sequence uint32, from netip.AddrPort) uint32 {
+	last := c.last
+	if n := c.received.Received; n < moveAfter { // addr is provisional
+		if slices.Contains(c.early[:n], sequence) {
+			return 0
+		}
+		last = 0
+	}
+	if next := c.candidate(from); next != nil && next.last-last < 1<<31 {
+		last = next.last
+	}
+	return sequence - last
+}
+
+// candidate returns what was received from an address, or nil.
+func (c *channel) candidate(from netip.AddrPort) *candidate {
+	for i := range c.candidates {
+		if c.candidates[i].addr == from {
+			return &c.candidates[i]
+		}
+	}
+	return nil
+}
+
 // follow decides whether packets from another address are the device's, which
 // moved: a router gave it another one.
 func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
-	if next := &c.candidate; c.addr.IsValid() || from.Addr() != c.near {
-		if next.addr != from || next.toc != toc {
-			next.addr, next.toc, next.n = from, toc, 0
+	if c.addr.IsValid() || from.Addr() != c.near {
+		next := c.candidate(from)
+		if next == nil {
+			next = &c.candidates[0]
+			for i := range c.candidates {
+				if c.candidates[i].n < next.n {
+					next = &c.candidates[i]
+				}
+			}
+			*next = candidate{addr: from}
+		}
+		if next.toc != toc {
+			next.toc, next.n = toc, 0
 		}
 		next.last = sequence
 		if next.n++; next.n < moveAfter {
@@ -141,13 +183,16 @@ func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
 	if c.addr.IsValid() {
 		c.received.Moves++
 	}
-	c.addr, c.candidate.n = from, 0
+	c.addr, c.candidates = from, [maxCandidates]candidate{}
 	return true
 }
 
 // count notes a packet for loss and jitter.
 func (c *channel) count(h header, ahead uint32, at time.Time) {
 	r := &c.received
+	if r.Received < moveAfter {
+		c.early[r.Received] = h.sequence
+	}
 	r.Received++
 	r.Lost += int64(ahead - 1)
 	if c.frame > 0 && !c.lastAt.IsZero() {

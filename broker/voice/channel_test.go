@@ -208,6 +208,45 @@ func TestAddressIsLearnedAndFollowed(t *testing.T) {
 	}
 }
 
+// Copies of what a device sent do not count for the address that they come from,
+// nor does one packet that decrypts to Opus by chance and is repeated.
+func TestCopiesDoNotMoveAConversation(t *testing.T) {
+	for name, hostile := range map[string]func(c *channel, i uint32){
+		"copies, and one made up": func(c *channel, i uint32) {
+			c.hears(t, other, 1+i, speech("a"))
+			if i == 1 {
+				c.hears(t, other, 20, speech("made up"))
+			}
+		},
+		"one made up, repeated": func(c *channel, _ uint32) { c.hears(t, third, 21, speech("made up")) },
+	} {
+		c, got := testChannel(t)
+		for i := range uint32(2 * moveAfter) {
+			c.hears(t, home, 1+i, speech("a"))
+			hostile(c, i)
+		}
+		if c.addr != home || len(*got) != 2*moveAfter || c.counts().Moves != 0 {
+			t.Errorf("%s: address %v, %d relayed, %+v", name, c.addr, len(*got), c.counts())
+		}
+	}
+}
+
+// Packets from other addresses do not make fleetd forget the device's.
+func TestCandidatesAreApart(t *testing.T) {
+	c, got := testChannel(t)
+	c.near = netip.Addr{}
+	for i := range uint32(moveAfter) {
+		for _, from := range []netip.AddrPort{home, other, third} {
+			if from == home || i < moveAfter-1 {
+				c.hears(t, from, 1+i, speech("a"))
+			}
+		}
+	}
+	if c.addr != home || len(*got) != 1 {
+		t.Errorf("address %v, %d relayed", c.addr, len(*got))
+	}
+}
+
 // A forged packet that was believed, by chance, does not keep the device out:
 // neither by its address nor by its sequence number.
 func TestDeviceTakesItsConversationBack(t *testing.T) {

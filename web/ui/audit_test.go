@@ -1,38 +1,53 @@
 package ui
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
-// Each action that the store records has words in the console.
+// Each action that is recorded has words in the console.
 func TestAuditActionsHaveWords(t *testing.T) {
-	recorded := regexp.MustCompile(`audit(?:ed)?\([^"]*"([a-z_]+)\.([a-z_]*)"`)
-	files, err := filepath.Glob("../../fleet/postgres/*.go")
+	has := func(where, kind, verb string) {
+		if !i18n.Has("audit.kind." + kind) {
+			t.Errorf("%s: no audit.kind.%s in the catalogue", where, kind)
+		}
+		if verb != "" && !i18n.Has("audit.verb."+verb) {
+			t.Errorf("%s: no audit.verb.%s in the catalogue", where, verb)
+		}
+	}
+	action := regexp.MustCompile(`"(campaign|device|keys)\.([a-z_]+)"|audit(?:ed)?\([^"]*"([a-z_]+)\.([a-z_]*)"`)
+	seen := 0
+	err := filepath.WalkDir("../../fleet", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(file)
+		for _, m := range action.FindAllStringSubmatch(string(b), -1) {
+			seen++
+			has(file, m[1]+m[3], m[2]+m[4])
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := 0
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range recorded.FindAllStringSubmatch(string(b), -1) {
-			seen++
-			if !i18n.Has("audit.kind." + m[1]) {
-				t.Errorf("%s: %s.%s: no audit.kind.%s in the catalogue", file, m[1], m[2], m[1])
-			}
-			if m[2] != "" && !i18n.Has("audit.verb."+m[2]) {
-				t.Errorf("%s: %s.%s: no audit.verb.%s in the catalogue", file, m[1], m[2], m[2])
-			}
-		}
-	}
-	if seen < 40 {
+	if seen < 60 {
 		t.Errorf("only %d actions found", seen)
+	}
+	for _, s := range []fleet.FanOutState{fleet.FanOutRunning, fleet.FanOutCompleted, fleet.FanOutCanceled,
+		fleet.FanOutRefused} {
+		has("a fan-out's state", "fanout", string(s))
+	}
+	for _, s := range []firmware.ReleaseState{firmware.ReleaseReleased, firmware.ReleaseDeprecated,
+		firmware.ReleaseRevoked} {
+		has("a release's state", "release", string(s))
 	}
 }

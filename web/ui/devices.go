@@ -174,6 +174,13 @@ func (v DevicesPage) saveURL() string {
 
 func filterTitle(f fleet.Filter) string { return cmp.Or(f.Title, f.Name) }
 
+// takePicturesURL asks for a picture of each listed device that is online and
+// can take one.
+func (v DevicesPage) takePicturesURL() string {
+	q := strings.TrimSpace(v.Query + " presence:online tool:" + fleet.ToolSnapshot)
+	return PathFanOutNew + "?" + url.Values{"q": {q}, "tool": {fleet.ToolSnapshot}}.Encode()
+}
+
 // exportURL is the file of the devices that match.
 func (v DevicesPage) exportURL() string {
 	if v.Query == "" {

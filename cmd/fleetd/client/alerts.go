@@ -2,11 +2,14 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"fleetd/cmd/fleetd/terminal"
 )
 
 type AlertsCommand struct {
@@ -43,8 +46,8 @@ type alertsAcknowledge struct {
 }
 
 func (c *alertsAcknowledge) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, "/alerts/"+url.PathEscape(c.ID)+"/acknowledge",
-		AcknowledgeInputBody{Note: &c.Note}))
+	return shown(&c.clientFlags, alertHeading, Alert.row)(c.do(ctx, http.MethodPost,
+		"/alerts/"+url.PathEscape(c.ID)+"/acknowledge", AcknowledgeInputBody{Note: &c.Note}))
 }
 
 type alertsThresholds struct {
@@ -59,7 +62,7 @@ type alertsThresholds struct {
 
 func (c *alertsThresholds) Run(ctx context.Context) error {
 	if c.Kind == "" {
-		return c.print(c.do(ctx, http.MethodGet, "/alerts/thresholds", nil))
+		return c.printThresholds(c.do(ctx, http.MethodGet, "/alerts/thresholds", nil))
 	}
 	change := map[string]any{"kind": c.Kind}
 	if c.On || c.Off {
@@ -77,5 +80,33 @@ func (c *alertsThresholds) Run(ctx context.Context) error {
 	if len(change) == 1 {
 		return fmt.Errorf("nothing to change: give --on, --off, --percent, --span or --count")
 	}
-	return c.print(c.do(ctx, http.MethodPatch, "/alerts/thresholds", map[string]any{"conditions": []any{change}}))
+	return c.printThresholds(c.do(ctx, http.MethodPatch, "/alerts/thresholds", map[string]any{"conditions": []any{change}}))
+}
+
+func (c *alertsThresholds) printThresholds(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var all Thresholds
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return err
+	}
+	number := func(n *int64) string {
+		if n == nil {
+			return ""
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	rows := make([][]string, len(all.Conditions))
+	for i, t := range all.Conditions {
+		span := ""
+		if t.SpanMs != nil {
+			span = (time.Duration(*t.SpanMs) * time.Millisecond).String()
+		}
+		rows[i] = []string{t.Kind, strconv.FormatBool(t.Enabled), number(t.Percent), span, number(t.Count)}
+	}
+	return terminal.Table("CONDITION ON PERCENT TIME COUNT", rows)
 }

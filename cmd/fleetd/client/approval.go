@@ -56,8 +56,8 @@ type approvalApprove struct {
 }
 
 func (c *approvalApprove) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, "/approvals/"+url.PathEscape(c.ID)+"/approve",
-		DecideInputBody{Reason: &c.Reason}))
+	return shown(&c.clientFlags, approvalHeading, CallApproval.row)(c.do(ctx, http.MethodPost,
+		"/approvals/"+url.PathEscape(c.ID)+"/approve", DecideInputBody{Reason: &c.Reason}))
 }
 
 type approvalDeny struct {
@@ -67,6 +67,6 @@ type approvalDeny struct {
 }
 
 func (c *approvalDeny) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, "/approvals/"+url.PathEscape(c.ID)+"/deny",
-		DecideInputBody{Reason: &c.Reason}))
+	return shown(&c.clientFlags, approvalHeading, CallApproval.row)(c.do(ctx, http.MethodPost,
+		"/approvals/"+url.PathEscape(c.ID)+"/deny", DecideInputBody{Reason: &c.Reason}))
 }

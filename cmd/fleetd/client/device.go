@@ -181,7 +181,7 @@ type deviceClaim struct {
 }
 
 func (c *deviceClaim) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, "/devices/claim", ClaimInputBody{Code: c.Code}))
+	return c.printDevice(c.do(ctx, http.MethodPost, "/devices/claim", ClaimInputBody{Code: c.Code}))
 }
 
 type deviceHold struct {
@@ -196,7 +196,7 @@ func (c *deviceHold) Run(ctx context.Context) error {
 	if c.For > 0 {
 		body.Until = new(time.Now().Add(c.For).UTC())
 	}
-	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/hold"), body))
+	return c.printDevice(c.do(ctx, http.MethodPost, devicePath(c.ID, "/hold"), body))
 }
 
 type deviceRelease struct {
@@ -205,7 +205,7 @@ type deviceRelease struct {
 }
 
 func (c *deviceRelease) Run(ctx context.Context) error {
-	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
+	return c.printDevice(c.do(ctx, http.MethodPost, devicePath(c.ID, "/release"), nil))
 }
 
 type deviceTransport struct {
@@ -228,7 +228,7 @@ func (c *deviceTransport) Run(ctx context.Context) error {
 			continue
 		}
 		body := map[string]string{"transport_choice": c.Transport}
-		if err := c.print(c.do(ctx, http.MethodPatch, devicePath(d.ID, ""), body)); err != nil {
+		if err := c.printDevice(c.do(ctx, http.MethodPatch, devicePath(d.ID, ""), body)); err != nil {
 			return err
 		}
 	}
@@ -250,22 +250,27 @@ func (c *deviceReplace) Run(ctx context.Context) error {
 	if c.By == "" {
 		body = ReplaceInputBody{Code: &c.Code}
 	}
-	return c.print(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
+	return c.printDevice(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
 }
 
-// print shows the device that an act returned.
-func (c *clientFlags) print(answer json.RawMessage, err error) error {
-	if err != nil {
-		return err
+// shown prints what the server answered: as a table of one row, or as JSON.
+func shown[T any](c *clientFlags, heading string, row func(T) []string) func(json.RawMessage, error) error {
+	return func(answer json.RawMessage, err error) error {
+		if err != nil {
+			return err
+		}
+		if !c.human() {
+			return terminal.JSON(answer)
+		}
+		return listed(c, []json.RawMessage{answer}, heading, row)
 	}
-	if !c.human() {
-		return terminal.JSON(answer)
-	}
-	var d Device
-	if err := json.Unmarshal(answer, &d); err != nil {
-		return err
-	}
-	return terminal.Table("ID NAME BOARD PRESENCE ENROLMENT", [][]string{{d.ID, d.Name, d.Board, d.Presence, d.Enrolment}})
+}
+
+// printDevice shows the device that an act returned.
+func (c *clientFlags) printDevice(answer json.RawMessage, err error) error {
+	return shown(c, "ID NAME BOARD PRESENCE ENROLMENT", func(d Device) []string {
+		return []string{d.ID, d.Name, d.Board, d.Presence, d.Enrolment}
+	})(answer, err)
 }
 
 func devicePath(id, rest string) string { return "/devices/" + url.PathEscape(id) + rest }

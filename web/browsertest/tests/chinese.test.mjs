@@ -223,6 +223,7 @@ test('campaigns', () => none(async () => {
     await post('/campaigns', [...url.searchParams]);
   }
   await page.goto(plan.pathname + plan.search);
+  await page.click('.plan-how > summary');
   await page.click('button[name=preset][value=small]');
   await eventually('two waves', async () => await page.locator('input[name="wave.name"]').count() === 2);
   await page.click('.plan-do button[value=start]');
