@@ -26,6 +26,11 @@ type BootPoll struct {
 	Given                                fleet.Transport    // how the answer has it connect; "" without credentials
 	BodyMAC                              string             // mac_address of the body, to compare with Device
 	Layout                               *fleet.FlashLayout // nil if the body has none
+
+	// Unproved says that the poll came under the id of an enrolled device from
+	// somebody who is not known to be it. It holds no claims, and is no start of
+	// the device.
+	Unproved bool
 }
 
 // What can be read of a boot poll whose body is broken.

@@ -62,7 +62,18 @@ type pollDecision struct {
 // Its board and chip pick the image that a campaign sends.
 func withoutClaims(p BootPoll) BootPoll {
 	return BootPoll{Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber, UserAgent: p.UserAgent,
-		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
+		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC, Unproved: true}
+}
+
+// mergePolls is what is stored of two polls of a device that wait to be: the
+// newer one, but a stranger does not take the place of the device. The address
+// is that of the latest request.
+func mergePolls(older, newer BootPoll) BootPoll {
+	if newer.Unproved && !older.Unproved {
+		older.RemoteAddr = newer.RemoteAddr
+		return older
+	}
+	return newer
 }
 
 func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {

@@ -165,7 +165,8 @@ func New(o Options) (*Service, error) {
 		e.shards[i].devices = make(map[fleet.DeviceID]*standing)
 	}
 	e.polls = writebehind.New(&writebehind.Buffer[fleet.DeviceID, BootPoll]{Away: fleet.ErrUnavailable,
-		What: "boot polls", Write: e.savePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000, Log: o.Log})
+		What: "boot polls", Write: e.savePolls, Merge: mergePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000,
+		Log: o.Log})
 	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
 	e.conflicts = writebehind.New(&writebehind.Buffer[fleet.DeviceID, struct{}]{Away: fleet.ErrUnavailable,
 		What: "conflicts of devices", Write: e.saveConflicts, Every: o.WriteEvery, Batch: 500, Limit: maxSuspects,

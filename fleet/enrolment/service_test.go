@@ -539,17 +539,26 @@ func TestStrangerDoesNotChangeTheDevice(t *testing.T) {
 	if a := poll(t, e, uuid1); a.Session == nil {
 		t.Fatalf("the device got %+v", a)
 	}
-	_, err := e.Poll(enrolment.BootPoll{Device: unit, ClientID: uuid2, At: time.Now(), Board: "other-board",
-		BoardType: "other", Chip: "esp32c3",
-		Version: "9.9.9", ELFSHA256: strings.Repeat("e", 64), Language: "xx", Facts: json.RawMessage(`{"a":1}`)})
-	must(t, err)
+	stranger := func() {
+		t.Helper()
+		_, err := e.Poll(enrolment.BootPoll{Device: unit, ClientID: uuid2, At: time.Now(), Board: "other-board",
+			BoardType: "other", Chip: "esp32c3", RemoteAddr: "192.0.2.66",
+			Version: "9.9.9", ELFSHA256: strings.Repeat("e", 64), Language: "xx", Facts: json.RawMessage(`{"a":1}`)})
+		must(t, err)
+	}
+	stranger() // while the device's own poll waits to be stored
+	must(t, e.Stored(t.Context()))
+	if p := s.latest; p.Unproved || p.ClientID != uuid1 || p.Version != "2.4.2" || p.RemoteAddr != "192.0.2.66" {
+		t.Errorf("of the device's poll is stored %+v", p)
+	}
+	stranger()
 	drain(t, e)
 	row := s.row(unit)
 	if row.NewClientID != uuid2 {
 		t.Errorf("the stranger's request is not on record: %+v", row)
 	}
-	if p := s.latest; p.ClientID != uuid2 || p.Board+p.BoardType+p.Chip+p.Version+p.ELFSHA256+p.Language != "" ||
-		p.Facts != nil {
+	if p := s.latest; !p.Unproved || p.ClientID != uuid2 || p.Facts != nil ||
+		p.Board+p.BoardType+p.Chip+p.Version+p.ELFSHA256+p.Language != "" {
 		t.Errorf("stored %+v", p)
 	}
 }

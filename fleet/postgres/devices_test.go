@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/postgres"
 )
 
 const unit = fleet.DeviceID("a085e3112233")
@@ -48,6 +49,40 @@ func TestPollMakesDevice(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 	_, err = s.Device(ctx, "no\x00body")
 	wantKind(t, err, fleet.ErrNotFound)
+}
+
+// A poll of a stranger is no start of the device, and says nothing about it.
+func TestUnprovedPollKeepsTheDevice(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	p := poll(unit, now())
+	p.Poll.Facts = []byte(`{"a":1}`)
+	stranger := poll(unit, p.Poll.At.Add(time.Minute))
+	stranger.Poll = enrolment.BootPoll{Device: unit, At: stranger.Poll.At, RemoteAddr: "192.0.2.66", Unproved: true}
+	stranger.Admission.NewClientID = "c2"
+	before := fleet.Device{}
+	for i, r := range []enrolment.PollRecord{p, stranger} {
+		if err := s.SavePolls(ctx, []enrolment.PollRecord{r}); err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.Device(ctx, unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			before = d
+			continue
+		}
+		before.RemoteAddr, before.NewClientID = "192.0.2.66", "c2"
+		same(t, d, before)
+	}
+	if f, err := s.Facts(ctx, unit); err != nil || string(f.Body) != `{"a":1}` {
+		t.Errorf("facts %+v, %v", f, err)
+	}
+	var boots int
+	if err := db.QueryRow(ctx, `SELECT count(*) FROM device_boots`).Scan(&boots); err != nil || boots != 1 {
+		t.Errorf("%d starts on record, %v", boots, err)
+	}
 }
 
 // A body that did not parse changes neither board nor build.

@@ -45,7 +45,8 @@ func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 }
 
 // Fields of a poll that are empty say nothing: a body that did not parse leaves
-// what is known. But a build of another version is another build.
+// what is known. But a build of another version is another build. An unproved
+// poll changes the address and the admission alone.
 const upsertDevices = `
 	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language,
 		remote_addr,
@@ -54,15 +55,15 @@ const upsertDevices = `
 		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END,
-			at, at, at, at,
+			at, CASE WHEN proved THEN at END, CASE WHEN proved THEN at END, at,
 		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes, transport_given
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::text[],
 		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
-		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[])
+		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[], $25::bool[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
 		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, proved)
 	ON CONFLICT (id) DO UPDATE SET
 		board = coalesce(nullif(excluded.board, ''), devices.board),
 		board_key = coalesce(nullif(excluded.board_key, ''), devices.board_key),
@@ -81,7 +82,7 @@ const upsertDevices = `
 		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at,
 			excluded.enrolled_at) ELSE devices.enrolled_at END,
 		last_seen = greatest(devices.last_seen, excluded.last_seen),
-		last_poll = excluded.last_poll,
+		last_poll = coalesce(excluded.last_poll, devices.last_poll),
 		ota_slot_size = coalesce(excluded.ota_slot_size, devices.ota_slot_size),
 		partition_labels = coalesce(excluded.partition_labels, devices.partition_labels),
 		chip_rev = coalesce(excluded.chip_rev, devices.chip_rev),
@@ -92,8 +93,9 @@ const upsertDevices = `
 const upsertFacts = `
 	INSERT INTO device_facts (device_id, polled_at, body, broken, salvaged, serial_number, user_agent, body_mac)
 	SELECT id, at, body::json, broken, string_to_array(salvaged, ','), serial_number, user_agent, body_mac
-	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[], $8::text[])
-		AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac)
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[], $8::text[],
+		$9::bool[]) AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac, proved)
+	WHERE proved
 	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body,
 		broken = excluded.broken, salvaged = excluded.salvaged,
 		serial_number = excluded.serial_number, user_agent = excluded.user_agent, body_mac = excluded.body_mac`
@@ -118,11 +120,11 @@ const startFirmware = `
 	FROM ` + firmwareArgs + `
 	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
 
-// Only devices that are enrolled count: others also poll while they wait.
+// Only polls of devices that are enrolled count: others also poll while they wait.
 const addBoots = `
 	INSERT INTO device_boots (device_id, at)
-	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[]) AS u (id, at, enrolment)
-	WHERE enrolment = 'enrolled'`
+	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[]) AS u (id, at, enrolment, proved)
+	WHERE enrolment = 'enrolled' AND proved`
 
 // pollBatch is one transaction: what pgx sends as a batch commits as a whole.
 func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
@@ -132,6 +134,7 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	id := text(func(r *enrolment.PollRecord) string { return string(r.Poll.Device) })
 	at := pollColumn(polls, func(r *enrolment.PollRecord) time.Time { return r.Poll.At })
 	version := text(func(r *enrolment.PollRecord) string { return r.Poll.Version })
+	proved := pollColumn(polls, func(r *enrolment.PollRecord) bool { return !r.Poll.Unproved })
 	elf := text(func(r *enrolment.PollRecord) string { return r.Poll.ELFSHA256 })
 	slot := text(func(r *enrolment.PollRecord) string { return r.Poll.Slot })
 	firmware := []any{id, at, version, slot, elf, text(func(r *enrolment.PollRecord) string { return r.Poll.IDFVersion })}
@@ -158,17 +161,17 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }),
-		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }))
+		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }), proved)
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *enrolment.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Broken }),
 		pollColumn(polls, func(r *enrolment.PollRecord) string { return joinFields(r.Poll.Salvaged) }),
 		text(func(r *enrolment.PollRecord) string { return r.Poll.SerialNumber }),
 		text(func(r *enrolment.PollRecord) string { return r.Poll.UserAgent }),
-		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }))
+		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }), proved)
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
-	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }))
+	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }), proved)
 	queueAcceptances(&b, polls)
 	return &b
 }

@@ -455,7 +455,7 @@ func TestVoiceServersByDevice(t *testing.T) {
 	talk := func(s *voicetest.Server, n int) {
 		t.Helper()
 		f.Device(0).Talk()
-		d.eventually("a conversation", func() bool { return len(s.Sessions()) == n })
+		d.eventually("a conversation", func() bool { return len(s.Sessions()) == n && f.Device(0).Talking() })
 		f.Device(0).EndTalk()
 		d.eventually("its end", func() bool { return s.Sessions()[n-1].Closed() })
 	}
