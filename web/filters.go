@@ -26,24 +26,29 @@ func (s *Server) filterRoutes() []route {
 	}
 }
 
-// saveFilter gives the query of a device list a name. A refusal is shown with
-// that list.
+// saveFilter gives the query of a device list a name.
 func (s *Server) saveFilter(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	f := fleet.Filter{Name: r.PostFormValue("name"), Title: r.PostFormValue("title"), Query: r.URL.Query().Get("q")}
 	saved, err := s.Filters.Create(ctx, viewerOf(ctx).actor(), f)
-	switch {
-	case err == nil:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-		return goTo(ui.QueryPath(saved.Query))
-	case statusOf(err) >= http.StatusInternalServerError:
+	if err != nil {
+		return s.refuseFilter(r, f, err)
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+	return goTo(ui.QueryPath(saved.Query))
+}
+
+// refuseFilter shows the list with what was typed, and why it was refused.
+func (s *Server) refuseFilter(r *http.Request, typed fleet.Filter, why error) (answer, error) {
+	if status := statusOf(why); status != http.StatusUnprocessableEntity && status != http.StatusConflict {
+		return answer{}, why
+	}
+	page, err := s.devicesPage(r)
+	if err != nil {
 		return answer{}, err
 	}
-	page, failed := s.devicesPage(r)
-	if failed != nil {
-		return answer{}, failed
-	}
-	page.Saved.Name, page.Saved.Title, page.Saved.Problem = f.Name, f.Title, explain(ctx, err)
+	page.Saved.Change, page.Saved.Name, page.Saved.Title = typed.ID, typed.Name, typed.Title
+	page.Saved.Problem = explain(r.Context(), why)
 	return showAgain(page.Page())
 }
 
@@ -69,7 +74,7 @@ func (s *Server) renameFilter(r *http.Request) (answer, error) {
 	name, title := r.PostFormValue("name"), r.PostFormValue("title")
 	f, err := s.Filters.Update(ctx, viewerOf(ctx).actor(), id, fleet.FilterChange{Name: &name, Title: &title})
 	if err != nil {
-		return answer{}, err
+		return s.refuseFilter(r, fleet.Filter{ID: id, Name: name, Title: title}, err)
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
 	return goTo(ui.QueryPath(f.Query))

@@ -38,7 +38,14 @@ func TestSaveAFilter(t *testing.T) {
 	if p := viewer.get(list); len(p.find("#saved"))+len(p.find("#kept")) != 0 {
 		t.Error("a viewer is offered to change filters")
 	}
-	b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"NO"}}).wantStatus(http.StatusUnprocessableEntity)
+	p = b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"N O"}, "title": {"Typed"}}).
+		wantStatus(http.StatusUnprocessableEntity)
+	p.wantText("#kept", "cannot be the name of a filter")
+	if !strings.Contains(p.body, `value="Typed"`) || !strings.Contains(p.body, `<details class="fold" open>`) {
+		t.Error("what was typed is lost, or folded away")
+	}
+	b.post("/filters/00000000-0000-0000-0000-000000000001/rename", url.Values{"name": {"x"}}).
+		wantStatus(http.StatusNotFound)
 	b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"lab-2"}, "title": {"Other"}}).wantRedirect(list)
 	if f, err = c.filters.FilterByName(t.Context(), "lab-2"); err != nil || f.Title != "Other" || f.Query != "tag:lab -hold" {
 		t.Fatalf("renamed %+v, %v", f, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
 )
@@ -42,9 +44,21 @@ type SavedFilters struct {
 	Filters []fleet.Filter
 	Counts  []int // of the viewer's devices, as Filters
 	CanSave bool
-	Name    string // as typed before
+	Change  uuid.UUID // of the filter whose change was refused; zero for a new one
+	Name    string    // as typed before
 	Title   string
 	Problem string // why it was not saved
+}
+
+// refused reports whether what was typed for the filter was refused.
+func (s SavedFilters) refused(filter uuid.UUID) bool { return s.Problem != "" && s.Change == filter }
+
+// fields are the values of a filter's form; a zero filter is a new one.
+func (s SavedFilters) fields(f fleet.Filter) (name, title string) {
+	if s.refused(f.ID) {
+		return s.Name, s.Title
+	}
+	return f.Name, f.Title
 }
 
 // A DeviceRow is one device in a list. A live stream sends it as a patch.
