@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"fleetd/broker/sim"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -64,12 +65,11 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := fleettest.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 func (d *daemon) command(args ...string) *exec.Cmd {

@@ -9,11 +9,10 @@ import { chromium } from 'playwright-core';
 
 export const password = 'browser-test-password';
 
-const freePort = () => new Promise((resolve, reject) => {
-  const s = createServer().once('error', reject).listen(0, '127.0.0.1', () => {
-    const { port } = s.address();
-    s.close(() => resolve(port));
-  });
+// A port that the system does not give to an outgoing connection before fleetd listens on it.
+const freePort = () => new Promise(resolve => {
+  const port = 10000 + Math.floor(20000 * Math.random());
+  const s = createServer().once('error', () => resolve(freePort())).listen(port, '127.0.0.1', () => s.close(() => resolve(port)));
 });
 
 const sleep = ms => new Promise(r => setTimeout(r, ms));

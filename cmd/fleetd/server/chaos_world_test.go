@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +23,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/embedded"
 
 	"github.com/alecthomas/kong"
@@ -177,14 +177,10 @@ func (w *chaosWorld) prepare() (err error) {
 	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
 	w.client = &http.Client{Timeout: 25 * time.Second,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
-	// The ports are held until the proxies have theirs: those could be the same.
 	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		if *addr, err = fleettest.FreeAddr(); err != nil {
 			return err
 		}
-		defer ln.Close()
-		*addr = ln.Addr().String()
 	}
 	if w.http, err = newChaosProxy(w.httpAddr); err != nil {
 		return err

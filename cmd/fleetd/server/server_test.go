@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fleetd/broker/sim"
+	"fleetd/fleet/fleettest"
 )
 
 // Two servers in one process share nothing: neither devices nor numbers, nor
@@ -57,17 +58,16 @@ func TestStartLeavesNothingAfterAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := fleettest.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	free.Close()
-	_, err = Start(t.Context(), Config{Database: Database{DataDir: t.TempDir()}, HTTPAddr: free.Addr().String(),
+	_, err = Start(t.Context(), Config{Database: Database{DataDir: t.TempDir()}, HTTPAddr: free,
 		AdminAddr: "127.0.0.1:0", MQTTAddr: taken.Addr().String(), Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "--mqtt-addr") {
 		t.Fatalf("started on an address in use: %v", err)
 	}
-	ln, err := net.Listen("tcp", free.Addr().String())
+	ln, err := net.Listen("tcp", free)
 	if err != nil {
 		t.Fatalf("the HTTP address is still in use: %v", err)
 	}

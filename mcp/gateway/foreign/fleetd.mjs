@@ -13,11 +13,10 @@ const exec = promisify(execFile);
 export const bin = process.env.FLEETD_BIN ?? new URL('../../../bin/fleetd', import.meta.url).pathname;
 export const here = new URL('.', import.meta.url).pathname;
 
-const freePort = () => new Promise((resolve, reject) => {
-  const s = createTCPServer().once('error', reject).listen(0, '127.0.0.1', () => {
-    const { port } = s.address();
-    s.close(() => resolve(port));
-  });
+// A port that the system does not give to an outgoing connection before fleetd listens on it.
+const freePort = () => new Promise(resolve => {
+  const port = 10000 + Math.floor(20000 * Math.random());
+  const s = createTCPServer().once('error', () => resolve(freePort())).listen(port, '127.0.0.1', () => s.close(() => resolve(port)));
 });
 
 export const sleep = ms => new Promise(r => setTimeout(r, ms));

@@ -1,0 +1,33 @@
+package fleettest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+)
+
+// Linux gives ports from 32768 to outgoing connections, other systems from 49152.
+const firstPort, portCount = 10_000, 20_000
+
+var handedOut sync.Map // of ports of this process
+
+// FreeAddr returns a loopback address for a program that a test starts, stops and
+// starts again. While the program is down its port stays free: the system does not
+// give it to an outgoing connection, as it does those of port 0.
+func FreeAddr() (string, error) {
+	var err error
+	for range 100 {
+		port := firstPort + rand.IntN(portCount)
+		if _, used := handedOut.LoadOrStore(port, nil); used {
+			continue
+		}
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", addr); err == nil {
+			return addr, ln.Close()
+		}
+	}
+	return "", fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+portCount-1, err)
+}
