@@ -56,6 +56,21 @@ test('the filter completes by keyboard, with counts', async () => {
   assert.deepEqual(page.errors, []);
 });
 
+test('an answer that comes late leaves the choice as it is', async () => {
+  await page.goto('/devices');
+  await page.click(filter);
+  await page.keyboard.type('boa');
+  await page.waitForSelector('#completion [data-text="board:"]');
+  await page.keyboard.press('ArrowDown');
+  await page.evaluate(() => { document.querySelector('#completion').before = true; });
+  await page.evaluate(() => document.querySelector('#q').dispatchEvent(new Event('input', { bubbles: true })));
+  await eventually('the list is new', () => page.evaluate(() => document.querySelector('#completion')?.before !== true));
+  assert.equal(await page.getAttribute(active, 'data-text'), 'board:');
+  assert.equal(await page.getAttribute(active, 'id'), await page.getAttribute(filter, 'aria-activedescendant'));
+  await page.keyboard.press('Enter');
+  assert.equal(await value(), 'board:');
+});
+
 test('a proposal can be clicked, and Enter alone submits what was written', async () => {
   await page.goto('/devices');
   await page.fill(filter, '');

@@ -461,20 +461,28 @@
     if (!answer?.ok || answer.redirected) return closeCompletion()
     const list = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('completion')
     if (turn !== completeTurn) return
+    const chosen = chosenProposal()?.dataset.text // the arrows were faster than this answer
     $('#completion')?.remove()
     completed.removeAttribute('aria-activedescendant')
     const options = list ? $$('[role=option]', list) : []
     const done = options.length === 0 || options.length === 1 && options[0].dataset.text === list.dataset.word
     completed.setAttribute('aria-expanded', String(!done))
-    if (!done) completed.form.append(list)
+    if (done) return
+    completed.form.append(list)
+    const again = options.find(o => o.dataset.text === chosen)
+    if (again) choose(again)
   }
 
   function chooseProposal(step) {
     const options = proposals(), at = options.indexOf(chosenProposal())
     const to = at < 0 ? (step > 0 ? 0 : options.length - 1) : (at + step + options.length) % options.length
-    options.forEach((o, i) => o.setAttribute('aria-selected', String(i === to)))
-    completed.setAttribute('aria-activedescendant', options[to].id)
-    options[to].scrollIntoView({ block: 'nearest' })
+    choose(options[to])
+  }
+
+  function choose(option) {
+    for (const o of proposals()) o.setAttribute('aria-selected', String(o === option))
+    completed.setAttribute('aria-activedescendant', option.id)
+    option.scrollIntoView({ block: 'nearest' })
   }
 
   function takeProposal(option) {
