@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub, from the documentation and common use of espressif/esp32-camera 2.0; compared with
-// no header. See README.md.
+// Stub, compared with espressif/esp32-camera 2.1.5. See README.md.
 #pragma once
 
 #include "driver/ledc.h"
@@ -40,6 +39,7 @@ typedef struct {
     size_t fb_count;
     camera_fb_location_t fb_location;
     camera_grab_mode_t grab_mode;
+    int sccb_i2c_port;
 } camera_config_t;
 
 typedef struct {
@@ -47,6 +47,7 @@ typedef struct {
     size_t len;
     size_t width;
     size_t height;
+    pixformat_t format;
 } camera_fb_t;
 
 typedef struct _sensor sensor_t;
