@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
@@ -104,10 +105,12 @@ func (c *imagePush) upload(ctx context.Context, file io.Reader, size int64) (jso
 	return c.send(&http.Client{}, req)
 }
 
-// progressReader shows on a terminal how far an upload is.
+// progressReader shows on a terminal how far an upload is. net/http may read it
+// still when the answer came, as a refusal does: hence the lock.
 type progressReader struct {
 	r         io.Reader
 	size, n   int64
+	mu        sync.Mutex // guards show and displayed
 	show      bool
 	displayed time.Time
 }
@@ -115,6 +118,8 @@ type progressReader struct {
 func (p *progressReader) Read(b []byte) (int, error) {
 	n, err := p.r.Read(b)
 	p.n += int64(n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.show && term.IsTerminal(int(os.Stderr.Fd())) && time.Since(p.displayed) > 100*time.Millisecond {
 		p.displayed = time.Now()
 		fmt.Fprintf(os.Stderr, "\r%s of %s, %d %%", kib(p.n), kib(p.size), p.n*100/max(p.size, 1))
@@ -122,8 +127,11 @@ func (p *progressReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// done clears the line.
+// done clears the line, and no further one is shown.
 func (p *progressReader) done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.show = false
 	if !p.displayed.IsZero() {
 		fmt.Fprint(os.Stderr, "\r\033[K")
 	}
