@@ -112,15 +112,16 @@ func (b *Broker) Run(ctx context.Context) error {
 	probing := make(chan struct{})
 	go func() { defer close(probing); b.watch() }()
 	<-ctx.Done()
-	err := b.shutdown()
-	<-probing
-	return err
+	return b.shutdown(probing)
 }
 
-func (b *Broker) shutdown() error {
+func (b *Broker) shutdown(probing <-chan struct{}) error {
 	deadline := time.Now().Add(drainTimeout)
 	for _, l := range b.listeners() {
 		l.stop()
+	}
+	for _, l := range b.listeners() {
+		<-l.ended
 	}
 	b.sockets.stop()
 	b.stopConnections(time.Second)
@@ -134,6 +135,7 @@ func (b *Broker) shutdown() error {
 	}
 	ok = within(time.Until(deadline), b.sockets.serving.Wait) && ok
 	b.end()
+	<-probing
 	ok = within(time.Until(deadline), b.pool.running.Wait) && ok
 	ok = within(time.Until(deadline), b.late.Wait) && ok
 	if !ok {

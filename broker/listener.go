@@ -24,6 +24,7 @@ type listener struct {
 	shaking  *handshakes     // nil for plain
 	life     context.Context // until stop
 	end      context.CancelFunc
+	ended    chan struct{} // closed when Serve returns: handlers gets no more then
 	handlers sync.WaitGroup
 
 	mu    sync.Mutex
@@ -41,7 +42,7 @@ func (b *Broker) newListener(id, addr string) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for %s on %s: %w", id, addr, err)
 	}
-	l := &listener{broker: b, id: id, ln: ln, conns: make(map[*netConn]struct{})}
+	l := &listener{broker: b, id: id, ln: ln, ended: make(chan struct{}), conns: make(map[*netConn]struct{})}
 	l.life, l.end = context.WithCancel(context.Background())
 	if id == "mqtts" {
 		l.tls = b.o.TLSConfig
@@ -91,6 +92,7 @@ func (l *listener) snapshot() []*netConn {
 // without free descriptors, is waited out: mochi's own listener would end here
 // and no device could connect until a restart.
 func (l *listener) Serve(establish listeners.EstablishFn) {
+	defer close(l.ended)
 	wait := time.Duration(0)
 	for l.mayAccept() {
 		raw, err := l.ln.Accept()

@@ -150,6 +150,9 @@ func (s *FanOuts) Run(ctx context.Context) error {
 		s.launch(f, nil)
 	}
 	<-ctx.Done()
+	s.mu.Lock()
+	s.life = nil // nothing begins any more that s.running would not count
+	s.mu.Unlock()
 	s.running.Wait()
 	return nil
 }

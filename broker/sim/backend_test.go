@@ -61,7 +61,7 @@ func (b *backend) startBroker() {
 		b.t.Fatal(err)
 	}
 	b.addr = ln.Addr().String()
-	l := &listener{Listener: ln, serving: make(chan struct{})}
+	l := &listener{Listener: ln, serving: make(chan struct{}), ended: make(chan struct{})}
 	b.broker = mqtt.New(&mqtt.Options{Logger: slog.New(slog.DiscardHandler)})
 	for _, err := range []error{
 		b.broker.AddHook(&deviceHook{b: b}, nil),
@@ -74,6 +74,7 @@ func (b *backend) startBroker() {
 	<-l.serving
 	b.t.Cleanup(func() {
 		l.Listener.Close()
+		<-l.ended
 		l.accepted.Wait() // the fleet has ended before, so its connections end
 		b.broker.Close()
 	})
@@ -84,6 +85,7 @@ func (b *backend) startBroker() {
 type listener struct {
 	net.Listener
 	serving  chan struct{}
+	ended    chan struct{}
 	accepted sync.WaitGroup
 }
 
@@ -94,6 +96,7 @@ func (l *listener) Protocol() string        { return "tcp" }
 
 func (l *listener) Serve(establish listeners.EstablishFn) {
 	close(l.serving)
+	defer close(l.ended)
 	for {
 		conn, err := l.Accept()
 		if err != nil {

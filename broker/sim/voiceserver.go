@@ -66,17 +66,15 @@ func (s *VoiceServer) URL() string {
 
 // Run serves until ctx ends, and ends all conversations then.
 func (s *VoiceServer) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		_ = s.http.Close()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.stopped = true
-		for t := range s.talks {
-			_ = t.ws.Close()
-		}
-	})
+	stop := context.AfterFunc(ctx, func() { _ = s.http.Close() })
 	defer stop()
 	err := s.http.Serve(s.listener)
+	s.mu.Lock()
+	s.stopped = true
+	for t := range s.talks {
+		_ = t.ws.Close()
+	}
+	s.mu.Unlock()
 	s.running.Wait()
 	if ctx.Err() != nil {
 		return nil
