@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -215,6 +216,8 @@ func (c *committer) finish(w *callWrite, err error) {
 func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
 	config := db.Config().Copy()
 	config.MaxConns, config.MinConns, config.MinIdleConns = flushers, 0, 0
+	named := config.ConnConfig.RuntimeParams // shown in pg_stat_activity
+	named["application_name"] = cmp.Or(named["application_name"], "fleetd") + ": call records"
 	prepare := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if prepare != nil {

@@ -47,22 +47,29 @@ func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.control.Close(context.Background()) })
+	locker, err := pgx.Connect(t.Context(), db.Config().ConnString())
+	check(t, err)
+	defer locker.Close(context.Background())
 	f.calls = newCalls(t, f.store, f.link)
-	before := f.sessions()
 	run(t, f.store)
 	f.link.Sending = func(fleet.Invocation) { f.sent.Add(1) }
 	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		return fleettest.Text("true"), nil
 	})
+	// The second writer goes when the first one's batch takes long.
+	var all sync.WaitGroup
+	lock, err := locker.Begin(t.Context())
+	check(t, err)
+	_, err = lock.Exec(t.Context(), `LOCK TABLE calls IN SHARE MODE`)
+	check(t, err)
 	eventually(t, "both of the store's writers have a session", func() bool {
-		var all sync.WaitGroup
-		for range 200 { // a crowd: only then both go
-			all.Go(func() { check(t, f.store.InsertCall(t.Context(), newCall("warm", fleet.CallSucceeded))) })
-		}
-		all.Wait()
-		f.writers = slices.DeleteFunc(f.sessions(), func(pid int) bool { return slices.Contains(before, pid) })
-		return len(f.writers) >= 2
+		all.Go(func() { _ = f.store.InsertCall(t.Context(), newCall("warm", fleet.CallSucceeded)) })
+		time.Sleep(50 * time.Millisecond)
+		return len(f.sessions()) == 2
 	})
+	check(t, lock.Rollback(t.Context()))
+	all.Wait()
+	f.writers = f.sessions()
 	t.Cleanup(f.thaw) // before the store stops
 	return f
 }
@@ -77,10 +84,11 @@ func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link) *fleet.Calls
 	return calls
 }
 
+// sessions are those of the writers of call records.
 func (f *frozen) sessions() []int {
 	f.t.Helper()
 	rows, _ := f.control.Query(f.t.Context(), `SELECT pid FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+		WHERE datname = current_database() AND application_name = 'fleetd: call records'`)
 	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
 		f.t.Fatal(err)
