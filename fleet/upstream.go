@@ -145,12 +145,12 @@ func (u *Upstream) Detail() map[string]any {
 		"tools": u.Tools, "enabled": u.Enabled, "position": u.Position}
 }
 
-// UpstreamHealth is how the conversations of a voice server began, since fleetd
-// started or the voice server was changed.
+// UpstreamHealth is how the conversations of a voice server began, since it was
+// changed.
 type UpstreamHealth struct {
 	LastSuccess *time.Time    // nil before the first
 	HelloIn     time.Duration // until its hello, the last time
-	Failures    int           // in a row, since the last success
+	Failures    int           // in a row, since the last success; before a start also those that were not tried
 	Failed      int64         // ever, since fleetd started or the voice server was changed
 	LastFailure *time.Time
 	LastError   ConversationEnd // of the last failure
@@ -161,6 +161,38 @@ type UpstreamHealth struct {
 // Down reports whether the voice server failed so often that devices are answered
 // without it.
 func (h UpstreamHealth) Down() bool { return h.Failures >= upstreamDownFailures }
+
+// after adds what is on record of the time before fleetd started.
+func (h UpstreamHealth) after(past UpstreamHealth) UpstreamHealth {
+	if h.LastSuccess != nil {
+		return h
+	}
+	h.LastSuccess, h.HelloIn = past.LastSuccess, past.HelloIn
+	h.Failures += past.Failures
+	if h.LastFailure == nil {
+		h.LastFailure, h.LastError = past.LastFailure, past.LastError
+	}
+	return h
+}
+
+// healthFrom reads health from conversations, newest first.
+func healthFrom(list []Conversation) (h UpstreamHealth) {
+	for _, c := range list {
+		switch {
+		case c.HelloIn > 0:
+			at := c.Begin.Add(c.HelloIn).UTC()
+			h.LastSuccess, h.HelloIn = &at, c.HelloIn
+			return h
+		case c.Ended.Failed() && c.Ended != EndedFull: // that was fleetd's
+			h.Failures++
+			if h.LastFailure == nil {
+				at := c.End.UTC()
+				h.LastFailure, h.LastError = &at, c.Ended
+			}
+		}
+	}
+	return h
+}
 
 // An UpstreamState is a voice server with its health.
 type UpstreamState struct {
@@ -206,7 +238,8 @@ type UpstreamAccountStore interface {
 // version; it fails with [ErrConflict] if the table has another version by now.
 type UpstreamStore interface {
 	UpstreamAccountStore
-	Upstreams(ctx context.Context) (list []Upstream, version int64, err error) // by position
+	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first
+	Upstreams(ctx context.Context) (list []Upstream, version int64, err error)           // by position
 	UpstreamVersion(ctx context.Context) (int64, error)
 	CreateUpstream(ctx context.Context, by Principal, version int64, u Upstream) error
 	UpdateUpstream(ctx context.Context, by Principal, version int64, u Upstream) error

@@ -63,7 +63,8 @@ type upstreamTable struct {
 type upstreamEntry struct {
 	UpstreamChoice
 	query Query
-	bad   bool // its query cannot be read: it fits no device
+	bad   bool           // its query cannot be read: it fits no device
+	past  UpstreamHealth // before fleetd started
 }
 
 // An UpstreamChoice is the voice server of a device.
@@ -126,8 +127,34 @@ func (s *Upstreams) load(ctx context.Context) error {
 		last.Position = len(t.entries)
 		t.entries = append(t.entries, last)
 	}
+	if err := s.recall(ctx, t); err != nil {
+		return err
+	}
 	s.current.Store(t)
 	s.o.Changed()
+	return nil
+}
+
+// recall gives the table what is known of the time before fleetd started: the
+// first one from the record of conversations, others from the one before.
+func (s *Upstreams) recall(ctx context.Context, t *upstreamTable) error {
+	known := s.current.Load()
+	for i := range t.entries {
+		e := &t.entries[i]
+		switch {
+		case e.Kind == UpstreamNone:
+		case known == nil:
+			page, err := s.o.Store.Conversations(ctx, ConversationFilter{Upstream: e.Name, Since: e.UpdatedAt, Limit: MaxLimit})
+			if err != nil {
+				return err
+			}
+			e.past = healthFrom(page.Items)
+		default:
+			if old := known.entry(e.ID); old != nil && old.UpdatedAt.Equal(e.UpdatedAt) {
+				e.past = old.past
+			}
+		}
+	}
 	return nil
 }
 
@@ -175,10 +202,14 @@ func (s *Upstreams) Any() bool {
 func (s *Upstreams) States() []UpstreamState {
 	t := s.table()
 	all := make([]UpstreamState, len(t.entries))
-	for i, e := range t.entries {
-		all[i] = UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(e.ID, e.UpdatedAt)}
+	for i := range t.entries {
+		all[i] = s.state(&t.entries[i])
 	}
 	return all
+}
+
+func (s *Upstreams) state(e *upstreamEntry) UpstreamState {
+	return UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(e.ID, e.UpdatedAt).after(e.past)}
 }
 
 // Version is that of the table.
@@ -327,7 +358,7 @@ func (s *Upstreams) Upstream(by Principal, id uuid.UUID) (UpstreamState, error) 
 	if e == nil {
 		return UpstreamState{}, errUnknownUpstream(id)
 	}
-	return UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(id, e.UpdatedAt)}, nil
+	return s.state(e), nil
 }
 
 // Check tries a voice server now. A failure is an outcome, not an error.
@@ -541,5 +572,5 @@ func (s *Upstreams) changed(id uuid.UUID, err error) (UpstreamState, error) {
 	if e == nil { // another process removed it at once
 		return UpstreamState{}, errUnknownUpstream(id)
 	}
-	return UpstreamState{e.Upstream, s.o.Link.UpstreamHealth(id, e.UpdatedAt)}, nil
+	return s.state(e), nil
 }

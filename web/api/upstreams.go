@@ -65,9 +65,9 @@ func (UpstreamView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 
 // upstreamHealthView is how conversations with a voice server began.
 type upstreamHealthView struct {
-	LastSuccess   *time.Time `json:"last_success" doc:"null: none since fleetd started, or the voice server was changed"`
+	LastSuccess   *time.Time `json:"last_success" doc:"null: none since the voice server was changed, or none among the last 500 conversations before fleetd started"`
 	HelloMs       int64      `json:"hello_ms" doc:"Until its hello, the last time"`
-	Failures      int        `json:"failures" doc:"In a row, since the last success"`
+	Failures      int        `json:"failures" doc:"In a row, since the last success. Of the time before fleetd started also conversations that began without a try count"`
 	LastFailure   *time.Time `json:"last_failure"`
 	Code          string     `json:"code" example:"upstream_unreachable" doc:"Of the last failure; empty before the first"`
 	Message       string     `json:"message"`

@@ -1,9 +1,14 @@
 package api
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
@@ -137,12 +142,105 @@ func TestUpstreams(t *testing.T) {
 	}
 
 	// Another process sees the same.
+	w.restartUpstreams(t)
+	if again := w.upstreams.States(); len(again) != 2 || again[1].Name != "lab" {
+		t.Errorf("%+v", again)
+	}
+}
+
+// How a voice server did before a restart is read from the conversations since it
+// was changed, until one has begun after it.
+func TestUpstreamHealthBeforeARestart(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"well", "failing", "changed", "new"} {
+		body := fmt.Sprintf(`{"name":%q,"kind":"websocket","url":"ws://%s.test/","devices":"tag:x","tools":true,"enabled":true}`,
+			name, name)
+		if r := w.as(t, fleet.RoleAdmin, "POST", "/upstreams", body); r.status != 201 {
+			t.Fatalf("%s: %s", name, r.body)
+		}
+	}
+	begun := time.Now().UTC().Truncate(time.Microsecond)
+	ended := begun.Add(time.Minute)
+	var list []fleet.Conversation
+	add := func(upstream string, n int, helloIn time.Duration, how fleet.ConversationEnd) {
+		for range n {
+			list = append(list, fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: "a0:85:e3:00:00:01",
+				Upstream: upstream, Begin: begun, End: &ended, Ended: how, HelloIn: helloIn})
+		}
+	}
+	add("well", 4, 0, fleet.EndedUnreachable)
+	add("well", 1, 120*time.Millisecond, fleet.EndedLost)
+	add("failing", 1, 80*time.Millisecond, fleet.EndedByDevice)
+	add("failing", 1, 0, fleet.EndedUnreachable)
+	add("failing", 2, 0, fleet.EndedRefused)
+	add("failing", 1, 0, fleet.EndedByDevice) // before the hello
+	add("failing", 5, 0, fleet.EndedFull)
+	add("changed", 3, 0, fleet.EndedRefused)
+	if err := w.store.SaveConversations(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	changed := w.upstream(t, "changed")
+	if r := w.as(t, fleet.RoleAdmin, "PATCH", "/upstreams/"+changed.ID.String(), `{"url":"ws://other.test/"}`); r.status != 200 {
+		t.Fatalf("%s", r.body)
+	}
+	if got := w.upstream(t, "failing").Health; got != (fleet.UpstreamHealth{}) {
+		t.Errorf("the process that saw them all says %+v", got)
+	}
+
+	w.restartUpstreams(t)
+	success := begun.Add(120 * time.Millisecond)
+	earlier := begun.Add(80 * time.Millisecond)
+	for name, want := range map[string]fleet.UpstreamHealth{
+		"well": {LastSuccess: &success, HelloIn: 120 * time.Millisecond},
+		"failing": {LastSuccess: &earlier, HelloIn: 80 * time.Millisecond, Failures: 3, LastFailure: &ended,
+			LastError: fleet.EndedRefused},
+		"changed": {}, "new": {},
+	} {
+		if got := w.upstream(t, name).Health; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v; want %+v", name, got, want)
+		}
+	}
+	if !w.upstream(t, "failing").Health.Down() {
+		t.Error("three failures in a row before a restart are none after it")
+	}
+
+	// What happens from now on counts more.
+	now := ended.Add(time.Minute)
+	w.upstreamLink.set(fleet.UpstreamHealth{Failures: 1, LastFailure: &now, LastError: fleet.EndedNoHello})
+	if h := w.upstream(t, "failing").Health; h.Failures != 4 || h.LastError != fleet.EndedNoHello || *h.LastSuccess != earlier {
+		t.Errorf("after another failure: %+v", h)
+	}
+	w.upstreamLink.set(fleet.UpstreamHealth{LastSuccess: &now, HelloIn: time.Second})
+	if h := w.upstream(t, "failing").Health; h.Failures != 0 || h.LastFailure != nil || h.HelloIn != time.Second {
+		t.Errorf("after a success: %+v", h)
+	}
+}
+
+// restartUpstreams reads the table as a process that starts does.
+func (w *world) restartUpstreams(t *testing.T) {
+	t.Helper()
 	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := fleet.NewUpstreams(fleet.UpstreamsOptions{Store: w.store, Sealer: sealer, Link: &w.upstreamLink})
-	if err := again.Load(t.Context()); err != nil || len(again.States()) != 2 || again.States()[1].Name != "lab" {
-		t.Errorf("%v, %+v", err, again.States())
+	w.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: w.store, Sealer: sealer, Link: &w.upstreamLink})
+	if err := w.upstreams.Load(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+}
+
+func (w *world) upstream(t *testing.T, name string) fleet.UpstreamState {
+	t.Helper()
+	all := w.upstreams.States()
+	i := slices.IndexFunc(all, func(u fleet.UpstreamState) bool { return u.Name == name })
+	if i < 0 {
+		t.Fatalf("no voice server %s", name)
+	}
+	return all[i]
+}
+
+func (l *upstreamLink) set(h fleet.UpstreamHealth) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.health = h
 }

@@ -1748,7 +1748,7 @@ type UpstreamHealth struct {
 	// Down It failed three times in a row or more
 	Down bool `json:"down"`
 
-	// Failures In a row, since the last success
+	// Failures In a row, since the last success. Of the time before fleetd started also conversations that began without a try count
 	Failures int64 `json:"failures"`
 
 	// HelloMs Until its hello, the last time
