@@ -31,7 +31,7 @@ test('the filter completes by keyboard, with counts', async () => {
   await page.goto('/devices');
   await page.press('body', '/');
   await page.keyboard.type('boa');
-  await page.waitForSelector('#completion [data-text="board:"]');
+  await page.waitForSelector('#completion[data-word="boa"] [data-text="board:"]');
   assert.equal(await page.getAttribute(filter, 'aria-expanded'), 'true');
   await page.keyboard.press('ArrowDown');
   assert.equal(await page.getAttribute(active, 'id'), await page.getAttribute(filter, 'aria-activedescendant'));
@@ -60,7 +60,7 @@ test('an answer that comes late leaves the choice as it is', async () => {
   await page.goto('/devices');
   await page.click(filter);
   await page.keyboard.type('boa');
-  await page.waitForSelector('#completion [data-text="board:"]');
+  await page.waitForSelector('#completion[data-word="boa"] [data-text="board:"]');
   await page.keyboard.press('ArrowDown');
   await page.evaluate(() => { document.querySelector('#completion').before = true; });
   await page.evaluate(() => document.querySelector('#q').dispatchEvent(new Event('input', { bubbles: true })));
@@ -76,13 +76,37 @@ test('a proposal can be clicked, and Enter alone submits what was written', asyn
   await page.fill(filter, '');
   await page.click(filter);
   await page.keyboard.type('version:');
-  await page.locator('#completion [role=option]').first().click();
+  await page.locator('#completion[data-word="version:"] [role=option]').first().click();
   assert.match(await value(), /^version:\S+ $/);
   assert.equal(await page.evaluate(() => document.activeElement.id), 'q');
   await page.fill(filter, 'presence:online');
   await page.keyboard.press('Enter');
   await page.waitForURL(/q=presence/);
   assert.equal(await value(), 'presence:online');
+});
+
+test('a proposal that was asked for before the last keys replaces them too', async () => {
+  await page.goto('/devices');
+  await page.fill(filter, 'presence:online ');
+  await page.click(filter);
+  await page.waitForSelector('#completion[data-word=""]');
+  await page.route('**/complete?*', () => {}); // no answer comes any more
+  await page.keyboard.type('version:');
+  await page.locator('#completion [data-text="id:"]').click();
+  assert.equal(await value(), 'presence:online id:');
+  await page.unroute('**/complete?*');
+  await page.fill(filter, '');
+  await page.click(filter);
+  await page.waitForSelector('#completion[data-word=""]');
+  const answers = [];
+  await page.route('**/complete?*', route => answers.push(route));
+  await page.keyboard.type('offline sec');
+  await page.locator('#completion [data-text="id:"]').click();
+  assert.equal(await value(), 'offline sec', 'a proposal for another word changes nothing');
+  await eventually('it is asked again', () => answers.length > 0);
+  for (const route of answers) await route.continue().catch(() => {}); // one that was given up
+  await page.unroute('**/complete?*');
+  assert.deepEqual(page.errors, []);
 });
 
 test('columns are chosen, and remembered', async () => {

@@ -468,6 +468,7 @@
     const done = options.length === 0 || options.length === 1 && options[0].dataset.text === list.dataset.word
     completed.setAttribute('aria-expanded', String(!done))
     if (done) return
+    list.asked = q
     completed.form.append(list)
     const again = options.find(o => o.dataset.text === chosen)
     if (again) choose(again)
@@ -485,10 +486,13 @@
     option.scrollIntoView({ block: 'nearest' })
   }
 
+  // A proposal replaces the whole word, also what was typed since it was asked for.
   function takeProposal(option) {
-    const word = $('#completion').dataset.word, caret = completed.selectionStart
+    const { asked, dataset: { word } } = $('#completion'), caret = completed.selectionStart
+    const start = asked.length - word.length, typed = completed.value.slice(start, caret)
+    if (completed.value.slice(0, start) !== asked.slice(0, start) || /\s/.test(typed.slice(word.length))) return showCompletion()
     const open = option.dataset.open !== undefined
-    completed.setRangeText(option.dataset.text + (open ? '' : ' '), caret - word.length, caret, 'end')
+    completed.setRangeText(option.dataset.text + (open ? '' : ' '), start, Math.max(start, caret), 'end')
     closeCompletion()
     completed.dispatchEvent(new Event('input', { bubbles: true }))
     if (!open) closeCompletion() // the word is complete; the next one is asked for when it begins
