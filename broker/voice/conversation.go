@@ -148,7 +148,7 @@ func (c *conversation) open(hello []byte) error {
 	ctx, cancel := context.WithTimeout(c.life, r.o.HelloTimeout)
 	defer cancel()
 	err := c.openUpstream(ctx, hello, begin.Add(r.o.HelloTimeout))
-	if c.life.Err() == nil {
+	if err == nil || c.life.Err() == nil { // what ended meanwhile did not fail
 		c.line.note(openEnd(err), time.Since(begin), time.Now())
 	}
 	if err != nil {

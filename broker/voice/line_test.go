@@ -51,11 +51,13 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	b.talk(w.Relay, boardHello)
 	eventually(t, "it talks to the second server", func() bool { return len(two.Sessions()) == 1 && len(b.got()) == 2 })
 	eventually(t, "both are well", func() bool {
-		return w.Health(ids[0], time.Time{}).Open == 1 && w.Health(ids[1], time.Time{}).Open == 1
+		second := w.Health(ids[1], time.Time{}) // it is noted after the board has its hello
+		return w.Health(ids[0], time.Time{}).Open == 1 && second.Open == 1 && second.LastSuccess != nil
 	})
-	if h := w.Health(ids[1], time.Time{}); h.LastSuccess == nil || h.HelloIn <= 0 || h.Failures != 0 || h.RetryAt != nil {
+	if h := w.Health(ids[1], time.Time{}); h.HelloIn <= 0 || h.Failures != 0 || h.RetryAt != nil {
 		t.Errorf("health of the second %+v", h)
 	}
+	eventually(t, "the first talk is on record", func() bool { n, _ := w.records.ended(fleet.EndedByNewHello); return n == 1 })
 	if _, c := w.records.ended(fleet.EndedByNewHello); c.Upstream != "one" {
 		t.Errorf("on record with %q", c.Upstream)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -477,6 +478,12 @@ func TestVoiceServersByDevice(t *testing.T) {
 		return m.Upstream.Name == "second"
 	})
 	talk(two, 1)
+	var log list[conversationJSON]
+	d.eventually("all are on record", func() bool {
+		d.rest("GET", "/conversations", nil, &log)
+		return len(log.Items) == 3 && log.Items[0].Upstream == "second" && log.Items[1].Upstream == "first" &&
+			!slices.ContainsFunc(log.Items, func(c conversationJSON) bool { return c.Ended == "" })
+	})
 	var all list[struct {
 		Name   string
 		Health struct {
@@ -487,9 +494,4 @@ func TestVoiceServersByDevice(t *testing.T) {
 	if len(all.Items) != 2 || all.Items[0].Name != "second" || all.Items[0].Health.LastSuccess == nil {
 		t.Errorf("%+v", all.Items)
 	}
-	var log list[conversationJSON]
-	d.eventually("all are on record", func() bool {
-		d.rest("GET", "/conversations", nil, &log)
-		return len(log.Items) == 3 && log.Items[0].Upstream == "second" && log.Items[1].Upstream == "first"
-	})
 }
