@@ -239,8 +239,8 @@ func (s *Operators) SetAccess(ctx context.Context, by Principal, id uuid.UUID, a
 	return nil
 }
 
-// Changes counts the changes of what operators may do, made by this process.
-// Whoever holds on to an operator reads it again when the number moved.
+// Changes counts the changes of what operators and tokens may do, made by this
+// process. What keeps a principal reads it again when the number moved.
 func (s *Operators) Changes() int64 { return s.changes.Load() }
 
 // ErrLastAdmin says that the fleet would be left without an admin.
@@ -447,6 +447,7 @@ func (s *Operators) Revoke(ctx context.Context, by Principal, id uuid.UUID) erro
 	if err := s.store.RevokeToken(ctx, by, id, s.now()); err != nil {
 		return err
 	}
+	s.changes.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++

@@ -127,6 +127,30 @@ func (p Principal) mayAs(role, need Role, act string) error {
 		cmp.Or(role, RoleViewer))
 }
 
+// ErrActorGone means that the principal that asked for something may not act any
+// more: its token was revoked or has expired, or the operator was disabled.
+var ErrActorGone = fmt.Errorf("the principal that asked is gone: %w", ErrForbidden)
+
+// ActorGone is [ErrActorGone] with its code.
+func ActorGone(p Principal) *Error {
+	return Refuse(ErrActorGone, CodeActorGone, "actor", p.Name)
+}
+
+// Codes of what ends work that goes on after its request was answered.
+const (
+	CodeActorGone  = "actor_gone"   // see [ErrActorGone]
+	CodeOutOfScope = "out_of_scope" // the device is outside of the principal's scope now
+)
+
+// An Authority reads again what a principal may do. Work that goes on after its
+// request was answered asks it each time it is about to act.
+type Authority interface {
+	// PrincipalNow returns the principal as it may act now, or an error that matches
+	// [ErrActorGone]. Any other error means that the rights could not be read: then
+	// the principal must not act yet.
+	PrincipalNow(ctx context.Context, p Principal) (Principal, error)
+}
+
 // An AuditEntry says who did what to which, when. It is written in the
 // transaction of the change it records; tool calls have records of their own
 // (see [Call]) and are not repeated here.

@@ -26,6 +26,7 @@ import (
 	"fleetd/broker"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
+	"fleetd/fleet/authority"
 	"fleetd/fleet/alert"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
@@ -83,6 +84,7 @@ type Server struct {
 	store     *postgres.Store
 	blobs     *blobs.Store
 	targets   *fleet.Targets
+	authority *authority.Service
 	broker    *broker.Broker
 	open      *fleet.OpenConversations
 	gateway   *gateway.Gateway
@@ -223,6 +225,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.authority = authority.New(authority.Options{Store: s.store, Changes: s.Operators.Changes})
 	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
