@@ -9,40 +9,24 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"fleetd/fleet/sheet"
 )
 
 // Limits of a file of devices.
 const (
 	MaxDeviceFile  = 8 << 20 // bytes
 	MaxFileLines   = MaxBulkDevices
-	maxFileProblem = 1000 // lines at fault that are named
-	exportPage     = 1000 // devices that are read at a time
+	MaxFileColumns = 64
+	maxFileCell    = 64 << 10 // bytes, also in columns that are passed over
+	maxFileProblem = 1000     // lines at fault that are named
+	exportPage     = 1000     // devices that are read at a time
 )
 
 // DeviceColumns are the columns of an exported file. An imported one may have
 // id, name, tags and notes; others are passed over.
 var DeviceColumns = []string{"id", "name", "tags", "notes", "board", "chip", "version", "presence", "last_seen",
 	"enrolment", "hold", "transport", "address"}
-
-// formulas begin what spreadsheets calculate. Such a cell gets a ' before it,
-// which they take as the mark of a text.
-const formulas = "=+-@\t\r"
-
-// ShieldCell makes a text safe for spreadsheets; [unshieldCell] undoes that.
-func ShieldCell(s string) string {
-	if s != "" && (strings.ContainsRune(formulas, rune(s[0])) || len(s) > 1 && s[0] == '\'' &&
-		strings.ContainsRune(formulas+"'", rune(s[1]))) {
-		return "'" + s
-	}
-	return s
-}
-
-func unshieldCell(s string) string {
-	if len(s) > 1 && s[0] == '\'' && strings.ContainsRune(formulas+"'", rune(s[1])) {
-		return s[1:]
-	}
-	return s
-}
 
 // WriteDeviceFile writes devices as lines of CSV, after a line with the names
 // of the columns; none are all of [DeviceColumns]. next returns the devices page
@@ -66,7 +50,7 @@ func WriteDeviceFile(w io.Writer, columns []string, next func() ([]Device, error
 		for i := range page {
 			cells := make([]string, len(columns))
 			for j, c := range columns {
-				cells[j] = ShieldCell(deviceCell(&page[i], c, now))
+				cells[j] = sheet.Shield(deviceCell(&page[i], c, now))
 			}
 			_ = out.Write(cells)
 		}
@@ -161,16 +145,21 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
 		return f, Refuse(ErrInvalid, "invalid_device_file.text").At("file")
 	}
-	in := csv.NewReader(bytes.NewReader(text))
-	in.FieldsPerRecord = -1
+	comma := byte(',')
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	if bytes.Count(first, []byte(";")) > bytes.Count(first, []byte(",")) {
-		in.Comma = ';' // as spreadsheets write it where the comma is in numbers
+		comma = ';' // as spreadsheets write it where the comma is in numbers
 	}
+	if err := checkSize(text, comma); err != nil {
+		return f, err
+	}
+	in := csv.NewReader(bytes.NewReader(text))
+	in.FieldsPerRecord, in.Comma, in.ReuseRecord = -1, rune(comma), true
 	columns, err := in.Read()
 	if err != nil {
 		return f, Refuse(ErrInvalid, "invalid_device_file.columns").At("file")
 	}
+	columns = slices.Clone(columns) // the reader uses the slice again
 	for i, c := range columns {
 		columns[i] = strings.ToLower(strings.TrimSpace(c))
 	}
@@ -191,7 +180,9 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 		if err == io.EOF {
 			return f, nil
 		}
-		line, _ := in.FieldPos(0)
+		if len(f.Lines)+f.Invalid >= MaxFileLines {
+			return f, Refuse(ErrInvalid, "device_file_too_long", "limit", MaxFileLines).At("file")
+		}
 		if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
 			f.fault(wrong.StartLine, Refuse(ErrInvalid, "invalid_line.quotes"))
 			continue
@@ -199,9 +190,7 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 		if err != nil {
 			return f, err
 		}
-		if len(f.Lines)+f.Invalid >= MaxFileLines {
-			return f, Refuse(ErrInvalid, "device_file_too_long", "limit", MaxFileLines).At("file")
-		}
+		line, _ := in.FieldPos(0)
 		l, err := deviceLine(columns, cells)
 		if err == nil && seen[l.ID] > 0 {
 			err = Refuse(ErrInvalid, "invalid_line.again", "device", l.ID, "line", seen[l.ID])
@@ -215,6 +204,19 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	}
 }
 
+// checkSize refuses a file of which the parser would make much more than it is long.
+func checkSize(text []byte, comma byte) error {
+	err := sheet.Check(text, comma, sheet.Limits{Columns: MaxFileColumns, CellBytes: maxFileCell})
+	over, ok := errors.AsType[*sheet.BoundError](err)
+	switch {
+	case !ok:
+		return err
+	case over.Columns:
+		return Refuse(ErrInvalid, "device_file_too_wide", "line", over.Line, "limit", MaxFileColumns).At("file")
+	}
+	return Refuse(ErrInvalid, "device_file_too_wide.cell", "line", over.Line, "limit_bytes", maxFileCell).At("file")
+}
+
 func changeable(column string) bool { return column == "name" || column == "tags" || column == "notes" }
 
 func deviceLine(columns, cells []string) (l DeviceLine, err error) {
@@ -222,7 +224,7 @@ func deviceLine(columns, cells []string) (l DeviceLine, err error) {
 		return l, Refuse(ErrInvalid, "invalid_line.cells", "n", len(cells), "columns", len(columns))
 	}
 	for i, column := range columns {
-		cell := unshieldCell(cells[i])
+		cell := sheet.Unshield(cells[i])
 		switch column {
 		case "id":
 			if l.ID, err = ParseDeviceID(cell); err != nil {

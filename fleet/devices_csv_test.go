@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/csv"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"fleetd/fleet"
 )
@@ -77,13 +79,14 @@ func writeFile(t testing.TB, columns []string, devices ...fleet.Device) string {
 // No cell of an export is one that a spreadsheet calculates, and an import reads
 // what the export meant.
 func TestDeviceFileIsNoFormula(t *testing.T) {
-	for _, name := range []string{"=HYPERLINK(1)", "+1", "-1", "@x", "'=1", "''x", "'s", "'", "plain", "a,\"b\"", "＝1"} {
+	for _, name := range []string{"=HYPERLINK(1)", "+1", "-1", "@x", "'=1", "''x", "'s", "'", "plain", "a,\"b\"", "＝1",
+		"|x", ";x", "＠x"} {
 		text := writeFile(t, nil, fleet.Device{ID: "a085e3112233", Name: name, Notes: name})
 		rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 		if err != nil || len(rows) != 2 || len(rows[1]) != len(fleet.DeviceColumns) {
 			t.Fatalf("%q: %q, %v", name, text, err)
 		}
-		if strings.ContainsAny(rows[1][1][:1], "=+-@\t\r") {
+		if first, _ := utf8.DecodeRuneInString(rows[1][1]); strings.ContainsRune("=+-@|;＝＋－＠\t\r\n", first) {
 			t.Errorf("%q is exported as %q", name, rows[1][1])
 		}
 		f, err := fleet.ParseDeviceFile([]byte(text))
@@ -91,6 +94,48 @@ func TestDeviceFileIsNoFormula(t *testing.T) {
 			t.Errorf("%q is read back as %+v (%v)", name, f, err)
 		}
 	}
+}
+
+// A file costs memory in proportion to its length, whatever it consists of.
+func TestParseDeviceFileIsBounded(t *testing.T) {
+	const size = 7 << 20
+	fill := func(head, unit string) []byte { return []byte(head + strings.Repeat(unit, size/len(unit))) }
+	for name, c := range map[string]struct {
+		text []byte
+		code string
+	}{
+		"commas in the second line":   {fill("id,name\n", ","), "device_file_too_wide"},
+		"commas in the first line":    {fill("id,name", ","), "device_file_too_wide"},
+		"semicolons":                  {fill("id;name\n", ";"), "device_file_too_wide"},
+		"lines of many cells":         {fill("id,name\n", strings.Repeat(",", fleet.MaxFileColumns-1)+"\n"), "device_file_too_long"},
+		"empty quoted cells":          {fill("id,name\n", `"",`), "device_file_too_wide"},
+		"quotes at fault":             {fill("id,name\n", "a\"\n"), "device_file_too_long"},
+		"a quote that stays open":     {fill("id,name\n\"", "x\n"), "device_file_too_wide"},
+		"a cell without an end":       {fill("id,name\n", "x"), "device_file_too_wide"},
+		"empty lines":                 {fill("id,name\n", "\n"), ""},
+		"lines of one cell":           {fill("id,name\n", "x\n"), "device_file_too_long"},
+		"quotes doubled in the cells": {fill("id,name\n\"", `""`), "device_file_too_wide"},
+	} {
+		var err error
+		allocated := bytesAllocated(func() { _, err = fleet.ParseDeviceFile(c.text) })
+		var no *fleet.Error
+		if c.code == "" && err != nil || c.code != "" && (!errors.As(err, &no) || no.Code != c.code) {
+			t.Errorf("%s: %v, want %q", name, err, c.code)
+		}
+		if allocated > 64<<20 {
+			t.Errorf("%s: %d MiB allocated for a file of 7 MiB", name, allocated>>20)
+		}
+	}
+}
+
+// bytesAllocated is what work allocates in all, freed or not. Other goroutines
+// may add to it: bounds are generous.
+func bytesAllocated(work func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func FuzzParseDeviceFile(f *testing.F) {

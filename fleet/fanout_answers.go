@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet/sheet"
 )
 
 // A FanOutOutcome is what one device answered, or why it did not.
@@ -224,7 +226,7 @@ func (s *FanOuts) Export(ctx context.Context, w io.Writer, id uuid.UUID) error {
 		cells := []string{string(o.Device), o.Name, string(o.State), o.ErrorCode, cmp.Or(o.Text, string(o.Structured)),
 			o.Call.String(), ended}
 		for i := range cells {
-			cells[i] = ShieldCell(cells[i])
+			cells[i] = sheet.Shield(cells[i])
 		}
 		return out.Write(cells) == nil
 	})

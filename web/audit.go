@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/sheet"
 	"fleetd/web/access"
-	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -108,7 +108,7 @@ func auditRecord(e fleet.AuditEntry) []string {
 	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
 		e.Action, e.Subject, string(detail)}
 	for i := range record {
-		record[i] = i18n.CSVCell(record[i])
+		record[i] = sheet.Shield(record[i])
 	}
 	return record
 }

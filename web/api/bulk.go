@@ -25,7 +25,7 @@ func (a *api) registerBulk() {
 	register(a, operation{id: "export-devices", reach: access.List,
 		method: http.MethodGet, path: "/devices.csv", role: fleet.RoleViewer,
 		summary: "Export devices as CSV",
-		about:   "A cell that a spreadsheet would calculate (it begins with = + - @) has a ' before it, which an import takes away again.",
+		about:   "A cell that a spreadsheet would calculate (it begins with = + - @ | ;) has a ' before it, which an import takes away again.",
 		more: func(h *huma.Operation) {
 			h.Tags = []string{"devices"}
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
@@ -34,7 +34,7 @@ func (a *api) registerBulk() {
 	register(a, operation{id: "import-devices", reach: access.Audience,
 		method: http.MethodPost, path: "/devices/import", role: fleet.RoleOperator, body: 2 * fleet.MaxDeviceFile,
 		summary: "Import names, tags and notes of devices from CSV",
-		about:   "Without digest nothing changes: the answer says what would. At most 8 MiB and 50000 lines."}, a.importDevices)
+		about:   "Without digest nothing changes: the answer says what would. At most 8 MiB, 50000 lines, 64 columns and 64 KiB a cell."}, a.importDevices)
 }
 
 type bulkInput struct {

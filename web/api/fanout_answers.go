@@ -22,7 +22,7 @@ func (a *api) registerFanOutAnswers() {
 		method: http.MethodGet, path: "/fanouts/{id}/answers.csv", role: fleet.RoleViewer,
 		noun:    "fanout",
 		summary: "Export what each device of a fan-out answered, as CSV",
-		about:   "A line for each device that was called: device, name, state, error, answer, call, ended. A cell that a spreadsheet would calculate (it begins with = + - @) has a ' before it.",
+		about:   "A line for each device that was called: device, name, state, error, answer, call, ended. A cell that a spreadsheet would calculate (it begins with = + - @ | ;) has a ' before it.",
 		more: func(h *huma.Operation) {
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
 				Content: map[string]*huma.MediaType{"text/csv; charset=utf-8": {Schema: &huma.Schema{Type: huma.TypeString}}}}}
