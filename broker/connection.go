@@ -15,6 +15,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/fleet"
+	"fleetd/fleet/redact"
 	"fleetd/mcp"
 )
 
@@ -283,9 +284,13 @@ func (c *connection) plainMessage(b []byte) (payload []byte, length int) {
 	return payload[1:], length
 }
 
-// receive takes what the device published.
+// receive takes what the device published. This is where text of devices comes in:
+// results, errors, notifications, logs and tools. The Client-Id that the device's
+// credentials are bound to goes no further, or whoever reads what devices say could
+// poll with it and be given them.
 func (c *connection) receive(payload []byte) {
 	c.broker.stats.publishesIn.Add(1)
+	payload = redact.ClientID(payload, uuidOf(c.ClientID))
 	e, err := mcp.ParseEnvelope(payload)
 	switch {
 	case errors.Is(err, mcp.ErrMalformed):

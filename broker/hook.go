@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/redact"
 )
 
 // A hook decides for mochi who may connect and what they may do. All of it runs
@@ -247,7 +248,8 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 func (b *Broker) refused(cl *mqtt.Client, reason string) {
 	b.stats.refuse(reason)
 	if ok, skipped := b.refusals.allow(cl.ID+reason, time.Now()); ok {
-		b.log.Warn("connection refused", "client", fleet.CleanText(cl.ID, 128), "remote", hostOf(cl.Net.Remote),
+		client := redact.Text(fleet.CleanText(cl.ID, 128), fleet.CleanText(uuidOf(cl.ID), 128))
+		b.log.Warn("connection refused", "client", client, "remote", hostOf(cl.Net.Remote),
 			"reason", reason, "not_logged", skipped)
 	}
 }

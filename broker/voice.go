@@ -104,5 +104,12 @@ func (c *connection) beginConversation(payload []byte, now time.Time) bool {
 	return true
 }
 
-// uuidOf is the last part of a client id.
-func uuidOf(clientID string) string { return clientID[strings.LastIndex(clientID, "@@@")+len("@@@"):] }
+// uuidOf returns the part of an MQTT client id that is the device's Client-Id, ""
+// if it has none.
+func uuidOf(clientID string) string {
+	i := strings.LastIndex(clientID, "@@@")
+	if i < 0 {
+		return ""
+	}
+	return clientID[i+len("@@@"):]
+}

@@ -43,6 +43,7 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet/campaign", "fleetd/fleet/enrolment", "campaigns know devices, not how they joined"},
 	{"fleetd/fleet/espimage", "fleetd/", "a byte format knows no fleet"},
 	{"fleetd/fleet/espimage", "github.com/", "a byte format needs the standard library alone"},
+	{"fleetd/fleet/redact", "fleetd/", "it works on bytes and knows no fleet"},
 	{"fleetd/mcp", "fleetd/fleet", "mcp is a protocol and knows no fleet"},
 	{"fleetd/mcp", "github.com/", "mcp needs the standard library alone"},
 	{"fleetd/mcp/gateway", "fleetd/mcp", "it speaks MCP to clients with the SDK; fleetd/mcp is for devices"},

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fleetd/fleet"
+	"fleetd/fleet/redact"
 	"strings"
 	"time"
 	"unique"
@@ -20,6 +21,7 @@ const keptFacts = 20_000
 // is no room for a further unknown device; every known one gets an answer.
 func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	p.ClientID = cleanClientID(p.ClientID)
+	p.Facts, p.UserAgent = redact.ClientID(p.Facts, p.ClientID), redact.Text(p.UserAgent, p.ClientID)
 	d, err := e.decidePoll(p)
 	if d.evicted != nil {
 		e.displace(d.evicted)

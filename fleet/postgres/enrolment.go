@@ -33,7 +33,7 @@ func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 // SaveAdmission stores an operator's decision about a device.
 func (s *Store) SaveAdmission(ctx context.Context, by fleet.Principal, action string, a enrolment.Admission,
 	at time.Time) error {
-	detail := map[string]any{"enrolment": a.Enrolment, "client_id": a.ClientID}
+	detail := map[string]any{"enrolment": a.Enrolment, "client": fleet.ClientTag(a.ClientID)}
 	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {
 		return saveAdmission(ctx, tx, a, at)
 	})

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/redact"
 )
 
 // Limits of a boot poll's body. A stock device sends some 2 KB.
@@ -106,6 +107,9 @@ func readFacts(body io.Reader) (f facts, text json.RawMessage, whole bool) {
 		return nil, nil, whole
 	}
 	clean, _ := cleanValue(map[string]any(f), 0).(map[string]any)
+	if _, named := clean["uuid"]; named {
+		clean["uuid"] = redact.Mark // the Client-Id; see there
+	}
 	if text, err = json.Marshal(clean); err != nil || len(text) > maxFacts {
 		text = nil
 	}

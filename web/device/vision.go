@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/redact"
 	"fleetd/web/i18n"
 )
 
@@ -124,6 +125,7 @@ func (h *Handler) readPhoto(w http.ResponseWriter, r *http.Request, id fleet.Dev
 			if question, err = readQuestion(part); err != nil {
 				return fleet.Photo{}, err
 			}
+			question = redact.Text(question, strings.TrimSpace(r.Header.Get("Client-Id")))
 		case "file":
 			return h.o.Snapshots.Photo(r.Context(), id, question, uploadPart{part})
 		}
