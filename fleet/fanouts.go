@@ -276,6 +276,9 @@ func (s *FanOuts) Cancel(ctx context.Context, by Principal, id uuid.UUID) error 
 	if err := by.MayOnAll(ctx, read, RoleOperator, "cancel_fanout"); err != nil {
 		return err
 	}
+	if err := by.MayAsMaker(f.Actor, "cancel_fanout"); err != nil {
+		return err
+	}
 	if !f.Open() {
 		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
 		return Refuse(ErrConflict, "not_running", "state", Because("state."+string(f.State)))

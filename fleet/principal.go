@@ -119,9 +119,70 @@ func (p Principal) MayOn(d Device, need Role, act string) error {
 	return p.mayAs(role, need, act)
 }
 
+// ForModels says whether a language model, a principal of kind model or voice,
+// may make a request. Each operation of REST and each tool of the MCP server
+// declares it; the domain refuses the same acts, see [Principal.MayDecide].
+type ForModels string
+
+const (
+	// ModelsMay: a model may, as a person or a program of its role and scope: reads,
+	// calls, fan-outs, dry runs, drafts.
+	ModelsMay ForModels = "yes"
+	// ModelsOwn: a model may with what it made itself, such as its draft; see
+	// [Principal.MayAsMaker].
+	ModelsOwn ForModels = "own"
+	// ModelsNever: only people and programs may. It decides what policies, scopes and
+	// approvals rest on, or shows what only admins need.
+	ModelsNever ForModels = "no"
+)
+
+// Valid reports whether f is one of the constants above.
+func (f ForModels) Valid() bool { return f == ModelsMay || f == ModelsOwn || f == ModelsNever }
+
+// Admit refuses a language model a request that is not for models. operation
+// names the request in words.
+func (f ForModels) Admit(p Principal, operation string) error {
+	if !p.Kind.IsModel() || f == ModelsMay || f == ModelsOwn {
+		return nil
+	}
+	return Refuse(ErrForbidden, "person_needed.operation", "operation", operation, "actor", p.Name)
+}
+
+// modelActs are the acts that a language model may do as anybody else with its
+// role: they plan or call, and calls are judged by the gate. [Principal.MayDecide]
+// refuses a model all others that need more than to read.
+var modelActs = map[string]bool{"make_campaign": true, "make_fanout": true}
+
+// modelOwnActs are those that a language model may do with what it made itself.
+// Whoever knows the maker asks [Principal.MayAsMaker] as well.
+var modelOwnActs = map[string]bool{"change_campaign": true, "start_campaign": true, "discard_campaign": true,
+	"cancel_fanout": true}
+
+// MayDecide returns nil if a principal of this kind may do the act: a language
+// model acts on behalf of people, and decides nothing that policies, scopes or
+// approvals rest on.
+func (p Principal) MayDecide(act string) error {
+	if p.Kind.IsModel() && !modelActs[act] && !modelOwnActs[act] {
+		return Refuse(ErrForbidden, "person_needed.act", "act", Because("act."+act), "actor", p.Name)
+	}
+	return nil
+}
+
+// MayAsMaker returns nil if the principal may do the act to what maker made. A
+// language model may only where it is the maker.
+func (p Principal) MayAsMaker(maker Principal, act string) error {
+	if p.Kind.IsModel() && !modelActs[act] && !p.Same(maker) {
+		return Refuse(ErrForbidden, "person_needed.own", "act", Because("act."+act), "actor", p.Name)
+	}
+	return p.MayDecide(act)
+}
+
 func (p Principal) mayAs(role, need Role, act string) error {
 	if role.Allows(need) {
-		return nil
+		if need == RoleViewer {
+			return nil
+		}
+		return p.MayDecide(act)
 	}
 	return Refuse(ErrForbidden, "forbidden", "act", Because("act."+act), "need", need, "actor", p.Name, "role",
 		cmp.Or(role, RoleViewer))

@@ -41,6 +41,10 @@ type route struct {
 	wait            time.Duration    // what the answer may take beyond the usual
 }
 
+// consoleModels is what every route of the console declares of language models:
+// only operators, who are people, sign in.
+const consoleModels = fleet.ModelsNever
+
 // table is every route of the console. Everything that changes anything is a
 // POST; the test of who may do what walks this table.
 func (s *Server) table() []route {

@@ -105,6 +105,9 @@ func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
 				"need", t.role, "actor", v.operator.Name, "role", cmp.Or(role, fleet.RoleViewer))
 		}
+		if err == nil {
+			err = consoleModels.Admit(v.actor(), r.Method+" "+r.URL.Path)
+		}
 		if err != nil {
 			s.fail(w, r, err)
 			return

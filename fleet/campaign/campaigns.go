@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fleetd/fleet"
@@ -112,6 +113,9 @@ func (s *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	if err != nil {
 		return Campaign{}, err
 	}
+	if err := mayChange(by, c, "change_campaign"); err != nil {
+		return Campaign{}, err
+	}
 	switch c.State {
 	case Draft, AwaitingApproval, Denied, Scheduled:
 		return s.replan(ctx, by, c, p)
@@ -153,7 +157,7 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 	if err := RunningEdit(c.Plan, p); err != nil {
 		return Campaign{}, err
 	}
-	if (c.Plan.ApprovalRequired || by.Kind.IsModel()) && Loosens(c.Plan, p) {
+	if c.Plan.ApprovalRequired && Loosens(c.Plan, p) {
 		return Campaign{}, fleet.Refuse(fleet.ErrConflict, "loosening_needs_approval", "name", c.Plan.Name)
 	}
 	return s.change(ctx, by, c.ID, "campaign.edit", func(c *Campaign) error {
@@ -169,17 +173,46 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 // faster.
 const changeTries = 5
 
+// A changeAct names a change of a campaign in a refusal.
+type changeAct string
+
+// A language model may start and discard its own draft, and steers nothing.
+const (
+	actStart   changeAct = "start_campaign"
+	actDiscard changeAct = "discard_campaign"
+	actSteer   changeAct = "steer_campaign"
+)
+
+var changeActs = map[string]changeAct{"campaign.start": actStart, "campaign.discard": actDiscard}
+
+// mayChange refuses a language model what is not its own draft. What runs, or is
+// approved, belongs to the people who decided so.
+func mayChange(by fleet.Principal, c Campaign, act string) error {
+	if err := by.MayAsMaker(c.CreatedBy, act); err != nil || !by.Kind.IsModel() {
+		return err
+	}
+	switch c.State {
+	case Draft, AwaitingApproval, Denied:
+		return nil
+	}
+	return fleet.Refuse(fleet.ErrForbidden, "person_needed.act", "act", fleet.Because("act."+act), "actor", by.Name)
+}
+
 // change reads a campaign, changes it and stores it.
 func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
 	f func(*Campaign) error) (
 	Campaign, error) {
 	ctx = fleet.WithScope(ctx, by)
-	if err := s.maySteer(ctx, by, id, "steer_campaign"); err != nil {
+	act := string(cmp.Or(changeActs[action], actSteer))
+	if err := s.maySteer(ctx, by, id, act); err != nil {
 		return Campaign{}, err
 	}
 	for try := 1; ; try++ {
 		c, err := s.Campaign(ctx, id)
 		if err != nil {
+			return Campaign{}, err
+		}
+		if err := mayChange(by, c, act); err != nil {
 			return Campaign{}, err
 		}
 		if err := f(&c); err != nil {

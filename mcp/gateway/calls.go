@@ -199,20 +199,20 @@ type getOut struct {
 }
 
 func (g *Gateway) addCallTools(s *mcp.Server) {
-	add[callIn, callOut](g, s, definition{name: "read_device", title: "Read from a device", effect: reads, open: true,
+	add[callIn, callOut](g, s, definition{name: "read_device", models: fleet.ModelsMay, title: "Read from a device", effect: reads, open: true,
 		about: "Calls a tool of a device that changes nothing, and waits for its answer. Which tools those are is decided " +
 			"by their names: the last part begins with get, list or read, as in self.get_device_status; " +
 			"search_tools marks them read_only. Others need call_device.", limits: callLimits},
 		g.readDevice)
-	add[callIn, callOut](g, s, definition{name: "call_device", title: "Call a device", effect: acts, open: true,
+	add[callIn, callOut](g, s, definition{name: "call_device", models: fleet.ModelsMay, title: "Call a device", effect: acts, open: true,
 		about: "Calls a tool of a device that may change something, and waits for its answer. Every call is judged by " +
 			"policy and on record. A call may have to wait for a person's approval: its state is pending_approval then. " +
 			"One that timed out may have run: look before you repeat it.", limits: callLimits},
 		g.callDevice)
-	add[getIn, getOut](g, s, definition{name: "get_call", title: "Get a call", effect: reads,
+	add[getIn, getOut](g, s, definition{name: "get_call", models: fleet.ModelsMay, title: "Get a call", effect: reads,
 		about:  "Shows a call, or a fan-out with its counts and answers, by id.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.getCall)
-	add[listIn, listOut](g, s, definition{name: "list_calls", title: "List calls", effect: reads,
+	add[listIn, listOut](g, s, definition{name: "list_calls", models: fleet.ModelsMay, title: "List calls", effect: reads,
 		about: "Lists calls on record, newest first, also those of people and other programs.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80), "tool": longest(200), "actor": longest(200),
 			"limit": between(1, maxFound), "cursor": longest(1000),

@@ -110,14 +110,14 @@ type deviceIn struct {
 }
 
 func (g *Gateway) addDeviceTools(s *mcp.Server) {
-	add[findIn, findOut](g, s, definition{name: "find_devices", title: "Find devices", effect: reads,
+	add[findIn, findOut](g, s, definition{name: "find_devices", models: fleet.ModelsMay, title: "Find devices", effect: reads,
 		about: "Lists the devices that a query matches, by name, with presence, board and version. " + queryHelp,
 		limits: map[string]func(*jsonschema.Schema){"limit": between(1, maxFound), "q": longest(1024),
 			"cursor": longest(1000)}}, g.findDevices)
-	add[deviceIn, describeOut](g, s, definition{name: "describe_device", title: "Describe a device", effect: reads,
+	add[deviceIn, describeOut](g, s, definition{name: "describe_device", models: fleet.ModelsMay, title: "Describe a device", effect: reads,
 		about: "Shows one device: what it runs, its tools, who holds it, the campaign it is part of, and what it last " +
 			"reported of itself.", limits: map[string]func(*jsonschema.Schema){"device": longest(80)}}, g.describeDevice)
-	add[deviceIn, explainOut](g, s, definition{name: "explain_device", title: "Explain a device", effect: reads,
+	add[deviceIn, explainOut](g, s, definition{name: "explain_device", models: fleet.ModelsMay, title: "Explain a device", effect: reads,
 		about: "Says why a device is as it is: what its presence was concluded from, who holds it and why, why it is not " +
 			"updating, its last restarts, crashes and core dumps, and its last calls that failed.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80)}}, g.explainDevice)

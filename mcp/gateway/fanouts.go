@@ -87,7 +87,7 @@ type groupOut struct {
 }
 
 func (g *Gateway) addFanOutTools(s *mcp.Server) {
-	add[callManyIn, callManyOut](g, s, definition{name: "call_devices", title: "Call many devices", effect: acts, open: true,
+	add[callManyIn, callManyOut](g, s, definition{name: "call_devices", models: fleet.ModelsMay, title: "Call many devices", effect: acts, open: true,
 		about: "Makes the same call to many devices: those of a query, or those listed. Each device is called at most once. " +
 			"Use dry_run first. Waits until all is done, with progress if the client asks for it, or answers with the id of " +
 			"the fan-out after wait_ms; get_call shows it then.",

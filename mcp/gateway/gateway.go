@@ -77,6 +77,7 @@ type Gateway struct {
 	json, sse  *mcp.StreamableHTTPHandler // without a session: one answer, or a stream
 	stateful   *mcp.StreamableHTTPHandler
 	usual      map[string]callTool
+	models     map[string]fleet.ForModels // what each tool of the fleet's server declares
 	sessions   sessions
 	oldStreams oldStreams // of 2024-11-05
 	failures   failures
@@ -102,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{o: o, public: public, log: o.Log, now: func() time.Time { return time.Now().UTC() },
-		tools: newToolIndex(o.Devices)}
+		tools: newToolIndex(o.Devices), models: map[string]fleet.ForModels{}}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.usual = map[string]callTool{"call_device": g.callDevice, "read_device": g.readDevice}
 	g.fleet = g.newFleetServer()

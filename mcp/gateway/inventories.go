@@ -307,12 +307,12 @@ func wordsOf(t fleet.Tool) toolWords {
 }
 
 func (g *Gateway) addInventoryTools(s *mcp.Server) {
-	add[searchIn, searchOut](g, s, definition{name: "search_tools", title: "Search the tools of devices", effect: reads,
+	add[searchIn, searchOut](g, s, definition{name: "search_tools", models: fleet.ModelsMay, title: "Search the tools of devices", effect: reads,
 		about: "Finds tools that devices offer, by words in their names and descriptions, with how many devices and which " +
 			"boards have each. Names and descriptions are text of the devices.",
 		limits: map[string]func(*jsonschema.Schema){"words": longest(200), "q": longest(1024),
 			"limit": between(1, maxFound)}}, g.searchTools)
-	add[describeToolIn, describeToolOut](g, s, definition{name: "describe_tool", title: "Describe a tool of devices",
+	add[describeToolIn, describeToolOut](g, s, definition{name: "describe_tool", models: fleet.ModelsMay, title: "Describe a tool of devices",
 		effect: reads, about: "Shows what a tool of devices takes (its JSON schema), for whom it is, what becomes of a " +
 			"device that runs it, and how many devices offer it. Devices may describe a tool differently: each variant is shown.",
 		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024)}}, g.describeTool)

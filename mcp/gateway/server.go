@@ -90,6 +90,7 @@ const (
 // A definition describes a tool of the gateway.
 type definition struct {
 	name, title, about string
+	models             fleet.ForModels
 	effect             effect
 	open               bool // it speaks to devices
 	limits             map[string]func(*jsonschema.Schema)
@@ -98,6 +99,10 @@ type definition struct {
 // add adds a tool to the server. In and Out make its schemas.
 func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 	do func(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in In) (answer, error)) {
+	if !d.models.Valid() {
+		panic("the tool " + d.name + " does not say whether a language model may") // at the start, in every test
+	}
+	g.models[d.name] = d.models
 	input := schemaOf[In]()
 	for name, limit := range d.limits {
 		limit(input.Properties[name])
@@ -113,7 +118,11 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 			if wrong != nil {
 				return g.failure(wrong), nil
 			}
-			a, err := do(ctx, principal(ctx), req, in)
+			by := principal(ctx)
+			if err := d.models.Admit(by, d.name); err != nil {
+				return g.failed(d.name, err), nil
+			}
+			a, err := do(ctx, by, req, in)
 			if err != nil {
 				return g.failed(d.name, err), nil
 			}

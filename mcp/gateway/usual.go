@@ -44,7 +44,11 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 		ctx = context.WithoutCancel(ctx) // a client cancels with a message, for which it would need a session
 	}
 	var result *mcp.CallToolResult
-	a, err := do(ctx, by, nil, in)
+	var a answer
+	err := g.models[string(u.name)].Admit(by, string(u.name))
+	if err == nil {
+		a, err = do(ctx, by, nil, in)
+	}
 	if err == nil {
 		result, err = a.result()
 	}

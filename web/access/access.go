@@ -1,6 +1,7 @@
 // Package access says what the routes of the console and the operations of REST
 // reach. Each declares it, so that one that is added cannot forget whose scope
-// it is held to.
+// it is held to. Whether a language model may ask for it is declared with it:
+// see [fleet.ForModels].
 package access
 
 import "fleetd/fleet"

@@ -17,18 +17,18 @@ import (
 func (a *api) registerAlerts() {
 	const whole = "Alerts count the whole fleet: a principal that does not see every device sees none of them."
 	register(a, operation{id: "list-alerts", method: http.MethodGet, path: "/alerts", role: fleet.RoleViewer,
-		reach: access.Fleet, summary: "List alerts", about: "Newest first. " + whole}, a.listAlerts)
+		reach: access.Fleet, models: fleet.ModelsMay, summary: "List alerts", about: "Newest first. " + whole}, a.listAlerts)
 	register(a, operation{id: "get-alert", method: http.MethodGet, path: "/alerts/{id}", role: fleet.RoleViewer,
-		reach: access.Fleet, noun: "alert", summary: "Get an alert with its history", about: whole}, a.getAlert)
+		reach: access.Fleet, models: fleet.ModelsMay, noun: "alert", summary: "Get an alert with its history", about: whole}, a.getAlert)
 	register(a, operation{id: "acknowledge-alert", method: http.MethodPost, path: "/alerts/{id}/acknowledge",
-		role: fleet.RoleOperator, reach: access.Fleet, noun: "alert", summary: "Acknowledge an alert",
+		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "alert", summary: "Acknowledge an alert",
 		about: "Says that somebody looks after it. The alert stays until its condition has not held for a while."},
 		a.acknowledgeAlert)
 	register(a, operation{id: "get-alert-thresholds", method: http.MethodGet, path: "/alerts/thresholds",
-		role: fleet.RoleViewer, reach: access.Fleet, summary: "Get from when on something is wrong"},
+		role: fleet.RoleViewer, reach: access.Fleet, models: fleet.ModelsMay, summary: "Get from when on something is wrong"},
 		a.getAlertThresholds)
 	register(a, operation{id: "update-alert-thresholds", method: http.MethodPatch, path: "/alerts/thresholds",
-		role: fleet.RoleAdmin, reach: access.Fleet, summary: "Change from when on something is wrong",
+		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, summary: "Change from when on something is wrong",
 		about: "Conditions and fields that are left out stay as they are."}, a.updateAlertThresholds)
 }
 
@@ -228,12 +228,12 @@ func milliseconds(n *int64) *time.Duration {
 
 func (a *api) registerAlertMail() {
 	register(a, operation{id: "get-alert-mail", method: http.MethodGet, path: "/alerts/mail", role: fleet.RoleAdmin,
-		reach: access.Fleet, summary: "Get who gets mails about alerts"}, a.getAlertMail)
+		reach: access.Fleet, models: fleet.ModelsNever, summary: "Get who gets mails about alerts"}, a.getAlertMail)
 	register(a, operation{id: "update-alert-mail", method: http.MethodPatch, path: "/alerts/mail", role: fleet.RoleAdmin,
-		reach: access.Fleet, summary: "Change who gets mails about alerts",
+		reach: access.Fleet, models: fleet.ModelsNever, summary: "Change who gets mails about alerts",
 		about: "Fields that are left out stay as they are."}, a.updateAlertMail)
 	register(a, operation{id: "test-alert-mail", method: http.MethodPost, path: "/alerts/mail/test",
-		role: fleet.RoleAdmin, reach: access.Fleet, summary: "Send a test mail to the recipients now",
+		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, summary: "Send a test mail to the recipients now",
 		about: "Answers 200 whatever came of it; see failure."}, a.testAlertMail)
 }
 

@@ -16,23 +16,23 @@ import (
 
 func (a *api) registerApprovals() {
 	const path, one = "/approvals", "/approvals/{id}"
-	register(a, operation{id: "list-approvals", reach: access.List, method: http.MethodGet, path: path, role: fleet.RoleViewer,
+	register(a, operation{id: "list-approvals", reach: access.List, models: fleet.ModelsMay, method: http.MethodGet, path: path, role: fleet.RoleViewer,
 		summary: "List what waits for a person's decision, and what was decided, newest first",
 		about:   "Campaigns have an approval of their own: list those in the state awaiting_approval."}, a.listApprovals)
-	register(a, operation{id: "get-approval", reach: access.Audience,
+	register(a, operation{id: "get-approval", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: one, role: fleet.RoleViewer, noun: "approval",
 		summary: "Show an approval"}, a.getApproval)
-	register(a, operation{id: "approve-call", reach: access.Audience,
+	register(a, operation{id: "approve-call", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/approve", role: fleet.RoleOperator,
 		noun:    "approval",
 		summary: "Approve a call or a fan-out",
 		about: "It then goes on as if it had just been made. Who asked cannot approve, nor who made the token that asked, nor a token that either of them made; a language model never can. " +
 			"approval_stale: the policy or the call changed since it was asked for; make the call again."}, a.approveCall)
-	register(a, operation{id: "deny-call", reach: access.Audience,
+	register(a, operation{id: "deny-call", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/deny", role: fleet.RoleOperator,
 		noun:    "approval",
 		summary: "Deny a call or a fan-out", about: "It ends as refused, with the code approval_denied."}, a.denyCall)
-	register(a, operation{id: "withdraw-call", reach: access.Audience,
+	register(a, operation{id: "withdraw-call", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodPost, path: one + "/withdraw", role: fleet.RoleOperator,
 		noun:    "approval",
 		summary: "Withdraw what one has asked for", about: "For who asked, and who made the token that asked."}, a.withdrawCall)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -147,7 +148,16 @@ func TestCampaignStartedByAModelWaits(t *testing.T) {
 		return made.Principal()
 	}
 	model, script := token("assistant", fleet.KindModel), token("script", fleet.KindProgram)
-	c := w.planned(t, "")
+	others := w.planned(t, "")
+	_, err = w.campaigns.Start(t.Context(), model, others.ID)
+	if e, ok := errors.AsType[*fleet.Error](err); !ok || e.Code != "person_needed" {
+		t.Errorf("a model that starts the draft of another is answered %v", err)
+	}
+	c, err := w.campaigns.Create(t.Context(), model, campaign.Plan{Name: "by a model", Release: others.releaseID(t),
+		Devices: []fleet.DeviceID{unit}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	started, err := w.campaigns.Start(t.Context(), model, c.ID)
 	if err != nil || started.State != campaign.AwaitingApproval {
 		t.Fatalf("started by a model it is %s, %v", started.State, err)
@@ -159,7 +169,7 @@ func TestCampaignStartedByAModelWaits(t *testing.T) {
 		}
 	}
 	// Nor does the maker of a plan approve it through a token.
-	plan, err := w.campaigns.Create(t.Context(), alice.Principal(), campaign.Plan{Name: "own", Release: c.releaseID(t),
+	plan, err := w.campaigns.Create(t.Context(), alice.Principal(), campaign.Plan{Name: "own", Release: others.releaseID(t),
 		Devices: []fleet.DeviceID{other}, ApprovalRequired: true})
 	if err != nil {
 		t.Fatal(err)

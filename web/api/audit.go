@@ -14,7 +14,7 @@ import (
 )
 
 func (a *api) registerAudit() {
-	register(a, operation{id: "list-audit", reach: access.List,
+	register(a, operation{id: "list-audit", reach: access.List, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
 		summary: "List audit entries, newest first",
 		about:   "Who changed what. Tool calls are recorded separately: see /calls."}, a.listAudit)

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *api) registerCalls() {
-	register(a, operation{id: "make-call", reach: access.Device,
+	register(a, operation{id: "make-call", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
@@ -29,18 +29,18 @@ func (a *api) registerCalls() {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
 		}}, a.makeCall)
 	describePictureForm(a.huma.OpenAPI().Paths["/devices/{id}/calls"].Post)
-	register(a, operation{id: "list-device-calls", reach: access.Device,
+	register(a, operation{id: "list-device-calls", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/calls",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List the calls made to a device, newest first"}, a.listDeviceCalls)
-	register(a, operation{id: "list-calls", reach: access.List,
+	register(a, operation{id: "list-calls", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/calls", role: fleet.RoleViewer,
 		summary: "List calls, newest first"}, a.listCalls)
-	register(a, operation{id: "get-call", reach: access.Record,
+	register(a, operation{id: "get-call", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/calls/{id}", role: fleet.RoleViewer,
 		noun:    "call",
 		summary: "Show a call"}, a.getCall)
-	register(a, operation{id: "interrupt-call", reach: access.Record,
+	register(a, operation{id: "interrupt-call", reach: access.Record, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/calls/{id}/interrupt", role: fleet.RoleOperator,
 		noun:    "call",
 		summary: "Send a call that waits for the end of a conversation",

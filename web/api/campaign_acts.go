@@ -13,12 +13,14 @@ import (
 
 func (a *api) registerCampaignActs() {
 	act := func(verb, summary, about string) operation {
-		return operation{id: verb + "-campaign", reach: access.Audience, method: http.MethodPost, path: "/campaigns/{id}/" + verb,
-			role: fleet.RoleOperator, noun: "campaign",
+		return operation{id: verb + "-campaign", reach: access.Audience, models: fleet.ModelsNever,
+			method: http.MethodPost, path: "/campaigns/{id}/" + verb, role: fleet.RoleOperator, noun: "campaign",
 			summary: summary, about: about}
 	}
-	register(a, act("start", "Start a campaign", "One that needs approval waits for it; one with start_at, for its time."),
-		a.plainAct((*campaign.Service).Start))
+	start := act("start", "Start a campaign", "One that needs approval waits for it; one with start_at, for its time. "+
+		"What a language model starts always needs approval.")
+	start.models = fleet.ModelsOwn
+	register(a, start, a.plainAct((*campaign.Service).Start))
 	register(a, act("resume", "Go on with a paused campaign", ""), a.plainAct((*campaign.Service).Resume))
 	register(a, act("advance", "Open the next wave", "Past a gate, or without waiting for the rest of the open wave."),
 		a.plainAct((*campaign.Service).Advance))

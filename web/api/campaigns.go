@@ -12,28 +12,28 @@ import (
 )
 
 func (a *api) registerCampaigns() {
-	register(a, operation{id: "create-campaign", reach: access.Audience,
+	register(a, operation{id: "create-campaign", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodPost, path: "/campaigns", role: fleet.RoleOperator,
 		created: true, body: maxPlan,
 		summary: "Plan a campaign", about: "It is kept as a draft, with its devices as they are now, until it is started."},
 		a.createCampaign)
-	register(a, operation{id: "dry-run-campaign", reach: access.Audience,
+	register(a, operation{id: "dry-run-campaign", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodPost, path: "/campaigns/dry-run",
 		role: fleet.RoleViewer, body: maxPlan,
 		summary: "Show what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
-	register(a, operation{id: "list-campaigns", reach: access.List,
+	register(a, operation{id: "list-campaigns", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns", role: fleet.RoleViewer,
 		summary: "List campaigns, newest first"}, a.listCampaigns)
-	register(a, operation{id: "get-campaign", reach: access.Audience,
+	register(a, operation{id: "get-campaign", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer,
 		noun:    "campaign",
 		summary: "Show a campaign and how far it got"}, a.getCampaign)
-	register(a, operation{id: "update-campaign", reach: access.Audience,
+	register(a, operation{id: "update-campaign", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodPatch, path: "/campaigns/{id}",
 		role: fleet.RoleOperator, noun: "campaign", body: maxPlan,
 		summary: "Change the plan of a campaign",
 		about:   "What is left out stays. Before the start everything can change, and an approval ends. Of one that runs, only pace, windows, thresholds and the end can."}, a.updateCampaign)
-	register(a, operation{id: "discard-campaign", reach: access.Audience,
+	register(a, operation{id: "discard-campaign", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodDelete, path: "/campaigns/{id}",
 		role: fleet.RoleOperator, noun: "campaign",
 		summary: "Discard a campaign that was not started", about: "It stays on record."}, a.discardCampaign)

@@ -12,12 +12,12 @@ import (
 )
 
 func (a *api) registerConversations() {
-	register(a, operation{id: "list-conversations", reach: access.List,
+	register(a, operation{id: "list-conversations", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/conversations", role: fleet.RoleViewer,
 		summary: "List conversations of devices with voice servers, newest first",
 		about: "Their circumstances alone are on record: no audio and no words. The calls of a conversation are those " +
 			"whose actor has its id: /calls?conversation= lists them."}, a.listConversations)
-	register(a, operation{id: "get-conversation", reach: access.Record,
+	register(a, operation{id: "get-conversation", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/conversations/{id}", role: fleet.RoleViewer, noun: "conversation",
 		summary: "Show a conversation"}, a.getConversation)
 }

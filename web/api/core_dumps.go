@@ -14,26 +14,26 @@ import (
 )
 
 func (a *api) registerCoreDumps() {
-	register(a, operation{id: "list-core-dumps", reach: access.Device,
+	register(a, operation{id: "list-core-dumps", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List what crashes of a device left, newest first"}, a.listCoreDumps)
-	register(a, operation{id: "fetch-core-dump", reach: access.Device,
+	register(a, operation{id: "fetch-core-dump", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleOperator, noun: "device",
 		summary: "Make a device send its core dump",
 		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload +
 			" and waits; answers with that call, whatever its state. " +
 			"fleetd also fetches core dumps automatically, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
-	register(a, operation{id: "get-core-dump", reach: access.Record,
+	register(a, operation{id: "get-core-dump", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/core-dumps/{id}", role: fleet.RoleViewer,
 		noun:    "core_dump",
 		summary: "Show a core dump"}, a.getCoreDump)
-	register(a, operation{id: "delete-core-dump", reach: access.Record,
+	register(a, operation{id: "delete-core-dump", reach: access.Record, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/core-dumps/{id}",
 		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Delete a core dump"}, a.deleteCoreDump)
-	register(a, operation{id: "get-core-dump-content", reach: access.Record,
+	register(a, operation{id: "get-core-dump-content", reach: access.Record, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/core-dumps/{id}/content",
 		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Get the core dump itself",

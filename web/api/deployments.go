@@ -14,26 +14,26 @@ import (
 )
 
 func (a *api) registerDeployments() {
-	register(a, operation{id: "list-deployments", reach: access.Audience,
+	register(a, operation{id: "list-deployments", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}/deployments",
 		role: fleet.RoleViewer, noun: "campaign",
 		summary: "List the devices of a campaign and where each stands"}, a.listDeployments)
-	register(a, operation{id: "get-deployment", reach: access.Audience,
+	register(a, operation{id: "get-deployment", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}",
 		role: fleet.RoleViewer, noun: "deployment",
 		summary: "Show a device's part in a campaign, with the evidence"}, a.getDeployment)
-	register(a, operation{id: "list-device-deployments", reach: access.Device,
+	register(a, operation{id: "list-device-deployments", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/deployments",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
-	register(a, operation{id: "get-outlook", reach: access.Device,
+	register(a, operation{id: "get-outlook", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show why a device is not updating"}, a.getOutlook)
-	register(a, operation{id: "list-quarantines", reach: access.List,
+	register(a, operation{id: "list-quarantines", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
 		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
-	register(a, operation{id: "clear-quarantine", reach: access.Device,
+	register(a, operation{id: "clear-quarantine", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/devices/{id}/quarantine",
 		role: fleet.RoleOperator, noun: "device",
 		summary: "End a device's quarantine"}, a.clearQuarantine)

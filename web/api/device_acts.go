@@ -12,14 +12,14 @@ import (
 )
 
 func (a *api) registerDeviceActs() {
-	register(a, operation{id: "claim-device", reach: access.Record,
+	register(a, operation{id: "claim-device", reach: access.Record, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/devices/claim", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Claim the device that shows a code"}, a.claim)
 	a.registerBulk()
 	act := func(verb, summary, about string, role fleet.Role) operation {
-		return operation{id: verb + "-device", reach: access.Device, method: http.MethodPost, path: "/devices/{id}/" + verb, role: role,
-			noun:    "device",
+		return operation{id: verb + "-device", reach: access.Device, models: fleet.ModelsNever,
+			method: http.MethodPost, path: "/devices/{id}/" + verb, role: role, noun: "device",
 			summary: summary, about: about}
 	}
 	register(a, act("hold", "Hold a device", "Everyone but its owner is kept from acting on it.", fleet.RoleOperator),

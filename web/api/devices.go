@@ -10,18 +10,18 @@ import (
 )
 
 func (a *api) registerDevices() {
-	register(a, operation{id: "list-devices", reach: access.List,
+	register(a, operation{id: "list-devices", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
 		summary: "List devices", about: "q is the filter language of the console: board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen"}, a.listDevices)
-	register(a, operation{id: "get-device", reach: access.Device,
+	register(a, operation{id: "get-device", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show a device"}, a.getDevice)
-	register(a, operation{id: "update-device", reach: access.Device,
+	register(a, operation{id: "update-device", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Change a device's name, notes, tags or time zone", about: "What is left out stays."}, a.updateDevice)
-	register(a, operation{id: "retire-device", reach: access.Device,
+	register(a, operation{id: "retire-device", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
 		noun:    "device",
 		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."},

@@ -22,7 +22,8 @@ func TestOperationsAreTheContract(t *testing.T) {
 	var b strings.Builder
 	for _, op := range w.routes() {
 		o := operationsOf(w.api.huma.OpenAPI().Paths[op.path])[op.method]
-		fmt.Fprintf(&b, "%-6s %-42s %-24s %s\n", op.method, op.path, op.id, o.Security[0]["token"][0])
+		fmt.Fprintf(&b, "%-6s %-42s %-28s %-8s models: %v\n", op.method, op.path, op.id, o.Security[0]["token"][0],
+			o.Extensions[modelsExtension])
 	}
 	const golden = "testdata/operations.txt"
 	if *update {

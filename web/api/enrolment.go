@@ -19,27 +19,27 @@ const maxRule = 2 << 20
 
 func (a *api) registerEnrolment() {
 	const path = "/enrolment/rules"
-	register(a, operation{id: "list-enrolment-rules", reach: access.Fleet,
+	register(a, operation{id: "list-enrolment-rules", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path, role: fleet.RoleViewer,
 		summary: "List the rules by which devices join",
 		about:   "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
-	register(a, operation{id: "create-enrolment-rule", reach: access.Fleet,
+	register(a, operation{id: "create-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin,
 		created: true, body: maxRule,
 		summary: "Add an enrolment rule", about: "At the end of the list."}, a.createRule)
-	register(a, operation{id: "get-enrolment-rule", reach: access.Fleet,
+	register(a, operation{id: "get-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer,
 		noun:    "rule",
 		summary: "Get an enrolment rule with the addresses it lists"}, a.getRule)
-	register(a, operation{id: "update-enrolment-rule", reach: access.Fleet,
+	register(a, operation{id: "update-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule", body: maxRule,
 		summary: "Change an enrolment rule", about: "Fields that are left out stay; position moves the rule."}, a.updateRule)
-	register(a, operation{id: "delete-enrolment-rule", reach: access.Fleet,
+	register(a, operation{id: "delete-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule",
 		summary: "Remove an enrolment rule", about: "Devices that it let in stay."}, a.deleteRule)
-	register(a, operation{id: "list-waiting-devices", reach: access.List,
+	register(a, operation{id: "list-waiting-devices", reach: access.List, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/enrolment/waiting",
 		role:    fleet.RoleViewer,
 		summary: "List devices that ask to join",

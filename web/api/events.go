@@ -17,7 +17,7 @@ import (
 )
 
 func (a *api) registerEvents() {
-	register(a, operation{id: "stream-events", reach: access.List,
+	register(a, operation{id: "stream-events", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
 		summary: "Stream what changes in the fleet (server-sent events)",
 		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, " +

@@ -14,7 +14,7 @@ import (
 )
 
 func (a *api) registerFanOuts() {
-	register(a, operation{id: "create-fanout", reach: access.Audience,
+	register(a, operation{id: "create-fanout", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
 		created: true,
 		summary: "Call a tool of many devices",
@@ -24,14 +24,14 @@ func (a *api) registerFanOuts() {
 			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
 			also[FanOutView](a, h, "201", "The fan-out runs; its progress is at Location")
 		}}, a.createFanOut)
-	register(a, operation{id: "list-fanouts", reach: access.List,
+	register(a, operation{id: "list-fanouts", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/fanouts", role: fleet.RoleViewer,
 		summary: "List fan-outs, newest first"}, a.listFanOuts)
-	register(a, operation{id: "get-fanout", reach: access.Audience,
+	register(a, operation{id: "get-fanout", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/fanouts/{id}", role: fleet.RoleViewer,
 		noun:    "fanout",
 		summary: "Show a fan-out with its counts and answers"}, a.getFanOut)
-	register(a, operation{id: "cancel-fanout", reach: access.Audience,
+	register(a, operation{id: "cancel-fanout", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodPost, path: "/fanouts/{id}/cancel",
 		role: fleet.RoleOperator, noun: "fanout",
 		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)

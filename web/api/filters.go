@@ -12,17 +12,17 @@ import (
 )
 
 func (a *api) registerFilters() {
-	register(a, operation{id: "list-filters", method: http.MethodGet, path: "/filters", role: fleet.RoleViewer, reach: access.Shared,
+	register(a, operation{id: "list-filters", method: http.MethodGet, path: "/filters", role: fleet.RoleViewer, reach: access.Shared, models: fleet.ModelsMay,
 		summary: "List saved filters", about: "By name."}, a.listFilters)
-	register(a, operation{id: "create-filter", method: http.MethodPost, path: "/filters", role: fleet.RoleOperator, reach: access.Fleet,
+	register(a, operation{id: "create-filter", method: http.MethodPost, path: "/filters", role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever,
 		created: true,
 		summary: "Save a filter",
 		about:   "A device query with a name; MCP clients reach its devices at /mcp/groups/{name}."}, a.createFilter)
 	register(a, operation{id: "update-filter", method: http.MethodPatch, path: "/filters/{id}",
-		role: fleet.RoleOperator, reach: access.Fleet, noun: "filter",
+		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "filter",
 		summary: "Change a saved filter", about: "Fields that are left out stay."}, a.updateFilter)
 	register(a, operation{id: "delete-filter", method: http.MethodDelete, path: "/filters/{id}",
-		role: fleet.RoleOperator, reach: access.Fleet, noun: "filter",
+		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "filter",
 		summary: "Delete a saved filter", about: "The devices stay."}, a.deleteFilter)
 }
 

@@ -12,11 +12,11 @@ import (
 )
 
 func (a *api) registerFirmware() {
-	register(a, operation{id: "list-firmware", reach: access.Device,
+	register(a, operation{id: "list-firmware", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/firmware",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List the builds that a device ran, newest first"}, a.listFirmware)
-	register(a, operation{id: "get-facts", reach: access.Device,
+	register(a, operation{id: "get-facts", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show what a device said of itself at its latest boot"}, a.getFacts)

@@ -45,8 +45,8 @@ func withPrincipal(ctx context.Context, who principal) context.Context {
 type guarded func(w http.ResponseWriter, r *http.Request, who principal)
 
 // guard lets an operation's requests through to next: of a known token, with a
-// sufficient role on what the operation reaches, a body of bounded size, and each act once per
-// Idempotency-Key.
+// sufficient role on what the operation reaches and a kind that may ask for it, a
+// body of bounded size, and each act once per Idempotency-Key.
 func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	need, ok := op.Metadata[roleKey].(fleet.Role)
 	if !ok || !need.Valid() {
@@ -56,8 +56,12 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if !reach.Valid() {
 		panic("operation " + op.OperationID + " declares no reach")
 	}
+	models, _ := op.Metadata[modelsKey].(fleet.ForModels)
+	if !models.Valid() {
+		panic("operation " + op.OperationID + " does not say whether a language model may")
+	}
 	noun, _ := op.Metadata[nounKey].(string)
-	door := door{need, reach, op.Summary, noun, a.collection(op.Path)}
+	door := door{need, reach, models, op.Summary, noun, a.collection(op.Path)}
 	streams, _ := op.Metadata[streamsKey].(bool)
 	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
 		return a.authenticated(door, knowing(next))
@@ -88,6 +92,7 @@ func knowing(next http.Handler) guarded {
 type door struct {
 	need      fleet.Role
 	reach     access.Reach
+	models    fleet.ForModels
 	operation string // in words
 	noun      string
 	find      func(context.Context, uuid.UUID) error // the campaign or fan-out that the address names; nil: none
@@ -135,7 +140,8 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 }
 
 // admit refuses a principal whose role on what the operation reaches does not
-// suffice. What does not exist for it is not found.
+// suffice, and a language model what is not for models. What does not exist for
+// it is not found.
 func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 	role := d.reach.RoleOf(actor)
 	if actor.Scope != nil && role.Allows(d.need) {
@@ -145,7 +151,7 @@ func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 		}
 	}
 	if role.Allows(d.need) {
-		return nil
+		return d.models.Admit(actor, d.operation)
 	}
 	return fleet.Refuse(fleet.ErrForbidden, "forbidden.operation", "operation", d.operation, "need", d.need,
 		"actor", actor.Name, "role", cmp.Or(role, fleet.RoleViewer))

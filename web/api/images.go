@@ -14,7 +14,7 @@ import (
 )
 
 func (a *api) registerImages() {
-	register(a, operation{id: "upload-image", reach: access.Fleet,
+	register(a, operation{id: "upload-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/images", role: fleet.RoleOperator,
 		created: true, streams: true,
 		summary: "Upload a firmware image",
@@ -22,31 +22,31 @@ func (a *api) registerImages() {
 			"Images are known by their SHA-256: the same one again is answered 200, so a repetition does no harm and needs no Idempotency-Key.",
 		more: func(h *huma.Operation) { describeUpload(a, h) }}, a.uploadImage)
 	describeUploadBody(a.huma.OpenAPI().Paths["/images"].Post)
-	register(a, operation{id: "list-images", reach: access.Shared,
+	register(a, operation{id: "list-images", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images", role: fleet.RoleViewer,
 		summary: "List firmware images, newest first"}, a.listImages)
-	register(a, operation{id: "get-image", reach: access.Shared,
+	register(a, operation{id: "get-image", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images/{sha256}", role: fleet.RoleViewer,
 		noun:    "image",
 		summary: "Show a firmware image"}, a.getImage)
-	register(a, operation{id: "update-image", reach: access.Fleet,
+	register(a, operation{id: "update-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator,
 		noun:    "image",
 		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
-	register(a, operation{id: "sign-image", reach: access.Fleet,
+	register(a, operation{id: "sign-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPut, path: "/images/{sha256}/manifest",
 		role: fleet.RoleOperator, noun: "image",
 		summary: "Give an image its signed manifest",
 		about:   "The body is the .manifest file that `fleetd image sign` wrote. Devices that take only signed images get it with their orders."}, a.signImage)
-	register(a, operation{id: "delete-image", reach: access.Fleet,
+	register(a, operation{id: "delete-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/images/{sha256}",
 		role: fleet.RoleOperator, noun: "image",
 		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
-	register(a, operation{id: "revoke-image", reach: access.Fleet,
+	register(a, operation{id: "revoke-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/images/{sha256}/revoke",
 		role: fleet.RoleAdmin, noun: "image",
 		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
-	register(a, operation{id: "fit-image", reach: access.Shared,
+	register(a, operation{id: "fit-image", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer,
 		noun:    "image",
 		summary: "List which devices an image fits, which not, and why"}, a.fitImage)

@@ -11,16 +11,16 @@ import (
 )
 
 func (a *api) registerKeys() {
-	register(a, operation{id: "get-key-rotation", reach: access.Fleet,
+	register(a, operation{id: "get-key-rotation", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/key-rotation", role: fleet.RoleViewer,
 		summary: "Show the latest rotation of the key that signs device credentials"}, a.getRotation)
-	register(a, operation{id: "list-key-rotation-devices", reach: access.Fleet,
+	register(a, operation{id: "list-key-rotation-devices", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/key-rotation/devices",
 		role:    fleet.RoleViewer,
 		summary: "List devices by their place in the rotation"}, a.listRotationDevices)
 	act := func(verb, summary, about string) operation {
-		return operation{id: verb + "-key-rotation", reach: access.Fleet, method: http.MethodPost, path: "/key-rotation/" + verb,
-			role:    fleet.RoleAdmin,
+		return operation{id: verb + "-key-rotation", reach: access.Fleet, models: fleet.ModelsNever,
+			method: http.MethodPost, path: "/key-rotation/" + verb, role: fleet.RoleAdmin,
 			summary: summary, about: about}
 	}
 	register(a, act("start", "Start a rotation: a new key signs, and both are accepted",
@@ -31,7 +31,7 @@ func (a *api) registerKeys() {
 	register(a, act("abort", "Have the old key sign again",
 		`confirm must be "abort". Devices that came with the new key are accepted until the rotation is finished.`),
 		a.moveRotation(a.Keys.Abort))
-	register(a, operation{id: "restart-key-rotation-devices", reach: access.Fleet,
+	register(a, operation{id: "restart-key-rotation-devices", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/key-rotation/restart",
 		role:    fleet.RoleAdmin,
 		summary: "Restart the connected devices that are left, a few at a time",

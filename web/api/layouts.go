@@ -18,11 +18,11 @@ import (
 )
 
 func (a *api) registerLayouts() {
-	register(a, operation{id: "get-image-layout", reach: access.Shared,
+	register(a, operation{id: "get-image-layout", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images/{sha256}/layout",
 		role: fleet.RoleViewer, noun: "layout",
 		summary: "Show what a blank board needs in addition to an image"}, a.getLayout)
-	register(a, operation{id: "put-image-layout", reach: access.Fleet,
+	register(a, operation{id: "put-image-layout", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPut, path: "/images/{sha256}/layout",
 		role: fleet.RoleOperator, noun: "image", streams: true,
 		summary: "Add what a blank board needs in addition to an image",

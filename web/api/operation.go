@@ -21,6 +21,7 @@ type operation struct {
 	path    string
 	role    fleet.Role // the least that may
 	reach   access.Reach
+	models  fleet.ForModels // whether a language model may
 	summary string
 	about   string // more, for the document
 	noun    string // what the request names, and may not exist
@@ -38,6 +39,7 @@ type operation struct {
 const (
 	roleKey    = "role"
 	reachKey   = "reach"
+	modelsKey  = "models"
 	nounKey    = "noun"
 	streamsKey = "streams"
 	pictureKey = "picture"
@@ -55,15 +57,25 @@ func register[I, O any](a *api, op operation, handle func(context.Context, fleet
 	})
 }
 
+// modelsExtension is where the document says whether a language model may.
+const modelsExtension = "x-fleetd-models"
+
+// modelNotes are what the description says of it.
+var modelNotes = map[fleet.ForModels]string{
+	fleet.ModelsOwn:   " A language model may do it only with what it made itself.",
+	fleet.ModelsNever: " Not for language models: they are refused with person_needed.",
+}
+
 // describe returns the operation as huma's type.
 func (op operation) describe() huma.Operation {
 	h := huma.Operation{OperationID: op.id, Method: op.method, Path: op.path, Summary: op.summary,
 		Tags:        []string{strings.Split(op.path, "/")[1]},
-		Description: strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "."),
+		Description: strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "." + modelNotes[op.models]),
 		Security:    []map[string][]string{{"token": {string(op.role)}}},
 		Errors:      op.failures(),
-		Metadata: map[string]any{roleKey: op.role, reachKey: op.reach, nounKey: op.noun, streamsKey: op.streams,
-			pictureKey: op.picture, usualKey: op.usual},
+		Metadata: map[string]any{roleKey: op.role, reachKey: op.reach, modelsKey: op.models, nounKey: op.noun,
+			streamsKey: op.streams, pictureKey: op.picture, usualKey: op.usual},
+		Extensions:      map[string]any{modelsExtension: string(op.models)},
 		BodyReadTimeout: -1, // the guard has read the body
 		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,
 	}

@@ -13,27 +13,27 @@ import (
 )
 
 func (a *api) registerOperators() {
-	register(a, operation{id: "list-operators", reach: access.Fleet,
+	register(a, operation{id: "list-operators", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/operators", role: fleet.RoleViewer,
 		summary: "List operators"}, a.listOperators)
-	register(a, operation{id: "create-operator", reach: access.Fleet,
+	register(a, operation{id: "create-operator", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/operators", role: fleet.RoleAdmin,
 		created: true,
 		summary: "Add an operator"}, a.createOperator)
-	register(a, operation{id: "update-operator", reach: access.Fleet,
+	register(a, operation{id: "update-operator", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin,
 		noun:    "operator",
 		summary: "Change what an operator may do, lock one out or in, or set the password",
 		about: "What is left out stays. It holds from the operator's next request on. " +
 			"Operators cannot change their own role or scope, and the last admin of the whole fleet stays one."}, a.updateOperator)
 	const sessions = "/operators/{id}/sessions"
-	register(a, operation{id: "list-operator-sessions", reach: access.Fleet,
+	register(a, operation{id: "list-operator-sessions", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: sessions, role: fleet.RoleAdmin,
 		noun: "operator", summary: "List where an operator is signed in to the console"}, a.listSessions)
-	register(a, operation{id: "end-operator-sessions", reach: access.Fleet,
+	register(a, operation{id: "end-operator-sessions", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: sessions, role: fleet.RoleAdmin,
 		noun: "operator", summary: "Sign an operator out everywhere"}, a.endSessions)
-	register(a, operation{id: "end-operator-session", reach: access.Fleet,
+	register(a, operation{id: "end-operator-session", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: sessions + "/{session}", role: fleet.RoleAdmin,
 		noun: "session", summary: "Sign an operator out of one browser"}, a.endSession)
 }

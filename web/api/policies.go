@@ -18,20 +18,20 @@ import (
 func (a *api) registerPolicies() {
 	const path = "/policies"
 	register(a, operation{id: "list-policies", method: http.MethodGet, path: path, role: fleet.RoleViewer,
-		reach:   access.Fleet,
+		reach: access.Fleet, models: fleet.ModelsMay,
 		summary: "List the rules that judge calls",
 		about:   "In their order: the first that applies decides. A call that none applies to is allowed."}, a.listPolicies)
 	register(a, operation{id: "create-policy", method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
-		reach:   access.Fleet,
+		reach: access.Fleet, models: fleet.ModelsNever,
 		summary: "Add a rule to the policy", about: "At position, or at the end."}, a.createPolicy)
 	register(a, operation{id: "update-policy", method: http.MethodPatch, path: path + "/{id}", role: fleet.RoleAdmin,
-		reach: access.Fleet, noun: "policy", summary: "Change a rule of the policy",
+		reach: access.Fleet, models: fleet.ModelsNever, noun: "policy", summary: "Change a rule of the policy",
 		about: "Fields that are left out stay; position moves the rule."}, a.updatePolicy)
 	register(a, operation{id: "delete-policy", method: http.MethodDelete, path: path + "/{id}", role: fleet.RoleAdmin,
-		reach: access.Fleet, noun: "policy", summary: "Remove a rule of the policy"}, a.deletePolicy)
+		reach: access.Fleet, models: fleet.ModelsNever, noun: "policy", summary: "Remove a rule of the policy"}, a.deletePolicy)
 	register(a, operation{id: "test-policy", method: http.MethodPost, path: path + "/test", role: fleet.RoleViewer,
-		reach: access.Fleet,
-		noun:  "device", summary: "Say what would become of a call",
+		reach: access.Fleet, models: fleet.ModelsMay,
+		noun: "device", summary: "Say what would become of a call",
 		about: "For any caller, of a device or of those of a query: the verdict, the rule it comes from, other refusals, " +
 			"and the bytes that would be sent. Nothing is counted, recorded or sent."}, a.testPolicy)
 }

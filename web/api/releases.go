@@ -10,37 +10,37 @@ import (
 )
 
 func (a *api) registerReleases() {
-	register(a, operation{id: "create-release", reach: access.Fleet,
+	register(a, operation{id: "create-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases", role: fleet.RoleOperator,
 		created: true,
 		summary: "Make a release of images",
 		about:   "One image per board and chip. It is released at once unless it is to be a draft."}, a.createRelease)
-	register(a, operation{id: "list-releases", reach: access.Shared,
+	register(a, operation{id: "list-releases", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/releases", role: fleet.RoleViewer,
 		summary: "List releases, newest first"}, a.listReleases)
-	register(a, operation{id: "get-release", reach: access.Shared,
+	register(a, operation{id: "get-release", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/releases/{id}", role: fleet.RoleViewer,
 		noun:    "release",
 		summary: "Show a release with its images"}, a.getRelease)
-	register(a, operation{id: "update-release", reach: access.Fleet,
+	register(a, operation{id: "update-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/releases/{id}", role: fleet.RoleOperator,
 		noun:    "release",
 		summary: "Change a draft", about: "What is left out stays."}, a.updateRelease)
-	register(a, operation{id: "release-release", reach: access.Fleet,
+	register(a, operation{id: "release-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/release",
 		role: fleet.RoleOperator, noun: "release",
 		summary: "Release a draft: it may go to devices"}, a.releaseRelease)
-	register(a, operation{id: "deprecate-release", reach: access.Fleet,
+	register(a, operation{id: "deprecate-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/deprecate",
 		role: fleet.RoleOperator, noun: "release",
 		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."},
 		a.deprecateRelease)
-	register(a, operation{id: "revoke-release", reach: access.Fleet,
+	register(a, operation{id: "revoke-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/revoke",
 		role: fleet.RoleAdmin, noun: "release",
 		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."},
 		a.revokeRelease)
-	register(a, operation{id: "fit-release", reach: access.Shared,
+	register(a, operation{id: "fit-release", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer,
 		noun:    "release",
 		summary: "List which devices a release fits, which not, and why"}, a.fitRelease)

@@ -10,23 +10,23 @@ import (
 )
 
 func (a *api) registerReports() {
-	register(a, operation{id: "get-vitals", reach: access.Device,
+	register(a, operation{id: "get-vitals", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/vitals", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show the vitals that a device reported last",
 		about:   "The included firmware reports them when it connects and at every heartbeat. Stock firmware reports none: 404."},
 		a.getVitals)
-	register(a, operation{id: "list-vitals", reach: access.Device,
+	register(a, operation{id: "list-vitals", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/vitals/history",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List what a device's heartbeats came to over time, oldest first",
 		about:   "A step without a heartbeat is left out."}, a.listVitals)
-	register(a, operation{id: "list-jobs", reach: access.Device,
+	register(a, operation{id: "list-jobs", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/jobs", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "List the jobs that a device reports on, newest first",
 		about:   "Work that goes on after the reply to a call, such as an upgrade. The latest 50 are kept."}, a.listJobs)
-	register(a, operation{id: "get-config", reach: access.Device,
+	register(a, operation{id: "get-config", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/config", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show the configuration that a device says it runs with", about: "To change it, call the tool " +

@@ -17,10 +17,10 @@ import (
 )
 
 func (a *api) registerSerials() {
-	register(a, operation{id: "list-serials", reach: access.Fleet,
+	register(a, operation{id: "list-serials", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/serials", role: fleet.RoleViewer,
 		summary: "List serial numbers and the devices that proved them", about: "Keys are never shown."}, a.listSerials)
-	register(a, operation{id: "load-serials", reach: access.Fleet,
+	register(a, operation{id: "load-serials", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/serials", role: fleet.RoleAdmin,
 		streams: true,
 		summary: "Load serial numbers and their HMAC keys",
@@ -30,12 +30,12 @@ func (a *api) registerSerials() {
 	a.huma.OpenAPI().Paths["/serials"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Description: "The list, at most 16 MiB",
 		Content:     map[string]*huma.MediaType{"text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}}}
-	register(a, operation{id: "release-serial", reach: access.Fleet,
+	register(a, operation{id: "release-serial", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/serials/{serial}/release",
 		role: fleet.RoleAdmin, noun: "serial",
 		summary: "End a serial number's binding to a device",
 		about:   "The next device that proves it gets it. Enrolled devices stay enrolled."}, a.releaseSerial)
-	register(a, operation{id: "delete-serial", reach: access.Fleet,
+	register(a, operation{id: "delete-serial", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/serials/{serial}", role: fleet.RoleAdmin,
 		noun:    "serial",
 		summary: "Delete a serial number and its key"}, a.deleteSerial)

@@ -13,11 +13,11 @@ import (
 )
 
 func (a *api) registerSnapshots() {
-	register(a, operation{id: "list-snapshots", reach: access.List,
+	register(a, operation{id: "list-snapshots", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
 		summary: "List the pictures that a device sent, newest first", about: "Of its screen and of what its camera saw; or those of one call, oldest first."},
 		a.listSnapshots)
-	register(a, operation{id: "get-snapshot", reach: access.Record,
+	register(a, operation{id: "get-snapshot", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
 		noun:    "snapshot",
 		summary: "Get the picture itself", more: func(h *huma.Operation) {

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *api) registerStats() {
-	register(a, operation{id: "get-stats", reach: access.List,
+	register(a, operation{id: "get-stats", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/stats", role: fleet.RoleViewer,
 		summary: "Show the fleet at a glance"}, a.getStats)
 }

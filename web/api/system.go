@@ -10,7 +10,7 @@ import (
 )
 
 func (a *api) registerSystem() {
-	register(a, operation{id: "get-system", reach: access.Fleet,
+	register(a, operation{id: "get-system", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/system", role: fleet.RoleAdmin,
 		summary: "Say how this fleetd runs, and what it is made of",
 		about:   "Figures are of the process that answers, and up to five seconds old. Rows of tables are PostgreSQL's estimates."},

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *api) registerTimeline() {
-	register(a, operation{id: "list-timeline", reach: access.Device,
+	register(a, operation{id: "list-timeline", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/timeline", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show what happened to a device, newest first",

@@ -13,14 +13,14 @@ import (
 )
 
 func (a *api) registerTokens() {
-	register(a, operation{id: "list-tokens", reach: access.Fleet,
+	register(a, operation{id: "list-tokens", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/tokens", role: fleet.RoleViewer,
 		summary: "List API tokens, without their secrets"}, a.listTokens)
-	register(a, operation{id: "create-token", reach: access.Fleet,
+	register(a, operation{id: "create-token", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin,
 		created: true,
 		summary: "Make an API token", about: "Its secret is in this answer alone."}, a.createToken)
-	register(a, operation{id: "revoke-token", reach: access.Fleet,
+	register(a, operation{id: "revoke-token", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin,
 		noun:    "token",
 		summary: "Revoke an API token"}, a.revokeToken)

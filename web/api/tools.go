@@ -11,15 +11,15 @@ import (
 )
 
 func (a *api) registerTools() {
-	register(a, operation{id: "list-tools", reach: access.Device,
+	register(a, operation{id: "list-tools", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "List the tools that a device offers"}, a.listTools)
-	register(a, operation{id: "list-inventories", reach: access.Device,
+	register(a, operation{id: "list-inventories", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/inventories",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List which tools a device offered when, newest first"}, a.listInventories)
-	register(a, operation{id: "diff-inventories", reach: access.Device,
+	register(a, operation{id: "diff-inventories", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/inventories/diff",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "Compare two inventories of a device"}, a.diffInventories)

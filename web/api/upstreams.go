@@ -15,28 +15,29 @@ import (
 
 func (a *api) registerUpstreams() {
 	const path, one = "/upstreams", "/upstreams/{id}"
-	register(a, operation{id: "list-upstreams", reach: access.Fleet, method: http.MethodGet, path: path,
+	register(a, operation{id: "list-upstreams", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodGet, path: path,
 		role: fleet.RoleViewer, summary: "List voice servers, without their secrets",
 		about: "In their order: a device talks to the first that is enabled and whose query it fits. " +
 			"One of the kind none leaves its devices without voice, and so does a list of which none fits. " +
 			"The one of --voice-upstream is the last."}, a.listUpstreams)
-	register(a, operation{id: "get-upstream", reach: access.Fleet, method: http.MethodGet, path: one,
+	register(a, operation{id: "get-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodGet, path: one,
 		role: fleet.RoleViewer, noun: "upstream", summary: "Read a voice server"}, a.getUpstream)
-	register(a, operation{id: "create-upstream", reach: access.Fleet, method: http.MethodPost, path: path,
+	register(a, operation{id: "create-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodPost, path: path,
 		role: fleet.RoleAdmin, created: true, summary: "Add a voice server",
 		about: "At position, or at the end. Devices that fit are there at their next conversation."}, a.createUpstream)
-	register(a, operation{id: "update-upstream", reach: access.Fleet, method: http.MethodPatch, path: one,
+	register(a, operation{id: "update-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodPatch, path: one,
 		role: fleet.RoleAdmin, noun: "upstream", summary: "Change a voice server",
 		about: "Fields that are left out stay; position moves it. Conversations that are open go on as they began."},
 		a.updateUpstream)
-	register(a, operation{id: "delete-upstream", reach: access.Fleet, method: http.MethodDelete, path: one,
-		role: fleet.RoleAdmin, noun: "upstream", summary: "Remove a voice server"}, a.deleteUpstream)
-	register(a, operation{id: "check-upstream", reach: access.Fleet, method: http.MethodPost, path: one + "/check",
+	register(a, operation{id: "delete-upstream", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodDelete, path: one, role: fleet.RoleAdmin, noun: "upstream", summary: "Remove a voice server"}, a.deleteUpstream)
+	register(a, operation{id: "check-upstream", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodPost, path: one + "/check",
 		role: fleet.RoleAdmin, noun: "upstream", summary: "Exchange hellos with a voice server now, once",
 		about: "As the device 02:00:00:00:00:01, without tools; within nine seconds. One of the kind ota may list that device, and have a code for it. A failure is an outcome, not a problem."},
 		a.checkUpstream)
-	register(a, operation{id: "match-upstream", reach: access.Fleet, method: http.MethodGet, path: path + "/match",
-		role: fleet.RoleViewer, noun: "device", summary: "Say which voice server a device gets, and why"},
+	register(a, operation{id: "match-upstream", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodGet, path: path + "/match", role: fleet.RoleViewer, noun: "device", summary: "Say which voice server a device gets, and why"},
 		a.matchUpstream)
 }
 

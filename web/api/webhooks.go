@@ -16,21 +16,21 @@ import (
 
 func (a *api) registerWebhooks() {
 	const path, one = "/webhooks", "/webhooks/{id}"
-	register(a, operation{id: "list-webhooks", reach: access.Fleet,
+	register(a, operation{id: "list-webhooks", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path, role: fleet.RoleAdmin,
 		summary: "List webhooks, without their secrets"}, a.listWebhooks)
-	register(a, operation{id: "create-webhook", reach: access.Fleet,
+	register(a, operation{id: "create-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
 		summary: "Have events posted to an address",
 		about: "Each delivery is a POST of JSON with event, at, sent_at, delivery_id, url and what the event is about. X-Fleetd-Signature is sha256= and the HMAC-SHA256 of the body with the secret; X-Fleetd-Timestamp is sent_at in Unix seconds. " +
 			"An answer below 300 within 10 seconds ends the delivery; redirects are not followed. Others are repeated for some two hours. The secret is in this answer alone."}, a.createWebhook)
-	register(a, operation{id: "update-webhook", reach: access.Fleet,
+	register(a, operation{id: "update-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: one, role: fleet.RoleAdmin,
 		noun: "webhook", summary: "Change a webhook"}, a.updateWebhook)
-	register(a, operation{id: "delete-webhook", reach: access.Fleet,
+	register(a, operation{id: "delete-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: one, role: fleet.RoleAdmin,
 		noun: "webhook", summary: "Delete a webhook"}, a.deleteWebhook)
-	register(a, operation{id: "test-webhook", reach: access.Fleet,
+	register(a, operation{id: "test-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/test", role: fleet.RoleAdmin,
 		noun: "webhook", summary: "Post a test event now, once"}, a.testWebhook)
 }

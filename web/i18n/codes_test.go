@@ -198,7 +198,7 @@ func (s *source) variants(code string) []string {
 	prefix, rest, _ := strings.Cut(code, "*")
 	switch prefix {
 	case "act.":
-		of = s.words["May"]
+		of = slices.Concat(s.words["May"], s.typed["changeAct"])
 	case "verb.":
 		of = s.words["errState"]
 	case "part.":
