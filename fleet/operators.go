@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	"github.com/alexedwards/argon2id"
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
+
+	"fleetd/fleet/internal/password"
 )
 
 // tokenPrefix marks an API token, for people and for secret scanners.
@@ -105,6 +108,7 @@ type Operators struct {
 
 // A seenToken is what a request needs of a token.
 type seenToken struct {
+	id      uuid.UUID
 	actor   Principal
 	pace    *rate.Limiter // nil: no limit
 	expires *time.Time
@@ -117,17 +121,24 @@ const tokenTTL = 5 * time.Second
 
 // NewOperators returns the service.
 func NewOperators(store OperatorStore) *Operators {
-	dummy, _ := HashPassword(rand.Text())
+	dummy, _ := hashPassword(rand.Text())
 	return &Operators{store: store, now: func() time.Time { return time.Now().UTC() },
 		tokens: make(map[[32]byte]*seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
 }
 
 // HashPassword returns the argon2id hash of a password, or an error that says
-// why it is not good enough.
-func HashPassword(password string) (string, error) {
-	if len(password) < MinPassword || len(password) > 1000 {
+// why it is not good enough for the operator of that name.
+func HashPassword(name, secret string) (string, error) {
+	if len(secret) < MinPassword || len(secret) > 1000 {
 		return "", Refuse(ErrInvalid, "weak_password", "least", MinPassword).At("password")
 	}
+	if why := password.Judge(secret, name); why != password.None {
+		return "", Refuse(ErrInvalid, "weak_password."+string(why)).At("password")
+	}
+	return hashPassword(secret)
+}
+
+func hashPassword(password string) (string, error) {
 	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16,
 		KeyLength: 32})
 }
@@ -210,7 +221,7 @@ func (s *Operators) Create(ctx context.Context, by Principal, r OperatorRequest)
 	if err != nil {
 		return Operator{}, err
 	}
-	hash, err := HashPassword(r.Password)
+	hash, err := HashPassword(name, r.Password)
 	if err != nil {
 		return Operator{}, err
 	}
@@ -257,7 +268,11 @@ func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID,
 			return err
 		}
 	}
-	hash, err := HashPassword(password)
+	o, err := s.store.Operator(ctx, id)
+	if err != nil {
+		return err
+	}
+	hash, err := HashPassword(o.Name, password)
 	if err != nil {
 		return err
 	}
@@ -422,7 +437,7 @@ func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time,
 			return nil, err
 		}
 	}
-	seen := &seenToken{actor: t.Principal(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
+	seen := &seenToken{id: t.ID, actor: t.Principal(), expires: t.ExpiresAt, revoked: t.RevokedAt != nil, readAt: now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before := s.tokens[hash]; before != nil {
@@ -432,7 +447,10 @@ func (s *Operators) readToken(ctx context.Context, hash [32]byte, now time.Time,
 	}
 	if s.epoch == epoch {
 		if len(s.tokens) > 1000 {
-			clear(s.tokens)
+			// One that is short of requests stays: it must not get new ones here.
+			maps.DeleteFunc(s.tokens, func(_ [32]byte, t *seenToken) bool {
+				return t.pace == nil || t.pace.TokensAt(now) >= float64(t.pace.Burst())
+			})
 		}
 		s.tokens[hash] = seen
 	}
@@ -451,6 +469,6 @@ func (s *Operators) Revoke(ctx context.Context, by Principal, id uuid.UUID) erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	clear(s.tokens)
+	maps.DeleteFunc(s.tokens, func(_ [32]byte, t *seenToken) bool { return t.id == id })
 	return nil
 }

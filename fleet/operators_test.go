@@ -2,7 +2,9 @@ package fleet_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -79,5 +81,78 @@ func TestExpiredTokenEnds(t *testing.T) {
 	time.Sleep(time.Until(soon) + time.Millisecond)
 	if _, err := operators.Authenticate(t.Context(), "flt_secret"); !errors.Is(err, fleet.ErrForbidden) {
 		t.Errorf("after the token expired: %v", err)
+	}
+}
+
+// manyTokens is a store of tokens by their hash.
+type manyTokens struct {
+	fleet.OperatorStore
+	tokens map[[32]byte]*fleet.Token
+}
+
+func (s *manyTokens) TokenByHash(_ context.Context, hash []byte) (fleet.Token, error) {
+	if t := s.tokens[[32]byte(hash)]; t != nil {
+		return *t, nil
+	}
+	return fleet.Token{}, fleet.ErrNotFound
+}
+
+func (s *manyTokens) TouchToken(context.Context, uuid.UUID, time.Time) error { return nil }
+
+func (s *manyTokens) RevokeToken(_ context.Context, _ fleet.Principal, id uuid.UUID, at time.Time) error {
+	for _, t := range s.tokens {
+		if t.ID == id {
+			t.RevokedAt = &at
+		}
+	}
+	return nil
+}
+
+// A token that used up its requests gets no new ones because another is revoked,
+// or because many others are used.
+func TestRevokingClearsNoOtherLimiter(t *testing.T) {
+	store := &manyTokens{tokens: make(map[[32]byte]*fleet.Token)}
+	add := func(secret string, perMinute int) uuid.UUID {
+		id := uuid.Must(uuid.NewV7())
+		store.tokens[sha256.Sum256([]byte(secret))] = &fleet.Token{ID: id, Name: secret, Role: fleet.RoleViewer,
+			PerMinute: perMinute}
+		return id
+	}
+	add("flt_busy", 2)
+	other := add("flt_other", 0)
+	operators := fleet.NewOperators(store)
+	authenticate := func(secret string) error {
+		_, err := operators.Authenticate(t.Context(), secret)
+		return err
+	}
+	if err := authenticate("flt_other"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := authenticate("flt_busy"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := authenticate("flt_busy"); !errors.Is(err, fleet.ErrTooMany) {
+		t.Fatalf("the third request of two a minute: %v", err)
+	}
+	if err := operators.Revoke(t.Context(), fleet.Principal{Name: "ann", Role: fleet.RoleAdmin}, other); err != nil {
+		t.Fatal(err)
+	}
+	if err := authenticate("flt_busy"); !errors.Is(err, fleet.ErrTooMany) {
+		t.Errorf("after another token was revoked: %v", err)
+	}
+	if err := authenticate("flt_other"); !errors.Is(err, fleet.ErrForbidden) {
+		t.Errorf("the revoked token: %v", err)
+	}
+	for i := range 1100 {
+		secret := fmt.Sprint("flt_", i)
+		add(secret, 0)
+		if err := authenticate(secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := authenticate("flt_busy"); !errors.Is(err, fleet.ErrTooMany) {
+		t.Errorf("after 1,100 others were used: %v", err)
 	}
 }

@@ -40,7 +40,7 @@ const password = "correct horse battery"
 
 // passwordHash is made once: argon2id is slow on purpose.
 var passwordHash = sync.OnceValue(func() string {
-	hash, err := fleet.HashPassword(password)
+	hash, err := fleet.HashPassword("", password)
 	if err != nil {
 		panic(err)
 	}

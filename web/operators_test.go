@@ -100,9 +100,9 @@ func TestAnAdminEndsSessions(t *testing.T) {
 	third := c.signIn("ada")
 	admin.post(page+"/password", url.Values{"password": {"short"}}).wantStatus(422).wantText("#main", "at least 10")
 	third.get("/").wantStatus(200)
-	admin.post(page+"/password", url.Values{"password": {"a new password"}}).wantRedirect(page)
+	admin.post(page+"/password", url.Values{"password": {"tin roof gravel"}}).wantRedirect(page)
 	third.get("/").wantRedirect("/sign-in")
-	third.post("/sign-in", url.Values{"name": {"ada"}, "password": {"a new password"}}).wantRedirect("/")
+	third.post("/sign-in", url.Values{"name": {"ada"}, "password": {"tin roof gravel"}}).wantRedirect("/")
 	admin.post(page+"/disable", nil).wantRedirect(page)
 	if n := len(c.logins(ada)); n != 0 {
 		t.Errorf("%d sessions of a disabled operator are left", n)

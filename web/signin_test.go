@@ -1,11 +1,13 @@
 package web_test
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/alexedwards/argon2id"
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
@@ -85,12 +87,43 @@ func TestNewPasswordEndsOtherSessions(t *testing.T) {
 	c := newConsole(t)
 	c.operator("ada", fleet.RoleViewer)
 	here, there := c.signIn("ada"), c.signIn("ada")
-	here.post("/settings/password", url.Values{"old": {"not the old one"}, "new": {"a new password"}}).wantStatus(422)
+	here.post("/settings/password", url.Values{"old": {"not the old one"}, "new": {"tin roof gravel"}}).wantStatus(422)
 	there.get("/").wantStatus(200)
 	here.post("/settings/password", url.Values{"old": {password}, "new": {"short"}}).wantStatus(422)
-	here.post("/settings/password", url.Values{"old": {password}, "new": {"a new password"}}).wantRedirect("/settings/account")
+	here.post("/settings/password", url.Values{"old": {password}, "new": {"tin roof gravel"}}).wantRedirect("/settings/account")
 	here.get("/settings/account").wantStatus(200).wantText("#flash", "changed")
 	there.get("/").wantRedirect("/sign-in")
+}
+
+// A weak password is refused wherever one is set; one from before goes on.
+func TestWeakPasswordsAreRefused(t *testing.T) {
+	c := newConsole(t)
+	admin := c.as(fleet.RoleAdmin)
+	grace := c.operator("grace", fleet.RoleViewer)
+	old, err := argon2id.CreateHash("password123", argon2id.DefaultParams)
+	if err == nil {
+		by := fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}
+		err = c.store.SetOperatorPassword(t.Context(), by, grace.ID, old)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := c.browser()
+	signIn := url.Values{"name": {"grace"}, "password": {"password123"}}
+	b.post("/sign-in", signIn).wantRedirect("/")
+	for weak, text := range map[string]string{"password1234": "guessed first", "aaaaaaaaaaaa": "repeats",
+		"grace-Tz!k9-w2": "name"} {
+		b.post("/settings/password", url.Values{"old": {"password123"}, "new": {weak}}).wantStatus(422).
+			wantText("#main", text)
+		admin.post("/settings/operators/"+grace.ID.String()+"/password", url.Values{"password": {weak}}).wantStatus(422).
+			wantText("#main", text)
+		admin.post("/settings/operators", url.Values{"name": {"grace2"}, "role": {"viewer"},
+			"password": {strings.ReplaceAll(weak, "grace", "grace2")}}).wantStatus(422).wantText("#main", text)
+	}
+	c.browser().post("/sign-in", signIn).wantRedirect("/")
+	if _, err := c.store.OperatorByName(t.Context(), "grace2"); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("an operator with a weak password was made: %v", err)
+	}
 }
 
 func TestSignInIsRateLimited(t *testing.T) {

@@ -134,6 +134,7 @@ func TestBadInput(t *testing.T) {
 		{"POST", "/tokens", `{"name":"x","role":"god"}`, 422, "invalid_request", "body.role"},
 		{"POST", "/tokens", `{"name":"x","expires_at":"2001-01-01T00:00:00Z"}`, 422, "invalid_expires_at", "expires_at"},
 		{"POST", "/operators", `{"name":"ann","role":"viewer","password":"short"}`, 422, "invalid_request", "body.password"},
+		{"POST", "/operators", `{"name":"ann","role":"viewer","password":"password123"}`, 422, "weak_password", "password"},
 		{"POST", "/operators", `{"name":"-","role":"viewer","password":"long enough"}`, 422, "invalid_name", "name"},
 
 		{"GET", "/serials?state=lost", "", 422, "invalid_request", "query.state"},

@@ -215,6 +215,8 @@ func (s *source) variants(code string) []string {
 		}
 	case "invalid_upstream_url.":
 		of = []string{"missing", "form", "credentials", "scheme"}
+	case "weak_password.":
+		of = []string{"common", "name", "pattern"}
 	case "image_in_use.":
 		of = []string{"release", "campaign"}
 	case "image_":
