@@ -57,9 +57,13 @@ format: ## format Go and templ files
 generate: ## make the Go code of the templ pages, and the client's types of REST
 	@scripts/generate
 
+# Tests that judge how long something takes only where nothing else runs.
+bounded = ^(TestDeviceListIsInstant|TestSpeedWithTenThousandDevices|TestBulkSpeed|TestConditionsOfALargeFleet|TestSpokenCallAmongOthers|TestCallsDuringFlood|TestBootPollsDoNotWaitForVoiceServers)$$
+
 .PHONY: bench
 bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)
 	@scripts/setup test
+	@FLEETD_BOUNDS=1 go test -vet=off -count=1 -p 1 -timeout 20m -run '$(bounded)' ./web ./mcp/gateway ./fleet/postgres ./cmd/fleetd/server
 	@go build -o bin/ ./bench ./cmd/fleetd
 	@exec bin/bench --profile --output bench/RESULTS.md --json bench/results.json \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(COMPARE),--compare $(COMPARE))

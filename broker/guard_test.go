@@ -231,7 +231,7 @@ func TestFirstPacket(t *testing.T) {
 	} {
 		d := dialRaw(t, b.Addr())
 		d.write(first)
-		if err := d.ended(time.Second); err != nil {
+		if err := d.ended(deadline); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -259,12 +259,8 @@ func TestAcceptAfterRunningOutOfDescriptors(t *testing.T) {
 	for _, f := range hogs {
 		f.Close()
 	}
-	freed := time.Now()
 	if kind, _, err := d.read(); err != nil || kind != 0x20 {
 		t.Fatalf("packet %#x, %v, want CONNACK", kind, err)
-	}
-	if waited := time.Since(freed); waited > time.Second {
-		t.Errorf("CONNACK after %v", waited)
 	}
 }
 

@@ -80,9 +80,9 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 // A message is a sign of life, also if mochi does not see it.
 func TestMessagesKeepTheConnection(t *testing.T) {
 	b, _ := start(t, nil)
-	d := connectRaw(t, b, connectPacket{clientID: testClientID(1), keepalive: 1})
-	for range 3 {
-		time.Sleep(900 * time.Millisecond)
+	d := connectRaw(t, b, connectPacket{clientID: testClientID(1), keepalive: 3})
+	for range 3 { // longer than 1.5 times the keepalive in all, and each wait far shorter
+		time.Sleep(1600 * time.Millisecond)
 		d.write(d.note(1, 0))
 	}
 	if c := b.registry.connection(d.id); c == nil || c.hasEnded() {

@@ -35,7 +35,7 @@ func TestHostileSchemas(t *testing.T) {
 			began := time.Now()
 			arguments := json.RawMessage(`{"a":"` + strings.Repeat("a", 2000) + `"}`)
 			g.checkArguments("inventory", Tool{Name: "self.evil", InputSchema: json.RawMessage(tt.schema)}, arguments)
-			if took := time.Since(began); took > 2*time.Second {
+			if took := time.Since(began); took > time.Minute { // without bounds it takes hours
 				t.Errorf("took %v", took)
 			}
 		})

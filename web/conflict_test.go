@@ -35,7 +35,7 @@ func (c *console) twoUnits(id fleet.DeviceID, board string) {
 	if err := c.enrolments.StoredConflicts(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if d, err := c.devices.Device(c.t.Context(), id); err == nil && d.Conflict != nil {
 			return
 		}

@@ -62,7 +62,7 @@ func TestConversationPages(t *testing.T) {
 		t.Error("a viewer may interrupt")
 	}
 	b.post(at+"/interrupt", nil).wantRedirect(at)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		got, err := c.calls.Get(t.Context(), waits.ID)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("the call is %s, %v", got.State, err)

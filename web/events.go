@@ -107,11 +107,11 @@ type stream struct {
 
 func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 	ctx := r.Context()
-	if err := st.write([]byte("retry: 2000\n\n")); err != nil {
-		return err
-	}
 	u, err := st.view.begin(st.page(ctx))
 	if err != nil {
+		return err
+	}
+	if err := st.write([]byte("retry: 2000\n\n")); err != nil { // a reader that has this misses no event
 		return err
 	}
 	if err := st.send(ctx, u); err != nil {

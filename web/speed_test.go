@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/telemetry"
 )
 
@@ -32,16 +33,14 @@ func TestDeviceListIsInstant(t *testing.T) {
 		"/devices?q=tag%3Alab&sort=last_seen&desc=1", "/", "/devices?view=wall", "/complete?q=", "/complete?q=board%3A",
 		"/devices?columns=picture,board,chip,version,slot,tags,signal,heap,crash,ip,transport,created,seen"} {
 		var took []time.Duration
-		for len(took) < 21 || slices.Min(took) > limit && len(took) < 200 {
+		for len(took) < 1 || fleettest.Bounded() && (len(took) < 21 || slices.Min(took) > limit && len(took) < 200) {
 			began := time.Now()
 			b.get(path).wantStatus(200)
 			took = append(took, time.Since(began))
 		}
 		slices.Sort(took)
-		t.Logf("%-50s best %v, median %v", path, took[0], took[len(took)/2])
-		if took[0] > limit {
-			t.Errorf("%s takes %v", path, took[0])
-		}
+		t.Logf("%-50s median %v", path, took[len(took)/2])
+		fleettest.Within(t, "the best of "+path, took[0], limit)
 	}
 }
 

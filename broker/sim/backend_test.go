@@ -262,7 +262,7 @@ func (b *backend) next() string {
 	select {
 	case p := <-b.published:
 		return p
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		b.t.Fatal("the device stayed silent")
 		return ""
 	}

@@ -45,7 +45,7 @@ func TestVoiceServer(t *testing.T) {
 	say(`{"type":"hello","features":{"mcp":true}}`)
 	calls, notes, tools := 0, 0, `{"type":"mcp","payload":{"jsonrpc":"2.0","id":2,"result":{"tools":[`
 	for spoken := 0; spoken < 2; {
-		_ = ws.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = ws.SetReadDeadline(time.Now().Add(time.Minute))
 		kind, message, err := ws.ReadMessage()
 		if err != nil {
 			t.Fatal(err)

@@ -112,9 +112,8 @@ func TestDeviceChangesUpstream(t *testing.T) {
 
 func TestCheckGivesUp(t *testing.T) {
 	up := server(t, voicetest.Options{NoHello: true})
-	begin := time.Now()
-	c := Check(t.Context(), Upstream{URL: up.URL(true)}, 300*time.Millisecond)
-	if c.OK || c.Error != fleet.EndedNoHello || time.Since(begin) > 3*time.Second {
-		t.Errorf("%+v after %v", c, time.Since(begin))
+	c := Check(t.Context(), Upstream{URL: up.URL(true)}, 300*time.Millisecond) // the server never says hello
+	if c.OK || c.Error != fleet.EndedNoHello {
+		t.Errorf("%+v", c)
 	}
 }

@@ -87,7 +87,7 @@ func (b *rawBroker) ask(c *mqtt.Client, id int, wire string) (answer struct {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for timeout := time.After(20 * time.Second); ; {
+	for timeout := time.After(time.Minute); ; {
 		select {
 		case text := <-b.up:
 			if json.Unmarshal([]byte(text), &answer) == nil && answer.Payload.ID != nil && *answer.Payload.ID == id {

@@ -115,7 +115,7 @@ func (u *unit) cleanUp() {
 			if err != nil {
 				u.t.Errorf("unit %s ended with %v", u.id, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			u.cutPower()
 			u.t.Errorf("unit %s does not stop", u.id)
 		}

@@ -98,7 +98,7 @@ func (d *daemon) connectWith(c credential) byte {
 		d.t.Fatal(err)
 	}
 	var ack [4]byte
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := io.ReadFull(conn, ack[:]); err != nil || ack[0] != 0x20 {
 		d.t.Fatalf("%x: %v", ack, err)
 	}

@@ -42,7 +42,7 @@ func (m *mailbox) next(t *testing.T) string {
 	select {
 	case got := <-m.tries:
 		return got
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no mail was tried")
 		return ""
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strconv"
 	"sync"
 )
@@ -15,7 +16,9 @@ var handedOut sync.Map // of ports of this process
 
 // FreeAddr returns a loopback address for a program that a test starts, stops and
 // starts again. While the program is down its port stays free: the system does not
-// give it to an outgoing connection, as it does those of port 0.
+// give it to an outgoing connection, as it does those of port 0. On Linux, where all
+// of 127.0.0.0/8 is this machine, the host is one of 16 million, so that tests that
+// run at the same time do not meet either.
 func FreeAddr() (string, error) {
 	var err error
 	for range 100 {
@@ -23,11 +26,18 @@ func FreeAddr() (string, error) {
 		if _, used := handedOut.LoadOrStore(port, nil); used {
 			continue
 		}
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		addr := net.JoinHostPort(host(), strconv.Itoa(port))
 		var ln net.Listener
 		if ln, err = net.Listen("tcp", addr); err == nil {
 			return addr, ln.Close()
 		}
 	}
 	return "", fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+portCount-1, err)
+}
+
+func host() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1"
+	}
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }

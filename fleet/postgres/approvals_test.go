@@ -195,7 +195,7 @@ func (b *approvalBench) notSent() {
 // outcome waits for the end of a call.
 func (b *approvalBench) outcome(id uuid.UUID) fleet.Call {
 	b.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		c, err := b.store.Call(b.t.Context(), id)
 		check(b.t, err)
 		if c.State.Final() {
@@ -639,7 +639,7 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 
 func (b *approvalBench) ends(id uuid.UUID, state fleet.FanOutState) {
 	b.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		f, err := b.store.FanOut(b.t.Context(), id)
 		check(b.t, err)
 		if f.State == state {

@@ -128,7 +128,7 @@ func TestPolicyIsReadAgain(t *testing.T) {
 	check(t, err)
 	proposal := &fleet.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"},
 		At: time.Now()}
-	for end := time.Now().Add(10 * time.Second); b.Judge(proposal).Decision != fleet.DecisionDeny; {
+	for end := time.Now().Add(time.Minute); b.Judge(proposal).Decision != fleet.DecisionDeny; {
 		if time.Sleep(50 * time.Millisecond); time.Now().After(end) {
 			t.Fatal("another process does not judge by the change")
 		}

@@ -669,17 +669,14 @@ func TestSpeedWithTenThousandDevices(t *testing.T) {
 		"search_tools": {"words": "volume"},
 	} {
 		best := time.Hour
-		for n := 0; n < 10 || best > speed && n < 200; n++ { // other programs may take the processor for a while
+		for n := 0; n < 1 || fleettest.Bounded() && (n < 10 || best > speed && n < 200); n++ {
 			began := time.Now()
 			if r := call(t, s, tool, args); r.IsError || !strings.Contains(r.text, " device") {
 				t.Fatal(r.text)
 			}
 			best = min(best, time.Since(began))
 		}
-		t.Logf("%s: %v", tool, best)
-		if best > speed {
-			t.Errorf("%s takes %v with 10,000 devices", tool, best)
-		}
+		fleettest.Within(t, tool+" with 10,000 devices", best, speed)
 	}
 }
 

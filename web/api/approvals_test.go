@@ -209,9 +209,10 @@ func newReceiver(t *testing.T) *receiver {
 	r.status.Store(204)
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
+		status := r.status.Load() // a test that has this post may set the next one's
 		r.posts <- post{req.Header, body}
 		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(int(r.status.Load()))
+		w.WriteHeader(int(status))
 	}))
 	t.Cleanup(r.Close)
 	return r
@@ -222,7 +223,7 @@ func (r *receiver) next(t *testing.T) post {
 	select {
 	case p := <-r.posts:
 		return p
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing was posted")
 		return post{}
 	}

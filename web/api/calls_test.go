@@ -106,7 +106,7 @@ func TestCallAsync(t *testing.T) {
 		t.Fatalf("answered %v %s", r.header, r.body)
 	}
 	close(answer)
-	for deadline := time.Now().Add(10 * time.Second); !c.State.Final(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !c.State.Final(); time.Sleep(5 * time.Millisecond) {
 		c = decode[callView](t, w.get(t, strings.TrimPrefix(at, prefix)), http.StatusOK)
 		if time.Now().After(deadline) {
 			t.Fatalf("the call is still %s", c.State)

@@ -27,7 +27,7 @@ func TestResolveConflict(t *testing.T) {
 		}
 	}
 	var c *idConflictView
-	for deadline := time.Now().Add(10 * time.Second); c == nil &&
+	for deadline := time.Now().Add(time.Minute); c == nil &&
 		time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		c = decode[deviceView](t, w.as(t, fleet.RoleViewer, "GET", path, ""), 200).Conflict
 	}

@@ -86,7 +86,7 @@ func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 
 func (w *world) await(t *testing.T, path string) fanOutProgressView {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		f := decode[fanOutProgressView](t, w.get(t, path), 200)
 		if f.State != fleet.FanOutRunning {
 			return f

@@ -290,7 +290,7 @@ func (w *world) settle(t testing.TB) {
 
 func eventually(t testing.TB, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not come about")
 		}

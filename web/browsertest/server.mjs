@@ -2,37 +2,34 @@
 // test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
 import { spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
 export const password = 'browser-test-password';
 
-// A port that the system does not give to an outgoing connection before fleetd listens on it.
-const freePort = () => new Promise(resolve => {
-  const port = 10000 + Math.floor(20000 * Math.random());
-  const s = createServer().once('error', () => resolve(freePort())).listen(port, '127.0.0.1', () => s.close(() => resolve(port)));
-});
+// An address of this machine that no other test has: all of 127.0.0.0/8 is loopback.
+const below = n => 1 + Math.floor((n - 1) * Math.random());
+const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
 
 const sleep = ms => new Promise(r => setTimeout(r, ms));
 
 /** Starts fleetd with the given number of simulated devices. */
 export async function startFleetd(devices, ...flags) {
   const dir = await mkdtemp(join(tmpdir(), 'fleetd-browser-'));
-  const [http, mqtt, admin] = await Promise.all([freePort(), freePort(), freePort()]);
-  const url = `http://127.0.0.1:${http}`;
+  const host = freeHost();
+  const url = `http://${host}:8080`;
   const bin = process.env.FLEETD_BIN ?? new URL('../../bin/fleetd', import.meta.url).pathname;
-  const child = spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `127.0.0.1:${http}`, '--mqtt-addr', `127.0.0.1:${mqtt}`,
-    '--admin-addr', `127.0.0.1:${admin}`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', password, ...flags]);
+  const child = spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
+    '--admin-addr', `${host}:9464`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', password, ...flags]);
   let output = '';
   child.stdout.on('data', d => output += d);
   child.stderr.on('data', d => output += d);
   const ended = new Promise(resolve => child.on('exit', resolve));
   for (let i = 0; ; i++) {
-    const ready = await fetch(`http://127.0.0.1:${admin}/readyz`).then(r => r.ok, () => false);
+    const ready = await fetch(`http://${host}:9464/readyz`).then(r => r.ok, () => false);
     if (ready) break;
-    if (i > 600 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
+    if (i > 1800 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
     await sleep(100);
   }
   return {

@@ -112,7 +112,7 @@ func (d *depot) story(deployment uuid.UUID) []string {
 // device has its last byte a moment before that is observed.
 func (d *depot) downloaded(deployment uuid.UUID) []string {
 	d.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		story := d.story(deployment)
 		if n := len(story); n > 0 && strings.HasPrefix(story[n-1], "downloaded@") || time.Now().After(end) {
 			return story

@@ -43,7 +43,7 @@ func TestBandwidthIsShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if took := time.Since(began); took < 900*time.Millisecond || took > 20*time.Second {
+	if took := time.Since(began); took < 900*time.Millisecond {
 		t.Errorf("1 MB at 1 MB/s took %v", took)
 	}
 }

@@ -240,12 +240,8 @@ func TestCutAtOnce(t *testing.T) {
 			l, address := d.link(key, size, time.Minute)
 			resp := slow(t, address)
 			eventually(t, "progress", func() bool { return d.downloads.Active()[l.Deployment] > 0 })
-			began := time.Now()
 			revoke(l)
 			eventually(t, "the end", func() bool { return len(d.downloads.Active()) == 0 && d.downloads.Room() == 500 })
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("cut after %v", took)
-			}
 			n, err := io.Copy(io.Discard, resp.Body)
 			if err == nil || n > size/2 {
 				t.Errorf("the device got %d bytes, %v", n, err)

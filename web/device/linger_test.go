@@ -119,7 +119,7 @@ func TestDevicesCloseFirst(t *testing.T) {
 			if lingers := errors.Is(err, os.ErrDeadlineExceeded); lingers != tt.lingers {
 				t.Errorf("read behind the answer: %v", err)
 			}
-			c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			c.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := r.ReadByte(); err != io.EOF {
 				t.Errorf("the end: %v", err)
 			}
@@ -145,7 +145,7 @@ func TestLingeringEnds(t *testing.T) {
 	}
 	waiting := func(what string, want int) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s: %d wait, want %d", what, l.Waiting(), want)
 			}
@@ -161,14 +161,14 @@ func TestLingeringEnds(t *testing.T) {
 		ask()
 	}
 	waiting("too many", 3)
-	first.SetReadDeadline(time.Now().Add(10 * time.Second))
+	first.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := firstReader.ReadByte(); err != io.EOF {
 		t.Errorf("the oldest: %v", err)
 	}
 	last, lastReader := ask()
 	l.Stop()
 	waiting("stopped", 0)
-	last.SetReadDeadline(time.Now().Add(10 * time.Second))
+	last.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := lastReader.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after stopping: %v", err)
 	}

@@ -488,7 +488,7 @@ func (w *chaosWorld) stop() {
 	w.signal(os.Interrupt)
 	select {
 	case <-w.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		w.breachf("fleetd does not stop within 30 s")
 		w.signal(syscall.SIGKILL)
 		<-w.ended

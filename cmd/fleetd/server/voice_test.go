@@ -198,13 +198,12 @@ func TestVoiceServerIsDown(t *testing.T) {
 	d := startVoiceServer(t, url, func(c *Config) { c.VoiceLanguage = "zh-CN" })
 	f := d.simulate(sim.Options{Devices: 1, Seed: 7, BootDelay: 100 * time.Millisecond})
 	device := d.listed(1)[0].ID
-	begin := time.Now()
 	f.Device(0).Talk()
 	d.eventually("the reason is on the screen", func() bool {
 		return f.Device(0).State().Message == "无法连接语音服务器。"
 	})
-	if took := time.Since(begin); took > 5*time.Second || f.Device(0).Talking() {
-		t.Errorf("took %v, talking: %v", took, f.Device(0).Talking())
+	if f.Device(0).Talking() {
+		t.Error("the device goes on talking")
 	}
 	var call callJSON
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.get_device_status"}, &call)

@@ -137,7 +137,8 @@ TEST_SUITE("vdevice") {
         StubFleet fleet(image_with(""));
         TempDir dir;
         Process device(command(fleet, dir / "u"), dir / "log");
-        REQUIRE(Process::eventually([&] { return fleet.polls > 0; }));
+        // A restart releases the lock for a moment: wait until the first device has made its restarts.
+        REQUIRE(Process::eventually([&] { return settled_on_new(dir / "u"); }));
         Process second(command(fleet, dir / "u"), dir / "log2");
         CHECK(Process::eventually([&] { return !second.running(); }));
         CHECK(WEXITSTATUS(second.status()) == 1);

@@ -47,12 +47,13 @@ func TestUpkeepAtStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	began := time.Now()
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("stopping took %v", took)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the jobs do not stop")
 	}
 }

@@ -3,7 +3,6 @@
 import { execFile, spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, request } from 'node:http';
-import { createServer as createTCPServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -13,11 +12,9 @@ const exec = promisify(execFile);
 export const bin = process.env.FLEETD_BIN ?? new URL('../../../bin/fleetd', import.meta.url).pathname;
 export const here = new URL('.', import.meta.url).pathname;
 
-// A port that the system does not give to an outgoing connection before fleetd listens on it.
-const freePort = () => new Promise(resolve => {
-  const port = 10000 + Math.floor(20000 * Math.random());
-  const s = createTCPServer().once('error', () => resolve(freePort())).listen(port, '127.0.0.1', () => s.close(() => resolve(port)));
-});
+// An address of this machine that no other test has: all of 127.0.0.0/8 is loopback.
+const below = n => 1 + Math.floor((n - 1) * Math.random());
+const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
 
 export const sleep = ms => new Promise(r => setTimeout(r, ms));
 
@@ -25,17 +22,17 @@ export const sleep = ms => new Promise(r => setTimeout(r, ms));
 export async function startFleetd(devices, ...flags) {
   const dir = await mkdtemp(join(tmpdir(), 'fleetd-mcp-'));
   const data = join(dir, 'data');
-  const [http, mqtt, admin] = await Promise.all([freePort(), freePort(), freePort()]);
-  const url = `http://127.0.0.1:${http}`;
-  const child = spawn(bin, ['serve', '--data-dir', data, '--http-addr', `127.0.0.1:${http}`, '--mqtt-addr', `127.0.0.1:${mqtt}`,
-    '--admin-addr', `127.0.0.1:${admin}`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', 'foreign-test', ...flags]);
+  const host = freeHost();
+  const url = `http://${host}:8080`;
+  const child = spawn(bin, ['serve', '--data-dir', data, '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
+    '--admin-addr', `${host}:9464`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', 'foreign-test', ...flags]);
   let output = '';
   child.stdout.on('data', d => output += d);
   child.stderr.on('data', d => output += d);
   const ended = new Promise(resolve => child.on('exit', resolve));
   for (let i = 0; ; i++) {
-    if (await fetch(`http://127.0.0.1:${admin}/readyz`).then(r => r.ok, () => false)) break;
-    if (i > 600 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
+    if (await fetch(`http://${host}:9464/readyz`).then(r => r.ok, () => false)) break;
+    if (i > 1800 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
     await sleep(100);
   }
   const others = [];
@@ -49,7 +46,7 @@ export async function startFleetd(devices, ...flags) {
     },
     /** Reads a number of /metrics. */
     async metric(name) {
-      const text = await fetch(`http://127.0.0.1:${admin}/metrics`).then(r => r.text());
+      const text = await fetch(`http://${host}:9464/metrics`).then(r => r.text());
       const line = text.split('\n').find(l => l.startsWith(`${name} `));
       if (!line) throw new Error(`/metrics has no ${name}`);
       return Number(line.slice(name.length + 1));

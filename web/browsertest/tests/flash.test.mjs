@@ -174,9 +174,9 @@ test('a browser without Web Serial gets an explanation and the command line', as
 
 test('a page from another host without https says why there is no button', async () => {
   const other = await chromium.launch({ executablePath: process.env.FLEETD_CHROMIUM ?? '/usr/bin/chromium',
-    args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--host-resolver-rules=MAP fleet.test 127.0.0.1'] });
+    args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', `--host-resolver-rules=MAP fleet.test ${new URL(fleetd.url).hostname}`] });
   try {
-    const page = await newPage(other, fleetd.url.replace('127.0.0.1', 'fleet.test'));
+    const page = await newPage(other, fleetd.url.replace(new URL(fleetd.url).hostname, 'fleet.test'));
     await signIn(page);
     await page.waitForSelector('h1');
     await page.goto('/flash');
