@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 )
 
 // Limits of what an upstream's OTA address answers.
@@ -55,6 +56,7 @@ type AccountsOptions struct {
 	Store  fleet.UpstreamAccountStore
 	Sealer Sealer
 	Choose func(ctx context.Context, id fleet.DeviceID) (fleet.UpstreamChoice, bool)
+	Guard  *outbound.Guard // default: one without options
 	Log    *slog.Logger
 	Now    func() time.Time // default: time.Now, in UTC
 }
@@ -107,10 +109,9 @@ func NewAccounts(o AccountsOptions) *Accounts {
 	}
 	return &Accounts{o: o, polls: make(chan Poll, maxAsks), flights: make(map[accountKey]*flight),
 		known: make(map[accountKey]account), codes: make(map[fleet.DeviceID]*binding),
-		client: &http.Client{Timeout: askTimeout, Transport: &http.Transport{
+		client: o.Guard.Client(askTimeout, &http.Transport{
 			DisableCompression: true, MaxResponseHeaderBytes: maxOTAAnswer, MaxIdleConnsPerHost: askers,
-			IdleConnTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+			IdleConnTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment})}
 }
 
 // Run repeats boot polls until ctx ends.
@@ -361,6 +362,7 @@ func (a *Accounts) address(ctx context.Context, u fleet.UpstreamChoice, p Poll, 
 // Of makes the upstream of a device that finds its address by these accounts.
 func (a *Accounts) Of(c fleet.UpstreamChoice) Upstream {
 	return Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, NoTools: !c.Tools, URL: c.URL,
+		Guard: a.o.Guard,
 		find: func(ctx context.Context, p Poll, refused string) (string, string, error) {
 			return a.address(ctx, c, p, refused)
 		},

@@ -3,8 +3,9 @@ package voice
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
-	"net/netip"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 )
 
 // sealing marks what is sealed.
@@ -62,12 +64,14 @@ type accountWorld struct {
 	ahead  time.Duration
 }
 
-func newAccountWorld(t *testing.T, address string) *accountWorld {
+// newAccountWorld has accounts whose addresses may lead to allow, too.
+func newAccountWorld(t *testing.T, address string, allow ...string) *accountWorld {
 	t.Helper()
 	w := &accountWorld{store: &accountStore{saved: make(map[accountKey]fleet.UpstreamAccount)}}
 	w.choice = fleet.UpstreamChoice{Upstream: fleet.Upstream{ID: uuid.New(), Name: "ota", Kind: fleet.UpstreamOTA,
 		URL: address, Tools: true}}
 	w.Accounts = NewAccounts(AccountsOptions{Store: w.store, Sealer: sealing{}, Now: w.now,
+		Guard:  outbound.New(outbound.Options{Allow: allow}),
 		Choose: func(context.Context, fleet.DeviceID) (fleet.UpstreamChoice, bool) { return w.choice, true }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -100,7 +104,7 @@ func ota(t *testing.T, a voicetest.OTAAnswer) *voicetest.OTA {
 func TestUpstreamFoundByOTA(t *testing.T) {
 	up := server(t, voicetest.Options{Token: "second"})
 	o := ota(t, voicetest.OTAAnswer{URL: up.URL(false), Token: "first"})
-	accounts := newAccountWorld(t, o.URL())
+	accounts := newAccountWorld(t, o.URL(), outbound.HostPort(up.URL(false)))
 	w := start(t, up.URL(false), func(o *Options) {
 		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) { return accounts.Of(accounts.choice), true }
 	})
@@ -305,12 +309,28 @@ func TestBindingCode(t *testing.T) {
 	}
 }
 
-func TestReservedAddresses(t *testing.T) {
-	for text, want := range map[string]bool{"127.0.0.1": true, "::1": true, "0.0.0.0": true, "169.254.169.254": true,
-		"fe80::1%eth0": true, "::ffff:127.0.0.1": true, "fd00:ec2::254": true, "224.0.0.1": true,
-		"192.168.1.5": false, "10.0.0.1": false, "fd12::1": false, "203.0.113.9": false} {
-		if got := reserved(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s: %v", text, got)
+// A voice server of this host leads to its own address and port, and to no other of
+// this host, whatever it hands out.
+func TestHandedOutAddressesDoNotLeadToThisHost(t *testing.T) {
+	reached := make(chan string, 8)
+	inside := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { reached <- r.URL.Path }))
+	defer inside.Close()
+	port := inside.Listener.Addr().(*net.TCPAddr).Port
+	for _, host := range []string{"127.0.0.1", "localhost", "LOCALHOST", "127.1.2.3", "[::ffff:127.0.0.1]", "0.0.0.0"} {
+		o := ota(t, voicetest.OTAAnswer{URL: fmt.Sprintf("ws://%s:%d/metrics", host, port)})
+		w := newAccountWorld(t, o.URL())
+		if c := Check(t.Context(), w.Of(w.choice), deadline); c.OK || c.Error != fleet.EndedUnreachable {
+			t.Errorf("%s: %+v", host, c)
 		}
+	}
+	o := ota(t, voicetest.OTAAnswer{Instead: func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, inside.URL+"/redirected", http.StatusTemporaryRedirect)
+	}})
+	w := newAccountWorld(t, o.URL())
+	if c := Check(t.Context(), w.Of(w.choice), deadline); c.OK {
+		t.Errorf("a redirect: %+v", c)
+	}
+	if len(reached) != 0 {
+		t.Errorf("%s of another port of this host was asked for", <-reached)
 	}
 }

@@ -2,6 +2,7 @@ package voice
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -23,6 +24,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 )
 
 // gorilla/websocket is the client: it is part of the program already, as
@@ -54,17 +56,23 @@ type Upstream struct {
 	// findNew does so for a device that is not to be kept.
 	find    func(ctx context.Context, p Poll, refused string) (url, token string, err error)
 	findNew func(ctx context.Context, p Poll) (url, token string, err error)
-	// guarded is set for an address that an upstream handed out: the host of the one
-	// that did.
-	guarded string
+	// Guard opens the connections. Default: one without options.
+	Guard *outbound.Guard
+
+	// handedOutBy is set for an address that an upstream handed out: host and port of
+	// the one that did, which an admin wrote.
+	handedOutBy string
 }
 
 // at is the upstream at an address that it handed out.
 func (u *Upstream) at(url, token string) *Upstream {
 	found := *u
-	found.URL, found.Token, found.Secret, found.guarded, found.find = url, token, "", hostOf(u.URL), nil
+	found.URL, found.Token, found.Secret, found.handedOutBy, found.find = url, token, "", u.written(), nil
 	return &found
 }
+
+// written is the address, host:port, that an admin wrote for this upstream.
+func (u *Upstream) written() string { return cmp.Or(u.handedOutBy, outbound.HostPort(u.URL)) }
 
 // Check returns an error that says what is wrong with the address, and sets the
 // name.
@@ -142,11 +150,7 @@ func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr stri
 	var direct *directConn
 	d := websocket.Dialer{ReadBufferSize: 2048, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers,
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			dial := (&net.Dialer{}).DialContext
-			if u.guarded != "" {
-				dial = guardedDial(u.guarded)
-			}
-			conn, err := dial(ctx, network, addr)
+			conn, err := u.Guard.DialFrom(u.written())(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}

@@ -3,9 +3,9 @@ package voice
 import (
 	"context"
 	"net"
-	"net/url"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 )
 
 // A Vision is where an upstream answers questions about pictures.
@@ -13,7 +13,7 @@ type Vision struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
 
-	upstream string // host of the conversation's WebSocket
+	dial outbound.DialFunc
 }
 
 // maxVisionToken bounds the token: it becomes a header.
@@ -35,10 +35,9 @@ func plainToken(token string, limit int) bool {
 	return len(token) <= limit && fleet.CleanText(token, limit) == token
 }
 
-// Dial connects to the address, unless it is one that only this machine or its
-// network should reach: see [guardedDial].
+// Dial connects to the address as to anything that a voice server hands out.
 func (v *Vision) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return guardedDial(v.upstream)(ctx, network, addr)
+	return v.dial(ctx, network, addr)
 }
 
 // setVision keeps where the upstream wants pictures, if they can go there.
@@ -53,7 +52,7 @@ func (c *conversation) setVision(v Vision) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v.upstream = hostOf(c.server.URL)
+	v.dial = c.server.Guard.DialFrom(c.server.written())
 	c.vision = v
 }
 
@@ -70,12 +69,4 @@ func (r *Relay) Vision(conversation string, id fleet.DeviceID) (Vision, bool) {
 		}
 	}
 	return Vision{}, false
-}
-
-func hostOf(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	return u.Hostname()
 }

@@ -2,7 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -41,6 +45,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet/telemetry", "fleetd/fleet/enrolment", "only enrolled devices report"},
 	{"fleetd/fleet/campaign", "fleetd/fleet/rollout", "the engine drives campaigns; they do not know it"},
 	{"fleetd/fleet/campaign", "fleetd/fleet/enrolment", "campaigns know devices, not how they joined"},
+	{"fleetd/fleet/outbound", "fleetd/", "whether an address may be reached does not depend on the fleet"},
+	{"fleetd/fleet/sheet", "fleetd/", "a file format knows no fleet"},
 	{"fleetd/fleet/espimage", "fleetd/", "a byte format knows no fleet"},
 	{"fleetd/fleet/espimage", "github.com/", "a byte format needs the standard library alone"},
 	{"fleetd/fleet/redact", "fleetd/", "it works on bytes and knows no fleet"},
@@ -99,6 +105,52 @@ func TestDependenciesPointToFleet(t *testing.T) {
 					t.Errorf("%s imports %s: %s", p.ImportPath, dep, rule.why)
 				}
 			}
+		}
+	}
+}
+
+// What the server connects to on somebody's word is judged by fleet/outbound. A
+// file that dials otherwise says here why.
+var dialsOtherwise = map[string]string{
+	"fleet/outbound/outbound.go":    "it is the guard",
+	"fleet/mail/mail.go":            "the mail server is named at the start, by who can start any program",
+	"broker/voice/upstream.go":      "its dialer is the guard's",
+	"web/device/vision_upstream.go": "the addresses of voice servers; its dialer is the guard's",
+	"fleet/webhook/service.go":      "its dialer is the guard's",
+	"broker/voice/accounts.go":      "its dialer is the guard's",
+	"broker/sim/audio.go":           "a simulated device, not the server",
+	"broker/sim/socket.go":          "a simulated device, not the server",
+	"broker/sim/web.go":             "a simulated device, not the server",
+}
+
+var dials = regexp.MustCompile(`net\.Dialer|net\.Dial\(|net\.DialTimeout|websocket\.DefaultDialer|websocket\.Dialer\{|` +
+	`http\.(Client\{|DefaultClient|DefaultTransport|Transport\{|Get\(|Post\(|PostForm\(|Head\()|smtp\.`)
+
+func TestOutgoingConnectionsAreGuarded(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := make(map[string]bool)
+	for _, dir := range []string{"fleet", "broker", "web", "mcp", "cmd/fleetd/server"} {
+		err := fs.WalkDir(os.DirFS(root), dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+				strings.Contains(path, "/voicetest/") || strings.Contains(path, "/pgtest/") {
+				return err
+			}
+			text, err := os.ReadFile(filepath.Join(root, path))
+			if err != nil || !dials.Match(text) {
+				return err
+			}
+			if seen[path] = true; dialsOtherwise[path] == "" {
+				t.Errorf("%s opens connections (%s): use a guard of fleet/outbound", path, dials.Find(text))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path := range dialsOtherwise {
+		if !seen[path] {
+			t.Errorf("%s opens no connection any more: remove it from the list", path)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 
 	"github.com/google/uuid"
 )
@@ -47,11 +48,12 @@ type Sealer interface {
 	Open(name string, sealed []byte) ([]byte, error)
 }
 
-// Options configures a [Service]. All but Log and Now are required.
+// Options configures a [Service]. All but Guard, Log and Now are required.
 type Options struct {
 	Store     Store
 	Sealer    Sealer
 	PublicURL string // links in deliveries begin with it
+	Guard     *outbound.Guard
 	Log       *slog.Logger
 	Now       func() time.Time
 }
@@ -74,8 +76,7 @@ func New(o Options) *Service {
 	transport.MaxResponseHeaderBytes = maxAnswerBytes
 	transport.MaxIdleConnsPerHost = 1
 	transport.IdleConnTimeout = 30 * time.Second
-	return &Service{o: o, client: &http.Client{Timeout: postTimeout, Transport: transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &Service{o: o, client: o.Guard.Client(postTimeout, transport)}
 }
 
 // Close closes idle connections.

@@ -218,7 +218,7 @@ func TestVisionUpstream(t *testing.T) {
 		answer.Load().(func(http.ResponseWriter))(w)
 	}))
 	defer upstream.Close()
-	s := newCameraSite(t, device.NewVisionUpstream(upstream.URL+"/explain", "up"))
+	s := newCameraSite(t, device.NewVisionUpstream(upstream.URL+"/explain", "up", nil))
 	post := func() explained { return s.post(t, unit, s.bearer(unit), photoForm("What is \"this\"?", picture)) }
 
 	for _, body := range []string{`{"success":true,"action":"RESPONSE","response":"A <b>cup</b>.", "extra":[1]}`,

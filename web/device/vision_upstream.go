@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outbound"
 )
 
 // explainTimeout bounds the answer to one picture: a board waits for 30 s, too.
@@ -29,11 +30,11 @@ type VisionUpstream struct {
 
 var _ Explainer = (*VisionUpstream)(nil)
 
-// NewVisionUpstream passes pictures on to url, with the bearer token if there is one.
-func NewVisionUpstream(url, token string) *VisionUpstream {
-	return &VisionUpstream{url: url, token: token, client: &http.Client{Timeout: explainTimeout,
-		// The token and the picture are for this address alone.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+// NewVisionUpstream passes pictures on to url, which the administrator wrote, with
+// the bearer token if there is one.
+func NewVisionUpstream(url, token string, guard *outbound.Guard) *VisionUpstream {
+	return &VisionUpstream{url: url, token: token,
+		client: guard.Client(explainTimeout, http.DefaultTransport.(*http.Transport).Clone())}
 }
 
 // DialBy makes the upstream connect by dial alone, without a proxy: for an address

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
 	"fleetd/fleet/mail"
+	"fleetd/fleet/outbound"
 	"fleetd/web/i18n"
 
 	"github.com/google/uuid"
@@ -31,7 +30,8 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 			return []alert.Certificate{{Name: filepath.Base(cert.certFile), Ends: cert.expiry()}}
 		}
 	}
-	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, down: make(map[uuid.UUID]time.Time)}).look
+	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, dial: s.outbound.DialWritten,
+		down: make(map[uuid.UUID]time.Time)}).look
 	if s.cfg.SMTPURL != "" {
 		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
 		if err != nil {
@@ -75,6 +75,7 @@ func (s *Server) disks() (all []alert.Disk) {
 // connection to each and closes it, and asks how their conversations began.
 type upstreamProbe struct {
 	states func() []fleet.UpstreamState
+	dial   outbound.DialFunc
 
 	mu   sync.Mutex
 	down map[uuid.UUID]time.Time // since when
@@ -100,7 +101,7 @@ func (p *upstreamProbe) look(ctx context.Context) (all []alert.Upstream) {
 		known[u.ID] = true
 		wait.Go(func() {
 			h := u.Health
-			bad := h.Down() && h.LastFailure != nil && now.Sub(*h.LastFailure) < upstreamRecent || !reachable(ctx, u.URL)
+			bad := h.Down() && h.LastFailure != nil && now.Sub(*h.LastFailure) < upstreamRecent || !p.reachable(ctx, u.URL)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			switch {
@@ -118,16 +119,8 @@ func (p *upstreamProbe) look(ctx context.Context) (all []alert.Upstream) {
 }
 
 // reachable reports whether the host of an address accepts connections.
-func reachable(ctx context.Context, address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"ws": "80", "http": "80", "wss": "443", "https": "443"}[u.Scheme]
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+func (p *upstreamProbe) reachable(ctx context.Context, address string) bool {
+	conn, err := p.dial(ctx, "tcp", outbound.HostPort(address))
 	if err != nil {
 		return false
 	}

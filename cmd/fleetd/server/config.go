@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/mail"
+	"fleetd/fleet/outbound"
 	"fleetd/fleet/telemetry"
 )
 
@@ -62,6 +63,9 @@ type Config struct {
 	// ProxyProtocol lists networks (CIDR) or addresses of balancers before the broker. A connection from one of them
 	// must begin with a header of the PROXY protocol, version 2; any other must not.
 	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of balancers in front of the MQTT addresses. Their connections must begin with a header of the PROXY protocol, version 2; from others such a header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
+
+	// AllowOutbound are addresses, host:port, on this host or reserved that voice servers may hand out.
+	AllowOutbound []string `name:"allow-outbound" help:"Address (host:port) of this machine that a voice server may hand out, such as its WebSocket beside its OTA address; can be given several times. Other addresses of this machine are refused." env:"FLEETD_ALLOW_OUTBOUND" placeholder:"HOST:PORT"`
 
 	// TrustedProxies lists networks (CIDR) or addresses of HTTP proxies whose X-Forwarded-For is believed. Loopback
 	// always is.
@@ -240,6 +244,11 @@ func (c *Config) check() error {
 	}
 	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
 		return fmt.Errorf("--enrolment %q is not known: write code, approve or open", c.Enrolment)
+	}
+	for _, addr := range c.AllowOutbound {
+		if err := outbound.CheckAllow(addr); err != nil {
+			return fmt.Errorf("--allow-outbound: %w", err)
+		}
 	}
 	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
 		return fmt.Errorf("--serial-proof %q is not known: write accept or mark", c.SerialProof)

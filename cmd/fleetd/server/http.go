@@ -32,7 +32,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		WebSocket: s.broker.ServeWebSocket, Log: s.log}
 	explainer := voiceExplainer{server: s}
 	if s.cfg.VisionURL != "" {
-		explainer.other = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken)
+		explainer.other = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken, s.outbound)
 	}
 	o.Explainer = explainer
 	devices := device.New(o)

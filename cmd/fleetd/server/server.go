@@ -32,6 +32,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/outbound"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
@@ -88,6 +89,7 @@ type Server struct {
 	broker    *broker.Broker
 	open      *fleet.OpenConversations
 	gateway   *gateway.Gateway
+	outbound  *outbound.Guard
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
@@ -123,7 +125,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, UsageError{err}
 	}
 	log, started := cfg.logger(), time.Now().UTC()
-	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{}}
+	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{},
+		outbound: outbound.New(outbound.Options{Allow: cfg.AllowOutbound})}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -206,7 +209,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL, Log: log})
+	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL,
+		Guard: s.outbound, Log: log})
 	s.stages.onStop("webhooks", s.Webhooks.Close)
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
 		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},

@@ -47,7 +47,7 @@ func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
 	}
 	s.stages.run("voice servers", s.Upstreams.Run)
 	s.accounts = voice.NewAccounts(voice.AccountsOptions{Store: s.store, Sealer: sealer, Choose: s.Upstreams.Choose,
-		Log: s.log})
+		Guard: s.outbound, Log: s.log})
 	s.stages.run("accounts at voice servers", s.accounts.Run)
 	return nil
 }
@@ -94,7 +94,8 @@ func (s *Server) voiceUpstream(c fleet.UpstreamChoice) voice.Upstream {
 	if c.Kind == fleet.UpstreamOTA {
 		return s.accounts.Of(c)
 	}
-	u := voice.Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, URL: c.URL, NoTools: !c.Tools}
+	u := voice.Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, URL: c.URL, NoTools: !c.Tools,
+		Guard: s.outbound}
 	switch c.Auth {
 	case fleet.UpstreamAuthSecret:
 		u.Secret = c.Key
@@ -189,7 +190,7 @@ type voiceExplainer struct {
 func (e voiceExplainer) Explain(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
 	if relay := e.server.voice.Load(); relay != nil && p.AskedBy.Kind == fleet.KindVoice {
 		if v, ok := relay.Vision(p.AskedBy.ID, p.Device); ok {
-			return device.NewVisionUpstream(v.URL, v.Token).DialBy(v.Dial).Explain(ctx, p, clientID)
+			return device.NewVisionUpstream(v.URL, v.Token, e.server.outbound).DialBy(v.Dial).Explain(ctx, p, clientID)
 		}
 	}
 	if e.other == nil {

@@ -13,6 +13,7 @@ import (
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/outbound"
 )
 
 // A voice server that is found by its OTA address: the boot poll is repeated, its
@@ -23,7 +24,7 @@ func TestVoiceServerByOTA(t *testing.T) {
 	defer up.Close()
 	o := voicetest.StartOTA(voicetest.OTAAnswer{URL: up.URL(false), Token: "of-the-server", Code: "482913"})
 	defer o.Close()
-	d := startVoiceServer(t, "", nil)
+	d := startVoiceServer(t, "", func(cfg *Config) { cfg.AllowOutbound = []string{outbound.HostPort(up.URL(false))} })
 	var made struct{ ID, Code string }
 	if status := d.rest("POST", "/upstreams", map[string]any{"name": "accounts", "kind": "ota", "url": o.URL()},
 		&made); status != 201 {
@@ -148,7 +149,8 @@ func TestVoiceServerExplainsItsPictures(t *testing.T) {
 	defer explain.Close()
 	up := voicetest.Start(voicetest.Options{Secret: "s3cret", MCP: true, Vision: explain.URL})
 	defer up.Close()
-	d := startVoiceServer(t, up.URL(true), nil)
+	allow := []string{outbound.HostPort(explain.URL)}
+	d := startVoiceServer(t, up.URL(true), func(cfg *Config) { cfg.AllowOutbound = allow })
 	f := d.simulate(sim.Options{Devices: 1, Boards: []string{"custom-cam-s3"}, Seed: 7, TimeScale: 0.1})
 	id := d.listed(1)[0].ID
 	one := f.Device(0)
