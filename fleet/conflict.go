@@ -23,6 +23,10 @@ const (
 	EvidenceBothAlive ConflictEvidence = "both_alive"
 	// Two connections take over from each other again and again.
 	EvidenceTakeoversAlternate ConflictEvidence = "takeovers_alternate"
+	// A unit polled with the device's own Client-Id while its connection answers.
+	EvidenceConnectionAnswers ConflictEvidence = "connection_answers"
+	// Boot polls with one Client-Id from addresses A, B and A again.
+	EvidenceAddressesAlternate ConflictEvidence = "addresses_alternate"
 )
 
 // ConflictTTL is how long a conflict stands after the latest evidence.

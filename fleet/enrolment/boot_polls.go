@@ -92,6 +92,9 @@ func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 			}
 		}
 	}
+	if answer.Offer != nil || answer.Session != nil && answer.Activation != nil {
+		b.o.Enrolments.Settled(p.Device) // it does not connect before its next poll
+	}
 	body, err := b.o.Answers.Body(answer, p.At)
 	if err != nil {
 		b.o.Log.Error("a part of the answer withheld: it would harm the device", "device", p.Device, "err", err)

@@ -13,7 +13,10 @@ import (
 const unboundClientID = "!"
 
 // Connected notes a connection of a device.
-func (e *Service) Connected(c fleet.Connection) { e.duplicates.connected(c) }
+func (e *Service) Connected(c fleet.Connection) {
+	e.Settled(c.Device)
+	e.duplicates.connected(c)
+}
 
 // Heard notes a packet on the connection of a device.
 func (e *Service) Heard(id fleet.DeviceID) {
@@ -106,9 +109,12 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 		return err
 	}
 	e.duplicates.forget(id)
-	if r.Act == ConflictKeep {
-		e.with(id, func(st *standing) { st.refused = refused })
-	}
+	e.with(id, func(st *standing) {
+		st.last, st.before = pollOrigin{}, pollOrigin{}
+		if r.Act == ConflictKeep {
+			st.refused = refused
+		}
+	})
 	return nil
 }
 

@@ -53,7 +53,8 @@ type suspect struct {
 	last     string        // Client of the side of the latest sign
 	link     string        // Client of the side that has the connection; "" unknown
 	turns    []takeover
-	links    []suspectSide // by Client-Id and address, of takeovers
+	links    []suspectSide // by Client-Id and address, of takeovers and of units with one Client-Id
+	held     []string      // addresses whose polls get no credentials
 	conflict *fleet.DeviceConflict
 	stored   time.Time // LastSeen of the conflict, as last put to be stored
 	element  *list.Element

@@ -22,6 +22,9 @@ const keptFacts = 20_000
 func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	p.ClientID = cleanClientID(p.ClientID)
 	p.Facts, p.UserAgent = redact.ClientID(p.Facts, p.ClientID), redact.Text(p.UserAgent, p.ClientID)
+	if e.hold(p) {
+		return PollAnswer{}, nil
+	}
 	d, err := e.decidePoll(p)
 	if d.evicted != nil {
 		e.displace(d.evicted)
@@ -108,6 +111,9 @@ func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
 		s.devices[fleet.DeviceID(strings.Clone(string(p.Device)))] = st
 	}
 	d.answer.FirstBoot = first && d.answer.Session != nil
+	if d.answer.Session != nil {
+		st.answered(p)
+	}
 	d.changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
 	if d.answer.Session != nil || !st.enrolled() {
 		d.changed = st.learn(p) || d.changed

@@ -43,6 +43,10 @@ type Options struct {
 	Connected func(fleet.DeviceID) bool
 	// Connection returns a device's connection. nil: none is known.
 	Connection func(fleet.DeviceID) (fleet.Connection, bool)
+	// Ping asks a device's connection for a sign of life, and returns the connection that
+	// gave it; false without a connection, or without an answer until the context ends. nil: none is
+	// asked.
+	Ping func(ctx context.Context, id fleet.DeviceID) (fleet.Connection, bool)
 	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
 	Conflicts ConflictStore
 	// Device returns a device, for principals whose scope narrows which they may
@@ -83,6 +87,8 @@ type Service struct {
 	crowded chan struct{}  // asks Run to forget stale waiting devices early
 
 	duplicates *duplicates
+	pingsMu    sync.Mutex
+	pings      map[fleet.DeviceID]*ping // under way
 	conflicts  *writebehind.Buffer[fleet.DeviceID, struct{}]
 
 	seed   maphash.Seed
@@ -107,6 +113,7 @@ type standing struct {
 	retired      bool
 	transport    fleet.Transport
 	given        fleet.Transport // as stored
+	last, before pollOrigin      // the latest polls with credentials from two addresses
 	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
 	request      *request        // nil unless a code is shown
 	software     bool            // see Running
@@ -167,6 +174,7 @@ func New(o Options) (*Service, error) {
 	e.polls = writebehind.New(&writebehind.Buffer[fleet.DeviceID, BootPoll]{Away: fleet.ErrUnavailable,
 		What: "boot polls", Write: e.savePolls, Merge: mergePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000,
 		Log: o.Log})
+	e.pings = make(map[fleet.DeviceID]*ping)
 	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
 	e.conflicts = writebehind.New(&writebehind.Buffer[fleet.DeviceID, struct{}]{Away: fleet.ErrUnavailable,
 		What: "conflicts of devices", Write: e.saveConflicts, Every: o.WriteEvery, Batch: 500, Limit: maxSuspects,

@@ -95,6 +95,16 @@ func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	return s.broker.Connection(id)
 }
 
+// ping asks the device's connection for a sign of life, for enrolment.
+func (s *Server) ping(ctx context.Context, id fleet.DeviceID) (fleet.Connection, bool) {
+	if s.broker == nil {
+		return fleet.Connection{}, false
+	}
+	epoch, err := s.broker.Ping(ctx, id)
+	c, ok := s.broker.Connection(id)
+	return c, ok && err == nil && c.Epoch == epoch
+}
+
 // evidence passes what is observed of devices to the campaigns. The engine starts
 // after the broker, whose first connections it finds in the records.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type otherDevice struct {
 	topic  string
 	config string        // its answer to self.config.get
 	ready  chan struct{} // closed once cm is there
+	dead   atomic.Bool   // it answers nothing any more
 }
 
 func (d *testServer) otherDevice(mac, config string) *otherDevice {
@@ -81,10 +83,11 @@ func (o *otherDevice) asked(message []byte) {
 	_ = json.Unmarshal(message, &m)
 	result := map[string]string{
 		"initialize": `{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"own","version":"1.0.0"}}`,
+		"ping":       `{}`,
 		"tools/list": `{"tools":[{"name":"self.config.get","description":"","inputSchema":{"type":"object","properties":{}},"annotations":{"audience":["user"]}}]}`,
 		"tools/call": fmt.Sprintf(`{"content":[{"type":"text","text":%q}],"isError":false}`, o.config),
 	}[m.Payload.Method]
-	if result != "" {
+	if result != "" && !o.dead.Load() {
 		<-o.ready
 		_ = o.say(1, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.Payload.ID, result))
 	}

@@ -244,7 +244,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
 		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
 		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
-		Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
+		Ping: s.ping, Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
 		MaxWaitingPerNetwork: cfg.MaxWaitingNet,
 		NetworkBits4:         cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
